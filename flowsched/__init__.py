@@ -1,0 +1,20 @@
+"""flowsched: a workflow-engine backend with dependency-aware, data-aware gang scheduling."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from flowsched.client import Client
+
+__version__ = "0.1.0"
+__all__ = ["Client", "__version__"]
+
+
+def __getattr__(name: str) -> Any:
+    """Load the SDK only when it is asked for: `import flowsched` stays cheap for the runner and the CLI."""
+    if name == "Client":
+        from flowsched.client import Client
+
+        return Client
+    raise AttributeError(f"module 'flowsched' has no attribute {name!r}")

@@ -1,0 +1,147 @@
+"""What one step changed, as rows for the store. The engine writes them, the store reads them; nobody else.
+
+Times are wall-clock milliseconds (since 1970), given to the engine as `now`. `stage` is the stage's number in the document,
+`index` the task's number in its stage (shard * members + member).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+
+class TaskWrite(NamedTuple):
+    """A task's new row. Compare-and-set: the row must have version `version - 1` (none at all where that is 0)."""
+
+    workflow: str
+    stage: int
+    index: int
+    state: int  #: TaskState
+    attempt: int
+    node: str | None
+    goal: int  #: TaskState it becomes once released; meaningful in RELEASING only
+    version: int
+    reason: str
+    exit_code: int | None
+    ready_ms: int | None
+    staging_ms: int | None
+    bound_ms: int | None
+    started_ms: int | None
+    ended_ms: int | None
+    bytes_local: int
+    bytes_moved: int
+
+
+class Intent(NamedTuple):
+    """A pod that shall be launched: committed before anything is asked of the cluster. Inserted once, never changed.
+
+    `pod` is the launch order (`scheduling.executor.Pod`), encoded as JSON, so that recovery needs nothing else.
+    """
+
+    workflow: str
+    stage: int
+    index: int
+    attempt: int
+    name: str
+    node: str
+    epoch: int
+    at_ms: int
+    pod: bytes
+
+
+class AttemptEnd(NamedTuple):
+    """How an attempt ended."""
+
+    name: str
+    at_ms: int
+    started_ms: int | None
+    exit_code: int | None
+    reason: str
+    message: str
+    usage: Mapping[str, int]
+
+
+class StageWrite(NamedTuple):
+    """A stage's new row."""
+
+    workflow: str
+    stage: int
+    state: str  #: RunState
+    counts: Mapping[str, int]  #: TaskState name -> tasks, zeros left out
+    started_ms: int | None
+    ended_ms: int | None
+    reason: str
+    totals: Mapping[str, int]  #: queued_ms, staging_ms, running_ms, bytes_local, bytes_moved: sums over its tasks
+
+
+class WorkflowWrite(NamedTuple):
+    """A workflow's new state. The workflow row has other columns; these are the leader's."""
+
+    workflow: str
+    state: str  #: RunState
+    reason: str
+    started_ms: int | None
+    ended_ms: int | None
+
+
+class OutputWrite(NamedTuple):
+    """An output that an attempt published (replaces what an earlier attempt published under the same name)."""
+
+    workflow: str
+    stage: int
+    index: int
+    name: str
+    uri: str
+    size_bytes: int
+    value: str | None
+    attempt: int
+
+
+class ReplicaWrite(NamedTuple):
+    """A dataset is (or is no longer) on a node."""
+
+    uri: str
+    node: str
+    size_bytes: int
+    present: bool
+
+
+class EventRow(NamedTuple):
+    """One line of a workflow's history; the writer numbers them in commit order."""
+
+    workflow: str
+    at_ms: int
+    kind: str  #: "task.running", "gang.placed", "workflow.succeeded" …
+    body: Mapping[str, Any]
+
+
+@dataclass(slots=True)
+class Delta:
+    """Everything one step changed: written in one transaction, or not at all."""
+
+    tasks: list[TaskWrite] = field(default_factory=list)
+    intents: list[Intent] = field(default_factory=list)
+    ends: list[AttemptEnd] = field(default_factory=list)
+    stages: list[StageWrite] = field(default_factory=list)
+    workflows: list[WorkflowWrite] = field(default_factory=list)
+    outputs: list[OutputWrite] = field(default_factory=list)
+    replicas: list[ReplicaWrite] = field(default_factory=list)
+    events: list[EventRow] = field(default_factory=list)
+    commands_done: list[int] = field(default_factory=list)
+
+    def __bool__(self) -> bool:
+        """Whether anything changed."""
+        return any(
+            (
+                self.tasks,
+                self.intents,
+                self.ends,
+                self.stages,
+                self.workflows,
+                self.outputs,
+                self.replicas,
+                self.events,
+                self.commands_done,
+            )
+        )

@@ -1,0 +1,145 @@
+"""Every error flowsched raises on purpose, with the HTTP status it becomes.
+
+FlowschedError                 500
+├── InvalidRequest             400  the bytes cannot be understood at all (not JSON, bad parameter)
+│   ├── TooLarge               413  a documented limit on size, depth or count is exceeded
+│   └── InvalidDocument        422  understood, but wrong: carries every fault with its JSON path
+├── Unauthorized               401  no token, or one that is not known
+├── Forbidden                  403  known, but not allowed
+├── NotFound                   404
+├── Conflict                   409  the state does not allow it, or an idempotency key was used for another body
+├── Unsupported                422  asked for something this installation cannot do (says what would)
+├── Unavailable                503  the database or the leader is not there; try again
+│   └── StorageBusy            503  the database stayed locked beyond the limit
+├── LeadershipLost             500  another process leads with a higher epoch: this one must stop writing
+├── StaleWrite                 500  a compare-and-set found another version: memory and SQL disagree
+├── IllegalTransition          500  an event that cannot happen in a state: a bug, never the user's fault
+└── ConfigurationError         500  the service cannot start like this; the message says what to change
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One thing that is wrong with a user's document.
+
+    Args:
+        path: Where, as a JSON path: `$.stages[2].inputs[0].from`.
+        found: What stands there, shortened.
+        expected: What may stand there, in words.
+    """
+
+    path: str
+    found: str
+    expected: str
+
+    def __str__(self) -> str:
+        """Say it in one line."""
+        return f"{self.path}: found {self.found}, expected {self.expected}"
+
+
+class FlowschedError(Exception):
+    """The root: whatever flowsched raises on purpose."""
+
+    status: ClassVar[int] = 500
+    title: ClassVar[str] = "Internal error"
+
+
+class InvalidRequest(FlowschedError):
+    """The request cannot be understood."""
+
+    status = 400
+    title = "The request cannot be understood"
+
+
+class TooLarge(InvalidRequest):
+    """A documented limit is exceeded; the message names the limit."""
+
+    status = 413
+    title = "A limit is exceeded"
+
+
+class InvalidDocument(InvalidRequest):
+    """The document was understood and is wrong; `faults` holds everything that is."""
+
+    status = 422
+    title = "The workflow document has faults"
+
+    def __init__(self, faults: Sequence[Fault]) -> None:
+        self.faults = tuple(faults)
+        shown = "; ".join(str(fault) for fault in self.faults[:3])
+        more = f"; and {len(self.faults) - 3} more" if len(self.faults) > 3 else ""
+        super().__init__(f"{len(self.faults)} fault{'s' * (len(self.faults) != 1)}: {shown}{more}")
+
+
+class Unauthorized(FlowschedError):
+    """No token, or one that is not known."""
+
+    status = 401
+    title = "A token is required"
+
+
+class Forbidden(FlowschedError):
+    """The caller is known but may not do this."""
+
+    status = 403
+    title = "Not allowed"
+
+
+class NotFound(FlowschedError):
+    """There is no such thing, or it is not the caller's."""
+
+    status = 404
+    title = "Not found"
+
+
+class Conflict(FlowschedError):
+    """The present state does not allow the request."""
+
+    status = 409
+    title = "The present state does not allow this"
+
+
+class Unsupported(FlowschedError):
+    """This installation cannot do what was asked; the message says which one can."""
+
+    status = 422
+    title = "Not supported here"
+
+
+class Unavailable(FlowschedError):
+    """Something flowsched needs is not there now; trying again later is right."""
+
+    status = 503
+    title = "Not available now"
+
+
+class StorageBusy(Unavailable):
+    """The database stayed locked, full or unreachable beyond the limit."""
+
+
+class LeadershipLost(FlowschedError):
+    """Another process leads with a higher epoch; this one must stop writing at once."""
+
+
+class StaleWrite(FlowschedError):
+    """A compare-and-set found another version than the one in memory; `keys` names the rows."""
+
+    def __init__(self, message: str, keys: Sequence[object] = ()) -> None:
+        self.keys = tuple(keys)
+        super().__init__(message)
+
+
+class IllegalTransition(FlowschedError):
+    """An event that cannot happen in the state a task is in: a bug in flowsched, shown with all its values."""
+
+
+class ConfigurationError(FlowschedError):
+    """The service cannot start like this; the message says what to change."""
+
+    title = "The configuration does not work"

@@ -1,0 +1,253 @@
+"""The protocol of a place where gangs run. `cluster.local`, Kubernetes and the simulator implement it.
+
+The engine decides; an executor acts and tells what it sees. Everything is idempotent by name: a pod's name is
+`fs-<workflow>-<stage>-<index>-<attempt>`, and there is at most one pod of a name, ever. What is asked for has been committed
+to SQL before. Nothing here raises for an expected refusal: refusals come back as events.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class NodeInfo:
+    """A node as it is now. Amounts as in `Resources`; rates in bytes/s."""
+
+    name: str
+    cpu_millicores: int
+    memory_bytes: int
+    disk_bytes: int = 0
+    gpu_millis: int = 0
+    extended: Mapping[str, int] = field(default_factory=dict)
+    labels: Mapping[str, str] = field(default_factory=dict)
+    taints: tuple[tuple[str, str, str], ...] = ()  #: (key, value, effect)
+    rack: str = ""
+    disk_rate: int = 500_000_000
+    nic_in_rate: int = 117_000_000
+    nic_out_rate: int = 117_000_000
+    cache_bytes: int = 0  #: how much the cache folder may hold
+    ready: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class InputFile:
+    """An input as the pod sees it. One uri without manifest, or several in a manifest file, in shard order."""
+
+    name: str
+    uris: tuple[str, ...]
+    manifest: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class OutputFile:
+    """An output the pod must leave at `path` (relative to its working folder); published as dataset `uri`."""
+
+    name: str
+    path: str
+    uri: str
+    optional: bool = False
+    value: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class GangSeat:
+    """The place of one member in its gang. `addresses` and `roles` are in rank order.
+
+    `master_port` is where rank 0 listens (MASTER_PORT).
+    """
+
+    role: str
+    role_index: int
+    rank: int
+    addresses: tuple[str, ...]
+    roles: tuple[str, ...]
+    token: str
+    master_port: int = 29500
+
+
+@dataclass(frozen=True, slots=True)
+class Pod:
+    """One pod to launch: one attempt of one task, bound to a node."""
+
+    name: str
+    workflow: str
+    stage: str
+    index: int  #: the task's number in its stage
+    shard: int
+    attempt: int
+    epoch: int  #: of the leader that decided it
+    node: str
+    command: tuple[str, ...]
+    env: Mapping[str, str]
+    image: str | None
+    cpu_millicores: int
+    memory_bytes: int
+    gpu_millis: int
+    item: str | None = None
+    inputs: tuple[InputFile, ...] = ()
+    outputs: tuple[OutputFile, ...] = ()
+    timeout_ms: int | None = None
+    gang: GangSeat | None = None
+    gpu_ids: tuple[int, ...] = ()
+    runtime_hint_ms: int | None = None  #: for fake processes and simulations
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """Bytes that shall move: dataset `uri` to node `dest`, from node `source` or, if that is None, from its origin."""
+
+    uri: str
+    size_bytes: int
+    dest: str
+    source: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """An output as it really was: on the pod's node, under `uri`."""
+
+    name: str
+    uri: str
+    size_bytes: int
+    value: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What an attempt really used (rusage; bytes by /proc/PID/io where the system tells)."""
+
+    cpu_ms: int = 0
+    max_rss_bytes: int = 0
+    read_bytes: int = 0
+    written_bytes: int = 0
+    bytes_local: int = 0  #: input bytes found on the node
+    bytes_moved: int = 0  #: input bytes that were copied to the node for it
+
+
+# What an executor reports. `at_ms` is wall-clock ms where it happened.
+
+
+@dataclass(frozen=True, slots=True)
+class PodStarted:
+    """The pod's process runs."""
+
+    name: str
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class PodEnded:
+    """The pod's process has ended and its outputs are published (exit 0) or dropped.
+
+    `reason`: "" for an ordinary exit; else `Timeout`, `OOMKilled`, `OutputMissing`, `StartFailed`, `Released` …
+    """
+
+    name: str
+    at_ms: int
+    exit_code: int
+    reason: str = ""
+    message: str = ""
+    outputs: tuple[Published, ...] = ()
+    usage: Usage = Usage()
+
+
+@dataclass(frozen=True, slots=True)
+class PodGone:
+    """There is no such pod and there never will be (voided, or lost with its node or runner): an infrastructure end.
+
+    `started` tells whether its process may have run. No user attempt is charged.
+    """
+
+    name: str
+    at_ms: int
+    reason: str
+    started: bool = False
+    lost_inputs: tuple[str, ...] = ()  #: uris that were not where the catalogue said
+
+
+@dataclass(frozen=True, slots=True)
+class TransferDone:
+    """The bytes are on the node; `moved_bytes` really travelled (0 when they were there already)."""
+
+    uri: str
+    dest: str
+    at_ms: int
+    moved_bytes: int
+    source: str | None = None
+    size_bytes: int = 0  #: the dataset's real size
+
+
+@dataclass(frozen=True, slots=True)
+class TransferFailed:
+    """They are not. `lost` = the source no longer has them (else: try again later)."""
+
+    uri: str
+    dest: str
+    at_ms: int
+    message: str
+    source: str | None = None
+    lost: bool = False
+    permanent: bool = False  #: the origin answers that there is no such thing: trying again is no use
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaSeen:
+    """A node's cache holds (or no longer holds) a dataset."""
+
+    uri: str
+    node: str
+    size_bytes: int
+    present: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class NodeChanged:
+    """A node appeared, changed or is gone (`node.ready` false)."""
+
+    node: NodeInfo
+
+
+ClusterEvent = (
+    PodStarted | PodEnded | PodGone | TransferDone | TransferFailed | ReplicaSeen | NodeChanged
+)
+
+
+class Executor(Protocol):
+    """A place where pods run."""
+
+    async def start(self) -> Sequence[NodeInfo]:
+        """Open it, and say which nodes there are."""
+        ...
+
+    async def adopt(self, pods: Sequence[Pod]) -> None:
+        """Take over pods that SQL says were intended or running (after a restart). Exactly one of these follows for each,
+        as events: it ran on (PodStarted, later PodEnded), it had ended (PodEnded), or it is no more (PodGone)."""
+        ...
+
+    async def launch(self, pods: Sequence[Pod]) -> None:
+        """Start pods. Idempotent by name; outcomes come as events."""
+        ...
+
+    async def release(self, names: Sequence[str], grace_ms: int) -> None:
+        """End pods: SIGTERM to the whole process group, SIGKILL after the grace. A PodEnded or PodGone follows for each,
+        also for one that is not known."""
+        ...
+
+    async def transfer(self, orders: Sequence[Transfer]) -> None:
+        """Start copying. A TransferDone or TransferFailed follows for each."""
+        ...
+
+    def events(self) -> AsyncIterator[Sequence[ClusterEvent]]:
+        """What happens, in batches, in order per pod."""
+        ...
+
+    async def logs(self, name: str, stream: str, offset: int, limit: int) -> tuple[bytes, bool]:
+        """Bytes of `stdout` or `stderr` from `offset`, and whether more may come."""
+        ...
+
+    async def stop(self) -> None:
+        """Close it. Running pods go on: a restarted service adopts them."""
+        ...

@@ -1,0 +1,86 @@
+"""What one scheduling cycle decided, as values: placements, reservations, evictions, reasons."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+class ReasonCode(StrEnum):
+    """Why something does not run. The list is fixed: programs may rely on it."""
+
+    WAITING_FOR_PARENTS = "WaitingForParents"  #: a stage it needs has not succeeded yet
+    PAUSED = "Paused"  #: the workflow or the queue is paused
+    NO_NODES = "NoNodes"  #: the cluster has no ready node
+    NO_MATCHING_NODE = "NoMatchingNode"  #: selector, taints or image policy exclude every node
+    LARGER_THAN_NODE = "LargerThanNode"  #: one pod asks for more than any matching node has in all
+    LARGER_THAN_CLUSTER = "LargerThanCluster"  #: the gang asks for more than all matching nodes have in all
+    INSUFFICIENT = "Insufficient"  #: no room now; the numbers say of what and how much is missing
+    GANG_INCOMPLETE = "GangIncomplete"  #: some members fit, not all
+    RACK = "RackInsufficient"  #: it fits the cluster, but no single rack
+    RESERVED = "HeldForReservation"  #: it would fit, but would delay a reserved gang
+    QUEUE_LIMIT = "QueueLimit"  #: its queue's cap is reached
+    IO_BUDGET = "IoBudget"  #: cores and memory are free, the disk's bandwidth is spoken for
+    WAITING_FOR_DATA = "WaitingForData"  #: its inputs are being copied to where it shall run
+    WAITING_FOR_LOCALITY = "WaitingForLocality"  #: the node with its data is nearly free; a copy would take longer
+    BACKLOG_WINDOW = "BacklogWindow"  #: not looked at in this cycle: more important work was
+    BACKOFF = "BackOff"  #: waits before its next attempt
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """Why one group is not placed, with the numbers.
+
+    Args:
+        group: Key of the group.
+        code: The fixed code.
+        message: For people: what is missing where, and what would change it.
+        numbers: The numbers behind the message, in the units of their names.
+        start_ms: When it is expected to start, if that can be said.
+    """
+
+    group: int
+    code: ReasonCode
+    message: str
+    numbers: Mapping[str, int] = field(default_factory=dict)
+    start_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where pods of one group go.
+
+    Args:
+        group: Key of the group.
+        nodes: For each role, (k,) node index of its next k pods in replica order. A gang: k >= minimum for every role.
+        missing_bytes: For each role, (k,) bytes of inputs that are not on that node yet (0 = may bind at once).
+        cost_ms: The dearest pod's cost in ms, as explain shows it.
+    """
+
+    group: int
+    nodes: tuple[NDArray[np.int64], ...]
+    missing_bytes: tuple[NDArray[np.int64], ...]
+    cost_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """Room promised to the first gang that does not fit: on these nodes, from `start_ms`."""
+
+    group: int
+    start_ms: int
+    nodes: tuple[NDArray[np.int64], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """All that one cycle decided, in the order in which it decided."""
+
+    placements: tuple[Placement, ...] = ()
+    reservations: tuple[Reservation, ...] = ()
+    reasons: tuple[Reason, ...] = ()
+    looked_at: int = 0  #: groups that were considered (the bound on a cycle is this count, never a clock)

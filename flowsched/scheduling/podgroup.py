@@ -1,0 +1,81 @@
+"""What waits for room: pod groups of shapes and counts, never single pods.
+
+All amounts are whole numbers in the order and units of `Snapshot.axes` (milli-CPU, bytes, bytes, milli-GPU, bytes/s, counts).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Everything about a pod that influences filters and costs, canonical: equal shapes get equal masks and costs.
+
+    Args:
+        requests: (R,) what one pod asks for.
+        selector: (label, value) pairs a node must carry, sorted.
+        tolerations: (key, operator, value, effect) rows, sorted.
+        io_bytes: Bytes one pod reads and writes on its node's disk while it runs.
+        image: The container image, a dataset too; None where the pod has none.
+        rack: None, "required" or "preferred": all members in one rack.
+        one_per_node: No two pods of the group on one node.
+        unknown: Anything the scheduler does not understand makes the pod its own shape.
+    """
+
+    requests: tuple[int, ...]
+    selector: tuple[tuple[str, str], ...] = ()
+    tolerations: tuple[tuple[str, str, str, str], ...] = ()
+    io_bytes: int = 0
+    image: str | None = None
+    rack: str | None = None
+    one_per_node: bool = False
+    unknown: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RoleRequest:
+    """`count` pods of one shape; a gang starts only with at least `minimum` of them."""
+
+    name: str
+    shape: Shape
+    count: int
+    minimum: int
+
+
+@dataclass(frozen=True, slots=True)
+class PodGroup:
+    """One item of the backlog.
+
+    A gang (`gang` true) is placed all or nothing: at least the minimum of every role. Any other group is a *bag*: one role,
+    of whose `count` pods any number may be placed.
+
+    Args:
+        key: The engine's handle, stable while the group waits; ties are broken by it.
+        name: For people and explanations.
+        queue: Name of the queue that pays.
+        workflow: Name of the workflow.
+        priority: Higher goes first inside a queue.
+        rank_ms: Upward rank on the DAG: expected ms from here to the workflow's end along the longest path.
+        ready_ms: When it became ready (ageing counts from here).
+        gang: All or nothing.
+        roles: What is wanted.
+        inputs: Dataset ids (of the catalogue) every pod of the group reads.
+        runtime_ms: Expected runtime of its longest pod; None where nothing is known.
+        min_resources: (R,) room that must be there before it starts, although not all of its pods exist yet.
+        staged_on: Nodes its inputs have been staged to, if it has been through STAGING, for delay decisions.
+    """
+
+    key: int
+    name: str
+    queue: str
+    workflow: str
+    priority: int
+    rank_ms: int
+    ready_ms: int
+    gang: bool
+    roles: tuple[RoleRequest, ...]
+    inputs: tuple[int, ...] = ()
+    runtime_ms: int | None = None
+    min_resources: tuple[int, ...] | None = None
+    staged_on: tuple[int, ...] = ()

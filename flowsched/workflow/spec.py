@@ -1,0 +1,221 @@
+"""What a user submits, as values: workflow, stages, roles, data references. No decoding here (see `decode`).
+
+Everything is frozen, hashable where its parts are, and checked once when it is decoded: the rest of flowsched
+may rely on what the docstrings say. Units: memory and disk in bytes, CPU in thousandths of a core, GPU in thousandths of a
+device, times in milliseconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Final
+
+EMPTY: Final[Mapping[str, str]] = MappingProxyType({})
+
+#: The role of a stage that names none: a plain stage is a PodGroup with one role.
+PLAIN_ROLE: Final = "task"
+
+
+class Match(StrEnum):
+    """How the shards of a producer meet the shards of a consumer."""
+
+    INDEX = "index"  #: shard i reads what shard i wrote; widths must be equal
+    ALL = "all"  #: every shard reads everything: a barrier
+    CHUNK = "chunk"  #: shard i of w reads items floor(i*W/w) .. floor((i+1)*W/w) of W
+
+
+class On(StrEnum):
+    """What happened, for a policy."""
+
+    TASK_FAILED = "task_failed"  #: a non-zero exit (`pod_failed` is accepted as its Kubernetes name)
+    TASK_EVICTED = "task_evicted"  #: preempted, drained, or its node was lost
+    TASK_COMPLETED = "task_completed"
+    TASK_UNKNOWN = "task_unknown"  #: no word from its node
+    TASK_PENDING = "task_pending"  #: pending longer than the policy's timeout
+    ANY = "*"
+
+
+class Action(StrEnum):
+    """What a policy does."""
+
+    RESTART_TASK = "restart_task"
+    RESTART_GANG = "restart_gang"
+    FAIL_STAGE = "fail_stage"
+    ABORT_WORKFLOW = "abort_workflow"
+    COMPLETE_STAGE = "complete_stage"
+    IGNORE = "ignore"
+
+
+class When(StrEnum):
+    """On which outcome of the stages it needs a stage runs at all."""
+
+    SUCCESS = "success"
+    FAILURE = "failure"
+    ALWAYS = "always"
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """What one pod asks for. Whole numbers, never negative."""
+
+    cpu_millicores: int = 1000
+    memory_bytes: int = 256 << 20
+    disk_bytes: int = 0
+    gpu_millis: int = 0
+    extended: Mapping[str, int] = field(default_factory=lambda: EMPTY)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, slots=True)
+class InputSpec:
+    """One input of a stage: bytes from outside (`uri`) or from another stage's output (`stage`, `output`).
+
+    Exactly one of `uri` and `stage` is set. `{item}` and `{index}` stand in `uri` only.
+    """
+
+    name: str
+    uri: str | None = None
+    size_bytes: int | None = None
+    stage: str | None = None
+    output: str | None = None
+    match: Match = Match.ALL
+    manifest: bool = False  #: a manifest file even where the producer has one shard
+    optional: bool = False  #: the task runs without it when its producer was skipped or wrote nothing
+
+
+@dataclass(frozen=True, slots=True)
+class OutputSpec:
+    """One output: a file below the task's working folder, published under `name` when the task succeeds."""
+
+    name: str
+    path: str
+    role: str | None = None  #: whose file it is in a gang: member 0 of this role; None = the first completing role
+    optional: bool = False
+    value: bool = False  #: its text (at most 4 KiB) is recorded, shown, and may be asked for in `when`
+
+
+@dataclass(frozen=True, slots=True)
+class RoleSpec:
+    """A pod template inside a gang. A plain stage has one, called `task`, with one replica."""
+
+    name: str
+    replicas: int
+    minimum: int  #: strict: fewer never start. 1..replicas
+    command: tuple[str, ...]
+    image: str | None = None
+    resources: Resources = field(default_factory=Resources)
+    limits: Resources | None = None
+    env: Mapping[str, str] = field(default_factory=lambda: EMPTY)
+    secrets: Mapping[str, str] = field(default_factory=lambda: EMPTY)  #: variable -> reference, never the value
+    completes: bool = True  #: False: released when the completing members have succeeded
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """What the user expects; None where nothing was said."""
+
+    runtime_ms: int | None = None
+    output_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """How often one task is tried in all, and by how much its memory grows after it was out of memory."""
+
+    attempts: int = 1
+    memory_factor_percent: int = 100  #: 150 = one and a half times as much on each further attempt
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """On `event` (with one of `exit_codes`, if any are named; after `timeout_ms`) do `action`."""
+
+    event: On
+    action: Action
+    exit_codes: tuple[int, ...] = ()
+    timeout_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """Whether a stage runs: the outcome of what it needs, and the values that outputs must have.
+
+    `equals` holds (stage, output, allowed texts): the recorded text of an output with `value: true`, stripped.
+    """
+
+    outcome: When = When.SUCCESS
+    equals: tuple[tuple[str, str, tuple[str, ...]], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Toleration:
+    """As in Kubernetes: operator Exists or Equal, effect empty for all."""
+
+    key: str = ""
+    operator: str = "Equal"
+    value: str = ""
+    effect: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """Where pods of a stage may run, beside the room they need."""
+
+    selector: Mapping[str, str] = field(default_factory=lambda: EMPTY)
+    tolerations: tuple[Toleration, ...] = ()
+    rack: str | None = None  #: "required" | "preferred": all members in one rack
+    one_per_node: bool = False  #: `anti_affinity: node`
+
+
+@dataclass(frozen=True, slots=True)
+class StageSpec:
+    """A node of the DAG: `width` shards × the members of its roles.
+
+    `items` has `width` entries when the scatter names them, else None. `width` is already resolved for a stage that
+    inherits it from its `index` input. Task number = shard * members + member; members are ordered by role, then replica.
+    """
+
+    name: str
+    width: int
+    items: tuple[str, ...] | None
+    scattered: bool
+    gang: bool
+    roles: tuple[RoleSpec, ...]
+    inputs: tuple[InputSpec, ...] = ()
+    outputs: tuple[OutputSpec, ...] = ()
+    needs: tuple[str, ...] = ()
+    estimate: Estimate = field(default_factory=Estimate)
+    retry: Retry = field(default_factory=Retry)
+    timeout_ms: int | None = None
+    policies: tuple[Policy, ...] = ()
+    when: Condition = field(default_factory=Condition)
+    rules: Rules = field(default_factory=Rules)
+    io_read_bytes: int = 0  #: bytes one pod reads from its node's disk beside its inputs
+    io_write_bytes: int = 0
+    io_read_rate: int = 0  #: bytes/s, when the user gave rates
+    io_write_rate: int = 0
+    min_resources: Resources | None = None
+    cache: bool = False
+
+    @property
+    def members(self) -> int:
+        """How many tasks one shard has."""
+        return sum(role.replicas for role in self.roles)
+
+    @property
+    def tasks(self) -> int:
+        """How many tasks the stage has."""
+        return self.width * self.members
+
+
+@dataclass(frozen=True, slots=True)
+class WorkflowSpec:
+    """A DAG of stages, checked: names are unique, edges exist, widths fit, there is no cycle."""
+
+    name: str
+    stages: tuple[StageSpec, ...]
+    queue: str = "default"
+    priority: int = 0
+    labels: Mapping[str, str] = field(default_factory=lambda: EMPTY)

@@ -1,0 +1,54 @@
+"""The states of tasks, stages and workflows. Each says how one gets in and out; `lifecycle` holds the transitions.
+
+Numbers are what the arrays and the database hold: never renumber, only add.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum, StrEnum
+from typing import Final
+
+
+class TaskState(IntEnum):
+    """One task (its present attempt)."""
+
+    PENDING = 0  #: in: workflow accepted, a retry of a parent, out: all parents done
+    QUEUED = 1  #: in: parents done, a failed or lost attempt was given back; out: the scheduler chose a node
+    STAGING = 2  #: in: target chosen, transfers admitted, no cores held; out: bytes are there (QUEUED again, now local)
+    PIPELINED = 3  #: in: placed on room that is being freed; out: the room is free
+    ALLOCATED = 4  #: in: room taken in memory; out: the intent is committed
+    BINDING = 5  #: in: intent committed (attempt, node, epoch); out: the cluster has it
+    BOUND = 6  #: in: the cluster has the pod on its node; out: its process runs
+    RUNNING = 7  #: in: its process runs; out: it ended, or shall be taken away
+    RELEASING = 8  #: in: it is being taken away; out: it is gone, then it becomes its *goal*
+    SUCCEEDED = 9  #: terminal, unless an output is lost while the workflow lives (then QUEUED)
+    FAILED = 10  #: terminal: attempts used up, or a policy said so
+    CANCELLED = 11  #: terminal
+    SKIPPED = 12  #: terminal: its stage's `when` said no, or what it needs was skipped
+
+
+TERMINAL: Final = frozenset(
+    {TaskState.SUCCEEDED, TaskState.FAILED, TaskState.CANCELLED, TaskState.SKIPPED}
+)
+#: The states in which a pod may exist: exactly these hold room on a node.
+HOLDING: Final = frozenset(
+    {TaskState.ALLOCATED, TaskState.BINDING, TaskState.BOUND, TaskState.RUNNING, TaskState.RELEASING}
+)
+
+
+class RunState(StrEnum):
+    """A stage or a workflow; stages never are CANCELLING or PAUSED."""
+
+    PENDING = "PENDING"  #: nothing of it has been ready yet
+    RUNNING = "RUNNING"  #: something of it is ready, placed or running
+    PAUSED = "PAUSED"  #: nothing new is started; what runs goes on
+    CANCELLING = "CANCELLING"  #: cancel was accepted; something is not gone yet
+    SUCCEEDED = "SUCCEEDED"
+    FAILED = "FAILED"
+    CANCELLED = "CANCELLED"
+    SKIPPED = "SKIPPED"
+
+    @property
+    def terminal(self) -> bool:
+        """Whether nothing will happen any more (but for a user's `retry`)."""
+        return self in (RunState.SUCCEEDED, RunState.FAILED, RunState.CANCELLED, RunState.SKIPPED)
