@@ -1,0 +1,114 @@
+"""What the faces may ask of the service: the API (and tests) code against this protocol, `control.service` is it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any, Protocol
+
+from flowsched.workflow.views import (
+    EventView,
+    ExplanationView,
+    NodeView,
+    QueueView,
+    StageView,
+    SubmittedView,
+    TaskPage,
+    TaskView,
+    WorkflowPage,
+    WorkflowView,
+)
+
+
+class Facade(Protocol):
+    """Everything raises from `flowsched.errors` and nothing else."""
+
+    async def submit(self, raw: bytes, *, idempotency_key: str | None = None) -> SubmittedView:
+        """Decode, check and durably accept a workflow document."""
+        ...
+
+    async def list_workflows(
+        self,
+        *,
+        state: str | None = None,
+        name: str | None = None,
+        queue: str | None = None,
+        label: str | None = None,
+        limit: int = 100,
+        page_token: str | None = None,
+    ) -> WorkflowPage:
+        """Newest first. `label` is `key=value`."""
+        ...
+
+    async def workflow(self, workflow: str) -> WorkflowView:
+        """One workflow."""
+        ...
+
+    async def document(self, workflow: str) -> bytes:
+        """The document as it was submitted."""
+        ...
+
+    async def stages(self, workflow: str) -> list[StageView]:
+        """All its stages, in the document's order."""
+        ...
+
+    async def tasks(
+        self,
+        workflow: str,
+        *,
+        stage: str | None = None,
+        state: str | None = None,
+        limit: int = 100,
+        page_token: str | None = None,
+    ) -> TaskPage:
+        """Its tasks, also those that were never touched (PENDING or QUEUED)."""
+        ...
+
+    async def task(self, workflow: str, stage: str, index: int) -> TaskView:
+        """One task with its attempts and outputs."""
+        ...
+
+    async def explain(self, workflow: str, *, stage: str | None = None) -> list[ExplanationView]:
+        """Why what does not run does not run."""
+        ...
+
+    async def logs(
+        self,
+        workflow: str,
+        stage: str,
+        index: int,
+        *,
+        attempt: int | None = None,
+        stream: str = "stdout",
+        offset: int = 0,
+        limit: int = 65536,
+    ) -> tuple[bytes, bool]:
+        """Log bytes from `offset` of the last (or a given) attempt, and whether more may come."""
+        ...
+
+    async def command(self, workflow: str, kind: str, body: Mapping[str, Any] | None = None) -> WorkflowView:
+        """`cancel`, `pause`, `resume` or `retry` (of what failed). Conflict where the state does not allow it."""
+        ...
+
+    def events(self, workflow: str | None, after: int) -> AsyncIterator[Sequence[EventView]]:
+        """History after event `after`, then what happens, in batches; ends when `workflow` has ended (None: never)."""
+        ...
+
+    async def queues(self) -> list[QueueView]:
+        """All queues."""
+        ...
+
+    async def put_queue(self, name: str, settings: Mapping[str, Any]) -> QueueView:
+        """Create or change a queue: `weight, parent, priority, paused, cap, guarantee` (quantities as in documents)."""
+        ...
+
+    async def nodes(self) -> list[NodeView]:
+        """All nodes."""
+        ...
+
+    def live(self) -> tuple[bool, str]:
+        """Whether the loops are moving, and if not which one is stuck."""
+        ...
+
+    def ready(self) -> tuple[bool, str]:
+        """Whether it leads, has recovered and sees the cluster, and if not what is missing."""
+        ...

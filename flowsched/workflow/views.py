@@ -1,0 +1,196 @@
+"""What the API answers and the SDK reads: one set of structs for both sides. Times are ISO 8601 UTC in JSON.
+
+Fields are only ever added. Nothing here imports numpy, SQL or HTTP.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+
+class View(msgspec.Struct, kw_only=True, omit_defaults=False):
+    """The root of all answers; unknown fields are ignored when read, so that older clients go on working."""
+
+
+class WorkflowView(View):
+    """A workflow as a whole."""
+
+    id: str
+    name: str
+    queue: str
+    priority: int
+    labels: dict[str, str]
+    state: str
+    reason: str = ""
+    created_at: datetime
+    started_at: datetime | None = None
+    ended_at: datetime | None = None
+    stages: int
+    tasks: int
+    counts: dict[str, int] = {}  #: task state -> tasks
+    paused: bool = False
+    cancel_requested: bool = False
+
+
+class StageView(View):
+    """One stage of a workflow, with what its tasks waited for and moved."""
+
+    name: str
+    number: int
+    state: str
+    reason: str = ""
+    width: int
+    members: int
+    gang: bool = False
+    needs: list[str] = []  #: names of the stages it waits for
+    counts: dict[str, int] = {}
+    started_at: datetime | None = None
+    ended_at: datetime | None = None
+    queued_seconds: float = 0.0  #: sums over its tasks
+    staging_seconds: float = 0.0
+    running_seconds: float = 0.0
+    bytes_local: int = 0  #: input bytes that were where the task ran
+    bytes_moved: int = 0  #: input bytes that had to be copied there
+
+
+class AttemptView(View):
+    """One try of one task."""
+
+    attempt: int
+    pod: str
+    node: str
+    bound_at: datetime
+    started_at: datetime | None = None
+    ended_at: datetime | None = None
+    exit_code: int | None = None
+    reason: str = ""
+    message: str = ""
+    usage: dict[str, int] = {}
+
+
+class OutputView(View):
+    """A published output."""
+
+    name: str
+    uri: str
+    size_bytes: int
+    value: str | None = None
+    nodes: list[str] = []  #: where it lies now
+
+
+class TaskView(View):
+    """One task: one member of one shard of a stage."""
+
+    stage: str
+    index: int
+    shard: int
+    role: str
+    item: str | None = None
+    state: str
+    reason: str = ""
+    attempt: int
+    node: str | None = None
+    exit_code: int | None = None
+    ready_at: datetime | None = None
+    bound_at: datetime | None = None
+    started_at: datetime | None = None
+    ended_at: datetime | None = None
+    bytes_local: int = 0
+    bytes_moved: int = 0
+    attempts: list[AttemptView] = []  #: filled when one task is asked for
+    outputs: list[OutputView] = []
+
+
+class ExplanationView(View):
+    """Why something of a workflow does not run."""
+
+    stage: str
+    shards: list[int] = []  #: the first few concerned
+    tasks: int  #: how many tasks it speaks of
+    state: str
+    code: str
+    message: str
+    numbers: dict[str, int] = {}
+    start_at: datetime | None = None
+
+
+class EventView(View):
+    """One line of history."""
+
+    id: int
+    workflow: str
+    at: datetime
+    kind: str
+    body: dict[str, Any] = {}
+
+
+class QueueView(View):
+    """A queue: what it may use and does use. Amounts by resource name (cpu in millicores, memory in bytes …)."""
+
+    name: str
+    weight: int
+    parent: str | None = None
+    priority: int = 0
+    paused: bool = False
+    cap: dict[str, int] = {}
+    guarantee: dict[str, int] = {}
+    used: dict[str, int] = {}
+    dominant_share: float = 0.0
+    waiting: int = 0  #: tasks that are ready and not placed
+    running: int = 0
+
+
+class NodeView(View):
+    """A node: what it has, what is taken, what moved."""
+
+    name: str
+    ready: bool
+    rack: str = ""
+    labels: dict[str, str] = {}
+    allocatable: dict[str, int] = {}
+    used: dict[str, int] = {}
+    running: int = 0
+    cache_bytes: int = 0
+    datasets: int = 0
+    bytes_in: int = 0
+    bytes_out: int = 0
+
+
+class Page(View):
+    """How a long list goes on: ask again with `page_token`."""
+
+    next_page_token: str | None = None
+
+
+class WorkflowPage(Page):
+    """Some workflows, newest first."""
+
+    workflows: list[WorkflowView]
+
+
+class TaskPage(Page):
+    """Some tasks of one workflow, by stage and index."""
+
+    tasks: list[TaskView]
+
+
+class SubmittedView(View):
+    """The answer to a submission. `created` is false when the idempotency key had been seen with the same body."""
+
+    id: str
+    created: bool = True
+    url: str = ""
+
+
+class ProblemView(View):
+    """RFC 9457 problem details; `faults` names everything that is wrong with a document."""
+
+    type: str = "about:blank"
+    title: str
+    status: int
+    detail: str = ""
+    instance: str = ""
+    faults: list[dict[str, str]] = []
