@@ -15,7 +15,7 @@ class View(msgspec.Struct, kw_only=True, omit_defaults=False):
     """The root of all answers; unknown fields are ignored when read, so that older clients go on working."""
 
 
-class WorkflowView(View):
+class WorkflowView(View, kw_only=True):
     """A workflow as a whole."""
 
     id: str
@@ -35,7 +35,7 @@ class WorkflowView(View):
     cancel_requested: bool = False
 
 
-class StageView(View):
+class StageView(View, kw_only=True):
     """One stage of a workflow, with what its tasks waited for and moved."""
 
     name: str
@@ -56,7 +56,7 @@ class StageView(View):
     bytes_moved: int = 0  #: input bytes that had to be copied there
 
 
-class AttemptView(View):
+class AttemptView(View, kw_only=True):
     """One try of one task."""
 
     attempt: int
@@ -71,7 +71,7 @@ class AttemptView(View):
     usage: dict[str, int] = {}
 
 
-class OutputView(View):
+class OutputView(View, kw_only=True):
     """A published output."""
 
     name: str
@@ -81,7 +81,7 @@ class OutputView(View):
     nodes: list[str] = []  #: where it lies now
 
 
-class TaskView(View):
+class TaskView(View, kw_only=True):
     """One task: one member of one shard of a stage."""
 
     stage: str
@@ -104,7 +104,7 @@ class TaskView(View):
     outputs: list[OutputView] = []
 
 
-class ExplanationView(View):
+class ExplanationView(View, kw_only=True):
     """Why something of a workflow does not run."""
 
     stage: str
@@ -117,7 +117,7 @@ class ExplanationView(View):
     start_at: datetime | None = None
 
 
-class EventView(View):
+class EventView(View, kw_only=True):
     """One line of history."""
 
     id: int
@@ -127,7 +127,7 @@ class EventView(View):
     body: dict[str, Any] = {}
 
 
-class QueueView(View):
+class QueueView(View, kw_only=True):
     """A queue: what it may use and does use. Amounts by resource name (cpu in millicores, memory in bytes …)."""
 
     name: str
@@ -143,7 +143,7 @@ class QueueView(View):
     running: int = 0
 
 
-class NodeView(View):
+class NodeView(View, kw_only=True):
     """A node: what it has, what is taken, what moved."""
 
     name: str
@@ -159,25 +159,25 @@ class NodeView(View):
     bytes_out: int = 0
 
 
-class Page(View):
+class Page(View, kw_only=True):
     """How a long list goes on: ask again with `page_token`."""
 
     next_page_token: str | None = None
 
 
-class WorkflowPage(Page):
+class WorkflowPage(Page, kw_only=True):
     """Some workflows, newest first."""
 
     workflows: list[WorkflowView]
 
 
-class TaskPage(Page):
+class TaskPage(Page, kw_only=True):
     """Some tasks of one workflow, by stage and index."""
 
     tasks: list[TaskView]
 
 
-class SubmittedView(View):
+class SubmittedView(View, kw_only=True):
     """The answer to a submission. `created` is false when the idempotency key had been seen with the same body."""
 
     id: str
@@ -185,7 +185,7 @@ class SubmittedView(View):
     url: str = ""
 
 
-class ProblemView(View):
+class ProblemView(View, kw_only=True):
     """RFC 9457 problem details; `faults` names everything that is wrong with a document."""
 
     type: str = "about:blank"
