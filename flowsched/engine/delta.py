@@ -31,6 +31,8 @@ class TaskWrite(NamedTuple):
     ended_ms: int | None
     bytes_local: int
     bytes_moved: int
+    charged: int = 0  #: failed attempts that count against `retry.attempts`
+    memory_steps: int = 0  #: how often its memory has grown after it was out of memory
 
 
 class Intent(NamedTuple):

@@ -1,0 +1,93 @@
+"""Statement: an undo log over arrays and plain containers, so that a decision can be taken back in O(its size)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, MutableMapping, MutableSet
+from typing import Any, TypeVar
+
+from numpy.typing import NDArray
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+_ABSENT: Any = object()
+
+
+class Statement:
+    """Changes made through a statement are undone, newest first, by `rollback`; `forget` makes them final.
+
+    The idea is Volcano's Statement: simulate on the real arrays, then keep or drop the whole decision.
+    """
+
+    __slots__ = ("_undo",)
+
+    def __init__(self) -> None:
+        self._undo: list[Callable[[], object]] = []
+
+    def __len__(self) -> int:
+        """How many changes could be undone."""
+        return len(self._undo)
+
+    def set(self, array: NDArray[Any], where: Any, value: Any) -> None:
+        """`array[where] = value`. `where` is any numpy index; index arrays must hold no duplicates."""
+        old = array[where]
+        if hasattr(old, "copy"):
+            old = old.copy()
+        self._undo.append(lambda: array.__setitem__(where, old))
+        array[where] = value
+
+    def add(self, array: NDArray[Any], where: Any, amount: Any) -> None:
+        """`array[where] += amount`, undone exactly (whole numbers)."""
+        array[where] += amount
+        self._undo.append(lambda: array.__setitem__(where, array[where] - amount))
+
+    def put(self, mapping: MutableMapping[K, V], key: K, value: V) -> None:
+        """`mapping[key] = value`."""
+        old = mapping.get(key, _ABSENT)
+        self._undo.append(
+            (lambda: mapping.pop(key, None)) if old is _ABSENT else (lambda: mapping.__setitem__(key, old))
+        )
+        mapping[key] = value
+
+    def pop(self, mapping: MutableMapping[K, V], key: K) -> V | None:
+        """Take a key out of a mapping; None if it was not there. (Insertion order may differ after a rollback.)"""
+        if key not in mapping:
+            return None
+        old = mapping.pop(key)
+        self._undo.append(lambda: mapping.__setitem__(key, old))
+        return old
+
+    def include(self, members: MutableSet[K], member: K) -> None:
+        """Add to a set."""
+        if member not in members:
+            members.add(member)
+            self._undo.append(lambda: members.discard(member))
+
+    def exclude(self, members: MutableSet[K], member: K) -> None:
+        """Take out of a set."""
+        if member in members:
+            members.discard(member)
+            self._undo.append(lambda: members.add(member))
+
+    def assign(self, target: object, name: str, value: Any) -> None:
+        """`target.name = value`."""
+        old = getattr(target, name)
+        self._undo.append(lambda: setattr(target, name, old))
+        setattr(target, name, value)
+
+    def undo_with(self, action: Callable[[], object]) -> None:
+        """Note how to undo a change that was made by hand."""
+        self._undo.append(action)
+
+    def mark(self) -> int:
+        """A point to roll back to."""
+        return len(self._undo)
+
+    def rollback(self, mark: int = 0) -> None:
+        """Undo everything since `mark`, newest first."""
+        while len(self._undo) > mark:
+            self._undo.pop()()
+
+    def forget(self) -> None:
+        """Make all changes final."""
+        self._undo.clear()
