@@ -11,8 +11,10 @@ FlowschedError                 500
 ├── Unsupported                422  asked for something this installation cannot do (says what would)
 ├── Unavailable                503  the database or the leader is not there; try again
 │   └── StorageBusy            503  the database stayed locked beyond the limit
+│       └── OutcomeUnknown     503  ... and whether the last try was committed could not be found out
 ├── LeadershipLost             500  another process leads with a higher epoch: this one must stop writing
 ├── StaleWrite                 500  a compare-and-set found another version: memory and SQL disagree
+│   └── CancelRequested        500  pods were to be launched for workflows that have been cancelled meanwhile
 ├── IllegalTransition          500  an event that cannot happen in a state: a bug, never the user's fault
 └── ConfigurationError         500  the service cannot start like this; the message says what to change
 """
@@ -123,6 +125,13 @@ class StorageBusy(Unavailable):
     """The database stayed locked, full or unreachable beyond the limit."""
 
 
+class OutcomeUnknown(StorageBusy):
+    """The answer to a COMMIT was lost and the database stayed away: written or not, only a later look can tell.
+
+    A client sends its request again with the same idempotency key; a leader rebuilds its memory from SQL.
+    """
+
+
 class LeadershipLost(FlowschedError):
     """Another process leads with a higher epoch; this one must stop writing at once."""
 
@@ -133,6 +142,14 @@ class StaleWrite(FlowschedError):
     def __init__(self, message: str, keys: Sequence[object] = ()) -> None:
         self.keys = tuple(keys)
         super().__init__(message)
+
+
+class CancelRequested(StaleWrite):
+    """Nothing was written, since it held launches for cancelled `workflows`: process their cancel first."""
+
+    def __init__(self, workflows: Sequence[str]) -> None:
+        self.workflows = tuple(workflows)
+        super().__init__(f"cancel was requested for {', '.join(self.workflows)}", self.workflows)
 
 
 class IllegalTransition(FlowschedError):
