@@ -203,6 +203,7 @@ def rank() -> None:
 
 def main() -> int:
     os.environ.setdefault("HOME", os.getcwd())  # Open MPI and its daemons refuse to start without.
+    os.environ.setdefault("TMPDIR", os.getcwd())  # A killed daemon leaves its session's files there.
     match sys.argv[1:]:
         case ["launch"]:
             launch()
