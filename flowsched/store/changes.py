@@ -1,0 +1,246 @@
+"""What only the leader writes: the deltas of engine steps. Every row is fenced by its epoch and its version."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from sqlalchemy import select, text, tuple_
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from flowsched.engine.delta import Delta, EventRow, StageWrite, TaskWrite, WorkflowWrite
+from flowsched.errors import CancelRequested, FlowschedError, LeadershipLost, StaleWrite
+from flowsched.store import tables
+from flowsched.store.bulk import Bulk, delete, encode, insert, select_among, tidy, update, upsert
+from flowsched.store.requests import take_numbers
+
+#: The lease a leader must hold (see `lease`).
+LEADER: Final = "leader"
+_FENCE: Final = text("UPDATE lease SET epoch = epoch WHERE name = :name AND epoch = :epoch")
+#: Rows of a StaleWrite that are named.
+_NAMED: Final = 20
+
+TASK_COLUMNS: Final = tuple(column.name for column in tables.tasks.columns)
+_TASK_STATE: Final = TASK_COLUMNS[3:]
+_TASK_KEY: Final = {"workflow_id": "workflow_id", "stage": "stage", "index": "index"}
+_ATTEMPT: Final = ("workflow_id", "stage", "index", "attempt", "name", "node", "epoch", "at_ms", "pod")
+
+_STAGE_STATE: Final = ("state", "counts", "started_ms", "ended_ms", "reason", "totals")
+_WORKFLOW_STATE: Final = ("state", "reason", "started_ms", "ended_ms")
+
+
+class Step(NamedTuple):
+    """A delta and the epoch of the leader who decided it."""
+
+    delta: Delta
+    epoch: int
+
+
+class Changes:
+    """The statements for deltas, for one kind of database."""
+
+    def __init__(self, kind: str) -> None:
+        self._kind = kind
+        self._new_tasks = insert(kind, tables.tasks, TASK_COLUMNS, "ON CONFLICT DO NOTHING")
+        self._tasks = update(
+            kind, tables.tasks, dict.fromkeys(_TASK_STATE, "{new}"), {**_TASK_KEY, "expected": "version"}
+        )
+        self._intents = insert(kind, tables.attempts, _ATTEMPT, "ON CONFLICT DO NOTHING")
+        self._ends = update(
+            kind,
+            tables.attempts,
+            {"ended_ms": "{new}", "started_ms": "COALESCE({new}, {old})"}
+            | dict.fromkeys(("exit_code", "reason", "message", "usage"), "{new}"),
+            {"name": "name"},
+            "{old}ended_ms IS NULL",
+        )
+        keys = {"workflow_id": "workflow_id", "stage": "stage"}
+        self._stages = update(kind, tables.stages, dict.fromkeys(_STAGE_STATE, "{new}"), keys)
+        self._workflows = update(
+            kind, tables.workflows, dict.fromkeys(_WORKFLOW_STATE, "{new}"), {"id": "id"}
+        )
+        self._outputs = upsert(
+            kind,
+            tables.outputs,
+            ("workflow_id", "stage", "index", "name"),
+            ("uri", "size_bytes", "value", "attempt"),
+            "outputs.attempt <= excluded.attempt",
+        )
+        self._replicas = upsert(kind, tables.replicas, ("uri", "node"), ("size_bytes",))
+        self._no_replicas = delete(kind, tables.replicas, ("uri", "node"))
+        self._done = update(kind, tables.commands, {"done": "{new}"}, {"id": "id"})
+        self._events = insert(kind, tables.events, ("id", "workflow_id", "at_ms", "kind", "body"))
+
+    async def refusals(
+        self, connection: AsyncConnection, deltas: Sequence[Step]
+    ) -> list[FlowschedError | None]:
+        """Which deltas must not be written at all: their leader is deposed, or they launch what was cancelled.
+
+        The lease's row stays locked until the commit: no one else can begin to lead in between. So do, on PostgreSQL, the
+        rows of workflows with launches: a cancel that comes now waits for this commit, and finds the launches.
+        """
+        leads = {
+            epoch: (await connection.execute(_FENCE, {"name": LEADER, "epoch": epoch})).rowcount == 1
+            for epoch in sorted({epoch for _, epoch in deltas})
+        }
+        launching = {i.workflow for delta, epoch in deltas if leads[epoch] for i in delta.intents}
+        found = await select_among(
+            connection,
+            self._kind,
+            "SELECT id, cancel_requested FROM workflows WHERE",
+            "id",
+            sorted(launching),
+            after="ORDER BY id FOR NO KEY UPDATE",
+        )
+        cancelled = {row.id for row in found if row.cancel_requested}
+        return [
+            LeadershipLost(f"epoch {epoch} is over: another process leads")
+            if not leads[epoch]
+            else _refused(delta, cancelled)
+            for delta, epoch in deltas
+        ]
+
+    async def write(self, connection: AsyncConnection, deltas: Sequence[Delta]) -> None:
+        """Write everything but the events.
+
+        Raises:
+            StaleWrite: A row is not as its writer thought: the whole transaction must be rolled back.
+        """
+        await self._write_tasks(connection, _last_of_each(write for delta in deltas for write in delta.tasks))
+        intents = [
+            (i.workflow, i.stage, i.index, i.attempt, i.name, i.node, i.epoch, i.at_ms, i.pod)
+            for delta in deltas
+            for i in delta.intents
+        ]
+        if await self._intents.run(connection, intents) != len(intents):
+            raise StaleWrite("an attempt of this name exists already", [row[4] for row in intents[:_NAMED]])
+        await self._write_ends(connection, deltas)
+        await self._write_states(connection, deltas)
+        await self._write_data(connection, deltas)
+        done = sorted({number for delta in deltas for number in delta.commands_done})
+        await self._done.run(connection, [(True, number) for number in done])
+
+    async def write_events(self, connection: AsyncConnection, events: Sequence[EventRow]) -> int:
+        """Number and write events, last in a transaction since their counter is locked from here on; the first number."""
+        if not events:
+            return 0
+        first = await take_numbers(connection, "event", len(events))
+        rows = [
+            (first + place, e.workflow, e.at_ms, e.kind, encode(e.body)) for place, e in enumerate(events)
+        ]
+        await self._events.run(connection, rows)
+        return first
+
+    async def _write_tasks(
+        self, connection: AsyncConnection, writes: Mapping[tuple[str, int, int], tuple[int, TaskWrite]]
+    ) -> None:
+        """Insert tasks that are touched for the first time, update the others, each from the version it must have."""
+        new = [write for expected, write in writes.values() if expected == 0]
+        old = [(*w[3:], w[0], w[1], w[2], expected) for expected, w in writes.values() if expected]
+        for statement, rows in (
+            (self._new_tasks, tidy(new, TASK_COLUMNS.index("reason"))),
+            (self._tasks, tidy(old, _TASK_STATE.index("reason"))),
+        ):
+            if await statement.run(connection, rows) != len(rows):
+                keys = await _stale(connection, [write for _, write in writes.values()])
+                raise StaleWrite("tasks have another version in the database", keys)
+
+    async def _write_ends(self, connection: AsyncConnection, deltas: Sequence[Delta]) -> None:
+        """End attempts. The first end counts: a later one for the same attempt changes nothing.
+
+        Raises:
+            StaleWrite: There is no such attempt.
+        """
+        ends = [
+            (e.at_ms, e.started_ms, e.exit_code, e.reason, e.message, encode(e.usage), e.name)
+            for delta in deltas
+            for e in delta.ends
+        ]
+        if await self._ends.run(connection, tidy(ends, 3, 4)) == len(ends):
+            return
+        names = {row[-1] for row in ends}
+        found = await select_among(connection, self._kind, "SELECT name FROM attempts WHERE", "name", names)
+        if missing := names - {row.name for row in found}:
+            raise StaleWrite("there are no such attempts", sorted(missing)[:_NAMED])
+
+    async def _write_states(self, connection: AsyncConnection, deltas: Sequence[Delta]) -> None:
+        """The last state of each stage and workflow, in order of their ids (so that two transactions never cross)."""
+        stages: dict[tuple[str, int], StageWrite] = {}
+        workflows: dict[str, WorkflowWrite] = {}
+        for delta in deltas:
+            stages.update({(write.workflow, write.stage): write for write in delta.stages})
+            workflows.update({write.workflow: write for write in delta.workflows})
+        rows: list[tuple[Any, ...]] = [
+            (w.state, encode(w.counts), w.started_ms, w.ended_ms, w.reason, encode(w.totals), *key)
+            for key, w in sorted(stages.items())
+        ]
+        await _all(self._stages, connection, tidy(rows, 4), stages)
+        rows = [
+            (w.state, w.reason, w.started_ms, w.ended_ms, w.workflow) for _, w in sorted(workflows.items())
+        ]
+        await _all(self._workflows, connection, tidy(rows, 1), workflows)
+
+    async def _write_data(self, connection: AsyncConnection, deltas: Sequence[Delta]) -> None:
+        """Outputs and replicas: of several about the same thing, the last."""
+        outputs = {
+            (o.workflow, o.stage, o.index, o.name): (o.uri, o.size_bytes, o.value, o.attempt)
+            for delta in deltas
+            for o in delta.outputs
+        }
+        await self._outputs.run(connection, tidy([(*key, *o) for key, o in outputs.items()], 6))
+        replicas = {(r.uri, r.node): r for delta in deltas for r in delta.replicas}
+        there = [(*key, r.size_bytes) for key, r in replicas.items() if r.present]
+        await self._replicas.run(connection, there)
+        await self._no_replicas.run(connection, [key for key, r in replicas.items() if not r.present])
+
+
+def _refused(delta: Delta, cancelled: set[str]) -> CancelRequested | None:
+    """Why a delta must not be written, if it launches for cancelled workflows."""
+    named = sorted({intent.workflow for intent in delta.intents} & cancelled) if cancelled else []
+    return CancelRequested(named) if named else None
+
+
+def _last_of_each(writes: Iterable[TaskWrite]) -> dict[tuple[str, int, int], tuple[int, TaskWrite]]:
+    """The last write of each task, with the version the row must have now.
+
+    Raises:
+        StaleWrite: Two writes of one task do not follow one another.
+    """
+    last: dict[tuple[str, int, int], tuple[int, TaskWrite]] = {}
+    for write in writes:
+        key = write[:3]
+        earlier = last.get(key)
+        if earlier is None:
+            last[key] = (write.version - 1, write)
+        elif write.version == earlier[1].version + 1:
+            last[key] = (earlier[0], write)
+        else:
+            raise StaleWrite(f"version {write.version} does not follow {earlier[1].version}", [key])
+    return last
+
+
+async def _all(
+    statement: Bulk, connection: AsyncConnection, rows: Sequence[tuple[Any, ...]], keys: Iterable[object]
+) -> None:
+    """Run an update that must find every row."""
+    if await statement.run(connection, rows) != len(rows):
+        raise StaleWrite("there is no such row any more", sorted(keys, key=str)[:_NAMED])
+
+
+async def _stale(connection: AsyncConnection, writes: Sequence[TaskWrite]) -> list[tuple[str, int, int]]:
+    """Some of the tasks that were not written just now: the others have their new version.
+
+    All may have it, if the very same writes came before: then any of them will do.
+    """
+    columns = tables.tasks.c
+    key = tuple_(columns.workflow_id, columns.stage, columns["index"])
+    stale: list[tuple[str, int, int]] = []
+    for start in range(0, len(writes), 200):
+        some = writes[start : start + 200]
+        query = select(columns.workflow_id, columns.stage, columns["index"], columns.version)
+        found = await connection.execute(query.where(key.in_([write[:3] for write in some])))
+        versions = {tuple(row[:3]): row.version for row in found}
+        stale += [write[:3] for write in some if versions.get(write[:3]) != write.version]
+        if len(stale) >= _NAMED:
+            break
+    return (stale or [write[:3] for write in writes])[:_NAMED]

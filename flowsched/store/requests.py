@@ -1,0 +1,288 @@
+"""What API processes write: submissions and commands. Nothing here needs to lead."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from flowsched.engine.delta import EventRow
+from flowsched.errors import Conflict, NotFound
+from flowsched.store import tables
+from flowsched.store.bulk import encode, insert, select_among, tidy, tidy_text, update
+from flowsched.workflow.states import RunState, TaskState
+
+#: zlib's middle: a workflow of 1,000 stages shrinks about tenfold in a few milliseconds.
+_COMPRESSION: Final = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """A workflow to be accepted."""
+
+    id: str
+    name: str
+    queue: str
+    priority: int
+    labels: Mapping[str, str]
+    spec: bytes  #: the raw JSON document
+    stages: Sequence[tuple[str, int, int]]  #: name, width (shards), members of each shard
+    now_ms: int
+    idempotency_key: str | None = None
+    body_hash: str = ""
+    tenant: str = ""  #: keys of one tenant never meet those of another
+    owner: str = ""
+
+
+class Submitting(NamedTuple):
+    """A submission with its document as it will be stored."""
+
+    submission: Submission
+    stored: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted:
+    """What became of a submission. Not `created`: the same request had been accepted before, under this id."""
+
+    workflow_id: str
+    created: bool
+    seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """Something a user wants of a workflow: cancel, pause, resume, retry …; the leader carries it out."""
+
+    workflow_id: str
+    kind: str
+    body: Mapping[str, Any] = field(default_factory=dict)
+    now_ms: int = 0
+
+
+def compress(spec: bytes) -> bytes:
+    """The document as it is stored."""
+    return zlib.compress(spec, _COMPRESSION)
+
+
+async def take_numbers(connection: AsyncConnection, name: str, count: int) -> int:
+    """The first of `count` new numbers. Until the commit nobody else can take any, so they follow the order of commits."""
+    result = await connection.execute(_TAKE, {"name": name, "count": count})
+    return int(result.scalar_one()) - count + 1
+
+
+_TAKE: Final = text(
+    "INSERT INTO counters (name, value) VALUES (:name, :count) "
+    "ON CONFLICT (name) DO UPDATE SET value = counters.value + excluded.value RETURNING value"
+)
+
+_SUBMITTED_COLUMNS: Final = [
+    "id",
+    "seq",
+    "name",
+    "queue",
+    "priority",
+    "labels",
+    "state",
+    "tenant",
+    "owner",
+    "created_ms",
+    "stages",
+    "tasks",
+    "spec_bytes",
+    "spec",
+]
+
+
+class Requests:
+    """The statements for submissions and commands, for one kind of database."""
+
+    def __init__(self, kind: str) -> None:
+        self._kind = kind
+        self._keys = insert(
+            kind,
+            tables.idempotency,
+            ["tenant", "key", "body_hash", "workflow_id", "created_ms"],
+            "ON CONFLICT DO NOTHING",
+            returning="tenant, key",
+        )
+        self._workflows = insert(
+            kind, tables.workflows, _SUBMITTED_COLUMNS, "ON CONFLICT DO NOTHING", returning="id"
+        )
+        self._stages = insert(
+            kind, tables.stages, ["workflow_id", "stage", "name", "state", "width", "members", "counts"]
+        )
+        self._commands = insert(kind, tables.commands, ["id", "workflow_id", "kind", "body", "at_ms"])
+        same = {"id": "id"}
+        self._cancel = update(kind, tables.workflows, {"cancel_requested": "{new}"}, same)
+        self._pause = update(kind, tables.workflows, {"paused": "{new}"}, same)
+
+    async def submit(
+        self, connection: AsyncConnection, submissions: Sequence[Submitting]
+    ) -> tuple[list[Submitted | Conflict], list[EventRow]]:
+        """Write submissions (each with its compressed document) and say what became of each.
+
+        Raises:
+            Conflict: An id is taken: the whole transaction must be rolled back.
+        """
+        if not submissions:
+            return [], []
+        firsts = _first_of_each_key(submissions)
+        taken = await self._taken_keys(connection, firsts)
+        new = [
+            Submitting(submission, spec)
+            for submission, spec in submissions
+            if submission.idempotency_key is None
+            or (_key(submission) not in taken and firsts[_key(submission)] is submission)
+        ]
+        numbers = await self._insert(connection, new)
+        known = {key: (first.body_hash, first.id, numbers.get(first.id, 0)) for key, first in firsts.items()}
+        known |= taken
+        created = {id(submission) for submission, _ in new}
+        outcomes: list[Submitted | Conflict] = [
+            Submitted(submission.id, True, numbers[submission.id])
+            if id(submission) in created
+            else _same_or_conflict(submission, *known[_key(submission)])
+            for submission, _ in submissions
+        ]
+        return outcomes, [_submitted_event(submission) for submission, _ in new]
+
+    async def _taken_keys(
+        self, connection: AsyncConnection, firsts: Mapping[tuple[str, str], Submission]
+    ) -> dict[tuple[str, str], tuple[str, str, int]]:
+        """Claim keys; return those which are somebody's already, with body hash, workflow and its number.
+
+        In order of the keys, so that two processes that claim the same ones wait instead of deadlocking.
+        """
+        rows = [
+            (*key, submission.body_hash, submission.id, submission.now_ms)
+            for key, submission in sorted(firsts.items())
+        ]
+        claimed = {(row.tenant, row.key) for row in await self._keys.fetch(connection, rows)}
+        wanted = firsts.keys() - claimed
+        found = await select_among(
+            connection,
+            self._kind,
+            "SELECT i.tenant, i.key, i.body_hash, i.workflow_id, w.seq FROM idempotency i "
+            "LEFT JOIN workflows w ON w.id = i.workflow_id WHERE",
+            "i.key",
+            {key for _, key in wanted},
+        )
+        there = {(row.tenant, row.key): (row.body_hash, row.workflow_id, row.seq or 0) for row in found}
+        return {key: there.get(key, ("", "", 0)) for key in wanted}
+
+    async def _insert(self, connection: AsyncConnection, new: Sequence[Submitting]) -> dict[str, int]:
+        """Insert workflows and their stages; return each one's number.
+
+        Raises:
+            Conflict: An id is taken.
+        """
+        if not new:
+            return {}
+        first = await take_numbers(connection, "workflow", len(new))
+        numbers = {submission.id: first + place for place, (submission, _) in enumerate(new)}
+        rows = [_workflow_row(submission, spec, first + n) for n, (submission, spec) in enumerate(new)]
+        inserted = {row.id for row in await self._workflows.fetch(connection, tidy(rows, 2, 3))}
+        if len(inserted) < len(new):
+            taken = [s.id for s, _ in new if s.id not in inserted] or ["one of this batch"]
+            raise Conflict(f"there is a workflow {taken[0]} already")
+        stages = [
+            (submission.id, number, name, RunState.PENDING.value, width, members, _pending(width * members))
+            for submission, _ in new
+            for number, (name, width, members) in enumerate(submission.stages)
+        ]
+        await self._stages.run(connection, stages)
+        return numbers
+
+    async def command(self, connection: AsyncConnection, commands: Sequence[Command]) -> list[int | NotFound]:
+        """Write commands, set the flags they stand for, and return their numbers in the order of commits."""
+        if not commands:
+            return []
+        names = {command.workflow_id for command in commands}
+        found = await select_among(connection, self._kind, "SELECT id FROM workflows WHERE", "id", names)
+        there = {row.id for row in found}
+        good = [command for command in commands if command.workflow_id in there]
+        await self._flag(connection, good)
+        numbers = iter(range(0))
+        if good:
+            first = await take_numbers(connection, "command", len(good))
+            numbers = iter(range(first, first + len(good)))
+        outcomes: list[int | NotFound] = [
+            next(numbers) if c.workflow_id in there else NotFound(f"there is no workflow {c.workflow_id}")
+            for c in commands
+        ]
+        rows = [
+            (number, c.workflow_id, c.kind, encode(c.body), c.now_ms)
+            for number, c in zip(outcomes, commands, strict=True)
+            if isinstance(number, int)
+        ]
+        await self._commands.run(connection, rows)
+        return outcomes
+
+    async def _flag(self, connection: AsyncConnection, commands: Sequence[Command]) -> None:
+        """Set `cancel_requested` (for ever) and `paused` (as last said), workflows in order of their ids."""
+        cancelled = {command.workflow_id for command in commands if command.kind == "cancel"}
+        await self._cancel.run(connection, [(True, name) for name in sorted(cancelled)])
+        paused = {c.workflow_id: c.kind == "pause" for c in commands if c.kind in ("pause", "resume")}
+        await self._pause.run(connection, [(flag, name) for name, flag in sorted(paused.items())])
+
+
+def _key(submission: Submission) -> tuple[str, str]:
+    """The key with the tenant it counts in."""
+    return submission.tenant, submission.idempotency_key or ""
+
+
+def _first_of_each_key(
+    submissions: Sequence[Submitting],
+) -> dict[tuple[str, str], Submission]:
+    """Of several copies in one batch, the first is the one."""
+    firsts: dict[tuple[str, str], Submission] = {}
+    for submission, _ in submissions:
+        if submission.idempotency_key is not None:
+            firsts.setdefault(_key(submission), submission)
+    return firsts
+
+
+def _same_or_conflict(
+    submission: Submission, body_hash: str, workflow_id: str, seq: int
+) -> Submitted | Conflict:
+    """The earlier workflow if the body is the same, else a refusal."""
+    if submission.body_hash == body_hash:
+        return Submitted(workflow_id, False, seq)
+    return Conflict("this idempotency key was used for another request body")
+
+
+def _workflow_row(submission: Submission, spec: bytes, seq: int) -> tuple[Any, ...]:
+    """In the order of `_SUBMITTED_COLUMNS`."""
+    labels = {tidy_text(str(key)): tidy_text(str(value)) for key, value in submission.labels.items()}
+    return (
+        submission.id,
+        seq,
+        submission.name,
+        submission.queue,
+        submission.priority,
+        encode(labels),
+        RunState.PENDING.value,
+        submission.tenant,
+        submission.owner,
+        submission.now_ms,
+        len(submission.stages),
+        sum(width * members for _, width, members in submission.stages),
+        len(submission.spec),
+        spec,
+    )
+
+
+def _pending(tasks: int) -> str:
+    """The counts of a stage of which nothing has been ready."""
+    return encode({TaskState.PENDING.name: tasks} if tasks else {})
+
+
+def _submitted_event(submission: Submission) -> EventRow:
+    """The first line of a workflow's history."""
+    body = {"name": tidy_text(submission.name), "queue": tidy_text(submission.queue)}
+    return EventRow(submission.id, submission.now_ms, "workflow.submitted", body)

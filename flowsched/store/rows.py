@@ -1,0 +1,154 @@
+"""What reads give back. Plain tuples with names; JSON is decoded, documents are decompressed only when asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from flowsched.engine.delta import OutputWrite, TaskWrite
+
+T = TypeVar("T")
+
+
+class WorkflowRow(NamedTuple):
+    """A workflow, without its document. `seq` is the order of submission."""
+
+    id: str
+    seq: int
+    name: str
+    queue: str
+    priority: int
+    labels: Mapping[str, str]
+    state: str  #: RunState
+    reason: str
+    tenant: str
+    owner: str
+    created_ms: int
+    started_ms: int | None
+    ended_ms: int | None
+    cancel_requested: bool
+    paused: bool
+    stages: int
+    tasks: int
+    spec_bytes: int
+
+
+class StageRow(NamedTuple):
+    """A stage with how many of its tasks are in which state."""
+
+    workflow: str
+    stage: int
+    name: str
+    state: str  #: RunState
+    width: int
+    members: int
+    counts: Mapping[str, int]
+    totals: Mapping[str, int]
+    started_ms: int | None
+    ended_ms: int | None
+    reason: str
+
+
+class AttemptRow(NamedTuple):
+    """One try of one task; `ended_ms` None while it is open."""
+
+    name: str
+    workflow: str
+    stage: int
+    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody needs here
+    attempt: int
+    node: str
+    epoch: int
+    at_ms: int
+    started_ms: int | None
+    ended_ms: int | None
+    exit_code: int | None
+    reason: str
+    message: str
+    usage: Mapping[str, int]
+
+
+class OpenAttempt(NamedTuple):
+    """An attempt whose end is not known, with its launch order."""
+
+    name: str
+    workflow: str
+    stage: int
+    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody needs here
+    attempt: int
+    node: str
+    epoch: int
+    at_ms: int
+    pod: bytes
+
+
+class StoredEvent(NamedTuple):
+    """One line of history. Ids grow in the order of commits, over all workflows."""
+
+    id: int
+    workflow: str
+    at_ms: int
+    kind: str
+    body: Mapping[str, Any]
+
+
+class CommandRow(NamedTuple):
+    """A command the leader has not carried out yet."""
+
+    id: int
+    workflow: str
+    kind: str
+    body: Mapping[str, Any]
+    at_ms: int
+
+
+class ReplicaRow(NamedTuple):
+    """A dataset on a node."""
+
+    uri: str
+    node: str
+    size_bytes: int
+
+
+class QueueRow(NamedTuple):
+    """A queue as it is configured. `guarantee` and `cap`: resource → amount."""
+
+    name: str
+    parent: str | None = None
+    weight: int = 1
+    priority: int = 0
+    guarantee: Mapping[str, int] = {}
+    cap: Mapping[str, int] = {}
+    reclaimable: bool = True
+    paused: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Page(Generic[T]):
+    """A part of a list; `next_token` asks for the next part and is None at the end."""
+
+    items: Sequence[T]
+    next_token: str | None = None
+
+
+@dataclass(slots=True)
+class Recovered:
+    """One workflow with all that is needed to go on with it. Tasks that were never touched have no row."""
+
+    workflow: WorkflowRow
+    spec: bytes
+    stages: list[StageRow] = field(default_factory=list)
+    tasks: list[TaskWrite] = field(default_factory=list)  #: by stage and index
+    outputs: list[OutputWrite] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Recovery:
+    """What a new leader reads: one consistent look at everything that still lives."""
+
+    workflows: dict[str, Recovered]  #: by id, in order of submission
+    attempts: list[OpenAttempt]
+    replicas: list[ReplicaRow]
+    last_seq: int  #: newest submission seen: later ones are found by `after`
+    last_event: int

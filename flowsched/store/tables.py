@@ -1,0 +1,268 @@
+"""The tables, once for SQLite and PostgreSQL.
+
+Times are wall-clock milliseconds. Numbers that may grow are BIGINT. JSON is text, except labels, which are searched.
+Tasks, attempts, outputs and events carry no foreign key: only the leader writes them, its compare-and-set finds what a key
+would find, and a key costs a look-up (PostgreSQL: a trigger) for each of a million rows. `workflows.remove_finished` deletes
+them by workflow id. State columns of tasks are not indexed: readiness is kept in memory and rebuilt.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    ForeignKey,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    PrimaryKeyConstraint,
+    SmallInteger,
+    Table,
+    Text,
+    false,
+    text,
+)
+
+metadata: Final = MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "ck": "ck_%(table_name)s_%(constraint_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_N_name)s",
+        "pk": "pk_%(table_name)s",
+    }
+)
+
+#: Which workflows still live. Written the same way in the partial index and in queries, else SQLite would not use it.
+LIVE: Final = "state NOT IN ('SUCCEEDED', 'FAILED', 'CANCELLED', 'SKIPPED')"
+
+
+def _text(name: str) -> Column[str]:
+    """A text that is never null and empty unless said otherwise."""
+    return Column(name, Text, nullable=False, server_default="")
+
+
+def _number(name: str, default: int = 0) -> Column[int]:
+    """A big whole number that is never null."""
+    return Column(name, BigInteger, nullable=False, server_default=text(str(default)))
+
+
+def _moment(name: str) -> Column[Any]:
+    """A time that may not have come yet."""
+    return Column(name, BigInteger, nullable=True)
+
+
+def _flag(name: str) -> Column[bool]:
+    """A flag, off unless said otherwise."""
+    return Column(name, Boolean, nullable=False, server_default=false())
+
+
+def _json(name: str, default: str = "{}") -> Column[str]:
+    """A JSON document as text: never searched by SQL, and free of what JSONB refuses (U+0000)."""
+    return Column(name, Text, nullable=False, server_default=default)
+
+
+def _task_key() -> tuple[Column[Any], ...]:
+    """The three columns that name a task."""
+    return (
+        Column("workflow_id", Text, nullable=False),
+        Column("stage", Integer, nullable=False),
+        Column("index", Integer, nullable=False),
+    )
+
+
+#: Who leads, by name of the lease. `epoch` only ever grows; every write of a leader carries it.
+lease: Final = Table(
+    "lease",
+    metadata,
+    Column("name", Text, primary_key=True),
+    _number("epoch"),
+    _text("holder"),
+    _number("renewed_ms"),
+    _number("expires_ms"),
+)
+
+#: The last numbers given to workflows, commands and events. A row is locked from its update until the commit, so
+#: the numbers follow the order of commits, without gaps: a database sequence promises neither.
+counters: Final = Table(
+    "counters",
+    metadata,
+    Column("name", Text, primary_key=True),
+    _number("value"),
+)
+
+#: The last transaction of each writer: tells after a lost answer whether COMMIT took place.
+marks: Final = Table(
+    "marks",
+    metadata,
+    Column("writer", Text, primary_key=True),
+    _number("txn"),
+    _number("at_ms"),
+)
+
+workflows: Final = Table(
+    "workflows",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("seq", BigInteger, nullable=False, unique=True),
+    _text("name"),
+    _text("queue"),
+    Column("priority", Integer, nullable=False, server_default=text("0")),
+    _json("labels"),
+    Column("state", Text, nullable=False),
+    _text("reason"),
+    _text("tenant"),
+    _text("owner"),
+    _number("created_ms"),
+    _moment("started_ms"),
+    _moment("ended_ms"),
+    _flag("cancel_requested"),
+    _flag("paused"),
+    Column("stages", Integer, nullable=False),
+    _number("tasks"),
+    _number("spec_bytes"),
+    Column("spec", LargeBinary, nullable=False),  # last: SQLite then reads the narrow part of a row alone
+)
+Index("ix_workflows_live", workflows.c.seq, sqlite_where=text(LIVE), postgresql_where=text(LIVE))
+Index("ix_workflows_ended_ms", workflows.c.ended_ms)
+
+stages: Final = Table(
+    "stages",
+    metadata,
+    Column("workflow_id", Text, ForeignKey("workflows.id", ondelete="CASCADE"), nullable=False),
+    Column("stage", Integer, nullable=False),
+    _text("name"),
+    Column("state", Text, nullable=False),
+    Column("width", Integer, nullable=False),
+    Column("members", Integer, nullable=False),
+    _json("counts"),
+    _json("totals"),
+    _moment("started_ms"),
+    _moment("ended_ms"),
+    _text("reason"),
+    PrimaryKeyConstraint("workflow_id", "stage", name="pk_stages"),
+    sqlite_with_rowid=False,
+)
+
+tasks: Final = Table(
+    "tasks",
+    metadata,
+    *_task_key(),
+    Column("state", SmallInteger, nullable=False),
+    Column("attempt", Integer, nullable=False),
+    Column("node", Text, nullable=True),
+    Column("goal", SmallInteger, nullable=False),
+    Column("version", BigInteger, nullable=False),
+    _text("reason"),
+    Column("exit_code", Integer, nullable=True),
+    _moment("ready_ms"),
+    _moment("staging_ms"),
+    _moment("bound_ms"),
+    _moment("started_ms"),
+    _moment("ended_ms"),
+    _number("bytes_local"),
+    _number("bytes_moved"),
+    Column("charged", Integer, nullable=False, server_default=text("0")),
+    Column("memory_steps", Integer, nullable=False, server_default=text("0")),
+    PrimaryKeyConstraint("workflow_id", "stage", "index", name="pk_tasks"),
+    sqlite_with_rowid=False,
+)
+
+attempts: Final = Table(
+    "attempts",
+    metadata,
+    Column("name", Text, primary_key=True),
+    *_task_key(),
+    Column("attempt", Integer, nullable=False),
+    Column("node", Text, nullable=False),
+    Column("epoch", BigInteger, nullable=False),
+    Column("at_ms", BigInteger, nullable=False),
+    _moment("started_ms"),
+    _moment("ended_ms"),
+    Column("exit_code", Integer, nullable=True),
+    _text("reason"),
+    _text("message"),
+    _json("usage"),
+    Column("pod", LargeBinary, nullable=False),
+)
+Index("ix_attempts_task", attempts.c.workflow_id, attempts.c.stage, attempts.c["index"])
+Index(
+    "ix_attempts_open",
+    attempts.c.workflow_id,
+    sqlite_where=text("ended_ms IS NULL"),
+    postgresql_where=text("ended_ms IS NULL"),
+)
+
+outputs: Final = Table(
+    "outputs",
+    metadata,
+    *_task_key(),
+    Column("name", Text, nullable=False),
+    Column("uri", Text, nullable=False),
+    _number("size_bytes"),
+    Column("value", Text, nullable=True),
+    Column("attempt", Integer, nullable=False),
+    PrimaryKeyConstraint("workflow_id", "stage", "index", "name", name="pk_outputs"),
+    sqlite_with_rowid=False,
+)
+
+replicas: Final = Table(
+    "replicas",
+    metadata,
+    Column("uri", Text, nullable=False),
+    Column("node", Text, nullable=False),
+    _number("size_bytes"),
+    PrimaryKeyConstraint("uri", "node", name="pk_replicas"),
+    sqlite_with_rowid=False,
+)
+
+events: Final = Table(
+    "events",
+    metadata,
+    Column("id", BigInteger().with_variant(Integer, "sqlite"), primary_key=True, autoincrement=False),
+    Column("workflow_id", Text, nullable=False),
+    Column("at_ms", BigInteger, nullable=False),
+    Column("kind", Text, nullable=False),
+    _json("body"),
+)
+Index("ix_events_workflow", events.c.workflow_id, events.c.id)
+
+idempotency: Final = Table(
+    "idempotency",
+    metadata,
+    Column("tenant", Text, nullable=False, server_default=""),
+    Column("key", Text, nullable=False),
+    Column("body_hash", Text, nullable=False),
+    Column("workflow_id", Text, nullable=False, index=True),
+    Column("created_ms", BigInteger, nullable=False),
+    PrimaryKeyConstraint("tenant", "key", name="pk_idempotency"),
+)
+
+commands: Final = Table(
+    "commands",
+    metadata,
+    Column("id", BigInteger().with_variant(Integer, "sqlite"), primary_key=True, autoincrement=False),
+    Column("workflow_id", Text, ForeignKey("workflows.id", ondelete="CASCADE"), nullable=False, index=True),
+    Column("kind", Text, nullable=False),
+    _json("body"),
+    Column("at_ms", BigInteger, nullable=False),
+    _flag("done"),
+)
+Index("ix_commands_open", commands.c.id, sqlite_where=text("NOT done"), postgresql_where=text("NOT done"))
+
+queues: Final = Table(
+    "queues",
+    metadata,
+    Column("name", Text, primary_key=True),
+    Column("parent", Text, nullable=True),
+    Column("weight", Integer, nullable=False, server_default=text("1")),
+    Column("priority", Integer, nullable=False, server_default=text("0")),
+    _json("guarantee"),
+    _json("cap"),
+    Column("reclaimable", Boolean, nullable=False, server_default=text("true")),
+    _flag("paused"),
+)

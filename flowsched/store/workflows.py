@@ -1,0 +1,299 @@
+"""Reading workflows: for people, page by page, and with no lock that a writer would have to wait for.
+
+Pages are found by key, not by offset: a page costs the same however deep it lies, and what arrives in between neither
+repeats nor hides an entry.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import zlib
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+from sqlalchemy import JSON, ColumnElement, Row, Select, and_, cast, func, select, tuple_, type_coerce
+from sqlalchemy.dialects.postgresql import JSONB
+
+from flowsched.engine.delta import OutputWrite, TaskWrite
+from flowsched.errors import InvalidRequest, NotFound
+from flowsched.store import tables
+from flowsched.store.database import Database
+from flowsched.store.rows import (
+    AttemptRow,
+    CommandRow,
+    Page,
+    StageRow,
+    StoredEvent,
+    WorkflowRow,
+)
+
+#: A page is never longer than this, whatever is asked for.
+MOST_PER_PAGE: Final = 2_000
+
+_w, _s, _t, _a = tables.workflows.c, tables.stages.c, tables.tasks.c, tables.attempts.c
+_o, _e, _c = tables.outputs.c, tables.events.c, tables.commands.c
+WORKFLOW_COLUMNS: Final = tuple(_w[name] for name in WorkflowRow._fields)
+STAGE_COLUMNS: Final = (_s.workflow_id, *(_s[name] for name in StageRow._fields[1:]))
+ATTEMPT_COLUMNS: Final = tuple(
+    _a["workflow_id" if name == "workflow" else name] for name in AttemptRow._fields
+)
+OUTPUT_COLUMNS: Final = (_o.workflow_id, *(_o[name] for name in OutputWrite._fields[1:]))
+
+
+class Workflows:
+    """The reads over one database."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def list(
+        self,
+        *,
+        states: Sequence[str] = (),
+        name: str | None = None,
+        name_prefix: str | None = None,
+        queue: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        tenant: str | None = None,
+        limit: int = 100,
+        token: str | None = None,
+    ) -> Page[WorkflowRow]:
+        """Workflows, newest first. A label with an empty value asks only that it be there.
+
+        Raises:
+            InvalidRequest: The token is not one of ours.
+        """
+        conditions = [
+            *([_w.state.in_(states)] if states else []),
+            *([_w.name == name] if name is not None else []),
+            *([_w.name.startswith(name_prefix, autoescape=True)] if name_prefix else []),
+            *([_w.queue == queue] if queue is not None else []),
+            *([_w.tenant == tenant] if tenant is not None else []),
+            *(self._has_label(key, value) for key, value in (labels or {}).items()),
+        ]
+        if token:
+            (seq,) = _untoken(token, 1)
+            conditions.append(_w.seq < seq)
+        limit = _bounded(limit)
+        query = select(*WORKFLOW_COLUMNS).where(and_(True, *conditions)).order_by(_w.seq.desc())
+        rows = [workflow_row(row) for row in await self._rows(query.limit(limit + 1))]
+        return _page(rows, limit, lambda row: (row.seq,))
+
+    async def after(self, seq: int, limit: int = MOST_PER_PAGE) -> Sequence[WorkflowRow]:
+        """Workflows submitted after number `seq`, oldest first: how the leader finds what others accepted.
+
+        Numbers follow the order of commits, so none can appear behind one that has been seen.
+        """
+        query = select(*WORKFLOW_COLUMNS).where(_w.seq > seq).order_by(_w.seq).limit(_bounded(limit))
+        return [workflow_row(row) for row in await self._rows(query)]
+
+    async def get(self, workflow_id: str, tenant: str | None = None) -> WorkflowRow:
+        """One workflow.
+
+        Raises:
+            NotFound: There is none, or it is another tenant's (told apart by nobody).
+        """
+        query = select(*WORKFLOW_COLUMNS).where(_w.id == workflow_id)
+        rows = await self._rows(query if tenant is None else query.where(_w.tenant == tenant))
+        if not rows:
+            raise NotFound(f"there is no workflow {workflow_id}")
+        return workflow_row(rows[0])
+
+    async def get_many(self, workflow_ids: Sequence[str]) -> dict[str, WorkflowRow]:
+        """Those of them that exist, by id."""
+        found: dict[str, WorkflowRow] = {}
+        for start in range(0, len(workflow_ids), 500):
+            query = select(*WORKFLOW_COLUMNS).where(_w.id.in_(workflow_ids[start : start + 500]))
+            found |= {row.id: workflow_row(row) for row in await self._rows(query)}
+        return found
+
+    async def spec(self, workflow_id: str) -> bytes:
+        """The document as it was submitted, byte by byte.
+
+        Raises:
+            NotFound: There is no such workflow.
+        """
+        rows = await self._rows(select(_w.spec).where(_w.id == workflow_id))
+        if not rows:
+            raise NotFound(f"there is no workflow {workflow_id}")
+        return zlib.decompress(rows[0].spec)
+
+    async def stages(self, workflow_id: str) -> Sequence[StageRow]:
+        """Its stages, in the order of the document."""
+        query = select(*STAGE_COLUMNS).where(_s.workflow_id == workflow_id).order_by(_s.stage)
+        return [stage_row(row) for row in await self._rows(query)]
+
+    async def tasks(
+        self,
+        workflow_id: str,
+        *,
+        stage: int | None = None,
+        states: Sequence[int] = (),
+        limit: int = 100,
+        token: str | None = None,
+    ) -> Page[TaskWrite]:
+        """Tasks that have been touched, by stage and index. Those without a row are PENDING.
+
+        Raises:
+            InvalidRequest: The token is not one of ours.
+        """
+        query = select(*tables.tasks.c).where(_t.workflow_id == workflow_id)
+        if stage is not None:
+            query = query.where(_t.stage == stage)
+        if states:
+            query = query.where(_t.state.in_([int(state) for state in states]))
+        if token:
+            query = query.where(tuple_(_t.stage, _t["index"]) > tuple_(*_untoken(token, 2)))
+        limit = _bounded(limit)
+        rows = await self._rows(query.order_by(_t.stage, _t["index"]).limit(limit + 1))
+        return _page([TaskWrite._make(row) for row in rows], limit, lambda row: (row.stage, row.index))
+
+    async def task(self, workflow_id: str, stage: int, index: int) -> TaskWrite | None:
+        """One task; None if it has not been touched yet (or does not exist)."""
+        query = select(*tables.tasks.c).where(
+            _t.workflow_id == workflow_id, _t.stage == stage, _t["index"] == index
+        )
+        rows = await self._rows(query)
+        return TaskWrite._make(rows[0]) if rows else None
+
+    async def attempts(self, workflow_id: str, stage: int, index: int) -> Sequence[AttemptRow]:
+        """All tries of one task, first to last."""
+        query = select(*ATTEMPT_COLUMNS).where(
+            _a.workflow_id == workflow_id, _a.stage == stage, _a["index"] == index
+        )
+        return [attempt_row(row) for row in await self._rows(query.order_by(_a.attempt))]
+
+    async def attempts_of(
+        self, workflow_id: str, *, limit: int = MOST_PER_PAGE, token: str | None = None
+    ) -> Page[AttemptRow]:
+        """All tries of all tasks of a workflow (for reports), by stage, index and attempt."""
+        order = (_a.stage, _a["index"], _a.attempt)
+        query = select(*ATTEMPT_COLUMNS).where(_a.workflow_id == workflow_id)
+        if token:
+            query = query.where(tuple_(*order) > tuple_(*_untoken(token, 3)))
+        limit = _bounded(limit)
+        rows = [attempt_row(row) for row in await self._rows(query.order_by(*order).limit(limit + 1))]
+        return _page(rows, limit, lambda row: (row.stage, row.index, row.attempt))
+
+    async def attempt(self, name: str) -> AttemptRow | None:
+        """One try by the name of its pod."""
+        rows = await self._rows(select(*ATTEMPT_COLUMNS).where(_a.name == name))
+        return attempt_row(rows[0]) if rows else None
+
+    async def pod(self, name: str) -> bytes | None:
+        """The launch order of one try."""
+        rows = await self._rows(select(_a.pod).where(_a.name == name))
+        return bytes(rows[0].pod) if rows else None
+
+    async def outputs(
+        self, workflow_id: str, stage: int | None = None, index: int | None = None
+    ) -> Sequence[OutputWrite]:
+        """What it has published so far, by stage, index and name."""
+        query = select(*OUTPUT_COLUMNS).where(_o.workflow_id == workflow_id)
+        if stage is not None:
+            query = query.where(_o.stage == stage)
+        if index is not None:
+            query = query.where(_o["index"] == index)
+        rows = await self._rows(query.order_by(_o.stage, _o["index"], _o.name))
+        return [OutputWrite._make(row) for row in rows]
+
+    async def events(
+        self, after: int = 0, *, workflow_id: str | None = None, limit: int = MOST_PER_PAGE
+    ) -> Sequence[StoredEvent]:
+        """History after an id, of one workflow or of all, in the order of commits."""
+        query = select(_e.id, _e.workflow_id, _e.at_ms, _e.kind, _e.body).where(_e.id > after)
+        if workflow_id is not None:
+            query = query.where(_e.workflow_id == workflow_id)
+        rows = await self._rows(query.order_by(_e.id).limit(_bounded(limit)))
+        return [StoredEvent(row.id, row.workflow_id, row.at_ms, row.kind, decode(row.body)) for row in rows]
+
+    async def last_event(self) -> int:
+        """The id of the newest event; 0 if there is none."""
+        rows = await self._rows(select(func.coalesce(func.max(_e.id), 0)))
+        return int(rows[0][0])
+
+    async def commands(self, limit: int = MOST_PER_PAGE) -> Sequence[CommandRow]:
+        """What users want and the leader has not done yet, oldest first."""
+        query = select(_c.id, _c.workflow_id, _c.kind, _c.body, _c.at_ms).where(~_c.done)
+        rows = await self._rows(query.order_by(_c.id).limit(_bounded(limit)))
+        return [CommandRow(row.id, row.workflow_id, row.kind, decode(row.body), row.at_ms) for row in rows]
+
+    async def count(self, tenant: str | None = None) -> dict[str, int]:
+        """How many workflows are in which state."""
+        query: Select[Any] = select(_w.state, func.count()).group_by(_w.state)
+        rows = await self._rows(query if tenant is None else query.where(_w.tenant == tenant))
+        return {state: workflows for state, workflows in rows}
+
+    async def _rows(self, query: Select[Any]) -> Sequence[Row[Any]]:
+        """Run one query."""
+        async with self._database.reading() as connection:
+            rows: Sequence[Row[Any]] = (await connection.execute(query)).all()
+        return rows
+
+    def _has_label(self, key: str, value: str) -> ColumnElement[bool]:
+        """Whether a workflow carries a label."""
+        if self._database.kind == "sqlite":
+            label = type_coerce(_w.labels, JSON)[key].as_string()
+        else:
+            label = cast(_w.labels, JSONB)[key].as_string()
+        found: ColumnElement[bool] = label == value if value else label.is_not(None)
+        return found
+
+
+def workflow_row(row: Sequence[Any]) -> WorkflowRow:
+    """Give a row of `WORKFLOW_COLUMNS` its names."""
+    return WorkflowRow._make((*row[:5], decode(row[5]), *row[6:]))
+
+
+def stage_row(row: Sequence[Any]) -> StageRow:
+    """Give a row of `STAGE_COLUMNS` its names."""
+    return StageRow._make((*row[:6], decode(row[6]), decode(row[7]), *row[8:]))
+
+
+def attempt_row(row: Sequence[Any]) -> AttemptRow:
+    """Give a row of `ATTEMPT_COLUMNS` its names."""
+    return AttemptRow._make((*row[:13], decode(row[13])))
+
+
+def decode(document: str) -> Any:
+    """Read JSON that we wrote."""
+    try:
+        return msgspec.json.decode(document)
+    except msgspec.DecodeError:  # lone surrogates, written by the slower encoder
+        return json.loads(document)
+
+
+def _bounded(limit: int) -> int:
+    """A page's length within what is allowed."""
+    return max(1, min(limit, MOST_PER_PAGE))
+
+
+def _page(rows: list[Any], limit: int, key: Any) -> Page[Any]:
+    """Cut the one row too many, which only told that there is more."""
+    if len(rows) <= limit:
+        return Page(rows)
+    return Page(rows[:limit], _token(key(rows[limit - 1])))
+
+
+def _token(key: tuple[int, ...]) -> str:
+    """The key of a page's last row, opaque to clients."""
+    return base64.urlsafe_b64encode(json.dumps(key).encode()).decode().rstrip("=")
+
+
+def _untoken(token: str, length: int) -> tuple[int, ...]:
+    """Read a token.
+
+    Raises:
+        InvalidRequest: It is not one of ours.
+    """
+    try:
+        key = json.loads(base64.b64decode(token + "=" * (-len(token) % 4), altchars=b"-_", validate=True))
+    except (binascii.Error, ValueError) as error:
+        raise InvalidRequest("the page token is not one this service gave out") from error
+    fits = isinstance(key, list) and len(key) == length and all(type(part) is int for part in key)
+    if not fits or any(abs(part) >= 2**63 for part in key):
+        raise InvalidRequest("the page token is not one this service gave out")
+    return tuple(key)
