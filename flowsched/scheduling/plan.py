@@ -26,7 +26,7 @@ class ReasonCode(StrEnum):
     QUEUE_LIMIT = "QueueLimit"  #: its queue's cap is reached
     IO_BUDGET = "IoBudget"  #: cores and memory are free, the disk's bandwidth is spoken for
     WAITING_FOR_DATA = "WaitingForData"  #: its inputs are being copied to where it shall run
-    WAITING_FOR_LOCALITY = "WaitingForLocality"  #: the node with its data is nearly free; a copy would take longer
+    WAITING_FOR_LOCALITY = "WaitingForLocality"  #: the node with its data is nearly free, a copy takes longer
     BACKLOG_WINDOW = "BacklogWindow"  #: not looked at in this cycle: more important work was
     BACKOFF = "BackOff"  #: waits before its next attempt
 

@@ -1,0 +1,44 @@
+"""What waits, in the order in which it is looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from flowsched.scheduling.framework import Profile
+from flowsched.scheduling.plugins.order import OrderKey, by_arrival, by_rank, by_shortest
+from flowsched.scheduling.podgroup import PodGroup
+from flowsched.scheduling.queues import QueueTree
+
+
+def in_order(
+    backlog: Sequence[PodGroup], queues: QueueTree, profile: Profile, now: int
+) -> dict[str, list[PodGroup]]:
+    """The groups of each queue in the order in which they are looked at."""
+    waiting: dict[str, list[PodGroup]] = {}
+    remaining: dict[str, int] = {}
+    for group in backlog:
+        waiting.setdefault(group.queue, []).append(group)
+        remaining[group.workflow] = max(remaining.get(group.workflow, 0), group.rank_ms)
+
+    def key(group: PodGroup) -> OrderKey:
+        if profile.order == "fifo" or queues.get(group.queue).order == "fifo":
+            return by_arrival(group, now, profile.promote_ms)
+        if profile.order == "shortest":
+            return by_shortest(group, now, profile.promote_ms, profile.age_class_ms, remaining)
+        return by_rank(group, now, profile.promote_ms, profile.age_class_ms)
+
+    return {name: sorted(waiting[name], key=key) for name in sorted(waiting)}
+
+
+def weighted(parts: Sequence[tuple[Sequence[int], int]], axes: int) -> tuple[int, ...]:
+    """(R,) the sum of requests times counts."""
+    total = [0] * axes
+    for requests, count in parts:
+        for axis, need in enumerate(requests[:axes]):
+            total[axis] += need * count
+    return tuple(total)
+
+
+def minimum_of(group: PodGroup, axes: int) -> tuple[int, ...]:
+    """(R,) the least a group starts with."""
+    return weighted([(role.shape.requests, role.minimum if group.gang else 1) for role in group.roles], axes)

@@ -1,0 +1,164 @@
+"""Where the bytes are: datasets (immutable, with a URI and a size) and their replicas on nodes.
+
+It holds what is, not what is wanted; transfers decide what moves. Sizes in bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flowsched.scheduling.statement import Statement
+
+#: Masks of missing bytes are kept until a replica changes; beyond this many they are dropped (a bound on memory).
+_KEPT = 4096
+
+
+class Catalogue:
+    """Datasets by id (dense, never reused) and the nodes that hold them.
+
+    Attributes:
+        uris: URI by dataset id.
+        sizes: Bytes by dataset id, 0 where it is not known yet.
+        origins: By dataset id, whether it can be fetched from outside (file, http, s3).
+        version: Grows with every change.
+    """
+
+    def __init__(self) -> None:
+        self.uris: list[str] = []
+        self.sizes: list[int] = []
+        self.origins: list[bool] = []
+        self.version = 0
+        self._ids: dict[str, int] = {}
+        self._replicas: list[set[int]] = []
+        self._expected: list[set[int]] = []
+        self._arrays: dict[int, NDArray[np.int64]] = {}
+        self._missing: dict[tuple[tuple[int, ...], int, bool], NDArray[np.int64]] = {}
+
+    def __len__(self) -> int:
+        """How many datasets are known."""
+        return len(self.uris)
+
+    def intern(self, uri: str, size_bytes: int = 0, origin: bool = False) -> int:
+        """The dataset's id. Idempotent; what is said anew about size and origin is kept.
+
+        Args:
+            uri: Its name.
+            size_bytes: Its size; 0 = not known (what was known stays).
+            origin: Whether it can be fetched from outside (once true, it stays so).
+        """
+        dataset = self._ids.get(uri)
+        if dataset is None:
+            dataset = self._ids[uri] = len(self.uris)
+            self.uris.append(uri)
+            self.sizes.append(size_bytes)
+            self.origins.append(origin)
+            self._replicas.append(set())
+            self._expected.append(set())
+            return dataset
+        if size_bytes and size_bytes != self.sizes[dataset]:
+            self.sizes[dataset] = size_bytes
+            self._forget(dataset)
+        if origin and not self.origins[dataset]:
+            self.origins[dataset] = True
+            self._forget(dataset)
+        return dataset
+
+    def find(self, uri: str) -> int | None:
+        """The dataset's id, if it is known."""
+        return self._ids.get(uri)
+
+    def add_replica(self, dataset: int, node: int, statement: Statement | None = None) -> None:
+        """The node holds the dataset now."""
+        self._change(self._replicas[dataset], dataset, node, True, statement)
+        self._change(self._expected[dataset], dataset, node, False, statement)
+
+    def drop_replica(self, dataset: int, node: int, statement: Statement | None = None) -> None:
+        """The node does not hold the dataset any more."""
+        self._change(self._replicas[dataset], dataset, node, False, statement)
+
+    def expect(self, dataset: int, node: int, statement: Statement | None = None) -> None:
+        """A copy to the node has been ordered: it is still missing there, but nobody need pay for it again."""
+        if node not in self._replicas[dataset]:
+            self._change(self._expected[dataset], dataset, node, True, statement)
+
+    def unexpect(self, dataset: int, node: int, statement: Statement | None = None) -> None:
+        """The ordered copy will not arrive (an arrival says so by itself)."""
+        self._change(self._expected[dataset], dataset, node, False, statement)
+
+    def nodes_of(self, dataset: int) -> frozenset[int]:
+        """Nodes that hold the dataset."""
+        return frozenset(self._replicas[dataset])
+
+    def expected_on(self, dataset: int) -> frozenset[int]:
+        """Nodes to which a copy has been ordered."""
+        return frozenset(self._expected[dataset])
+
+    def lost(self, dataset: int) -> bool:
+        """Whether nobody has it and it cannot be fetched from outside."""
+        return not self.origins[dataset] and not self._replicas[dataset]
+
+    def weight(self, dataset: int) -> int:
+        """Bytes to copy, at least 1: a file that is not there is missing, however small or unknown its size."""
+        return max(self.sizes[dataset], 1)
+
+    def missing_bytes(self, inputs: Sequence[int], nodes: int) -> NDArray[np.int64]:
+        """How much of the inputs each node lacks. 0 exactly where nothing is missing (an empty file counts as 1 byte).
+
+        Args:
+            inputs: Dataset ids; one named twice counts once.
+            nodes: N.
+
+        Returns:
+            (N,) bytes. Read-only.
+        """
+        return self._lacking(tuple(inputs), nodes, ordered=False)
+
+    def unordered_bytes(self, inputs: Sequence[int], nodes: int) -> NDArray[np.int64]:
+        """(N,) as `missing_bytes`, without what is on its way there already. Read-only."""
+        return self._lacking(tuple(inputs), nodes, ordered=True)
+
+    def _lacking(self, inputs: tuple[int, ...], nodes: int, *, ordered: bool) -> NDArray[np.int64]:
+        key = (inputs, nodes, ordered)
+        kept = self._missing.get(key)
+        if kept is not None:
+            return kept
+        unique = tuple(dict.fromkeys(inputs))
+        missing = np.full(nodes, sum(map(self.weight, unique)), dtype=np.int64)
+        for dataset in unique:
+            held = self._nodes(dataset)
+            if len(held):
+                missing[held] -= self.weight(dataset)
+            if ordered and self._expected[dataset]:
+                missing[sorted(self._expected[dataset])] -= self.weight(dataset)
+        missing.setflags(write=False)
+        if len(self._missing) >= _KEPT:
+            self._missing.clear()
+        self._missing[key] = missing
+        return missing
+
+    def _nodes(self, dataset: int) -> NDArray[np.int64]:
+        array = self._arrays.get(dataset)
+        if array is None:
+            array = self._arrays[dataset] = np.array(sorted(self._replicas[dataset]), dtype=np.int64)
+        return array
+
+    def _change(
+        self, members: set[int], dataset: int, node: int, present: bool, statement: Statement | None
+    ) -> None:
+        if (node in members) is present:
+            return
+        if statement is not None:
+            statement.undo_with(lambda: self._change(members, dataset, node, not present, None))
+        if present:
+            members.add(node)
+        else:
+            members.discard(node)
+        self._forget(dataset)
+
+    def _forget(self, dataset: int) -> None:
+        self.version += 1
+        self._arrays.pop(dataset, None)
+        self._missing.clear()

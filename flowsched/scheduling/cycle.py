@@ -1,0 +1,391 @@
+"""One scheduling cycle: what waits, against what is free, gives a plan. Pure, deterministic, bounded by counted work.
+
+1. Order the queues by weighted dominant share, and groups inside each.
+2. Take the next group of the first queue; what can never run, or may not now, is refused with its reason.
+3. Price it and place it: all of a gang or nothing, as many of a bag as fit and as its queue's turn allows.
+4. If a copy of its data would take longer than waiting for the node that has them, it waits.
+5. The first group that has to wait for room is promised some; nothing after it may delay that.
+6. What was placed takes room and counts for its queue; go on with 2 until the window is used up.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from flowsched.scheduling.backlog import in_order, minimum_of, weighted
+from flowsched.scheduling.catalogue import Catalogue
+from flowsched.scheduling.delay import Delays
+from flowsched.scheduling.explain import quantity, why_not
+from flowsched.scheduling.framework import Profile
+from flowsched.scheduling.placement import Ints, Spots, gang_cost
+from flowsched.scheduling.plan import Placement, Plan, Reason, ReasonCode, Reservation
+from flowsched.scheduling.podgroup import PodGroup
+from flowsched.scheduling.podwise import plan_podwise
+from flowsched.scheduling.pricing import Fit, Offer, price
+from flowsched.scheduling.queues import QueueKey, QueueTree, Shares
+from flowsched.scheduling.reservation import Calendar, Taken, promised
+from flowsched.scheduling.room import Mask, Room
+from flowsched.scheduling.snapshot import Snapshot
+from flowsched.scheduling.statement import Statement
+
+_NOT_NOW = (ReasonCode.INSUFFICIENT, ReasonCode.GANG_INCOMPLETE, ReasonCode.RACK, ReasonCode.IO_BUDGET)
+
+
+def cycle(
+    snapshot: Snapshot,
+    catalogue: Catalogue,
+    queues: QueueTree,
+    backlog: Sequence[PodGroup],
+    profile: Profile,
+    now: int,
+) -> Plan:
+    """Decide what starts now, what is promised, and why the rest waits.
+
+    Args:
+        snapshot: Nodes and claims. Not modified.
+        catalogue: Datasets and replicas. Not modified.
+        queues: Who pays. Not modified.
+        backlog: What waits, in any order; keys are unique. A group that is partly placed is offered again with what is left.
+        profile: The policy.
+        now: The moment, wall-clock ms.
+
+    Returns:
+        Placements in the order in which they were decided, at most one for a group; reservations; and a reason for every
+        group of which something was not placed.
+    """
+    if not profile.gang:
+        return plan_podwise(snapshot, catalogue, queues, backlog, profile, now)
+    statement = Statement()
+    try:
+        return _Cycle(snapshot, catalogue, queues, backlog, profile, now, statement).run()
+    finally:
+        statement.rollback()
+
+
+@dataclass(slots=True)
+class _Given:
+    """What a group has been given so far: for each role (in the group's order) its nodes, and bytes missing there."""
+
+    nodes: list[Ints]
+    missing: list[Ints]
+    cost_ms: int = 0
+
+    def add(self, role: int, nodes: Ints, missing: Ints, cost_ms: int) -> None:
+        self.nodes[role] = np.concatenate([self.nodes[role], nodes])
+        self.missing[role] = np.concatenate([self.missing[role], missing])
+        self.cost_ms = max(self.cost_ms, cost_ms)
+
+
+class _Cycle:
+    """The working state of one cycle. Made, run once, and dropped."""
+
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        catalogue: Catalogue,
+        queues: QueueTree,
+        backlog: Sequence[PodGroup],
+        profile: Profile,
+        now: int,
+        statement: Statement,
+    ) -> None:
+        self.snapshot, self.catalogue, self.queues = snapshot, catalogue, queues
+        self.profile, self.now, self.statement = profile, now, statement
+        self.room = Room(snapshot)
+        self.shares = Shares(queues, snapshot)
+        self.waiting = in_order(backlog, queues, profile, now)
+        self.given: dict[int, _Given] = {}
+        self.reasons: list[Reason] = []
+        self.reservations: list[Reservation] = []
+        self.taken: list[Taken] = []
+        self.full: dict[
+            object, Reason
+        ] = {}  #: what has found no room in this cycle will find none: room only shrinks
+        self.delays = Delays(now, profile.move_price_percent, profile.shortest_wait_ms)
+        self.calendar_of: tuple[int, Calendar] | None = None
+
+    # -- the loop ------------------------------------------------------------------------------------------------
+
+    def run(self) -> Plan:
+        """Go through the queues."""
+        at = dict.fromkeys(self.waiting, 0)
+        heap: list[tuple[QueueKey, str]] = [(self.shares.key(name), name) for name in self.waiting]
+        heapq.heapify(heap)
+        looked = 0
+        while heap:
+            key, name = heapq.heappop(heap)
+            current = self.shares.key(name)
+            if current != key:  # a relative was served meanwhile
+                heapq.heappush(heap, (current, name))
+                continue
+            groups, group = self.waiting[name], self.waiting[name][at[name]]
+            again = group.key in self.given
+            if looked >= self.profile.window and not again:
+                break
+            looked += not again
+            if self.consider(group, heap[0][0] if heap else None):
+                at[name] += 1
+            if at[name] < len(groups):
+                heapq.heappush(heap, (self.shares.key(name), name))
+        self.skip(at)
+        placements = tuple(
+            Placement(key, tuple(given.nodes), tuple(given.missing), given.cost_ms)
+            for key, given in self.given.items()
+        )
+        return Plan(placements, tuple(self.reservations), tuple(self.reasons), looked)
+
+    def skip(self, at: dict[str, int]) -> None:
+        """Say of what is left that it was not looked at."""
+        text = (
+            f"not among the {self.profile.window} groups a cycle looks at; more important ones are before it"
+        )
+        for name in sorted(at):
+            for group in self.waiting[name][at[name] :]:
+                self.reasons.append(Reason(group.key, ReasonCode.BACKLOG_WINDOW, text))
+
+    def consider(self, group: PodGroup, rival: QueueKey | None) -> bool:
+        """Place what can be placed of a group; True when it is done with for this cycle."""
+        barred = self.barred(group)
+        if barred is not None:
+            return self.refuse(barred)
+        family = (group.gang, group.min_resources, tuple((role.shape, role.minimum) for role in group.roles))
+        if family in self.full:
+            return self.refuse(replace(self.full[family], group=group.key))
+        offer = price(group, self.snapshot, self.catalogue, self.profile)
+        left = 0
+        if not group.gang:
+            left = group.roles[0].count - self.placed(group)
+            offer = offer.wanting(self.turn(group, left, rival))
+        else:
+            offer = self.within_cap(offer)
+        fit = self.fit(offer)
+        if fit is None:
+            return self.wait_for_room(offer, family)
+        hard = [self.room.hard(axis) for axis in offer.axes]
+        wait = self.delays.judge(fit, self.calendar, self.earliest, hard, bool(self.reservations))
+        if wait is not None:
+            if wait.keep is not None:
+                self.commit(wait.keep)
+            start = self.reserve(wait.offer)
+            return self.refuse(wait.reason if start is None else replace(wait.reason, start_ms=start))
+        self.commit(fit)
+        if group.gang or fit.pods == left:
+            return True
+        return fit.pods < offer.tables[0].count and self.wait_for_room(offer.wanting(1), family)
+
+    def placed(self, group: PodGroup) -> int:
+        """How many pods of a bag this cycle has placed."""
+        given = self.given.get(group.key)
+        return len(given.nodes[0]) if given is not None else 0
+
+    def turn(self, group: PodGroup, left: int, rival: QueueKey | None) -> int:
+        """How many pods of a bag may go now: until its queue stands behind the next one, and never beyond a cap.
+
+        Long bags go in growing strides (an eighth of what they have got), so that turns stay few.
+        """
+        requests = group.roles[0].shape.requests
+        most = self.shares.allowed(group.queue, requests, left)
+        if rival is None or most <= 1:
+            return most
+        turns = self.shares.turns(group.queue, requests, rival, most)
+        return min(most, max(turns, self.placed(group) // 8))
+
+    # -- refusals ------------------------------------------------------------------------------------------------
+
+    def refuse(self, reason: Reason) -> bool:
+        """Note why a group waits."""
+        self.reasons.append(reason)
+        return True
+
+    def barred(self, group: PodGroup) -> Reason | None:
+        """What keeps a group from being tried at all."""
+        if self.queues.paused(group.queue):
+            return Reason(group.key, ReasonCode.PAUSED, f"queue {group.queue} is paused")
+        if not self.snapshot.ready.any():
+            text = f"none of {len(self.snapshot)} nodes is ready"
+            return Reason(group.key, ReasonCode.NO_NODES, text, {"nodes": len(self.snapshot)})
+        if self.profile.locality:
+            lost = [dataset for dataset in group.inputs if self.catalogue.lost(dataset)]
+            if lost:
+                text = f"{len(lost)} of {len(group.inputs)} inputs are nowhere, first {self.catalogue.uris[lost[0]]}"
+                return Reason(group.key, ReasonCode.WAITING_FOR_DATA, text, {"lost": len(lost)})
+        return self.over_cap(group)
+
+    def over_cap(self, group: PodGroup) -> Reason | None:
+        """The cap that forbids the smallest start of a group."""
+        least = minimum_of(group, len(self.snapshot.axes))
+        capped = self.shares.capped_by(group.queue, least)
+        if capped is None:
+            return None
+        queue, axis = capped
+        name, used = self.snapshot.axes[axis], self.shares.usage(queue)[axis]
+        cap = (self.queues.get(queue).cap or ())[axis]
+        text = (
+            f"queue {queue} may have {quantity(name, cap)}; it has {quantity(name, used)}, "
+            f"and this needs {quantity(name, least[axis])}"
+        )
+        numbers = {f"cap_{name}": cap, f"used_{name}": used, f"need_{name}": least[axis]}
+        return Reason(group.key, ReasonCode.QUEUE_LIMIT, text, numbers)
+
+    def within_cap(self, offer: Offer) -> Offer:
+        """A gang's offer without its extras, where those would break a cap that the minimum keeps."""
+        roles = offer.group.roles
+        full = weighted([(role.shape.requests, role.count) for role in roles], len(self.snapshot.axes))
+        return offer if self.shares.capped_by(offer.group.queue, full) is None else offer.at_least()
+
+    def wait_for_room(self, offer: Offer, family: object) -> bool:
+        """Refuse a group that found no room, and promise it some if it is the first."""
+        reason = why_not(offer, self.room, self.snapshot, self.profile)
+        hard = [self.room.hard(axis) for axis in offer.axes]
+        has_room = reason.code in _NOT_NOW and offer.at_least().place(
+            hard, self.room, self.snapshot, self.profile
+        )
+        if has_room and self.reservations:
+            held = self.reservations[0]
+            text = f"it would fit, but would delay group {held.group}, which starts at {held.start_ms}"
+            numbers = {"reserved_for": held.group, "reserved_start_ms": held.start_ms}
+            return self.refuse(Reason(offer.group.key, ReasonCode.RESERVED, text, numbers))
+        if has_room:
+            text = "its inputs are not where it fits, and where they could be copied to, others are being prepared"
+            return self.refuse(Reason(offer.group.key, ReasonCode.WAITING_FOR_DATA, text))
+        if reason.code in _NOT_NOW:
+            start = self.reserve(offer)
+            if start is None:
+                self.full[family] = reason
+            reason = replace(reason, start_ms=start)
+        else:
+            self.full[family] = reason
+        return self.refuse(reason)
+
+    # -- placing -------------------------------------------------------------------------------------------------
+
+    def runtime(self, group: PodGroup) -> int:
+        """Expected ms, the profile's default where nothing is known."""
+        return self.profile.default_runtime_ms if group.runtime_ms is None else group.runtime_ms
+
+    def outlasting(self, offer: Offer) -> Mask | None:
+        """(N,) where the group would outlast the reservation's start, its staging included; None = nowhere."""
+        if not self.reservations:
+            return None
+        end = self.now + self.runtime(offer.group)
+        if offer.missing is not None:
+            return end + offer.stage_ms(len(self.snapshot)) > self.reservations[0].start_ms
+        return np.ones(len(self.snapshot), dtype=np.bool_) if end > self.reservations[0].start_ms else None
+
+    def fit(self, offer: Offer) -> Fit | None:
+        """Find room for a group; the rows that count depend on where its inputs are (see `room`)."""
+        long, local, missing = self.outlasting(offer), offer.local, offer.missing
+        if sum(table.count for table in offer.tables) == 0:
+            return None
+        spots = self.try_on(offer, local, long)
+        if spots is None:
+            return None
+        if missing is None:
+            return Fit(offer, spots, (None,) * len(spots), long)
+        here = tuple(missing[s.nodes] == 0 for s in spots)
+        if not offer.group.gang:
+            return Fit(offer, spots, here, long)
+        if all(mask.all() for mask in here):
+            return Fit(offer, spots, (None,) * len(spots), long)
+        if (
+            self.room.staging
+        ):  # all its pods would be targets, those beside their data too: they all need soft room
+            soft = self.try_on(offer, local, long, soft=True)
+            if soft is None:
+                spots_local = self.try_on(offer.only(missing == 0), local, long)
+                return None if spots_local is None else Fit(offer, spots_local, (None,) * len(spots), long)
+            spots = soft
+            if all((missing[s.nodes] == 0).all() for s in spots):
+                return Fit(offer, spots, (None,) * len(spots), long)
+        return Fit(offer, spots, tuple(np.zeros(len(s.nodes), dtype=np.bool_) for s in spots), long)
+
+    def try_on(
+        self, offer: Offer, local: Mask | None, long: Mask | None, *, soft: bool = False
+    ) -> tuple[Spots, ...] | None:
+        """Place an offer on hard room where its data are and on soft room elsewhere, or on soft room everywhere."""
+        rows = self.room.rows(offer.axes, local, long, soft=soft)
+        return offer.place(rows, self.room, self.snapshot, self.profile)
+
+    def commit(self, fit: Fit) -> None:
+        """Take the room, pay the queue, note what will move and who disturbs whom."""
+        offer, group = fit.offer, fit.offer.group
+        given = self.given.get(group.key)
+        if given is None:
+            empty = [np.zeros(0, dtype=np.int64) for _ in group.roles]
+            given = self.given[group.key] = _Given(list(empty), list(empty))
+        self.hold_rest(fit)
+        end = self.now + self.runtime(group)
+        for table, role, spots, bound in zip(offer.tables, offer.order, fit.spots, fit.bound, strict=True):
+            self.room.take(offer.axes, table, spots, bound, fit.long)
+            start = spots.nodes if bound is None else spots.nodes[bound]
+            if len(start):
+                self.taken.append(Taken(end, offer.axes, table, start))
+            shape = group.roles[role].shape
+            self.shares.add(group.queue, shape.requests, len(spots.nodes))
+            missing = offer.missing[spots.nodes] if offer.missing is not None else np.zeros_like(spots.nodes)
+            given.add(role, spots.nodes, missing, gang_cost((spots,)))
+            self.foresee(group, spots.nodes, missing, shape.io_bytes)
+
+    def foresee(self, group: PodGroup, nodes: Ints, missing: Ints, io_bytes: int) -> None:
+        """Let later groups of this cycle see the copies and the IO-heavy pods that follow from a placement."""
+        for node in np.unique(nodes[missing > 0]).tolist():
+            more = int(self.catalogue.unordered_bytes(group.inputs, len(self.snapshot))[node])
+            self.snapshot.add_inbound(node, more, self.statement)
+            for dataset in group.inputs:
+                self.catalogue.expect(dataset, node, self.statement)
+        if io_bytes > 0:
+            pods = np.bincount(nodes, minlength=len(self.snapshot)).astype(np.int32)
+            self.statement.add(self.snapshot.io_tasks, slice(None), pods)
+
+    def hold_rest(self, fit: Fit) -> None:
+        """Keep the rest of `min_resources` free for pods that do not exist yet, as far as this cycle can."""
+        offer = fit.offer
+        if offer.group.min_resources is None or any(bound is not None for bound in fit.bound):
+            return
+        rest = offer.rest([self.room.hard(axis) for axis in offer.axes], fit.spots)
+        everywhere = np.arange(len(self.snapshot))
+        for axis, amounts in zip(offer.axes, rest or (), strict=False):
+            self.room.hold(axis, everywhere, amounts)
+
+    # -- promises ------------------------------------------------------------------------------------------------
+
+    def calendar(self) -> Calendar:
+        """When room will be free, this cycle's placements included."""
+        if self.calendar_of is None or self.calendar_of[0] != len(self.taken):
+            fresh = Calendar(self.snapshot, self.profile.default_runtime_ms, self.now, self.taken)
+            self.calendar_of = (len(self.taken), fresh)
+        return self.calendar_of[1]
+
+    def earliest(self, offer: Offer) -> tuple[int, tuple[Spots, ...]] | None:
+        """When and where the least of a group could start, if nothing else started."""
+        rows = [self.room.hard(axis) for axis in offer.axes]
+        least = offer.at_least()
+
+        def fits(free: list[Ints]) -> tuple[Spots, ...] | None:
+            return least.place(free, self.room, self.snapshot, self.profile)
+
+        return self.calendar().earliest(offer.axes, rows, fits, self.now)
+
+    def reserve(self, offer: Offer) -> int | None:
+        """Promise the first group that must wait its earliest start; None if there is a promise already."""
+        if self.profile.backfill != "easy" or self.reservations:
+            return None
+        found = self.earliest(offer)
+        if found is None:
+            return None
+        start, spots = found
+        count = len(self.snapshot.axes)
+        kept = promised(count, offer.axes, offer.tables, spots, len(self.snapshot))
+        self.room.reserve(
+            [self.room.hard(a) + self.calendar().freed(a, start) - kept[a] for a in range(count)]
+        )
+        nodes = [np.zeros(0, dtype=np.int64) for _ in offer.tables]
+        for role, where in zip(offer.order, spots, strict=True):
+            nodes[role] = where.nodes
+        self.reservations.append(Reservation(offer.group.key, start, tuple(nodes)))
+        self.full.clear()  # with a promise made, the same refusal may now have another reason
+        return start

@@ -1,0 +1,150 @@
+"""Why a group is not placed, with the numbers, and what would change it.
+
+Facts come from the same arrays as the decision. Messages are for people; programs read the code and the numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from flowsched.scheduling.framework import Profile
+from flowsched.scheduling.placement import Ints, copies_of
+from flowsched.scheduling.plan import Reason, ReasonCode
+from flowsched.scheduling.pricing import Offer
+from flowsched.scheduling.room import Room
+from flowsched.scheduling.snapshot import IO, Snapshot
+
+_WORDS = {"cpu": "CPU", "memory": "memory", "disk": "disk", "gpu": "GPU", "io": "disk bandwidth"}
+_BINARY = (("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10))
+
+
+def why_not(offer: Offer, room: Room, snapshot: Snapshot, profile: Profile) -> Reason:
+    """Why a group that was tried has no room: never, not in one rack, or not now.
+
+    Args:
+        offer: The group as it was tried.
+        room: What is free now.
+        snapshot: The nodes.
+        profile: For trying again without what may be in the way.
+    """
+    never = _never(offer, room, snapshot, profile)
+    if never is not None:
+        return never
+    rows = [room.hard(axis) for axis in offer.axes]
+    code = ReasonCode.INSUFFICIENT
+    fits = [min(_fits(rows, offer, at), table.minimum) for at, table in enumerate(offer.tables)]
+    wanted = sum(table.minimum for table in offer.tables)
+    if offer.group.gang and sum(fits) > 0 and wanted > 1:
+        code = ReasonCode.GANG_INCOMPLETE
+    if offer.rack == "required" and offer.without_rack().place(rows, room, snapshot, profile) is not None:
+        code = ReasonCode.RACK
+    elif IO in offer.axes and offer.without(IO).place(rows, room, snapshot, profile) is not None:
+        code = ReasonCode.IO_BUDGET
+    text, numbers = _shortage(offer, rows, room, snapshot, fits)
+    head = f"{sum(fits)} of {wanted} members fit" if offer.group.gang and wanted > 1 else "no node has room"
+    if code is ReasonCode.RACK:
+        head = "the members fit, but not in one rack"
+    numbers = {"fit": sum(fits), "wanted": wanted, **numbers}
+    return Reason(offer.group.key, code, f"{head}; {text}" if text else head, numbers)
+
+
+def _never(offer: Offer, room: Room, snapshot: Snapshot, profile: Profile) -> Reason | None:
+    """A reason that no waiting will change, only other nodes."""
+    key = offer.group.key
+    nodes = int(snapshot.ready.sum())
+    whole = [room.allocatable(axis) for axis in offer.axes]
+    for at, allowed in enumerate(offer.allowed):
+        role = offer.group.roles[offer.order[at]]
+        if not allowed.count:
+            facts = ", ".join(
+                f"{count} {'nodes' if count != 1 else 'node'} {why}" for why, count in allowed.refusals
+            )
+            message = f"no node allows {role.name}: of {nodes} ready nodes {facts}"
+            return Reason(key, ReasonCode.NO_MATCHING_NODE, message, {"nodes": nodes})
+        if not _fits(whole, offer, at):
+            text, numbers = _shortage(offer, whole, room, snapshot, [0] * len(offer.tables), at)
+            return Reason(
+                key, ReasonCode.LARGER_THAN_NODE, f"one pod is larger than any node; {text}", numbers
+            )
+    if offer.place(whole, room, snapshot, profile) is not None:
+        return None
+    fits = [min(_fits(whole, offer, at), table.minimum) for at, table in enumerate(offer.tables)]
+    wanted = sum(table.minimum for table in offer.tables)
+    if offer.rack == "required" and offer.without_rack().place(whole, room, snapshot, profile) is not None:
+        message = f"no single rack is large enough for its {wanted} members, even when empty"
+        return Reason(key, ReasonCode.RACK, message, {"wanted": wanted})
+    text, numbers = _shortage(offer, whole, room, snapshot, fits)
+    message = f"{sum(fits)} of {wanted} members fit an empty cluster; {text}"
+    return Reason(
+        key, ReasonCode.LARGER_THAN_CLUSTER, message, {"fit": sum(fits), "wanted": wanted, **numbers}
+    )
+
+
+def _fits(rows: Sequence[Ints], offer: Offer, at: int) -> int:
+    table = offer.tables[at]
+    limit = 1 if offer.one_per_node else max(table.count, table.minimum, 1)
+    return int(copies_of(rows, table, limit).sum())
+
+
+def _shortage(
+    offer: Offer,
+    rows: Sequence[Ints],
+    room: Room,
+    snapshot: Snapshot,
+    fits: Sequence[int],
+    role_at: int | None = None,
+) -> tuple[str, Mapping[str, int]]:
+    """What the role that fits worst asks for, and how many nodes lack what of it."""
+    short = [at for at, table in enumerate(offer.tables) if fits[at] < table.minimum]
+    at = role_at if role_at is not None else (short or [0])[0]
+    table, role = offer.tables[at], offer.group.roles[offer.order[at]]
+    asked, lacking = [], []
+    numbers: dict[str, int] = {"nodes": offer.allowed[at].count}
+    worst: tuple[int, str] | None = None
+    for axis, row, need in zip(offer.axes, rows, table.needs, strict=True):
+        if isinstance(need, int) and need == 0:
+            continue
+        name = snapshot.axes[axis]
+        lack = int((table.allowed & (row < need)).sum())
+        wants = need if isinstance(need, int) else int(role.shape.requests[axis])
+        numbers[f"need_{name}"] = wants
+        numbers[f"lack_{name}"] = lack
+        asked.append(quantity(name, wants))
+        if lack:
+            lacking.append(f"{lack} lack{'s' * (lack == 1)} {_WORDS.get(name, name)}")
+        if lack and (worst is None or lack > worst[0]):
+            best = int(np.argmax(np.where(table.allowed, row, -1)))
+            free, whole = int(row[best]), int(room.allocatable(axis)[best])
+            numbers[f"best_free_{name}"] = free
+            has = quantity(name, max(free, 0))
+            worst = (
+                lack,
+                f"the best node, {snapshot.names[best]}, has {has} free of {quantity(name, whole)}",
+            )
+    parts = [f"{role.name} needs {' and '.join(asked)}" if asked else ""]
+    parts.append(worst[1] if worst is not None else "")
+    parts.append(f"of {offer.allowed[at].count} nodes {', '.join(lacking)}" if lacking else "")
+    return "; ".join(part for part in parts if part), numbers
+
+
+def quantity(axis: str, amount: int) -> str:
+    """An amount of a resource for people: 1500m CPU, 4 CPU, 2 GiB memory, 100 MB/s disk bandwidth."""
+    word = _WORDS.get(axis, axis)
+    if axis in ("cpu", "gpu"):
+        return f"{amount // 1000} {word}" if amount % 1000 == 0 else f"{amount}m {word}"
+    if axis in ("memory", "disk"):
+        for unit, bits in _BINARY:
+            if amount >> bits:
+                tenths = (amount * 10) >> bits
+                return f"{tenths // 10}{f'.{tenths % 10}' if tenths % 10 else ''} {unit} {word}"
+        return f"{amount} B {word}"
+    if axis == "io":
+        return f"{amount // 1_000_000} MB/s {word}"
+    return f"{amount} {word}"
+
+
+def vector_text(axes: Sequence[str], amounts: Sequence[int]) -> str:
+    """The amounts that are not zero, for people."""
+    return ", ".join(quantity(axis, n) for axis, n in zip(axes, amounts, strict=False) if n) or "nothing"

@@ -1,0 +1,119 @@
+"""What a plugin is, and the profile that says which policy a cycle follows.
+
+A *filter* says where pods of a shape may run at all. A *cost* says, in ms of somebody's time, what a pod costs on each node.
+Costs add up: `first_costs` are paid by the first pod of a group on a node (staging), `costs` by every pod, `step_costs` once
+more for every pod of the group that is already there (contention). Both are functions of arrays that change nothing. Third
+parties construct a `Profile` with theirs; the built-ins are chosen by the profile's switches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flowsched.scheduling.catalogue import Catalogue
+from flowsched.scheduling.plugins.contention import slowdown_now, slowdown_step
+from flowsched.scheduling.plugins.fit import node_selector, node_taints
+from flowsched.scheduling.plugins.locality import StageIn
+from flowsched.scheduling.podgroup import PodGroup, RoleRequest, Shape
+from flowsched.scheduling.snapshot import Snapshot
+
+
+class Filter(Protocol):
+    """Where pods of a shape may run."""
+
+    def __call__(self, snapshot: Snapshot, shape: Shape) -> tuple[NDArray[np.bool_], str]:
+        """Judge every node.
+
+        Returns:
+            (N,) True where the pod may run, and what is wrong with the others, as in "2 nodes {reason}".
+        """
+        ...
+
+
+class Cost(Protocol):
+    """What a pod costs on each node."""
+
+    def __call__(
+        self, snapshot: Snapshot, catalogue: Catalogue, group: PodGroup, role: RoleRequest
+    ) -> NDArray[np.int64]:
+        """(N,) ms >= 0."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """A policy. Every switch changes one idea, so that ideas can be measured one by one.
+
+    Args:
+        name: For people and logs.
+        gang: Groups are placed all or nothing; False = pod by pod, interleaved over groups, as stock clusters do.
+        locality: Missing bytes cost time, and are staged before a pod is bound; False = every pod may bind at once.
+        contention: The `io` axis and the slowdown by IO-heavy neighbours count.
+        packing: Between nodes of equal cost, the fullest or the emptiest.
+        backfill: "easy" = the first group that does not fit gets a reservation nobody may delay; "none" = whatever fits goes.
+        order: Inside a queue, after priority and age: "rank" (critical path first), "shortest" (workflows with the shortest
+            remaining path first, critical path inside one) or "fifo".
+        window: How many groups a cycle looks at, at most.
+        default_runtime_ms: What is assumed of work of which nothing is known.
+        age_class_ms: Waiting this much longer goes before any rank.
+        promote_ms: Waiting this long counts as much as one step of priority: it bounds every wait.
+        origin_rate: Bytes/s from outside.
+        move_price_percent: How much of a copy's time is charged for the link others could use, when waiting is the choice.
+        shortest_wait_ms: A copy that takes less is never worth waiting instead.
+        filters, costs, first_costs, step_costs: Third-party plugins beside the built-in ones.
+    """
+
+    name: str = "flowsched"
+    gang: bool = True
+    locality: bool = True
+    contention: bool = True
+    packing: Literal["binpack", "spread"] = "binpack"
+    backfill: Literal["easy", "none"] = "easy"
+    order: Literal["rank", "shortest", "fifo"] = "rank"
+    window: int = 1024
+    default_runtime_ms: int = 3_600_000
+    age_class_ms: int = 600_000
+    promote_ms: int = 3_600_000
+    origin_rate: int = 117_000_000
+    move_price_percent: int = 50
+    shortest_wait_ms: int = 2_000
+    filters: tuple[Filter, ...] = ()
+    costs: tuple[Cost, ...] = ()
+    first_costs: tuple[Cost, ...] = ()
+    step_costs: tuple[Cost, ...] = ()
+
+    def all_filters(self) -> tuple[Filter, ...]:
+        """Built-in filters, then others'."""
+        return (node_selector, node_taints, *self.filters)
+
+    def all_first_costs(self) -> tuple[Cost, ...]:
+        """Costs of the first pod of a group on a node."""
+        return ((StageIn(self.origin_rate),) if self.locality else ()) + self.first_costs
+
+    def all_costs(self) -> tuple[Cost, ...]:
+        """Costs of every pod."""
+        return ((slowdown_now,) if self.contention else ()) + self.costs
+
+    def all_step_costs(self) -> tuple[Cost, ...]:
+        """Costs of every pod, once for each pod of its group that is already on the node."""
+        return ((slowdown_step,) if self.contention else ()) + self.step_costs
+
+
+PROFILES: Final[Mapping[str, Profile]] = {
+    "flowsched": Profile(),
+    #: What a stock cluster does, as well as it does it: the opponent in simulations and benchmarks.
+    "kube-like": Profile(
+        name="kube-like",
+        gang=False,
+        locality=False,
+        contention=False,
+        packing="spread",
+        backfill="none",
+        order="fifo",
+    ),
+}

@@ -1,0 +1,80 @@
+"""The claims table as arrays: who holds what where, and until when. Rows are slots; a freed slot is used again.
+
+It knows nothing of nodes' sizes; `Snapshot` keeps the sums. Slots are a stack, so that undoing a change newest first puts
+every row back exactly where it was.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+#: In `until`: the end is not known.
+UNKNOWN = -1
+#: In `kind`: the slot is empty.
+EMPTY = -1
+
+
+class Ledger:
+    """Rows of claims. All arrays have one entry per slot; empty slots have kind EMPTY.
+
+    Attributes:
+        node: (M,) node index.
+        amount: (M, R) what is held, in the units of the axes.
+        since: (M,) wall-clock ms.
+        until: (M,) expected end in wall-clock ms, UNKNOWN where it is not.
+        kind: (M,) ClaimKind.
+    """
+
+    __slots__ = ("_free", "_slots", "amount", "kind", "node", "since", "until")
+
+    def __init__(self, axes: int) -> None:
+        self.node = np.zeros(0, dtype=np.int64)
+        self.amount = np.zeros((0, axes), dtype=np.int64)
+        self.since = np.zeros(0, dtype=np.int64)
+        self.until = np.zeros(0, dtype=np.int64)
+        self.kind = np.full(0, EMPTY, dtype=np.int8)
+        self._slots: dict[str, int] = {}
+        self._free: list[int] = []
+
+    def widen(self, axes: int) -> None:
+        """Make room for more axes; old rows hold nothing of them."""
+        wider = np.zeros((len(self.node), axes), dtype=np.int64)
+        wider[:, : self.amount.shape[1]] = self.amount[:, :axes]
+        self.amount = wider
+
+    def insert(
+        self, owner: str, node: int, amount: NDArray[np.int64], kind: int, times: tuple[int, int]
+    ) -> None:
+        """Note a claim; `times` is (since, until)."""
+        if not self._free:
+            self._grow()
+        slot = self._free.pop()
+        self._slots[owner] = slot
+        self.node[slot] = node
+        self.amount[slot, : len(amount)] = amount
+        self.since[slot], self.until[slot] = times
+        self.kind[slot] = kind
+
+    def amount_of(self, owner: str) -> NDArray[np.int64]:
+        """(R,) what the claim really holds. A copy."""
+        row: NDArray[np.int64] = self.amount[self._slots[owner]].copy()
+        return row
+
+    def remove(self, owner: str) -> None:
+        """Forget a claim."""
+        slot = self._slots.pop(owner)
+        self.node[slot] = self.since[slot] = self.until[slot] = 0
+        self.amount[slot] = 0
+        self.kind[slot] = EMPTY
+        self._free.append(slot)
+
+    def _grow(self) -> None:
+        old, axes = self.amount.shape
+        more = max(64, old)
+        self.node = np.concatenate([self.node, np.zeros(more, dtype=np.int64)])
+        self.amount = np.concatenate([self.amount, np.zeros((more, axes), dtype=np.int64)])
+        self.since = np.concatenate([self.since, np.zeros(more, dtype=np.int64)])
+        self.until = np.concatenate([self.until, np.zeros(more, dtype=np.int64)])
+        self.kind = np.concatenate([self.kind, np.full(more, EMPTY, dtype=np.int8)])
+        self._free.extend(range(old + more - 1, old - 1, -1))

@@ -1,0 +1,33 @@
+"""In which order groups of one queue are looked at. Whole numbers; ageing bounds every wait."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from flowsched.scheduling.podgroup import PodGroup
+
+OrderKey = tuple[int, ...]
+
+
+def effective_priority(group: PodGroup, now: int, promote_ms: int) -> int:
+    """The group's priority, and one more for each `promote_ms` it has waited: no stream of others keeps it out for ever."""
+    return group.priority + max(0, now - group.ready_ms) // promote_ms
+
+
+def by_rank(group: PodGroup, now: int, promote_ms: int, age_class_ms: int) -> OrderKey:
+    """Priority, then age in whole classes, then the critical path first, then who was ready first."""
+    age = max(0, now - group.ready_ms) // age_class_ms
+    return (-effective_priority(group, now, promote_ms), -age, -group.rank_ms, group.ready_ms, group.key)
+
+
+def by_shortest(
+    group: PodGroup, now: int, promote_ms: int, age_class_ms: int, remaining: Mapping[str, int]
+) -> OrderKey:
+    """As `by_rank`, but workflows with the shortest remaining path first; `remaining` is that in ms by workflow."""
+    priority, age, *rest = by_rank(group, now, promote_ms, age_class_ms)
+    return (priority, age, remaining.get(group.workflow, 0), *rest)
+
+
+def by_arrival(group: PodGroup, now: int, promote_ms: int) -> OrderKey:
+    """Priority, then who was ready first."""
+    return (-effective_priority(group, now, promote_ms), group.ready_ms, group.key)

@@ -1,0 +1,112 @@
+"""Pod by pod, as a stock cluster does it: no gangs, no data, no reservations. The opponent, done as well as it is done there.
+
+Pods of all groups are offered interleaved, one of each group in turn, as their controllers create them; each goes where
+filters allow and the node is emptiest (least allocated). A pod that does not fit is passed over and asked again next time.
+Its inputs are read over the network once it runs, so nothing is ever staged: `missing_bytes` is 0 throughout.
+
+In the plan, placements stand in the order in which each group's first pod was placed, and may hold fewer pods than the gang
+has; inside a role, pods are in replica order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from flowsched.scheduling.backlog import in_order
+from flowsched.scheduling.catalogue import Catalogue
+from flowsched.scheduling.explain import why_not
+from flowsched.scheduling.framework import Profile
+from flowsched.scheduling.placement import NEVER, place_role
+from flowsched.scheduling.plan import Placement, Plan, Reason, ReasonCode
+from flowsched.scheduling.podgroup import PodGroup
+from flowsched.scheduling.pricing import Offer, price
+from flowsched.scheduling.queues import QueueTree, Shares
+from flowsched.scheduling.room import Room
+from flowsched.scheduling.snapshot import Snapshot
+
+
+class _Stream:
+    """The pods of one group, role by role in the group's order, as they are still to be offered."""
+
+    def __init__(self, group: PodGroup, offer: Offer) -> None:
+        self.group, self.offer = group, offer
+        self.left = [role.count for role in group.roles]
+        self.nodes: list[list[int]] = [[] for _ in group.roles]
+        self.cost_ms = 0
+        self.reason: Reason | None = None
+
+    def next_role(self) -> int | None:
+        """The role of the next pod; None when all have been offered."""
+        return next((role for role, left in enumerate(self.left) if left), None)
+
+
+def plan_podwise(
+    snapshot: Snapshot,
+    catalogue: Catalogue,
+    queues: QueueTree,
+    backlog: Sequence[PodGroup],
+    profile: Profile,
+    now: int,
+) -> Plan:
+    """As `cycle`, pod by pod."""
+    room, shares = Room(snapshot), Shares(queues, snapshot)
+    groups = [group for waiting in in_order(backlog, queues, profile, now).values() for group in waiting]
+    groups.sort(key=lambda group: (-group.priority, group.ready_ms, group.key))
+    reasons = []
+    streams = []
+    for group in groups[: profile.window]:
+        if queues.paused(group.queue):
+            reasons.append(Reason(group.key, ReasonCode.PAUSED, f"queue {group.queue} is paused"))
+        elif not snapshot.ready.any():
+            reasons.append(Reason(group.key, ReasonCode.NO_NODES, f"none of {len(snapshot)} nodes is ready"))
+        else:
+            streams.append(_Stream(group, price(group, snapshot, catalogue, profile)))
+    active = streams
+    placed: dict[int, _Stream] = {}
+    while active:
+        for stream in active:
+            if _offer_pod(stream, room, shares, snapshot, profile):
+                placed.setdefault(stream.group.key, stream)
+        active = [stream for stream in active if stream.next_role() is not None]
+    reasons.extend(stream.reason for stream in streams if stream.reason is not None)
+    text = f"not among the {profile.window} groups a cycle looks at"
+    reasons.extend(Reason(group.key, ReasonCode.BACKLOG_WINDOW, text) for group in groups[profile.window :])
+    return Plan(tuple(map(_placement, placed.values())), (), tuple(reasons), min(len(groups), profile.window))
+
+
+def _offer_pod(stream: _Stream, room: Room, shares: Shares, snapshot: Snapshot, profile: Profile) -> bool:
+    """Offer the group's next pod; when it fits nowhere, the role's other pods would not either."""
+    role, group, offer = stream.next_role(), stream.group, stream.offer
+    if role is None:
+        return False
+    requests = group.roles[role].shape.requests
+    table = offer.tables[offer.order.index(role)]
+    if not shares.allowed(group.queue, requests, 1):
+        stream.left[role] = 0
+        text = f"queue {group.queue} has reached its cap"
+        stream.reason = stream.reason or Reason(group.key, ReasonCode.QUEUE_LIMIT, text)
+        return False
+    if offer.one_per_node:
+        table = offer.only(~np.isin(np.arange(len(snapshot)), sum(stream.nodes, []))).tables[
+            offer.order.index(role)
+        ]
+    rows = [room.hard(axis) for axis in offer.axes]
+    whole = [room.allocatable(axis) for axis in offer.axes]
+    spots = place_role(rows, whole, table, 1, profile.packing, NEVER)
+    if not len(spots.nodes):
+        stream.left[role] = 0
+        stream.reason = stream.reason or why_not(offer, room, snapshot, profile)
+        return False
+    room.take(offer.axes, table, spots, None, None)
+    shares.add(group.queue, requests)
+    stream.left[role] -= 1
+    stream.nodes[role].append(int(spots.nodes[0]))
+    stream.cost_ms = max(stream.cost_ms, int(spots.costs[0]))
+    return True
+
+
+def _placement(stream: _Stream) -> Placement:
+    nodes = tuple(np.array(role, dtype=np.int64) for role in stream.nodes)
+    return Placement(stream.group.key, nodes, tuple(map(np.zeros_like, nodes)), stream.cost_ms)

@@ -1,0 +1,244 @@
+"""What a group asks for and what it costs, as tables for placement: the profile's filters and costs, put together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flowsched.scheduling.catalogue import Catalogue
+from flowsched.scheduling.framework import Cost, Profile
+from flowsched.scheduling.placement import Ints, RoleTable, Spots, place_gang, place_in_one_rack
+from flowsched.scheduling.podgroup import PodGroup, RoleRequest
+from flowsched.scheduling.queues import BILLION
+from flowsched.scheduling.room import Mask, Room
+from flowsched.scheduling.shape import Allowed, allowed_nodes
+from flowsched.scheduling.snapshot import AXES, IO, Snapshot
+
+#: Parts of a divisible bundle are counted in these; rounding favours the gang by less than one part per node.
+MILLION: Final = 1_000_000
+#: Disk space is plentiful and bandwidth has a cost of its own: neither says how full a node is.
+_UNPACKED = (AXES.index("disk"), IO)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Offer:
+    """A group, priced against the nodes as they are now.
+
+    Args:
+        group: The group.
+        axes: Indices of the A axes its roles ask for (cpu always).
+        tables: Its roles, largest dominant share first.
+        order: For each table, which role of the group it is.
+        allowed: For each table, where its pods may run and why not elsewhere.
+        missing: (N,) bytes of its inputs that are not there; None = nothing is missing anywhere, or it does not matter.
+        one_per_node: No two of its pods on one node.
+        rack: None, "required" or "preferred".
+    """
+
+    group: PodGroup
+    axes: tuple[int, ...]
+    tables: tuple[RoleTable, ...]
+    order: tuple[int, ...]
+    allowed: tuple[Allowed, ...]
+    missing: Ints | None
+    one_per_node: bool
+    rack: str | None
+
+    @property
+    def local(self) -> Mask | None:
+        """(N,) where nothing is missing; None = everywhere."""
+        return None if self.missing is None else self.missing == 0
+
+    def stage_ms(self, nodes: int) -> Ints:
+        """(N,) ms to bring the inputs there."""
+        first = self.tables[0].first
+        return np.zeros(nodes, dtype=np.int64) if first is None else first
+
+    def wanting(self, count: int) -> Offer:
+        """The offer of a bag for `count` of its pods."""
+        return replace(self, tables=(replace(self.tables[0], count=count, minimum=1),))
+
+    def at_least(self) -> Offer:
+        """The offer for the minimum of every role."""
+        return replace(self, tables=tuple(replace(t, count=t.minimum) for t in self.tables))
+
+    def only(self, mask: Mask) -> Offer:
+        """The offer for some nodes only."""
+        return replace(self, tables=tuple(replace(t, allowed=t.allowed & mask) for t in self.tables))
+
+    def without_rack(self) -> Offer:
+        """The offer as if racks did not matter, to explain."""
+        return replace(self, rack=None)
+
+    def without(self, axis: int) -> Offer:
+        """The offer as if nothing were asked of one axis, to explain."""
+        at = self.axes.index(axis)
+        tables = (replace(t, needs=(*t.needs[:at], 0, *t.needs[at + 1 :])) for t in self.tables)
+        return replace(self, tables=tuple(tables))
+
+    def place(
+        self, rows: Sequence[Ints], room: Room, snapshot: Snapshot, profile: Profile
+    ) -> tuple[Spots, ...] | None:
+        """Place it on this room (by axis, (N,)); spots are in the order of `tables`."""
+        whole = [room.allocatable(axis) for axis in self.axes]
+        if self.rack is not None:
+            rack = snapshot.rack
+            placed = place_in_one_rack(rows, whole, self.tables, profile.packing, rack, self.one_per_node)
+            if placed is not None or self.rack == "required":
+                return placed if self._rest_fits(rows, placed) else None
+        placed = place_gang(rows, whole, self.tables, profile.packing, self.one_per_node)
+        return placed if self._rest_fits(rows, placed) else None
+
+    def _rest_fits(self, rows: Sequence[Ints], placed: Sequence[Spots] | None) -> bool:
+        if placed is None or self.group.min_resources is None:
+            return True
+        return self.rest(rows, placed) is not None
+
+    def rest(self, rows: Sequence[Ints], placed: Sequence[Spots]) -> list[Ints] | None:
+        """Where the room of `min_resources` beyond its own pods would be: by axis, (N,).
+
+        The rest is taken as one divisible bundle, as much of it on each matching node as fits with all its parts together, so
+        that free memory beside no free core counts for nothing. Spark's executors are such a rest when its driver starts.
+
+        Returns:
+            The amounts, or None where they do not fit.
+        """
+        wanted = self.group.min_resources or ()
+        rest = [wanted[axis] if axis < len(wanted) else 0 for axis in self.axes]
+        left = [row.copy() for row in rows]
+        for table, spots in zip(self.tables, placed, strict=True):
+            for at, need in enumerate(table.needs):
+                takes = np.full(len(spots.nodes), need) if isinstance(need, int) else need[spots.nodes]
+                np.subtract.at(left[at], spots.nodes, takes)
+                rest[at] -= int(takes.sum())
+        return _bundles(left, rest, np.logical_or.reduce([table.allowed for table in self.tables]))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Fit:
+    """Where a group could go.
+
+    Args:
+        offer: The group.
+        spots: In the order of the offer's tables.
+        bound: For each table, (k,) whether each pod may bind at once (the others are targets); None = all may.
+        long: (N,) where it would outlast the reservation's start; None = nowhere.
+    """
+
+    offer: Offer
+    spots: tuple[Spots, ...]
+    bound: tuple[Mask | None, ...]
+    long: Mask | None
+
+    @property
+    def pods(self) -> int:
+        """How many pods it places."""
+        return sum(len(spots.nodes) for spots in self.spots)
+
+
+def price(group: PodGroup, snapshot: Snapshot, catalogue: Catalogue, profile: Profile) -> Offer:
+    """Put a group's tables together."""
+    roles = sorted(range(len(group.roles)), key=lambda r: (-dominance(group.roles[r], snapshot), r))
+    axes = tuple(
+        axis
+        for axis in range(len(snapshot.axes))
+        if axis == 0
+        or any(_asks(role, axis, profile) for role in group.roles)
+        or (group.min_resources is not None and any(group.min_resources[axis : axis + 1]))
+    )
+    missing: Ints | None = None
+    if profile.locality and group.inputs:
+        missing = catalogue.missing_bytes(group.inputs, len(snapshot))
+        missing = missing if missing.any() else None
+    filters = profile.all_filters()
+    allowed = tuple(allowed_nodes(snapshot, group.roles[r].shape, filters) for r in roles)
+    tables = []
+    for r, where in zip(roles, allowed, strict=True):
+        role = group.roles[r]
+        tables.append(
+            RoleTable(
+                needs=tuple(_need(role, axis, where, snapshot, profile) for axis in axes),
+                packs=tuple(axis not in _UNPACKED for axis in axes),
+                allowed=where.mask,
+                count=role.count,
+                minimum=role.minimum if group.gang else 1,
+                each=_sum(profile.all_costs(), snapshot, catalogue, group, role),
+                first=_sum(profile.all_first_costs(), snapshot, catalogue, group, role),
+                step=_sum(profile.all_step_costs(), snapshot, catalogue, group, role),
+            )
+        )
+    shapes = [role.shape for role in group.roles]
+    policies = {shape.rack for shape in shapes}
+    rack = "required" if "required" in policies else "preferred" if "preferred" in policies else None
+    return Offer(
+        group=group,
+        axes=axes,
+        tables=tuple(tables),
+        order=tuple(roles),
+        allowed=allowed,
+        missing=missing,
+        one_per_node=any(shape.one_per_node for shape in shapes),
+        rack=rack if group.gang else None,
+    )
+
+
+def _bundles(left: Sequence[Ints], rest: Sequence[int], allowed: Mask) -> list[Ints] | None:
+    """Spread a bundle over nodes in index order, in millionths; None if there is not room for all of it."""
+    if max(rest, default=0) <= 0:
+        return [np.zeros_like(have) for have in left]
+    parts = np.where(allowed, MILLION, 0)
+    for have, amount in zip(left, rest, strict=True):
+        if amount > 0:
+            shift = max(0, amount.bit_length() - 40)  # keeps the product below 2 ** 63
+            share = np.clip(have, 0, amount) >> shift
+            parts = np.minimum(parts, -(-share * MILLION // (amount >> shift)))
+    before = np.cumsum(parts) - parts
+    parts = np.clip(MILLION - before, 0, parts)
+    if int(parts.sum()) < MILLION:
+        return None
+    return [
+        np.minimum(np.maximum(have, 0), -(-parts * max(amount, 0) // MILLION))
+        for have, amount in zip(left, rest, strict=True)
+    ]
+
+
+def dominance(role: RoleRequest, snapshot: Snapshot) -> int:
+    """The dominant share of one pod in billionths of the cluster."""
+    shares = [
+        need * BILLION // total if total else BILLION
+        for need, total in zip(role.shape.requests, snapshot.total, strict=False)
+        if need > 0
+    ]
+    return max(shares, default=0)
+
+
+def _asks(role: RoleRequest, axis: int, profile: Profile) -> bool:
+    requests = role.shape.requests
+    return axis < len(requests) and requests[axis] > 0 and (axis != IO or profile.contention)
+
+
+def _need(role: RoleRequest, axis: int, where: Allowed, snapshot: Snapshot, profile: Profile) -> int | Ints:
+    """What one pod takes of an axis. More disk bandwidth than a node has means all it has: alone there, it may run."""
+    if not _asks(role, axis, profile):
+        return 0
+    need = role.shape.requests[axis]
+    if axis != IO:
+        return need
+    budget: NDArray[np.int64] = snapshot.allocatable[:, IO]
+    if not len(budget) or need <= int(budget.min()):
+        return need
+    return np.minimum(need, budget)
+
+
+def _sum(
+    costs: Sequence[Cost], snapshot: Snapshot, catalogue: Catalogue, group: PodGroup, role: RoleRequest
+) -> Ints | None:
+    total: Ints | None = None
+    for cost in costs:
+        more = cost(snapshot, catalogue, group, role)
+        total = more if total is None else total + more
+    return total if total is not None and total.any() else None

@@ -1,0 +1,121 @@
+"""When room will be free, and what a group that must wait is promised of it. EASY backfill (Lifka 1995).
+
+Ends are estimates. What is unknown is taken to run for the profile's default; what is overdue is taken to end soon, the later
+the longer it has already run, so that a wrong estimate delays a promise by little and often instead of for ever.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flowsched.scheduling.ledger import EMPTY, UNKNOWN
+from flowsched.scheduling.placement import Ints, RoleTable, Spots
+from flowsched.scheduling.snapshot import ClaimKind, Snapshot
+
+T = TypeVar("T")
+
+#: What is being taken away is taken to be gone after this.
+RELEASING_MS: Final = 10_000
+#: What is overdue is taken to run for another tenth of what it has run, and at least for this long.
+OVERDUE_MS: Final = 1_000
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Taken:
+    """Room that this cycle gave to pods which start now, until `end_ms`."""
+
+    end_ms: int
+    axes: tuple[int, ...]
+    table: RoleTable
+    nodes: Ints
+
+
+class Calendar:
+    """When which room will be free again: (M,) ends in wall-clock ms, ascending, with their nodes and amounts (M, R)."""
+
+    def __init__(
+        self, snapshot: Snapshot, default_runtime_ms: int, now: int, taken: Sequence[Taken] = ()
+    ) -> None:
+        ledger = snapshot.ledger
+        held = np.flatnonzero((ledger.kind != EMPTY) & (ledger.kind != ClaimKind.STAGING))
+        ends = [expected_ends(snapshot, held, default_runtime_ms, now)]
+        nodes = [ledger.node[held]]
+        amounts = [ledger.amount[held]]
+        for part in taken:
+            rows = np.zeros((len(part.nodes), len(snapshot.axes)), dtype=np.int64)
+            for axis, need in zip(part.axes, part.table.needs, strict=True):
+                rows[:, axis] = need if isinstance(need, int) else need[part.nodes]
+            ends.append(np.full(len(part.nodes), part.end_ms, dtype=np.int64))
+            nodes.append(part.nodes)
+            amounts.append(rows)
+        order = np.argsort(np.concatenate(ends), kind="stable")
+        self.ends: Ints = np.concatenate(ends)[order]
+        self.nodes: Ints = np.concatenate(nodes)[order]
+        self.amounts: Ints = np.concatenate(amounts)[order]
+        self.size = len(snapshot)
+
+    def freed(self, axis: int, until_ms: int) -> Ints:
+        """(N,) what will have been given back of an axis by then."""
+        count = int(np.searchsorted(self.ends, until_ms, side="right"))
+        sums = np.zeros(self.size, dtype=np.int64)
+        np.add.at(sums, self.nodes[:count], self.amounts[:count, axis])
+        return sums
+
+    def earliest(
+        self, axes: Sequence[int], rows: Sequence[Ints], fits: Callable[[list[Ints]], T | None], now: int
+    ) -> tuple[int, T] | None:
+        """The earliest time at which something fits, if nothing else starts.
+
+        Room only grows along the calendar, so a binary search over its distinct ends finds it.
+
+        Args:
+            axes: Which axes.
+            rows: For each of them, (N,) what is free now.
+            fits: Tries a placement on such rows.
+            now: The moment, wall-clock ms.
+
+        Returns:
+            The time and the placement; None if it would not fit even when everything has ended.
+        """
+        times = np.unique(self.ends)
+        found: tuple[int, T] | None = None
+        low, high = -1, len(times)  # -1 = now; high is exclusive once something was found
+        while low < high:
+            middle = (low + high) // 2 if found is not None else len(times) - 1
+            at = now if middle < 0 else int(times[middle])
+            placed = fits([row + self.freed(axis, at) for axis, row in zip(axes, rows, strict=True)])
+            if placed is None:
+                if found is None:
+                    return None
+                low = middle + 1
+            else:
+                found = (at, placed)
+                high = middle
+        return found
+
+
+def expected_ends(snapshot: Snapshot, slots: NDArray[np.intp], default_runtime_ms: int, now: int) -> Ints:
+    """(M,) when the claims in these slots of the ledger are expected to end; always after `now`."""
+    ledger = snapshot.ledger
+    since, until = ledger.since[slots], ledger.until[slots]
+    ends = np.where(until == UNKNOWN, since + default_runtime_ms, until)
+    elapsed = np.maximum(now - since, 0)
+    ends = np.where(ends > now, ends, now + np.maximum(OVERDUE_MS, elapsed // 10))
+    releasing = ledger.kind[slots] == ClaimKind.RELEASING
+    return np.where(releasing, np.minimum(ends, now + RELEASING_MS), ends)
+
+
+def promised(
+    axis_count: int, axes: Sequence[int], tables: Sequence[RoleTable], spots: Sequence[Spots], size: int
+) -> list[Ints]:
+    """For each of `axis_count` axes, (N,) what the reserved pods will take."""
+    amounts = [np.zeros(size, dtype=np.int64) for _ in range(axis_count)]
+    for table, where in zip(tables, spots, strict=True):
+        for axis, need in zip(axes, table.needs, strict=True):
+            np.add.at(amounts[axis], where.nodes, need if isinstance(need, int) else need[where.nodes])
+    return amounts

@@ -1,0 +1,132 @@
+"""What is free while a cycle decides: scratch copies, so that the snapshot stays as it is.
+
+Hard room is what a pod may take now; soft room is hard room less what is somebody's staging target. A pod that may bind takes
+both, a target takes soft room only. Behind a reservation there is a third: `spare`, what work that outlasts the
+reservation's start may still use without touching what was promised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flowsched.scheduling.placement import Ints, RoleTable, Spots
+from flowsched.scheduling.snapshot import Snapshot
+
+Mask = NDArray[np.bool_]
+
+
+class Room:
+    """Free room by axis, each (N,) in the axis's unit. Axes are copied when they are first asked for.
+
+    Attributes:
+        staging: Whether soft room differs from hard room anywhere.
+    """
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._snapshot = snapshot
+        self._hard: dict[int, Ints] = {}
+        self._soft: dict[int, Ints] = {}
+        self._allocatable: dict[int, Ints] = {}
+        self._spare: dict[int, Ints] | None = None
+        self.staging = bool(snapshot.staging.any())
+
+    def hard(self, axis: int) -> Ints:
+        """(N,) what pods may take now. Live."""
+        if axis not in self._hard:
+            self._hard[axis] = self._snapshot.allocatable[:, axis] - self._snapshot.used[:, axis]
+        return self._hard[axis]
+
+    def soft(self, axis: int) -> Ints:
+        """(N,) what is nobody's target either. Live; the same array as `hard` while nothing is staging."""
+        if not self.staging:
+            return self.hard(axis)
+        if axis not in self._soft:
+            self._soft[axis] = self.hard(axis) - self._snapshot.staging[:, axis]
+        return self._soft[axis]
+
+    def allocatable(self, axis: int) -> Ints:
+        """(N,) what nodes have in all."""
+        if axis not in self._allocatable:
+            self._allocatable[axis] = np.ascontiguousarray(self._snapshot.allocatable[:, axis])
+        return self._allocatable[axis]
+
+    def reserve(self, spare: Sequence[Ints]) -> None:
+        """From now on, what outlasts the reservation's start is kept to `spare`: (N,) by axis."""
+        self._spare = dict(enumerate(spare))
+
+    @property
+    def reserved(self) -> bool:
+        """Whether there is a reservation."""
+        return self._spare is not None
+
+    def rows(
+        self, axes: Sequence[int], local: Mask | None, long: Mask | None, *, soft: bool = False
+    ) -> list[Ints]:
+        """What a group may use, by axis.
+
+        Args:
+            axes: Which axes.
+            local: (N,) where none of its inputs is missing: hard room there, soft room elsewhere; None = everywhere.
+            long: (N,) where it would outlast the reservation's start; None = nowhere.
+            soft: Soft room everywhere: all of its pods would be targets.
+
+        Returns:
+            For each axis (N,). May be live arrays: read only.
+        """
+        rows = []
+        for axis in axes:
+            row = self.hard(axis)
+            if self.staging and soft:
+                row = self.soft(axis)
+            elif self.staging and local is not None:
+                row = np.where(local, row, self.soft(axis))
+            if long is not None and self._spare is not None:
+                row = np.where(long, np.minimum(row, self._spare[axis]), row)
+            rows.append(row)
+        return rows
+
+    def take(
+        self, axes: Sequence[int], table: RoleTable, spots: Spots, bound: Mask | None, long: Mask | None
+    ) -> None:
+        """Take room for pods.
+
+        Args:
+            axes: The axes of the table's needs.
+            table: The role.
+            spots: Its pods.
+            bound: (k,) whether each pod may bind (the others are targets); None = all may.
+            long: (N,) as in `rows`.
+        """
+        if bound is not None and not bound.all():
+            self._split(axes)
+        outlasting = spots.nodes if long is None else spots.nodes[long[spots.nodes]]
+        hard = spots.nodes if bound is None else spots.nodes[bound]
+        for axis, need in zip(axes, table.needs, strict=True):
+            if self.staging:  # before hard room changes: it is derived from it when first asked for
+                _subtract(self.soft(axis), spots.nodes, need)
+            _subtract(self.hard(axis), hard, need)
+            if self._spare is not None and long is not None:
+                _subtract(self._spare[axis], outlasting, need)
+
+    def hold(self, axis: int, nodes: Ints, amounts: Ints) -> None:
+        """Keep room out of this cycle's hands that belongs to nobody's pod yet. `nodes` holds no duplicates."""
+        if self.staging:
+            self.soft(axis)[nodes] -= amounts
+        self.hard(axis)[nodes] -= amounts
+
+    def _split(self, axes: Sequence[int]) -> None:
+        """From here on, soft room differs from hard room."""
+        if not self.staging:
+            self._soft = {axis: self.hard(axis).copy() for axis in set(self._hard) | set(axes)}
+            self.staging = True
+
+
+def _subtract(row: Ints, nodes: Ints, need: int | Ints) -> None:
+    if isinstance(need, int):
+        if need:
+            np.subtract.at(row, nodes, need)
+    else:
+        np.subtract.at(row, nodes, need[nodes])

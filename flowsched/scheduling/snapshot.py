@@ -1,0 +1,361 @@
+"""The cluster as arrays, and the claims on it. Derived from events; a restart computes the same arrays again.
+
+Two kinds of room. *Hard* free = allocatable - used: what a pod may take now. *Soft* free = hard - staging: what is not even
+a target of somebody whose inputs are still being copied. A pod whose inputs are all on a node may take hard room there, so
+soft claims never leave a core idle; one that must wait for bytes looks for soft room, so that targets do not pile up.
+
+Every change goes through a `Statement`. It must not know how decisions are made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flowsched.scheduling.executor import NodeInfo
+from flowsched.scheduling.ledger import UNKNOWN, Ledger
+from flowsched.scheduling.statement import Statement
+from flowsched.workflow.spec import Resources
+
+#: milli-CPU, bytes, bytes, milli-GPU, bytes/s of node disk bandwidth; extended resources are appended.
+AXES: Final = ("cpu", "memory", "disk", "gpu", "io")
+IO: Final = AXES.index("io")
+#: A bound on what strangers' resource names can make of the arrays; pods that ask for more kinds fit nowhere.
+MAX_AXES: Final = 64
+_NOWHERE: Final = 1 << 60  #: milli-CPU no node has
+
+
+class ClaimKind(IntEnum):
+    """What a claim means for others."""
+
+    STAGING = 0  #: a target whose inputs are being copied: soft, holds no room
+    RUNNING = 1  #: assumed, bound or running: holds room
+    RELEASING = 2  #: being taken away: holds room until it is seen to be gone
+    NOMINATED = 3  #: room that was freed for somebody: holds room until its owner is placed
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """Room on one node, for one owner (a pod's name).
+
+    Args:
+        owner: Unique; a second claim of the same owner replaces the first.
+        node: Node index.
+        amount: (R,) in the units of `Snapshot.axes`; may be shorter (the rest is 0).
+        kind: What it means for others.
+        queue: Who pays.
+        since_ms: Since when.
+        until_ms: Expected end; None where nothing is known.
+        io_bytes: Bytes it reads and writes on the node's disk; > 0 makes it an IO-heavy task.
+        group: Name of its group.
+    """
+
+    owner: str
+    node: int
+    amount: tuple[int, ...]
+    kind: ClaimKind
+    queue: str
+    since_ms: int
+    until_ms: int | None
+    io_bytes: int = 0
+    group: str = ""
+
+
+#: One value per node, beside the (N, R) arrays.
+_COLUMNS: Final[dict[str, type]] = {
+    "ready": np.bool_,
+    "rack": np.int32,
+    "disk_rate": np.int64,
+    "nic_in": np.int64,
+    "nic_out": np.int64,
+    "io_tasks": np.int32,
+    "inbound": np.int64,
+    "version": np.int64,
+}
+
+
+class Snapshot:
+    """Nodes and claims. Array properties are views of the live arrays: read them, change them only through methods.
+
+    Attributes:
+        axes: Names of the R resources.
+        names, index: Node names in index order, and back. A node keeps its index for ever.
+        racks: Rack names by rack id. Nodes that name no rack are together in the rack "".
+        labels, taints: Per node, as the node told.
+        claims: Every claim by owner.
+        generation: Grows with every change of a node (not of claims): caches are valid for one generation.
+        cache: For pure functions of nodes alone; emptied with every generation.
+    """
+
+    def __init__(self, extended: Sequence[str] = ()) -> None:
+        self.axes: tuple[str, ...] = AXES + tuple(extended)
+        self.names: list[str] = []
+        self.index: dict[str, int] = {}
+        self.racks: list[str] = []
+        self.labels: list[dict[str, str]] = []
+        self.taints: list[tuple[tuple[str, str, str], ...]] = []
+        self.claims: dict[str, Claim] = {}
+        self.ledger = Ledger(len(self.axes))
+        self.generation = 0
+        self.cache: dict[Any, Any] = {}
+        self._infos: list[NodeInfo] = []
+        self._rack_ids: dict[str, int] = {}
+        self._queue_used: dict[str, list[int]] = {}
+        self._matrices = {
+            name: np.zeros((0, len(self.axes)), dtype=np.int64) for name in ("allocatable", "used", "staging")
+        }
+        self._columns: dict[str, NDArray[Any]] = {
+            name: np.zeros(0, dtype=kind) for name, kind in _COLUMNS.items()
+        }
+
+    def __len__(self) -> int:
+        """How many nodes there are, ready or not."""
+        return len(self.names)
+
+    def _matrix(self, name: str) -> NDArray[np.int64]:
+        return self._matrices[name][: len(self.names), : len(self.axes)]
+
+    def _column(self, name: str) -> NDArray[Any]:
+        return self._columns[name][: len(self.names)]
+
+    @property
+    def allocatable(self) -> NDArray[np.int64]:
+        """(N, R) what each node has for pods."""
+        return self._matrix("allocatable")
+
+    @property
+    def used(self) -> NDArray[np.int64]:
+        """(N, R) held by RUNNING, RELEASING and NOMINATED claims."""
+        return self._matrix("used")
+
+    @property
+    def staging(self) -> NDArray[np.int64]:
+        """(N, R) wanted by STAGING claims."""
+        return self._matrix("staging")
+
+    @property
+    def ready(self) -> NDArray[np.bool_]:
+        """(N,) whether the node takes new pods."""
+        return self._column("ready")
+
+    @property
+    def rack(self) -> NDArray[np.int32]:
+        """(N,) rack id."""
+        return self._column("rack")
+
+    @property
+    def disk_rate(self) -> NDArray[np.int64]:
+        """(N,) bytes/s of the node's disk."""
+        return self._column("disk_rate")
+
+    @property
+    def nic_in(self) -> NDArray[np.int64]:
+        """(N,) bytes/s the node can receive."""
+        return self._column("nic_in")
+
+    @property
+    def nic_out(self) -> NDArray[np.int64]:
+        """(N,) bytes/s the node can send."""
+        return self._column("nic_out")
+
+    @property
+    def io_tasks(self) -> NDArray[np.int32]:
+        """(N,) IO-heavy tasks that hold room."""
+        return self._column("io_tasks")
+
+    @property
+    def inbound(self) -> NDArray[np.int64]:
+        """(N,) bytes on their way to the node, if the owner of the snapshot keeps them by `add_inbound`."""
+        return self._column("inbound")
+
+    @property
+    def version(self) -> NDArray[np.int64]:
+        """(N,) grows with every change of the node or of a claim on it."""
+        return self._column("version")
+
+    @property
+    def total(self) -> tuple[int, ...]:
+        """(R,) what all ready nodes have together."""
+        if "total" not in self.cache:
+            self.cache["total"] = tuple(int(x) for x in self.allocatable[self.ready].sum(axis=0))
+        total: tuple[int, ...] = self.cache["total"]
+        return total
+
+    def vector(self, resources: Resources, io: int = 0) -> tuple[int, ...]:
+        """(R,) what one pod asks for, `io` in bytes/s of node disk.
+
+        An extended resource that no node has offered yet becomes an axis on which every node has 0: such a pod fits nowhere
+        until a node offers it, and its shape stays true when one does.
+        """
+        asked = {name: amount for name, amount in resources.extended.items() if amount > 0}
+        new_axes = sorted(set(asked) - set(self.axes))
+        cpu = resources.cpu_millicores
+        if len(self.axes) + len(new_axes) > MAX_AXES:
+            cpu, new_axes = _NOWHERE, []
+        if new_axes:
+            self._set_axes(self.axes + tuple(new_axes))
+        known = (cpu, resources.memory_bytes, resources.disk_bytes, resources.gpu_millis, io)
+        return known + tuple(asked.get(name, 0) for name in self.axes[len(AXES) :])
+
+    def queue_usage(self, queue: str) -> tuple[int, ...]:
+        """(R,) held by claims of this queue, children not included (STAGING claims hold nothing)."""
+        used = self._queue_used.get(queue, [])
+        return tuple(used) + (0,) * (len(self.axes) - len(used))
+
+    @property
+    def paying_queues(self) -> tuple[str, ...]:
+        """Queues that hold room now, sorted."""
+        return tuple(sorted(self._queue_used))
+
+    # -- nodes ---------------------------------------------------------------------------------------------------
+
+    def put_node(self, node: NodeInfo, statement: Statement | None = None) -> int:
+        """Add a node, or note how it is now. Saying the same thing again changes nothing.
+
+        Args:
+            node: The node; `ready` False = no new pods. Extended resources not seen before become new axes.
+            statement: Where to note the undo; None = final.
+
+        Returns:
+            Its index, the same for ever.
+        """
+        at = self.index.get(node.name)
+        if at is not None and self._infos[at] == node:
+            return at
+        before = (len(self.axes), None if at is None else self._infos[at])
+        new_axes = sorted(set(node.extended) - set(self.axes))
+        if new_axes:
+            self._set_axes(self.axes + tuple(new_axes))
+        if at is None:
+            at = self._append(node)
+        self._write(at, node, +1)
+        if statement is not None:
+            statement.undo_with(lambda: self._take_back(at, *before))
+        return at
+
+    def _take_back(self, at: int, axes: int, info: NodeInfo | None) -> None:
+        if info is None:
+            self._write(at, self._infos[at], -1)
+            for array in (*self._matrices.values(), *self._columns.values()):
+                array[at] = 0
+            del self.index[self.names.pop()]
+            for rows in (self.labels, self.taints, self._infos):
+                rows.pop()
+        else:
+            self._write(at, info, -1)
+        if axes != len(self.axes):
+            self._set_axes(self.axes[:axes])
+
+    def _set_axes(self, axes: tuple[str, ...]) -> None:
+        self.axes = axes
+        for name, old in self._matrices.items():
+            if old.shape[1] < len(axes):
+                wider = np.zeros((len(old), len(axes)), dtype=np.int64)
+                wider[:, : old.shape[1]] = old
+                self._matrices[name] = wider
+        self.ledger.widen(len(axes))
+        self._changed()
+
+    def _append(self, node: NodeInfo) -> int:
+        at = len(self.names)
+        capacity = len(self._columns["ready"])
+        if at == capacity:
+            more = max(16, capacity)
+            for name, old in self._matrices.items():
+                self._matrices[name] = np.concatenate([old, np.zeros((more, old.shape[1]), dtype=np.int64)])
+            for name, column in self._columns.items():
+                self._columns[name] = np.concatenate([column, np.zeros(more, dtype=column.dtype)])
+        self.names.append(node.name)
+        self.index[node.name] = at
+        self.labels.append({})
+        self.taints.append(())
+        self._infos.append(node)
+        return at
+
+    def _write(self, at: int, node: NodeInfo, step: int) -> None:
+        self._infos[at] = node
+        self.labels[at] = dict(node.labels)
+        self.taints[at] = tuple(node.taints)
+        known = (node.cpu_millicores, node.memory_bytes, node.disk_bytes, node.gpu_millis, node.disk_rate)
+        row = self._matrices["allocatable"][at]
+        row[:] = 0
+        row[: len(AXES)] = known
+        for axis, name in enumerate(self.axes[len(AXES) :], len(AXES)):
+            row[axis] = node.extended.get(name, 0)
+        if node.rack not in self._rack_ids:
+            self._rack_ids[node.rack] = len(self.racks)
+            self.racks.append(node.rack)
+        columns = self._columns
+        columns["ready"][at] = node.ready
+        columns["rack"][at] = self._rack_ids[node.rack]
+        columns["disk_rate"][at] = node.disk_rate
+        columns["nic_in"][at] = node.nic_in_rate
+        columns["nic_out"][at] = node.nic_out_rate
+        columns["version"][at] += step
+        self._changed()
+
+    def _changed(self) -> None:
+        self.generation += 1
+        self.cache.clear()
+
+    # -- claims --------------------------------------------------------------------------------------------------
+
+    def claim(self, claim: Claim, statement: Statement) -> None:
+        """Note a claim. One of the same owner is replaced (STAGING -> RUNNING).
+
+        A demand for disk bandwidth beyond what the node has is taken as all it has: such a task runs alone there.
+        """
+        self.unclaim(claim.owner, statement)
+        amount = np.zeros(len(self.axes), dtype=np.int64)
+        amount[: len(claim.amount)] = claim.amount
+        amount[IO] = min(amount[IO], self.allocatable[claim.node, IO])
+        self._insert(claim, amount, +1)
+        statement.undo_with(lambda: self._remove(claim.owner, -1))
+
+    def unclaim(self, owner: str, statement: Statement) -> Claim | None:
+        """Take a claim away; None if there is none."""
+        claim = self.claims.get(owner)
+        if claim is None:
+            return None
+        amount = self.ledger.amount_of(owner)
+        self._remove(owner, +1)
+        statement.undo_with(lambda: self._insert(claim, amount, -1))
+        return claim
+
+    def add_inbound(self, node: int, size_bytes: int, statement: Statement) -> None:
+        """Note bytes on their way to a node (negative: they have arrived)."""
+        self.inbound[node] += size_bytes
+        statement.undo_with(lambda: self.inbound.__setitem__(node, self.inbound[node] - size_bytes))
+
+    def _insert(self, claim: Claim, amount: NDArray[np.int64], step: int) -> None:
+        self.claims[claim.owner] = claim
+        until = UNKNOWN if claim.until_ms is None else claim.until_ms
+        self.ledger.insert(claim.owner, claim.node, amount, claim.kind, (claim.since_ms, until))
+        self._book(claim, amount, +1)
+        self.version[claim.node] += step
+
+    def _remove(self, owner: str, step: int) -> None:
+        claim = self.claims.pop(owner)
+        self._book(claim, self.ledger.amount_of(owner), -1)
+        self.ledger.remove(owner)
+        self.version[claim.node] += step
+
+    def _book(self, claim: Claim, amount: NDArray[np.int64], sign: int) -> None:
+        width = len(amount)
+        if claim.kind is ClaimKind.STAGING:
+            self._matrices["staging"][claim.node, :width] += sign * amount
+            return
+        self._matrices["used"][claim.node, :width] += sign * amount
+        if claim.io_bytes > 0:
+            self._columns["io_tasks"][claim.node] += sign
+        used = self._queue_used.setdefault(claim.queue, [0] * width)
+        used.extend([0] * (width - len(used)))
+        for axis, value in enumerate(amount.tolist()):
+            used[axis] += sign * value
+        if not any(used):
+            del self._queue_used[claim.queue]
