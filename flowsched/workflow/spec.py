@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import Final
 
 EMPTY: Final[Mapping[str, str]] = MappingProxyType({})
+NO_COUNTS: Final[Mapping[str, int]] = MappingProxyType({})
 
 #: The role of a stage that names none: a plain stage is a PodGroup with one role.
 PLAIN_ROLE: Final = "task"
@@ -65,7 +66,7 @@ class Resources:
     memory_bytes: int = 256 << 20
     disk_bytes: int = 0
     gpu_millis: int = 0
-    extended: Mapping[str, int] = field(default_factory=lambda: EMPTY)  # type: ignore[arg-type]
+    extended: Mapping[str, int] = field(default_factory=lambda: NO_COUNTS)
 
 
 @dataclass(frozen=True, slots=True)

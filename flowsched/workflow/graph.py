@@ -1,0 +1,243 @@
+"""The DAG of stages: who waits for whom, shard by shard, and how long the way to the end is.
+
+Edges are kept per stage and never expanded: a thousand stages of a thousand tasks are a thousand nodes. Between
+two stages there is at most one edge, the strongest of what the document says: a barrier (`all`, or order only)
+covers `index`, and `index` covers `chunk`. The only home of networkx, which is asked to explain cycles and nothing
+else: the order itself is needed for each document, and plain lists find it many times faster.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flowsched.workflow.spec import Match, StageSpec, WorkflowSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """Stage `child` waits for stage `parent`.
+
+    Args:
+        parent: Number of the stage that is waited for.
+        child: Number of the stage that waits.
+        match: How shards meet; None for an edge of order only.
+        input: The first input of the child that reads from the parent; None for an edge of order only.
+    """
+
+    parent: int
+    child: int
+    match: Match | None = None
+    input: str | None = None
+
+    @property
+    def barrier(self) -> bool:
+        """Whether every shard of the child waits for all shards of the parent."""
+        return self.match is None or self.match is Match.ALL
+
+
+def chunk_of(shard: int, shards: int, items: int) -> range:
+    """Which of `items` the `shard`-th of `shards` chunks holds; chunks differ by one item at most."""
+    return range(shard * items // shards, (shard + 1) * items // shards)
+
+
+class StageGraph:
+    """The edges of one checked workflow, by stage number.
+
+    Attributes:
+        numbers: Stage name -> number.
+        widths: (S,) shards of each stage.
+        edges_in: Per stage, what it waits for, at most one edge per parent, in the order of parents.
+        edges_out: Per stage, what waits for it, in the order of children.
+        data: Per stage, one edge for each input that reads from a stage, in the order of its inputs.
+        order: Stage numbers, parents first; ties in the order of the document.
+    """
+
+    __slots__ = ("data", "edges_in", "edges_out", "numbers", "order", "widths")
+
+    def __init__(self, workflow: WorkflowSpec) -> None:
+        stages = workflow.stages
+        self.numbers = {stage.name: number for number, stage in enumerate(stages)}
+        self.widths = tuple(stage.width for stage in stages)
+        self.data: tuple[tuple[Edge, ...], ...] = tuple(
+            tuple(self._data_edges(number, stage)) for number, stage in enumerate(stages)
+        )
+        self.edges_in: tuple[tuple[Edge, ...], ...] = tuple(
+            self._strongest(number, stage) for number, stage in enumerate(stages)
+        )
+        outgoing: list[list[Edge]] = [[] for _ in stages]
+        for edges in self.edges_in:
+            for edge in edges:
+                outgoing[edge.parent].append(edge)
+        self.edges_out: tuple[tuple[Edge, ...], ...] = tuple(tuple(edges) for edges in outgoing)
+        self.order = topological_order(
+            [[edge.parent for edge in edges] for edges in self.edges_in],
+        )
+
+    def _data_edges(self, number: int, stage: StageSpec) -> Iterator[Edge]:
+        for given in stage.inputs:
+            if given.stage is not None:
+                yield Edge(self.numbers[given.stage], number, given.match, given.name)
+
+    def _strongest(self, number: int, stage: StageSpec) -> tuple[Edge, ...]:
+        found: dict[int, Edge] = {}
+        for edge in self.data[number]:
+            other = found.get(edge.parent)
+            if other is None:
+                found[edge.parent] = edge
+            elif _STRENGTH[edge.match] > _STRENGTH[other.match]:
+                found[edge.parent] = Edge(edge.parent, number, edge.match, other.input)
+        ordered = [*stage.needs, *(condition[0] for condition in stage.when.equals)]
+        for parent in (self.numbers[name] for name in ordered):
+            other = found.get(parent)
+            if other is None:
+                found[parent] = Edge(parent, number)
+            elif not other.barrier:
+                found[parent] = Edge(parent, number, Match.ALL, other.input)
+        return tuple(found[parent] for parent in sorted(found))
+
+    def shard_parents(self, edge: Edge, shard: int) -> range:
+        """Which shards of the parent one shard of the child waits for, or reads."""
+        items = self.widths[edge.parent]
+        if edge.match is Match.INDEX:
+            return range(shard, shard + 1)
+        if edge.match is Match.CHUNK:
+            return chunk_of(shard, self.widths[edge.child], items)
+        return range(items)
+
+    def shard_children(self, edge: Edge, shard: int) -> range:
+        """Which shards of the child wait for one shard of the parent. The inverse of `shard_parents`."""
+        shards = self.widths[edge.child]
+        if edge.match is Match.INDEX:
+            return range(shard, shard + 1)
+        if edge.match is Match.CHUNK:
+            chunk = -(-(shard + 1) * shards // self.widths[edge.parent]) - 1
+            return range(chunk, chunk + 1)
+        return range(shards)
+
+    def affected(
+        self, edge: Edge, finished: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+        """What finished parent shards mean for the child.
+
+        Args:
+            edge: Which edge. A barrier counts once for the whole parent: ask when its last shard has finished.
+            finished: (K,) distinct shards of the parent. Not modified.
+
+        Returns:
+            Shards of the child, ascending, and by how much the number each of them waits for falls.
+        """
+        shards = self.widths[edge.child]
+        if edge.barrier:
+            return np.arange(shards), np.ones(shards, dtype=np.int32)
+        if edge.match is Match.INDEX:
+            return np.sort(finished), np.ones(len(finished), dtype=np.int32)
+        chunks = -(-(finished + 1) * shards // self.widths[edge.parent]) - 1
+        children, counts = np.unique(chunks, return_counts=True)
+        return children, counts.astype(np.int32)
+
+    def parents_per_shard(self, edge: Edge) -> NDArray[np.int32]:
+        """(W,) how many units each shard of the child waits for: the items of its chunk, else 1."""
+        shards = self.widths[edge.child]
+        if edge.match is not Match.CHUNK:
+            return np.ones(shards, dtype=np.int32)
+        bounds = np.arange(shards + 1, dtype=np.int64) * self.widths[edge.parent] // shards
+        sizes: NDArray[np.int32] = np.diff(bounds).astype(np.int32)
+        return sizes
+
+    def initial_missing(self, stage: int) -> NDArray[np.int32]:
+        """(W,) how many units each shard waits for at the start, over all edges (`parents_per_shard`)."""
+        missing = np.zeros(self.widths[stage], dtype=np.int32)
+        for edge in self.edges_in[stage]:
+            missing += self.parents_per_shard(edge)
+        return missing
+
+    def upward_ranks(self, weights_ms: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
+        """The critical path from the start of each stage to the end of the workflow.
+
+        Args:
+            weights_ms: (S,) how long one task of each stage takes, transfers included. Not modified.
+
+        Returns:
+            (S,) milliseconds: the stage's own weight and the longest way through what waits for it.
+        """
+        ranks = [int(weight) for weight in weights_ms]
+        for stage in reversed(self.order):
+            after = max((ranks[edge.child] for edge in self.edges_out[stage]), default=0)
+            ranks[stage] += after
+        return np.array(ranks, dtype=np.int64)
+
+
+#: Which of two edges between the same stages waits for more.
+_STRENGTH = {Match.CHUNK: 0, Match.INDEX: 1, None: 2, Match.ALL: 2}
+
+
+def topological_order(parents: Sequence[Iterable[int]]) -> tuple[int, ...]:
+    """Stages with parents first, ties in the order given. Stages on or behind a cycle are left out.
+
+    Args:
+        parents: Per stage, the numbers of the stages it waits for.
+    """
+    children: list[list[int]] = [[] for _ in parents]
+    missing = [0] * len(parents)
+    for child, found in enumerate(parents):
+        for parent in found:
+            children[parent].append(child)
+            missing[child] += 1
+    ready = deque(stage for stage, count in enumerate(missing) if count == 0)
+    order = []
+    while ready:
+        stage = ready.popleft()
+        order.append(stage)
+        for child in children[stage]:
+            missing[child] -= 1
+            if missing[child] == 0:
+                ready.append(child)
+    return tuple(order)
+
+
+def cycles(parents: Sequence[Iterable[int]]) -> list[list[int]]:
+    """One short cycle in each knot of stages that wait for each other, in the direction work would flow.
+
+    Args:
+        parents: Per stage, the numbers of the stages it waits for.
+
+    Returns:
+        Each cycle from its lowest stage on, without naming that one again at the end; knots by lowest stage.
+    """
+    left = set(range(len(parents))) - set(topological_order(parents))
+    if not left:
+        return []
+    import networkx as nx  # a third of a second to load, and needed for bad documents only
+
+    graph = nx.DiGraph(
+        (parent, child) for child in sorted(left) for parent in parents[child] if parent in left
+    )
+    knots = (knot for knot in nx.strongly_connected_components(graph) if len(knot) > 1 or _loops(graph, knot))
+    return [_cycle_through(graph.subgraph(knot), min(knot)) for knot in sorted(knots, key=min)]
+
+
+def _loops(graph, knot: set[int]) -> bool:  # type: ignore[no-untyped-def]
+    return any(graph.has_edge(stage, stage) for stage in knot)
+
+
+def _cycle_through(graph, stage: int) -> list[int]:  # type: ignore[no-untyped-def]
+    """A shortest cycle through `stage`, which has one."""
+    before = {stage: stage}
+    waiting = deque([stage])
+    while waiting:
+        last = waiting.popleft()
+        for child in sorted(graph.successors(last)):
+            if child == stage:
+                path = [last]
+                while path[-1] != stage:
+                    path.append(before[path[-1]])
+                return path[::-1]
+            if child not in before:
+                before[child] = last
+                waiting.append(child)
+    raise AssertionError("a stage of a knot has no cycle")

@@ -1,0 +1,46 @@
+"""How large a workflow document may be. What is beyond a limit is answered with 413 and the limit's name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, NoReturn
+
+from flowsched.errors import TooLarge
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The limits of one installation; the defaults are those of the documentation."""
+
+    document_bytes: int = 16 << 20  #: the document as sent, decompressed
+    depth: int = 32  #: objects and arrays inside each other
+    objects: int = 500_000  #: objects and arrays in all: each costs the parser some 200 ns
+    values: int = 3_000_000  #: elements of arrays and members of objects in all
+    stages: int = 10_000
+    tasks: int = 5_000_000  #: of the whole workflow
+    tasks_per_stage: int = 1_000_000  #: shards × members
+    gang_members: int = 10_000  #: replicas of all roles together
+    roles: int = 100  #: of one gang
+    inputs: int = 1_000  #: of one stage
+    outputs: int = 1_000  #: of one stage
+    needs: int = 1_000  #: of one stage
+    edges: int = 200_000  #: between stages, in all
+    items_bytes: int = 16 << 20  #: the texts of one scatter's items together, as UTF-8
+    string_bytes: int = 64 << 10  #: any one text, as UTF-8
+    arguments: int = 10_000  #: of one command
+    environment: int = 1_000  #: variables and secrets of one role
+    command_bytes: int = 1 << 20  #: command and environment of one role together: what execve takes
+    labels: int = 1_000  #: labels, selectors, tolerations, policies, conditions, extended resources: each
+    faults: int = 1_000  #: beyond so many, further faults are only counted
+
+
+DEFAULT: Final = Limits()
+
+
+def exceeded(name: str, limit: int, what: str, found: int) -> NoReturn:
+    """Refuse: say what is too large, by how much, and which limit it was.
+
+    Raises:
+        TooLarge: Always.
+    """
+    raise TooLarge(f"{what}: {found:,}, the limit {name!r} is {limit:,}")
