@@ -1,0 +1,203 @@
+"""The backlog: what is QUEUED, as pod groups of shapes and counts, for one scheduling cycle."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flowsched.engine.inputs import MissingInput, dataset_ids, private
+from flowsched.engine.state import EngineState, GroupKey
+from flowsched.scheduling.podgroup import PodGroup, RoleRequest, Shape
+from flowsched.workflow.resources import grow_memory
+from flowsched.workflow.run import StageRun, WorkflowRun
+from flowsched.workflow.spec import Resources, RoleSpec
+from flowsched.workflow.states import TaskState
+
+Indices = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """What a pod group of the backlog stands for: the tasks of each of its roles, in replica order."""
+
+    run: WorkflowRun
+    stage: StageRun
+    group: PodGroup
+    tasks: tuple[Indices, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Unrunnable:
+    """Tasks whose inputs do not exist and never will."""
+
+    run: WorkflowRun
+    stage: StageRun
+    tasks: Indices
+    message: str
+
+
+@dataclass(slots=True)
+class Backlog:
+    """One cycle's offer."""
+
+    candidates: dict[int, Candidate]
+    unrunnable: list[Unrunnable]
+    wake_ms: int | None  #: when the next back-off ends
+
+
+def collect(state: EngineState, now: int) -> Backlog:
+    """Everything that may be placed now, at most `profile.window` groups a stage (the rest waits its turn)."""
+    backlog = Backlog({}, [], None)
+    for workflow, number in sorted(state.ready, key=lambda pair: (state.runs[pair[0]].seq, pair[1])):
+        run = state.runs[workflow]
+        if run.paused or run.cancel_requested or state.queues.paused(run.spec.queue):
+            continue
+        stage = run.stages[number]
+        queued = np.flatnonzero(stage.task_state == TaskState.QUEUED)
+        held = stage.not_before[queued] > now
+        if held.any():
+            wake = int(stage.not_before[queued[held]].min())
+            backlog.wake_ms = wake if backlog.wake_ms is None else min(backlog.wake_ms, wake)
+            queued = queued[~held]
+        if len(queued) == 0:
+            continue
+        offer = _gangs if stage.spec.gang else _bags
+        for key, tasks in offer(state, run, stage, queued):
+            _add(state, backlog, run, stage, key, tasks)
+    return backlog
+
+
+def _add(
+    state: EngineState,
+    backlog: Backlog,
+    run: WorkflowRun,
+    stage: StageRun,
+    key: GroupKey,
+    tasks: tuple[Indices, ...],
+) -> None:
+    first = int(np.concatenate(tasks)[0])
+    shard = first // stage.members
+    try:
+        inputs = dataset_ids(state, run, stage, shard)
+    except MissingInput as missing:
+        backlog.unrunnable.append(Unrunnable(run, stage, np.concatenate(tasks), str(missing)))
+        return
+    number = state.key_of(key)
+    everything = np.concatenate(tasks)
+    group = PodGroup(
+        key=number,
+        name=group_name(run, stage, key),
+        queue=run.spec.queue,
+        workflow=run.id,
+        priority=run.spec.priority,
+        rank_ms=int(run.ranks[stage.number]),
+        ready_ms=int(stage.times[everything, 0].min()),
+        gang=stage.spec.gang and state.profile.gang,
+        roles=tuple(_roles(state, run, stage, key, tasks)),
+        inputs=inputs,
+        runtime_ms=runtime_ms(state, run, stage),
+        min_resources=_min_resources(state, stage),
+        staged_on=state.staged_on.get(key, ()),
+    )
+    backlog.candidates[number] = Candidate(run, stage, group, tasks)
+
+
+def group_name(run: WorkflowRun, stage: StageRun, key: GroupKey) -> str:
+    """What people see: workflow/stage, with the shard where the group is one shard of several."""
+    one = key.shard < 0 or stage.spec.width == 1
+    return f"{run.spec.name}/{stage.spec.name}" + ("" if one else f"[{key.shard}]")
+
+
+def runtime_ms(state: EngineState, run: WorkflowRun, stage: StageRun) -> int | None:
+    """The user's estimate, else what was learned, else nothing."""
+    if stage.spec.estimate.runtime_ms is not None:
+        return stage.spec.estimate.runtime_ms
+    return state.estimates.runtime_ms(run.spec.name, stage.spec.name)
+
+
+def resources_of(stage: StageRun, role: RoleSpec, memory_steps: int) -> Resources:
+    """What one pod asks for now: memory grows after each time it was too little."""
+    if memory_steps == 0:
+        return role.resources
+    grown = role.resources.memory_bytes
+    percent = max(stage.spec.retry.memory_factor_percent, 100)
+    for _ in range(memory_steps):
+        grown = grow_memory(grown, percent)
+    return replace(role.resources, memory_bytes=grown)
+
+
+def _gangs(
+    state: EngineState, run: WorkflowRun, stage: StageRun, queued: Indices
+) -> Iterator[tuple[GroupKey, tuple[Indices, ...]]]:
+    """One group per shard. All members must be free: a failed attempt is gone before the next is queued."""
+    shards = np.unique(queued // stage.members)[: state.profile.window]
+    for shard in shards.tolist():
+        tasks = queued[queued // stage.members == shard]
+        if state.profile.gang and len(tasks) < stage.members:
+            continue
+        roles = stage.role_of[tasks - shard * stage.members]
+        steps = int(stage.memory_steps[tasks].max())
+        by_role = tuple(tasks[roles == number] for number in range(len(stage.spec.roles)))
+        yield GroupKey(run.id, stage.number, shard, steps), by_role
+
+
+def _bags(
+    state: EngineState, run: WorkflowRun, stage: StageRun, queued: Indices
+) -> Iterator[tuple[GroupKey, tuple[Indices, ...]]]:
+    """Shards that read the same are one group of many; shards with inputs of their own are a group each."""
+    if private(stage):
+        for task in queued[: state.profile.window].tolist():
+            yield GroupKey(run.id, stage.number, task, int(stage.memory_steps[task])), (np.array([task]),)
+        return
+    steps = stage.memory_steps[queued]
+    for step in np.unique(steps).tolist():
+        yield GroupKey(run.id, stage.number, -1, step), (queued[steps == step],)
+
+
+def _roles(
+    state: EngineState, run: WorkflowRun, stage: StageRun, key: GroupKey, tasks: tuple[Indices, ...]
+) -> Iterator[RoleRequest]:
+    for number, role in enumerate(stage.spec.roles):
+        shape = shape_of(state, run, stage, number, key.memory_steps)
+        minimum = role.minimum if stage.spec.gang else 1
+        yield RoleRequest(role.name, shape, len(tasks[number]), min(minimum, len(tasks[number])))
+
+
+def shape_of(state: EngineState, run: WorkflowRun, stage: StageRun, role: int, memory_steps: int) -> Shape:
+    """The canonical shape of one role's pods (kept: it does not change while the workflow lives)."""
+    key = (run.id, stage.number, role, memory_steps)
+    shape = state.shapes.get(key)
+    if shape is not None and len(shape.requests) == len(state.snapshot.axes):
+        return shape
+    spec = stage.spec
+    rules = spec.rules
+    resources = resources_of(stage, spec.roles[role], memory_steps)
+    shape = Shape(
+        requests=state.snapshot.vector(resources, io_rate(state, run, stage)),
+        selector=tuple(sorted(rules.selector.items())),
+        tolerations=tuple(sorted((t.key, t.operator, t.value, t.effect) for t in rules.tolerations)),
+        io_bytes=spec.io_read_bytes + spec.io_write_bytes,
+        image=spec.roles[role].image,
+        rack=rules.rack,
+        one_per_node=rules.one_per_node,
+    )
+    state.shapes[key] = shape
+    return shape
+
+
+def io_rate(state: EngineState, run: WorkflowRun, stage: StageRun) -> int:
+    """Bytes/s of disk one pod is expected to use: what the user said, else its bytes over its runtime."""
+    spec = stage.spec
+    if spec.io_read_rate or spec.io_write_rate:
+        return spec.io_read_rate + spec.io_write_rate
+    total = spec.io_read_bytes + spec.io_write_bytes
+    expected = spec.estimate.runtime_ms
+    return total * 1000 // expected if total and expected else 0
+
+
+def _min_resources(state: EngineState, stage: StageRun) -> tuple[int, ...] | None:
+    wanted = stage.spec.min_resources
+    return None if wanted is None else state.snapshot.vector(wanted)

@@ -1,0 +1,224 @@
+"""The recorder: collects what one step changes, and makes rows of it at the end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flowsched.engine.delta import (
+    AttemptEnd,
+    Delta,
+    EventRow,
+    Intent,
+    OutputWrite,
+    StageWrite,
+    TaskWrite,
+    WorkflowWrite,
+)
+from flowsched.engine.pods import pod_name
+from flowsched.engine.state import EngineState
+from flowsched.scheduling.executor import Pod
+from flowsched.statement import Statement
+from flowsched.workflow.advance import Advance
+from flowsched.workflow.run import TOTALS, StageRun, WorkflowRun
+from flowsched.workflow.states import RunState, TaskState
+
+#: States that are written even for a task that has no row yet. Others are derived after a restart.
+_DURABLE: Final = (
+    TaskState.BINDING,
+    TaskState.BOUND,
+    TaskState.RUNNING,
+    TaskState.RELEASING,
+    TaskState.SUCCEEDED,
+    TaskState.FAILED,
+)
+
+
+@dataclass(slots=True)
+class Result:
+    """What `finish` made of it."""
+
+    delta: Delta
+    ended: list[str]
+
+
+@dataclass(slots=True)
+class Recorder:
+    """One step's scratch book. Everything it changes in the state goes through `statement`."""
+
+    state: EngineState
+    statement: Statement
+    now: int
+    delta: Delta = field(default_factory=Delta)
+    launches: list[Pod] = field(default_factory=list)
+    releases: list[str] = field(default_factory=list)
+    wake_ms: int | None = None
+    #: Something happened that may let a waiting group start: room, bytes, nodes, new work.
+    dirty: bool = False
+    _advances: dict[str, Advance] = field(default_factory=dict)
+    _runs: dict[str, WorkflowRun] = field(default_factory=dict)
+
+    def advance(self, run: WorkflowRun) -> Advance:
+        """The run's advance of this step."""
+        found = self._advances.get(run.id)
+        if found is None:
+            found = self._advances[run.id] = Advance(run, self.statement, self.now)
+            self._runs[run.id] = run
+        return found
+
+    def recovered(self, run: WorkflowRun) -> None:
+        """Derive what SQL does not keep; ask again for what was being taken away."""
+        advance = self.advance(run)
+        if run.state is RunState.PENDING:
+            advance.begin()
+            return
+        advance.rebuild()
+        for stage in run.stages:
+            if stage.uniform is None:
+                releasing = np.flatnonzero(stage.task_state == TaskState.RELEASING)
+                advance.changes.release.extend((stage.number, task) for task in releasing.tolist())
+
+    def absorb(self) -> None:
+        """Take over what advances have freed, released and made ready so far, so that the cycle sees it."""
+        for workflow, advance in self._advances.items():
+            run = self._runs[workflow]
+            changes = advance.changes
+            for number, task, attempt in changes.freed:
+                self.free(run, run.stages[number], task, attempt)
+            changes.freed.clear()
+            for number, task in changes.release:
+                stage = run.stages[number]
+                self.releases.append(
+                    pod_name(run.id, stage.spec.name, task, int(stage.attempt[task]))
+                )
+            changes.release.clear()
+            for number in changes.stages:
+                self._note_ready(run, run.stages[number])
+
+    def free(self, run: WorkflowRun, stage: StageRun, task: int, attempt: int) -> None:
+        """An attempt holds nothing any more."""
+        name = pod_name(run.id, stage.spec.name, task, attempt)
+        state = self.state
+        claim = state.snapshot.unclaim(name, self.statement)
+        if claim is not None and claim.node in state.gpu_load:
+            self.statement.pop(state.gpu_load[claim.node], name)
+        self.statement.pop(state.pods, name)
+        self.dirty = True
+
+    def _note_ready(self, run: WorkflowRun, stage: StageRun) -> None:
+        pair = (run.id, stage.number)
+        if stage.counts[TaskState.QUEUED] > 0 and not run.state.terminal:
+            if pair not in self.state.ready:
+                self.statement.include(self.state.ready, pair)
+            self.dirty = True
+        else:
+            self.statement.exclude(self.state.ready, pair)
+
+    def intend(self, run: WorkflowRun, stage: StageRun, pod: Pod, encoded: bytes) -> None:
+        """A pod will be launched once this step is durable."""
+        self.launches.append(pod)
+        self.delta.intents.append(
+            Intent(
+                workflow=run.id,
+                stage=stage.number,
+                index=pod.index,
+                attempt=pod.attempt,
+                name=pod.name,
+                node=pod.node,
+                epoch=pod.epoch,
+                at_ms=self.now,
+                pod=encoded,
+            )
+        )
+
+    def attempt_ended(self, end: AttemptEnd) -> None:
+        """How an attempt ended."""
+        self.delta.ends.append(end)
+
+    def done(self, command: int | None) -> None:
+        """A command's row has been dealt with."""
+        if command is not None:
+            self.delta.commands_done.append(command)
+
+    def wake_at(self, moment: int) -> None:
+        """Step again at this moment at the latest."""
+        self.wake_ms = moment if self.wake_ms is None else min(self.wake_ms, moment)
+
+    # ------------------------------------------------------------------------------------------------ rows
+
+    def finish(self) -> Result:
+        """Make rows of everything that changed. Called once, last."""
+        self.absorb()
+        ended = []
+        for workflow, advance in self._advances.items():
+            run = self._runs[workflow]
+            changes = advance.changes
+            for number, touched in sorted(changes.tasks.items()):
+                self._task_rows(run, run.stages[number], np.unique(np.concatenate(touched)))
+            self.delta.stages.extend(stage_row(run, run.stages[number]) for number in sorted(changes.stages))
+            if changes.workflow:
+                self.delta.workflows.append(
+                    WorkflowWrite(run.id, run.state.value, run.reason, run.started_ms, run.ended_ms)
+                )
+            self.delta.outputs.extend(
+                OutputWrite(run.id, stage, task, name, out.uri, out.size_bytes, out.value, out.attempt)
+                for stage, task, name, out in changes.outputs
+            )
+            self.delta.events.extend(EventRow(run.id, self.now, kind, body) for kind, body in changes.events)
+            if run.state.terminal:
+                ended.append(run.id)
+        # A task that was placed and released again within one step never had a pod asked for.
+        return Result(self.delta, ended)
+
+    def _task_rows(self, run: WorkflowRun, stage: StageRun, tasks: NDArray[np.int64]) -> None:
+        written = (stage.version[tasks] > 0) | np.isin(stage.task_state[tasks], _DURABLE)
+        tasks = tasks[written]
+        self.statement.add(stage.version, tasks, 1)
+        self.delta.tasks.extend(task_row(self.state, run, stage, task) for task in tasks.tolist())
+
+
+def task_row(state: EngineState, run: WorkflowRun, stage: StageRun, task: int) -> TaskWrite:
+    """One task as its row."""
+    ready, staging, bound, started, ended = (
+        None if moment < 0 else moment for moment in stage.times[task].tolist()
+    )
+    node = int(stage.node[task])
+    exit_code = int(stage.exit_code[task])
+    return TaskWrite(
+        workflow=run.id,
+        stage=stage.number,
+        index=task,
+        state=int(stage.task_state[task]),
+        attempt=int(stage.attempt[task]),
+        node=state.snapshot.names[node] if node >= 0 else None,
+        goal=int(stage.goal[task]),
+        version=int(stage.version[task]),
+        reason=stage.reasons.get(task, ""),
+        exit_code=None if exit_code < 0 else exit_code,
+        ready_ms=ready,
+        staging_ms=staging,
+        bound_ms=bound,
+        started_ms=started,
+        ended_ms=ended,
+        bytes_local=int(stage.local[task]),
+        bytes_moved=int(stage.moved[task]),
+        charged=int(stage.charged[task]),
+        memory_steps=int(stage.memory_steps[task]),
+    )
+
+
+def stage_row(run: WorkflowRun, stage: StageRun) -> StageWrite:
+    """One stage as its row."""
+    return StageWrite(
+        workflow=run.id,
+        stage=stage.number,
+        state=stage.state.value,
+        counts=stage.counted(),
+        started_ms=stage.started_ms,
+        ended_ms=stage.ended_ms,
+        reason=stage.reason,
+        totals=dict(zip(TOTALS, stage.totals.tolist(), strict=True)),
+    )

@@ -1,0 +1,64 @@
+"""What can be told to `step`, beside the cluster's own events (`scheduling.executor.ClusterEvent`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from flowsched.scheduling.executor import ClusterEvent, Pod
+from flowsched.scheduling.framework import Profile
+from flowsched.scheduling.queues import Queue
+from flowsched.workflow.run import WorkflowRun
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """A workflow was durably accepted. `run` is fresh and known to nobody else."""
+
+    run: WorkflowRun
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A user's word on a workflow: `cancel`, `pause`, `resume` or `retry`. `number` is its row, marked done with the step."""
+
+    workflow: str
+    kind: str
+    number: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """A workflow was read back from SQL after a restart, with the pods that may still be there."""
+
+    run: WorkflowRun
+    pods: tuple[Pod, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Revived:
+    """A terminal workflow was read back from SQL, since the user asked for a retry."""
+
+    run: WorkflowRun
+    number: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class QueueChanged:
+    """A queue was created or changed."""
+
+    queue: Queue
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileChanged:
+    """Another policy is in force from now on."""
+
+    profile: Profile
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Nothing but the time: look again at what waits for a moment."""
+
+
+EngineEvent = Accepted | Command | Recovered | Revived | QueueChanged | ProfileChanged | Tick | ClusterEvent

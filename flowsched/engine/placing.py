@@ -1,0 +1,130 @@
+"""Placing: one scheduling cycle over the backlog, and what it means for tasks, claims and pods."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flowsched.engine.backlog import Candidate, collect
+from flowsched.engine.changes import Recorder
+from flowsched.engine.pods import choose_gpus, encode_pod, make_pod, pod_name, seats
+from flowsched.engine.staging import begin
+from flowsched.engine.state import PodRef
+from flowsched.scheduling.cycle import cycle
+from flowsched.scheduling.plan import Placement
+from flowsched.scheduling.snapshot import Claim, ClaimKind
+
+#: A group that has been staged to this many nodes waits for one of them, rather than drag its inputs to yet another.
+_MAX_TARGETS = 3
+Indices = NDArray[np.int64]
+
+
+def place(recorder: Recorder) -> int | None:
+    """Offer the backlog to the scheduler and carry out its plan. Returns when a back-off ends, or None."""
+    recorder.absorb()
+    if not recorder.dirty and not recorder.state.ready:
+        return None
+    state = recorder.state
+    backlog = collect(state, recorder.now)
+    for lost in backlog.unrunnable:
+        recorder.advance(lost.run).fail_waiting(lost.stage, lost.tasks, "InputMissing", lost.message)
+    if not backlog.candidates:
+        return backlog.wake_ms
+    groups = [candidate.group for candidate in backlog.candidates.values()]
+    plan = cycle(state.snapshot, state.catalogue, state.queues, groups, state.profile, recorder.now)
+    for placement in plan.placements:
+        _carry_out(recorder, backlog.candidates[placement.group], placement)
+    recorder.statement.assign(state, "reasons", {reason.group: reason for reason in plan.reasons})
+    recorder.statement.assign(state, "reservations", plan.reservations)
+    recorder.absorb()
+    return backlog.wake_ms
+
+
+def _carry_out(recorder: Recorder, candidate: Candidate, placement: Placement) -> None:
+    """Bind what has its bytes at hand, give targets to the rest. A gang does either as a whole."""
+    tasks = np.concatenate(
+        [role[: len(nodes)] for role, nodes in zip(candidate.tasks, placement.nodes, strict=True)]
+    )
+    nodes = np.concatenate(placement.nodes)
+    missing = np.concatenate(placement.missing_bytes)
+    if not recorder.state.profile.locality:
+        missing = _really_missing(recorder, candidate, nodes)
+    here = missing == 0
+    if candidate.group.gang and not here.all():
+        here = np.zeros(len(here), dtype=np.bool_)
+    if here.any():
+        _bind(recorder, candidate, tasks[here], nodes[here])
+    away = ~here
+    if away.any() and _may_move(candidate, nodes[away]):
+        begin(recorder, candidate, tasks[away], nodes[away])
+
+
+def _really_missing(recorder: Recorder, candidate: Candidate, nodes: Indices) -> Indices:
+    """(K,) bytes missing per pod: a policy without locality does not look, but the bytes must come all the same."""
+    catalogue = recorder.state.catalogue
+    return catalogue.missing_bytes(candidate.group.inputs, len(recorder.state.snapshot))[nodes]
+
+
+def _may_move(candidate: Candidate, nodes: Indices) -> bool:
+    seen = candidate.group.staged_on
+    return len(seen) < _MAX_TARGETS or set(nodes.tolist()) <= set(seen)
+
+
+def _bind(recorder: Recorder, candidate: Candidate, tasks: Indices, nodes: Indices) -> None:
+    """Take the room and intend the pods: claims, states and intents of one group, in one step."""
+    state, statement = recorder.state, recorder.statement
+    run, stage, group = candidate.run, candidate.stage, candidate.group
+    recorder.advance(run).bind(stage, tasks, nodes)
+    # Pod by pod, the others of a gang come later: its seats are counted over all members. A gang counts who comes.
+    seated = tasks if group.gang else stage.indices_of(int(tasks[0]) // stage.members)
+    places = seats(state, candidate, seated, _gang_base(recorder, candidate, int(tasks[0])))
+    total = int(sum(state.catalogue.sizes[dataset] for dataset in group.inputs))
+    statement.set(stage.local, tasks, np.maximum(0, total - stage.moved[tasks]))
+    until = None if group.runtime_ms is None else recorder.now + group.runtime_ms
+    for task, node in zip(tasks.tolist(), nodes.tolist(), strict=True):
+        role = group.roles[int(stage.role_of[task % stage.members])]
+        attempt = int(stage.attempt[task])
+        name = pod_name(run.id, stage.spec.name, task, attempt)
+        gpus = choose_gpus(state, node, role.shape.requests[3])
+        pod = make_pod(
+            state,
+            candidate,
+            task,
+            node,
+            places[task] if stage.spec.gang else None,
+            tuple(device for device, _ in gpus),
+        )
+        claim = Claim(
+            owner=name,
+            node=node,
+            amount=role.shape.requests,
+            kind=ClaimKind.RUNNING,
+            queue=group.queue,
+            since_ms=recorder.now,
+            until_ms=until,
+            io_bytes=role.shape.io_bytes,
+            group=group.name,
+        )
+        state.snapshot.claim(claim, statement)
+        if gpus:
+            statement.put(state.gpu_load.setdefault(node, {}), name, gpus)
+        statement.put(state.pods, name, PodRef(run.id, stage.number, task, attempt))
+        recorder.intend(run, stage, pod, encode_pod(pod))
+    where = sorted({state.snapshot.names[node] for node in nodes.tolist()})
+    recorder.advance(run).changes.events.append(
+        ("gang.placed" if group.gang else "tasks.placed", {"group": group.name, "tasks": len(tasks), "nodes": where})
+    )
+
+
+def _gang_base(recorder: Recorder, candidate: Candidate, task: int) -> int:
+    """The number of the gang's first address: kept for one generation, so that members placed later share it."""
+    state, stage = recorder.state, candidate.stage
+    if not stage.spec.gang:
+        return 0
+    key = (candidate.run.id, stage.number, task // stage.members, int(stage.attempt[task]))
+    base = state.gang_bases.get(key)
+    if base is None:
+        base = state.next_address
+        recorder.statement.put(state.gang_bases, key, base)
+        recorder.statement.assign(state, "next_address", base + stage.members)
+    return base

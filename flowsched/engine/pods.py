@@ -1,0 +1,129 @@
+"""From a placed task to a launch order: names, addresses, seats, devices. Pure; secrets are derived, never stored."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from dataclasses import replace
+from typing import Final
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from flowsched.engine.backlog import Candidate, resources_of
+from flowsched.engine.inputs import input_files, output_files
+from flowsched.engine.state import EngineState
+from flowsched.scheduling.executor import GangSeat, Pod
+from flowsched.workflow.run import StageRun, WorkflowRun
+
+#: Gang members get addresses of their own from 127.64.0.0 up: 2^22 of them, so that a number is not used again soon.
+_ADDRESS_BITS: Final = 22
+_ENCODER: Final = msgspec.json.Encoder()
+_DECODER: Final = msgspec.json.Decoder(Pod)
+
+
+def pod_name(workflow: str, stage: str, task: int, attempt: int) -> str:
+    """The one name of one attempt: at most one pod ever bears it."""
+    return f"fs-{workflow}-{stage}-{task}-{attempt}"
+
+
+def encode_pod(pod: Pod) -> bytes:
+    """A launch order as the intent keeps it, without the gang's secret."""
+    if pod.gang is not None:
+        pod = replace(pod, gang=replace(pod.gang, token=""))
+    return _ENCODER.encode(pod)
+
+
+def decode_pod(raw: bytes) -> Pod:
+    """A launch order as it was kept."""
+    return _DECODER.decode(raw)
+
+
+def address(number: int) -> str:
+    """The loopback address with this number (they are used in turn)."""
+    number &= (1 << _ADDRESS_BITS) - 1
+    return f"127.{64 + (number >> 16)}.{number >> 8 & 255}.{number & 255}"
+
+
+def seats(
+    state: EngineState, candidate: Candidate, tasks: NDArray[np.int64], first: int
+) -> dict[int, GangSeat]:
+    """The seat of each member that runs, in rank order: roles in the document's order, replicas in order."""
+    stage = candidate.stage
+    members = [int(task) % stage.members for task in tasks]
+    roles = [stage.spec.roles[int(stage.role_of[member])] for member in members]
+    addresses = tuple(address(first + member) for member in members)
+    names = tuple(role.name for role in roles)
+    token = gang_token(state, candidate.run, stage, int(tasks[0]))
+    result = {}
+    for rank, task in enumerate(tasks.tolist()):
+        of_role = names[:rank].count(names[rank])
+        result[task] = GangSeat(names[rank], of_role, rank, addresses, names, token)
+    return result
+
+
+def gang_token(state: EngineState, run: WorkflowRun, stage: StageRun, task: int) -> str:
+    """A secret shared by the members of one generation of one gang."""
+    shard, generation = task // stage.members, int(stage.attempt[task])
+    words = f"{run.id}/{stage.spec.name}/{shard}/{generation}".encode()
+    return hmac.new(state.secret, words, hashlib.sha256).hexdigest()
+
+
+def make_pod(
+    state: EngineState,
+    candidate: Candidate,
+    task: int,
+    node: int,
+    seat: GangSeat | None,
+    gpus: tuple[int, ...],
+) -> Pod:
+    """The launch order of one task on one node."""
+    run, stage = candidate.run, candidate.stage
+    member, shard = task % stage.members, task // stage.members
+    number = int(stage.role_of[member])
+    role = stage.spec.roles[number]
+    replica = int((stage.role_of[:member] == number).sum())
+    attempt = int(stage.attempt[task])
+    resources = resources_of(stage, role, int(stage.memory_steps[task]))
+    return Pod(
+        name=pod_name(run.id, stage.spec.name, task, attempt),
+        workflow=run.id,
+        stage=stage.spec.name,
+        index=task,
+        shard=shard,
+        attempt=attempt,
+        epoch=state.epoch,
+        node=state.snapshot.names[node],
+        command=role.command,
+        env=dict(role.env),
+        image=role.image,
+        cpu_millicores=resources.cpu_millicores,
+        memory_bytes=resources.memory_bytes,
+        gpu_millis=resources.gpu_millis,
+        item=stage.spec.items[shard] if stage.spec.items is not None else None,
+        inputs=input_files(run, stage, shard),
+        outputs=output_files(run, stage, shard, attempt, number, replica),
+        timeout_ms=stage.spec.timeout_ms,
+        gang=seat,
+        gpu_ids=gpus,
+        runtime_hint_ms=candidate.group.runtime_ms,
+    )
+
+
+def choose_gpus(state: EngineState, node: int, millis: int) -> tuple[tuple[int, int], ...]:
+    """(device, thousandths) for a pod on a node: whole devices, or the fullest one with room for a fraction."""
+    if millis <= 0:
+        return ()
+    devices = int(state.snapshot.allocatable[node, 3]) // 1000
+    load = [0] * devices
+    for taken in state.gpu_load.get(node, {}).values():
+        for device, part in taken:
+            if device < devices:
+                load[device] += part
+    if millis < 1000:
+        fitting = [d for d in range(devices) if load[d] + millis <= 1000]
+        best = max(fitting, key=lambda d: (load[d], -d), default=0)
+        return ((best, millis),)
+    free = [device for device in range(devices) if load[device] == 0]
+    return tuple((device, 1000) for device in free[: millis // 1000])

@@ -1,0 +1,182 @@
+"""After a restart: a run from the rows that SQL remembers, and the room of pods that may still be there.
+
+Only what is durable comes back: intents, starts, ends. Everything else (missing counts, ready sets, claims, shares) is
+derived again, so that a restart computes reservations exactly (FAULTS.md row 39).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+import numpy as np
+
+from flowsched.engine.delta import OutputWrite, StageWrite, TaskWrite
+from flowsched.engine.state import EngineState, PodRef
+from flowsched.scheduling.executor import NodeInfo, Pod
+from flowsched.scheduling.snapshot import Claim, ClaimKind
+from flowsched.statement import Statement
+from flowsched.workflow.graph import StageGraph
+from flowsched.workflow.run import TOTALS, Output, StageRun, WorkflowRun
+from flowsched.workflow.spec import WorkflowSpec
+from flowsched.workflow.states import HOLDING, RunState, TaskState
+
+_S = TaskState
+#: Rows in these states held nothing: they are offered anew.
+_OFFER_AGAIN: Final = (_S.QUEUED, _S.STAGING, _S.PIPELINED, _S.ALLOCATED)
+#: What a task without a row is, by the state its stage ended in.
+_UNTOUCHED: Final[Mapping[RunState, TaskState]] = {
+    RunState.SUCCEEDED: _S.SKIPPED,
+    RunState.SKIPPED: _S.SKIPPED,
+    RunState.FAILED: _S.CANCELLED,
+    RunState.CANCELLED: _S.CANCELLED,
+}
+
+
+@dataclass(slots=True)
+class Remembered:
+    """One workflow's rows."""
+
+    workflow: str
+    seq: int
+    state: str
+    reason: str
+    started_ms: int | None
+    cancel_requested: bool
+    paused: bool
+    stages: Sequence[StageWrite]
+    tasks: Sequence[TaskWrite]
+    outputs: Sequence[OutputWrite]
+    pods: Sequence[Pod] = field(default_factory=tuple)  #: attempts whose end is not known
+
+
+def untouched_state(stage: RunState) -> TaskState:
+    """The state of a task that has no row."""
+    return _UNTOUCHED.get(stage, _S.PENDING)
+
+
+def rebuild_run(state: EngineState, spec: WorkflowSpec, graph: StageGraph, rows: Remembered) -> WorkflowRun:
+    """The run as the rows tell it; `Advance.rebuild` (by the event `Recovered`) derives the rest."""
+    run = WorkflowRun(rows.workflow, spec, graph, rows.seq)
+    run.state = RunState(rows.state)
+    run.reason = rows.reason
+    run.started_ms = rows.started_ms
+    run.paused = rows.paused
+    run.cancel_requested = rows.cancel_requested and run.state is RunState.CANCELLING
+    for row in rows.stages:
+        _stage(run.stages[row.stage], row)
+    by_stage: dict[int, list[TaskWrite]] = {}
+    for task in rows.tasks:
+        by_stage.setdefault(task.stage, []).append(task)
+    for number, tasks in by_stage.items():
+        _tasks(state, run.stages[number], tasks)
+    for out in rows.outputs:
+        stage = run.stages[out.stage]
+        shard = out.index // stage.members
+        shards = run.outputs.setdefault((out.stage, out.name), {})
+        shards[shard] = Output(out.uri, out.size_bytes, out.value, out.attempt)
+    return run
+
+
+def _stage(stage: StageRun, row: StageWrite) -> None:
+    stage.state = RunState(row.state)
+    stage.reason = row.reason
+    stage.started_ms, stage.ended_ms = row.started_ms, row.ended_ms
+    stage.totals[:] = [row.totals.get(name, 0) for name in TOTALS]
+    stage.uniform = untouched_state(stage.state)
+    stage.verdict = True if row.started_ms is not None else None
+    if stage.state is RunState.SUCCEEDED:
+        stage.done = stage.spec.width
+    stage.counts[:] = 0
+    stage.counts[stage.uniform] = stage.spec.tasks
+
+
+def _tasks(state: EngineState, stage: StageRun, rows: Sequence[TaskWrite]) -> None:
+    stage.touch(np.zeros(stage.spec.width, dtype=np.int32))
+    at = np.array([row.index for row in rows], dtype=np.int64)
+    stage.task_state[at] = [_S.PENDING if row.state in _OFFER_AGAIN else row.state for row in rows]
+    stage.attempt[at] = [row.attempt for row in rows]
+    stage.version[at] = [row.version for row in rows]
+    stage.goal[at] = [row.goal for row in rows]
+    stage.charged[at] = [row.charged for row in rows]
+    stage.memory_steps[at] = [row.memory_steps for row in rows]
+    stage.node[at] = [node_index(state, row.node) for row in rows]
+    stage.local[at] = [row.bytes_local for row in rows]
+    stage.moved[at] = [row.bytes_moved for row in rows]
+    stage.exit_code[at] = [-1 if row.exit_code is None else row.exit_code for row in rows]
+    moments = [(r.ready_ms, r.staging_ms, r.bound_ms, r.started_ms, r.ended_ms) for r in rows]
+    stage.times[at] = [[-1 if moment is None else moment for moment in row] for row in moments]
+    stage.reasons = {row.index: row.reason for row in rows if row.reason}
+    stage.counts[:] = np.bincount(stage.task_state, minlength=len(stage.counts))
+    stage.failed = bool(stage.counts[_S.FAILED])
+    if stage.failed and not stage.reason:
+        failed = [row for row in rows if row.state == _S.FAILED]
+        stage.reason = f"task {failed[0].index} failed: {failed[0].reason}"
+    shards = stage.task_state.reshape(stage.spec.width, stage.members)
+    goals = stage.goal.reshape(stage.spec.width, stage.members)
+    ended = np.isin(shards, (_S.SUCCEEDED, _S.SKIPPED))
+    ended |= (shards == _S.RELEASING) & (goals == _S.SUCCEEDED)
+    needed = stage.completing if stage.completing.any() else np.ones(stage.members, dtype=np.bool_)
+    some = (shards == _S.SUCCEEDED).any(axis=1)
+    stage.shard_done[:] = ended[:, needed].all(axis=1) & some
+    if stage.state is RunState.SUCCEEDED:
+        stage.shard_done[:] = True
+    stage.done = int(stage.shard_done.sum())
+
+
+def node_index(state: EngineState, name: str | None) -> int:
+    """The index of a node; one that is not there (any more) gets a place in the arrays, and no new pods."""
+    if name is None:
+        return -1
+    at = state.snapshot.index.get(name)
+    return at if at is not None else state.snapshot.put_node(NodeInfo(name, 0, 0, ready=False))
+
+
+def reclaim(state: EngineState, run: WorkflowRun, pods: Iterable[Pod], statement: Statement) -> list[str]:
+    """Take the room of pods that may still be there. Returns those nobody wants any more, to be released."""
+    orphans = []
+    for pod in pods:
+        stage = run.stages[run.number_of(pod.stage)]
+        task = pod.index
+        wanted = (
+            stage.uniform is None
+            and int(stage.attempt[task]) == pod.attempt
+            and TaskState(int(stage.task_state[task])) in HOLDING
+        )
+        if not wanted:
+            orphans.append(pod.name)
+            continue
+        role = stage.spec.roles[int(stage.role_of[task % stage.members])]
+        # Its memory may have grown since the document was written: what it asked for when it was bound counts.
+        resources = replace(role.resources, memory_bytes=pod.memory_bytes)
+        bound = int(stage.times[task, 2])
+        claim = Claim(
+            owner=pod.name,
+            node=node_index(state, pod.node),
+            amount=state.snapshot.vector(resources),
+            kind=ClaimKind.RUNNING,
+            queue=run.spec.queue,
+            since_ms=max(bound, 0),
+            until_ms=None if pod.runtime_hint_ms is None else max(bound, 0) + pod.runtime_hint_ms,
+            group=f"{run.spec.name}/{stage.spec.name}",
+        )
+        state.snapshot.claim(claim, statement)
+        statement.put(state.pods, pod.name, PodRef(run.id, stage.number, task, pod.attempt))
+        if pod.gang is not None:
+            _remember_addresses(state, run, stage, pod)
+        for device in pod.gpu_ids:
+            part = min(pod.gpu_millis, 1000)
+            state.gpu_load.setdefault(claim.node, {})[pod.name] = ((device, part),)
+    return orphans
+
+
+def _remember_addresses(state: EngineState, run: WorkflowRun, stage: StageRun, pod: Pod) -> None:
+    """Members placed later (pod by pod) must get addresses of the same block, and new gangs others."""
+    if pod.gang is None:
+        return
+    _, high, middle, low = pod.gang.addresses[pod.gang.rank].split(".")
+    number = (int(high) - 64 << 16) + (int(middle) << 8) + int(low)
+    base = number - pod.index % stage.members
+    state.gang_bases[(run.id, stage.number, pod.shard, pod.attempt)] = base
+    state.next_address = max(state.next_address, base + stage.members)

@@ -1,0 +1,145 @@
+"""What the cluster reports, turned into events of runs, replicas and nodes."""
+
+from __future__ import annotations
+
+from flowsched.engine.changes import Recorder
+from flowsched.engine.delta import AttemptEnd, ReplicaWrite
+from flowsched.engine.inputs import producer_of
+from flowsched.engine.staging import arrived, failed
+from flowsched.engine.state import PodRef
+from flowsched.scheduling.executor import (
+    ClusterEvent,
+    NodeChanged,
+    PodEnded,
+    PodGone,
+    PodStarted,
+    ReplicaSeen,
+    TransferDone,
+    TransferFailed,
+    Usage,
+)
+from flowsched.workflow.advance import STARTED, Ended
+from flowsched.workflow.run import StageRun, WorkflowRun
+
+
+def report(recorder: Recorder, event: ClusterEvent) -> None:
+    """Apply one report. News of pods that are not known (any more) is old news: nothing happens."""
+    match event:
+        case PodStarted(name, at_ms):
+            found = _find(recorder, name)
+            if found is not None:
+                run, stage, ref = found
+                recorder.advance(run).started(stage, ref.task, ref.attempt, at_ms)
+        case PodEnded():
+            _pod_ended(recorder, event)
+        case PodGone():
+            _pod_gone(recorder, event)
+        case TransferDone():
+            arrived(recorder, event)
+        case TransferFailed():
+            failed(recorder, event)
+            if event.lost and event.source is not None:
+                lose_replica(recorder, event.uri, event.source)
+        case ReplicaSeen(uri, node, size, present):
+            if present:
+                add_replica(recorder, uri, node, size)
+            else:
+                lose_replica(recorder, uri, node)
+        case NodeChanged(node):
+            recorder.state.snapshot.put_node(node, recorder.statement)
+            recorder.dirty = True
+    recorder.absorb()
+
+
+def _find(recorder: Recorder, name: str) -> tuple[WorkflowRun, StageRun, PodRef] | None:
+    ref = recorder.state.pods.get(name)
+    run = recorder.state.runs.get(ref.workflow) if ref is not None else None
+    if ref is None or run is None:
+        return None
+    return run, run.stages[ref.stage], ref
+
+
+def _pod_ended(recorder: Recorder, event: PodEnded) -> None:
+    found = _find(recorder, event.name)
+    if found is None:
+        return
+    run, stage, ref = found
+    state = recorder.state
+    node = state.snapshot.names[int(stage.node[ref.task])]
+    started = int(stage.times[ref.task, STARTED])
+    _note_end(recorder, event.name, event.at_ms, started, event.exit_code, event.reason, event.message, event.usage)
+    for output in event.outputs:
+        add_replica(recorder, output.uri, node, output.size_bytes)
+    if event.exit_code == 0 and not event.reason and started >= 0:
+        state.estimates.learn(run.spec.name, stage.spec.name, max(1, event.at_ms - started))
+    outputs = tuple((o.name, o.uri, o.size_bytes, o.value) for o in event.outputs)
+    end = Ended(event.exit_code, event.reason, event.message, outputs)
+    recorder.advance(run).ended(stage, ref.task, ref.attempt, event.at_ms, end)
+
+
+def _pod_gone(recorder: Recorder, event: PodGone) -> None:
+    found = _find(recorder, event.name)
+    if found is None:
+        return
+    run, stage, ref = found
+    node = recorder.state.snapshot.names[int(stage.node[ref.task])]
+    started = int(stage.times[ref.task, STARTED])
+    _note_end(recorder, event.name, event.at_ms, started, None, event.reason, "", Usage())
+    recorder.advance(run).gone(stage, ref.task, ref.attempt, event.at_ms, event.reason)
+    for uri in event.lost_inputs:
+        lose_replica(recorder, uri, node)
+
+
+def _note_end(
+    recorder: Recorder,
+    name: str,
+    at_ms: int,
+    started_ms: int,
+    exit_code: int | None,
+    reason: str,
+    message: str,
+    usage: Usage,
+) -> None:
+    used = {field: int(getattr(usage, field)) for field in Usage.__slots__}
+    started = started_ms if started_ms >= 0 else None
+    recorder.attempt_ended(AttemptEnd(name, at_ms, started, exit_code, reason, message, used))
+
+
+def add_replica(recorder: Recorder, uri: str, node: str, size_bytes: int) -> None:
+    """A node holds a dataset: the catalogue learns it, and SQL."""
+    state = recorder.state
+    at = state.snapshot.index.get(node)
+    if at is None:
+        return
+    known = state.catalogue.find(uri)
+    if known is not None and at in state.catalogue.nodes_of(known):
+        return
+    dataset = state.catalogue.intern(uri, size_bytes)
+    state.catalogue.add_replica(dataset, at, recorder.statement)
+    recorder.delta.replicas.append(ReplicaWrite(uri, node, size_bytes, True))
+    recorder.dirty = True
+
+
+def lose_replica(recorder: Recorder, uri: str, node: str) -> None:
+    """A node does not hold a dataset (any more). If nobody does and somebody waits for it, its producer runs again."""
+    state = recorder.state
+    dataset, at = state.catalogue.find(uri), state.snapshot.index.get(node)
+    if dataset is None or at is None or at not in state.catalogue.nodes_of(dataset):
+        return
+    state.catalogue.drop_replica(dataset, at, recorder.statement)
+    recorder.delta.replicas.append(ReplicaWrite(uri, node, 0, False))
+    recorder.dirty = True
+    if not state.catalogue.lost(dataset):
+        return
+    for run in list(state.runs.values()):
+        producer = producer_of(run, uri)
+        if producer is not None and not run.state.terminal and _awaited(run, producer[0]):
+            recorder.statement.undo_with(state.inputs.clear)
+            state.inputs.clear()
+            recorder.advance(run).lose(*producer)
+
+
+def _awaited(run: WorkflowRun, producer: StageRun) -> bool:
+    """Whether some consumer of the stage has not ended."""
+    children = {edge.child for edge in run.graph.edges_out[producer.number]}
+    return any(not run.stages[child].state.terminal for child in children)

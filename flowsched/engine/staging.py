@@ -1,0 +1,221 @@
+"""STAGING: targets and their missing bytes. No cores are held meanwhile; the target may still change."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flowsched.engine.backlog import Candidate
+from flowsched.engine.changes import Recorder
+from flowsched.engine.delta import ReplicaWrite
+from flowsched.engine.pods import pod_name
+from flowsched.engine.state import Backoff, EngineState, StagingGroup
+from flowsched.scheduling.executor import Transfer, TransferDone, TransferFailed
+from flowsched.scheduling.snapshot import Claim, ClaimKind
+from flowsched.scheduling.transfers import TransferWant, admit
+from flowsched.workflow.states import TaskState
+
+#: A transfer that failed is tried again after 1 s, 2 s, 4 s … at most a minute; this often at most.
+_FIRST_RETRY_MS = 1_000
+_MAX_RETRY_MS = 60_000
+_MAX_TRIES = 8
+
+
+def begin(
+    recorder: Recorder, candidate: Candidate, tasks: NDArray[np.int64], nodes: NDArray[np.int64]
+) -> None:
+    """Give tasks their targets, and want the bytes that are missing there."""
+    state, statement = recorder.state, recorder.statement
+    stage, run, group = candidate.stage, candidate.run, candidate.group
+    recorder.advance(run).target(stage, tasks, nodes)
+    pending: set[tuple[int, int]] = set()
+    payer: dict[tuple[int, int], int] = {}
+    wanted = {pair for other in state.staging.values() for pair in other.pending}
+    for task, node in zip(tasks.tolist(), nodes.tolist(), strict=True):
+        name = pod_name(run.id, stage.spec.name, task, int(stage.attempt[task]))
+        role = candidate.group.roles[int(stage.role_of[task % stage.members])]
+        amount = role.shape.requests
+        claim = Claim(name, node, amount, ClaimKind.STAGING, group.queue, recorder.now, None, 0, group.name)
+        state.snapshot.claim(claim, statement)
+        for dataset in group.inputs:
+            pair = (dataset, node)
+            if node not in state.catalogue.nodes_of(dataset) and pair not in pending:
+                pending.add(pair)
+                if pair not in wanted:
+                    payer[pair] = task
+    staging = StagingGroup(
+        key=group.key,
+        workflow=run.id,
+        stage=stage.number,
+        tasks=tasks,
+        attempts=stage.attempt[tasks].copy(),
+        nodes=nodes,
+        pending=pending,
+        priority=group.priority,
+        rank_ms=group.rank_ms,
+        payer=payer,
+    )
+    number = state.next_staging
+    state.next_staging += 1
+    statement.put(state.staging, number, staging)
+    key = state.groups[group.key]
+    seen = state.staged_on.get(key, ())
+    statement.put(state.staged_on, key, (*seen, *sorted({*nodes.tolist()} - {*seen})))
+
+
+def arrived(recorder: Recorder, event: TransferDone) -> None:
+    """Bytes are on a node."""
+    state, statement = recorder.state, recorder.statement
+    pair = _pair(state, event.uri, event.dest)
+    if pair is None:
+        return
+    dataset, node = pair
+    _landed(recorder, pair)
+    size = event.size_bytes or state.catalogue.sizes[dataset]
+    if size != state.catalogue.sizes[dataset]:
+        state.catalogue.intern(event.uri, size)
+    if node not in state.catalogue.nodes_of(dataset):
+        state.catalogue.add_replica(dataset, node, statement)
+        recorder.delta.replicas.append(ReplicaWrite(event.uri, event.dest, size, True))
+    statement.pop(state.transfer_backoff, pair)
+    for number, group in list(state.staging.items()):
+        if pair in group.pending:
+            _pay(recorder, group, pair, event.moved_bytes)
+            statement.exclude(group.pending, pair)
+            if not group.pending:
+                finish(recorder, number)
+    recorder.dirty = True
+
+
+def failed(recorder: Recorder, event: TransferFailed) -> None:
+    """Bytes did not come: again later, from elsewhere, or never."""
+    state, statement = recorder.state, recorder.statement
+    pair = _pair(state, event.uri, event.dest)
+    if pair is None:
+        return
+    _landed(recorder, pair)
+    before = state.transfer_backoff.get(pair, Backoff(0, 0))
+    tries = before.tries + (0 if event.lost else 1)
+    if event.permanent or tries >= _MAX_TRIES:
+        statement.pop(state.transfer_backoff, pair)
+        for number, group in list(state.staging.items()):
+            if pair in group.pending:
+                _give_up(recorder, number, event)
+        return
+    delay = min(_MAX_RETRY_MS, _FIRST_RETRY_MS << max(0, tries - 1))
+    moment = recorder.now if event.lost else recorder.now + delay
+    statement.put(state.transfer_backoff, pair, Backoff(moment, tries))
+    recorder.wake_at(moment)
+
+
+def finish(recorder: Recorder, number: int) -> None:
+    """All is there: the tasks are offered to the scheduler again, now with their bytes at hand."""
+    group = recorder.state.staging[number]
+    run = recorder.state.runs.get(group.workflow)
+    _drop(recorder, number)
+    if run is None:
+        return
+    stage = run.stages[group.stage]
+    tasks = _still(recorder, group)
+    if len(tasks):
+        recorder.advance(run).staged(stage, tasks)
+    recorder.dirty = True
+
+
+def sweep(recorder: Recorder) -> None:
+    """Give up targets of tasks that are not STAGING any more (cancelled, or a parent runs again)."""
+    for number, group in list(recorder.state.staging.items()):
+        still = _still(recorder, group)
+        if len(still) == 0:
+            _drop(recorder, number)
+        elif any(recorder.state.catalogue.lost(dataset) for dataset, _ in group.pending):
+            finish(recorder, number)
+
+
+def order_transfers(recorder: Recorder) -> list[Transfer]:
+    """Choose the copies that start now."""
+    state, statement = recorder.state, recorder.statement
+    sweep(recorder)
+    recorder.absorb()
+    wants: dict[tuple[int, int], TransferWant] = {}
+    for group in state.staging.values():
+        for pair in group.pending:
+            waiting = state.transfer_backoff.get(pair)
+            if pair in state.moving:
+                continue
+            if waiting is not None and waiting.not_before > recorder.now:
+                recorder.wake_at(waiting.not_before)
+                continue
+            want = TransferWant(*pair, group.rank_ms, group.priority)
+            have = wants.get(pair)
+            if have is None or (want.priority, want.rank_ms) > (have.priority, have.rank_ms):
+                wants[pair] = want
+    active = list(state.moving.values())
+    orders = admit(list(wants.values()), active, state.snapshot, state.catalogue, state.transfer_limits)
+    transfers = []
+    for order in orders:
+        statement.put(state.moving, (order.dataset, order.dest), order)
+        state.catalogue.expect(order.dataset, order.dest, statement)
+        state.snapshot.add_inbound(order.dest, order.size_bytes, statement)
+        source = None if order.source is None else state.snapshot.names[order.source]
+        uri = state.catalogue.uris[order.dataset]
+        transfers.append(Transfer(uri, order.size_bytes, state.snapshot.names[order.dest], source))
+    return transfers
+
+
+def _pair(state: EngineState, uri: str, node: str) -> tuple[int, int] | None:
+    dataset, at = state.catalogue.find(uri), state.snapshot.index.get(node)
+    return None if dataset is None or at is None else (dataset, at)
+
+
+def _landed(recorder: Recorder, pair: tuple[int, int]) -> None:
+    """The copy is not under way any more."""
+    order = recorder.statement.pop(recorder.state.moving, pair)
+    if order is not None:
+        recorder.state.snapshot.add_inbound(pair[1], -order.size_bytes, recorder.statement)
+        recorder.state.catalogue.unexpect(*pair, recorder.statement)
+
+
+def _pay(recorder: Recorder, group: StagingGroup, pair: tuple[int, int], moved_bytes: int) -> None:
+    """Count moved bytes for the one task they were ordered for."""
+    task = group.payer.get(pair)
+    run = recorder.state.runs.get(group.workflow)
+    if task is not None and run is not None and moved_bytes:
+        recorder.statement.add(run.stages[group.stage].moved, np.array([task]), moved_bytes)
+
+
+def _still(recorder: Recorder, group: StagingGroup) -> NDArray[np.int64]:
+    """The tasks of the group that are in STAGING, in the same attempt."""
+    run = recorder.state.runs.get(group.workflow)
+    if run is None:
+        return group.tasks[:0]
+    stage = run.stages[group.stage]
+    same = stage.attempt[group.tasks] == group.attempts
+    return group.tasks[same & (stage.task_state[group.tasks] == TaskState.STAGING)]
+
+
+def _drop(recorder: Recorder, number: int) -> None:
+    """Forget a staging group and its soft claims."""
+    state = recorder.state
+    group = state.staging[number]
+    recorder.statement.pop(state.staging, number)
+    run = state.runs.get(group.workflow)
+    stage = None if run is None else run.stages[group.stage]
+    for task, attempt in zip(group.tasks.tolist(), group.attempts.tolist(), strict=True):
+        if stage is None:
+            continue
+        name = pod_name(group.workflow, stage.spec.name, task, attempt)
+        claim = state.snapshot.claims.get(name)
+        if claim is not None and claim.kind is ClaimKind.STAGING:
+            state.snapshot.unclaim(name, recorder.statement)
+
+
+def _give_up(recorder: Recorder, number: int, event: TransferFailed) -> None:
+    """An input does not exist (or never comes): the tasks that need it fail for good."""
+    group = recorder.state.staging[number]
+    run = recorder.state.runs.get(group.workflow)
+    tasks = _still(recorder, group)
+    _drop(recorder, number)
+    if run is not None and len(tasks):
+        message = f"{event.uri}: {event.message}"
+        recorder.advance(run).fail_waiting(run.stages[group.stage], tasks, "InputMissing", message)

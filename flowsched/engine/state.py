@@ -1,0 +1,141 @@
+"""Everything the engine knows, in memory. Rebuilt from SQL and the cluster after a restart; changed by `step` alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flowsched.scheduling.catalogue import Catalogue
+from flowsched.scheduling.framework import PROFILES, Profile
+from flowsched.scheduling.plan import Reason, Reservation
+from flowsched.scheduling.podgroup import Shape
+from flowsched.scheduling.queues import QueueTree
+from flowsched.scheduling.snapshot import Snapshot
+from flowsched.scheduling.transfers import TransferLimits, TransferOrder
+from flowsched.workflow.estimates import Estimates
+from flowsched.workflow.run import WorkflowRun
+
+
+class PodRef(NamedTuple):
+    """Which attempt of which task a pod is."""
+
+    workflow: str
+    stage: int
+    task: int
+    attempt: int
+
+
+class GroupKey(NamedTuple):
+    """What a backlog item stands for: a shard of a stage, or (shard -1) all its ready shards of one memory step."""
+
+    workflow: str
+    stage: int
+    shard: int
+    memory_steps: int
+
+
+@dataclass(slots=True)
+class StagingGroup:
+    """Tasks on their way through STAGING: their targets, and the (dataset, node) pairs still to come."""
+
+    key: int
+    workflow: str
+    stage: int
+    tasks: NDArray[np.int64]
+    attempts: NDArray[np.int32]
+    nodes: NDArray[np.int64]
+    pending: set[tuple[int, int]]
+    priority: int
+    rank_ms: int
+    payer: dict[tuple[int, int], int] = field(default_factory=dict)  #: (dataset, node) -> task its bytes count for
+
+
+@dataclass(slots=True)
+class Backoff:
+    """A transfer that failed and is tried again."""
+
+    not_before: int
+    tries: int
+
+
+class EngineState:
+    """All of it.
+
+    Attributes:
+        snapshot: Nodes and claims as arrays.
+        catalogue: Datasets and where they lie.
+        queues: Who pays, and in which order.
+        profile: The policy in force.
+        runs: Workflows that are not terminal, by id, in the order of submission.
+        ready: (workflow, stage) with at least one QUEUED task.
+        pods: Every pod that holds room, by name.
+        staging: Groups in STAGING, by their number.
+        moving: Transfers under way, by (dataset, node).
+        reasons: Why a group was not placed in the last cycle, by group number.
+        epoch: Of this leader; part of every intent.
+        secret: Gang tokens are derived from it; never written anywhere.
+    """
+
+    def __init__(
+        self,
+        *,
+        profile: Profile | None = None,
+        queues: QueueTree | None = None,
+        epoch: int = 1,
+        secret: bytes = b"",
+        address_start: int = 0,
+    ) -> None:
+        self.snapshot = Snapshot()
+        self.catalogue = Catalogue()
+        self.queues = queues if queues is not None else QueueTree()
+        self.profile = profile if profile is not None else PROFILES["flowsched"]
+        self.transfer_limits = TransferLimits()
+        self.estimates = Estimates()
+        self.runs: dict[str, WorkflowRun] = {}
+        self.ready: set[tuple[str, int]] = set()
+        self.pods: dict[str, PodRef] = {}
+        self.staging: dict[int, StagingGroup] = {}
+        self.moving: dict[tuple[int, int], TransferOrder] = {}
+        self.transfer_backoff: dict[tuple[int, int], Backoff] = {}
+        self.staged_on: dict[GroupKey, tuple[int, ...]] = {}
+        self.keys: dict[GroupKey, int] = {}
+        self.groups: dict[int, GroupKey] = {}
+        self.next_key = 1
+        self.next_staging = 1
+        self.next_address = address_start
+        self.shapes: dict[tuple[str, int, int, int], Shape] = {}
+        self.inputs: dict[tuple[str, int], tuple[int, ...] | None] = {}
+        self.reasons: dict[int, Reason] = {}
+        self.reservations: tuple[Reservation, ...] = ()
+        self.gpu_load: dict[int, dict[str, tuple[tuple[int, int], ...]]] = {}
+        self.gang_bases: dict[tuple[str, int, int, int], int] = {}
+        self.epoch = epoch
+        self.secret = secret
+
+    def key_of(self, group: GroupKey) -> int:
+        """The number a backlog item has kept since it first waited (numbers rise with age and break ties)."""
+        number = self.keys.get(group)
+        if number is None:
+            number = self.next_key
+            self.next_key += 1
+            self.keys[group] = number
+            self.groups[number] = group
+        return number
+
+    def forget(self, workflow: str) -> None:
+        """Drop what is kept about a workflow that has ended."""
+        for group in [group for group in self.keys if group.workflow == workflow]:
+            self.reasons.pop(self.keys[group], None)
+            self.staged_on.pop(group, None)
+            del self.groups[self.keys.pop(group)]
+        for shape in [shape for shape in self.shapes if shape[0] == workflow]:
+            del self.shapes[shape]
+        for cached in [cached for cached in self.inputs if cached[0] == workflow]:
+            del self.inputs[cached]
+        for base in [base for base in self.gang_bases if base[0] == workflow]:
+            del self.gang_bases[base]
+        self.ready = {pair for pair in self.ready if pair[0] != workflow}
+        self.runs.pop(workflow, None)

@@ -1,0 +1,142 @@
+"""step: the one decision function that service, simulator and crash tests share. No I/O, no clock, no randomness.
+
+    step(state, events, now) -> Step(delta, launches, releases, transfers, wake_ms)
+
+It changes `state` through one Statement. The caller commits `delta`, then calls `keep()` and acts; if the commit fails it calls
+`drop()`, after which the state is what it was, and offers the events again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from flowsched.engine.changes import Recorder
+from flowsched.engine.events import (
+    Accepted,
+    Command,
+    EngineEvent,
+    ProfileChanged,
+    QueueChanged,
+    Recovered,
+    Revived,
+    Tick,
+)
+from flowsched.engine.placing import place
+from flowsched.engine.recovery import reclaim
+from flowsched.engine.reports import report
+from flowsched.engine.staging import order_transfers
+from flowsched.engine.delta import Delta
+from flowsched.engine.state import EngineState
+from flowsched.scheduling.executor import Pod, Transfer
+from flowsched.statement import Statement
+
+
+@dataclass(slots=True)
+class Step:
+    """What one step decided.
+
+    Attributes:
+        delta: Rows to commit before anything is done.
+        launches: Pods to launch, once committed.
+        releases: Names of pods to take away, once committed.
+        transfers: Copies to start.
+        ended: Workflows that are terminal now; forgotten by `keep`.
+        wake_ms: When to step again although nothing happens; None = no need.
+    """
+
+    state: EngineState
+    statement: Statement
+    delta: Delta
+    launches: list[Pod] = field(default_factory=list)
+    releases: list[str] = field(default_factory=list)
+    transfers: list[Transfer] = field(default_factory=list)
+    ended: list[str] = field(default_factory=list)
+    wake_ms: int | None = None
+
+    def keep(self) -> None:
+        """The delta is durable: the state stays as it is."""
+        self.statement.forget()
+        for workflow in self.ended:
+            self.state.forget(workflow)
+
+    def drop(self) -> None:
+        """The delta was not written: the state is what it was before the step."""
+        self.statement.rollback()
+
+
+def step(state: EngineState, events: Sequence[EngineEvent], now: int) -> Step:
+    """Apply what happened, then decide what follows.
+
+    Args:
+        state: Everything; changed, see the module.
+        events: What happened, in order.
+        now: Wall-clock ms; never less than in the step before (the caller sees to it).
+    """
+    recorder = Recorder(state, Statement(), now)
+    # 1. What happened, in order; each event with all that follows inside its workflow.
+    for event in events:
+        _apply(recorder, event)
+    # 2. What is ready gets room; what lacks bytes gets a target.
+    wake = place(recorder)
+    # 3. Bytes that shall move, as far as links allow.
+    transfers = order_transfers(recorder)
+    # 4. Rows.
+    result = recorder.finish()
+    wakes = [moment for moment in (wake, recorder.wake_ms) if moment is not None]
+    return Step(
+        state=state,
+        statement=recorder.statement,
+        delta=result.delta,
+        launches=recorder.launches,
+        releases=recorder.releases,
+        transfers=transfers,
+        ended=result.ended,
+        wake_ms=min(wakes, default=None),
+    )
+
+
+def _apply(recorder: Recorder, event: EngineEvent) -> None:
+    state, statement = recorder.state, recorder.statement
+    match event:
+        case Accepted(run):
+            if run.id not in state.runs:
+                statement.put(state.runs, run.id, run)
+                recorder.advance(run).begin()
+        case Recovered(run, pods):
+            statement.put(state.runs, run.id, run)
+            recorder.releases.extend(reclaim(state, run, pods, statement))
+            recorder.recovered(run)
+        case Revived(run, number):
+            statement.put(state.runs, run.id, run)
+            recorder.advance(run).retry()
+            recorder.done(number)
+        case Command():
+            _command(recorder, event)
+        case QueueChanged(queue):
+            before = state.queues.get(queue.name)
+            statement.undo_with(lambda: state.queues.put(before))
+            state.queues.put(queue)
+        case ProfileChanged(profile):
+            statement.assign(state, "profile", profile)
+        case Tick():
+            return
+        case _:
+            report(recorder, event)
+
+
+def _command(recorder: Recorder, command: Command) -> None:
+    recorder.done(command.number)
+    run = recorder.state.runs.get(command.workflow)
+    if run is None:
+        return  # it ended before the command was read; the row is marked done all the same
+    advance = recorder.advance(run)
+    match command.kind:
+        case "cancel":
+            advance.cancel()
+        case "pause":
+            advance.pause(True)
+        case "resume":
+            advance.pause(False)
+        case "retry":
+            advance.retry()

@@ -1,0 +1,38 @@
+"""How long a kind of task takes, learned from those that finished. A kind is (workflow name, stage name).
+
+Whole numbers: the mean of the logarithm would need floats, so the median of the last few is kept instead, which a single
+straggler does not move.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+#: How many finished tasks of a kind are remembered: enough for a median and a high quantile, little to keep.
+KEPT: Final = 32
+
+
+class Estimates:
+    """Learned runtimes by kind."""
+
+    __slots__ = ("_seen",)
+
+    def __init__(self) -> None:
+        self._seen: dict[tuple[str, str], list[int]] = {}
+
+    def learn(self, workflow: str, stage: str, runtime_ms: int) -> None:
+        """A task of this kind took so long."""
+        seen = self._seen.setdefault((workflow, stage), [])
+        seen.append(runtime_ms)
+        if len(seen) > KEPT:
+            del seen[0]
+
+    def runtime_ms(self, workflow: str, stage: str) -> int | None:
+        """The median of the last ones; None before the first has finished."""
+        seen = self._seen.get((workflow, stage))
+        return sorted(seen)[len(seen) // 2] if seen else None
+
+    def high_ms(self, workflow: str, stage: str) -> int | None:
+        """A high quantile (nine tenths) of the last ones, for promises that shall hold."""
+        seen = self._seen.get((workflow, stage))
+        return sorted(seen)[min(len(seen) - 1, len(seen) * 9 // 10)] if seen else None

@@ -1,0 +1,238 @@
+"""How far a workflow has got: arrays per stage, a few words per workflow. Only `advance` changes them.
+
+One letter per axis: T tasks of a stage (shard * members + member), W shards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flowsched.workflow.graph import StageGraph
+from flowsched.workflow.spec import StageSpec, WorkflowSpec
+from flowsched.workflow.states import RunState, TaskState
+
+#: Columns of `StageRun.totals`.
+QUEUED_MS, STAGING_MS, RUNNING_MS, BYTES_LOCAL, BYTES_MOVED = range(5)
+TOTALS: Final = ("queued_ms", "staging_ms", "running_ms", "bytes_local", "bytes_moved")
+_STATES: Final = len(TaskState)
+
+
+class Output(NamedTuple):
+    """A published output of one shard."""
+
+    uri: str
+    size_bytes: int
+    value: str | None
+    attempt: int
+
+
+class StageRun:
+    """One stage's progress. The arrays exist from the moment a task of it is first touched.
+
+    Attributes:
+        state: RunState of the stage.
+        uniform: The state all its tasks are in while there are no arrays.
+        task_state: (T,) TaskState.
+        attempt: (T,) present (or last) attempt, from 0; -1 is never used.
+        node: (T,) node index, -1 for none.
+        version: (T,) version of the task's row in SQL, 0 = no row.
+        goal: (T,) TaskState it becomes once released.
+        charged: (T,) failed attempts that count against `retry.attempts`.
+        lost: (T,) attempts lost to infrastructure, which cost the user nothing.
+        memory_steps: (T,) how often its memory has grown.
+        times: (T, 5) ready, staging, bound, started, ended in ms; -1 where that has not happened.
+        not_before: (T,) ms before which it is not offered to the scheduler (back-off).
+        moved: (T,) input bytes that were copied for it.
+        local: (T,) input bytes that were there.
+        exit_code: (T,) of the last attempt, -1 for none.
+        missing: (W,) parent shards not done, over `index` and `chunk` edges.
+        barriers: parent stages not done, over all other edges.
+        shard_done: (W,) all completing members have succeeded.
+        counts: (states,) tasks in each state.
+        totals: (5,) sums over its tasks, columns as named above.
+        reasons: task -> word, for the few that ended badly.
+    """
+
+    __slots__ = (
+        "attempt",
+        "barriers",
+        "charged",
+        "completing",
+        "counts",
+        "done",
+        "ended_ms",
+        "exit_code",
+        "failed",
+        "goal",
+        "local",
+        "lost",
+        "memory_steps",
+        "missing",
+        "moved",
+        "node",
+        "not_before",
+        "number",
+        "reason",
+        "reasons",
+        "role_of",
+        "shard_done",
+        "spec",
+        "started_ms",
+        "state",
+        "task_state",
+        "times",
+        "totals",
+        "uniform",
+        "verdict",
+        "version",
+    )
+
+    task_state: NDArray[np.uint8]
+    attempt: NDArray[np.int32]
+    node: NDArray[np.int32]
+    version: NDArray[np.int32]
+    goal: NDArray[np.uint8]
+    charged: NDArray[np.int16]
+    lost: NDArray[np.int16]
+    memory_steps: NDArray[np.uint8]
+    times: NDArray[np.int64]
+    not_before: NDArray[np.int64]
+    moved: NDArray[np.int64]
+    local: NDArray[np.int64]
+    exit_code: NDArray[np.int32]
+    missing: NDArray[np.int32]
+    shard_done: NDArray[np.bool_]
+
+    def __init__(self, number: int, spec: StageSpec) -> None:
+        self.number = number
+        self.spec = spec
+        self.state = RunState.PENDING
+        self.reason = ""
+        self.failed = False
+        self.verdict: bool | None = None
+        self.started_ms: int | None = None
+        self.ended_ms: int | None = None
+        self.uniform: TaskState | None = TaskState.PENDING
+        self.barriers = 0
+        self.done = 0
+        self.counts = np.zeros(_STATES, dtype=np.int64)
+        self.counts[TaskState.PENDING] = spec.tasks
+        self.totals = np.zeros(len(TOTALS), dtype=np.int64)
+        self.reasons: dict[int, str] = {}
+        roles = [role for role in spec.roles for _ in range(role.replicas)]
+        numbers = [number for number, role in enumerate(spec.roles) for _ in range(role.replicas)]
+        self.role_of = np.array(numbers, dtype=np.int32)
+        self.completing = np.array([role.completes for role in roles], dtype=np.bool_)
+
+    @property
+    def members(self) -> int:
+        """Tasks of one shard."""
+        return len(self.role_of)
+
+    def touch(self, missing: NDArray[np.int32]) -> None:
+        """Make the arrays, all tasks in the uniform state. `missing`: (W,) open parent shards of each shard."""
+        if self.uniform is None:
+            return
+        tasks, width = self.spec.tasks, self.spec.width
+        self.task_state = np.full(tasks, self.uniform, dtype=np.uint8)
+        self.attempt = np.zeros(tasks, dtype=np.int32)
+        self.node = np.full(tasks, -1, dtype=np.int32)
+        self.version = np.zeros(tasks, dtype=np.int32)
+        self.goal = np.zeros(tasks, dtype=np.uint8)
+        self.charged = np.zeros(tasks, dtype=np.int16)
+        self.lost = np.zeros(tasks, dtype=np.int16)
+        self.memory_steps = np.zeros(tasks, dtype=np.uint8)
+        self.times = np.full((tasks, 5), -1, dtype=np.int64)
+        self.not_before = np.zeros(tasks, dtype=np.int64)
+        self.moved = np.zeros(tasks, dtype=np.int64)
+        self.local = np.zeros(tasks, dtype=np.int64)
+        self.exit_code = np.full(tasks, -1, dtype=np.int32)
+        self.missing = missing.copy()
+        self.shard_done = np.zeros(width, dtype=np.bool_)
+        self.uniform = None
+
+    def indices_of(self, shard: int) -> NDArray[np.int64]:
+        """(members,) task numbers of one shard."""
+        first = shard * self.members
+        return np.arange(first, first + self.members)
+
+    def task_is(self, index: int) -> TaskState:
+        """The state of one task."""
+        return self.uniform if self.uniform is not None else TaskState(int(self.task_state[index]))
+
+    def counted(self) -> dict[str, int]:
+        """Tasks by state name, zeros left out."""
+        return {state.name: int(self.counts[state]) for state in TaskState if self.counts[state]}
+
+    def holding(self) -> int:
+        """Tasks that may have a pod."""
+        c = self.counts
+        return int(
+            c[TaskState.ALLOCATED]
+            + c[TaskState.BINDING]
+            + c[TaskState.BOUND]
+            + c[TaskState.RUNNING]
+            + c[TaskState.RELEASING]
+        )
+
+    def open_tasks(self) -> int:
+        """Tasks that are not terminal."""
+        c = self.counts
+        return int(self.spec.tasks - c[TaskState.SUCCEEDED :].sum())
+
+
+class WorkflowRun:
+    """One workflow's progress.
+
+    Attributes:
+        outputs: (stage, output) -> shard -> what was published.
+        ranks: (stages,) upward rank in ms.
+        seq: Submission order.
+    """
+
+    __slots__ = (
+        "cancel_requested",
+        "ended_ms",
+        "graph",
+        "id",
+        "outputs",
+        "paused",
+        "ranks",
+        "reason",
+        "seq",
+        "spec",
+        "stages",
+        "started_ms",
+        "state",
+    )
+
+    def __init__(self, ident: str, spec: WorkflowSpec, graph: StageGraph, seq: int = 0) -> None:
+        self.id = ident
+        self.spec = spec
+        self.graph = graph
+        self.seq = seq
+        self.state = RunState.PENDING
+        self.reason = ""
+        self.cancel_requested = False
+        self.paused = False
+        self.started_ms: int | None = None
+        self.ended_ms: int | None = None
+        self.stages = [StageRun(number, stage) for number, stage in enumerate(spec.stages)]
+        self.outputs: dict[tuple[int, str], dict[int, Output]] = {}
+        self.ranks: NDArray[np.int64] = np.zeros(len(spec.stages), dtype=np.int64)
+
+    def number_of(self, stage: str) -> int:
+        """The number of a stage by its name (KeyError if there is none)."""
+        return self.graph.numbers[stage]
+
+    def totals(self) -> Mapping[str, int]:
+        """Tasks by state over all stages."""
+        counts: dict[str, int] = {}
+        for stage in self.stages:
+            for name, number in stage.counted().items():
+                counts[name] = counts.get(name, 0) + number
+        return counts
