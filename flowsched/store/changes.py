@@ -142,7 +142,7 @@ class Changes:
             (self._tasks, tidy(old, _TASK_STATE.index("reason"))),
         ):
             if await statement.run(connection, rows) != len(rows):
-                keys = await _stale(connection, [write for _, write in writes.values()])
+                keys = await _stale(connection, {key: expected for key, (expected, _) in writes.items()})
                 raise StaleWrite("tasks have another version in the database", keys)
 
     async def _write_ends(self, connection: AsyncConnection, deltas: Sequence[Delta]) -> None:
@@ -227,20 +227,21 @@ async def _all(
         raise StaleWrite("there is no such row any more", sorted(keys, key=str)[:_NAMED])
 
 
-async def _stale(connection: AsyncConnection, writes: Sequence[TaskWrite]) -> list[tuple[str, int, int]]:
-    """Some of the tasks that were not written just now: the others have their new version.
-
-    All may have it, if the very same writes came before: then any of them will do.
-    """
+async def _stale(
+    connection: AsyncConnection, expected: Mapping[tuple[str, int, int], int]
+) -> list[tuple[str, int, int]]:
+    """Some of the tasks whose version is not the expected one. Rolls back first, so as not to see our own writes."""
+    await connection.rollback()
     columns = tables.tasks.c
     key = tuple_(columns.workflow_id, columns.stage, columns["index"])
+    query = select(columns.workflow_id, columns.stage, columns["index"], columns.version)
+    names = list(expected)
     stale: list[tuple[str, int, int]] = []
-    for start in range(0, len(writes), 200):
-        some = writes[start : start + 200]
-        query = select(columns.workflow_id, columns.stage, columns["index"], columns.version)
-        found = await connection.execute(query.where(key.in_([write[:3] for write in some])))
+    for start in range(0, len(names), 200):
+        some = names[start : start + 200]
+        found = await connection.execute(query.where(key.in_(some)))
         versions = {tuple(row[:3]): row.version for row in found}
-        stale += [write[:3] for write in some if versions.get(write[:3]) != write.version]
+        stale += [name for name in some if versions.get(name, 0) != expected[name]]
         if len(stale) >= _NAMED:
             break
-    return (stale or [write[:3] for write in writes])[:_NAMED]
+    return stale[:_NAMED]
