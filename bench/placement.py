@@ -1,15 +1,16 @@
-"""How fast a gang is placed, against a pod-by-pod loop after kube-scheduler, and whether the choice is the exact one.
+"""How fast a gang is placed, against pod by pod after kube-scheduler, and whether the choice is exact.
 
-    PYTHONPATH=. python bench/placement.py [--json FILE] [--repeats 7] [--quick]
+    python bench/placement.py [--json FILE] [--repeats 7] [--quick]
 
-For each size of cluster and gang: the median time of one whole `cycle()` call (order, price, place, plan) against the median
-time of placing the same gang pod by pod (`bench/kubelike.py`, sampled as kube-scheduler samples), in the same process, turn by
-turn. Clusters are half full at random, in five sizes of node, in racks of 40; a tenth of the nodes has a taint nobody
-tolerates; the gang reads a dataset of which 30 nodes (or a third) have a replica, so that data decide. `cold` is the first
-cycle after a node has changed (masks are computed again), `warm` any other.
+For each size of cluster and gang: the median time of one whole `cycle()` call (order, price, place, plan)
+against the median time of placing the same gang pod by pod, sampled as kube-scheduler samples, in the same
+process, by turns (`bench/kubelike.py`: `plugins` is built as the original, `inlined` is the least that could
+be called so). Clusters are half full at random, in five sizes of node, in racks of 40; a tenth of the nodes
+has a taint nobody tolerates; the gang reads a dataset of which 30 nodes (or a third) have a replica, so that
+data decide. `cold` is the first cycle after a node has changed (masks are computed again), `cycle` any other.
 
-`exact` is the share of gangs whose nodes are those of a greedy that scores every node again after each pod, on random
-problems of that size (`--quick` and 10,000 nodes: a smaller seeded sample, with the greedy in NumPy instead of plain Python).
+`exact` is the share of random gangs of that size whose nodes are those of a greedy that scores every node
+again after each pod (in NumPy here; the readable one is in tests/scheduling/test_oracle.py).
 """
 
 from __future__ import annotations
@@ -21,20 +22,26 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
-from kubelike import KubeLike, nodes_to_find
+from kubelike import Inlined, Node, Plugins, PodSpec, nodes_to_find
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from flowsched.scheduling.catalogue import Catalogue
 from flowsched.scheduling.cycle import cycle
 from flowsched.scheduling.executor import NodeInfo
 from flowsched.scheduling.framework import PROFILES
 from flowsched.scheduling.placement import NEVER, RoleTable, place_role
+from flowsched.scheduling.plan import Plan
 from flowsched.scheduling.podgroup import PodGroup, RoleRequest, Shape
 from flowsched.scheduling.queues import QueueTree
 from flowsched.scheduling.snapshot import Claim, ClaimKind, Snapshot
 from flowsched.scheduling.statement import Statement
 
+T = TypeVar("T")
 GIB = 1 << 30
 SIZES = ((16, 64), (32, 128), (64, 256), (96, 384), (128, 512))
 CPU, MEMORY = 2000, 8 * GIB
@@ -72,49 +79,67 @@ def gang(count: int, dataset: int) -> PodGroup:
     return PodGroup(1, "bench", "default", "w", 0, 0, 0, True, roles, (dataset,), 60_000)
 
 
-def milliseconds(action: Callable[[], object]) -> float:
-    """Wall-clock time of one call, the collector held off."""
+def timed(action: Callable[[], T]) -> tuple[float, T]:
+    """Wall-clock ms of one call and its result, the collector held off."""
     gc.disable()
     try:
         start = time.perf_counter()
-        action()
-        return (time.perf_counter() - start) * 1000
+        result = action()
+        return (time.perf_counter() - start) * 1000, result
     finally:
         gc.enable()
 
 
+def opponents(snapshot: Snapshot, catalogue: Catalogue, dataset: int) -> tuple[Inlined, Plugins]:
+    """The same cluster for the two pod-by-pod schedulers."""
+    cpu, memory = snapshot.allocatable[:, 0].tolist(), snapshot.allocatable[:, 1].tolist()
+    used_cpu, used_memory = snapshot.used[:, 0].tolist(), snapshot.used[:, 1].tolist()
+    holders = catalogue.nodes_of(dataset)
+    nodes = [
+        Node(
+            *row, True, snapshot.labels[at], snapshot.taints[at], {"reads": 2 * GIB} if at in holders else {}
+        )
+        for at, row in enumerate(zip(cpu, memory, used_cpu, used_memory, strict=True))
+    ]
+    return Inlined(cpu, memory, used_cpu, used_memory), Plugins(nodes)
+
+
 def measure(nodes: int, count: int, repeats: int) -> dict[str, object]:
-    """One line of the table."""
+    """One line of the table: everything by turns, medians."""
     snapshot, catalogue, dataset = build(nodes, seed=nodes)
     queues, profile, backlog = QueueTree(), PROFILES["flowsched"], [gang(count, dataset)]
-    kube = KubeLike(
-        snapshot.allocatable[:, 0].tolist(),
-        snapshot.allocatable[:, 1].tolist(),
-        snapshot.used[:, 0].tolist(),
-        snapshot.used[:, 1].tolist(),
-    )
+    inlined, plugins = opponents(snapshot, catalogue, dataset)
     allowed = [not taints for taints in snapshot.taints]
-    plan = cycle(snapshot, catalogue, queues, backlog, profile, 0)
-    ours, cold, theirs = [], [], []
+    pod = PodSpec(CPU, MEMORY, data=("reads",))
+
+    def ours() -> Plan:
+        return cycle(snapshot, catalogue, queues, backlog, profile, 0)
+
+    plan = ours()
+    warm, cold, tight, chain = [], [], [], []
     for _ in range(repeats):
-        ours.append(milliseconds(lambda: cycle(snapshot, catalogue, queues, backlog, profile, 0)))
-        placed: list[list[int] | None] = []
-        theirs.append(
-            milliseconds(lambda into=placed: into.append(kube.place_gang(count, CPU, MEMORY, allowed)))
-        )
-        kube.give_back(placed[0] or [], CPU, MEMORY)
+        warm.append(timed(ours)[0])
+        spent, placed = timed(lambda: inlined.place_gang(count, CPU, MEMORY, allowed))
+        inlined.give_back(placed or [], CPU, MEMORY)
+        tight.append(spent)
+        spent, placed = timed(lambda: plugins.place_gang(count, pod))
+        plugins.give_back(placed or [], pod)
+        chain.append(spent)
         snapshot.cache.clear()
-        cold.append(milliseconds(lambda: cycle(snapshot, catalogue, queues, backlog, profile, 0)))
+        cold.append(timed(ours)[0])
+    cycle_ms, plugins_ms, inlined_ms = (statistics.median(times) for times in (warm, chain, tight))
     return {
         "nodes": nodes,
         "gang": count,
         "placed": len(plan.placements) == 1,
-        "kube_placed": placed[0] is not None,
+        "kube_like_placed": placed is not None,
         "sampled_nodes": nodes_to_find(nodes),
-        "kube_like_ms": round(statistics.median(theirs), 3),
-        "cycle_ms": round(statistics.median(ours), 3),
+        "plugins_ms": round(plugins_ms, 3),
+        "inlined_ms": round(inlined_ms, 3),
+        "cycle_ms": round(cycle_ms, 3),
         "cycle_cold_ms": round(statistics.median(cold), 3),
-        "ratio": round(statistics.median(theirs) / statistics.median(ours), 1),
+        "ratio_plugins": round(plugins_ms / cycle_ms, 1),
+        "ratio_inlined": round(inlined_ms / cycle_ms, 1),
     }
 
 
@@ -157,35 +182,40 @@ def identical(nodes: int, count: int, samples: int) -> tuple[int, int]:
     return same, samples
 
 
+def line(row: dict[str, object]) -> str:
+    """One row for people."""
+    names = ("nodes", "gang", "plugins_ms", "inlined_ms", "cycle_ms", "cycle_cold_ms")
+    numbers = " ".join(f"{row[name]!s:>10}" for name in names)
+    note = "" if row["placed"] else "  (had better wait, or does not fit)"
+    ratios = f"{row['ratio_plugins']!s:>7}x {row['ratio_inlined']!s:>7}x"
+    return f"{numbers} {ratios}  {row['exact']}/{row['exact_of']}{note}"
+
+
 def main() -> None:
     """Print the table, and JSON where asked."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--json", help="write the figures to this file ('-' = standard output)")
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--quick", action="store_true", help="100 and 1,000 nodes only, few samples")
     options = parser.parse_args()
+    heads = ("nodes", "gang", "plugins", "inlined", "cycle", "cold")
+    print(" ".join(f"{head:>10}" for head in heads), "  ÷ plugins ÷ inlined  exact    (times in ms)")
     rows = []
-    print(f"{'nodes':>6} {'gang':>5} {'kube-like ms':>13} {'cycle ms':>9} {'cold ms':>8} {'ratio':>7}  exact")
     for nodes in (100, 1_000) if options.quick else (100, 1_000, 10_000):
         for count in (1, 8, 64, 512):
             row = measure(nodes, count, options.repeats)
             samples = 5 if options.quick or nodes == 10_000 else 40
-            same, of = identical(nodes, count, samples)
-            row |= {"exact": same, "exact_of": of}
+            row["exact"], row["exact_of"] = identical(nodes, count, samples)
             rows.append(row)
-            note = "" if row["placed"] else "  (does not fit: time to the refusal and its reservation)"
-            print(
-                f"{nodes:>6} {count:>5} {row['kube_like_ms']:>13} {row['cycle_ms']:>9} {row['cycle_cold_ms']:>8} "
-                f"{row['ratio']:>6}x  {same}/{of}{note}",
-                flush=True,
-            )
+            print(line(row), flush=True)
     if options.json:
         text = json.dumps({"repeats": options.repeats, "rows": rows}, indent=1)
         if options.json == "-":
             print(text)
         else:
-            with open(options.json, "w", encoding="utf-8") as file:
-                file.write(text + "\n")
+            Path(options.json).write_text(text + "\n", encoding="utf-8")
     if any(row["exact"] != row["exact_of"] for row in rows):
         sys.exit("placement is not the greedy's")
 

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from flowsched.scheduling.statement import Statement
 
-#: Masks of missing bytes are kept until a replica changes; beyond this many they are dropped (a bound on memory).
+#: Masks of missing bytes are kept until a replica changes; beyond this many they are dropped (a bound on
+#: memory).
 _KEPT = 4096
 
 
@@ -79,10 +80,19 @@ class Catalogue:
         """The node does not hold the dataset any more."""
         self._change(self._replicas[dataset], dataset, node, False, statement)
 
-    def expect(self, dataset: int, node: int, statement: Statement | None = None) -> None:
-        """A copy to the node has been ordered: it is still missing there, but nobody need pay for it again."""
-        if node not in self._replicas[dataset]:
-            self._change(self._expected[dataset], dataset, node, True, statement)
+    def expect(self, dataset: int, nodes: int | Sequence[int], statement: Statement | None = None) -> None:
+        """A copy to the node(s) is ordered: still missing there, but nobody need pay for it again."""
+        wanted = {nodes} if isinstance(nodes, int) else set(nodes)
+        new = wanted - self._replicas[dataset] - self._expected[dataset]
+        if new:
+            self._expected[dataset] |= new
+            self._forget(dataset)
+            if statement is not None:
+                statement.undo_with(lambda: self._unexpect(dataset, new))
+
+    def _unexpect(self, dataset: int, nodes: set[int]) -> None:
+        self._expected[dataset] -= nodes
+        self._forget(dataset)
 
     def unexpect(self, dataset: int, node: int, statement: Statement | None = None) -> None:
         """The ordered copy will not arrive (an arrival says so by itself)."""
@@ -101,11 +111,12 @@ class Catalogue:
         return not self.origins[dataset] and not self._replicas[dataset]
 
     def weight(self, dataset: int) -> int:
-        """Bytes to copy, at least 1: a file that is not there is missing, however small or unknown its size."""
+        """Bytes to copy, at least 1: what is not there is missing, however small or unknown its size."""
         return max(self.sizes[dataset], 1)
 
     def missing_bytes(self, inputs: Sequence[int], nodes: int) -> NDArray[np.int64]:
-        """How much of the inputs each node lacks. 0 exactly where nothing is missing (an empty file counts as 1 byte).
+        """How much of the inputs each node lacks. 0 exactly where nothing is missing (an empty file counts
+        as 1 byte).
 
         Args:
             inputs: Dataset ids; one named twice counts once.
@@ -121,18 +132,19 @@ class Catalogue:
         return self._lacking(tuple(inputs), nodes, ordered=True)
 
     def _lacking(self, inputs: tuple[int, ...], nodes: int, *, ordered: bool) -> NDArray[np.int64]:
-        key = (inputs, nodes, ordered)
+        unique = tuple(dict.fromkeys(inputs))
+        ordered = ordered and any(self._expected[dataset] for dataset in unique)
+        key = (unique, nodes, ordered)
         kept = self._missing.get(key)
         if kept is not None:
             return kept
-        unique = tuple(dict.fromkeys(inputs))
         missing = np.full(nodes, sum(map(self.weight, unique)), dtype=np.int64)
         for dataset in unique:
             held = self._nodes(dataset)
             if len(held):
                 missing[held] -= self.weight(dataset)
             if ordered and self._expected[dataset]:
-                missing[sorted(self._expected[dataset])] -= self.weight(dataset)
+                missing[np.fromiter(self._expected[dataset], np.int64)] -= self.weight(dataset)
         missing.setflags(write=False)
         if len(self._missing) >= _KEPT:
             self._missing.clear()

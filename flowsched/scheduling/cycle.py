@@ -1,4 +1,5 @@
-"""One scheduling cycle: what waits, against what is free, gives a plan. Pure, deterministic, bounded by counted work.
+"""One scheduling cycle: what waits, against what is free, gives a plan. Pure, deterministic, bounded by
+counted work.
 
 1. Order the queues by weighted dominant share, and groups inside each.
 2. Take the next group of the first queue; what can never run, or may not now, is refused with its reason.
@@ -49,13 +50,14 @@ def cycle(
         snapshot: Nodes and claims. Not modified.
         catalogue: Datasets and replicas. Not modified.
         queues: Who pays. Not modified.
-        backlog: What waits, in any order; keys are unique. A group that is partly placed is offered again with what is left.
+        backlog: What waits, in any order; keys are unique. A group that is partly placed is offered again
+            with what is left.
         profile: The policy.
         now: The moment, wall-clock ms.
 
     Returns:
-        Placements in the order in which they were decided, at most one for a group; reservations; and a reason for every
-        group of which something was not placed.
+        Placements in the order in which they were decided, at most one for a group; reservations; and a
+        reason for every group of which something was not placed.
     """
     if not profile.gang:
         return plan_podwise(snapshot, catalogue, queues, backlog, profile, now)
@@ -68,7 +70,7 @@ def cycle(
 
 @dataclass(slots=True)
 class _Given:
-    """What a group has been given so far: for each role (in the group's order) its nodes, and bytes missing there."""
+    """What a group has got so far: for each role, in the group's order, nodes and bytes missing there."""
 
     nodes: list[Ints]
     missing: list[Ints]
@@ -108,7 +110,8 @@ class _Cycle:
         self.delays = Delays(now, profile.move_price_percent, profile.shortest_wait_ms)
         self.calendar_of: tuple[int, Calendar] | None = None
 
-    # -- the loop ------------------------------------------------------------------------------------------------
+    # -- the loop
+    # ------------------------------------------------------------------------------------------------
 
     def run(self) -> Plan:
         """Go through the queues."""
@@ -183,7 +186,8 @@ class _Cycle:
         return len(given.nodes[0]) if given is not None else 0
 
     def turn(self, group: PodGroup, left: int, rival: QueueKey | None) -> int:
-        """How many pods of a bag may go now: until its queue stands behind the next one, and never beyond a cap.
+        """How many pods of a bag may go now: until its queue stands behind the next one, and never beyond a
+        cap.
 
         Long bags go in growing strides (an eighth of what they have got), so that turns stay few.
         """
@@ -194,7 +198,8 @@ class _Cycle:
         turns = self.shares.turns(group.queue, requests, rival, most)
         return min(most, max(turns, self.placed(group) // 8))
 
-    # -- refusals ------------------------------------------------------------------------------------------------
+    # -- refusals
+    # ------------------------------------------------------------------------------------------------
 
     def refuse(self, reason: Reason) -> bool:
         """Note why a group waits."""
@@ -211,7 +216,8 @@ class _Cycle:
         if self.profile.locality:
             lost = [dataset for dataset in group.inputs if self.catalogue.lost(dataset)]
             if lost:
-                text = f"{len(lost)} of {len(group.inputs)} inputs are nowhere, first {self.catalogue.uris[lost[0]]}"
+                first = self.catalogue.uris[lost[0]]
+                text = f"{len(lost)} of {len(group.inputs)} inputs are nowhere, first {first}"
                 return Reason(group.key, ReasonCode.WAITING_FOR_DATA, text, {"lost": len(lost)})
         return self.over_cap(group)
 
@@ -250,7 +256,7 @@ class _Cycle:
             numbers = {"reserved_for": held.group, "reserved_start_ms": held.start_ms}
             return self.refuse(Reason(offer.group.key, ReasonCode.RESERVED, text, numbers))
         if has_room:
-            text = "its inputs are not where it fits, and where they could be copied to, others are being prepared"
+            text = "no room where its inputs are, and what is free elsewhere is being prepared for others"
             return self.refuse(Reason(offer.group.key, ReasonCode.WAITING_FOR_DATA, text))
         if reason.code in _NOT_NOW:
             start = self.reserve(offer)
@@ -261,14 +267,15 @@ class _Cycle:
             self.full[family] = reason
         return self.refuse(reason)
 
-    # -- placing -------------------------------------------------------------------------------------------------
+    # -- placing
+    # -------------------------------------------------------------------------------------------------
 
     def runtime(self, group: PodGroup) -> int:
         """Expected ms, the profile's default where nothing is known."""
         return self.profile.default_runtime_ms if group.runtime_ms is None else group.runtime_ms
 
     def outlasting(self, offer: Offer) -> Mask | None:
-        """(N,) where the group would outlast the reservation's start, its staging included; None = nowhere."""
+        """(N,) where the group would outlast the reservation's start, staging included; None = nowhere."""
         if not self.reservations:
             return None
         end = self.now + self.runtime(offer.group)
@@ -306,7 +313,7 @@ class _Cycle:
     def try_on(
         self, offer: Offer, local: Mask | None, long: Mask | None, *, soft: bool = False
     ) -> tuple[Spots, ...] | None:
-        """Place an offer on hard room where its data are and on soft room elsewhere, or on soft room everywhere."""
+        """Place an offer on hard room where its data are and soft room elsewhere, or on soft room only."""
         rows = self.room.rows(offer.axes, local, long, soft=soft)
         return offer.place(rows, self.room, self.snapshot, self.profile)
 
@@ -331,12 +338,13 @@ class _Cycle:
             self.foresee(group, spots.nodes, missing, shape.io_bytes)
 
     def foresee(self, group: PodGroup, nodes: Ints, missing: Ints, io_bytes: int) -> None:
-        """Let later groups of this cycle see the copies and the IO-heavy pods that follow from a placement."""
-        for node in np.unique(nodes[missing > 0]).tolist():
-            more = int(self.catalogue.unordered_bytes(group.inputs, len(self.snapshot))[node])
-            self.snapshot.add_inbound(node, more, self.statement)
+        """Let later groups of this cycle see the copies and IO-heavy pods that follow from this one."""
+        away = np.unique(nodes[missing > 0])
+        if len(away):
+            more = self.catalogue.unordered_bytes(group.inputs, len(self.snapshot))[away]
+            self.snapshot.add_inbound(away, more, self.statement)
             for dataset in group.inputs:
-                self.catalogue.expect(dataset, node, self.statement)
+                self.catalogue.expect(dataset, away.tolist(), self.statement)
         if io_bytes > 0:
             pods = np.bincount(nodes, minlength=len(self.snapshot)).astype(np.int32)
             self.statement.add(self.snapshot.io_tasks, slice(None), pods)
@@ -351,7 +359,8 @@ class _Cycle:
         for axis, amounts in zip(offer.axes, rest or (), strict=False):
             self.room.hold(axis, everywhere, amounts)
 
-    # -- promises ------------------------------------------------------------------------------------------------
+    # -- promises
+    # ------------------------------------------------------------------------------------------------
 
     def calendar(self) -> Calendar:
         """When room will be free, this cycle's placements included."""

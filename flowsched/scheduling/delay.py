@@ -1,12 +1,15 @@
-"""Move or wait: whether a pod is better off on the node that has its data, although that is busy now (LOCALITY, f).
+"""Move or wait: whether a pod is better off on the node that has its data, although that is busy now
+(LOCALITY, f).
 
-Moving costs the copy, and half of it again for the link that others could use; waiting costs the time until room is expected
-on a node with the data. Bytes are staged before cores are taken, so moving costs network and time, never cores. A copy that
-takes next to nothing is never waited for. An end that keeps slipping is expected ever later (see `reservation`), so no wait
+Moving costs the copy, and half of it again for the link that others could use; waiting costs the time until
+room is expected on a node with the data. Bytes are staged before cores are taken, so moving costs network
+and time, never cores. A copy that takes next to nothing is never waited for. An end that keeps slipping is
+expected ever later (see `reservation`), so no wait
 goes on for ever: once it looks longer than the copy, the pod moves.
 
-What has been staged once is not staged elsewhere while the first promise of the cycle is still to be had: it waits for its
-data's nodes with a reservation. Otherwise a stream of small work could chase it from node to node.
+What has been staged once is not staged elsewhere while the first promise of the cycle is still to be had: it
+waits for its data's nodes with a reservation. Otherwise a stream of small work could chase it from node to
+node.
 """
 
 from __future__ import annotations
@@ -131,7 +134,7 @@ class Delays:
     def _slots(
         self, here: Offer, calendar: Calendar, rows: Sequence[Ints], horizon: int, wanted: int
     ) -> list[tuple[int, int]]:
-        """(end, node) of future rooms for one pod each, earliest first: at most `wanted`, all before `horizon`."""
+        """(end, node) of future rooms for one pod each, earliest first, before `horizon`."""
         table = here.tables[0]
         before = int(np.searchsorted(calendar.ends, horizon, side="left"))
         ends = np.flatnonzero(table.allowed[calendar.nodes[:before]])[:_ENDS]

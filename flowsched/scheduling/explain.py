@@ -1,6 +1,7 @@
 """Why a group is not placed, with the numbers, and what would change it.
 
-Facts come from the same arrays as the decision. Messages are for people; programs read the code and the numbers.
+Facts come from the same arrays as the decision. Messages are for people; programs read the code and the
+numbers.
 """
 
 from __future__ import annotations

@@ -1,9 +1,11 @@
 """What a plugin is, and the profile that says which policy a cycle follows.
 
-A *filter* says where pods of a shape may run at all. A *cost* says, in ms of somebody's time, what a pod costs on each node.
-Costs add up: `first_costs` are paid by the first pod of a group on a node (staging), `costs` by every pod, `step_costs` once
-more for every pod of the group that is already there (contention). Both are functions of arrays that change nothing. Third
-parties construct a `Profile` with theirs; the built-ins are chosen by the profile's switches.
+A *filter* says where pods of a shape may run at all. A *cost* says, in ms of somebody's time, what a pod
+costs on each node.
+Costs add up: `first_costs` are paid by the first pod of a group on a node (staging), `costs` by every pod,
+`step_costs` once more for every pod of the group that is already there (contention). Both are functions of
+arrays that change nothing. Third parties construct a `Profile` with theirs; the built-ins are chosen by the
+profile's switches.
 """
 
 from __future__ import annotations
@@ -40,8 +42,8 @@ class Cost(Protocol):
 
     def __call__(
         self, snapshot: Snapshot, catalogue: Catalogue, group: PodGroup, role: RoleRequest
-    ) -> NDArray[np.int64]:
-        """(N,) ms >= 0."""
+    ) -> NDArray[np.int64] | None:
+        """(N,) ms >= 0; None = nothing anywhere."""
         ...
 
 
@@ -51,19 +53,23 @@ class Profile:
 
     Args:
         name: For people and logs.
-        gang: Groups are placed all or nothing; False = pod by pod, interleaved over groups, as stock clusters do.
-        locality: Missing bytes cost time, and are staged before a pod is bound; False = every pod may bind at once.
+        gang: Groups are placed all or nothing; False = pod by pod, interleaved over groups, as stock
+            clusters do.
+        locality: Missing bytes cost time, and are staged before a pod is bound; False = every pod may bind
+            at once.
         contention: The `io` axis and the slowdown by IO-heavy neighbours count.
         packing: Between nodes of equal cost, the fullest or the emptiest.
-        backfill: "easy" = the first group that does not fit gets a reservation nobody may delay; "none" = whatever fits goes.
-        order: Inside a queue, after priority and age: "rank" (critical path first), "shortest" (workflows with the shortest
-            remaining path first, critical path inside one) or "fifo".
+        backfill: "easy" = the first group that does not fit gets a reservation nobody may delay; "none" =
+            whatever fits goes.
+        order: Inside a queue, after priority and age: "rank" (critical path first), "shortest" (workflows
+            with the shortest remaining path first, critical path inside one) or "fifo".
         window: How many groups a cycle looks at, at most.
         default_runtime_ms: What is assumed of work of which nothing is known.
         age_class_ms: Waiting this much longer goes before any rank.
         promote_ms: Waiting this long counts as much as one step of priority: it bounds every wait.
         origin_rate: Bytes/s from outside.
-        move_price_percent: How much of a copy's time is charged for the link others could use, when waiting is the choice.
+        move_price_percent: How much of a copy's time is charged for the link others could use, when waiting
+            is the choice.
         shortest_wait_ms: A copy that takes less is never worth waiting instead.
         filters, costs, first_costs, step_costs: Third-party plugins beside the built-in ones.
     """

@@ -1,12 +1,15 @@
-"""Exact gang placement over arrays: the nodes a careful pod-by-pod greedy would choose, in a few array operations.
+"""Exact gang placement over arrays: the nodes a careful pod-by-pod greedy would choose, in a few array
+operations.
 
-What a pod costs on a node depends on the node and on how many of its group are there already (k). A greedy that re-scores
-every node after each pod takes, of all entries cost(node, k) with a running maximum along k, the G cheapest in order of
-(cost, node, k): behind a dear copy the cheaper ones that follow it cannot be had earlier, and once it is taken they come
-before all that costs as much. So one table and one selection replace the loop. Tests hold it to that greedy, ties included;
-scoring once and filling the best nodes is not the same.
+What a pod costs on a node depends on the node and on how many of its group are there already (k). A greedy
+that re-scores every node after each pod takes, of all entries cost(node, k) with a running maximum along k,
+the G cheapest in order of (cost, node, k): behind a dear copy the cheaper ones that follow it cannot be had
+earlier, and once it is taken they come before all that costs as much. So one table and one selection replace
+the loop. Tests hold it to that greedy, ties included; scoring once and filling the best nodes is not the
+same.
 
-Axes: N nodes, A the resources that are asked for, G pods of a role, C candidate nodes, K copies on one node. Whole numbers.
+Axes: N nodes, A the resources that are asked for, G pods of a role, C candidate nodes, K copies on one node.
+Whole numbers.
 """
 
 from __future__ import annotations
@@ -104,10 +107,11 @@ def place_role(
     some = np.flatnonzero(copies)
     if not len(some):
         return Spots(some.astype(np.int64), some.astype(np.int64))
+    some = _worth_a_look(some, copies, table, count)
     where = some if len(some) < len(copies) else slice(None)
     dearness = _costs(room, allocatable, table, packing, where, 1)[:, 0]
     if len(some) > count:
-        # A node is worth a look only if fewer than G nodes have a cheaper first copy (ties: a lower index).
+        # A node matters only if fewer than G nodes have a cheaper first copy (ties: a lower index).
         edge = np.partition(dearness, count - 1)[count - 1]
         cheaper = np.flatnonzero(dearness < edge)
         equal = np.flatnonzero(dearness == edge)[: count - len(cheaper)]
@@ -123,6 +127,28 @@ def place_role(
     flat, wanted = costs.ravel(), min(count, int(copies[some].sum()))
     chosen = _smallest(flat, wanted)
     return Spots(some[chosen // most], flat[chosen])
+
+
+def _worth_a_look(some: NDArray[np.intp], copies: Ints, table: RoleTable, count: int) -> NDArray[np.intp]:
+    """Leave out nodes that cannot be chosen, before anything is divided: (C,) of the node indices `some`.
+
+    If the nodes with the cheapest staging alone have room for all G pods, no pod goes where even the first
+    copy costs more than the dearest of theirs, whatever packing adds.
+    """
+    if table.first is None and table.each is None:
+        return some
+    base = np.zeros(len(some), dtype=np.int64) if table.first is None else table.first[some]
+    if table.each is not None:
+        base += table.each[some]
+    least = int(base.min())
+    cheapest = base == least
+    fits = copies[some][cheapest]
+    if int(fits.sum()) < count:
+        return some
+    dearest = least + PER_MILLE
+    if table.step is not None:
+        dearest += int((table.step[some][cheapest] * (fits - 1)).max())
+    return some[base <= dearest]
 
 
 def _smallest(flat: Ints, wanted: int) -> NDArray[np.intp]:
@@ -185,7 +211,7 @@ class _Trial:
             np.subtract.at(have, spots.nodes, need if isinstance(need, int) else need[spots.nodes])
 
     def table(self, table: RoleTable, one_per_node: bool) -> RoleTable:
-        """The role's table now that some of the group's pods have nodes: staging is paid there, contention is there."""
+        """The role's table now that some of its group have nodes: staging is paid there."""
         taken = self.pods > 0
         each = table.each
         if table.step is not None:
@@ -211,8 +237,9 @@ def place_gang(
 ) -> tuple[Spots, ...] | None:
     """Choose nodes for all roles of a gang, or for none.
 
-    Roles choose in the order given (the caller's: descending dominance). Minimums of all roles first, then what goes beyond
-    them as far as it fits. Greedy: None means that this pass found no placement, not that none exists.
+    Roles choose in the order given (the caller's: descending dominance). Minimums of all roles first, then
+    what goes beyond them as far as it fits. Greedy: None means that this pass found no placement, not that
+    none exists.
 
     Args:
         room: For each axis, (N,) what is free. Not modified.

@@ -56,8 +56,10 @@ class Placement:
 
     Args:
         group: Key of the group.
-        nodes: For each role, (k,) node index of its next k pods in replica order. A gang: k >= minimum for every role.
-        missing_bytes: For each role, (k,) bytes of inputs that are not on that node yet (0 = may bind at once).
+        nodes: For each role, (k,) node index of its next k pods in replica order. A gang: k >= minimum for
+            every role.
+        missing_bytes: For each role, (k,) bytes of inputs that are not on that node yet (0 = may bind at
+            once).
         cost_ms: The dearest pod's cost in ms, as explain shows it.
     """
 

@@ -1,6 +1,7 @@
 """What waits for room: pod groups of shapes and counts, never single pods.
 
-All amounts are whole numbers in the order and units of `Snapshot.axes` (milli-CPU, bytes, bytes, milli-GPU, bytes/s, counts).
+All amounts are whole numbers in the order and units of `Snapshot.axes` (milli-CPU, bytes, bytes, milli-GPU,
+bytes/s, counts).
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Everything about a pod that influences filters and costs, canonical: equal shapes get equal masks and costs.
+    """Everything about a pod that influences filters and costs, canonical: equal shapes get equal masks and
+    costs.
 
     Args:
         requests: (R,) what one pod asks for.
@@ -47,8 +49,8 @@ class RoleRequest:
 class PodGroup:
     """One item of the backlog.
 
-    A gang (`gang` true) is placed all or nothing: at least the minimum of every role. Any other group is a *bag*: one role,
-    of whose `count` pods any number may be placed.
+    A gang (`gang` true) is placed all or nothing: at least the minimum of every role. Any other group is a
+    *bag*: one role, of whose `count` pods any number may be placed.
 
     Args:
         key: The engine's handle, stable while the group waits; ties are broken by it.

@@ -1,11 +1,13 @@
-"""Pod by pod, as a stock cluster does it: no gangs, no data, no reservations. The opponent, done as well as it is done there.
+"""Pod by pod, as a stock cluster does it: no gangs, no data, no reservations. The opponent, done as well as
+it is done there.
 
-Pods of all groups are offered interleaved, one of each group in turn, as their controllers create them; each goes where
-filters allow and the node is emptiest (least allocated). A pod that does not fit is passed over and asked again next time.
+Pods of all groups are offered interleaved, one of each group in turn, as their controllers create them; each
+goes where filters allow and the node is emptiest (least allocated). A pod that does not fit is passed over
+and asked again next time.
 Its inputs are read over the network once it runs, so nothing is ever staged: `missing_bytes` is 0 throughout.
 
-In the plan, placements stand in the order in which each group's first pod was placed, and may hold fewer pods than the gang
-has; inside a role, pods are in replica order.
+In the plan, placements stand in the order in which each group's first pod was placed, and may hold fewer
+pods than the gang has; inside a role, pods are in replica order.
 """
 
 from __future__ import annotations
@@ -89,9 +91,9 @@ def _offer_pod(stream: _Stream, room: Room, shares: Shares, snapshot: Snapshot, 
         stream.reason = stream.reason or Reason(group.key, ReasonCode.QUEUE_LIMIT, text)
         return False
     if offer.one_per_node:
-        table = offer.only(~np.isin(np.arange(len(snapshot)), sum(stream.nodes, []))).tables[
-            offer.order.index(role)
-        ]
+        table = offer.only(
+            ~np.isin(np.arange(len(snapshot)), [n for role in stream.nodes for n in role])
+        ).tables[offer.order.index(role)]
     rows = [room.hard(axis) for axis in offer.axes]
     whole = [room.allocatable(axis) for axis in offer.axes]
     spots = place_role(rows, whole, table, 1, profile.packing, NEVER)

@@ -1,4 +1,4 @@
-"""What a group asks for and what it costs, as tables for placement: the profile's filters and costs, put together."""
+"""What a group asks for and what it costs: the profile's filters and costs, as tables for placement."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ class Offer:
         tables: Its roles, largest dominant share first.
         order: For each table, which role of the group it is.
         allowed: For each table, where its pods may run and why not elsewhere.
-        missing: (N,) bytes of its inputs that are not there; None = nothing is missing anywhere, or it does not matter.
+        missing: (N,) bytes of its inputs that are not there; None = nothing is missing anywhere, or it does
+            not matter.
         one_per_node: No two of its pods on one node.
         rack: None, "required" or "preferred".
     """
@@ -101,8 +102,9 @@ class Offer:
     def rest(self, rows: Sequence[Ints], placed: Sequence[Spots]) -> list[Ints] | None:
         """Where the room of `min_resources` beyond its own pods would be: by axis, (N,).
 
-        The rest is taken as one divisible bundle, as much of it on each matching node as fits with all its parts together, so
-        that free memory beside no free core counts for nothing. Spark's executors are such a rest when its driver starts.
+        The rest is taken as one divisible bundle, as much of it on each matching node as fits with all its
+        parts together, so that free memory beside no free core counts for nothing. Spark's executors are
+        such a rest when its driver starts.
 
         Returns:
             The amounts, or None where they do not fit.
@@ -125,7 +127,8 @@ class Fit:
     Args:
         offer: The group.
         spots: In the order of the offer's tables.
-        bound: For each table, (k,) whether each pod may bind at once (the others are targets); None = all may.
+        bound: For each table, (k,) whether each pod may bind at once (the others are targets); None = all
+            may.
         long: (N,) where it would outlast the reservation's start; None = nowhere.
     """
 
@@ -222,7 +225,7 @@ def _asks(role: RoleRequest, axis: int, profile: Profile) -> bool:
 
 
 def _need(role: RoleRequest, axis: int, where: Allowed, snapshot: Snapshot, profile: Profile) -> int | Ints:
-    """What one pod takes of an axis. More disk bandwidth than a node has means all it has: alone there, it may run."""
+    """What one pod takes of an axis; more disk bandwidth than a node has means all it has."""
     if not _asks(role, axis, profile):
         return 0
     need = role.shape.requests[axis]
@@ -240,5 +243,6 @@ def _sum(
     total: Ints | None = None
     for cost in costs:
         more = cost(snapshot, catalogue, group, role)
-        total = more if total is None else total + more
-    return total if total is not None and total.any() else None
+        if more is not None:
+            total = more if total is None else total + more
+    return total

@@ -1,8 +1,9 @@
-"""The queue tree: who goes next, and how much a queue may have. Weighted hierarchical dominant resource fairness.
+"""The queue tree: who goes next, and how much a queue may have. Weighted hierarchical dominant resource
+fairness.
 
-At every level of the tree the child with the lowest weighted dominant share goes first (Ghodsi et al. 2011; hierarchical
-after Bhattacharya et al. 2013). A queue of higher priority goes before its siblings, then one that is below its guarantee.
-Shares are whole billionths, so that order does not depend on the machine.
+At every level of the tree the child with the lowest weighted dominant share goes first (Ghodsi et al. 2011;
+hierarchical after Bhattacharya et al. 2013). A queue of higher priority goes before its siblings, then one
+that is below its guarantee. Shares are whole billionths, so that order does not depend on the machine.
 """
 
 from __future__ import annotations
@@ -28,8 +29,10 @@ class Queue:
         name: Unique.
         weight: Its part beside its siblings', >= 1.
         parent: The queue it belongs to; None = the root.
-        guarantee: (R,) while it has less, it goes before siblings that have theirs; may be shorter than the axes.
-        cap: (R,) what it and its children never exceed; negative = no cap on this axis, and none on axes beyond its end.
+        guarantee: (R,) while it has less, it goes before siblings that have theirs; may be shorter than the
+            axes.
+        cap: (R,) what it and its children never exceed; negative = no cap on this axis, and none on axes
+            beyond its end.
         reclaimable: Whether others may take back what it has beyond its share.
         priority: Higher goes before siblings.
         paused: Nothing new starts.

@@ -1,7 +1,8 @@
 """When room will be free, and what a group that must wait is promised of it. EASY backfill (Lifka 1995).
 
-Ends are estimates. What is unknown is taken to run for the profile's default; what is overdue is taken to end soon, the later
-the longer it has already run, so that a wrong estimate delays a promise by little and often instead of for ever.
+Ends are estimates. What is unknown is taken to run for the profile's default; what is overdue is taken to
+end soon, the later the longer it has already run, so that a wrong estimate delays a promise by little and
+often instead of for ever.
 """
 
 from __future__ import annotations
@@ -36,7 +37,10 @@ class Taken:
 
 
 class Calendar:
-    """When which room will be free again: (M,) ends in wall-clock ms, ascending, with their nodes and amounts (M, R)."""
+    """When which room will be free again.
+
+    `ends`: (M,) wall-clock ms, ascending; `nodes`: (M,); `amounts`: (M, R).
+    """
 
     def __init__(
         self, snapshot: Snapshot, default_runtime_ms: int, now: int, taken: Sequence[Taken] = ()

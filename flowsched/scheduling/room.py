@@ -1,8 +1,8 @@
 """What is free while a cycle decides: scratch copies, so that the snapshot stays as it is.
 
-Hard room is what a pod may take now; soft room is hard room less what is somebody's staging target. A pod that may bind takes
-both, a target takes soft room only. Behind a reservation there is a third: `spare`, what work that outlasts the
-reservation's start may still use without touching what was promised.
+Hard room is what a pod may take now; soft room is hard room less what is somebody's staging target. A pod
+that may bind takes both, a target takes soft room only. Behind a reservation there is a third: `spare`, what
+work that outlasts the reservation's start may still use without touching what was promised.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Room:
         self._soft: dict[int, Ints] = {}
         self._allocatable: dict[int, Ints] = {}
         self._spare: dict[int, Ints] | None = None
-        self.staging = bool(snapshot.staging.any())
+        self.staging = snapshot.any_staging
 
     def hard(self, axis: int) -> Ints:
         """(N,) what pods may take now. Live."""
@@ -69,7 +69,8 @@ class Room:
 
         Args:
             axes: Which axes.
-            local: (N,) where none of its inputs is missing: hard room there, soft room elsewhere; None = everywhere.
+            local: (N,) where none of its inputs is missing: hard room there, soft room elsewhere; None =
+                everywhere.
             long: (N,) where it would outlast the reservation's start; None = nowhere.
             soft: Soft room everywhere: all of its pods would be targets.
 
@@ -112,7 +113,7 @@ class Room:
                 _subtract(self._spare[axis], outlasting, need)
 
     def hold(self, axis: int, nodes: Ints, amounts: Ints) -> None:
-        """Keep room out of this cycle's hands that belongs to nobody's pod yet. `nodes` holds no duplicates."""
+        """Keep room for pods that do not exist yet. `nodes` holds no duplicates."""
         if self.staging:
             self.soft(axis)[nodes] -= amounts
         self.hard(axis)[nodes] -= amounts

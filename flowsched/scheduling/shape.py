@@ -1,7 +1,7 @@
 """Canonical shapes, and where pods of a shape may run at all.
 
-Placement works on shapes and counts. A shape is canonical: whatever does not matter is left out, whatever does is sorted, so
-that equal pods share one mask, computed once for each generation of the nodes.
+Placement works on shapes and counts. A shape is canonical: whatever does not matter is left out, whatever
+does is sorted, so that equal pods share one mask, computed once for each generation of the nodes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ class Allowed:
 
     Args:
         mask: (N,) True on ready nodes that pass every filter. Read-only.
-        refusals: For each filter in turn, what is wrong and with how many ready nodes that passed those before.
+        refusals: For each filter in turn, what is wrong and with how many ready nodes that passed those
+            before.
         count: How many nodes are allowed.
     """
 

@@ -1,8 +1,9 @@
 """The cluster as arrays, and the claims on it. Derived from events; a restart computes the same arrays again.
 
-Two kinds of room. *Hard* free = allocatable - used: what a pod may take now. *Soft* free = hard - staging: what is not even
-a target of somebody whose inputs are still being copied. A pod whose inputs are all on a node may take hard room there, so
-soft claims never leave a core idle; one that must wait for bytes looks for soft room, so that targets do not pile up.
+Two kinds of room. *Hard* free = allocatable - used: what a pod may take now. *Soft* free = hard - staging:
+what is not even a target of somebody whose inputs are still being copied. A pod whose inputs are all on a
+node may take hard room there, so soft claims never leave a core idle; one that must wait for bytes looks for
+soft room, so that targets do not pile up.
 
 Every change goes through a `Statement`. It must not know how decisions are made.
 """
@@ -70,6 +71,7 @@ class Claim:
 _COLUMNS: Final[dict[str, type]] = {
     "ready": np.bool_,
     "rack": np.int32,
+    "taint": np.int32,
     "disk_rate": np.int64,
     "nic_in": np.int64,
     "nic_out": np.int64,
@@ -80,11 +82,13 @@ _COLUMNS: Final[dict[str, type]] = {
 
 
 class Snapshot:
-    """Nodes and claims. Array properties are views of the live arrays: read them, change them only through methods.
+    """Nodes and claims. Array properties are views of the live arrays: read them, change them only through
+    methods.
 
     Attributes:
         axes: Names of the R resources.
         names, index: Node names in index order, and back. A node keeps its index for ever.
+        taint_sets: The distinct values of `taints`, by taint id.
         racks: Rack names by rack id. Nodes that name no rack are together in the rack "".
         labels, taints: Per node, as the node told.
         claims: Every claim by owner.
@@ -105,7 +109,11 @@ class Snapshot:
         self.cache: dict[Any, Any] = {}
         self._infos: list[NodeInfo] = []
         self._rack_ids: dict[str, int] = {}
+        self.taint_sets: list[tuple[tuple[str, str, str], ...]] = []
+        self._taint_ids: dict[tuple[tuple[str, str, str], ...], int] = {}
         self._queue_used: dict[str, list[int]] = {}
+        self._staging_claims = 0
+        self._inbound_bytes = 0
         self._matrices = {
             name: np.zeros((0, len(self.axes)), dtype=np.int64) for name in ("allocatable", "used", "staging")
         }
@@ -149,6 +157,11 @@ class Snapshot:
         return self._column("rack")
 
     @property
+    def taint(self) -> NDArray[np.int32]:
+        """(N,) taint id."""
+        return self._column("taint")
+
+    @property
     def disk_rate(self) -> NDArray[np.int64]:
         """(N,) bytes/s of the node's disk."""
         return self._column("disk_rate")
@@ -174,6 +187,26 @@ class Snapshot:
         return self._column("inbound")
 
     @property
+    def any_staging(self) -> bool:
+        """Whether there is any STAGING claim."""
+        return self._staging_claims > 0
+
+    @property
+    def any_inbound(self) -> bool:
+        """Whether any bytes are on their way."""
+        return self._inbound_bytes != 0
+
+    def uniform(self, name: str) -> int | None:
+        """The value all nodes share in a column such as `nic_in`; None where they differ."""
+        key = ("uniform", name)
+        if key not in self.cache:
+            column = self._column(name)
+            same = len(column) > 0 and column.min() == column.max()
+            self.cache[key] = int(column[0]) if same else None
+        value: int | None = self.cache[key]
+        return value
+
+    @property
     def version(self) -> NDArray[np.int64]:
         """(N,) grows with every change of the node or of a claim on it."""
         return self._column("version")
@@ -189,7 +222,8 @@ class Snapshot:
     def vector(self, resources: Resources, io: int = 0) -> tuple[int, ...]:
         """(R,) what one pod asks for, `io` in bytes/s of node disk.
 
-        An extended resource that no node has offered yet becomes an axis on which every node has 0: such a pod fits nowhere
+        An extended resource that no node has offered yet becomes an axis on which every node has 0: such a
+            pod fits nowhere
         until a node offers it, and its shape stays true when one does.
         """
         asked = {name: amount for name, amount in resources.extended.items() if amount > 0}
@@ -212,7 +246,8 @@ class Snapshot:
         """Queues that hold room now, sorted."""
         return tuple(sorted(self._queue_used))
 
-    # -- nodes ---------------------------------------------------------------------------------------------------
+    # -- nodes
+    # ---------------------------------------------------------------------------------------------------
 
     def put_node(self, node: NodeInfo, statement: Statement | None = None) -> int:
         """Add a node, or note how it is now. Saying the same thing again changes nothing.
@@ -290,7 +325,12 @@ class Snapshot:
         if node.rack not in self._rack_ids:
             self._rack_ids[node.rack] = len(self.racks)
             self.racks.append(node.rack)
+        taints = self.taints[at]
+        if taints not in self._taint_ids:
+            self._taint_ids[taints] = len(self.taint_sets)
+            self.taint_sets.append(taints)
         columns = self._columns
+        columns["taint"][at] = self._taint_ids[taints]
         columns["ready"][at] = node.ready
         columns["rack"][at] = self._rack_ids[node.rack]
         columns["disk_rate"][at] = node.disk_rate
@@ -303,12 +343,14 @@ class Snapshot:
         self.generation += 1
         self.cache.clear()
 
-    # -- claims --------------------------------------------------------------------------------------------------
+    # -- claims
+    # --------------------------------------------------------------------------------------------------
 
     def claim(self, claim: Claim, statement: Statement) -> None:
         """Note a claim. One of the same owner is replaced (STAGING -> RUNNING).
 
-        A demand for disk bandwidth beyond what the node has is taken as all it has: such a task runs alone there.
+        A demand for disk bandwidth beyond what the node has is taken as all it has: such a task runs alone
+            there.
         """
         self.unclaim(claim.owner, statement)
         amount = np.zeros(len(self.axes), dtype=np.int64)
@@ -327,10 +369,16 @@ class Snapshot:
         statement.undo_with(lambda: self._insert(claim, amount, -1))
         return claim
 
-    def add_inbound(self, node: int, size_bytes: int, statement: Statement) -> None:
-        """Note bytes on their way to a node (negative: they have arrived)."""
-        self.inbound[node] += size_bytes
-        statement.undo_with(lambda: self.inbound.__setitem__(node, self.inbound[node] - size_bytes))
+    def add_inbound(
+        self, nodes: int | NDArray[np.int64], sizes: int | NDArray[np.int64], statement: Statement
+    ) -> None:
+        """Note bytes on their way to nodes (negative: they have arrived). `nodes` holds no duplicates."""
+        self._bring(nodes, sizes)
+        statement.undo_with(lambda: self._bring(nodes, -sizes))
+
+    def _bring(self, nodes: int | NDArray[np.int64], sizes: int | NDArray[np.int64]) -> None:
+        self.inbound[nodes] += sizes
+        self._inbound_bytes += int(np.sum(sizes))
 
     def _insert(self, claim: Claim, amount: NDArray[np.int64], step: int) -> None:
         self.claims[claim.owner] = claim
@@ -348,6 +396,7 @@ class Snapshot:
     def _book(self, claim: Claim, amount: NDArray[np.int64], sign: int) -> None:
         width = len(amount)
         if claim.kind is ClaimKind.STAGING:
+            self._staging_claims += sign
             self._matrices["staging"][claim.node, :width] += sign * amount
             return
         self._matrices["used"][claim.node, :width] += sign * amount

@@ -1,7 +1,8 @@
 """Which bytes move now: admission of transfers, in order of the work that waits for them.
 
-Sharing a link fairly among many flows finishes all of them late; serving them in rank order through few slots finishes the
-critical ones first (1000genome on 1 Gbit/s: 3.2 times the bound without slots, 1.4 times with; LOCALITY, admission).
+Sharing a link fairly among many flows finishes all of them late; serving them in rank order through few
+slots finishes the critical ones first (1000genome on 1 Gbit/s: 3.2 times the bound without slots, 1.4 times
+with; LOCALITY, admission).
 """
 
 from __future__ import annotations
@@ -79,7 +80,8 @@ def admit(
 ) -> tuple[TransferOrder, ...]:
     """Choose the copies to start now, and where each comes from.
 
-    A want is passed over, and will be asked again, while its node or every source is busy. Lost datasets are never ordered.
+    A want is passed over, and will be asked again, while its node or every source is busy. Lost datasets are
+    never ordered.
 
     Args:
         wants: What is wanted; served by priority, then rank (both higher first), then dataset and node.
@@ -112,7 +114,7 @@ def admit(
 def _source(
     want: TransferWant, flights: _Flights, snapshot: Snapshot, catalogue: Catalogue, limits: TransferLimits
 ) -> tuple[bool, int | None]:
-    """Whether there is a source with a free slot, and which: the one that would be done first, peers before outside."""
+    """Whether there is a source with a free slot, and the one that would be done first."""
     size = catalogue.weight(want.dataset)
     into = int(snapshot.nic_in[want.dest]) // (flights.to[want.dest] + 1)
     into = min(into, int(snapshot.disk_rate[want.dest]) or into)
@@ -131,7 +133,8 @@ def _source(
         rate = min(into, limits.origin_rate // (load + 1))
         outside = _milliseconds(size, rate)
         if best is None and want.dataset in flights.from_origin and outside > 2 * _milliseconds(size, into):
-            # One copy is coming from outside, and its node can soon pass it on faster than a second copy would come.
+            # One copy is coming from outside, and its node can soon pass it on faster than a second copy
+            # would come.
             return False, None
         if best is None or outside < best[0]:
             return True, None

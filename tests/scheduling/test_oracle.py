@@ -87,7 +87,8 @@ def score_once(problem: Problem) -> list[int]:
     fits = []
     for node in range(len(problem.allowed)):
         copies = min(
-            [row[node] // need for row, need in zip(problem.room, problem.needs, strict=True) if need] or [10**6]
+            [row[node] // need for row, need in zip(problem.room, problem.needs, strict=True) if need]
+            or [10**6]
         )
         copies = min(max(copies, 0), problem.limit) if problem.allowed[node] else 0
         if copies:
@@ -97,7 +98,7 @@ def score_once(problem: Problem) -> list[int]:
 
 
 def random_problem(rng: np.random.Generator, nodes: int, count: int) -> Problem:
-    """Few distinct values, so that ties are common; some nodes full, over-full, forbidden or without the resource."""
+    """Few distinct values, so that ties are common; some nodes are over-full, forbidden or empty."""
     axes = int(rng.integers(1, 4))
     whole = rng.choice([0, 4, 8, 8, 16, 64], (axes, nodes))
     room = whole - rng.integers(0, 9, (axes, nodes))
@@ -182,7 +183,7 @@ def gang_oracle(problems: list[Problem], one_per_node: bool) -> list[list[int]] 
 
 @pytest.mark.parametrize("seed", range(120))
 def test_gangs_of_several_roles_are_the_greedy_too(seed: int) -> None:
-    """Two roles that share room, staging and contention: the same choice as pod by pod, or none where that has none."""
+    """Roles that share room, staging and contention: the same choice as pod by pod, or none."""
     rng = np.random.default_rng(seed)
     nodes = int(rng.integers(2, 14))
     problems = [random_problem(rng, nodes, int(rng.integers(1, 7))) for _ in range(2)]
@@ -195,7 +196,9 @@ def test_gangs_of_several_roles_are_the_greedy_too(seed: int) -> None:
         problem.minimum = int(rng.integers(1, problem.count + 1))  # type: ignore[attr-defined]
         table = problem.table()
         tables.append(
-            RoleTable(**{name: getattr(table, name) for name in table.__slots__} | {"minimum": problem.minimum})  # type: ignore[attr-defined]
+            RoleTable(
+                **{name: getattr(table, name) for name in table.__slots__} | {"minimum": problem.minimum}
+            )  # type: ignore[attr-defined]
         )
     room, whole = [np.array(row) for row in problems[0].room], [np.array(row) for row in problems[0].whole]
     placed = place_gang(room, whole, tables, problems[0].packing, one)  # type: ignore[arg-type]
@@ -205,7 +208,7 @@ def test_gangs_of_several_roles_are_the_greedy_too(seed: int) -> None:
 
 
 def test_a_literal_choice() -> None:
-    """Node 0 has the data; its second pod is free of staging, its third finds no core: then the next best copy is paid."""
+    """Node 0 has the data and two cores; the third and fourth pod pay for the cheapest copies."""
     table = RoleTable(
         needs=(1000,),
         packs=(False,),

@@ -1,0 +1,1 @@
+"""Filters, costs and orders: one idea each, unaware of one another."""

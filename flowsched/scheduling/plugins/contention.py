@@ -12,20 +12,22 @@ from flowsched.scheduling.snapshot import Snapshot
 
 def slowdown_step(
     snapshot: Snapshot, catalogue: Catalogue, group: PodGroup, role: RoleRequest
-) -> NDArray[np.int64]:
+) -> NDArray[np.int64] | None:
     """(N,) ms that one IO-heavy neighbour adds.
 
-    With a active tasks a disk gives each 1/(1 + a) of its rate: the pod's own bytes take a times as long on top, and its bytes
-    delay the a others by as much together. Twice its bytes over the disk for each neighbour, therefore.
+    With a active tasks a disk gives each 1/(1 + a) of its rate: the pod's own bytes take a times as long on
+    top, and its bytes delay the a others by as much together. Twice its bytes over the disk for each
+    neighbour, therefore.
     """
+    if not role.shape.io_bytes:
+        return None
     disk = snapshot.disk_rate
     return np.where(disk > 0, 2 * role.shape.io_bytes * 1000 // np.maximum(disk, 1), 0)
 
 
 def slowdown_now(
     snapshot: Snapshot, catalogue: Catalogue, group: PodGroup, role: RoleRequest
-) -> NDArray[np.int64]:
+) -> NDArray[np.int64] | None:
     """(N,) ms that the IO-heavy tasks which are there already add."""
-    if not role.shape.io_bytes:
-        return np.zeros(len(snapshot), dtype=np.int64)
-    return snapshot.io_tasks * slowdown_step(snapshot, catalogue, group, role)
+    step = slowdown_step(snapshot, catalogue, group, role)
+    return None if step is None else snapshot.io_tasks * step

@@ -16,24 +16,22 @@ def node_selector(snapshot: Snapshot, shape: Shape) -> tuple[NDArray[np.bool_], 
     """Nodes that carry every (label, value) the shape selects."""
     key = ("selector", shape.selector)
     if key not in snapshot.cache:
-        wanted = shape.selector
-        snapshot.cache[key] = np.array(
-            [all(labels.get(name) == value for name, value in wanted) for labels in snapshot.labels],
-            dtype=np.bool_,
-        )
-    mask: NDArray[np.bool_] = snapshot.cache[key]
-    return mask, "lack the label " + ", ".join(f"{name}={value}" for name, value in shape.selector)
+        mask = np.ones(len(snapshot), dtype=np.bool_)
+        for name, value in shape.selector:
+            mask &= np.array([labels.get(name) == value for labels in snapshot.labels], dtype=np.bool_)
+        snapshot.cache[key] = mask
+    found: NDArray[np.bool_] = snapshot.cache[key]
+    return found, "lack the label " + ", ".join(f"{name}={value}" for name, value in shape.selector)
 
 
 def node_taints(snapshot: Snapshot, shape: Shape) -> tuple[NDArray[np.bool_], str]:
     """Nodes all of whose hard taints the shape tolerates."""
     key = ("tolerations", shape.tolerations)
     if key not in snapshot.cache:
-        judged: dict[tuple[tuple[str, str, str], ...], bool] = {}
-        for taints in snapshot.taints:
-            if taints not in judged:
-                judged[taints] = all(_tolerated(taint, shape.tolerations) for taint in taints)
-        snapshot.cache[key] = np.array([judged[taints] for taints in snapshot.taints], dtype=np.bool_)
+        judged = [
+            all(_tolerated(taint, shape.tolerations) for taint in taints) for taints in snapshot.taint_sets
+        ]
+        snapshot.cache[key] = np.array(judged, dtype=np.bool_)[snapshot.taint]
     mask: NDArray[np.bool_] = snapshot.cache[key]
     return mask, "have a taint it does not tolerate"
 

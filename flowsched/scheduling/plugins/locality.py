@@ -1,4 +1,4 @@
-"""What it takes to bring the inputs to a node: bytes that are missing over the bandwidth left on their way (LOCALITY, b)."""
+"""What it takes to bring the inputs to a node: missing bytes over the bandwidth on the way (LOCALITY, b)."""
 
 from __future__ import annotations
 
@@ -28,28 +28,39 @@ class StageIn:
 
     def __call__(
         self, snapshot: Snapshot, catalogue: Catalogue, group: PodGroup, role: RoleRequest
-    ) -> NDArray[np.int64]:
-        """(N,) ms until everything is there; 0 exactly where nothing is missing.
+    ) -> NDArray[np.int64] | None:
+        """(N,) ms until everything is there; 0 exactly where nothing is missing. None = nothing is missing
+        anywhere.
 
-        The slowest of: what is already on its way to the node and what is missing, over its network; the latter over its disk;
-        and what must come from outside over that link. What has been ordered already counts as on its way only.
+        The slowest of: what is already on its way to the node and what is missing, over its network; the
+            latter
+        over its disk; and what must come from outside over that link. What has been ordered already counts
+        as on its way only.
         """
-        nodes = len(snapshot)
         inputs = group.inputs
         image = catalogue.find(role.shape.image) if role.shape.image else None
         if image is not None:
             inputs = (*inputs, image)
         if not inputs:
-            return np.zeros(nodes, dtype=np.int64)
+            return None
+        nodes = len(snapshot)
         missing = catalogue.missing_bytes(inputs, nodes)
-        if not missing.any():
-            return missing
-        to_order = catalogue.unordered_bytes(inputs, nodes)
-        cost = (snapshot.inbound + to_order) * 1000 // np.maximum(snapshot.nic_in, 1)
-        disk = snapshot.disk_rate
-        cost = np.maximum(cost, np.where(disk > 0, to_order * 1000 // np.maximum(disk, 1), 0))
-        outside = [d for d in dict.fromkeys(inputs) if not catalogue.nodes_of(d)]
+        to_order = catalogue.unordered_bytes(inputs, nodes) * 1000
+        coming = to_order + snapshot.inbound * 1000 if snapshot.any_inbound else to_order
+        cost = np.maximum(_over(coming, snapshot, "nic_in"), _over(to_order, snapshot, "disk_rate"))
+        outside = [dataset for dataset in dict.fromkeys(inputs) if not catalogue.nodes_of(dataset)]
         if outside:
             from_outside = catalogue.unordered_bytes(outside, nodes)
-            cost = np.maximum(cost, from_outside * 1000 // max(self.origin_rate, 1))
-        return np.where(missing > 0, cost + COPY_OVERHEAD_MS, 0)
+            np.maximum(cost, from_outside * 1000 // max(self.origin_rate, 1), out=cost)
+        cost += COPY_OVERHEAD_MS
+        cost *= missing > 0
+        return cost
+
+
+def _over(amount: NDArray[np.int64], snapshot: Snapshot, column: str) -> NDArray[np.int64]:
+    """(N,) `amount` over a column of rates; no time where the rate is 0 (not known)."""
+    rate = snapshot.uniform(column)
+    if rate is not None:
+        return amount // rate if rate else np.zeros_like(amount)
+    rates = getattr(snapshot, column)
+    return np.where(rates > 0, amount // np.maximum(rates, 1), 0)

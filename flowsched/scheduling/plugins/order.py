@@ -10,7 +10,7 @@ OrderKey = tuple[int, ...]
 
 
 def effective_priority(group: PodGroup, now: int, promote_ms: int) -> int:
-    """The group's priority, and one more for each `promote_ms` it has waited: no stream of others keeps it out for ever."""
+    """The group's priority, and one more for each `promote_ms` it has waited, so that every wait ends."""
     return group.priority + max(0, now - group.ready_ms) // promote_ms
 
 
@@ -23,7 +23,7 @@ def by_rank(group: PodGroup, now: int, promote_ms: int, age_class_ms: int) -> Or
 def by_shortest(
     group: PodGroup, now: int, promote_ms: int, age_class_ms: int, remaining: Mapping[str, int]
 ) -> OrderKey:
-    """As `by_rank`, but workflows with the shortest remaining path first; `remaining` is that in ms by workflow."""
+    """As `by_rank`, but workflows with the shortest remaining path (ms, by workflow) first."""
     priority, age, *rest = by_rank(group, now, promote_ms, age_class_ms)
     return (priority, age, remaining.get(group.workflow, 0), *rest)
 

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 def feasible_racks(
     rack: NDArray[np.int32], copies: Sequence[NDArray[np.int64]], minimums: Sequence[int]
 ) -> list[NDArray[np.intp]]:
-    """The racks in which every role alone finds its minimum (necessary, not sufficient for all roles together).
+    """The racks in which every role alone finds its minimum (necessary, not sufficient for all roles
+    together).
 
     Args:
         rack: (N,) rack ids.
