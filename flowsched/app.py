@@ -1,0 +1,310 @@
+"""Settings, and the one place where everything is wired together."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import signal
+import socket
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import structlog
+
+from flowsched.errors import ConfigurationError
+
+DEFAULT_PORT: Final = 8470
+#: Crockford's alphabet in lower case: no i, l, o, u, so that ids can be read aloud.
+_ALPHABET: Final = "0123456789abcdefghjkmnpqrstvwxyz"
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How a service runs. Quantities as in workflow documents.
+
+    Args:
+        host: Where to listen; anything but loopback needs `token`.
+        port: 0 = any free one.
+        database: A path, `sqlite:///…` or `postgresql://…`; None = `flowsched.db` in `root`.
+        root: Folder of the local cluster: nodes, caches, attempts, logs.
+        nodes: Virtual nodes on this machine.
+        cpu, memory: Of each node; None = this machine's, divided by the nodes.
+        gpus: Of each node.
+        disk_rate, nic_rate: Bytes/s (quantities) of each node's disk and network card.
+        racks: Nodes are spread over so many racks.
+        policy: Name of a profile.
+        token: Bearer token of the API; None = none is asked for (loopback only).
+        log_level, log_json: Of the log on stderr.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = DEFAULT_PORT
+    database: str | None = None
+    root: Path = Path(".flowsched")
+    nodes: int = 1
+    cpu: str | None = None
+    memory: str | None = None
+    gpus: int = 0
+    disk_rate: str = "500M"
+    nic_rate: str = "125M"
+    racks: int = 1
+    policy: str = "flowsched"
+    token: str | None = None
+    log_level: str = "info"
+    log_json: bool = False
+
+    @property
+    def url(self) -> str:
+        """The database's URL."""
+        return self.database or f"sqlite:///{self.root.absolute() / 'flowsched.db'}"
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A service that runs in this process."""
+
+    url: str
+    facade: Any  #: control.facade.Facade
+    service: Any
+    executor: Any
+
+
+def new_id() -> str:
+    """A workflow id: sorts by time, is a DNS label, and is not guessed (60 random bits)."""
+    number = (int(time.time() * 1000) << 60) | secrets.randbits(60)
+    digits = []
+    for _ in range(21):
+        number, digit = divmod(number, 32)
+        digits.append(_ALPHABET[digit])
+    return "w" + "".join(reversed(digits))
+
+
+def now_ms() -> int:
+    """Wall-clock ms."""
+    return time.time_ns() // 1_000_000
+
+
+def check(settings: Settings) -> None:
+    """Refuse what would be unsafe or cannot work.
+
+    Raises:
+        ConfigurationError: With what to change.
+    """
+    from flowsched.scheduling.framework import PROFILES
+
+    loopback = settings.host in ("localhost", "::1") or settings.host.startswith("127.")
+    if not loopback and not settings.token:
+        raise ConfigurationError(
+            f"listening on {settings.host} needs a token: set FLOWSCHED_TOKEN or --token-file, or listen on 127.0.0.1"
+        )
+    if settings.policy not in PROFILES:
+        raise ConfigurationError(f"there is no policy {settings.policy!r}; there are {', '.join(PROFILES)}")
+
+
+def configure_logging(settings: Settings) -> None:
+    """structlog to stderr: people's lines, or JSON."""
+    renderer: Any
+    if settings.log_json:
+        renderer = structlog.processors.JSONRenderer()
+    else:
+        renderer = structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
+    import logging
+
+    level = getattr(logging, settings.log_level.upper(), logging.INFO)
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            renderer,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(level),
+        logger_factory=structlog.PrintLoggerFactory(file=sys.stderr),
+    )
+    logging.basicConfig(level=logging.WARNING, stream=sys.stderr)
+
+
+def local_cluster(settings: Settings, failpoint: Callable[[str], Awaitable[None]]) -> Any:
+    """The embedded default: virtual nodes on this machine."""
+    from flowsched.cluster.local import LocalCluster
+    from flowsched.cluster.machine import virtual_nodes
+    from flowsched.workflow.resources import parse_bytes
+
+    nodes = virtual_nodes(
+        settings.nodes,
+        cpu=settings.cpu,
+        memory=settings.memory,
+        gpus=settings.gpus,
+        disk_rate=parse_bytes(settings.disk_rate),
+        nic_rate=parse_bytes(settings.nic_rate),
+        racks=settings.racks,
+    )
+    return LocalCluster(settings.root.absolute(), nodes, failpoint=failpoint)
+
+
+@asynccontextmanager
+async def assembled(settings: Settings) -> AsyncIterator[tuple[Any, Any, Any, Any]]:
+    """Database, writer, executor, leader and service, wired; nothing leads yet.
+
+    Yields:
+        (service, leader, writer, executor)
+    """
+    from flowsched.control.failpoints import from_environment
+    from flowsched.control.history import History
+    from flowsched.control.intake import Documents
+    from flowsched.control.leader import Leader
+    from flowsched.control.service import Service
+    from flowsched.scheduling.framework import PROFILES
+    from flowsched.store.database import Database
+    from flowsched.store.workflows import Workflows
+    from flowsched.store.writer import GroupWriter
+
+    check(settings)
+    failpoint = from_environment(os.environ)
+    settings.root.mkdir(parents=True, exist_ok=True)
+    executor = local_cluster(settings, failpoint)
+    holder = f"{socket.gethostname()}-{os.getpid()}"
+    async with await Database.open(settings.url) as database:
+        reads = Workflows(database)
+        history, documents = History(reads), Documents(reads)
+        async with GroupWriter(database, failpoint=failpoint) as writer:
+            leader = Leader(
+                database,
+                writer,
+                executor,
+                history,
+                documents,
+                profile=PROFILES[settings.policy],
+                holder=holder,
+                secret=_secret(settings.root),
+                clock=now_ms,
+                monotonic=time.monotonic,
+                failpoint=failpoint,
+            )
+            service = Service(
+                database,
+                writer,
+                executor,
+                history,
+                documents,
+                leader,
+                clock=now_ms,
+                new_id=new_id,
+                failpoint=failpoint,
+            )
+            yield service, leader, writer, executor
+
+
+def _secret(root: Path) -> bytes:
+    """The service's own secret (gang tokens are derived from it): made once, readable by its user alone."""
+    path = root / "secret"
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        kept = path.read_bytes()
+        if len(kept) == 32:
+            return kept
+        descriptor = os.open(path, os.O_WRONLY | os.O_TRUNC, 0o600)
+    made = secrets.token_bytes(32)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(made)
+    return made
+
+
+@asynccontextmanager
+async def running(settings: Settings) -> AsyncIterator[Running]:
+    """A whole service in this process: API on a socket, loops running, recovered and ready.
+
+    Raises:
+        ConfigurationError: It cannot start like this.
+    """
+    from aiohttp import web
+
+    from flowsched.api.server import build_api
+
+    async with assembled(settings) as (service, leader, _, executor):
+        app = build_api(service, token=settings.token)
+        runner = web.AppRunner(app, access_log=None, shutdown_timeout=2.0)
+        await runner.setup()
+        leading = asyncio.create_task(leader.run(), name="leader")
+        try:
+            await _until_ready(service, leading)
+            site = web.TCPSite(runner, settings.host, settings.port)
+            try:
+                await site.start()
+            except OSError as error:
+                raise ConfigurationError(
+                    f"cannot listen on {settings.host}:{settings.port}: {error.strerror}; choose another --port"
+                ) from error
+            port = runner.addresses[0][1]
+            host = f"[{settings.host}]" if ":" in settings.host else settings.host
+            caller = asyncio.current_task()
+            leading.add_done_callback(lambda done: _fall(done, caller))
+            yield Running(f"http://{host}:{port}", service, service, executor)
+        finally:
+            await runner.cleanup()
+            leading.cancel()
+            await asyncio.gather(leading, return_exceptions=True)
+
+
+def _fall(done: asyncio.Task[None], caller: asyncio.Task[Any] | None) -> None:
+    """The leader's loops ended by themselves: so does the service (a supervisor starts it again)."""
+    if not done.cancelled() and done.exception() is not None:
+        structlog.get_logger(__name__).error("the service stops", error=repr(done.exception()), exc_info=done.exception())
+        if caller is not None:
+            caller.cancel()
+
+
+async def _until_ready(service: Any, leading: asyncio.Task[None]) -> None:
+    while not service.ready()[0]:
+        if leading.done():
+            leading.result()
+        await asyncio.sleep(0.005)
+
+
+async def serve(settings: Settings) -> None:
+    """Run until SIGINT or SIGTERM. Running tasks go on; the next start adopts them."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    configure_logging(settings)
+    async with running(settings) as service:
+        structlog.get_logger(__name__).info("ready", url=service.url, database=settings.url.split("@")[-1])
+        await stop.wait()
+
+
+async def database_upgrade(url: str) -> str:
+    """Bring a database's schema to this version; returns the revision."""
+    from flowsched.store.database import Database
+
+    async with await Database.open(url) as database:
+        return str(await database.current())
+
+
+async def database_facts(url: str) -> dict[str, Any]:
+    """What `doctor` tells of a database (looks from beside: a running service is not disturbed)."""
+    from flowsched.store.database import Database
+
+    async with await Database.open(url, create=False, migrate=False, exclusive=False) as database:
+        return await database.doctor()
+
+
+async def database_expire(url: str, before_ms: int) -> int:
+    """Remove workflows that ended before a time; returns how many."""
+    from flowsched.store.database import Database
+    from flowsched.store.recovery import remove_finished
+
+    total = 0
+    async with await Database.open(url) as database:
+        while True:
+            removed = await remove_finished(database, before_ms)
+            total += removed.workflows
+            if removed.workflows == 0 and removed.rows == 0:
+                return total

@@ -1,0 +1,221 @@
+"""From rows and arrays to what the faces answer (`workflow.views`). Mappings only."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import numpy as np
+
+from flowsched.engine.delta import OutputWrite, TaskWrite
+from flowsched.engine.explain import Explanation
+from flowsched.engine.state import EngineState
+from flowsched.scheduling.queues import Queue
+from flowsched.store.rows import AttemptRow, StageRow, StoredEvent, WorkflowRow
+from flowsched.workflow.graph import StageGraph
+from flowsched.workflow.spec import StageSpec, WorkflowSpec
+from flowsched.workflow.states import TaskState
+from flowsched.workflow.views import (
+    AttemptView,
+    EventView,
+    ExplanationView,
+    NodeView,
+    OutputView,
+    QueueView,
+    StageView,
+    TaskView,
+    WorkflowView,
+)
+
+
+def moment(ms: int | None) -> datetime | None:
+    """Wall-clock ms as a time in UTC."""
+    return None if ms is None else datetime.fromtimestamp(ms / 1000, UTC)
+
+
+def workflow_view(row: WorkflowRow, counts: dict[str, int]) -> WorkflowView:
+    """One workflow."""
+    return WorkflowView(
+        id=row.id,
+        name=row.name,
+        queue=row.queue,
+        priority=row.priority,
+        labels=dict(row.labels),
+        state=row.state,
+        reason=row.reason,
+        created_at=datetime.fromtimestamp(row.created_ms / 1000, UTC),
+        started_at=moment(row.started_ms),
+        ended_at=moment(row.ended_ms),
+        stages=row.stages,
+        tasks=row.tasks,
+        counts=counts,
+        paused=row.paused,
+        cancel_requested=row.cancel_requested,
+    )
+
+
+def add_counts(rows: list[StageRow]) -> dict[str, int]:
+    """Tasks by state over stages."""
+    counts: dict[str, int] = {}
+    for row in rows:
+        for name, number in row.counts.items():
+            counts[name] = counts.get(name, 0) + number
+    return counts
+
+
+def stage_view(row: StageRow, spec: WorkflowSpec, graph: StageGraph) -> StageView:
+    """One stage."""
+    stage = spec.stages[row.stage]
+    totals = row.totals
+    return StageView(
+        name=row.name,
+        number=row.stage,
+        state=row.state,
+        reason=row.reason,
+        width=row.width,
+        members=row.members,
+        gang=stage.gang,
+        needs=[spec.stages[edge.parent].name for edge in graph.edges_in[row.stage]],
+        counts=dict(row.counts),
+        started_at=moment(row.started_ms),
+        ended_at=moment(row.ended_ms),
+        queued_seconds=totals.get("queued_ms", 0) / 1000,
+        staging_seconds=totals.get("staging_ms", 0) / 1000,
+        running_seconds=totals.get("running_ms", 0) / 1000,
+        bytes_local=totals.get("bytes_local", 0),
+        bytes_moved=totals.get("bytes_moved", 0),
+    )
+
+
+def task_view(row: TaskWrite, stage: StageSpec) -> TaskView:
+    """One task from its row."""
+    member = row.index % stage.members
+    roles = [role.name for role in stage.roles for _ in range(role.replicas)]
+    shard = row.index // stage.members
+    return TaskView(
+        stage=stage.name,
+        index=row.index,
+        shard=shard,
+        role=roles[member],
+        item=stage.items[shard] if stage.items else None,
+        state=TaskState(row.state).name,
+        reason=row.reason,
+        attempt=row.attempt,
+        node=row.node,
+        exit_code=row.exit_code,
+        ready_at=moment(row.ready_ms),
+        bound_at=moment(row.bound_ms),
+        started_at=moment(row.started_ms),
+        ended_at=moment(row.ended_ms),
+        bytes_local=row.bytes_local,
+        bytes_moved=row.bytes_moved,
+    )
+
+
+def untouched_row(workflow: str, stage: int, index: int, state: TaskState) -> TaskWrite:
+    """What stands for a task that has no row."""
+    return TaskWrite(
+        workflow, stage, index, int(state), 0, None, 0, 0, "", None, None, None, None, None, None, 0, 0
+    )
+
+
+def attempt_view(row: AttemptRow) -> AttemptView:
+    """One try."""
+    return AttemptView(
+        attempt=row.attempt,
+        pod=row.name,
+        node=row.node,
+        bound_at=datetime.fromtimestamp(row.at_ms / 1000, UTC),
+        started_at=moment(row.started_ms),
+        ended_at=moment(row.ended_ms),
+        exit_code=row.exit_code,
+        reason=row.reason,
+        message=row.message,
+        usage=dict(row.usage),
+    )
+
+
+def output_view(row: OutputWrite, state: EngineState | None) -> OutputView:
+    """One output, with where it lies now as far as the catalogue knows."""
+    nodes: list[str] = []
+    if state is not None:
+        dataset = state.catalogue.find(row.uri)
+        if dataset is not None:
+            nodes = [state.snapshot.names[node] for node in sorted(state.catalogue.nodes_of(dataset))]
+    return OutputView(name=row.name, uri=row.uri, size_bytes=row.size_bytes, value=row.value, nodes=nodes)
+
+
+def event_view(row: StoredEvent) -> EventView:
+    """One line of history."""
+    at = datetime.fromtimestamp(row.at_ms / 1000, UTC)
+    return EventView(id=row.id, workflow=row.workflow, at=at, kind=row.kind, body=dict(row.body))
+
+
+def explanation_view(found: Explanation) -> ExplanationView:
+    """One explanation."""
+    return ExplanationView(
+        stage=found.stage,
+        shards=list(found.shards),
+        tasks=found.tasks,
+        state=found.state,
+        code=found.code,
+        message=found.message,
+        numbers=dict(found.numbers),
+        start_at=moment(found.start_ms),
+    )
+
+
+def amounts(axes: tuple[str, ...], values: tuple[int, ...] | None) -> dict[str, int]:
+    """A vector by resource name, zeros and absent limits left out."""
+    return {name: int(v) for name, v in zip(axes, values or (), strict=False) if v > 0}
+
+
+def queue_view(state: EngineState, queue: Queue) -> QueueView:
+    """A queue with what it uses now."""
+    axes, total = state.snapshot.axes, state.snapshot.total
+    used = state.snapshot.queue_usage(queue.name)
+    shares = [u / t for u, t in zip(used, total, strict=False) if t > 0]
+    runs = [run for run in state.runs.values() if run.spec.queue == queue.name]
+    stages = [stage for run in runs for stage in run.stages]
+    return QueueView(
+        name=queue.name,
+        weight=queue.weight,
+        parent=queue.parent,
+        priority=queue.priority,
+        paused=queue.paused,
+        cap=amounts(axes, queue.cap),
+        guarantee=amounts(axes, queue.guarantee),
+        used=amounts(axes, used),
+        dominant_share=round(max(shares, default=0.0), 4),
+        waiting=sum(int(s.counts[TaskState.QUEUED] + s.counts[TaskState.STAGING]) for s in stages),
+        running=sum(s.holding() for s in stages),
+    )
+
+
+def node_views(state: EngineState, flows: dict[str, tuple[int, int]]) -> list[NodeView]:
+    """All nodes. `flows`: node -> (bytes in, bytes out) that were really copied."""
+    snapshot, catalogue = state.snapshot, state.catalogue
+    held = np.zeros(len(snapshot), dtype=np.int64)
+    datasets = np.zeros(len(snapshot), dtype=np.int64)
+    for dataset in range(len(catalogue)):
+        for node in catalogue.nodes_of(dataset):
+            held[node] += catalogue.sizes[dataset]
+            datasets[node] += 1
+    running = [0] * len(snapshot)
+    for claim in snapshot.claims.values():
+        running[claim.node] += claim.kind > 0
+    return [
+        NodeView(
+            name=name,
+            ready=bool(snapshot.ready[at]),
+            rack=snapshot.racks[int(snapshot.rack[at])] if snapshot.racks else "",
+            labels=dict(snapshot.labels[at]),
+            allocatable=amounts(snapshot.axes, tuple(snapshot.allocatable[at].tolist())),
+            used=amounts(snapshot.axes, tuple(snapshot.used[at].tolist())),
+            running=running[at],
+            cache_bytes=int(held[at]),
+            datasets=int(datasets[at]),
+            bytes_in=flows.get(name, (0, 0))[0],
+            bytes_out=flows.get(name, (0, 0))[1],
+        )
+        for at, name in enumerate(snapshot.names)
+    ]

@@ -1,0 +1,134 @@
+"""The dispatcher: step, commit, act. Woken by events, with a short debounce; the only writer of engine state.
+
+Order matters and is all there is to crash safety: step -> commit -> keep -> executor. What the executor is asked for has been
+durable before; a crash in between is healed by recovery, which asks the executor what became of every open intent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final
+
+import structlog
+
+from flowsched.engine.events import Command, EngineEvent, Tick
+from flowsched.engine.pods import gang_token
+from flowsched.engine.state import EngineState
+from flowsched.engine.step import Step, step
+from flowsched.errors import CancelRequested, StorageBusy
+from flowsched.scheduling.executor import Executor, Pod
+from flowsched.store.writer import GroupWriter
+
+log = structlog.get_logger(__name__)
+
+#: Events that come this close together are one step: a stage's thousand ends need not be a thousand commits.
+DEBOUNCE_S: Final = 0.003
+#: How long a task has to end by itself when it is taken away, before it is killed.
+GRACE_MS: Final = 5_000
+#: Pause before a step is tried again while the database is away.
+BUSY_PAUSE_S: Final = 1.0
+
+
+class Dispatcher:
+    """Owns the engine state of a leader."""
+
+    def __init__(
+        self,
+        state: EngineState,
+        writer: GroupWriter,
+        executor: Executor,
+        *,
+        clock: Callable[[], int],
+        failpoint: Callable[[str], Awaitable[None]],
+        committed: Callable[[], None],
+    ) -> None:
+        self.state = state
+        self.steps = 0
+        self.busy_since: int | None = None  #: clock ms since when a step is under way; for livez
+        self._writer = writer
+        self._executor = executor
+        self._clock = clock
+        self._failpoint = failpoint
+        self._committed = committed
+        self._inbox: list[EngineEvent] = []
+        self._wake = asyncio.Event()
+        self._now = 0
+
+    def tell(self, events: Sequence[EngineEvent]) -> None:
+        """Something happened. Never blocks; the events are applied in order, soon."""
+        self._inbox.extend(events)
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Step for ever. Ends by an error that needs a rebuild or another leader (see `GroupWriter.commit`)."""
+        wake_ms: int | None = None
+        while True:
+            await self._something(wake_ms)
+            events, self._inbox = self._inbox, []
+            self.busy_since = self._clock()
+            result = await self.once(events or [Tick()])
+            self.busy_since = None
+            wake_ms = result.wake_ms
+
+    async def once(self, events: Sequence[EngineEvent]) -> Step:
+        """One step, committed and carried out."""
+        while True:
+            # Wall clocks jump; durations must not be negative (FAULTS.md row 16).
+            self._now = max(self._now, self._clock())
+            result = step(self.state, events, self._now)
+            try:
+                await self._commit(result)
+                break
+            except CancelRequested as refused:
+                result.drop()
+                events = [*(Command(workflow, "cancel") for workflow in refused.workflows), *events]
+            except StorageBusy as busy:
+                result.drop()
+                log.warning("the database is busy, the step waits", error=str(busy))
+                await asyncio.sleep(BUSY_PAUSE_S)
+        result.keep()
+        self.steps += 1
+        if result.delta:
+            self._committed()
+        await self._act(result)
+        return result
+
+    async def _commit(self, result: Step) -> None:
+        if not result.delta:
+            return
+        await self._failpoint("commit.before")
+        await self._writer.commit(result.delta, self.state.epoch)
+        await self._failpoint("commit.after")
+
+    async def _act(self, result: Step) -> None:
+        """Ask the executor. It answers by events, also for what it refuses."""
+        if result.releases:
+            await self._failpoint("release.before")
+            await self._executor.release(result.releases, GRACE_MS)
+        if result.launches:
+            await self._failpoint("launch.before")
+            await self._executor.launch(result.launches)
+            await self._failpoint("launch.after")
+        if result.transfers:
+            await self._failpoint("transfer.before")
+            await self._executor.transfer(result.transfers)
+
+    async def _something(self, wake_ms: int | None) -> None:
+        """Wait until there is something to do, then a moment more for what comes with it."""
+        timeout = None if wake_ms is None else max(0.0, (wake_ms - self._clock()) / 1000)
+        try:
+            await asyncio.wait_for(self._wake.wait(), timeout)
+            await asyncio.sleep(DEBOUNCE_S)
+        except TimeoutError:
+            return
+        finally:
+            self._wake.clear()
+
+
+def is_launched_with_secret(pod: Pod) -> bool:
+    """Whether a launch order carries its gang's secret (kept ones do not)."""
+    return pod.gang is not None and pod.gang.token != ""
+
+
+__all__ = ["Dispatcher", "gang_token"]

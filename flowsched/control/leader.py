@@ -1,0 +1,193 @@
+"""Leading: take the lease, recover, run the loops, stop at once when the lease is lost."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+import structlog
+
+from flowsched.control.dispatch import Dispatcher
+from flowsched.control.history import History
+from flowsched.control.intake import Documents, Intake
+from flowsched.control.recover import recover
+from flowsched.engine.events import QueueChanged
+from flowsched.engine.state import EngineState
+from flowsched.errors import LeadershipLost, OutcomeUnknown, StaleWrite
+from flowsched.scheduling.executor import ClusterEvent, Executor, NodeInfo, Pod
+from flowsched.scheduling.framework import Profile
+from flowsched.scheduling.queues import Queue, QueueTree
+from flowsched.store.database import Database
+from flowsched.store.lease import Lease
+from flowsched.store.queues import Queues
+from flowsched.store.rows import QueueRow
+from flowsched.store.writer import GroupWriter
+
+log = structlog.get_logger(__name__)
+
+LEASE_MS: Final = 15_000
+RENEW_S: Final = 5.0
+#: Between two looks at what the cluster has that nobody asked for.
+RECONCILE_S: Final = 10.0
+Failpoint = Callable[[str], Awaitable[None]]
+
+
+def queue_from(row: QueueRow, axes: tuple[str, ...]) -> Queue:
+    """A configured queue in the units of the arrays."""
+    cap = tuple(row.cap.get(axis, -1) for axis in axes) if row.cap else None
+    guarantee = tuple(row.guarantee.get(axis, 0) for axis in axes) if row.guarantee else None
+    return Queue(
+        name=row.name,
+        weight=row.weight,
+        parent=row.parent,
+        guarantee=guarantee,
+        cap=cap,
+        reclaimable=row.reclaimable,
+        priority=row.priority,
+        paused=row.paused,
+    )
+
+
+class Leader:
+    """One process's term (or terms) as the leader."""
+
+    def __init__(
+        self,
+        database: Database,
+        writer: GroupWriter,
+        executor: Executor,
+        history: History,
+        documents: Documents,
+        *,
+        profile: Profile,
+        holder: str,
+        secret: bytes,
+        clock: Callable[[], int],
+        monotonic: Callable[[], float],
+        failpoint: Failpoint,
+    ) -> None:
+        self._database = database
+        self._writer = writer
+        self._executor = executor
+        self._history = history
+        self._documents = documents
+        self._profile = profile
+        self._holder = holder
+        self._secret = secret
+        self._clock = clock
+        self._monotonic = monotonic
+        self._failpoint = failpoint
+        self._lease = Lease(database)
+        self._renewed = monotonic()
+        self.epoch = 0
+        self.dispatcher: Dispatcher | None = None
+        self.intake: Intake | None = None
+        self.nodes: list[NodeInfo] = []
+
+    async def run(self) -> None:
+        """Lead for ever. Raises LeadershipLost when another has taken over."""
+        self.epoch = await self._acquire()
+        self.nodes = list(await self._executor.start())
+        log.info("leading", epoch=self.epoch, nodes=len(self.nodes))
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._renew(), name="lease")
+                group.create_task(self._terms(), name="terms")
+        finally:
+            self.dispatcher = self.intake = None
+            await self._executor.stop()
+
+    async def _terms(self) -> None:
+        """Recover and work; when memory and SQL turn out to disagree, recover again."""
+        while True:
+            try:
+                await self._term()
+            except* (StaleWrite, OutcomeUnknown) as group:
+                log.warning("memory and database disagree, recovering", errors=[str(e) for e in group.exceptions])
+
+    async def _term(self) -> None:
+        await self._failpoint("recover.before")
+        state = EngineState(
+            profile=self._profile,
+            epoch=self.epoch,
+            secret=self._secret,
+            address_start=(self.epoch * 65_537) & 0x3FFFFF,
+        )
+        runs, pods, last_seq = await recover(self._database, self._documents, state, self.nodes)
+        state.queues = QueueTree(
+            queue_from(row, state.snapshot.axes) for row in await Queues(self._database).list()
+        )
+        dispatcher = Dispatcher(
+            state,
+            self._writer,
+            self._executor,
+            clock=self._clock,
+            failpoint=self._failpoint,
+            committed=self._history.committed,
+        )
+        intake = Intake(
+            self._database, self._documents, dispatcher, last_seq=last_seq, clock=self._clock
+        )
+        await self._adopt(dispatcher, runs_pods=pods)
+        await dispatcher.once(runs)
+        await self._failpoint("recover.after")
+        self.dispatcher, self.intake = dispatcher, intake
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._listen(dispatcher), name="cluster")
+                group.create_task(dispatcher.run(), name="dispatch")
+                group.create_task(intake.run(), name="intake")
+        finally:
+            self.dispatcher = self.intake = None
+
+    async def _adopt(self, dispatcher: Dispatcher, runs_pods: list[Pod]) -> None:
+        """Ask what became of every pod whose end is not known. The answers come as events, after the first step."""
+        if runs_pods:
+            await self._executor.adopt(runs_pods)
+
+    async def _listen(self, dispatcher: Dispatcher) -> None:
+        """What the cluster says goes to the dispatcher, in order."""
+        async for events in self._executor.events():
+            self._learn(events)
+            dispatcher.tell(events)
+
+    def _learn(self, events: object) -> None:
+        """Nodes as last seen, for the next recovery."""
+        for event in events if isinstance(events, (list, tuple)) else ():
+            node = getattr(event, "node", None)
+            if isinstance(node, NodeInfo):
+                self.nodes = [n for n in self.nodes if n.name != node.name] + [node]
+
+    async def _acquire(self) -> int:
+        while True:
+            asked = self._monotonic()
+            epoch = await self._lease.acquire(self._holder, LEASE_MS, self._clock())
+            if epoch is not None:
+                self._renewed = asked
+                return epoch
+            await asyncio.sleep(RENEW_S / 2)
+
+    async def _renew(self) -> None:
+        """Renew in time, by our own monotonic clock, or stop before another may begin (FAULTS.md row 14)."""
+        while True:
+            await asyncio.sleep(RENEW_S)
+            asked = self._monotonic()
+            remaining = LEASE_MS / 1000 - (asked - self._renewed) - 1.0
+            try:
+                async with asyncio.timeout(max(0.1, remaining)):
+                    held = await self._lease.renew(self.epoch, LEASE_MS, self._clock())
+            except TimeoutError as error:
+                raise LeadershipLost("the lease could not be renewed in time") from error
+            if not held:
+                raise LeadershipLost("another process leads now")
+            self._renewed = asked
+
+    def queue_changed(self, row: QueueRow) -> None:
+        """A queue was configured."""
+        if self.dispatcher is not None:
+            state = self.dispatcher.state
+            self.dispatcher.tell([QueueChanged(queue_from(row, state.snapshot.axes))])
+
+
+__all__ = ["ClusterEvent", "Leader"]

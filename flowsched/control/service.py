@@ -1,0 +1,437 @@
+"""The service: what the faces may ask (`facade.Facade`), over the store and the leader's memory."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from flowsched.control import answers
+from flowsched.control.dispatch import Dispatcher
+from flowsched.control.history import History
+from flowsched.control.intake import Documents, decode
+from flowsched.control.leader import Leader
+from flowsched.engine.changes import task_row
+from flowsched.engine.explain import Explanation, explain
+from flowsched.engine.pods import pod_name
+from flowsched.engine.recovery import untouched_state
+from flowsched.engine.state import EngineState
+from flowsched.errors import Conflict, Fault, InvalidDocument, InvalidRequest, NotFound, Unavailable
+from flowsched.scheduling.executor import Executor
+from flowsched.scheduling.queues import Queue
+from flowsched.store.database import Database
+from flowsched.store.queues import Queues
+from flowsched.store.requests import Submission
+from flowsched.store.rows import QueueRow
+from flowsched.store.workflows import Workflows
+from flowsched.store.writer import GroupWriter
+from flowsched.workflow.graph import StageGraph
+from flowsched.workflow.resources import parse_bytes, parse_count, parse_cpu, parse_gpu
+from flowsched.workflow.run import WorkflowRun
+from flowsched.workflow.states import RunState, TaskState
+from flowsched.workflow.views import (
+    EventView,
+    ExplanationView,
+    NodeView,
+    QueueView,
+    StageView,
+    SubmittedView,
+    TaskPage,
+    TaskView,
+    WorkflowPage,
+    WorkflowView,
+)
+
+COMMANDS: Final = ("cancel", "pause", "resume", "retry")
+#: A step that takes longer than this is stuck: livez fails.
+STUCK_MS: Final = 60_000
+_PARSERS: Final = {"cpu": parse_cpu, "memory": parse_bytes, "disk": parse_bytes, "gpu": parse_gpu}
+
+
+class Service:
+    """One process of flowsched: accepts, answers, and (one process of all) leads."""
+
+    def __init__(
+        self,
+        database: Database,
+        writer: GroupWriter,
+        executor: Executor,
+        history: History,
+        documents: Documents,
+        leader: Leader,
+        *,
+        clock: Callable[[], int],
+        new_id: Callable[[], str],
+        failpoint: Callable[[str], Awaitable[None]],
+    ) -> None:
+        self._database = database
+        self._reads = Workflows(database)
+        self._queues = Queues(database)
+        self._writer = writer
+        self._executor = executor
+        self._history = history
+        self._documents = documents
+        self._leader = leader
+        self._clock = clock
+        self._new_id = new_id
+        self._failpoint = failpoint
+
+    # ------------------------------------------------------------------------------------------ workflows
+
+    async def submit(self, raw: bytes, *, idempotency_key: str | None = None) -> SubmittedView:
+        """Decode, check and durably accept a document; the same key with the same bytes gives the same workflow."""
+        spec = await decode(raw)
+        ident = self._new_id()
+        await self._failpoint("submit.before")
+        submitted = await self._writer.submit(
+            Submission(
+                id=ident,
+                name=spec.name,
+                queue=spec.queue,
+                priority=spec.priority,
+                labels=dict(spec.labels),
+                spec=raw,
+                stages=[(stage.name, stage.width, stage.members) for stage in spec.stages],
+                now_ms=self._clock(),
+                idempotency_key=idempotency_key,
+                body_hash=hashlib.sha256(raw).hexdigest(),
+            )
+        )
+        await self._failpoint("submit.after")
+        if submitted.created:
+            self._documents.keep(submitted.workflow_id, spec)
+            self._wake()
+        url = f"/api/v1/workflows/{submitted.workflow_id}"
+        return SubmittedView(id=submitted.workflow_id, created=submitted.created, url=url)
+
+    async def list_workflows(
+        self,
+        *,
+        state: str | None = None,
+        name: str | None = None,
+        queue: str | None = None,
+        label: str | None = None,
+        limit: int = 100,
+        page_token: str | None = None,
+    ) -> WorkflowPage:
+        """Newest first."""
+        key, _, value = (label or "").partition("=")
+        page = await self._reads.list(
+            states=[state] if state else (),
+            name=name,
+            queue=queue,
+            labels={key: value} if key else None,
+            limit=limit,
+            token=page_token,
+        )
+        rows = [answers.workflow_view(row, await self._counts(row.id)) for row in page.items]
+        return WorkflowPage(workflows=rows, next_page_token=page.next_token)
+
+    async def workflow(self, workflow: str) -> WorkflowView:
+        """One workflow."""
+        row = await self._reads.get(workflow)
+        return answers.workflow_view(row, await self._counts(workflow))
+
+    async def _counts(self, workflow: str) -> dict[str, int]:
+        run = self._run(workflow)
+        if run is not None:
+            return dict(run.totals())
+        return answers.add_counts(list(await self._reads.stages(workflow)))
+
+    async def document(self, workflow: str) -> bytes:
+        """The document as it was submitted."""
+        return await self._reads.spec(workflow)
+
+    async def stages(self, workflow: str) -> list[StageView]:
+        """All its stages."""
+        spec = await self._documents.spec(workflow)
+        rows = await self._reads.stages(workflow)
+        graph = StageGraph(spec)
+        return [answers.stage_view(row, spec, graph) for row in rows]
+
+    async def command(
+        self, workflow: str, kind: str, body: Mapping[str, Any] | None = None
+    ) -> WorkflowView:
+        """`cancel`, `pause`, `resume` or `retry`: durable when this returns, carried out by the leader soon after."""
+        if kind not in COMMANDS:
+            raise InvalidRequest(f"there is no command {kind!r}; there are {', '.join(COMMANDS)}")
+        row = await self._reads.get(workflow)
+        state = RunState(row.state)
+        if kind == "retry" and state is not RunState.FAILED:
+            raise Conflict(f"{workflow} is {state.value}: only a FAILED workflow can be tried again")
+        if kind == "cancel" and state.terminal and state is not RunState.CANCELLED:
+            raise Conflict(f"{workflow} has ended as {state.value}: there is nothing to cancel")
+        if kind in ("pause", "resume") and (state.terminal or state is RunState.CANCELLING):
+            raise Conflict(f"{workflow} is {state.value}: it cannot be paused or resumed")
+        if not (kind == "cancel" and state is RunState.CANCELLED):
+            await self._writer.command(workflow, kind, body or {}, self._clock())
+            self._wake()
+        return await self.workflow(workflow)
+
+    # ------------------------------------------------------------------------------------------ tasks
+
+    async def tasks(
+        self,
+        workflow: str,
+        *,
+        stage: str | None = None,
+        state: str | None = None,
+        limit: int = 100,
+        page_token: str | None = None,
+    ) -> TaskPage:
+        """Its tasks by stage and index, also those that were never touched."""
+        spec = await self._documents.spec(workflow)
+        numbers = {each.name: number for number, each in enumerate(spec.stages)}
+        if stage is not None and stage not in numbers:
+            raise NotFound(f"workflow {workflow} has no stage {stage!r}")
+        wanted = _task_state(state)
+        limit = max(1, min(limit, 1000))
+        at_stage, at_index = _position(page_token)
+        chosen = [numbers[stage]] if stage is not None else range(len(spec.stages))
+        found: list[TaskView] = []
+        for number in chosen:
+            if number < at_stage:
+                continue
+            start = at_index if number == at_stage else 0
+            rows = await self._stage_rows(workflow, number, spec.stages[number].tasks, wanted, start, limit + 1 - len(found))
+            found.extend(answers.task_view(row, spec.stages[row.stage]) for row in rows)
+            if len(found) > limit:
+                last = found[limit]
+                token = f"{numbers[last.stage]}.{last.index}"
+                return TaskPage(tasks=found[:limit], next_page_token=token)
+        return TaskPage(tasks=found)
+
+    async def _stage_rows(
+        self, workflow: str, number: int, tasks: int, wanted: TaskState | None, start: int, limit: int
+    ) -> list[Any]:
+        """Rows of one stage from `start`, from memory while the workflow lives, else from SQL."""
+        run, state = self._run(workflow), self._state()
+        if run is not None and state is not None and run.stages[number].uniform is None:
+            live = run.stages[number]
+            chosen = np.arange(tasks) if wanted is None else np.flatnonzero(live.task_state == wanted)
+            chosen = chosen[chosen >= start][:limit]
+            return [task_row(state, run, live, int(task)) for task in chosen]
+        stage = next(row for row in await self._reads.stages(workflow) if row.stage == number)
+        untouched = untouched_state(RunState(stage.state))
+        states = [int(wanted)] if wanted is not None else []
+        token = None
+        rows: dict[int, Any] = {}
+        while True:
+            page = await self._reads.tasks(workflow, stage=number, states=states, limit=1000, token=token)
+            rows |= {row.index: row for row in page.items if row.index >= start}
+            token = page.next_token
+            if token is None or len(rows) >= limit:
+                break
+        if wanted is not None and wanted is not untouched:
+            return [rows[index] for index in sorted(rows)][:limit]
+        result = []
+        for index in range(start, tasks):
+            if len(result) == limit:
+                break
+            row = rows.get(index) or answers.untouched_row(workflow, number, index, untouched)
+            if wanted is None or row.state == wanted:
+                result.append(row)
+        return result
+
+    async def task(self, workflow: str, stage: str, index: int) -> TaskView:
+        """One task with its attempts and outputs."""
+        number, spec = await self._locate(workflow, stage, index)
+        rows = await self._stage_rows(workflow, number, spec.tasks, None, index, 1)
+        view = answers.task_view(rows[0], spec)
+        view.attempts = [
+            answers.attempt_view(row) for row in await self._reads.attempts(workflow, number, index)
+        ]
+        view.outputs = [
+            answers.output_view(row, self._state())
+            for row in await self._reads.outputs(workflow, number, index)
+        ]
+        return view
+
+    async def logs(
+        self,
+        workflow: str,
+        stage: str,
+        index: int,
+        *,
+        attempt: int | None = None,
+        stream: str = "stdout",
+        offset: int = 0,
+        limit: int = 65536,
+    ) -> tuple[bytes, bool]:
+        """Log bytes of the last (or a given) attempt, and whether more may come."""
+        if stream not in ("stdout", "stderr"):
+            raise InvalidRequest(f"there is no stream {stream!r}; there are stdout and stderr")
+        number, _ = await self._locate(workflow, stage, index)
+        attempts = await self._reads.attempts(workflow, number, index)
+        live = not RunState((await self._reads.get(workflow)).state).terminal
+        if not attempts:
+            return b"", live
+        last = attempts[-1].attempt if attempt is None else attempt
+        if last not in {row.attempt for row in attempts}:
+            raise NotFound(f"{stage}[{index}] has no attempt {last}")
+        name = pod_name(workflow, stage, index, last)
+        return await self._executor.logs(name, stream, offset, limit)
+
+    async def _locate(self, workflow: str, stage: str, index: int) -> tuple[int, Any]:
+        spec = await self._documents.spec(workflow)
+        for number, each in enumerate(spec.stages):
+            if each.name == stage:
+                if not 0 <= index < each.tasks:
+                    raise NotFound(f"stage {stage!r} has tasks 0 to {each.tasks - 1}, not {index}")
+                return number, each
+        raise NotFound(f"workflow {workflow} has no stage {stage!r}")
+
+    async def explain(self, workflow: str, *, stage: str | None = None) -> list[ExplanationView]:
+        """Why what does not run does not run; for what has failed, why it failed."""
+        row = await self._reads.get(workflow)
+        run, state = self._run(workflow), self._state()
+        if run is not None and state is not None:
+            found = explain(state, run, self._clock())
+        else:
+            found = [
+                Explanation(s.name, (), s.counts.get("FAILED", 0), s.state, s.state.title(), s.reason)
+                for s in await self._reads.stages(workflow)
+                if s.state in ("FAILED", "SKIPPED", "CANCELLED")
+            ]
+        if stage is not None:
+            await self._locate(workflow, stage, 0)
+            found = [each for each in found if each.stage == stage]
+        del row
+        return [answers.explanation_view(each) for each in found]
+
+    def events(self, workflow: str | None, after: int) -> AsyncIterator[Sequence[EventView]]:
+        """History after an id, then what happens."""
+        return self._history.follow(workflow, after)
+
+    # ------------------------------------------------------------------------------------------ cluster
+
+    async def queues(self) -> list[QueueView]:
+        """All queues: those configured, those in use, and `default`."""
+        state = self._leading()
+        names = {queue.name: queue for queue in state.queues}
+        used = {run.spec.queue for run in state.runs.values()} | {"default"}
+        every = [*names.values(), *(Queue(name) for name in sorted(used - set(names)))]
+        return [answers.queue_view(state, queue) for queue in every]
+
+    async def put_queue(self, name: str, settings: Mapping[str, Any]) -> QueueView:
+        """Create or change a queue."""
+        before = {row.name: row for row in await self._queues.list()}
+        row = _queue_row(name, settings, before.get(name, QueueRow(name)))
+        if row.parent is not None and row.parent not in before:
+            raise Conflict(f"queue {name!r}: there is no parent queue {row.parent!r}; create it first")
+        await self._queues.put(row)
+        self._leader.queue_changed(row)
+        dispatcher = self._leader.dispatcher
+        if dispatcher is not None:
+            await self._settled(dispatcher)
+        return next(view for view in await self.queues() if view.name == name)
+
+    @staticmethod
+    async def _settled(dispatcher: Dispatcher) -> None:
+        """Wait (briefly) until the dispatcher has taken in what it was told."""
+        steps = dispatcher.steps
+        for _ in range(100):
+            if dispatcher.steps > steps:
+                return
+            await asyncio.sleep(0.01)
+
+    async def nodes(self) -> list[NodeView]:
+        """All nodes."""
+        flows = getattr(self._executor, "flows", None)
+        return answers.node_views(self._leading(), flows() if callable(flows) else {})
+
+    def live(self) -> tuple[bool, str]:
+        """Whether the loops are moving."""
+        dispatcher = self._leader.dispatcher
+        if dispatcher is not None and dispatcher.busy_since is not None:
+            busy = self._clock() - dispatcher.busy_since
+            if busy > STUCK_MS:
+                return False, f"dispatch: a step has been under way for {busy} ms"
+        return True, "ok"
+
+    def ready(self) -> tuple[bool, str]:
+        """Whether it leads and has recovered."""
+        if self._leader.epoch == 0:
+            return False, "leader: waiting for the lease"
+        if self._leader.dispatcher is None:
+            return False, "recovery: not finished"
+        return True, "ok"
+
+    def _wake(self) -> None:
+        if self._leader.intake is not None:
+            self._leader.intake.wake()
+
+    def _state(self) -> EngineState | None:
+        dispatcher = self._leader.dispatcher
+        return None if dispatcher is None else dispatcher.state
+
+    def _leading(self) -> EngineState:
+        state = self._state()
+        if state is None:
+            raise Unavailable("this process does not lead (yet): ask again in a moment")
+        return state
+
+    def _run(self, workflow: str) -> WorkflowRun | None:
+        state = self._state()
+        return None if state is None else state.runs.get(workflow)
+
+
+def _task_state(name: str | None) -> TaskState | None:
+    if name is None:
+        return None
+    try:
+        return TaskState[name.upper()]
+    except KeyError as error:
+        names = ", ".join(state.name for state in TaskState)
+        raise InvalidRequest(f"there is no task state {name!r}; there are {names}") from error
+
+
+def _position(token: str | None) -> tuple[int, int]:
+    if token is None:
+        return 0, 0
+    stage, dot, index = token.partition(".")
+    if not (dot and stage.isdecimal() and index.isdecimal()) or len(token) > 40:
+        raise InvalidRequest("the page token is not one this service gave out")
+    return int(stage), int(index)
+
+
+def _queue_row(name: str, settings: Mapping[str, Any], before: QueueRow) -> QueueRow:
+    """The row as it shall be.
+
+    Raises:
+        InvalidDocument: With everything that is wrong.
+    """
+    faults: list[Fault] = []
+    changes: dict[str, Any] = {}
+    for key, value in settings.items():
+        if key in ("cap", "guarantee") and isinstance(value, Mapping):
+            changes[key] = _limits(key, value, faults)
+        elif key in ("weight", "priority") and isinstance(value, int) and not isinstance(value, bool):
+            if key == "weight" and not 1 <= value <= 65_535:
+                faults.append(Fault("$.weight", str(value), "1 to 65535"))
+            changes[key] = value
+        elif key in ("paused", "reclaimable") and isinstance(value, bool):
+            changes[key] = value
+        elif key == "parent" and (value is None or isinstance(value, str)):
+            changes[key] = value
+        else:
+            known = "weight, priority (whole numbers), paused, reclaimable (true or false), parent, cap, guarantee"
+            faults.append(Fault(f"$.{key}", repr(value)[:60], known))
+    if changes.get("parent") == name:
+        faults.append(Fault("$.parent", repr(name), "another queue"))
+    if faults:
+        raise InvalidDocument(faults)
+    return before._replace(**changes)
+
+
+def _limits(key: str, value: Mapping[str, Any], faults: list[Fault]) -> dict[str, int]:
+    limits = {}
+    for resource, amount in value.items():
+        try:
+            limits[resource] = _PARSERS.get(resource, parse_count)(amount)
+        except (ValueError, TypeError) as error:
+            faults.append(Fault(f"$.{key}.{resource}", repr(amount)[:60], str(error)))
+    return limits
