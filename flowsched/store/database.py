@@ -165,6 +165,12 @@ class Database:
             if lock is not None:
                 lock.acquire()
             await database._settle(migrate=migrate and exclusive)
+        except DBAPIError as error:
+            await database.close()
+            message = _first_line(error)
+            if message == "file is not a database":
+                message = "the file is not a SQLite database"
+            raise ConfigurationError(f"cannot use {database.shown}: {message}") from error
         except BaseException:
             await database.close()
             raise

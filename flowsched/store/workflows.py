@@ -225,7 +225,7 @@ class Workflows:
         """How many workflows are in which state."""
         query: Select[Any] = select(_w.state, func.count()).group_by(_w.state)
         rows = await self._rows(query if tenant is None else query.where(_w.tenant == tenant))
-        return {state: workflows for state, workflows in rows}
+        return dict(tuple(row) for row in rows)
 
     async def _rows(self, query: Select[Any]) -> Sequence[Row[Any]]:
         """Run one query."""

@@ -15,10 +15,10 @@ from flowsched.store.database import Database
 from flowsched.store.requests import Submission
 
 
-def submission(name: str = "w", key: str | None = None, body_hash: str = "h", **other: Any) -> Submission:
+def submission(workflow_id: str = "w", key: str | None = None, body_hash: str = "h", **other: Any) -> Submission:
     values: dict[str, Any] = {
-        "id": name,
-        "name": f"name of {name}",
+        "id": workflow_id,
+        "name": f"name of {workflow_id}",
         "queue": "default",
         "priority": 0,
         "labels": {},

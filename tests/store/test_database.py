@@ -1,0 +1,188 @@
+"""Opening, schema versions, and the one process a SQLite file may have."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from sqlalchemy import inspect, text
+from store_samples import rows, submission
+
+import flowsched
+from flowsched.errors import ConfigurationError, Unavailable
+from flowsched.store import schema
+from flowsched.store.database import Database, url_for
+from flowsched.store.writer import GroupWriter
+
+ROOT = Path(flowsched.__file__).parents[1]
+
+HOLD = """
+import asyncio, sys
+from flowsched.store.database import Database
+async def main():
+    async with await Database.open(sys.argv[1]):
+        print("open", flush=True)
+        await asyncio.sleep(60)
+asyncio.run(main())
+"""
+
+
+def hold(url: str) -> subprocess.Popen[str]:
+    """Another process that has the file open."""
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLD, url], env=environment, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "open\n"
+    return process
+
+
+async def test_a_new_database_is_durable_and_whole(database: Database) -> None:
+    """What `doctor` says of a database we made."""
+    facts = await database.doctor()
+    assert facts["revision"] == facts["expected_revision"] == "0001"
+    assert facts["workflows"] == 0
+    if database.kind == "sqlite":
+        assert (facts["journal_mode"], facts["synchronous"], facts["foreign_keys"]) == ("wal", 2, 1)
+        assert facts["integrity_check"] == "ok"
+    else:
+        assert facts["synchronous_commit"] == "on"
+
+
+async def test_the_revisions_make_the_tables(database: Database) -> None:
+    """Autogenerate finds nothing to do, and the constant in the code is the newest script."""
+    async with database.engine.connect() as connection:
+        assert await connection.run_sync(schema.differences) == []
+    assert schema.REVISION in schema.known_revisions()
+    assert await database.current() == schema.REVISION
+
+
+async def test_fault_12_down_and_up_again(database: Database) -> None:
+    """To the bottom, where nothing is left, and back; a database that is up to date keeps its rows."""
+    async with GroupWriter(database) as writer:
+        await writer.submit(submission("w"))
+    await database.upgrade()
+    assert await rows(database, "SELECT id FROM workflows") == [("w",)]
+    await database.downgrade("base")
+    assert await database.current() is None
+    async with database.engine.connect() as connection:
+        assert await connection.run_sync(lambda c: inspect(c).get_table_names()) == ["alembic_version"]
+    await database.upgrade()
+    assert await rows(database, "SELECT count(*) FROM workflows") == [(0,)]
+
+
+async def test_fault_12_a_newer_schema_is_refused(url: str) -> None:
+    """An old binary on a new database refuses to start, whether it may migrate or not, and changes nothing."""
+    async with await Database.open(url) as database, database.writing() as connection:
+        await connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
+    for migrate in (True, False):
+        with pytest.raises(ConfigurationError, match=r"9999.* is newer than this version"):
+            await Database.open(url, migrate=migrate)
+
+
+async def test_fault_12_an_older_schema_is_refused_without_migration(url: str) -> None:
+    """Where migration is off, the message names the command; where it is on, the schema comes up."""
+    if url.startswith("sqlite"):
+        Path(url.removeprefix("sqlite+aiosqlite:///")).touch()
+    with pytest.raises(ConfigurationError, match="flowsched db upgrade"):
+        await Database.open(url, migrate=False)
+    await (await Database.open(url)).close()
+    await (await Database.open(url, migrate=False)).close()
+
+
+async def test_fault_18_a_second_process_is_refused(tmp_path: Path) -> None:
+    """It is told who holds the file; when that one is killed, the file is free at once."""
+    url = url_for(tmp_path / "store.db")
+    other = hold(url)
+    try:
+        with pytest.raises(ConfigurationError, match=rf"in use by process {other.pid} on .+ since 20\d\d-"):
+            await Database.open(url)
+        async with await Database.open(url, exclusive=False) as beside:  # a look from beside is allowed
+            assert (await beside.doctor())["integrity_check"] == "ok"
+    finally:
+        other.send_signal(signal.SIGKILL)
+        other.wait()
+        assert other.stdout is not None
+        other.stdout.close()
+    await (await Database.open(url)).close()
+
+
+async def test_fault_18_a_child_does_not_keep_the_lock(tmp_path: Path) -> None:
+    """Tasks that outlive the service do not keep the next service from starting."""
+    url = url_for(tmp_path / "store.db")
+    database = await Database.open(url)
+    child = subprocess.Popen(["sleep", "30"], close_fds=False)
+    try:
+        await database.close()
+        await (await Database.open(url)).close()
+    finally:
+        child.kill()
+        child.wait()
+
+
+async def test_a_file_that_is_not_there_is_made_only_if_asked(tmp_path: Path) -> None:
+    """`create=False` (doctor, db current) must not leave an empty file behind."""
+    path = tmp_path / "folder" / "store.db"
+    with pytest.raises(ConfigurationError, match="there is no database"):
+        await Database.open(url_for(path), create=False)
+    assert not path.parent.exists()
+    await (await Database.open(str(path))).close()
+    assert path.is_file()
+
+
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        ("mysql://host/db", "sqlite or postgresql"),
+        ("sqlite://", "SQLite needs a file"),
+        ("sqlite:///:memory:", "SQLite needs a file"),
+        ("://", "cannot be read"),
+    ],
+)
+async def test_other_databases_are_refused(url: str, says: str) -> None:
+    """The message says what can be used instead."""
+    with pytest.raises(ConfigurationError, match=says):
+        await Database.open(url)
+
+
+async def test_postgresql_without_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error names the extra to install."""
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    with pytest.raises(ConfigurationError, match=r"pip install flowsched\[postgresql\]"):
+        await Database.open("postgresql://localhost/flowsched")
+
+
+async def test_a_server_that_is_not_there_shows_no_password() -> None:
+    """Unavailable, so that a service may wait for it; the URL in the message is without its secret."""
+    with pytest.raises(Unavailable) as refusal:
+        await Database.open("postgres://ann:canary@127.0.0.1:1/flowsched")
+    assert "127.0.0.1" in str(refusal.value)
+    assert "canary" not in str(refusal.value)
+
+
+async def test_a_file_that_is_no_database(tmp_path: Path) -> None:
+    """Refused with a message, and not overwritten."""
+    path = tmp_path / "notes.txt"
+    path.write_bytes(b"these are my notes, and there are many of them" * 100)
+    with pytest.raises(ConfigurationError, match="not a SQLite database"):
+        await Database.open(url_for(path))
+    assert path.read_bytes().startswith(b"these are my notes")
+
+
+def test_migrations_are_found_in_a_wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a checkout they are at the top; in a wheel inside the package; without them the message says so."""
+    assert schema.migrations_folder() == ROOT / "migrations"
+    package = tmp_path / "flowsched"
+    package.mkdir()
+    monkeypatch.setattr(flowsched, "__file__", str(package / "__init__.py"))
+    with pytest.raises(ConfigurationError, match="incomplete"):
+        schema.migrations_folder()
+    shutil.copytree(ROOT / "migrations", package / "_share" / "migrations")
+    assert schema.migrations_folder() == package / "_share" / "migrations"
+    assert schema.known_revisions() == {"0001"}

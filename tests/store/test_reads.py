@@ -1,0 +1,227 @@
+"""Reading: pages that neither repeat nor hide, recovery, expiry, queues."""
+
+from __future__ import annotations
+
+import time
+
+
+import pytest
+from sqlalchemy import insert
+from store_samples import end, event, finished, intent, rows, submission, task
+
+from flowsched.engine.delta import Delta, OutputWrite, ReplicaWrite, WorkflowWrite
+from flowsched.errors import Conflict, InvalidRequest, NotFound
+from flowsched.store import tables
+from flowsched.store.database import Database
+from flowsched.store.queues import Queues
+from flowsched.store.recovery import Removed, load, remove_finished
+from flowsched.store.requests import compress
+from flowsched.store.rows import QueueRow, ReplicaRow
+from flowsched.store.workflows import Workflows
+from flowsched.store.writer import GroupWriter
+
+
+async def names(reads: Workflows, **asked: object) -> list[str]:
+    return [row.id for row in (await reads.list(**asked)).items]  # type: ignore[arg-type]
+
+
+async def test_lists_are_filtered(writer: GroupWriter, reads: Workflows, epoch: int) -> None:
+    """By state, name, queue, tenant and labels, alone and together; newest first."""
+    await writer.submit(submission("a", queue="q1", labels={"sample": "1", "x.y": "z"}))
+    await writer.submit(submission("b", queue="q2", labels={"sample": "2"}, tenant="lab"))
+    await writer.submit(submission("c", queue="q1", labels={"sample": "2"}, name="100%_done"))
+    await writer.commit(Delta(workflows=[WorkflowWrite("b", "RUNNING", "", 5, None)]), epoch)
+    assert await names(reads) == ["c", "b", "a"]
+    assert await names(reads, states=["RUNNING", "FAILED"]) == ["b"]
+    assert await names(reads, name="name of a") == ["a"]
+    assert await names(reads, name_prefix="name of ") == ["b", "a"]
+    assert await names(reads, name_prefix="100%_") == ["c"]
+    assert await names(reads, name_prefix="1__") == []
+    assert await names(reads, queue="q1") == ["c", "a"]
+    assert await names(reads, tenant="lab") == ["b"]
+    assert await names(reads, labels={"sample": "2"}) == ["c", "b"]
+    assert await names(reads, labels={"x.y": "z"}) == ["a"]
+    assert await names(reads, labels={"sample": ""}, queue="q1") == ["c", "a"]
+    assert await names(reads, labels={"sample": "2", "x.y": "z"}) == []
+    assert await reads.count() == {"PENDING": 2, "RUNNING": 1}
+    assert sorted(await reads.get_many(["a", "c", "none"])) == ["a", "c"]
+
+
+async def test_pages_go_on_where_they_ended(writer: GroupWriter, reads: Workflows) -> None:
+    """What arrives between two pages neither repeats nor hides an entry."""
+    for n in range(5):
+        await writer.submit(submission(f"w{n}"))
+    first = await reads.list(limit=2)
+    assert [row.id for row in first.items] == ["w4", "w3"]
+    await writer.submit(submission("new"))
+    second = await reads.list(limit=2, token=first.next_token)
+    assert [row.id for row in second.items] == ["w2", "w1"]
+    third = await reads.list(limit=2, token=second.next_token)
+    assert ([row.id for row in third.items], third.next_token) == (["w0"], None)
+    assert [row.id for row in await reads.after(4)] == ["w4", "new"]
+
+
+@pytest.mark.parametrize("token", ["x", "!!", "WzFd" * 9, "WyJhIl0", "WzEsMl0", "bnVsbA", "WzFlNDAwXQ", "é"])
+async def test_foreign_tokens_are_refused(reads: Workflows, token: str) -> None:
+    """A token that is not ours is the client's error, never ours."""
+    with pytest.raises(InvalidRequest):
+        await reads.list(token=token)
+
+
+async def test_what_is_not_there(reads: Workflows, writer: GroupWriter) -> None:
+    """NotFound for a workflow that does not exist, and for another tenant's just the same."""
+    await writer.submit(submission("w", tenant="lab"))
+    with pytest.raises(NotFound) as missing:
+        await reads.get("x", tenant="other")
+    with pytest.raises(NotFound) as hidden:
+        await reads.get("w", tenant="other")
+    assert str(missing.value).replace("x", "w") == str(hidden.value).replace("x", "w")
+    with pytest.raises(NotFound):
+        await reads.spec("x")
+    assert await reads.stages("x") == []
+    assert await reads.task("w", 0, 0) is None
+    assert await reads.attempt("x") is None
+    assert await reads.pod("x") is None
+
+
+async def test_tasks_by_page_stage_and_state(writer: GroupWriter, reads: Workflows, epoch: int) -> None:
+    """In order of stage and index, across the border of stages."""
+    await writer.submit(submission("w"))
+    made = [task(index=i, stage=s, state=9 if i == 1 else 1) for s in (1, 0) for i in (2, 0, 1)]
+    await writer.commit(Delta(tasks=made), epoch)
+    seen, token = [], None
+    while True:
+        page = await reads.tasks("w", limit=2, token=token)
+        seen += [(t.stage, t.index) for t in page.items]
+        token = page.next_token
+        if token is None:
+            break
+    assert seen == [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2)]
+    assert [t.index for t in (await reads.tasks("w", stage=1, states=[9])).items] == [1]
+    assert (await reads.task("w", 1, 2)).index == 2  # type: ignore[union-attr]
+
+
+async def test_events_since(writer: GroupWriter, reads: Workflows, epoch: int) -> None:
+    """After an id, of all or of one workflow, at most so many, in the order of commits."""
+    await writer.submit(submission("a"))
+    await writer.submit(submission("b"))
+    await writer.commit(Delta(events=[event("a", "one"), event("b", "two"), event("a", "three")]), epoch)
+    assert [(e.id, e.kind) for e in await reads.events(2)] == [(3, "one"), (4, "two"), (5, "three")]
+    assert [e.kind for e in await reads.events(2, workflow_id="a")] == ["one", "three"]
+    assert [e.id for e in await reads.events(2, limit=1)] == [3]
+    assert await reads.last_event() == 5
+
+
+async def test_a_new_leader_reads_what_lives(
+    writer: GroupWriter, database: Database, reads: Workflows, epoch: int
+) -> None:
+    """Living workflows with all that hangs on them; of finished ones nothing; replicas of all."""
+    for name in ("done", "a", "b"):
+        await writer.submit(submission(name, spec=b'{"name": "%s"}' % name.encode()))
+    await writer.commit(
+        Delta(
+            tasks=[task("done"), task("a", 1, state=5), task("a", 0, state=9)],
+            intents=[intent("p1", "a", 1), intent("p0", "a", 0), intent("d", "done")],
+            ends=[end("p0"), end("d")],
+            outputs=[OutputWrite("a", 0, 0, "bam", "u", 5, "v", 1), OutputWrite("done", 0, 0, "bam", "x", 5, None, 1)],
+            replicas=[ReplicaWrite("u", "n", 5, True)],
+        ),
+        epoch,
+    )
+    await writer.commit(finished("done"), epoch)
+    await writer.command("b", "cancel", {}, 5)
+    found = await load(database)
+    assert list(found.workflows) == ["a", "b"]
+    a, b = found.workflows["a"], found.workflows["b"]
+    assert a.spec == b'{"name": "a"}'
+    assert [(t.index, t.state, t.version) for t in a.tasks] == [(0, 9, 1), (1, 5, 1)]
+    assert [(o.uri, o.value) for o in a.outputs] == [("u", "v")]
+    assert [stage.name for stage in b.stages] == ["align", "train"]
+    assert b.workflow.cancel_requested
+    assert [(o.name, o.pod) for o in found.attempts] == [("p1", b'{"pod": "p1"}')]
+    assert found.replicas == [ReplicaRow("u", "n", 5)]
+    assert (found.last_seq, found.last_event) == (3, await reads.last_event())
+    named = await load(database, ["done"])
+    assert [t.workflow for t in named.workflows["done"].tasks] == ["done"]
+
+
+async def test_fault_07_recovery_is_fast(database: Database) -> None:
+    """100,000 finished and 10,000 active workflows, 40,000 active tasks: read within the five seconds of a restart."""
+    spec = compress(b'{"name": "w", "stages": [{"name": "align", "command": ["./align.sh"]}]}')
+    async with database.writing() as connection:
+        for start in range(0, 110_000, 10_000):
+            state, ended = ("RUNNING", None) if start >= 100_000 else ("SUCCEEDED", 9)
+            common = {"state": state, "stages": 1, "tasks": 4, "spec": spec, "ended_ms": ended}
+            ids = range(start, start + 10_000)
+            await connection.execute(
+                insert(tables.workflows), [{"id": f"w{n:06}", "seq": n, **common} for n in ids]
+            )
+            row = {"stage": 0, "state": state, "width": 4, "members": 1}
+            await connection.execute(
+                insert(tables.stages), [{"workflow_id": f"w{n:06}", **row} for n in ids]
+            )
+            if start >= 100_000:
+                columns = tables.tasks.c.keys()
+                tasks = [dict(zip(columns, task(f"w{n:06}", i), strict=True)) for n in ids for i in range(4)]
+                await connection.execute(insert(tables.tasks), tasks)
+    began = time.perf_counter()
+    found = await load(database)
+    took = time.perf_counter() - began
+    assert len(found.workflows) == 10_000
+    assert sum(len(workflow.tasks) for workflow in found.workflows.values()) == 40_000
+    assert took < 5, took
+    print(f"recovery on {database.kind}: {took:.2f} s")
+
+
+async def test_finished_workflows_expire_in_bounded_rounds(
+    writer: GroupWriter, database: Database, reads: Workflows, epoch: int
+) -> None:
+    """Only what ended before goes, with everything that hangs on it, a bounded number of rows at a time."""
+    for name in ("old", "young", "alive"):
+        await writer.submit(submission(name, key=name, stages=[("s", 50, 1), ("t", 1, 1)]))
+        await writer.commit(
+            Delta(tasks=[task(name, i) for i in range(50)], intents=[intent(f"p{name}", name)], ends=[end(f"p{name}")]),
+            epoch,
+        )
+    await writer.command("old", "retry", {}, 3)
+    await writer.commit(finished("old", 100), epoch)
+    await writer.commit(finished("young", 200), epoch)
+    rounds = []
+    while (removed := await remove_finished(database, 150, rows=20)) != Removed(0, 0):
+        rounds.append(removed)
+    assert [removed.workflows for removed in rounds] == [0, 0, 1]
+    assert await names(reads) == ["alive", "young"]
+    for table in ("tasks", "attempts", "events", "stages", "commands", "idempotency"):
+        assert await rows(database, f"SELECT count(*) FROM {table} WHERE workflow_id = 'old'") == [(0,)], table
+        assert await rows(database, f"SELECT count(*) FROM {table} WHERE workflow_id = 'young'") != [(0,)] or (
+            table == "commands"
+        )
+
+
+async def test_queues(database: Database, writer: GroupWriter) -> None:
+    """Made, changed and removed; a tree stays a tree, and a queue in use stays."""
+    queues = Queues(database)
+    await queues.put(QueueRow("lab", weight=3, guarantee={"cpu": 8_000}))
+    await queues.put(QueueRow("genomics", "lab", cap={"gpu": 1}, paused=True))
+    await queues.put(QueueRow("lab", weight=5, reclaimable=False))
+    assert await queues.list() == [
+        QueueRow("genomics", "lab", cap={"gpu": 1}, paused=True),
+        QueueRow("lab", weight=5, reclaimable=False),
+    ]
+    for wrong in (QueueRow("x", "nowhere"), QueueRow("lab", "genomics"), QueueRow("lab", "lab")):
+        with pytest.raises(Conflict):
+            await queues.put(wrong)
+    with pytest.raises(Conflict, match="below"):
+        await queues.delete("lab")
+    await writer.submit(submission("w", queue="genomics"))
+    with pytest.raises(Conflict, match="not finished"):
+        await queues.delete("genomics")
+    await queues.put(QueueRow("empty"))
+    await queues.delete("empty")
+    with pytest.raises(NotFound):
+        await queues.delete("empty")
+    with pytest.raises(NotFound):
+        await queues.get("empty")
+    assert (await queues.get("lab")).weight == 5
+
+
