@@ -108,7 +108,7 @@ def check(settings: Settings) -> None:
 
 
 def configure_logging(settings: Settings) -> None:
-    """structlog to stderr: people's lines, or JSON."""
+    """Structlog to stderr: people's lines, or JSON."""
     renderer: Any
     if settings.log_json:
         renderer = structlog.processors.JSONRenderer()
@@ -256,7 +256,9 @@ async def running(settings: Settings) -> AsyncIterator[Running]:
 def _fall(done: asyncio.Task[None], caller: asyncio.Task[Any] | None) -> None:
     """The leader's loops ended by themselves: so does the service (a supervisor starts it again)."""
     if not done.cancelled() and done.exception() is not None:
-        structlog.get_logger(__name__).error("the service stops", error=repr(done.exception()), exc_info=done.exception())
+        structlog.get_logger(__name__).error(
+            "the service stops", error=repr(done.exception()), exc_info=done.exception()
+        )
         if caller is not None:
             caller.cancel()
 

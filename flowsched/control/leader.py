@@ -104,7 +104,9 @@ class Leader:
             try:
                 await self._term()
             except* (StaleWrite, OutcomeUnknown) as group:
-                log.warning("memory and database disagree, recovering", errors=[str(e) for e in group.exceptions])
+                log.warning(
+                    "memory and database disagree, recovering", errors=[str(e) for e in group.exceptions]
+                )
 
     async def _term(self) -> None:
         await self._failpoint("recover.before")
@@ -126,9 +128,7 @@ class Leader:
             failpoint=self._failpoint,
             committed=self._history.committed,
         )
-        intake = Intake(
-            self._database, self._documents, dispatcher, last_seq=last_seq, clock=self._clock
-        )
+        intake = Intake(self._database, self._documents, dispatcher, last_seq=last_seq, clock=self._clock)
         await self._adopt(dispatcher, runs_pods=pods)
         await dispatcher.once(runs)
         await self._failpoint("recover.after")

@@ -15,8 +15,8 @@ from flowsched.engine.state import EngineState
 from flowsched.scheduling.executor import NodeInfo, Pod
 from flowsched.store.database import Database
 from flowsched.store.recovery import load
-from flowsched.store.rows import Recovery, StageRow
 from flowsched.store.rows import Recovered as RecoveredRows
+from flowsched.store.rows import Recovery, StageRow
 from flowsched.workflow.graph import StageGraph
 from flowsched.workflow.run import WorkflowRun
 from flowsched.workflow.spec import WorkflowSpec

@@ -152,9 +152,7 @@ class Service:
         graph = StageGraph(spec)
         return [answers.stage_view(row, spec, graph) for row in rows]
 
-    async def command(
-        self, workflow: str, kind: str, body: Mapping[str, Any] | None = None
-    ) -> WorkflowView:
+    async def command(self, workflow: str, kind: str, body: Mapping[str, Any] | None = None) -> WorkflowView:
         """`cancel`, `pause`, `resume` or `retry`: durable when this returns, carried out by the leader soon after."""
         if kind not in COMMANDS:
             raise InvalidRequest(f"there is no command {kind!r}; there are {', '.join(COMMANDS)}")
@@ -196,7 +194,9 @@ class Service:
             if number < at_stage:
                 continue
             start = at_index if number == at_stage else 0
-            rows = await self._stage_rows(workflow, number, spec.stages[number].tasks, wanted, start, limit + 1 - len(found))
+            rows = await self._stage_rows(
+                workflow, number, spec.stages[number].tasks, wanted, start, limit + 1 - len(found)
+            )
             found.extend(answers.task_view(row, spec.stages[row.stage]) for row in rows)
             if len(found) > limit:
                 last = found[limit]
@@ -227,7 +227,7 @@ class Service:
                 break
         if wanted is not None and wanted is not untouched:
             return [rows[index] for index in sorted(rows)][:limit]
-        result = []
+        result: list[Any] = []
         for index in range(start, tasks):
             if len(result) == limit:
                 break
@@ -413,9 +413,7 @@ def _queue_row(name: str, settings: Mapping[str, Any], before: QueueRow) -> Queu
             if key == "weight" and not 1 <= value <= 65_535:
                 faults.append(Fault("$.weight", str(value), "1 to 65535"))
             changes[key] = value
-        elif key in ("paused", "reclaimable") and isinstance(value, bool):
-            changes[key] = value
-        elif key == "parent" and (value is None or isinstance(value, str)):
+        elif (key in ("paused", "reclaimable") and isinstance(value, bool)) or (key == "parent" and (value is None or isinstance(value, str))):
             changes[key] = value
         else:
             known = "weight, priority (whole numbers), paused, reclaimable (true or false), parent, cap, guarantee"

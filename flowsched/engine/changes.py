@@ -91,9 +91,7 @@ class Recorder:
             changes.freed.clear()
             for number, task in changes.release:
                 stage = run.stages[number]
-                self.releases.append(
-                    pod_name(run.id, stage.spec.name, task, int(stage.attempt[task]))
-                )
+                self.releases.append(pod_name(run.id, stage.spec.name, task, int(stage.attempt[task])))
             changes.release.clear()
             for number in changes.stages:
                 self._note_ready(run, run.stages[number])

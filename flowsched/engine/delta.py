@@ -16,7 +16,7 @@ class TaskWrite(NamedTuple):
 
     workflow: str
     stage: int
-    index: int
+    index: int  # type: ignore[assignment]  # the field hides tuple.index, which nobody asks of a row
     state: int  #: TaskState
     attempt: int
     node: str | None
@@ -43,7 +43,7 @@ class Intent(NamedTuple):
 
     workflow: str
     stage: int
-    index: int
+    index: int  # type: ignore[assignment]  # the field hides tuple.index, which nobody asks of a row
     attempt: int
     name: str
     node: str
@@ -74,7 +74,9 @@ class StageWrite(NamedTuple):
     started_ms: int | None
     ended_ms: int | None
     reason: str
-    totals: Mapping[str, int]  #: queued_ms, staging_ms, running_ms, bytes_local, bytes_moved: sums over its tasks
+    totals: Mapping[
+        str, int
+    ]  #: queued_ms, staging_ms, running_ms, bytes_local, bytes_moved: sums over its tasks
 
 
 class WorkflowWrite(NamedTuple):
@@ -92,7 +94,7 @@ class OutputWrite(NamedTuple):
 
     workflow: str
     stage: int
-    index: int
+    index: int  # type: ignore[assignment]  # the field hides tuple.index, which nobody asks of a row
     name: str
     uri: str
     size_bytes: int

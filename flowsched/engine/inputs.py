@@ -12,7 +12,8 @@ from flowsched.workflow.spec import InputSpec, Match, OutputSpec
 
 class MissingInput(Exception):
     """An input that is needed was never written (its producer was told to ignore a failure). A value in disguise:
-    it never leaves the engine."""
+    it never leaves the engine.
+    """
 
 
 def private(stage: StageRun) -> bool:
@@ -115,9 +116,7 @@ def _is_manifest(run: WorkflowRun, spec: InputSpec) -> bool:
     return spec.match is not Match.INDEX and width > 1
 
 
-def _datasets(
-    run: WorkflowRun, stage: StageRun, spec: InputSpec, shard: int
-) -> Iterator[tuple[str, int]]:
+def _datasets(run: WorkflowRun, stage: StageRun, spec: InputSpec, shard: int) -> Iterator[tuple[str, int]]:
     """(uri, size in bytes or 0) of what one input of one shard consists of, in shard order."""
     if spec.stage is None:
         uri = spec.uri or ""

@@ -112,7 +112,10 @@ def _bind(recorder: Recorder, candidate: Candidate, tasks: Indices, nodes: Indic
         recorder.intend(run, stage, pod, encode_pod(pod))
     where = sorted({state.snapshot.names[node] for node in nodes.tolist()})
     recorder.advance(run).changes.events.append(
-        ("gang.placed" if group.gang else "tasks.placed", {"group": group.name, "tasks": len(tasks), "nodes": where})
+        (
+            "gang.placed" if group.gang else "tasks.placed",
+            {"group": group.name, "tasks": len(tasks), "nodes": where},
+        )
     )
 
 

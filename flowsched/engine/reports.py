@@ -67,7 +67,9 @@ def _pod_ended(recorder: Recorder, event: PodEnded) -> None:
     state = recorder.state
     node = state.snapshot.names[int(stage.node[ref.task])]
     started = int(stage.times[ref.task, STARTED])
-    _note_end(recorder, event.name, event.at_ms, started, event.exit_code, event.reason, event.message, event.usage)
+    _note_end(
+        recorder, event.name, event.at_ms, started, event.exit_code, event.reason, event.message, event.usage
+    )
     for output in event.outputs:
         add_replica(recorder, output.uri, node, output.size_bytes)
     if event.exit_code == 0 and not event.reason and started >= 0:

@@ -50,7 +50,9 @@ class StagingGroup:
     pending: set[tuple[int, int]]
     priority: int
     rank_ms: int
-    payer: dict[tuple[int, int], int] = field(default_factory=dict)  #: (dataset, node) -> task its bytes count for
+    payer: dict[tuple[int, int], int] = field(
+        default_factory=dict
+    )  #: (dataset, node) -> task its bytes count for
 
 
 @dataclass(slots=True)

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from flowsched.engine.changes import Recorder
+from flowsched.engine.delta import Delta
 from flowsched.engine.events import (
     Accepted,
     Command,
@@ -26,7 +27,6 @@ from flowsched.engine.placing import place
 from flowsched.engine.recovery import reclaim
 from flowsched.engine.reports import report
 from flowsched.engine.staging import order_transfers
-from flowsched.engine.delta import Delta
 from flowsched.engine.state import EngineState
 from flowsched.scheduling.executor import Pod, Transfer
 from flowsched.statement import Statement

@@ -163,7 +163,9 @@ class Drive:
         if order.source is not None:
             rate = min(rate, rates[order.source].nic_out_rate)
         end = self.now + max(1, order.size_bytes * 1000 // max(rate, 1))
-        self.at(end, TransferDone(order.uri, order.dest, end, order.size_bytes, order.source, order.size_bytes))
+        self.at(
+            end, TransferDone(order.uri, order.dest, end, order.size_bytes, order.source, order.size_bytes)
+        )
 
 
 def expected_ms(state: EngineState, spec: WorkflowSpec, number: int) -> int:

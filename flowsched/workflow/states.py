@@ -27,9 +27,7 @@ class TaskState(IntEnum):
     SKIPPED = 12  #: terminal: its stage's `when` said no, or what it needs was skipped
 
 
-TERMINAL: Final = frozenset(
-    {TaskState.SUCCEEDED, TaskState.FAILED, TaskState.CANCELLED, TaskState.SKIPPED}
-)
+TERMINAL: Final = frozenset({TaskState.SUCCEEDED, TaskState.FAILED, TaskState.CANCELLED, TaskState.SKIPPED})
 #: The states in which a pod may exist: exactly these hold room on a node.
 HOLDING: Final = frozenset(
     {TaskState.ALLOCATED, TaskState.BINDING, TaskState.BOUND, TaskState.RUNNING, TaskState.RELEASING}

@@ -1,0 +1,120 @@
+"""How attempts end, and what becomes of their tasks: outputs, retries, whole gangs anew, policies."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from flowsched.workflow.lifecycle import END_OF, TaskEvent, may
+from flowsched.workflow.moves import Ended
+from flowsched.workflow.run import StageRun
+from flowsched.workflow.settling import Settling
+from flowsched.workflow.spec import Action, On
+from flowsched.workflow.states import TaskState
+
+_S = TaskState
+_E = TaskEvent
+
+#: A task that the infrastructure loses this often is quarantined (FAULTS.md row 42): it may be what kills its nodes.
+MAX_LOST: Final = 10
+#: Back-off before attempt k: 1 s, 2 s, 4 s … at most a minute.
+BACKOFF_MS: Final = 1_000
+MAX_BACKOFF_MS: Final = 60_000
+#: The one reason that lets a task's memory grow.
+OUT_OF_MEMORY: Final = "OOMKilled"
+
+
+class Outcomes(Settling):
+    """Ends of attempts."""
+
+    def _succeeded(self, stage: StageRun, task: int, attempt: int, end: Ended) -> None:
+        self._publish(stage, task, attempt, end)
+        if self._policy(stage, On.TASK_COMPLETED, 0) is Action.COMPLETE_STAGE:
+            self._move(stage, np.array([task]), _E.SUCCEED)
+            self._event("task.succeeded", stage, task)
+            self._complete_shard(stage, task // stage.members)
+            return
+        self._move(stage, np.array([task]), _E.SUCCEED)
+        self._event("task.succeeded", stage, task)
+        self._check_shard(stage, task // stage.members)
+
+    def _failed(self, stage: StageRun, task: int, attempt: int, end: Ended) -> None:
+        reason = end.reason or f"exit code {end.exit_code}"
+        self.statement.put(stage.reasons, task, end.reason or "Failed")
+        action = self._policy(stage, On.TASK_FAILED, end.exit_code)
+        self._event(
+            "task.attempt_failed", stage, task, reason=reason, message=end.message, exit_code=end.exit_code
+        )
+        shard = task // stage.members
+        restart = action in (Action.RESTART_TASK, Action.RESTART_GANG)
+        if restart and stage.charged[task] + 1 < stage.spec.retry.attempts:
+            whole = stage.spec.gang and action is Action.RESTART_GANG
+            tasks = stage.indices_of(shard) if whole else np.array([task])
+            self.statement.add(stage.charged, tasks, 1)
+            if end.reason == OUT_OF_MEMORY:
+                self.statement.add(stage.memory_steps, np.array([task]), 1)
+            delay = min(MAX_BACKOFF_MS, BACKOFF_MS << min(int(stage.charged[task]) - 1, 10))
+            self._again(stage, task, whole, delay)
+        elif action is Action.IGNORE:
+            self._move(stage, np.array([task]), _E.SUCCEED)
+            self._check_shard(stage, shard)
+        elif action is Action.COMPLETE_STAGE:
+            self._move(stage, np.array([task]), _E.SUCCEED)
+            self._complete_shard(stage, shard)
+        else:
+            self._fail_for_good(stage, task, reason, end.message)
+            if action is Action.ABORT_WORKFLOW:
+                self._abort(f"stage {stage.spec.name!r} failed: {reason}")
+
+    def _lost(self, stage: StageRun, task: int, attempt: int, reason: str) -> None:
+        one = np.array([task])
+        self.statement.add(stage.lost, one, 1)
+        self.statement.put(stage.reasons, task, reason)
+        self._event("task.attempt_lost", stage, task, reason=reason)
+        action = self._policy(stage, On.TASK_EVICTED, -1)
+        if stage.lost[task] >= MAX_LOST:
+            self._fail_for_good(stage, task, "Quarantined", f"lost {MAX_LOST} times, last: {reason}")
+        elif action in (Action.FAIL_STAGE, Action.ABORT_WORKFLOW):
+            self._fail_for_good(stage, task, reason, "policy on task_evicted")
+            if action is Action.ABORT_WORKFLOW:
+                self._abort(f"stage {stage.spec.name!r} lost a task: {reason}")
+        else:
+            whole = stage.spec.gang and action is not Action.RESTART_TASK
+            delay = 0 if stage.lost[task] < 3 else BACKOFF_MS << int(stage.lost[task])
+            self._again(stage, task, whole, delay)
+
+    def _again(self, stage: StageRun, task: int, whole: bool, delay_ms: int) -> None:
+        """Give a failed task (or its whole gang, whose generation rises) back to the queue."""
+        one = np.array([task])
+        self._move(stage, one, _E.REQUEUE)
+        self._next_attempt(stage, one)
+        tasks = stage.indices_of(task // stage.members) if whole else one
+        self.statement.set(stage.not_before, tasks, self.now + delay_ms)
+        if not whole:
+            return
+        others = tasks[tasks != task]
+        states = stage.task_state[others]
+        self._requeue_ended(stage, others[states == _S.SUCCEEDED])
+        self._release(stage, others[may(states, _E.RELEASE)], _S.QUEUED)
+        self._next_attempt(stage, others[states == _S.QUEUED])
+
+    def _released(self, stage: StageRun, task: int) -> None:
+        """What was being taken away is gone: it becomes its goal."""
+        goal = TaskState(int(stage.goal[task]))
+        one = np.array([task])
+        self._move(stage, one, END_OF[goal])
+        if goal is _S.QUEUED:
+            self._next_attempt(stage, one)
+        self._event("task.released", stage, task, goal=goal.name)
+        self._note(stage)
+
+    def _fail_for_good(self, stage: StageRun, task: int, reason: str, message: str) -> None:
+        self._move(stage, np.array([task]), _E.FAIL)
+        self.statement.put(stage.reasons, task, reason)
+        self._event("task.failed", stage, task, reason=reason, message=message)
+        if stage.spec.gang:
+            others = stage.indices_of(task // stage.members)
+            self._release(stage, others[may(stage.task_state[others], _E.RELEASE)], _S.CANCELLED)
+        text = f"task {task} failed: {reason}" + (f" ({message})" if message else "")
+        self._fail_stage(stage, text)

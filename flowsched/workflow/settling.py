@@ -1,0 +1,252 @@
+"""What follows inside a workflow: shards complete, children become ready, stages end, and with the last one the workflow."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flowsched.workflow.graph import Edge
+from flowsched.workflow.lifecycle import TaskEvent, may
+from flowsched.workflow.moves import READY, Indices, Moves
+from flowsched.workflow.run import StageRun
+from flowsched.workflow.spec import When
+from flowsched.workflow.states import RunState, TaskState
+
+_S = TaskState
+_E = TaskEvent
+
+
+class Settling(Moves):
+    """Shards, stages and edges."""
+
+    def _check_shard(self, stage: StageRun, shard: int) -> None:
+        tasks = stage.indices_of(shard)
+        states = stage.task_state[tasks]
+        succeeded = states == _S.SUCCEEDED
+        needed = stage.completing if stage.completing.any() else np.ones(len(tasks), dtype=np.bool_)
+        never_placed = (states == _S.QUEUED) & self._spare(stage, succeeded)
+        if (succeeded | never_placed)[needed].all() and succeeded[needed].any():
+            self._complete_shard(stage, shard)
+        else:
+            self._note(stage)
+
+    def _spare(self, stage: StageRun, succeeded: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """(members,) True where the role's minimum has succeeded: who was never placed is not waited for."""
+        spare = np.zeros(len(succeeded), dtype=np.bool_)
+        for number, role in enumerate(stage.spec.roles):
+            of_role = stage.role_of == number
+            if stage.spec.gang and int(succeeded[of_role].sum()) >= role.minimum:
+                spare |= of_role
+        return spare
+
+    def _complete_shard(self, stage: StageRun, shard: int) -> None:
+        """The completing members have succeeded: release the rest and tell the children."""
+        if stage.shard_done[shard]:
+            return
+        tasks = stage.indices_of(shard)
+        states = stage.task_state[tasks]
+        self._release(stage, tasks[may(states, _E.RELEASE)], _S.SUCCEEDED)
+        waiting = tasks[np.isin(states, (_S.QUEUED, _S.PENDING))]
+        self._move(stage, waiting, _E.SKIP)
+        self.statement.set(stage.shard_done, shard, True)
+        self.statement.assign(stage, "done", stage.done + 1)
+        for edge in self.run.graph.edges_out[stage.number]:
+            if not self._is_barrier(edge):
+                self._serve_shards(edge, self.run.stages[edge.child], shard)
+        self._note(stage)
+
+    def _note(self, stage: StageRun) -> None:
+        """Look whether the stage has ended, now that something of it changed."""
+        self.changes.stages.add(stage.number)
+        if stage.state.terminal:
+            self.changes.workflow = True
+            return
+        if stage.done == stage.spec.width:
+            self._end_stage(stage, RunState.SUCCEEDED)
+        elif stage.open_tasks() == 0:
+            self._end_stage(stage, RunState.FAILED if stage.failed else self._unrun(stage))
+
+    @staticmethod
+    def _unrun(stage: StageRun) -> RunState:
+        skipped = stage.counts[_S.SKIPPED] == stage.spec.tasks
+        return RunState.SKIPPED if skipped else RunState.CANCELLED
+
+    def _end_stage(self, stage: StageRun, state: RunState) -> None:
+        self._set_stage(stage, state, stage.reason)
+        self._resolved.append(stage.number)
+
+    def settle(self) -> None:
+        """Tell children of ended stages, until nothing more follows; then see whether the workflow has ended.
+
+        A worklist, since a chain may be ten thousand stages long.
+        """
+        while self._resolved:
+            parent = self.run.stages[self._resolved.popleft()]
+            for edge in self.run.graph.edges_out[parent.number]:
+                child = self.run.stages[edge.child]
+                if not child.state.terminal:
+                    self._resolve(parent, child, edge)
+        self._check_workflow()
+
+    def _resolve(self, parent: StageRun, child: StageRun, edge: Edge) -> None:
+        """A parent stage has ended: does it count as done for the child, or shall the child never run?"""
+        outcome = child.spec.when.outcome
+        failed = parent.state in (RunState.FAILED, RunState.CANCELLED)
+        if outcome is When.SUCCESS and failed:
+            self._doom(child, f"{parent.spec.name!r} did not succeed")
+            return
+        skipped = parent.state is RunState.SKIPPED
+        if skipped and edge.input is not None and outcome is not When.ALWAYS:
+            needed = [i for i in child.spec.inputs if i.stage == parent.spec.name and not i.optional]
+            if needed:
+                self._doom(child, f"{parent.spec.name!r} was skipped")
+                return
+        if self._is_barrier(edge):
+            self.statement.assign(child, "barriers", child.barriers - 1)
+            if child.barriers == 0:
+                self._open(child)
+        elif skipped:
+            if not self._touch(child):
+                self.statement.add(child.missing, slice(None), -self.run.graph.parents_per_shard(edge))
+            self._ready(child, np.arange(child.spec.width))
+
+    def _doom(self, stage: StageRun, reason: str) -> None:
+        """It cannot run any more. What runs of it goes on; what waits is skipped or, if some ran, cancelled."""
+        self.statement.assign(stage, "reason", reason)
+        untouched = stage.uniform is not None or bool((stage.version == 0).all())
+        if untouched and stage.holding() == 0 and stage.done == 0:
+            self._skip(stage, reason)
+        else:
+            self._cancel_waiting(stage)
+            self._note(stage)
+
+    def _skip(self, stage: StageRun, reason: str) -> None:
+        self.statement.assign(stage, "reason", reason)
+        if stage.uniform is not None:
+            self._move_uniform(stage, _S.SKIPPED)
+        else:
+            staging = np.flatnonzero(stage.task_state == _S.STAGING)
+            self._move(stage, staging, _E.STAGED)
+            self._move(stage, np.flatnonzero(may(stage.task_state, _E.SKIP)), _E.SKIP)
+        self._note(stage)
+
+    def _open(self, stage: StageRun) -> None:
+        """All its stage-wide parents are done: decide whether it runs at all, and release what is ready."""
+        if stage.state.terminal:
+            return
+        if stage.verdict is None:
+            self.statement.assign(stage, "verdict", self._wanted(stage))
+        if not stage.verdict:
+            self._skip(stage, "its condition (`when`) does not hold")
+            return
+        self._touch(stage)
+        self._ready(stage, np.arange(stage.spec.width))
+
+    def _wanted(self, stage: StageRun) -> bool:
+        when = stage.spec.when
+        parents = {edge.parent for edge in self.run.graph.edges_in[stage.number]}
+        bad = any(self.run.stages[p].state in (RunState.FAILED, RunState.CANCELLED) for p in parents)
+        if when.outcome is When.FAILURE and not bad:
+            return False
+        for name, output, allowed in when.equals:
+            shards = self.run.outputs.get((self.run.number_of(name), output), {})
+            values = {published.value for published in shards.values()}
+            if not values or not values <= set(allowed):
+                return False
+        return True
+
+    def _ready(self, stage: StageRun, shards: Indices) -> None:
+        """Queue those of the shards for which nothing is missing."""
+        if stage.barriers > 0 or stage.failed or self.run.cancel_requested or stage.state.terminal:
+            return
+        shards = shards[(stage.missing[shards] == 0) & ~stage.shard_done[shards]]
+        tasks = (shards[:, None] * stage.members + np.arange(stage.members)).ravel()
+        tasks = tasks[stage.task_state[tasks] == _S.PENDING]
+        if len(tasks) == 0:
+            return
+        if stage.verdict is None:
+            self.statement.assign(stage, "verdict", self._wanted(stage))
+        self._move(stage, tasks, _E.READY)
+        self._stamp(stage, tasks, READY)
+        if stage.state is RunState.PENDING:
+            self._set_stage(stage, RunState.RUNNING, "")
+
+    def _serve_shards(self, edge: Edge, child: StageRun, shard: int) -> None:
+        """Shard `shard` of the parent is done."""
+        if child.state.terminal:
+            return
+        shards = np.asarray(self.run.graph.shard_children(edge, shard), dtype=np.int64)
+        if not self._touch(child):
+            self.statement.add(child.missing, shards, -1)
+        self._ready(child, shards)
+
+    def _await_shards(self, edge: Edge, child: StageRun, shard: int) -> None:
+        """Shard `shard` of the parent runs again."""
+        if child.uniform is not None:
+            return
+        shards = np.asarray(self.run.graph.shard_children(edge, shard), dtype=np.int64)
+        self.statement.add(child.missing, shards, 1)
+        tasks = (shards[:, None] * child.members + np.arange(child.members)).ravel()
+        self._revoke(child, tasks)
+
+    def _revoke(self, stage: StageRun, tasks: Indices) -> None:
+        if stage.uniform is None and not stage.state.terminal:
+            self._move(stage, tasks[may(stage.task_state[tasks], _E.REVOKE)], _E.REVOKE)
+
+    def _reset(self, stage: StageRun) -> None:
+        """For a retry: everything of the stage that did not succeed is pending once more."""
+        self.statement.assign(stage, "failed", False)
+        self.statement.assign(stage, "verdict", None)
+        self.statement.assign(stage, "ended_ms", None)
+        if stage.uniform is not None:
+            self._move_uniform(stage, _S.PENDING)
+        else:
+            tasks = np.flatnonzero(may(stage.task_state, _E.RESET))
+            self._move(stage, tasks, _E.RESET)
+            self.statement.add(stage.attempt, tasks[stage.version[tasks] > 0], 1)
+            self.statement.set(stage.charged, tasks, 0)
+            self.statement.set(stage.lost, tasks, 0)
+        self._set_stage(stage, RunState.PENDING, "")
+
+    def _check_workflow(self) -> None:
+        """The workflow ends when all its stages have and nothing of it holds a pod."""
+        run = self.run
+        if run.state.terminal or not all(stage.state.terminal for stage in run.stages):
+            return
+        if any(stage.holding() for stage in run.stages):
+            return
+        failed = [stage for stage in run.stages if stage.state is RunState.FAILED]
+        cancelled = any(stage.state is RunState.CANCELLED for stage in run.stages)
+        if run.cancel_requested:
+            state, reason = RunState.CANCELLED, run.reason
+        elif failed:
+            state, reason = RunState.FAILED, run.reason or f"{failed[0].spec.name}: {failed[0].reason}"
+        elif cancelled:
+            state, reason = RunState.FAILED, run.reason
+        else:
+            state, reason = RunState.SUCCEEDED, ""
+        self.statement.assign(run, "ended_ms", self.now)
+        self._set_run(state, reason)
+
+    def _fail_stage(self, stage: StageRun, reason: str) -> None:
+        """Its running shards go on to their end, nothing more of it is started."""
+        if not stage.failed:
+            self.statement.assign(stage, "failed", True)
+            self.statement.assign(stage, "reason", reason)
+        self._cancel_waiting(stage)
+        self._note(stage)
+
+    def _stop_all(self, goal: TaskState) -> None:
+        for stage in self.run.stages:
+            if stage.state.terminal and stage.holding() == 0:
+                continue
+            self._cancel_waiting(stage)
+            if stage.uniform is None:
+                holding = np.flatnonzero(may(stage.task_state, _E.RELEASE))
+                self._release(stage, holding, goal)
+            self._note(stage)
+
+    def _abort(self, reason: str) -> None:
+        if not self.run.reason:
+            self.statement.assign(self.run, "reason", reason)
+        self._stop_all(_S.CANCELLED)
