@@ -1,13 +1,16 @@
-"""Durable task transitions per second: the group writer against one commit per event, on the same database and run.
+"""Durable task transitions per second: the group writer against one commit per event, on the same database
+and run.
 
-A transition is one task row (compare-and-set on its version) and one event row, fenced by the leader's epoch. Three ways:
+A transition is one task row (compare-and-set on its version) and one event row, fenced by the leader's epoch.
+Three ways:
 
     per event   one transaction per transition, statements compiled once, one after the other
     singles     the group writer with many transitions in flight, each waiting for its own COMMIT
     steps       the group writer with the engine's steps of many transitions each
 
-Every way is timed several times, by turns; ratios are of medians. Afterwards the database is opened again and the rows
-are counted: each task must have exactly the versions that were acknowledged, each transition its event.
+Every way is timed several times, by turns; ratios are of medians. Afterwards the database is opened again and
+the rows are counted: each task must have exactly the versions that were acknowledged, each transition its
+event.
 
     python bench/transitions.py [--json] [--rounds 5] [--postgresql URL | --no-postgresql]
 """
@@ -55,11 +58,14 @@ class Bench:
         version = self.versions[index] + 1
         return TaskWrite(
             WORKFLOW, 0, index, version % 8, 1, "node-17", 0, version, "", None,
-            1_700_000_000_000, 1_700_000_000_100, 1_700_000_000_200, 1_700_000_000_300, None, 1 << 30, 1 << 20,
+            1_700_000_000_000, 1_700_000_000_100, 1_700_000_000_200, 1_700_000_000_300, None,
+            1 << 30, 1 << 20,
         )  # fmt: skip
 
     def event(self, index: int) -> EventRow:
-        return EventRow(WORKFLOW, 1_700_000_000_000, "task.running", {"stage": 0, "index": index, "node": "n"})
+        return EventRow(
+            WORKFLOW, 1_700_000_000_000, "task.running", {"stage": 0, "index": index, "node": "n"}
+        )
 
     def acknowledged(self, indices: range) -> None:
         for index in indices:
@@ -145,7 +151,9 @@ async def measure(url: str, rounds: int, tasks: int, baseline: int) -> dict[str,
     base = statistics.median(rates["per event"])
     return {
         "database": f"{facts['database']} {facts['version']}",
-        "durability": {k: facts[k] for k in ("journal_mode", "synchronous", "fsync", "synchronous_commit") if k in facts},
+        "durability": {
+            k: facts[k] for k in ("journal_mode", "synchronous", "fsync", "synchronous_commit") if k in facts
+        },
         "verified_transitions": sum(bench.versions),
         "rates": {
             name: {
@@ -190,7 +198,9 @@ def main() -> None:
     parser.add_argument("--tasks", type=int, default=20_000)
     parser.add_argument("--baseline", type=int, default=300, help="transitions of a per-event round")
     parser.add_argument("--folder", help="where the SQLite file goes (default: a temporary folder)")
-    parser.add_argument("--postgresql", metavar="URL", help="default: a server of our own, if there are binaries")
+    parser.add_argument(
+        "--postgresql", metavar="URL", help="default: a server of our own, if there are binaries"
+    )
     parser.add_argument("--no-postgresql", action="store_true")
     given = parser.parse_args()
     amounts = (given.rounds, given.tasks, given.baseline)

@@ -1,7 +1,9 @@
-"""A real PostgreSQL server for tests, started from whatever binaries this machine has, as an unprivileged user.
+"""A real PostgreSQL server for tests, started from whatever binaries this machine has, as an unprivileged
+user.
 
-Import `postgres_server`, `postgres_url` and `fresh_postgres` into a `conftest.py`. Without binaries the tests are skipped
-and say why; with FLOWSCHED_REQUIRE_POSTGRES=1 (CI) they fail instead. Each xdist worker has a server of its own.
+Import `postgres_server`, `postgres_url` and `fresh_postgres` into a `conftest.py`. Without binaries the tests
+are skipped and say why; with FLOWSCHED_REQUIRE_POSTGRES=1 (CI) they fail instead. Each xdist worker has a
+server of its own.
 """
 
 from __future__ import annotations
@@ -188,7 +190,7 @@ class Server:
         self.execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
 
     def kill(self) -> None:
-        """kill -9: no shutdown, no checkpoint. The backends follow when they notice."""
+        """Kill -9: no shutdown, no checkpoint. The backends follow when they notice."""
         assert self._process is not None
         self._process.kill()
         self._process.wait()

@@ -1,4 +1,4 @@
-"""What only the leader writes: the deltas of engine steps. Every row is fenced by its epoch and its version."""
+"""What only the leader writes: the deltas of engine steps. Each row is fenced by its epoch and its version."""
 
 from __future__ import annotations
 
@@ -74,10 +74,12 @@ class Changes:
     async def refusals(
         self, connection: AsyncConnection, deltas: Sequence[Step]
     ) -> list[FlowschedError | None]:
-        """Which deltas must not be written at all: their leader is deposed, or they launch what was cancelled.
+        """Which deltas must not be written at all: their leader is deposed, or they launch what was
+        cancelled.
 
-        The lease's row stays locked until the commit: no one else can begin to lead in between. So do, on PostgreSQL, the
-        rows of workflows with launches: a cancel that comes now waits for this commit, and finds the launches.
+        The lease's row stays locked until the commit: no one else can begin to lead in between. So do, on
+        PostgreSQL, the rows of workflows with launches: a cancel that comes now waits for this commit, and
+        finds the launches.
         """
         leads = {
             epoch: (await connection.execute(_FENCE, {"name": LEADER, "epoch": epoch})).rowcount == 1
@@ -121,7 +123,9 @@ class Changes:
         await self._done.run(connection, [(True, number) for number in done])
 
     async def write_events(self, connection: AsyncConnection, events: Sequence[EventRow]) -> int:
-        """Number and write events, last in a transaction since their counter is locked from here on; the first number."""
+        """Number and write events, last in a transaction since their counter is locked from here on; the
+        first number.
+        """
         if not events:
             return 0
         first = await take_numbers(connection, "event", len(events))
@@ -134,7 +138,9 @@ class Changes:
     async def _write_tasks(
         self, connection: AsyncConnection, writes: Mapping[tuple[str, int, int], tuple[int, TaskWrite]]
     ) -> None:
-        """Insert tasks that are touched for the first time, update the others, each from the version it must have."""
+        """Insert tasks that are touched for the first time, update the others, each from the version it must
+        have.
+        """
         new = [write for expected, write in writes.values() if expected == 0]
         old = [(*w[3:], w[0], w[1], w[2], expected) for expected, w in writes.values() if expected]
         for statement, rows in (
@@ -164,7 +170,9 @@ class Changes:
             raise StaleWrite("there are no such attempts", sorted(missing)[:_NAMED])
 
     async def _write_states(self, connection: AsyncConnection, deltas: Sequence[Delta]) -> None:
-        """The last state of each stage and workflow, in order of their ids (so that two transactions never cross)."""
+        """The last state of each stage and workflow, in order of their ids (so that two transactions never
+        cross).
+        """
         stages: dict[tuple[str, int], StageWrite] = {}
         workflows: dict[str, WorkflowWrite] = {}
         for delta in deltas:
@@ -230,7 +238,9 @@ async def _all(
 async def _stale(
     connection: AsyncConnection, expected: Mapping[tuple[str, int, int], int]
 ) -> list[tuple[str, int, int]]:
-    """Some of the tasks whose version is not the expected one. Rolls back first, so as not to see our own writes."""
+    """Some of the tasks whose version is not the expected one. Rolls back first, so as not to see our own
+    writes.
+    """
     await connection.rollback()
     columns = tables.tasks.c
     key = tuple_(columns.workflow_id, columns.stage, columns["index"])

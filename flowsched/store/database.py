@@ -1,7 +1,9 @@
-"""Opening the database: SQLite in one process, or PostgreSQL for several. What differs between them is decided here.
+"""Opening the database: SQLite in one process, or PostgreSQL for several. What differs between them is
+decided here.
 
-SQLite runs in WAL mode with `synchronous=FULL`: a commit that was answered survives a power cut. A write transaction
-begins IMMEDIATE, so that it fails at its start rather than in its middle; a reading one never waits for the writer.
+SQLite runs in WAL mode with `synchronous=FULL`: a commit that was answered survives a power cut. A write
+transaction begins IMMEDIATE, so that it fails at its start rather than in its middle; a reading one never
+waits for the writer.
 """
 
 from __future__ import annotations
@@ -36,13 +38,15 @@ _PRAGMAS: Final = (
     "PRAGMA cache_size=-65536",  # KiB when negative
     "PRAGMA temp_store=MEMORY",
 )
-#: PostgreSQL: a lock is given up (and the batch tried again) rather than waited for without end; a session whose process
-#: is cut off ends and frees its locks; and an accepted commit is on disk even where the server's default says otherwise.
+#: PostgreSQL: a lock is given up (and the batch tried again) rather than waited for without end; a session
+#: whose process is cut off ends and frees its locks; and an accepted commit is on disk even where the
+#: server's default says otherwise.
 _SESSION: Final = (
     "SET lock_timeout = '5s'",
     "SET idle_in_transaction_session_timeout = '60s'",
     "SET client_min_messages = warning",
-    "SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'",
+    "SELECT set_config('synchronous_commit', 'on', false) "
+    "WHERE current_setting('synchronous_commit') = 'off'",
 )
 
 
@@ -98,7 +102,9 @@ def _engine(url: URL) -> AsyncEngine:
 
 
 def _prepare_sqlite(connection: Any, _record: object) -> None:
-    """Take the transactions out of the driver's hands (it would begin late and DEFERRED), then set the pragmas."""
+    """Take the transactions out of the driver's hands (it would begin late and DEFERRED), then set the
+    pragmas.
+    """
     connection.isolation_level = None
     cursor = connection.cursor()
     for pragma in _PRAGMAS:
@@ -146,8 +152,8 @@ class Database:
             url: A path, `sqlite:///file` or `postgresql://user@host/name`.
             create: Make a SQLite file that is not there yet.
             migrate: Bring an older schema up. Off: an older schema is refused.
-            exclusive: Be the one process that uses this SQLite file. Off is for a look from beside (doctor, backup):
-                reads only, migrates nothing.
+            exclusive: Be the one process that uses this SQLite file. Off is for a look from beside (doctor,
+                backup): reads only, migrates nothing.
 
         Raises:
             ConfigurationError: It cannot be used like this; the message says what to change.

@@ -1,11 +1,13 @@
 """Who leads: one row with an epoch that grows by one at each take-over.
 
-The epoch makes it safe: every write of a leader carries it (`changes.Changes.refusals`), so that a deposed one, paused for
-minutes or with a wrong clock, changes nothing. Time only makes it live: it decides when another may take over.
+The epoch makes it safe: every write of a leader carries it (`changes.Changes.refusals`), so that a deposed
+one, paused for minutes or with a wrong clock, changes nothing. Time only makes it live: it decides when
+another may take over.
 
-Whose time: on PostgreSQL the server's, always, and the `now_ms` passed in is not used: all processes then read one
-clock, and a jump of a machine's own clock steals no lease. On SQLite there is one process (`lockfile`), whose clock is the
-one passed in; opening the database ends whatever lease a dead process left, so a restart waits for nothing.
+Whose time: on PostgreSQL the server's, always, and the `now_ms` passed in is not used: all processes then
+read one clock, and a jump of a machine's own clock steals no lease. On SQLite there is one process
+(`lockfile`), whose clock is the one passed in; opening the database ends whatever lease a dead process left,
+so a restart waits for nothing.
 """
 
 from __future__ import annotations
@@ -53,7 +55,8 @@ class Lease:
     async def acquire(self, holder: str, ttl_ms: int, now_ms: int) -> int | None:
         """Begin to lead if nobody does; the new epoch, or None while another's lease runs.
 
-        A holder who asks again takes over from its own dead past: the epoch grows, whatever that past still tries.
+        A holder who asks again takes over from its own dead past: the epoch grows, whatever that past still
+        tries.
         """
         values = {"name": self._name, "holder": holder, "ttl": ttl_ms}
         async with self._database.writing() as connection:

@@ -1,6 +1,7 @@
 """One process per SQLite file: an advisory lock on `<db>.lock`, held until the process ends.
 
-The kernel frees the lock however the process dies, so there is nothing to clean up; the file only says who holds it.
+The kernel frees the lock however the process dies, so there is nothing to clean up; the file only says who
+holds it.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ class FileLock:
         """Take it, or say who has it.
 
         Raises:
-            ConfigurationError: Another process holds it (or its folder cannot be written); the message names it.
+            ConfigurationError: Another process holds it (or its folder cannot be written); the message names
+                it.
         """
         try:
             file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -37,8 +39,8 @@ class FileLock:
         except OSError as error:
             os.close(file)
             raise ConfigurationError(
-                f"{self.path.with_suffix('')} is in use by {self.owner()}. One process may use a SQLite file: "
-                "stop that one, choose another file, or use PostgreSQL for several"
+                f"{self.path.with_suffix('')} is in use by {self.owner()}. One process may use a SQLite "
+                "file: stop that one, choose another file, or use PostgreSQL for several"
             ) from error
         os.ftruncate(file, 0)
         os.pwrite(file, json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode(), 0)
@@ -54,7 +56,9 @@ class FileLock:
             return "another process"
 
     def release(self) -> None:
-        """Let it go; harmless if it is not held. The file stays: removing it would let two processes lock two files."""
+        """Let it go; harmless if it is not held. The file stays: removing it would let two processes lock two
+        files.
+        """
         if self._file is not None:
             os.close(self._file)
             self._file = None

@@ -28,7 +28,7 @@ _LIVE: Final = text(f"workflows.{tables.LIVE}")
 async def load(database: Database, workflow_ids: Collection[str] | None = None) -> Recovery:
     """Read every workflow that lives, or just the ones named (whatever their state), in one consistent look.
 
-    Measured in `tests/store/test_recovery.py`: finished workflows cost nothing (a partial index leaves them out).
+    Finished workflows cost nothing: a partial index leaves them out.
 
     Args:
         database: What to read.
@@ -112,10 +112,12 @@ class Removed(NamedTuple):
 async def remove_finished(
     database: Database, before_ms: int, *, workflows: int = 200, rows: int = 20_000
 ) -> Removed:
-    """Remove workflows that ended before a time, with all that hangs on them. Call again until nothing is removed.
+    """Remove workflows that ended before a time, with all that hangs on them. Call again until nothing is
+    removed.
 
-    Each call is one transaction of bounded size, so that writers wait milliseconds and not minutes; a workflow's own
-    row goes last, so that a stop in between leaves nothing behind that a later call would not find.
+    Each call is one transaction of bounded size, so that writers wait milliseconds and not minutes; a
+    workflow's own row goes last, so that a stop in between leaves nothing behind that a later call would not
+    find.
 
     Args:
         database: What to remove from.

@@ -47,7 +47,7 @@ class Submitting(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Submitted:
-    """What became of a submission. Not `created`: the same request had been accepted before, under this id."""
+    """What became of a submission. Not `created`: the same request was accepted before, under this id."""
 
     workflow_id: str
     created: bool
@@ -70,7 +70,9 @@ def compress(spec: bytes) -> bytes:
 
 
 async def take_numbers(connection: AsyncConnection, name: str, count: int) -> int:
-    """The first of `count` new numbers. Until the commit nobody else can take any, so they follow the order of commits."""
+    """The first of `count` new numbers. Until the commit nobody else can take any, so they follow the order
+    of commits.
+    """
     result = await connection.execute(_TAKE, {"name": name, "count": count})
     return int(result.scalar_one()) - count + 1
 

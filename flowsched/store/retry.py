@@ -1,7 +1,7 @@
 """Which database errors pass by themselves, and how long to wait for that.
 
-Transient is what another try may get past: locks, a full disk that someone empties, deadlocks, lost connections, a
-server that starts. Everything else is the statement's own fault, and is told at once.
+Transient is what another try may get past: locks, a full disk that someone empties, deadlocks, lost
+connections, a server that starts. Everything else is the statement's own fault, and is told at once.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 #: SQLite's primary result codes: BUSY, LOCKED, IOERR, FULL, CANTOPEN, PROTOCOL.
 _SQLITE: Final = frozenset({5, 6, 10, 13, 14, 15})
-#: SQLSTATE classes: connection, rollback (serialization, deadlock), resources (disk full), operator (shutdown).
+#: SQLSTATE classes: connection, rollback (serialization, deadlock), resources (disk full), operator
+#: (shutdown).
 _CLASSES: Final = frozenset({"08", "40", "53", "57"})
 #: Single SQLSTATEs: lock not available, a read-only server (failover in progress), idle session ended.
 _STATES: Final = frozenset({"55P03", "25006", "25P03"})
@@ -41,7 +42,9 @@ def _driver_says(error: BaseException | None) -> bool:
 
 
 def pauses(jitter: Callable[[], float], first_s: float = 0.01, longest_s: float = 1.0) -> Iterator[float]:
-    """Growing pauses without end, each between half and all of twice the last: two writers soon stop colliding."""
+    """Growing pauses without end, each between half and all of twice the last: two writers soon stop
+    colliding.
+    """
     limit = first_s
     while True:
         yield limit * (0.5 + jitter() / 2)

@@ -1,4 +1,6 @@
-"""What reads give back. Plain tuples with names; JSON is decoded, documents are decompressed only when asked for."""
+"""What reads give back. Plain tuples with names; JSON is decoded, documents are decompressed only when asked
+for.
+"""
 
 from __future__ import annotations
 

@@ -53,8 +53,8 @@ def check(revision: str | None, where: str) -> None:
             "back it up, then run `flowsched db upgrade`"
         )
     raise ConfigurationError(
-        f"the schema of {where} ({revision}) is newer than this version ({flowsched.__version__}, schema {REVISION}) "
-        "knows: start the newer version, or restore the backup made before its upgrade"
+        f"the schema of {where} ({revision}) is newer than this version ({flowsched.__version__}, "
+        f"schema {REVISION}) knows: start the newer version, or restore the backup made before its upgrade"
     )
 
 
@@ -82,14 +82,18 @@ def upgrade(connection: Connection, to: str = "head") -> None:
 
 
 def downgrade(connection: Connection, to: str) -> None:
-    """Take the schema down, inside the caller's transaction. Columns and tables that go take their rows with them."""
+    """Take the schema down, inside the caller's transaction. Columns and tables that go take their rows with
+    them.
+    """
     from alembic import command
 
     command.downgrade(_config(connection), to)
 
 
 def differences(connection: Connection) -> list[Any]:
-    """What the database has and `tables` has not, or the other way round: empty when the migrations are complete."""
+    """What the database has and `tables` has not, or the other way round: empty when the migrations are
+    complete.
+    """
     from alembic.autogenerate import compare_metadata
     from alembic.migration import MigrationContext
 

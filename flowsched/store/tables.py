@@ -1,9 +1,10 @@
 """The tables, once for SQLite and PostgreSQL.
 
-Times are wall-clock milliseconds. Numbers that may grow are BIGINT. JSON is text, except labels, which are searched.
-Tasks, attempts, outputs and events carry no foreign key: only the leader writes them, its compare-and-set finds what a key
-would find, and a key costs a look-up (PostgreSQL: a trigger) for each of a million rows. `workflows.remove_finished` deletes
-them by workflow id. State columns of tasks are not indexed: readiness is kept in memory and rebuilt.
+Times are wall-clock milliseconds. Numbers that may grow are BIGINT. JSON is text. Tasks, attempts, outputs
+and events carry no foreign key: only the leader writes them, its compare-and-set finds what a key would
+find, and a key costs a look-up (PostgreSQL: a trigger) for each of a million rows.
+`recovery.remove_finished` deletes them by workflow id. State columns of tasks are not indexed: readiness is
+kept in memory and rebuilt.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ metadata: Final = MetaData(
     }
 )
 
-#: Which workflows still live. Written the same way in the partial index and in queries, else SQLite would not use it.
+#: Which workflows still live. Written the same way in the partial index and in queries, else SQLite would not
+#: use it.
 LIVE: Final = "state NOT IN ('SUCCEEDED', 'FAILED', 'CANCELLED', 'SKIPPED')"
 
 
@@ -86,8 +88,8 @@ lease: Final = Table(
     _number("expires_ms"),
 )
 
-#: The last numbers given to workflows, commands and events. A row is locked from its update until the commit, so
-#: the numbers follow the order of commits, without gaps: a database sequence promises neither.
+#: The last numbers given to workflows, commands and events. A row is locked from its update until the commit,
+#: so the numbers follow the order of commits, without gaps: a database sequence promises neither.
 counters: Final = Table(
     "counters",
     metadata,

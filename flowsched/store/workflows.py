@@ -1,7 +1,7 @@
 """Reading workflows: for people, page by page, and with no lock that a writer would have to wait for.
 
-Pages are found by key, not by offset: a page costs the same however deep it lies, and what arrives in between neither
-repeats nor hides an entry.
+Pages are found by key, not by offset: a page costs the same however deep it lies, and what arrives in between
+neither repeats nor hides an entry.
 """
 
 from __future__ import annotations

@@ -1,14 +1,17 @@
-"""The group writer: all pending writes of a process go in one transaction, and each caller hears after its COMMIT.
+"""The group writer: all pending writes of a process go in one transaction, and each caller hears after its
+COMMIT.
 
-While one group is being committed the next one gathers, so the group grows with the load and nobody waits for a timer.
+While one group is being committed the next one gathers, so the group grows with the load and nobody waits for
+a timer.
 
 Three things can go wrong, and each has one answer:
 
-1. One item is bad (stale, deposed, poisonous). Nothing was written; the group is halved and tried again, so that the
-   bad one fails alone, to its own caller.
+1. One item is bad (stale, deposed, poisonous). Nothing was written; the group is halved and tried again, so
+   that the bad one fails alone, to its own caller.
 2. The database is busy, full or away. The same group is tried again with growing, jittered pauses, for 30 s.
-3. The answer to COMMIT is lost. Each transaction raises this writer's row in `marks` from below its number to its number;
-   if a repeat finds it there already, the first one took place, and its results stand. Nothing is applied twice.
+3. The answer to COMMIT is lost. Each transaction raises this writer's row in `marks` from below its number to
+   its number; if a repeat finds it there already, the first one took place, and its results stand. Nothing is
+   applied twice.
 """
 
 from __future__ import annotations
@@ -35,7 +38,8 @@ from flowsched.store.retry import chance, is_transient, pauses
 
 #: How long an item may wait for a database that does not let it in.
 RETRY_S: Final = 30.0
-#: One try may take this long on PostgreSQL (a half-open connection would hang for ever); SQLite has no network.
+#: One try may take this long on PostgreSQL (a half-open connection would hang for ever); SQLite has no
+#: network.
 _TRY_S: Final = 20.0
 #: Each group is tried for at least this long, however long its items have waited.
 _FAIR_TRY_S: Final = 1.0
@@ -84,7 +88,8 @@ class _Attempt:
 
 
 class GroupWriter:
-    """The one writer of a process. `run` it in a task group (or use it as a context manager), then call the others.
+    """The one writer of a process. `run` it in a task group (or use it as a context manager), then call the
+    others.
 
     A caller that is cancelled while it waits has not undone its write: it is committed all the same.
     """
@@ -117,11 +122,13 @@ class GroupWriter:
         self.retries = 0  #: tries that had to be repeated
 
     async def submit(self, submission: Submission) -> Submitted:
-        """Accept a workflow; durable when this returns. The same key with the same body gives the earlier workflow.
+        """Accept a workflow; durable when this returns. The same key with the same body gives the earlier
+        workflow.
 
         Raises:
             Conflict: The key was used for another body, or the id is taken.
-            StorageBusy: Not accepted within the limit (OutcomeUnknown: perhaps accepted; ask again with the same key).
+            StorageBusy: Not accepted within the limit (OutcomeUnknown: perhaps accepted; ask again with the
+                same key).
         """
         if len(submission.spec) > _THREAD_BYTES:
             spec = await asyncio.to_thread(compress, submission.spec)
@@ -141,7 +148,8 @@ class GroupWriter:
         return outcome
 
     async def commit(self, delta: Delta, epoch: int) -> int:
-        """Write a step of the leader, all of it or nothing; returns its first event's id (0 if it has no events).
+        """Write a step of the leader, all of it or nothing; returns its first event's id (0 if it has no
+        events).
 
         Raises:
             LeadershipLost: `epoch` is over. Stop at once.
@@ -290,7 +298,8 @@ class GroupWriter:
         return outcomes
 
     async def _raise_mark(self, connection: AsyncConnection, attempt: _Attempt, at_ms: int) -> bool:
-        """Raise this writer's mark to the transaction's number. Not possible: an earlier try of it was committed.
+        """Raise this writer's mark to the transaction's number. Not possible: an earlier try of it was
+        committed.
 
         On PostgreSQL the update waits for an earlier try that is still being committed on a lost connection.
         """
@@ -312,7 +321,7 @@ class GroupWriter:
             return
 
     async def _fill(self, connection: AsyncConnection, group: Sequence[_Item]) -> list[Any]:
-        """Write a group into the open transaction: submissions, then commands, then deltas. Their outcomes."""
+        """Write a group into the open transaction: submissions, commands, then deltas. Their outcomes."""
         new = [(item, item.work) for item in group if isinstance(item.work, Submitting)]
         commands = [(item, item.work) for item in group if isinstance(item.work, Command)]
         steps = [(item, item.work) for item in group if isinstance(item.work, Step)]
@@ -336,7 +345,7 @@ class GroupWriter:
 
 
 def _moment(item: _Item) -> int:
-    """When a write was asked for, as its caller's clock says: for the expiry of marks that were left behind."""
+    """When a write was asked for, by its caller's clock: for the expiry of marks that were left behind."""
     work = item.work
     if isinstance(work, Command):
         return work.now_ms

@@ -15,7 +15,9 @@ from flowsched.store.database import Database
 from flowsched.store.requests import Submission
 
 
-def submission(workflow_id: str = "w", key: str | None = None, body_hash: str = "h", **other: Any) -> Submission:
+def submission(
+    workflow_id: str = "w", key: str | None = None, body_hash: str = "h", **other: Any
+) -> Submission:
     values: dict[str, Any] = {
         "id": workflow_id,
         "name": f"name of {workflow_id}",

@@ -78,7 +78,7 @@ async def test_fault_12_down_and_up_again(database: Database) -> None:
 
 
 async def test_fault_12_a_newer_schema_is_refused(url: str) -> None:
-    """An old binary on a new database refuses to start, whether it may migrate or not, and changes nothing."""
+    """An old binary on a new database refuses to start, whether it may migrate or not."""
     async with await Database.open(url) as database, database.writing() as connection:
         await connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
     for migrate in (True, False):
@@ -89,7 +89,7 @@ async def test_fault_12_a_newer_schema_is_refused(url: str) -> None:
 async def test_fault_12_an_older_schema_is_refused_without_migration(url: str) -> None:
     """Where migration is off, the message names the command; where it is on, the schema comes up."""
     if url.startswith("sqlite"):
-        Path(url.removeprefix("sqlite+aiosqlite:///")).touch()
+        Path(url.removeprefix("sqlite+aiosqlite:///")).touch()  # noqa: ASYNC240 - before anything runs
     with pytest.raises(ConfigurationError, match="flowsched db upgrade"):
         await Database.open(url, migrate=False)
     await (await Database.open(url)).close()
@@ -117,7 +117,7 @@ async def test_fault_18_a_child_does_not_keep_the_lock(tmp_path: Path) -> None:
     """Tasks that outlive the service do not keep the next service from starting."""
     url = url_for(tmp_path / "store.db")
     database = await Database.open(url)
-    child = subprocess.Popen(["sleep", "30"], close_fds=False)
+    child = subprocess.Popen(["sleep", "30"], close_fds=False)  # noqa: ASYNC220 - starts at once
     try:
         await database.close()
         await (await Database.open(url)).close()

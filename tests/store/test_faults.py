@@ -1,4 +1,6 @@
-"""Faults from outside: power cuts, locks, full disks, a killed server. What was acknowledged is there afterwards."""
+"""Faults from outside: power cuts, locks, full disks, a killed server. What was acknowledged is there
+afterwards.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +57,9 @@ async def sqlite(tmp_path: Path) -> AsyncIterator[Database]:
 
 
 async def test_fault_11_a_copy_at_any_moment_is_whole(tmp_path: Path, sqlite: Database) -> None:
-    """Database and log copied while 20 clients write: each copy opens, is whole, and holds all acknowledged before."""
+    """Database and log copied while 20 clients write: each copy opens, is whole, and holds all acknowledged
+    before.
+    """
     acknowledged: list[str] = []
 
     async def client(writer: GroupWriter, side: int) -> None:
@@ -72,7 +76,9 @@ async def test_fault_11_a_copy_at_any_moment_is_whole(tmp_path: Path, sqlite: Da
             before, folder = set(acknowledged), tmp_path / f"copy{len(copies)}"
             folder.mkdir()
             for suffix in ("", "-wal"):  # what a power cut leaves; -shm is rebuilt
-                await asyncio.to_thread(shutil.copy, tmp_path / f"store.db{suffix}", folder / f"store.db{suffix}")
+                await asyncio.to_thread(
+                    shutil.copy, tmp_path / f"store.db{suffix}", folder / f"store.db{suffix}"
+                )
             copies.append((folder / "store.db", before))
         await writing
     assert len(copies) >= 3
@@ -84,7 +90,7 @@ async def test_fault_11_a_copy_at_any_moment_is_whole(tmp_path: Path, sqlite: Da
 
 @pytest.mark.parametrize("after_s", [0.15, 0.4])
 def test_fault_11_a_killed_process_loses_nothing(tmp_path: Path, after_s: float) -> None:
-    """kill -9 in the middle of writing: every id that was said is there, once, with its stages."""
+    """Kill -9 in the middle of writing: every id that was said is there, once, with its stages."""
     url = url_for(tmp_path / "store.db")
     process = subprocess.Popen(
         [sys.executable, "-c", ACCEPT, url, str(Path(__file__).parent)],
@@ -102,7 +108,10 @@ def test_fault_11_a_killed_process_loses_nothing(tmp_path: Path, after_s: float)
 
     async def look() -> tuple[list[Any], Any]:
         async with await Database.open(url, create=False) as database:
-            found = await rows(database, "SELECT w.id, count(*) FROM workflows w JOIN stages s ON s.workflow_id = w.id GROUP BY w.id")
+            found = await rows(
+                database,
+                "SELECT w.id, count(*) FROM workflows w JOIN stages s ON s.workflow_id = w.id GROUP BY w.id",
+            )
             return list(found), (await database.doctor())["integrity_check"]
 
     found, integrity = asyncio.run(look())
@@ -112,7 +121,9 @@ def test_fault_11_a_killed_process_loses_nothing(tmp_path: Path, after_s: float)
 
 
 async def test_fault_43_locked_by_a_backup(sqlite: Database, tmp_path: Path) -> None:
-    """Another program holds the write lock for longer than SQLite waits: requests wait, then all are accepted."""
+    """Another program holds the write lock for longer than SQLite waits: requests wait, then all are
+    accepted.
+    """
     backup = sqlite3.connect(tmp_path / "store.db", isolation_level=None)
     async with GroupWriter(sqlite) as writer:
         backup.execute("BEGIN IMMEDIATE")
@@ -140,7 +151,9 @@ async def test_fault_43_locked_for_too_long(sqlite: Database, tmp_path: Path) ->
 
 
 async def test_fault_43_disk_full(sqlite: Database) -> None:
-    """No page more may be allocated: writes wait and then fail, reads go on; with room again all is well and whole."""
+    """No page more may be allocated: writes wait and then fail, reads go on; with room again all is well and
+    whole.
+    """
     most = {"pages": 2**30}
 
     def limit(connection: Any, _record: object, _proxy: object) -> None:
@@ -174,7 +187,7 @@ def own_server() -> Iterator[postgres.Server]:
 
 @pytest.mark.postgresql
 async def test_fault_19_a_killed_server_loses_nothing(own_server: postgres.Server) -> None:
-    """kill -9 of PostgreSQL twice while clients and a leader write: it goes on within 10 s of each restart."""
+    """Kill -9 of PostgreSQL twice while clients and a leader write: it goes on within 10 s of each."""
     url = own_server.fresh()
     acknowledged: list[str] = []
     versions = 0
@@ -195,7 +208,9 @@ async def test_fault_19_a_killed_server_loses_nothing(own_server: postgres.Serve
         async def leader() -> None:
             nonlocal versions
             while going:
-                await writer.commit(Delta(tasks=[task("leader", version=versions + 1)], events=[event("leader")]), 1)
+                await writer.commit(
+                    Delta(tasks=[task("leader", version=versions + 1)], events=[event("leader")]), 1
+                )
                 versions += 1
 
         running = asyncio.gather(*(client(side) for side in range(8)), leader())

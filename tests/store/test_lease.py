@@ -18,7 +18,7 @@ async def expire(database: Database) -> None:
 
 
 async def test_one_leads_until_its_lease_is_over(database: Database) -> None:
-    """Another gets nothing while it runs, and the next epoch afterwards; the old one cannot renew any more."""
+    """Another gets nothing while it runs, and the next epoch afterwards; the old one cannot renew."""
     lease = Lease(database)
     assert (await lease.look()).epoch == 0
     assert await lease.acquire("a", 10_000, 1_000) == 1

@@ -1,7 +1,8 @@
-"""The writer against a model of a few dictionaries: whatever is done, SQL holds exactly what was acknowledged.
+"""The writer against a model of a few dictionaries: whatever is done, SQL holds exactly what was
+acknowledged.
 
-Requests come one by one and in groups, some of them bad; commits fail before, or after they took place; leaders are
-deposed; the database is closed and opened again.
+Requests come one by one and in groups, some of them bad; commits fail before, or after they took place;
+leaders are deposed; the database is closed and opened again.
 """
 
 from __future__ import annotations
@@ -17,7 +18,17 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from store_samples import Failpoints, connection_lost, end, event, intent, rows, serialization_failure, submission, task
+from store_samples import (
+    Failpoints,
+    connection_lost,
+    end,
+    event,
+    intent,
+    rows,
+    serialization_failure,
+    submission,
+    task,
+)
 
 from flowsched.engine.delta import Delta
 from flowsched.errors import CancelRequested, Conflict, LeadershipLost, NotFound, StaleWrite
@@ -232,7 +243,7 @@ class Writers(RuleBasedStateMachine):
         async def look() -> list[Any]:
             queries = (
                 "SELECT id, cancel_requested, seq FROM workflows ORDER BY seq",
-                "SELECT workflow_id, \"index\", version FROM tasks",
+                'SELECT workflow_id, "index", version FROM tasks',
                 "SELECT name, exit_code FROM attempts",
                 "SELECT count(*), coalesce(max(id), 0) FROM events",
                 "SELECT count(*), coalesce(max(id), 0) FROM commands",

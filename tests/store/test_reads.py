@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 
-
 import pytest
 from sqlalchemy import insert
 from store_samples import end, event, finished, intent, rows, submission, task
@@ -123,7 +122,10 @@ async def test_a_new_leader_reads_what_lives(
             tasks=[task("done"), task("a", 1, state=5), task("a", 0, state=9)],
             intents=[intent("p1", "a", 1), intent("p0", "a", 0), intent("d", "done")],
             ends=[end("p0"), end("d")],
-            outputs=[OutputWrite("a", 0, 0, "bam", "u", 5, "v", 1), OutputWrite("done", 0, 0, "bam", "x", 5, None, 1)],
+            outputs=[
+                OutputWrite("a", 0, 0, "bam", "u", 5, "v", 1),
+                OutputWrite("done", 0, 0, "bam", "x", 5, None, 1),
+            ],
             replicas=[ReplicaWrite("u", "n", 5, True)],
         ),
         epoch,
@@ -146,7 +148,9 @@ async def test_a_new_leader_reads_what_lives(
 
 
 async def test_fault_07_recovery_is_fast(database: Database) -> None:
-    """100,000 finished and 10,000 active workflows, 40,000 active tasks: read within the five seconds of a restart."""
+    """100,000 finished and 10,000 active workflows, 40,000 active tasks: read within the five seconds of a
+    restart.
+    """
     spec = compress(b'{"name": "w", "stages": [{"name": "align", "command": ["./align.sh"]}]}')
     async with database.writing() as connection:
         for start in range(0, 110_000, 10_000):
@@ -157,9 +161,7 @@ async def test_fault_07_recovery_is_fast(database: Database) -> None:
                 insert(tables.workflows), [{"id": f"w{n:06}", "seq": n, **common} for n in ids]
             )
             row = {"stage": 0, "state": state, "width": 4, "members": 1}
-            await connection.execute(
-                insert(tables.stages), [{"workflow_id": f"w{n:06}", **row} for n in ids]
-            )
+            await connection.execute(insert(tables.stages), [{"workflow_id": f"w{n:06}", **row} for n in ids])
             if start >= 100_000:
                 columns = tables.tasks.c.keys()
                 tasks = [dict(zip(columns, task(f"w{n:06}", i), strict=True)) for n in ids for i in range(4)]
@@ -180,7 +182,11 @@ async def test_finished_workflows_expire_in_bounded_rounds(
     for name in ("old", "young", "alive"):
         await writer.submit(submission(name, key=name, stages=[("s", 50, 1), ("t", 1, 1)]))
         await writer.commit(
-            Delta(tasks=[task(name, i) for i in range(50)], intents=[intent(f"p{name}", name)], ends=[end(f"p{name}")]),
+            Delta(
+                tasks=[task(name, i) for i in range(50)],
+                intents=[intent(f"p{name}", name)],
+                ends=[end(f"p{name}")],
+            ),
             epoch,
         )
     await writer.command("old", "retry", {}, 3)
@@ -192,10 +198,12 @@ async def test_finished_workflows_expire_in_bounded_rounds(
     assert [removed.workflows for removed in rounds] == [0, 0, 1]
     assert await names(reads) == ["alive", "young"]
     for table in ("tasks", "attempts", "events", "stages", "commands", "idempotency"):
-        assert await rows(database, f"SELECT count(*) FROM {table} WHERE workflow_id = 'old'") == [(0,)], table
-        assert await rows(database, f"SELECT count(*) FROM {table} WHERE workflow_id = 'young'") != [(0,)] or (
-            table == "commands"
+        assert await rows(database, f"SELECT count(*) FROM {table} WHERE workflow_id = 'old'") == [(0,)], (
+            table
         )
+        assert await rows(database, f"SELECT count(*) FROM {table} WHERE workflow_id = 'young'") != [
+            (0,)
+        ] or (table == "commands")
 
 
 async def test_queues(database: Database, writer: GroupWriter) -> None:
@@ -223,5 +231,3 @@ async def test_queues(database: Database, writer: GroupWriter) -> None:
     with pytest.raises(NotFound):
         await queues.get("empty")
     assert (await queues.get("lab")).weight == 5
-
-

@@ -49,7 +49,9 @@ def test_task_rows_are_what_the_engine_writes() -> None:
 async def test_an_accepted_workflow_is_there_byte_by_byte(writer: GroupWriter, reads: Workflows) -> None:
     """Document, labels, stages and counts are kept as submitted."""
     document = b'{"name": "\xc3\xa4", "spaces":   1}' + b" " * 100_000
-    sent = submission("w", labels={"sample": "NA18507", "a.b": 'q"\\'}, spec=document, tenant="lab", owner="ann")
+    sent = submission(
+        "w", labels={"sample": "NA18507", "a.b": 'q"\\'}, spec=document, tenant="lab", owner="ann"
+    )
     assert await writer.submit(sent) == Submitted("w", True, 1)
     assert await reads.spec("w") == document
     row = await reads.get("w")
@@ -63,7 +65,7 @@ async def test_an_accepted_workflow_is_there_byte_by_byte(writer: GroupWriter, r
 
 
 async def test_fault_06_two_hundred_copies_make_one_workflow(writer: GroupWriter, database: Database) -> None:
-    """The same key and body sent 200 times at once: one is created, all get its id, another body is refused."""
+    """The same key and body sent 200 times at once: one is created, all get its id, another body refused."""
     copies = [submission(f"w{n}", key="once") for n in range(200)]
     other = submission("other", key="once", body_hash="different")
     *same, refused = await asyncio.gather(
@@ -116,7 +118,8 @@ async def test_a_delta_is_written_as_one(writer: GroupWriter, reads: Workflows, 
     """Every kind of row of a step arrives, and its events are numbered from what `commit` returns."""
     await writer.submit(submission("w"))
     first = await writer.commit(
-        Delta(tasks=[task(index=1, state=5)], intents=[intent("p1", index=1)], events=[event(), event()]), epoch
+        Delta(tasks=[task(index=1, state=5)], intents=[intent("p1", index=1)], events=[event(), event()]),
+        epoch,
     )
     assert first == 2
     delta = Delta(
@@ -141,7 +144,9 @@ async def test_a_delta_is_written_as_one(writer: GroupWriter, reads: Workflows, 
     assert ids == [1, 2, 3, 4, 5]
 
 
-async def test_several_writes_of_a_task_in_one_step(writer: GroupWriter, reads: Workflows, epoch: int) -> None:
+async def test_several_writes_of_a_task_in_one_step(
+    writer: GroupWriter, reads: Workflows, epoch: int
+) -> None:
     """They count as one from the first's version to the last's; a gap between them is refused."""
     await writer.submit(submission("w"))
     await writer.commit(Delta(tasks=[task(version=1), task(version=2), task(version=3, state=6)]), epoch)
@@ -151,7 +156,9 @@ async def test_several_writes_of_a_task_in_one_step(writer: GroupWriter, reads: 
 
 
 async def test_a_stale_version_changes_nothing(writer: GroupWriter, reads: Workflows, epoch: int) -> None:
-    """Compare-and-set: too old, too new, and made twice are refused with the rows' names, whole delta and all."""
+    """Compare-and-set: too old, too new, and made twice are refused with the rows' names, whole delta and
+    all.
+    """
     await writer.submit(submission("w"))
     await writer.commit(Delta(tasks=[task(index=0), task(index=1)]), epoch)
     for wrong in (task(index=1, version=1), task(index=1, version=3), task(index=2, version=2)):
@@ -211,7 +218,9 @@ async def test_a_poisonous_write_fails_alone(
 async def test_fault_13_a_deposed_leader_changes_nothing(
     writer: GroupWriter, database: Database, reads: Workflows, epoch: int
 ) -> None:
-    """The old leader wakes up after three lease times: all its writes are refused, also within a common group."""
+    """The old leader wakes up after three lease times: all its writes are refused, also within a common
+    group.
+    """
     lease = Lease(database)
     await writer.submit(submission("w"))
     if database.kind == "postgresql":  # whose own clock counts
@@ -272,7 +281,9 @@ async def test_pause_and_resume_are_remembered(writer: GroupWriter, reads: Workf
 async def test_fault_05_a_lost_answer_repeats_nothing(
     writer: GroupWriter, database: Database, failpoints: Failpoints, epoch: int, error: Exception
 ) -> None:
-    """COMMIT took place and its answer did not arrive: the writer looks, and gives the answer of the first time."""
+    """COMMIT took place and its answer did not arrive: the writer looks, and gives the answer of the first
+    time.
+    """
     failpoints.plan("writer.after_commit", error)
     assert await writer.submit(submission("w")) == Submitted("w", True, 1)
     failpoints.plan("writer.after_commit", error)
@@ -319,7 +330,9 @@ async def test_fault_44_serialization_failures_lose_nothing(database: Database, 
 
 
 async def test_waiting_has_a_limit(database: Database) -> None:
-    """A database that never lets the writer in: StorageBusy after the limit, then it goes on as if nothing had been."""
+    """A database that never lets the writer in: StorageBusy after the limit, then it goes on as if nothing
+    had been.
+    """
     failpoints = Failpoints()
     failpoints.plan("writer.before_commit", *(serialization_failure() for _ in range(1_000)))
     async with GroupWriter(database, failpoint=failpoints, jitter=lambda: 0.5, retry_s=0.2) as writer:
