@@ -1,0 +1,50 @@
+"""Queues and nodes over HTTP."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from aiohttp import web
+
+from flowsched.api.parameters import path_text, read_json
+from flowsched.api.routes import Call, Query
+from flowsched.api.workflows import answer
+
+#: A quantity as in documents: a number, or text such as "500m" or "8Gi".
+Quantity = Annotated[int, msgspec.Meta(ge=0)] | float | str
+Cap = Annotated[dict[str, Quantity], msgspec.Meta(description="At most so much at once.")]
+Guarantee = Annotated[dict[str, Quantity], msgspec.Meta(description="So much is its own.")]
+
+
+class QueueBody(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """A queue's settings; what is left out stays as it is (or at its default, for a new queue)."""
+
+    weight: Annotated[int, msgspec.Meta(ge=1, le=1_000_000, description="Its share beside its siblings.")] | (
+        msgspec.UnsetType
+    ) = msgspec.UNSET
+    parent: str | msgspec.UnsetType | None = msgspec.UNSET
+    priority: Annotated[int, msgspec.Meta(ge=-(10**9), le=10**9)] | msgspec.UnsetType = msgspec.UNSET
+    paused: bool | msgspec.UnsetType = msgspec.UNSET
+    cap: Cap | msgspec.UnsetType = msgspec.UNSET
+    guarantee: Guarantee | msgspec.UnsetType = msgspec.UNSET
+
+
+async def list_queues(call: Call[Query]) -> web.Response:
+    """All queues."""
+    return answer(await call.facade.queues())
+
+
+async def put_queue(call: Call[Query]) -> web.Response:
+    """Create or change a queue."""
+    queue = path_text(call.request, "name")
+    body = await read_json(call.request, QueueBody, call.serving.limits)
+    settings = {
+        name: value for name, value in msgspec.structs.asdict(body).items() if value is not msgspec.UNSET
+    }
+    return answer(await call.facade.put_queue(queue, settings))
+
+
+async def list_nodes(call: Call[Query]) -> web.Response:
+    """All nodes."""
+    return answer(await call.facade.nodes())

@@ -1,0 +1,100 @@
+"""Every error leaves in one form: RFC 9457, `application/problem+json`. Nothing internal is shown."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+import msgspec
+import structlog
+from aiohttp import web
+
+from flowsched.errors import FlowschedError, Unauthorized, Unavailable
+from flowsched.workflow.views import ProblemView
+
+log = structlog.get_logger(__name__)
+
+MEDIA: Final = "application/problem+json"
+#: Headers of aiohttp's own errors that mean something to a client.
+KEPT: Final = ("Allow", "Location", "Retry-After")
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+@web.middleware
+async def problems(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Answer whatever is raised below as a problem."""
+    try:
+        return await handler(request)
+    except FlowschedError as error:
+        if error.status >= 500 and not isinstance(error, Unavailable):
+            return unexpected(request, error)
+        return refused(request, error)
+    except web.HTTPException as error:
+        return foreign(request, error)
+    except ConnectionError:
+        raise  # the client has gone: nobody is left to be answered
+    except Exception as error:  # noqa: BLE001 (the top of every request, logged with its traceback)
+        return unexpected(request, error)
+
+
+def refused(request: web.Request, error: FlowschedError) -> web.Response:
+    """An error that was raised on purpose: its status, its title, its words, its faults."""
+    faults = [
+        {"path": fault.path, "found": fault.found, "expected": fault.expected}
+        for fault in getattr(error, "faults", ())
+    ]
+    answer = problem(error.status, error.title, str(error), request.path, faults)
+    if isinstance(error, Unavailable):
+        answer.headers["Retry-After"] = "2"
+    if isinstance(error, Unauthorized):
+        answer.headers["WWW-Authenticate"] = 'Bearer realm="flowsched"'
+    return answer
+
+
+def foreign(request: web.Request, error: web.HTTPException) -> web.StreamResponse:
+    """One of aiohttp's own: no route, no such method, a body beyond its limit."""
+    if error.status < 400:
+        return error
+    detail = {
+        404: "There is nothing at this path; /api/v1/openapi.json lists what there is",
+        405: f"{request.method} is not possible here; {error.headers.get('Allow', 'nothing')} is",
+    }.get(error.status, error.reason)
+    answer = problem(error.status, error.reason, detail, request.path)
+    answer.headers.update({name: error.headers[name] for name in KEPT if name in error.headers})
+    return answer
+
+
+def unexpected(request: web.Request, error: BaseException) -> web.Response:
+    """A bug, or something that broke: the log has the cause under an id, the client gets the id."""
+    number = secrets.token_hex(6)
+    log.error("request failed", error_id=number, method=request.method, path=request.path, exc_info=error)
+    detail = f"Something broke inside flowsched; its log has the cause under {number}"
+    return problem(500, "Internal error", detail, f"urn:flowsched:error:{number}")
+
+
+def problem(
+    status: int, title: str, detail: str, instance: str, faults: list[dict[str, str]] | None = None
+) -> web.Response:
+    """The answer itself."""
+    view = ProblemView(title=title, status=status, detail=detail, instance=instance, faults=faults or [])
+    return web.Response(status=status, body=encode(view), content_type=MEDIA)
+
+
+def encode(view: object) -> bytes:
+    """As JSON. Lone surrogates, which UTF-8 cannot hold, are replaced: an echo must not be a 500."""
+    try:
+        return msgspec.json.encode(view)
+    except UnicodeEncodeError:
+        return msgspec.json.encode(_replaced(msgspec.to_builtins(view)))
+
+
+def _replaced(value: object) -> object:
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode()
+    if isinstance(value, dict):
+        return {_replaced(key): _replaced(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_replaced(inner) for inner in value]
+    return value

@@ -1,0 +1,116 @@
+"""What a route is: method, path, policy, parameters, answers. The table of all routes is `table`.
+
+A route says everything about itself in one value, so that dispatch, access control, the OpenAPI document and
+the tests all read the same facts. Nothing is decorated, nothing registers itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, Final, Generic, TypeVar
+
+import msgspec
+from aiohttp import web
+
+from flowsched.control.facade import Facade
+
+#: Every route of the API begins so.
+PREFIX: Final = "/api/v1"
+
+
+class Policy(Enum):
+    """Who may use a route. There is no default: `Route` asks for one."""
+
+    OPEN = "open"  #: anyone who can connect: health checks only
+    READ = "read"  #: needs the token, where one is set; changes nothing
+    WRITE = "write"  #: needs the token, where one is set; refused to pages of other origins
+
+
+class Query(msgspec.Struct, frozen=True, kw_only=True):
+    """The query parameters of a route; a route without any takes `Query` itself."""
+
+
+Q = TypeVar("Q", bound=Query)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one request may cost. Beyond a limit the answer is a 4xx that names it."""
+
+    body_bytes: int = 16 << 20  #: a workflow document
+    small_body_bytes: int = 64 << 10  #: any other body
+    body_seconds: float = 60.0  #: until a body has arrived
+    streams: int = 8192  #: event and log streams open at once (row 29: 5,000 clients come back at once)
+    keep_alive_seconds: float = 15.0  #: between comments on a silent event stream
+    stall_seconds: float = 60.0  #: a stream's client that reads nothing for so long is cut off
+    follow_seconds: float = 0.5  #: between looks at a log that grows
+    log_bytes: int = 64 << 10  #: the most of a log that is in memory for one client
+
+
+@dataclass(slots=True)
+class Serving:
+    """What handlers share: the service, the limits, and what is known about this server now."""
+
+    facade: Facade
+    limits: Limits
+    token: str | None
+    openapi: bytes = b""
+    streams: int = 0  #: open now
+    draining: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+@dataclass(frozen=True, slots=True)
+class Call(Generic[Q]):
+    """One request to one route, with its decoded query."""
+
+    request: web.Request
+    serving: Serving
+    query: Q
+
+    @property
+    def facade(self) -> Facade:
+        """The service."""
+        return self.serving.facade
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One answer of a route: a struct type (or a list of one) as JSON, or text of a media type."""
+
+    about: str
+    type: Any = None
+    media: str = "application/json"
+    headers: Mapping[str, str] = field(default_factory=dict)  #: name -> what it says
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """The body a route takes."""
+
+    about: str
+    type: Any = None  #: a struct; None = a workflow document, which the service itself decodes
+    required: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Route(Generic[Q]):
+    """One method on one path."""
+
+    method: str
+    path: str
+    handler: Callable[[Call[Q]], Awaitable[web.StreamResponse]]
+    policy: Policy
+    summary: str
+    query: type[Q]
+    answers: Mapping[int, Answer]
+    body: Body | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)  #: request headers with a meaning here
+    tag: str = "workflows"
+
+    @property
+    def name(self) -> str:
+        """Its name in the OpenAPI document: the handler's, which is unique."""
+        return self.handler.__name__

@@ -1,0 +1,257 @@
+"""Answers that go on: events as Server-Sent Events, logs that are followed.
+
+Each stream holds at most one batch in memory: the next one is asked for when the client has taken the last,
+so a slow client costs its own time and nobody's memory. A client that takes nothing for a minute is cut off.
+When the server drains, streams end at once; clients come back elsewhere with `Last-Event-ID` (or `offset`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
+from contextlib import aclosing, contextmanager
+from typing import Annotated, Final, Literal
+
+import msgspec
+import structlog
+from aiohttp import web
+
+from flowsched.api.parameters import last_event_id, path_index, path_text
+from flowsched.api.problems import encode
+from flowsched.api.routes import Call, Q, Query, Serving
+from flowsched.errors import FlowschedError, Unavailable
+from flowsched.workflow.views import EventView
+
+log = structlog.get_logger(__name__)
+
+#: Events are written in pieces of so many, so that one answer never holds a large text.
+PIECE: Final = 200
+LARGEST: Final = 2**63 - 1
+
+Attempt = Annotated[int, msgspec.Meta(ge=0, le=LARGEST, description="Which attempt; if left out, the last.")]
+
+
+class EventsQuery(Query, frozen=True, kw_only=True):
+    """Where history begins."""
+
+    after: Annotated[
+        int,
+        msgspec.Meta(ge=0, le=LARGEST, description="Only events after this one; `Last-Event-ID` wins."),
+    ] = 0
+
+
+class LogsQuery(Query, frozen=True, kw_only=True):
+    """Which part of which log."""
+
+    stream: Annotated[Literal["stdout", "stderr"], msgspec.Meta(description="Which of the two.")] = "stdout"
+    attempt: Attempt | None = None
+    offset: Annotated[int, msgspec.Meta(ge=0, le=LARGEST, description="The first byte.")] = 0
+    limit: Annotated[
+        int,
+        msgspec.Meta(ge=1, le=1 << 20, description="Most bytes of one answer; `follow` has no limit."),
+    ] = 65536
+    follow: Annotated[bool, msgspec.Meta(description="Go on until the attempt has ended.")] = False
+
+
+class Gone(Exception):
+    """The client has left, or takes nothing: the stream ends without a word."""
+
+
+async def stream_events(call: Call[EventsQuery]) -> web.StreamResponse:
+    """What happens in all workflows."""
+    return await _events(call, None)
+
+
+async def stream_workflow_events(call: Call[EventsQuery]) -> web.StreamResponse:
+    """What happens in one workflow, until it has ended."""
+    workflow = path_text(call.request, "workflow")
+    await call.facade.workflow(workflow)  # 404 while a status can still be sent
+    return await _events(call, workflow)
+
+
+async def _events(call: Call[EventsQuery], workflow: str | None) -> web.StreamResponse:
+    after = last_event_id(call.request, call.query.after)
+    with _counted(call.serving):
+        response = _stream("text/event-stream", {"X-Accel-Buffering": "no"})
+        await response.prepare(call.request)
+        try:
+            await _send(call, response, b": flowsched\nretry: 1000\n\n")
+            await _write_events(call, response, workflow, after)
+        except (Gone, ConnectionError):
+            pass
+        except Exception as error:  # noqa: BLE001 (the status is out; logged with its traceback)
+            await _broken(call, response, error)
+        return response
+
+
+async def _write_events(
+    call: Call[EventsQuery], response: web.StreamResponse, workflow: str | None, after: int
+) -> None:
+    serving = call.serving
+    async with aclosing(_with_silence(serving, call.facade.events(workflow, after))) as batches:
+        async for batch in batches:
+            if batch is None:
+                await _send(call, response, b": keep-alive\n\n")
+                continue
+            for start in range(0, len(batch), PIECE):
+                await _send(call, response, frames(batch[start : start + PIECE]))
+    if workflow is not None and not serving.draining.is_set():
+        view = await call.facade.workflow(workflow)
+        await _send(call, response, b"event: end\ndata: " + encode(view) + b"\n\n")
+
+
+def frames(events: Sequence[EventView]) -> bytes:
+    """Events in the wire format. JSON has no raw line ends, so nothing in them can begin a new field."""
+    return b"".join(b"id: %d\ndata: %s\n\n" % (event.id, encode(event)) for event in events)
+
+
+async def _with_silence(
+    serving: Serving, batches: AsyncIterator[Sequence[EventView]]
+) -> AsyncGenerator[Sequence[EventView] | None, None]:
+    """The batches, and None after each silence; ends when they do or when the server drains."""
+    draining = asyncio.create_task(serving.draining.wait())
+    coming: asyncio.Task[Sequence[EventView] | None] | None = None
+    try:
+        while not serving.draining.is_set():
+            coming = coming or asyncio.create_task(_next(batches))
+            wait = serving.limits.keep_alive_seconds
+            await asyncio.wait({coming, draining}, timeout=wait, return_when=asyncio.FIRST_COMPLETED)
+            if not coming.done():
+                yield None
+                continue
+            batch, coming = coming.result(), None
+            if batch is None:
+                return
+            if batch:
+                yield batch
+    finally:
+        draining.cancel()
+        if coming is not None:
+            coming.cancel()
+            await asyncio.gather(coming, return_exceptions=True)
+        close = getattr(batches, "aclose", None)
+        if close is not None:
+            await close()
+
+
+async def _next(batches: AsyncIterator[Sequence[EventView]]) -> Sequence[EventView] | None:
+    """The next batch, or None at the end: a task may not end with StopAsyncIteration."""
+    try:
+        return await anext(batches)
+    except StopAsyncIteration:
+        return None
+
+
+async def get_logs(call: Call[LogsQuery]) -> web.StreamResponse:
+    """Bytes of a log; with `follow`, as they come."""
+    request, query = call.request, call.query
+    path_text(request, "workflow"), path_text(request, "stage"), path_index(request)
+    size = call.serving.limits.log_bytes if query.follow else query.limit
+    chunk, more = await _log(call, query.offset, size)
+    if not query.follow:
+        headers = {
+            "Flowsched-Next-Offset": str(query.offset + len(chunk)),
+            "Flowsched-More": "true" if more else "false",
+        }
+        return web.Response(body=chunk, content_type="text/plain", charset="utf-8", headers=headers)
+    with _counted(call.serving):
+        response = _stream("text/plain", {})
+        await response.prepare(request)
+        try:
+            await _follow(call, response, chunk, more)
+        except (Gone, ConnectionError):
+            pass
+        except Exception as error:  # noqa: BLE001 (the status is out; logged with its traceback)
+            await _broken(call, response, error, write=False)
+        return response
+
+
+async def _follow(call: Call[LogsQuery], response: web.StreamResponse, chunk: bytes, more: bool) -> None:
+    limits, draining = call.serving.limits, call.serving.draining
+    offset = call.query.offset
+    while True:
+        if chunk:
+            await _send(call, response, chunk)
+            offset += len(chunk)
+        elif not more:
+            return
+        elif await _happens(draining, limits.follow_seconds):
+            _cut(call)  # a clean end would say that the log is complete
+            raise Gone
+        if call.request.transport is None:
+            raise Gone
+        if more or len(chunk) == limits.log_bytes:
+            chunk, more = await _log(call, offset, limits.log_bytes)
+        else:
+            return
+
+
+async def _log(call: Call[LogsQuery], offset: int, limit: int) -> tuple[bytes, bool]:
+    match, query = call.request.match_info, call.query
+    return await call.facade.logs(
+        match["workflow"],
+        match["stage"],
+        int(match["index"]),
+        attempt=query.attempt,
+        stream=query.stream,
+        offset=offset,
+        limit=limit,
+    )
+
+
+async def _happens(event: asyncio.Event, seconds: float) -> bool:
+    try:
+        async with asyncio.timeout(seconds):
+            return await event.wait()
+    except TimeoutError:
+        return False
+
+
+def _stream(media: str, headers: dict[str, str]) -> web.StreamResponse:
+    return web.StreamResponse(headers={"Content-Type": f"{media}; charset=utf-8", **headers})
+
+
+async def _send(call: Call[Q], response: web.StreamResponse, data: bytes) -> None:
+    """Write, and wait until the client has taken what was written before."""
+    transport = call.request.transport
+    if transport is None or transport.is_closing():
+        raise Gone
+    seconds = call.serving.limits.stall_seconds
+    try:
+        async with asyncio.timeout(seconds):
+            await response.write(data)
+    except TimeoutError:
+        log.info("slow client cut off", path=call.request.path, stalled_s=seconds)
+        transport.abort()
+        raise Gone from None
+
+
+async def _broken(
+    call: Call[Q], response: web.StreamResponse, error: Exception, *, write: bool = True
+) -> None:
+    """Something failed in the middle of a stream: log it and cut off, since a clean end means success."""
+    log.error("stream broke", path=call.request.path, exc_info=error)
+    if write:
+        title = error.title if isinstance(error, FlowschedError) else "Internal error"
+        try:
+            await _send(call, response, b"event: problem\ndata: " + encode({"title": title}) + b"\n\n")
+        except (Gone, ConnectionError):
+            return
+    _cut(call)
+
+
+def _cut(call: Call[Q]) -> None:
+    if call.request.transport is not None:
+        call.request.transport.close()
+
+
+@contextmanager
+def _counted(serving: Serving) -> Iterator[None]:
+    """Hold one of the places for streams."""
+    if serving.streams >= serving.limits.streams:
+        raise Unavailable(f"{serving.limits.streams} streams are open, which is the limit; try again later")
+    serving.streams += 1
+    try:
+        yield
+    finally:
+        serving.streams -= 1

@@ -1,0 +1,169 @@
+"""All routes of the API in one table. Dispatch, access control, OpenAPI and tests read it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from flowsched.api import cluster, pages, streams, workflows
+from flowsched.api.routes import PREFIX, Answer, Body, Policy, Query, Route
+from flowsched.workflow.views import (
+    EventView,
+    ExplanationView,
+    NodeView,
+    QueueView,
+    StageView,
+    SubmittedView,
+    TaskPage,
+    TaskView,
+    WorkflowPage,
+    WorkflowView,
+)
+
+_W: Final = f"{PREFIX}/workflows"
+_ONE: Final = f"{_W}/{{workflow}}"
+_TASK: Final = f"{_ONE}/tasks/{{stage}}/{{index}}"
+
+_KEY: Final = {
+    "Idempotency-Key": "1-255 printable ASCII characters. The same key and body give the same workflow."
+}
+_RESUME: Final = {"Last-Event-ID": "Go on after this event; browsers send it by themselves."}
+_REASON: Final = Body("Why; may be left out.", workflows.CommandBody, required=False)
+_LOG_HEADERS: Final = {
+    "Flowsched-Next-Offset": "Where to go on.",
+    "Flowsched-More": "`true` when there is more, or may come more.",
+}
+
+
+def _ok(about: str, kind: Any) -> Mapping[int, Answer]:
+    return {200: Answer(about, kind)}
+
+
+def _text(about: str, media: str, headers: Mapping[str, str] | None = None) -> Mapping[int, Answer]:
+    return {200: Answer(about, media=media, headers=headers or {})}
+
+
+def _health(about: str) -> Mapping[int, Answer]:
+    return {200: Answer("It is.", media="text/plain"), 503: Answer(about, media="text/plain")}
+
+
+_WORKFLOWS: Final[tuple[Route[Any], ...]] = (
+    Route(
+        "POST", _W, workflows.submit_workflow, Policy.WRITE, "Submit a workflow", Query,
+        {
+            202: Answer("Accepted: it is never lost.", SubmittedView, headers={"Location": "The workflow."}),
+            200: Answer("It had been accepted before, under the same key.", SubmittedView),
+        },
+        body=Body("The workflow document."), headers=_KEY,
+    ),
+    Route(
+        "GET", _W, workflows.list_workflows, Policy.READ, "List workflows, newest first",
+        workflows.WorkflowsQuery, _ok("One page.", WorkflowPage),
+    ),
+    Route(
+        "GET", _ONE, workflows.get_workflow, Policy.READ, "Look at a workflow", Query,
+        _ok("The workflow.", WorkflowView),
+    ),
+    Route(
+        "GET", f"{_ONE}/document", workflows.get_document, Policy.READ, "Get the document", Query,
+        _ok("The document.", dict[str, Any]),
+    ),
+    Route(
+        "GET", f"{_ONE}/stages", workflows.list_stages, Policy.READ, "List the stages", Query,
+        _ok("All stages, in the document's order.", list[StageView]),
+    ),
+    Route(
+        "GET", f"{_ONE}/tasks", workflows.list_tasks, Policy.READ, "List tasks, by stage and index",
+        workflows.TasksQuery, _ok("One page.", TaskPage), tag="tasks",
+    ),
+    Route(
+        "GET", _TASK, workflows.get_task, Policy.READ, "Look at a task with its attempts and outputs", Query,
+        _ok("The task.", TaskView), tag="tasks",
+    ),
+    Route(
+        "GET", f"{_TASK}/logs", streams.get_logs, Policy.READ, "Read or follow a log", streams.LogsQuery,
+        _text("Bytes of the log.", "text/plain", _LOG_HEADERS), tag="tasks",
+    ),
+    Route(
+        "GET", f"{_ONE}/explain", workflows.explain_workflow, Policy.READ, "Explain what does not run",
+        workflows.ExplainQuery, _ok("One entry per reason.", list[ExplanationView]),
+    ),
+    Route(
+        "POST", f"{_ONE}/cancel", workflows.cancel_workflow, Policy.WRITE, "Cancel: nothing more starts",
+        Query, _ok("The workflow.", WorkflowView), body=_REASON,
+    ),
+    Route(
+        "POST", f"{_ONE}/pause", workflows.pause_workflow, Policy.WRITE, "Pause: what runs goes on", Query,
+        _ok("The workflow.", WorkflowView), body=_REASON,
+    ),
+    Route(
+        "POST", f"{_ONE}/resume", workflows.resume_workflow, Policy.WRITE, "Resume after a pause", Query,
+        _ok("The workflow.", WorkflowView), body=_REASON,
+    ),
+    Route(
+        "POST", f"{_ONE}/retry", workflows.retry_workflow, Policy.WRITE, "Try again what failed", Query,
+        _ok("The workflow.", WorkflowView), body=_REASON,
+    ),
+)  # fmt: skip
+
+_EVENTS: Final[tuple[Route[Any], ...]] = (
+    Route(
+        "GET", f"{_ONE}/events", streams.stream_workflow_events, Policy.READ,
+        "Events of a workflow, until it has ended; the last one is named `end`", streams.EventsQuery,
+        {200: Answer("Server-Sent Events.", EventView, "text/event-stream")}, headers=_RESUME, tag="events",
+    ),
+    Route(
+        "GET", f"{PREFIX}/events", streams.stream_events, Policy.READ, "Events of all workflows",
+        streams.EventsQuery, {200: Answer("Server-Sent Events.", EventView, "text/event-stream")},
+        headers=_RESUME, tag="events",
+    ),
+)  # fmt: skip
+
+_CLUSTER: Final[tuple[Route[Any], ...]] = (
+    Route(
+        "GET", f"{PREFIX}/queues", cluster.list_queues, Policy.READ, "List the queues", Query,
+        _ok("All queues.", list[QueueView]), tag="cluster",
+    ),
+    Route(
+        "PUT", f"{PREFIX}/queues/{{name}}", cluster.put_queue, Policy.WRITE, "Create or change a queue",
+        Query,        _ok("The queue.", QueueView), body=Body("Settings; what is left out stays.",
+        cluster.QueueBody), tag="cluster",
+    ),
+    Route(
+        "GET", f"{PREFIX}/nodes", cluster.list_nodes, Policy.READ, "List the nodes", Query,
+        _ok("All nodes.", list[NodeView]), tag="cluster",
+    ),
+)  # fmt: skip
+
+_SERVER: Final[tuple[Route[Any], ...]] = (
+    Route(
+        "GET", "/livez", pages.get_livez, Policy.OPEN, "Is it alive?", Query,
+        _health("Which loop is stuck."), tag="server",
+    ),
+    Route(
+        "GET", "/readyz", pages.get_readyz, Policy.OPEN, "Is it ready?", Query,
+        _health("What is missing."), tag="server",
+    ),
+    Route(
+        "GET", f"{PREFIX}/openapi.json", pages.get_openapi, Policy.READ, "This document", Query,
+        _ok("OpenAPI 3.1.", dict[str, Any]), tag="server",
+    ),
+    Route(
+        "GET", "/", pages.get_links, Policy.READ, "What there is", Query,
+        _ok("Links (a page for browsers).", dict[str, Any]), tag="server",
+    ),
+    Route(
+        "GET", "/docs", pages.get_docs, Policy.READ, "This document, readable", Query,
+        _text("A page.", "text/html"), tag="server",
+    ),
+    Route(
+        "GET", "/docs/docs.js", pages.get_docs_script, Policy.READ, "The page's program", Query,
+        _text("JavaScript.", "text/javascript"), tag="server",
+    ),
+    Route(
+        "GET", "/docs/docs.css", pages.get_docs_style, Policy.READ, "The page's style", Query,
+        _text("CSS.", "text/css"), tag="server",
+    ),
+)  # fmt: skip
+
+ROUTES: Final[tuple[Route[Any], ...]] = (*_WORKFLOWS, *_EVENTS, *_CLUSTER, *_SERVER)

@@ -1,0 +1,145 @@
+"""Workflows over HTTP: submit, list, look at, command. Each handler is one question to the service."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+from aiohttp import web
+
+from flowsched.api.parameters import idempotency_key, path_index, path_text, read_body, read_json
+from flowsched.api.problems import encode
+from flowsched.api.routes import PREFIX, Call, Query
+from flowsched.workflow.states import RunState
+
+#: How many entries one page may have.
+LARGEST_PAGE: Final = 1000
+
+Limit = Annotated[int, msgspec.Meta(ge=1, le=LARGEST_PAGE, description="Most entries of one page.")]
+Label = Annotated[str, msgspec.Meta(pattern="^[^=]+=", description="Only with this label: `key=value`.")]
+PageToken = Annotated[str, msgspec.Meta(description="`next_page_token` of the page before.")]
+TaskStateName = Annotated[
+    Literal[
+        "PENDING", "QUEUED", "STAGING", "PIPELINED", "ALLOCATED", "BINDING", "BOUND", "RUNNING", "RELEASING",
+        "SUCCEEDED", "FAILED", "CANCELLED", "SKIPPED",
+    ],
+    msgspec.Meta(description="Only tasks in this state."),
+]  # fmt: skip
+StageName = Annotated[str, msgspec.Meta(description="Only this stage.")]
+Reason = Annotated[str, msgspec.Meta(max_length=1000, description="Why, for those who look at it later.")]
+
+
+class WorkflowsQuery(Query, frozen=True, kw_only=True):
+    """Which workflows to list."""
+
+    state: Annotated[RunState, msgspec.Meta(description="Only workflows in this state.")] | None = None
+    name: Annotated[str, msgspec.Meta(description="Only workflows of this name.")] | None = None
+    queue: Annotated[str, msgspec.Meta(description="Only workflows of this queue.")] | None = None
+    label: Label | None = None
+    limit: Limit = 100
+    page_token: PageToken | None = None
+
+
+class TasksQuery(Query, frozen=True, kw_only=True):
+    """Which tasks of a workflow to list."""
+
+    stage: StageName | None = None
+    state: TaskStateName | None = None
+    limit: Limit = 100
+    page_token: PageToken | None = None
+
+
+class ExplainQuery(Query, frozen=True, kw_only=True):
+    """What to explain."""
+
+    stage: StageName | None = None
+
+
+class CommandBody(msgspec.Struct, kw_only=True):
+    """What may be said with a command. The whole body may be left out."""
+
+    reason: Reason | None = None
+
+
+def answer(view: object, status: int = 200) -> web.Response:
+    """A view, or a list of views, as JSON."""
+    return web.Response(body=encode(view), status=status, content_type="application/json")
+
+
+async def submit_workflow(call: Call[Query]) -> web.Response:
+    """202 when it was accepted, 200 when the same body had been accepted under the same key before."""
+    limits = call.serving.limits
+    key = idempotency_key(call.request)
+    raw = await read_body(call.request, limits.body_bytes, limits)
+    submitted = await call.facade.submit(raw, idempotency_key=key)
+    submitted = msgspec.structs.replace(submitted, url=f"{PREFIX}/workflows/{submitted.id}")
+    response = answer(submitted, 202 if submitted.created else 200)
+    response.headers["Location"] = submitted.url
+    return response
+
+
+async def list_workflows(call: Call[WorkflowsQuery]) -> web.Response:
+    """One page, newest first."""
+    return answer(await call.facade.list_workflows(**msgspec.structs.asdict(call.query)))
+
+
+async def get_workflow(call: Call[Query]) -> web.Response:
+    """One workflow."""
+    return answer(await call.facade.workflow(path_text(call.request, "workflow")))
+
+
+async def get_document(call: Call[Query]) -> web.Response:
+    """The document, byte by byte as it was submitted."""
+    raw = await call.facade.document(path_text(call.request, "workflow"))
+    return web.Response(body=raw, content_type="application/json")
+
+
+async def list_stages(call: Call[Query]) -> web.Response:
+    """All stages: a workflow has at most 10,000."""
+    return answer(await call.facade.stages(path_text(call.request, "workflow")))
+
+
+async def list_tasks(call: Call[TasksQuery]) -> web.Response:
+    """One page of tasks."""
+    workflow = path_text(call.request, "workflow")
+    return answer(await call.facade.tasks(workflow, **msgspec.structs.asdict(call.query)))
+
+
+async def get_task(call: Call[Query]) -> web.Response:
+    """One task with its attempts and outputs."""
+    request = call.request
+    workflow, stage = path_text(request, "workflow"), path_text(request, "stage")
+    return answer(await call.facade.task(workflow, stage, path_index(request)))
+
+
+async def explain_workflow(call: Call[ExplainQuery]) -> web.Response:
+    """Why what does not run does not run."""
+    workflow = path_text(call.request, "workflow")
+    return answer(await call.facade.explain(workflow, stage=call.query.stage))
+
+
+async def cancel_workflow(call: Call[Query]) -> web.Response:
+    """After the answer nothing of it starts any more (P8)."""
+    return await _command(call, "cancel")
+
+
+async def pause_workflow(call: Call[Query]) -> web.Response:
+    """Nothing new is started; what runs goes on."""
+    return await _command(call, "pause")
+
+
+async def resume_workflow(call: Call[Query]) -> web.Response:
+    """Take back a pause."""
+    return await _command(call, "resume")
+
+
+async def retry_workflow(call: Call[Query]) -> web.Response:
+    """Try again what failed."""
+    return await _command(call, "retry")
+
+
+async def _command(call: Call[Query], kind: str) -> web.Response:
+    workflow = path_text(call.request, "workflow")
+    said = await read_json(call.request, CommandBody, call.serving.limits)
+    body: dict[str, Any] | None = {"reason": said.reason} if said.reason else None
+    return answer(await call.facade.command(workflow, kind, body))

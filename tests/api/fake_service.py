@@ -1,0 +1,289 @@
+"""A service in memory that keeps the promises of `Facade` and runs nothing: tests set what it shall say."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+
+from flowsched.errors import Conflict, InvalidDocument, NotFound
+from flowsched.workflow.document import read_document
+from flowsched.workflow.views import (
+    AttemptView,
+    EventView,
+    ExplanationView,
+    NodeView,
+    OutputView,
+    QueueView,
+    StageView,
+    SubmittedView,
+    TaskPage,
+    TaskView,
+    WorkflowPage,
+    WorkflowView,
+)
+
+BEGIN = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
+ENDED = ("SUCCEEDED", "FAILED", "CANCELLED")
+
+
+def workflow_view(number: int, name: str = "germline", **changes: Any) -> WorkflowView:
+    """A workflow that runs."""
+    settings: dict[str, Any] = {
+        "id": f"wf{number}",
+        "name": name,
+        "queue": "default",
+        "priority": 0,
+        "labels": {},
+        "state": "RUNNING",
+        "created_at": BEGIN + timedelta(minutes=number),
+        "stages": 2,
+        "tasks": 4,
+        "counts": {"RUNNING": 1, "QUEUED": 3},
+    }
+    return WorkflowView(**settings | changes)
+
+
+def stage_view(number: int, name: str, **changes: Any) -> StageView:
+    """A stage of three tasks."""
+    settings: dict[str, Any] = {
+        "name": name,
+        "number": number,
+        "state": "RUNNING",
+        "width": 3,
+        "members": 1,
+        "counts": {"RUNNING": 1, "SUCCEEDED": 1, "QUEUED": 1},
+        "queued_seconds": 4.0,
+        "staging_seconds": 2.5,
+        "running_seconds": 61.0,
+        "bytes_local": 3 << 30,
+        "bytes_moved": 1 << 20,
+    }
+    return StageView(**settings | changes)
+
+
+def task_view(stage: str, index: int, **changes: Any) -> TaskView:
+    """A task that runs on node-0."""
+    settings: dict[str, Any] = {
+        "stage": stage,
+        "index": index,
+        "shard": index,
+        "role": "task",
+        "state": "RUNNING",
+        "attempt": 1,
+        "node": "node-0",
+        "attempts": [AttemptView(attempt=1, pod=f"fs-{stage}-{index}-1", node="node-0", bound_at=BEGIN)],
+        "outputs": [OutputView(name="bam", uri="flowsched:x", size_bytes=9, value="9")],
+    }
+    return TaskView(**settings | changes)
+
+
+class FakeService:
+    """Implements `flowsched.control.facade.Facade`."""
+
+    def __init__(self) -> None:
+        self.workflows: dict[str, WorkflowView] = {}
+        self.documents: dict[str, bytes] = {}
+        self.keys: dict[str, tuple[str, bytes]] = {}
+        self.stage_views: list[StageView] = [stage_view(0, "align"), stage_view(1, "call", state="PENDING")]
+        self.task_views: list[TaskView] = [task_view("align", index) for index in range(3)]
+        self.log: dict[str, bytes] = {"stdout": b"", "stderr": b""}
+        self.log_grows = False
+        self.history: list[EventView] = []
+        self.changed = asyncio.Event()
+        self.queue_settings: dict[str, dict[str, Any]] = {"default": {}}
+        self.commands: list[tuple[str, str, Mapping[str, Any] | None]] = []
+        self.asked: list[dict[str, Any]] = []
+        self.streams_open = 0
+        self.failure: BaseException | None = None
+        self.submissions = 0
+        self.finish_on_submit: str | None = None
+        self.alive: tuple[bool, str] = (True, "")
+        self.prepared: tuple[bool, str] = (True, "")
+
+    # -- what tests do to it
+
+    def happen(self, workflow: str, kind: str, **body: Any) -> None:
+        """Write an event."""
+        number = len(self.history) + 1
+        self.history.append(EventView(id=number, workflow=workflow, at=BEGIN, kind=kind, body=body))
+        self._wake()
+
+    def finish(self, workflow: str, state: str = "SUCCEEDED") -> None:
+        """End a workflow."""
+        view = self.workflows[workflow]
+        counts = {state: view.tasks}
+        self.workflows[workflow] = msgspec.structs.replace(
+            view, state=state, ended_at=BEGIN + timedelta(hours=1), counts=counts
+        )
+        self.happen(workflow, f"workflow.{state.lower()}")
+
+    def add(self, name: str = "germline", **changes: Any) -> str:
+        """Accept a workflow without a document."""
+        view = workflow_view(len(self.workflows) + 1, name, **changes)
+        self.workflows[view.id] = view
+        return view.id
+
+    def _wake(self) -> None:
+        self.changed.set()
+        self.changed = asyncio.Event()
+
+    # -- the protocol
+
+    async def submit(self, raw: bytes, *, idempotency_key: str | None = None) -> SubmittedView:
+        self.submissions += 1
+        self._fail()
+        document = read_document(raw)
+        name = document.get("name") if isinstance(document, dict) else None
+        if not isinstance(name, str) or not name:
+            from flowsched.errors import Fault
+
+            raise InvalidDocument([Fault("$.name", str(name), "a name")])
+        digest = hashlib.sha256(raw).digest()
+        if idempotency_key in self.keys:
+            known, earlier = self.keys[idempotency_key]
+            if earlier != digest:
+                raise Conflict(f"the idempotency key {idempotency_key!r} was used for another document")
+            return SubmittedView(id=known, created=False)
+        workflow = self.add(name)
+        self.documents[workflow] = raw
+        if idempotency_key is not None:
+            self.keys[idempotency_key] = (workflow, digest)
+        self.happen(workflow, "workflow.accepted")
+        if self.finish_on_submit is not None:
+            self.finish(workflow, self.finish_on_submit)
+        return SubmittedView(id=workflow)
+
+    async def list_workflows(self, **asked: Any) -> WorkflowPage:
+        self._fail()
+        self.asked.append(asked)
+        views = sorted(self.workflows.values(), key=lambda view: view.created_at, reverse=True)
+        views = [view for view in views if asked["state"] in (None, view.state)]
+        views = [view for view in views if asked["name"] in (None, view.name)]
+        start = int(asked["page_token"] or 0)
+        stop = start + asked["limit"]
+        token = str(stop) if stop < len(views) else None
+        return WorkflowPage(workflows=views[start:stop], next_page_token=token)
+
+    async def workflow(self, workflow: str) -> WorkflowView:
+        self._fail()
+        if workflow not in self.workflows:
+            raise NotFound(f"there is no workflow {workflow!r}")
+        return self.workflows[workflow]
+
+    async def document(self, workflow: str) -> bytes:
+        await self.workflow(workflow)
+        return self.documents[workflow]
+
+    async def stages(self, workflow: str) -> list[StageView]:
+        await self.workflow(workflow)
+        return self.stage_views
+
+    async def tasks(self, workflow: str, **asked: Any) -> TaskPage:
+        await self.workflow(workflow)
+        self.asked.append(asked)
+        views = [view for view in self.task_views if asked["stage"] in (None, view.stage)]
+        views = [view for view in views if asked["state"] in (None, view.state)]
+        start = int(asked["page_token"] or 0)
+        stop = start + asked["limit"]
+        return TaskPage(tasks=views[start:stop], next_page_token=str(stop) if stop < len(views) else None)
+
+    async def task(self, workflow: str, stage: str, index: int) -> TaskView:
+        await self.workflow(workflow)
+        for view in self.task_views:
+            if (view.stage, view.index) == (stage, index):
+                return view
+        raise NotFound(f"there is no task {stage}[{index}]")
+
+    async def explain(self, workflow: str, *, stage: str | None = None) -> list[ExplanationView]:
+        await self.workflow(workflow)
+        message = "2 of 4 cpu are free"
+        numbers = {"free": 2000, "asked": 4000}
+        reason = ExplanationView(
+            stage=stage or "align", shards=[1], tasks=1, state="QUEUED", code="no_room", message=message,
+            numbers=numbers,
+        )  # fmt: skip
+        return [reason]
+
+    async def logs(
+        self,
+        workflow: str,
+        stage: str,
+        index: int,
+        *,
+        attempt: int | None = None,
+        stream: str = "stdout",
+        offset: int = 0,
+        limit: int = 65536,
+    ) -> tuple[bytes, bool]:
+        await self.task(workflow, stage, index)
+        chunk = self.log[stream][offset : offset + limit]
+        return chunk, self.log_grows or offset + len(chunk) < len(self.log[stream])
+
+    async def command(self, workflow: str, kind: str, body: Mapping[str, Any] | None = None) -> WorkflowView:
+        view = await self.workflow(workflow)
+        self.commands.append((workflow, kind, body))
+        if kind == "retry" and view.state != "FAILED":
+            raise Conflict(f"{workflow} is {view.state}: only what failed can be tried again")
+        changes: dict[str, Any] = {
+            "cancel": {"cancel_requested": True, "state": "CANCELLED"},
+            "pause": {"paused": True},
+            "resume": {"paused": False},
+            "retry": {"state": "RUNNING"},
+        }[kind]
+        self.workflows[workflow] = msgspec.structs.replace(view, **changes)
+        self.happen(workflow, f"workflow.{kind}")
+        return self.workflows[workflow]
+
+    async def events(self, workflow: str | None, after: int) -> AsyncIterator[Sequence[EventView]]:
+        self.streams_open += 1
+        try:
+            while True:
+                changed = self.changed
+                ended = workflow is not None and self.workflows[workflow].state in ENDED
+                self._fail()
+                batch = [
+                    event for event in self.history if event.id > after and workflow in (None, event.workflow)
+                ][:3]
+                if batch:
+                    after = batch[-1].id
+                    yield batch
+                elif ended:
+                    return
+                else:
+                    await changed.wait()
+        finally:
+            self.streams_open -= 1
+
+    async def queues(self) -> list[QueueView]:
+        self._fail()
+        return [QueueView(name=name, weight=s.get("weight", 1)) for name, s in self.queue_settings.items()]
+
+    async def put_queue(self, name: str, settings: Mapping[str, Any]) -> QueueView:
+        self._fail()
+        self.queue_settings.setdefault(name, {}).update(settings)
+        kept = self.queue_settings[name]
+        return QueueView(name=name, weight=kept.get("weight", 1), paused=kept.get("paused", False))
+
+    async def nodes(self) -> list[NodeView]:
+        self._fail()
+        return [
+            NodeView(
+                name="node-0", ready=True, rack="r1", running=1, cache_bytes=1 << 30,
+                allocatable={"cpu": 8000, "memory": 16 << 30}, used={"cpu": 2000, "memory": 4 << 30},
+            )
+        ]  # fmt: skip
+
+    def live(self) -> tuple[bool, str]:
+        return self.alive
+
+    def ready(self) -> tuple[bool, str]:
+        return self.prepared
+
+    def _fail(self) -> None:
+        if self.failure is not None:
+            raise self.failure
