@@ -1,9 +1,10 @@
 """The DAG of stages: who waits for whom, shard by shard, and how long the way to the end is.
 
-Edges are kept per stage and never expanded: a thousand stages of a thousand tasks are a thousand nodes. Between
-two stages there is at most one edge, the strongest of what the document says: a barrier (`all`, or order only)
-covers `index`, and `index` covers `chunk`. The only home of networkx, which is asked to explain cycles and nothing
-else: the order itself is needed for each document, and plain lists find it many times faster.
+Edges are kept per stage and never expanded: a thousand stages of a thousand tasks are a thousand nodes.
+Between two stages there is at most one edge, the strongest of what the document says: a barrier (`all`, or
+order only) covers `index`, and `index` covers `chunk`. The only home of networkx, which is asked to explain
+cycles and nothing else: the order itself is needed for each document, and plain lists find it many times
+faster.
 """
 
 from __future__ import annotations
@@ -125,7 +126,8 @@ class StageGraph:
         """What finished parent shards mean for the child.
 
         Args:
-            edge: Which edge. A barrier counts once for the whole parent: ask when its last shard has finished.
+            edge: Which edge. A barrier counts once for the whole parent: ask when its last shard has
+                finished.
             finished: (K,) distinct shards of the parent. Not modified.
 
         Returns:

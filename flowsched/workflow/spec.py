@@ -107,7 +107,7 @@ class RoleSpec:
     command: tuple[str, ...]
     image: str | None = None
     resources: Resources = field(default_factory=Resources)
-    limits: Resources | None = None
+    limits: Resources | None = None  #: 0 = not limited
     env: Mapping[str, str] = field(default_factory=lambda: EMPTY)
     secrets: Mapping[str, str] = field(default_factory=lambda: EMPTY)  #: variable -> reference, never the value
     completes: bool = True  #: False: released when the completing members have succeeded

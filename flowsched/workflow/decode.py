@@ -1,0 +1,312 @@
+"""A workflow document as a checked `WorkflowSpec`, or everything that is wrong with it at once.
+
+    document (bytes) -> values -> each stage by itself -> stages against each other
+
+What is too large is refused at once (413), what is no JSON too (400); everything else is collected (422).
+Nothing is expanded: the cost follows the document's size, not the number of its tasks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import isfinite
+from typing import Final
+
+from flowsched.errors import InvalidDocument
+from flowsched.workflow import names
+from flowsched.workflow.data import Given, read_inputs, read_outputs, split_reference
+from flowsched.workflow.document import read_document
+from flowsched.workflow.edges import StageDraft, link
+from flowsched.workflow.limits import DEFAULT, Limits, exceeded
+from flowsched.workflow.policies import read_policies, read_retry
+from flowsched.workflow.reader import Reader, Section, encodable, shown
+from flowsched.workflow.resources import parse_bytes, parse_duration
+from flowsched.workflow.rules import read_rules, read_traffic
+from flowsched.workflow.spec import Condition, Estimate, RoleSpec, StageSpec, When, WorkflowSpec
+from flowsched.workflow.templates import (
+    TEMPLATE_KEYS,
+    Template,
+    plain_role,
+    read_min_resources,
+    read_roles,
+    read_template,
+)
+
+_WORKFLOW_KEYS: Final[Mapping[str, str]] = {
+    "name": "",
+    "queue": "",
+    "priority": "",
+    "labels": "",
+    "stages": "",
+    "tasks": "stages",
+    "tags": "labels",
+    "defaults": "the same keys in each stage: there are no defaults",
+}
+_STAGE_KEYS: Final[Mapping[str, str]] = {
+    "name": "",
+    "scatter": "",
+    "inputs": "",
+    "outputs": "",
+    "needs": "",
+    "estimate": "",
+    "retry": "",
+    "timeout": "",
+    "policies": "",
+    "when": "",
+    "gang": "",
+    "roles": "",
+    "min_resources": "",
+    "selector": "",
+    "tolerations": "",
+    "affinity": "",
+    "anti_affinity": "",
+    "topology": "",
+    "io": "",
+    "cache": "",
+    **TEMPLATE_KEYS,
+    "depends_on": "needs",
+    "dependsOn": "needs",
+    "after": "needs",
+    "replicas": "gang: true with roles: replicas belong to a role; independent copies are scatter.count",
+    "nodeSelector": "selector",
+    "queue": "queue beside the workflow's name: a workflow has one queue",
+    "priority": "priority beside the workflow's name",
+}
+_SCATTER_KEYS: Final[Mapping[str, str]] = {"items": "", "count": ""}
+_ESTIMATE_KEYS: Final[Mapping[str, str]] = {"runtime": "", "output": ""}
+_WHEN_KEYS: Final[Mapping[str, str]] = {"outcome": "", "equals": ""}
+_OUTCOMES: Final = {str(outcome): outcome for outcome in When}
+_MOST: Final = (1 << 63) - 1
+_PRIORITY: Final = 1_000_000_000
+_DURATION_TEXT: Final = 'a duration, as "25m", "1h30m", "90s", "250ms", or seconds'
+
+
+def decode_workflow(raw: bytes, limits: Limits = DEFAULT) -> WorkflowSpec:
+    """Decode and check a document as it was sent.
+
+    Args:
+        raw: JSON, UTF-8.
+        limits: What this installation accepts.
+
+    Raises:
+        InvalidRequest: The bytes are no JSON, or JSON that two readers would understand differently.
+        TooLarge: A limit is exceeded; the message names it.
+        InvalidDocument: It has faults; all of them are in it.
+    """
+    return check_workflow(read_document(raw, limits), limits)
+
+
+def check_workflow(document: object, limits: Limits = DEFAULT) -> WorkflowSpec:
+    """Check a document that is already made of Python values: mappings, lists or tuples, texts, numbers.
+
+    Raises:
+        TooLarge: A limit is exceeded; the message names it.
+        InvalidDocument: It has faults; all of them are in it.
+    """
+    reader = Reader(limits)
+    section = reader.section(document, "$", _WORKFLOW_KEYS)
+    if section is None:
+        raise InvalidDocument(reader.faults)
+    name = _workflow_name(section)
+    queue = section.text("queue", names.PART, names.PART_TEXT)
+    priority = section.whole("priority", -_PRIORITY, _PRIORITY)
+    labels = section.texts("labels", "labels", _wrong_workflow_label)
+    entries = section.array("stages", empty=False)
+    if "stages" not in section:
+        section.fault("stages", "an array of stages")
+    reader.count("stages", len(entries or ()), "too many stages")
+    drafts = [
+        draft
+        for number, entry in enumerate(entries or ())
+        if (draft := _stage(reader, entry, f"$.stages[{number}]")) is not None
+    ]
+    stages = link(drafts, reader)
+    reader.finish()
+    return WorkflowSpec(name, stages, queue or "default", priority or 0, labels)
+
+
+def _workflow_name(section: Section) -> str:
+    expected = "1-128 printable characters"
+    name = section.text("name", expected=expected, required=True)
+    if name is not None and not (1 <= len(name) <= 128 and name.isprintable() and name.strip()):
+        section.fault("name", expected)
+    return name or ""
+
+
+def _wrong_workflow_label(name: str) -> str | None:
+    if 1 <= len(name) <= 256 and name.isprintable():
+        return None
+    return "a label's name of 1-256 printable characters"
+
+
+def _stage(reader: Reader, entry: object, path: str) -> StageDraft | None:
+    section = reader.section(entry, path, _STAGE_KEYS)
+    if section is None:
+        return None
+    name = section.text("name", names.STAGE, names.STAGE_TEXT, required=True)
+    gang = section.flag("gang")
+    roles = _roles(section, read_template(section), gang=gang)
+    width, items = _scatter(section)
+    inputs = read_inputs(section)
+    condition, places = _when(section)
+    traffic = read_traffic(section)
+    spec = StageSpec(
+        name=name or "",
+        width=1 if width is None else width,
+        items=items,
+        scattered="scatter" in section,
+        gang=gang,
+        roles=roles,
+        inputs=tuple(given.spec for given in inputs),
+        outputs=tuple(read_outputs(section, roles)),
+        needs=_needs(section),
+        estimate=_estimate(section),
+        retry=read_retry(section),
+        timeout_ms=_timeout(section),
+        policies=read_policies(section, gang=gang),
+        when=condition,
+        rules=read_rules(section),
+        io_read_bytes=traffic.read_bytes,
+        io_write_bytes=traffic.write_bytes,
+        io_read_rate=traffic.read_rate,
+        io_write_rate=traffic.write_rate,
+        min_resources=read_min_resources(section),
+        cache=section.flag("cache"),
+    )
+    return StageDraft(spec, path, _paths(inputs), places, _claimed_name(section))
+
+
+def _paths(inputs: Sequence[Given]) -> list[str]:
+    return [given.path for given in inputs]
+
+
+def _claimed_name(section: Section) -> str | None:
+    """The name as it stands there, valid or not: stages that use it shall not be called wrong for it."""
+    name = section.values.get("name")
+    return name if isinstance(name, str) else None
+
+
+def _roles(section: Section, template: Template, *, gang: bool) -> tuple[RoleSpec, ...]:
+    if "roles" not in section:
+        return (plain_role(section, template),)
+    if not gang:
+        section.fault("roles", 'roles only beside "gang": true: members of a gang start together')
+    return read_roles(section, template)
+
+
+def _scatter(section: Section) -> tuple[int | None, tuple[str, ...] | None]:
+    """(width, items); a width of 0 is one that could not be read."""
+    if "scatter" not in section:
+        return None, None
+    scatter = section.section("scatter", _SCATTER_KEYS)
+    if scatter is None:
+        return 0, None
+    if ("items" in scatter) == ("count" in scatter):
+        found = "items and count" if "items" in scatter else "neither items nor count"
+        scatter.reader.fault(scatter.path, found, "exactly one of items and count")
+        return 0, None
+    if "count" in scatter:
+        count = scatter.whole("count", 1, (1 << 63) - 1)
+        section.reader.count("tasks_per_stage", count or 0, f"too many tasks at {section.path}")
+        return count or 0, None
+    items = _items(scatter)
+    return len(items), items or None
+
+
+def _items(scatter: Section) -> tuple[str, ...]:
+    """The items as texts. Long lists are checked as one text: a million of them in some 50 ms."""
+    reader, path = scatter.reader, scatter.at("items")
+    found = scatter.array("items", empty=False)
+    if found is None:
+        return ()
+    reader.count("tasks_per_stage", len(found), f"too many items at {path}")
+    if set(map(type, found)) <= {str, int} and all(-_MOST <= i <= _MOST for i in found if type(i) is int):
+        items = tuple(map(str, found))
+    else:
+        items = tuple(_item(reader, item, path, i) for i, item in enumerate(found))
+    joined = "".join(items)
+    size = len(joined) if joined.isascii() else len(joined.encode("utf-8", "surrogatepass"))
+    if size > reader.limits.items_bytes:
+        exceeded("items_bytes", reader.limits.items_bytes, f"the items at {path} are too large (bytes)", size)
+    longest = max(map(len, items), default=0)
+    if longest > reader.limits.string_bytes // 4 or "\0" in joined or not encodable(joined):
+        for i, item in enumerate(items):
+            reader.text(item, f"{path}[{i}]")
+    return items
+
+
+def _item(reader: Reader, item: object, path: str, place: int) -> str:
+    """An item as text: numbers as JSON writes them."""
+    if isinstance(item, str):
+        return str(item)
+    if isinstance(item, float) and isfinite(item):
+        return repr(float(item))
+    if isinstance(item, int) and not isinstance(item, bool) and -_MOST <= item <= _MOST:
+        return str(int(item))
+    reader.fault(f"{path}[{place}]", shown(item), "text or a number (a whole one of at most 63 bits)")
+    return ""
+
+
+def _needs(section: Section) -> tuple[str, ...]:
+    """Names of stages; which exist is seen when all are known. A wrong type is an empty name."""
+    found = section.array("needs") or ()
+    section.reader.count("needs", len(found), f"too many needs at {section.path}")
+    path = section.at("needs")
+    return tuple(
+        section.reader.text(name, f"{path}[{i}]", "the name of a stage") or "" for i, name in enumerate(found)
+    )
+
+
+def _estimate(section: Section) -> Estimate:
+    entry = section.section("estimate", _ESTIMATE_KEYS)
+    if entry is None:
+        return Estimate()
+    return Estimate(
+        entry.amount("runtime", parse_duration, _DURATION_TEXT),
+        entry.amount("output", parse_bytes, 'bytes, as "9Gi"'),
+    )
+
+
+def _timeout(section: Section) -> int | None:
+    timeout_ms = section.amount("timeout", parse_duration, _DURATION_TEXT)
+    if timeout_ms == 0:
+        section.fault("timeout", "more than nothing (leave it out for no limit)")
+    return timeout_ms
+
+
+def _when(section: Section) -> tuple[Condition, list[str]]:
+    """The condition, and where each part of `equals` stands."""
+    if not isinstance(section.values.get("when"), Mapping):
+        return Condition(section.choice("when", _OUTCOMES) or When.SUCCESS), []
+    entry = section.section("when", _WHEN_KEYS)
+    if entry is None:
+        return Condition(), []
+    outcome = entry.choice("outcome", _OUTCOMES) or When.SUCCESS
+    equals = entry.reader.mapping(entry.values.get("equals", {}), entry.at("equals")) or {}
+    entry.reader.count("labels", len(equals), f"too many conditions at {entry.path}")
+    parts: list[tuple[str, str, tuple[str, ...]]] = []
+    places: list[str] = []
+    inner = Section(entry.reader, equals, entry.at("equals"))
+    for key in equals:
+        reference = split_reference(Section(entry.reader, {"": key}, inner.path), "")
+        texts = _texts(inner, key)
+        if reference is not None:
+            parts.append((*reference, texts))
+            places.append(inner.at(key))
+    return Condition(outcome, tuple(parts)), places
+
+
+def _texts(section: Section, key: str) -> tuple[str, ...]:
+    """One text or several."""
+    value = section.values[key]
+    expected = "the text an output must have, or an array of texts"
+    if isinstance(value, str):
+        return (section.reader.text(value, section.at(key), expected) or "",)
+    found = section.array(key, empty=False) if isinstance(value, list | tuple) else None
+    if found is None:
+        if not isinstance(value, list | tuple):
+            section.fault(key, expected)
+        return ()
+    section.reader.count("labels", len(found), f"too many texts at {section.at(key)}")
+    path = section.at(key)
+    return tuple(section.reader.text(t, f"{path}[{i}]", expected) or "" for i, t in enumerate(found))
