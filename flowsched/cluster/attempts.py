@@ -1,0 +1,219 @@
+"""Folders of attempts, from the service's side. All of it blocks, so it is called in worker threads.
+
+    nodes/<node>/attempts/<pod>/   made exclusively: who makes it may spawn the one runner it will ever have
+        lock, started, exit.json, void, release, order   see `running.attempt`, the runner's side
+        pod.json                   what it is, for people and for `orphans`
+        work/ stdout stderr runner.log
+
+A pod's folder may be on any node, but there is one of a name: a folder found anywhere means "launched, or void".
+Why at most one process tree ever runs for a name: only the maker of the folder spawns; a runner does nothing without
+the lock, and nothing after `started`, `exit.json` or `void` exist; `void` is only written by who holds the lock.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from flowsched.cluster import kin
+from flowsched.cluster.running.records import wall_ms, write_record
+from flowsched.scheduling.executor import PodEnded, PodGone, Published, Usage
+
+#: How long a look waits for processes it has just killed, before it leaves them to the next look.
+_DYING_S: Final = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """What is to be seen of an attempt. `final` is None while it runs, or may."""
+
+    started_ms: int | None = None
+    final: PodEnded | PodGone | None = None
+
+
+class Attempts:
+    """The attempts under one root.
+
+    Args:
+        root: Of the cluster; `nodes/` lies in it.
+        nodes: Names of the nodes, the first of which takes the tombstones of pods that were never launched.
+    """
+
+    def __init__(self, root: Path, nodes: list[str]) -> None:
+        self.root = root
+        self.nodes = nodes
+
+    def open(self) -> None:
+        """Make the folders. Nodes that the configuration no longer knows keep theirs, and are still looked at."""
+        for node in self.nodes:
+            (self.root / "nodes" / node / "attempts").mkdir(parents=True, exist_ok=True)
+        there = sorted(path.name for path in (self.root / "nodes").iterdir())
+        self.nodes = self.nodes + [node for node in there if node not in self.nodes]
+
+    def find(self, name: str) -> Path | None:
+        """The folder of a pod, wherever it is."""
+        paths = (self.root / "nodes" / node / "attempts" / name for node in self.nodes)
+        return next((path for path in paths if path.is_dir()), None)
+
+    def make(self, name: str, node: str) -> Path | None:
+        """Make a pod's folder; None if there is one of the name, on whatever node."""
+        if self.find(name) is not None:
+            return None
+        folder = self.root / "nodes" / node / "attempts" / name
+        try:
+            folder.mkdir(mode=0o700)
+        except FileExistsError:
+            return None
+        return folder
+
+    def entomb(self, name: str, reason: str) -> PodGone:
+        """Make sure that a pod without a folder will never run."""
+        folder = self.make(name, self.nodes[0])
+        if folder is None:
+            raise FileExistsError(name)
+        return write_void(folder, reason, started=False)
+
+    def all(self) -> Iterator[Path]:
+        """Every folder."""
+        for node in self.nodes:
+            with contextlib.suppress(FileNotFoundError), os.scandir(self._folder(node)) as items:
+                yield from (Path(item.path) for item in items)
+
+    def _folder(self, node: str) -> Path:
+        return self.root / "nodes" / node / "attempts"
+
+
+def look(folder: Path, runner: int | None = None, *, lost_reason: str = "RunnerLost") -> Sight:
+    """See how an attempt stands, and end what must not go on.
+
+    An attempt whose runner is dead is brought to its end: its processes are killed, the lock is taken, `void` written.
+
+    Args:
+        folder: Of the attempt.
+        runner: Pid of the runner if it is a living child of this process, which has perhaps not locked yet.
+        lost_reason: What to say of an attempt whose runner died while its task ran.
+    """
+    for last_look in (False, True):
+        final = _final(folder)
+        if final is not None:
+            return final
+        started = read_record(folder, "started")
+        if not last_look and _runner_lives(folder, runner):
+            return Sight(started["at_ms"] if started else None)
+        # The runner is dead, or there never was one: what it wrote last may have come after our first glance.
+    kin.kill_attempt(folder, started)
+    end = time.monotonic() + _DYING_S
+    while True:
+        with locked(folder) as mine:
+            if mine:
+                final = _final(folder)
+                if final is not None:
+                    return final
+                reason = lost_reason if started else "NotStarted"
+                return Sight(final=write_void(folder, reason, started=started is not None))
+        if time.monotonic() > end:
+            return Sight(started["at_ms"] if started else None)
+        time.sleep(0.005)
+
+
+def release(folder: Path, grace_ms: int) -> Sight | None:
+    """Ask for an attempt's end, or make sure that it never begins. None: its end is under way."""
+    final = _final(folder)
+    if final is not None:
+        return final
+    with locked(folder) as mine:
+        if mine:
+            final = _final(folder)
+            if final is not None:
+                return final
+            started = read_record(folder, "started")
+            kin.kill_attempt(folder, started)
+            return Sight(final=write_void(folder, "Released", started=started is not None))
+    temporary = folder / "release.tmp"
+    temporary.write_text(str(grace_ms))
+    temporary.rename(folder / "release")
+    kin.wake_runner(folder)
+    return None
+
+
+def write_void(folder: Path, reason: str, *, started: bool) -> PodGone:
+    """Record that an attempt is no more, for good. The caller holds its lock, or has just made its folder."""
+    record = {"reason": reason, "started": started, "at_ms": wall_ms(), "lost_inputs": []}
+    write_record(str(folder), "void", record)
+    with contextlib.suppress(FileNotFoundError):
+        (folder / "order").unlink()
+    return _gone(folder.name, record)
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[bool]:
+    """Hold an attempt's lock, if it is free: then nothing of the attempt lives, and nothing will."""
+    fd = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            yield False
+        else:
+            yield True
+    finally:
+        os.close(fd)
+
+
+def is_locked(folder: Path) -> bool:
+    """Whether anything of the attempt lives."""
+    if not (folder / "lock").exists():
+        return False
+    with locked(folder) as mine:
+        return not mine
+
+
+def read_record(folder: Path, name: str) -> dict[str, Any] | None:
+    """A record of a folder, None if it is not there (or no record: somebody else has written there)."""
+    try:
+        record: dict[str, Any] = json.loads((folder / name).read_bytes())
+    except (FileNotFoundError, ValueError):
+        return None
+    return record
+
+
+def is_finished(folder: Path) -> bool:
+    """Whether how it ended stands written."""
+    return (folder / "exit.json").exists() or (folder / "void").exists()
+
+
+def _runner_lives(folder: Path, runner: int | None) -> bool:
+    return runner is not None or kin.runner_of(folder) is not None
+
+
+def _final(folder: Path) -> Sight | None:
+    record = read_record(folder, "exit.json")
+    if record is not None:
+        return Sight(record["started_ms"] or None, _ended(folder.name, record))
+    record = read_record(folder, "void")
+    if record is not None:
+        return Sight(final=_gone(folder.name, record))
+    return None
+
+
+def _ended(name: str, record: Mapping[str, Any]) -> PodEnded:
+    outputs = tuple(
+        Published(output["name"], output["uri"], output["size"], output["value"])
+        for output in record["outputs"]
+    )
+    usage = Usage(**record["usage"])
+    return PodEnded(
+        name, record["at_ms"], record["exit_code"], record["reason"], record["message"], outputs, usage
+    )
+
+
+def _gone(name: str, record: Mapping[str, Any]) -> PodGone:
+    lost = tuple(record["lost_inputs"])
+    return PodGone(name, record["at_ms"], record["reason"], record["started"], lost)

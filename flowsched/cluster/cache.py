@@ -1,0 +1,153 @@
+"""A node's cache: one folder per dataset, named by the hash of its uri, made by one rename.
+
+    cache/<sha256 of the uri>/<file or folder under its own name>
+    cache/<sha256 of the uri>/meta.json   {"uri", "size", "name", "directory"}
+    cache/.tmp-…                          half made; removed at the next start
+
+Runners publish into it too (`running.outputs`, same layout), so the folder is the truth and `entries` follows it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import itertools
+import json
+import os
+import shutil
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from flowsched.cluster.running.records import write_record
+
+_TEMPORARY = ".tmp-"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A dataset in a cache."""
+
+    uri: str
+    size_bytes: int
+    name: str
+    directory: bool = False
+
+
+class Cache:
+    """The datasets on one node."""
+
+    def __init__(self, folder: Path, limit_bytes: int = 0) -> None:
+        self.folder = folder
+        self.limit_bytes = limit_bytes
+        self.entries: dict[str, Entry] = {}
+        self.used_bytes = 0
+        self._numbers = itertools.count()
+        self._lock = threading.Lock()
+
+    def scan(self) -> None:
+        """Read what is there; remove what is half made, or not as long as its record says (power failed)."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        for item in list(os.scandir(self.folder)):
+            entry = None if item.name.startswith(_TEMPORARY) else self._read(Path(item.path))
+            if entry is None or item.name != folder_name(entry.uri):
+                _remove(Path(item.path))
+            else:
+                self._add(entry)
+
+    def _read(self, folder: Path) -> Entry | None:
+        try:
+            meta = json.loads((folder / "meta.json").read_bytes())
+            entry = Entry(meta["uri"], meta["size"], meta["name"], meta["directory"])
+            status = (folder / entry.name).stat()
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+        return entry if entry.directory or status.st_size == entry.size_bytes else None
+
+    def home(self, uri: str) -> Path:
+        """The folder of a dataset, whether it is there or not."""
+        return self.folder / folder_name(uri)
+
+    def payload(self, entry: Entry) -> Path:
+        """The dataset's own file or folder."""
+        return self.home(entry.uri) / entry.name
+
+    def find(self, uri: str) -> Entry | None:
+        """The dataset, if it is really there: somebody may have emptied the folder behind our back."""
+        entry = self.entries.get(uri) or self.refresh(uri)
+        if entry is not None and not os.path.lexists(self.payload(entry)):
+            self._drop(uri)
+            return None
+        return entry
+
+    def refresh(self, uri: str) -> Entry | None:
+        """Look at the folder again, after a runner published into it."""
+        entry = self._read(self.home(uri))
+        if entry is not None:
+            self._add(entry)
+        return entry
+
+    def room_for(self, size_bytes: int) -> bool:
+        """Whether so many bytes more keep within the limit."""
+        return not self.limit_bytes or self.used_bytes + size_bytes <= self.limit_bytes
+
+    def temporary(self) -> Path:
+        """A new folder to fill and then `publish`."""
+        folder = self.folder / f"{_TEMPORARY}{os.getpid()}-{next(self._numbers)}"
+        folder.mkdir()
+        return folder
+
+    def publish(self, temporary: Path, entry: Entry) -> None:
+        """Make a filled folder a dataset. One that is there already stays."""
+        meta = {"uri": entry.uri, "size": entry.size_bytes, "name": entry.name, "directory": entry.directory}
+        write_record(str(temporary), "meta.json", meta)
+        try:
+            temporary.rename(self.home(entry.uri))
+        except OSError:
+            _remove(temporary)
+            if self.refresh(entry.uri) is None:
+                raise
+            return
+        self._add(entry)
+
+    def evict(self, uri: str) -> Entry | None:
+        """Remove a dataset: its name first, in one step. None if it was not there."""
+        entry = self.find(uri)
+        if entry is None:
+            return None
+        doomed = self.folder / f"{_TEMPORARY}{os.getpid()}-{next(self._numbers)}"
+        self.home(uri).rename(doomed)
+        self._drop(uri)
+        _remove(doomed)
+        return entry
+
+    def _add(self, entry: Entry) -> None:
+        with self._lock:
+            old = self.entries.get(entry.uri)
+            self.used_bytes += entry.size_bytes - (old.size_bytes if old else 0)
+            self.entries[entry.uri] = entry
+
+    def _drop(self, uri: str) -> None:
+        with self._lock:
+            entry = self.entries.pop(uri, None)
+            self.used_bytes -= entry.size_bytes if entry else 0
+
+
+def folder_name(uri: str) -> str:
+    """The name of a dataset's folder."""
+    return hashlib.sha256(uri.encode()).hexdigest()
+
+
+def file_name(uri: str) -> str:
+    """The name a dataset from outside has in a cache: the last part of its uri's path."""
+    name = unquote(urlsplit(uri).path.rstrip("/").rpartition("/")[2]).replace("\0", "").replace("/", "_")
+    return name[-200:] if name not in ("", ".", "..", "meta.json") else "data"
+
+
+def _remove(path: Path) -> None:
+    with contextlib.suppress(OSError):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink()

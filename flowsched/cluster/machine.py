@@ -1,0 +1,83 @@
+"""Virtual nodes: this machine divided, each part with its own budgets."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from flowsched.errors import ConfigurationError
+from flowsched.scheduling.executor import NodeInfo
+
+#: Left to the system and the service when memory is divided.
+_MEMORY_SHARE_PERCENT = 90
+
+
+def virtual_nodes(
+    count: int = 1,
+    *,
+    cpu_millicores: int | None = None,
+    memory_bytes: int | None = None,
+    disk_bytes: int = 0,
+    gpus: int = 0,
+    disk_rate: int = 500_000_000,
+    nic_rate: int = 117_000_000,
+    cache_bytes: int = 0,
+    racks: int = 1,
+    names: Sequence[str] | None = None,
+) -> tuple[NodeInfo, ...]:
+    """Nodes for `LocalCluster`.
+
+    Args:
+        count: How many.
+        cpu_millicores: Of each node; None divides the machine's cores. More than there are may be said.
+        memory_bytes: Of each node; None divides nine tenths of the machine's memory.
+        disk_bytes: Of each node.
+        gpus: Whole devices of each node.
+        disk_rate: Bytes/s of each node's disk.
+        nic_rate: Bytes/s of each node's network, in each direction.
+        cache_bytes: What each node's cache may hold; 0 = no limit.
+        racks: Nodes are dealt to racks in equal runs: `rack-0`, `rack-1` …
+        names: Of the nodes; default `node-0`, `node-1` …
+
+    Raises:
+        ConfigurationError: Fewer than one node, or another number of names.
+    """
+    names = [f"node-{number}" for number in range(count)] if names is None else names
+    if count < 1 or len(set(names)) != count or not 1 <= racks <= count:
+        raise ConfigurationError(
+            f"{count} nodes with {len(set(names))} different names in {racks} racks: need at least one node, "
+            "one name each, and no more racks than nodes"
+        )
+    return tuple(
+        NodeInfo(
+            name=name,
+            cpu_millicores=cpu_millicores or machine_cores() * 1000 // count,
+            memory_bytes=memory_bytes or machine_memory_bytes() * _MEMORY_SHARE_PERCENT // 100 // count,
+            disk_bytes=disk_bytes,
+            gpu_millis=gpus * 1000,
+            labels={"kubernetes.io/hostname": name},
+            rack=f"rack-{number * racks // count}",
+            disk_rate=disk_rate,
+            nic_in_rate=nic_rate,
+            nic_out_rate=nic_rate,
+            cache_bytes=cache_bytes,
+        )
+        for number, name in enumerate(names)
+    )
+
+
+def machine_cores() -> int:
+    """Cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def machine_memory_bytes() -> int:
+    """Physical memory, or the limit of this control group if that is less."""
+    physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    try:
+        with open("/sys/fs/cgroup/memory.max") as file:
+            return min(physical, int(file.read()))
+    except (OSError, ValueError):
+        return physical

@@ -1,0 +1,100 @@
+"""What a runner is told: the pod, its paths in this node's folders, its environment. Read back by `running.attempt`."""
+
+from __future__ import annotations
+
+import json
+import marshal
+import os
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path, PurePosixPath
+from typing import Any, Final
+
+from flowsched.cluster.cache import Cache, file_name
+from flowsched.cluster.environment import Paths, environment, hostfile
+from flowsched.scheduling.executor import InputFile, Pod
+
+_UNSAFE: Final = re.compile(r"[^A-Za-z0-9._-]")
+
+#: Bytes of a dataset on a node: (uri) -> (found there, brought there for the asker).
+Origin = Callable[[str], tuple[int, int]]
+
+
+def write_order(folder: Path, root: Path, pod: Pod, cache: Cache, origin: Origin) -> None:
+    """Write `order` (with the environment; its reader removes it) and `pod.json` (without, to stay)."""
+    order = compose(folder, root, pod, cache, origin)
+    fd = os.open(folder / "order", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with open(fd, "wb") as file:
+        marshal.dump(order, file)
+    facts = {
+        "name": pod.name,
+        "workflow": pod.workflow,
+        "stage": pod.stage,
+        "index": pod.index,
+        "attempt": pod.attempt,
+        "epoch": pod.epoch,
+        "node": pod.node,
+        "command": pod.command,
+    }
+    (folder / "pod.json").write_text(json.dumps(facts))
+
+
+def compose(folder: Path, root: Path, pod: Pod, cache: Cache, origin: Origin) -> dict[str, Any]:
+    """The order as a value."""
+    work = folder / "work"
+    inputs = [_input(given, cache) for given in pod.inputs]
+    links = {given.name: f"{work}/{order['link']}" for given, order in zip(pod.inputs, inputs, strict=True)}
+    env, argv = environment(pod, Paths(str(folder), str(work), links, search_path()))
+    sources = [origin(uri) for given in pod.inputs for uri in dict.fromkeys(given.uris)]
+    return {
+        "name": pod.name,
+        "root": str(root),
+        "argv": argv,
+        "env": env,
+        "inputs": inputs,
+        "folders": sorted(
+            {str(PurePosixPath(output.path).parent) for output in pod.outputs if inside(output.path)}
+        ),
+        "outputs": [
+            {
+                "name": output.name,
+                "path": output.path,
+                "uri": output.uri,
+                "entry": str(cache.home(output.uri)),
+                "optional": output.optional,
+                "value": output.value,
+            }
+            for output in pod.outputs
+        ],
+        "hostfile": hostfile(pod.gang, pod.cpu_millicores) if pod.gang else None,
+        "timeout_ms": pod.timeout_ms or 0,
+        "memory_bytes": pod.memory_bytes,
+        "bytes_local": sum(local for local, _ in sources),
+        "bytes_moved": sum(moved for _, moved in sources),
+    }
+
+
+def search_path() -> str:
+    """PATH of a task: this interpreter first, so that `python` is the one flowsched runs on."""
+    usual = os.environ.get("PATH", "/usr/local/bin:/usr/bin:/bin")
+    return os.pathsep.join(dict.fromkeys((os.path.dirname(sys.executable), *usual.split(os.pathsep))))
+
+
+def inside(path: str) -> bool:
+    """Whether a path stays, by its text, below the folder it is relative to."""
+    return not path.startswith("/") and ".." not in PurePosixPath(path).parts
+
+
+def _input(given: InputFile, cache: Cache) -> dict[str, Any]:
+    """One input: its files in the cache, also those that are not there (the runner will say so), and its link."""
+    files = []
+    for uri in given.uris:
+        entry = cache.entries.get(uri)
+        name = entry.name if entry else file_name(uri)
+        files.append((uri, str(cache.home(uri) / name)))
+    safe = _UNSAFE.sub("_", given.name) or "_"
+    safe = f"_{safe}" if safe.startswith(".") else safe
+    name = os.path.basename(files[0][1]) if files else ""
+    link = f"inputs/{safe}.manifest" if given.manifest else f"inputs/{safe}/{name}"
+    return {"files": files, "manifest": given.manifest, "link": link}

@@ -1,0 +1,111 @@
+"""Where datasets come from: files of this machine, HTTP servers, object stores. fsspec is only used here."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, Final
+from urllib.parse import unquote, urlsplit
+
+#: HTTP statuses after which trying again is no use.
+_GONE_FOR_GOOD: Final = frozenset({400, 401, 403, 404, 405, 410, 414})
+
+#: What must be installed for a scheme, where fsspec alone does not know it.
+_EXTRAS: Final = {"s3": "pip install flowsched[objectstore]", "s3a": "pip install flowsched[objectstore]"}
+
+
+class NotFetched(Exception):
+    """A dataset that could not be brought; `lost`, `permanent` as in `TransferFailed`."""
+
+    def __init__(self, message: str, *, lost: bool = False, permanent: bool = False) -> None:
+        super().__init__(message)
+        self.lost = lost
+        self.permanent = permanent
+
+
+@dataclass(frozen=True, slots=True)
+class Origins:
+    """What may be fetched, and how fast.
+
+    Args:
+        allowed_roots: Folders below which files of this machine may be taken; None = wherever the service may read.
+        schemes: Schemes beside `file` that may be fetched; None = all that fsspec knows.
+        rate: Bytes/s of all fetching from origins together; 0 = no limit.
+        options: Per scheme, what fsspec is given (credentials, endpoints).
+    """
+
+    allowed_roots: Sequence[Path] | None = None
+    schemes: frozenset[str] | None = None
+    rate: int = 0
+    options: tuple[tuple[str, tuple[tuple[str, Any], ...]], ...] = ()
+
+    def local_path(self, uri: str) -> Path | None:
+        """The path that a uri names on this machine; None if it is of another scheme.
+
+        Raises:
+            NotFetched: It is outside of the allowed roots, or neither a uri nor an absolute path.
+        """
+        parts = urlsplit(uri)
+        if parts.scheme == "file" and parts.netloc in ("", "localhost"):
+            path = Path(unquote(parts.path))
+        elif uri.startswith("/"):
+            path = Path(uri)
+        elif parts.scheme in ("", "file"):
+            raise NotFetched(f"{uri!r} is neither an absolute path nor a uri", permanent=True)
+        else:
+            return None
+        real = Path(os.path.realpath(path))
+        if self.allowed_roots is not None and not any(
+            real.is_relative_to(os.path.realpath(root)) for root in self.allowed_roots
+        ):
+            raise NotFetched(f"{uri} is not below any folder that inputs may come from", permanent=True)
+        if not real.exists():
+            raise NotFetched(f"there is no {real}", permanent=True)
+        return real
+
+    def open(self, uri: str) -> tuple[BinaryIO, int | None]:
+        """Open a dataset elsewhere: its bytes, and how many they should be if that is known. Blocks.
+
+        Raises:
+            NotFetched: It cannot be opened.
+        """
+        scheme = urlsplit(uri).scheme.lower()
+        if self.schemes is not None and scheme not in self.schemes:
+            raise NotFetched(f"{scheme}: is not among the schemes that inputs may come from", permanent=True)
+        try:
+            return self._open(uri, scheme)
+        except FileNotFoundError as error:
+            raise NotFetched(f"there is no {uri}", permanent=True) from error
+        except (ImportError, ValueError) as error:
+            hint = _EXTRAS.get(scheme, "fsspec knows no such scheme, or its package is missing")
+            raise NotFetched(f"cannot fetch {scheme}: uris: {hint} ({error})", permanent=True) from error
+        except Exception as error:  # each of fsspec's file systems has errors of its own
+            raise failure(uri, error) from error
+
+    def _open(self, uri: str, scheme: str) -> tuple[BinaryIO, int | None]:
+        import fsspec  # 60 ms, for those who fetch
+
+        options: dict[str, Any] = {"skip_instance_cache": False, **dict(dict(self.options).get(scheme, ()))}
+        if scheme in ("http", "https"):
+            import aiohttp
+
+            # One stream, without a HEAD first and without a total limit: a genome takes longer than five minutes.
+            timeout = aiohttp.ClientTimeout(total=None, sock_connect=30, sock_read=60)
+            options.setdefault("client_kwargs", {"timeout": timeout})
+            files = fsspec.filesystem(scheme, **options)
+            stream = files.open(uri, "rb", block_size=0, size=None)
+            length = stream.r.headers.get("Content-Length")
+            encoded = stream.r.headers.get("Content-Encoding")
+            return stream, int(length) if length and not encoded else None
+        files, path = fsspec.core.url_to_fs(uri, **options)
+        size = files.size(path)
+        return files.open(path, "rb"), size
+
+
+def failure(uri: str, error: Exception) -> NotFetched:
+    """An error of a file system as a failed transfer."""
+    status = getattr(error, "status", None)
+    said = f"answered {status}" if status else f"{type(error).__name__}: {error}"
+    return NotFetched(f"cannot fetch {uri}: {said}", permanent=status in _GONE_FOR_GOOD)

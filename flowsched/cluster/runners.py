@@ -1,0 +1,369 @@
+"""Real processes: each attempt has a runner process of its own (see `running`), which this module starts and watches.
+
+The folders say everything (see `attempts`); what is kept here in memory is only which attempts are waited for. Blocking
+work on folders happens in a few threads, one attempt at a time; what they find is applied on the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, TypeVar
+
+import structlog
+
+from flowsched.cluster import attempts, kin
+from flowsched.cluster.attempts import Attempts, Sight
+from flowsched.cluster.cache import Cache
+from flowsched.cluster.orders import write_order
+from flowsched.cluster.origins import Origins
+from flowsched.cluster.pokes import Pokes
+from flowsched.cluster.site import Site
+from flowsched.cluster.staging import Staging
+from flowsched.scheduling.executor import Pod, PodEnded, PodStarted, ReplicaSeen, Transfer
+
+log = structlog.get_logger(__name__)
+T = TypeVar("T")
+
+#: How often all live attempts are looked at, should a poke have been lost. The promise of `Executor.events` is here.
+SCAN_S: Final = 0.5
+#: A released attempt whose runner has not ended it so long after the grace is ended without the runner.
+OVERDUE_S: Final = 3.0
+#: Attempts that one thread takes at a time: the others see to what comes meanwhile.
+_BATCH: Final = 16
+
+RUNNER: Final = (sys.executable, "-I", "-S", "-X", "utf8", str(Path(__file__).with_name("runner.py")))
+
+
+@dataclass(slots=True, eq=False)
+class _Live:
+    """An attempt that is waited for."""
+
+    name: str
+    folder: Path | None = None
+    runner: int | None = None  #: pid of our child, until it is reaped
+    inputs: tuple[str, ...] = ()
+    node: str = ""
+    busy: bool = False  #: being launched: not to be looked at yet
+    told_start: bool = False
+    overdue_at: float | None = None  #: on the loop's clock; set by a release
+
+
+class RunnerProcesses:
+    """Processes and files of this machine.
+
+    Args:
+        origins: Where datasets may come from, and how fast.
+        runner: The command that runs an attempt; its folder is appended.
+        threads: For work on folders.
+    """
+
+    on_disk = True
+
+    def __init__(
+        self, *, origins: Origins | None = None, runner: Sequence[str] = RUNNER, threads: int = 4
+    ) -> None:
+        self._origins = origins or Origins()
+        self._runner = tuple(runner)
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="attempts")
+        self._stripes = [threading.Lock() for _ in range(64)]
+        self._live: dict[str, _Live] = {}
+        self._ended_children: list[int] = []  #: runners whose end was seen, and which are not reaped yet
+        self._poked: set[str] = set()
+        self._wake = asyncio.Event()
+        self._watcher: asyncio.Task[None] | None = None
+
+    async def open(self, site: Site) -> None:
+        """Make the folders, read the caches, listen for pokes."""
+        self._site = site
+        self._attempts = Attempts(site.root, list(site.nodes))
+        self._caches = {
+            name: Cache(site.root / "nodes" / name / "cache", node.cache_bytes)
+            for name, node in site.nodes.items()
+        }
+        self._staging = Staging(site, self._caches, self._origins)
+        await self._in_thread(self._attempts.open)
+        for name, cache in self._caches.items():
+            await self._in_thread(cache.scan)
+            for entry in cache.entries.values():
+                site.report(ReplicaSeen(entry.uri, name, entry.size_bytes))
+        self._pokes = Pokes(site.root, self._on_poke)
+        self._watcher = asyncio.create_task(self._watch(), name="attempts")
+
+    async def close(self) -> None:
+        """Stop watching and copying. Runners and tasks go on."""
+        if self._watcher is not None:
+            self._watcher.cancel()
+            await asyncio.gather(self._watcher, return_exceptions=True)
+            self._pokes.close()
+            await self._staging.close()
+        self._pool.shutdown(wait=True)
+
+    # --- what is asked ---------------------------------------------------------------------------------------
+
+    async def launch(self, pods: Sequence[Pod]) -> None:
+        """Make folders and spawn runners. A pod whose folder is there was launched before: it is looked at."""
+        new = [pod for pod in pods if pod.name not in self._live]
+        for pod in new:
+            self._live[pod.name] = _Live(pod.name, inputs=_uris(pod), node=pod.node, busy=True)
+        await self._each(new, self._launch_one)
+        self._wake.set()
+
+    async def adopt(self, pods: Sequence[Pod]) -> None:
+        """Look at what SQL says is there."""
+        for pod in pods:
+            live = self._live.setdefault(pod.name, _Live(pod.name))
+            live.inputs, live.node, live.told_start = _uris(pod), pod.node, False
+        await self._each([self._live[pod.name] for pod in pods], self._look_one)
+        self._wake.set()
+
+    async def release(self, names: Sequence[str], grace_ms: int) -> None:
+        """Ask runners to end their tasks, and make sure that what has not begun never does."""
+        overdue_at = asyncio.get_running_loop().time() + grace_ms / 1000 + OVERDUE_S
+        for name in names:
+            live = self._live.setdefault(name, _Live(name))
+            live.overdue_at = min(live.overdue_at or overdue_at, overdue_at)
+        todo = [self._live[name] for name in names]
+        await self._each(todo, lambda live: self._release_one(live, grace_ms))
+        self._wake.set()
+
+    async def transfer(self, orders: Sequence[Transfer]) -> None:
+        """Start copying."""
+        self._staging.transfer(orders)
+
+    async def evict(self, uri: str, node: str) -> bool:
+        """Remove a dataset from a node, unless a live attempt there reads it."""
+        if any(live.node == node and uri in live.inputs for live in self._live.values()):
+            return False
+        entry = await self._in_thread(self._caches[node].evict, uri)
+        if entry is not None:
+            self._site.report(ReplicaSeen(uri, node, entry.size_bytes, present=False))
+        return True
+
+    async def logs(self, name: str, stream: str, offset: int, limit: int) -> tuple[bytes, bool]:
+        """Read a piece of a log file."""
+        return await self._in_thread(self._read_log, name, stream, offset, limit)
+
+    async def orphans(self) -> Sequence[str]:
+        """Folders with a held lock that nobody waits for."""
+        return await self._in_thread(self._find_orphans, frozenset(self._live))
+
+    async def forget(self, names: Sequence[str]) -> None:
+        """Remove working folders of finished attempts."""
+        await self._in_thread(self._forget, list(names))
+
+    async def expire(self, before_ms: int) -> int:
+        """Remove finished attempts of long ago."""
+        return await self._in_thread(self._expire, before_ms)
+
+    @property
+    def staging(self) -> Staging:
+        """The transfers, for their counters."""
+        return self._staging
+
+    # --- in threads ------------------------------------------------------------------------------------------
+
+    def _launch_one(self, pod: Pod) -> tuple[_Live, Sight | None]:
+        live = self._live[pod.name]
+        with self._stripe(pod.name):
+            if pod.node not in self._caches and self._attempts.find(pod.name) is None:
+                return live, self._absent(pod.name, "NoSuchNode")
+            folder = self._attempts.make(pod.name, pod.node)
+            if folder is not None:
+                self._site.failpoint("launch.made")
+                live.folder = folder
+                try:
+                    write_order(
+                        folder,
+                        self._site.root,
+                        pod,
+                        self._caches[pod.node],
+                        lambda uri: self._staging.charge(uri, pod.node),
+                    )
+                    self._site.failpoint("launch.ordered")
+                    live.runner = self._spawn(folder)
+                    self._site.failpoint("launch.spawned")
+                except OSError as error:
+                    log.warning("runner not started", pod=pod.name, error=str(error))
+                    live.runner = None
+            live.busy = False
+        return self._look_one(live) if live.runner is None else (live, None)
+
+    def _spawn(self, folder: Path) -> int:
+        argv = (*self._runner, str(folder))
+        null = (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0)
+        errors = (
+            os.POSIX_SPAWN_OPEN,
+            2,
+            str(folder / "runner.log"),
+            os.O_WRONLY | os.O_CREAT | os.O_APPEND,
+            0o600,
+        )
+        streams = (null, (os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0), errors)
+        return os.posix_spawn(argv[0], argv, {"LANG": "C.UTF-8"}, file_actions=streams, setsid=True)
+
+    def _look_one(self, live: _Live) -> tuple[_Live, Sight | None]:
+        if live.busy:
+            return live, None
+        with self._stripe(live.name):
+            folder = live.folder = live.folder or self._attempts.find(live.name)
+            if folder is None:
+                return live, self._absent(live.name, "NotLaunched")
+            if not folder.is_dir():
+                kin.kill_attempt(folder, kin.UNKNOWN)
+                return live, self._absent(live.name, "FolderGone")
+            self._reap(live)
+            reason = "RunnerLost" if live.overdue_at is None else "Released"
+            sight = attempts.look(folder, live.runner, lost_reason=reason)
+            self._site.failpoint("look.seen")
+            return live, sight
+
+    def _look_again(self, live: _Live) -> tuple[_Live, Sight | None]:
+        """Look; what cannot be seen now (a full disk, a record that somebody changed) is left to the next scan."""
+        try:
+            return self._look_one(live)
+        except (OSError, ValueError, KeyError, TypeError):
+            log.exception("attempt not seen", pod=live.name)
+            return live, None
+
+    def _release_one(self, live: _Live, grace_ms: int) -> tuple[_Live, Sight | None]:
+        with self._stripe(live.name):
+            folder = live.folder = live.folder or self._attempts.find(live.name)
+            if folder is None or not folder.is_dir():
+                return live, self._absent(live.name, "Released")
+            self._reap(live)
+            sight = attempts.release(folder, grace_ms)
+            self._site.failpoint("release.marked")
+            return live, sight
+
+    def _absent(self, name: str, reason: str) -> Sight:
+        return Sight(final=self._attempts.entomb(name, reason))
+
+    def _reap(self, live: _Live) -> None:
+        if live.runner is not None and _has_ended(live.runner):
+            live.runner = None
+
+    def _read_log(self, name: str, stream: str, offset: int, limit: int) -> tuple[bytes, bool]:
+        folder = self._attempts.find(name)
+        if stream not in ("stdout", "stderr") or folder is None:
+            return b"", False
+        finished = attempts.is_finished(folder)  # asked first: then nothing is written after the read
+        try:
+            with open(folder / stream, "rb") as file:
+                file.seek(offset)
+                data = file.read(limit)
+                return data, not finished or file.tell() < os.fstat(file.fileno()).st_size
+        except FileNotFoundError:
+            return b"", not finished
+
+    def _find_orphans(self, wanted: frozenset[str]) -> list[str]:
+        return [
+            folder.name
+            for folder in self._attempts.all()
+            if folder.name not in wanted and not attempts.is_finished(folder) and attempts.is_locked(folder)
+        ]
+
+    def _forget(self, names: list[str]) -> None:
+        for name in names:
+            with self._stripe(name):
+                folder = self._attempts.find(name)
+                if folder is not None and attempts.is_finished(folder) and not attempts.is_locked(folder):
+                    shutil.rmtree(folder / "work", ignore_errors=True)
+                    for file in ("order", "release"):
+                        with contextlib.suppress(FileNotFoundError):
+                            (folder / file).unlink()
+
+    def _expire(self, before_ms: int) -> int:
+        expired = 0
+        for folder in self._attempts.all():
+            record = attempts.read_record(folder, "exit.json") or attempts.read_record(folder, "void")
+            if record is not None and record["at_ms"] < before_ms and not attempts.is_locked(folder):
+                shutil.rmtree(folder, ignore_errors=True)
+                expired += 1
+        return expired
+
+    # --- watching --------------------------------------------------------------------------------------------
+
+    async def _watch(self) -> None:
+        """Look at what was poked at once, and at all that lives every `SCAN_S`; sleep while nothing lives."""
+        loop = asyncio.get_running_loop()
+        scanned_at = loop.time()
+        while True:
+            pause = (
+                max(0.0, scanned_at + SCAN_S - loop.time()) if self._live or self._ended_children else None
+            )
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._wake.wait(), pause)
+            self._wake.clear()
+            poked, self._poked = self._poked, set()
+            names = poked
+            if loop.time() >= scanned_at + SCAN_S:
+                scanned_at = loop.time()
+                names = set(self._live)
+                self._ended_children = [pid for pid in self._ended_children if not _has_ended(pid)]
+            todo = [self._live[name] for name in names if name in self._live]
+            self._end_overdue(todo, loop.time())
+            await self._each(todo, self._look_again)
+
+    def _end_overdue(self, todo: list[_Live], now: float) -> None:
+        for live in todo:
+            if live.overdue_at is not None and now > live.overdue_at and live.folder is not None:
+                kin.kill_runner(live.folder)
+
+    def _on_poke(self, name: str) -> None:
+        if name in self._live:
+            self._poked.add(name)
+            self._wake.set()
+
+    async def _each(self, items: Sequence[T], act: Callable[[T], tuple[_Live, Sight | None]]) -> None:
+        """Do something to many attempts in threads, and apply what it shows."""
+
+        def some(part: Sequence[T]) -> list[tuple[_Live, Sight | None]]:
+            return [act(item) for item in part]
+
+        parts = [items[at : at + _BATCH] for at in range(0, len(items), _BATCH)]
+        for done in await asyncio.gather(*(self._in_thread(some, part) for part in parts)):
+            for live, sight in done:
+                if sight is not None:
+                    self._apply(live, sight)
+
+    def _apply(self, live: _Live, sight: Sight) -> None:
+        if self._live.get(live.name) is not live:
+            return  # its end was told meanwhile
+        if sight.started_ms is not None and not live.told_start:
+            live.told_start = True
+            self._site.report(PodStarted(live.name, sight.started_ms))
+        if sight.final is None:
+            return
+        del self._live[live.name]
+        if live.runner is not None:
+            self._ended_children.append(live.runner)
+        if isinstance(sight.final, PodEnded) and live.folder is not None:
+            self._staging.published(live.folder.parents[1].name, sight.final.outputs)
+        self._site.report(sight.final)
+
+    def _stripe(self, name: str) -> threading.Lock:
+        return self._stripes[hash(name) % len(self._stripes)]
+
+    async def _in_thread(self, act: Callable[..., T], *arguments: object) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._pool, act, *arguments)
+
+
+def _uris(pod: Pod) -> tuple[str, ...]:
+    return tuple(uri for given in pod.inputs for uri in given.uris)
+
+
+def _has_ended(pid: int) -> bool:
+    """Whether a child of ours has ended; it is reaped then."""
+    try:
+        return os.waitpid(pid, os.WNOHANG)[0] != 0
+    except ChildProcessError:
+        return True

@@ -1,0 +1,126 @@
+"""One attempt, from its lock to its exit record.
+
+It outlives the service that started it. What it knows lies in its folder (`cluster.attempts` is the other side):
+
+    lock       taken first and held to the end; the task inherits it: it stays held while anything of it lives
+    order      what to do (marshal: read at once by the same interpreter, needs no import); removed once read
+    release    made by the service: end the task; its text is the grace in ms
+    started    written, with fsync, before the task's first instruction
+    exit.json  how it ended; void: it never ran and never will. Exactly one of the two comes last
+"""
+
+from __future__ import annotations
+
+import marshal
+import os
+import resource
+import sys
+
+from . import kin
+from .kin import signal
+from .outputs import Refused, collect
+from .records import Record, poke, wall_ms, write_record
+from .task import StartError, Task, link_inputs, release_grace_s, supervise, take_lock
+
+
+def main(folder: str) -> None:
+    """Run the attempt in a folder, unless somebody else has, does or never shall."""
+    os.umask(0o022)
+    lock = take_lock(folder)
+    if lock is None:
+        return
+    if any(os.path.exists(f"{folder}/{name}") for name in ("void", "started", "exit.json")):
+        return
+    with open(f"{folder}/order", "rb") as file:
+        order: Record = marshal.load(file)
+    os.unlink(f"{folder}/order")  # it holds the environment, and that may hold secrets
+    if prepare(folder, order):
+        run(Task(folder, order, lock))
+    poke(str(order["root"]), str(order["name"]))
+
+
+def prepare(folder: str, order: Record) -> bool:
+    """Lay out the working folder. False: it is void (inputs are not here, or it was released)."""
+    os.makedirs(f"{folder}/work/tmp", exist_ok=True)
+    for parent in order["folders"]:  # type: ignore[attr-defined]
+        os.makedirs(f"{folder}/work/{parent}", exist_ok=True)
+    lost = link_inputs(f"{folder}/work", order["inputs"])  # type: ignore[arg-type]
+    if order["hostfile"] is not None:
+        with open(f"{folder}/work/hostfile", "w") as file:
+            file.write(str(order["hostfile"]))
+    if not lost and release_grace_s(folder) is None:
+        return True
+    reason = "InputLost" if lost else "Released"
+    record: Record = {"reason": reason, "started": False, "at_ms": wall_ms(), "lost_inputs": lost}
+    write_record(folder, "void", record)
+    return False
+
+
+def run(task: Task) -> None:
+    """Start the task, see it through, and write down how it ended."""
+    wake = listen()
+    kin.become_subreaper()
+    before = kin.io_bytes()
+    try:
+        task.start()
+        poke(str(task.order["root"]), str(task.order["name"]))
+        reason, message = supervise(task, wake)
+        left = kin.kill_everything(task.pid)
+        code = 137 if reason == "OOMKilled" else task.exit_code
+    except StartError as error:
+        code, reason, message = error.exit_code, "StartFailed", str(error)
+        left = kin.kill_everything(task.pid) if task.pid else []
+    outputs: list[Record] = []
+    if code == 0 and not reason:
+        outputs, reason, message = published(task)
+    elif code > 128 and not reason:
+        message = f"killed by signal {code - 128}"
+    if left:
+        message += f"; these processes do not die: {left}"
+    record: Record = {
+        "started_ms": task.started_ms,
+        "at_ms": wall_ms(),
+        "exit_code": code,
+        "reason": reason,
+        "message": message,
+        "outputs": outputs,
+        "usage": usage(task, before),
+    }
+    write_record(task.folder, "exit.json", record)
+
+
+def published(task: Task) -> tuple[list[Record], str, str]:
+    """The outputs in the node's cache, or the reason and message why there are none."""
+    try:
+        return collect(task.work, task.order["outputs"]), "", ""  # type: ignore[arg-type]
+    except Refused as refusal:
+        reason, message = refusal.args
+        return [], reason, message
+    except OSError as error:
+        return [], "OutputFailed", f"cannot publish: {error}"
+
+
+def usage(task: Task, before: tuple[int, int]) -> Record:
+    """What the attempt used: all its processes, since all have been reaped by now."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    unit = 1 if sys.platform == "darwin" else 1024
+    after = kin.io_bytes()
+    return {
+        "cpu_ms": round((used.ru_utime + used.ru_stime) * 1000),
+        "max_rss_bytes": max(used.ru_maxrss * unit, task.peak_bytes),
+        "read_bytes": max(0, after[0] - before[0]) or used.ru_inblock * 512,
+        "written_bytes": max(0, after[1] - before[1]) or used.ru_oublock * 512,
+        "bytes_local": task.order["bytes_local"],
+        "bytes_moved": task.order["bytes_moved"],
+    }
+
+
+def listen() -> int:
+    """A descriptor that becomes readable when a signal comes. SIGTERM only wakes: `release` decides."""
+    read, write = os.pipe()
+    os.set_blocking(read, False)
+    os.set_blocking(write, False)
+    signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+    for number in (signal.SIGTERM, signal.SIGCHLD, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, lambda *_: None)
+    return read

@@ -1,0 +1,223 @@
+"""The task's process: from the locked folder to the program, and to its end."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import resource
+import select
+import time
+
+from . import kin
+from .kin import signal
+from .records import Record, wall_ms, write_record
+
+TIMEOUT_GRACE_S = 5.0
+FOREVER = float("inf")
+
+
+def take_lock(folder: str) -> int | None:
+    """The attempt's lock, or None if somebody else has it (another runner, or a service that voids it)."""
+    try:
+        low = os.open(f"{folder}/lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError:
+        return None  # the folder is gone
+    # A high number: shell scripts redirect the low ones, which would let the task lose its copy.
+    fd = fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, 200)
+    os.close(low)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return None
+    os.ftruncate(fd, 0)
+    os.pwrite(fd, f"{os.getpid()} {kin.start_time(os.getpid())} {kin.boot_id()}".encode(), 0)
+    return fd
+
+
+def link_inputs(work: str, inputs: list[Record]) -> list[str]:
+    """Make the inputs visible in the working folder; returns the datasets that are not on this node."""
+    lost: list[str] = []
+    for given in inputs:
+        files: list[tuple[str, str]] = given["files"]  # type: ignore[assignment]
+        lost.extend(uri for uri, path in files if not os.path.lexists(path))
+        if lost:
+            continue
+        target = f"{work}/{given['link']}"
+        os.makedirs(os.path.dirname(target), exist_ok=True)
+        if given["manifest"]:
+            with open(target, "w") as file:
+                file.writelines(f"{path}\n" for _, path in files)
+        else:
+            os.symlink(files[0][1], target)
+    return lost
+
+
+class StartError(Exception):
+    """The program cannot be started; `exit_code` as in a shell: 127 not found, 126 not allowed."""
+
+    def __init__(self, program: str, number: int, where: str) -> None:
+        super().__init__(f"cannot start {program!r}: {os.strerror(number)}{where}")
+        self.exit_code = 127 if number in (errno.ENOENT, errno.ENOTDIR) else 126
+
+
+def program_path(name: str, path: str, work: str) -> str:
+    """Where execvp would find a program."""
+    if "/" in name:
+        return os.path.join(work, name)
+    for folder in path.split(os.pathsep):
+        candidate = os.path.join(work, folder, name)
+        if os.path.isfile(candidate) and os.access(candidate, os.X_OK):
+            return candidate
+    raise StartError(name, errno.ENOENT, f" in PATH ({path})")
+
+
+class Task:
+    """The task's process, from the runner's side."""
+
+    def __init__(self, folder: str, order: Record, lock: int) -> None:
+        self.folder = folder
+        self.order = order
+        self.env: dict[str, str] = order["env"]  # type: ignore[assignment]
+        self.argv: list[str] = order["argv"]  # type: ignore[assignment]
+        self.work = f"{folder}/work"
+        self.lock = lock
+        self.pid = 0
+        self.started_ms = 0
+        self.status: int | None = None
+        self.peak_bytes = 0
+
+    def start(self) -> None:
+        """Fork, make `started` durable, let the child become the task. Raises StartError with exec's answer."""
+        program = program_path(self.argv[0], self.env.get("PATH", ""), self.work)
+        go_read, go_write = os.pipe()
+        failed_read, failed_write = os.pipe()
+        self.pid = os.fork()
+        if self.pid == 0:
+            os.close(go_write)
+            self._become(program, go_read, failed_write)
+        os.close(go_read)
+        os.close(failed_write)
+        self.started_ms = wall_ms()
+        start = kin.start_time(self.pid)
+        record: Record = {
+            "pid": self.pid,
+            "pgid": self.pid,
+            "start": start,
+            "boot": kin.boot_id(),
+            "at_ms": self.started_ms,
+        }
+        write_record(self.folder, "started", record)
+        os.write(go_write, b"!")
+        os.close(go_write)
+        answer = os.read(failed_read, 16)
+        os.close(failed_read)
+        if answer:
+            raise StartError(self.argv[0], int(answer), f" ({program})")
+
+    def _become(self, program: str, go: int, failed: int) -> None:
+        """In the child: its own session, the task's streams, limits and folder; then exec. Never returns."""
+        try:
+            os.setsid()
+            kin.die_with_parent()
+            for stream, (path, flags) in enumerate(
+                (
+                    (os.devnull, os.O_RDONLY),
+                    (f"{self.folder}/stdout", os.O_WRONLY | os.O_CREAT | os.O_APPEND),
+                    (f"{self.folder}/stderr", os.O_WRONLY | os.O_CREAT | os.O_APPEND),
+                )
+            ):
+                os.dup2(os.open(path, flags, 0o644), stream)
+            for number in (signal.SIGPIPE, signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+                signal.signal(number, signal.SIG_DFL)
+            signal.set_wakeup_fd(-1)
+            resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+            os.nice(5)
+            self._offer_to_oom_killer()
+            os.chdir(self.work)
+            os.set_inheritable(self.lock, True)
+            if os.read(go, 1):  # empty: the runner died before `started` was written
+                os.execve(program, self.argv, self.env)
+        except OSError as error:
+            os.write(failed, b"%d" % (error.errno or errno.EIO))
+        finally:
+            os._exit(127)
+
+    def _offer_to_oom_killer(self) -> None:
+        try:
+            with open("/proc/self/oom_score_adj", "w") as file:
+                file.write("500")  # rather a task than the service
+        except OSError:
+            pass
+
+    def reap(self) -> bool:
+        """Collect what has ended; True when the task itself has."""
+        try:
+            while self.status is None:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+                if pid == 0:
+                    return False
+                if pid == self.pid:
+                    self.status = status
+        except ChildProcessError:
+            self.status = 255 << 8  # somebody else reaped it, which nobody should
+        return True
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code, or 128 + the signal that killed it."""
+        status = self.status or 0
+        return 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+
+
+def release_grace_s(folder: str) -> float | None:
+    """The grace the service gives, or None if it has not asked for an end."""
+    try:
+        with open(f"{folder}/release") as file:
+            return int(file.read() or 0) / 1000
+    except (OSError, ValueError):
+        return None
+
+
+def supervise(task: Task, wake: int) -> tuple[str, str]:
+    """Wait for the task's end, or bring it about: (reason, message), both empty for an end of its own.
+
+    Time is monotonic and counted here, so a timeout and a release hold while the service is down.
+    """
+    timeout_s: float = task.order["timeout_ms"] / 1000 or FOREVER  # type: ignore[operator]
+    memory: int = task.order["memory_bytes"]  # type: ignore[assignment]
+    began = time.monotonic()
+    released, kill_at = FOREVER, FOREVER
+    reason = message = ""
+    while not task.reap():
+        now = time.monotonic()
+        used = kin.resident_bytes(kin.descendants(), memory)
+        task.peak_bytes = max(task.peak_bytes, used)
+        grace = release_grace_s(task.folder)
+        if grace is not None:
+            if released == FOREVER:
+                released, reason = now, reason or "Released"
+                kin.signal_group(task.pid, signal.SIGTERM)
+            kill_at = min(kill_at, released + grace)
+        if not reason and now - began >= timeout_s:
+            reason, message = "Timeout", f"it ran longer than its timeout of {timeout_s:g} s"
+            kin.signal_group(task.pid, signal.SIGTERM)
+            kill_at = now + TIMEOUT_GRACE_S
+        if not reason and memory and used > memory:
+            reason, message = "OOMKilled", f"it used {used} bytes of memory and may use {memory}"
+            kill_at = now
+        if now >= kill_at:
+            kin.signal_group(task.pid, signal.SIGKILL)
+        pause = 0.2 if now - began < 2 else 0.5
+        due = kill_at if reason else began + timeout_s
+        wait(wake, min(pause, max(0.01, due - now)))
+    return reason, message
+
+
+def wait(wake: int, seconds: float) -> None:
+    """Sleep until a signal came or the time is over."""
+    if select.select([wake], [], [], seconds)[0]:
+        try:  # noqa: SIM105 - see kin
+            os.read(wake, 512)
+        except BlockingIOError:
+            pass
