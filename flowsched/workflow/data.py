@@ -25,7 +25,7 @@ _INPUT_KEYS: Final[Mapping[str, str]] = {
 }
 _OUTPUT_KEYS: Final[Mapping[str, str]] = {"name": "", "path": "", "role": "", "optional": "", "value": ""}
 _MATCHES: Final = {str(match): match for match in Match}
-_FROM_TEXT: Final = 'an output of a stage, as "align.bam"'
+REFERENCE_TEXT: Final = 'an output of a stage, as "align.bam"'
 
 _AUTHORITY: Final = r"(?:[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?"
 _URI: Final = re.compile(
@@ -122,7 +122,10 @@ def _wrong_template(uri: str) -> str | None:
 def _from_stage(entry: Section, name: str | None) -> InputSpec | None:
     if "size" in entry:
         entry.reader.fault(entry.at("size"), 'the key "size"', "estimate.output in the stage that writes it")
-    reference = split_reference(entry, "from")
+    text = entry.text("from", expected=REFERENCE_TEXT)
+    reference = divide(text or "")
+    if text is not None and reference is None:
+        entry.fault("from", REFERENCE_TEXT)
     match = entry.choice("match", _MATCHES)
     manifest, optional = entry.flag("manifest"), entry.flag("optional")
     if reference is None:
@@ -137,16 +140,10 @@ def _from_stage(entry: Section, name: str | None) -> InputSpec | None:
     )
 
 
-def split_reference(entry: Section, key: str) -> tuple[str, str] | None:
-    """Read "stage.output": the first dot divides, since a stage's name has none."""
-    text = entry.text(key, expected=_FROM_TEXT)
-    if text is None:
-        return None
-    stage, dot, output = text.partition(".")
-    if not (dot and stage and output):
-        entry.fault(key, _FROM_TEXT)
-        return None
-    return stage, output
+def divide(reference: str) -> tuple[str, str] | None:
+    """Divide "stage.output" at its first dot, since a stage's name has none; None if that is impossible."""
+    stage, _, output = reference.partition(".")
+    return (stage, output) if stage and output else None
 
 
 @dataclass(frozen=True, slots=True)

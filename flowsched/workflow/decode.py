@@ -9,12 +9,13 @@ Nothing is expanded: the cost follows the document's size, not the number of its
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import takewhile
 from math import isfinite
 from typing import Final
 
 from flowsched.errors import InvalidDocument
 from flowsched.workflow import names
-from flowsched.workflow.data import Given, read_inputs, read_outputs, split_reference
+from flowsched.workflow.data import REFERENCE_TEXT, Given, divide, read_inputs, read_outputs
 from flowsched.workflow.document import read_document
 from flowsched.workflow.edges import StageDraft, link
 from flowsched.workflow.limits import DEFAULT, Limits, exceeded
@@ -223,7 +224,9 @@ def _items(scatter: Section) -> tuple[str, ...]:
     if set(map(type, found)) <= {str, int} and all(-_MOST <= i <= _MOST for i in found if type(i) is int):
         items = tuple(map(str, found))
     else:
-        items = tuple(_item(reader, item, path, i) for i, item in enumerate(found))
+        looked_at = takewhile(lambda _: not reader.full, enumerate(found))
+        items = tuple(_item(reader, item, path, i) for i, item in looked_at)
+        reader.skip(len(found) - len(items))
     joined = "".join(items)
     size = len(joined) if joined.isascii() else len(joined.encode("utf-8", "surrogatepass"))
     if size > reader.limits.items_bytes:
@@ -251,10 +254,14 @@ def _needs(section: Section) -> tuple[str, ...]:
     """Names of stages; which exist is seen when all are known. A wrong type is an empty name."""
     found = section.array("needs") or ()
     section.reader.count("needs", len(found), f"too many needs at {section.path}")
-    path = section.at("needs")
-    return tuple(
-        section.reader.text(name, f"{path}[{i}]", "the name of a stage") or "" for i, name in enumerate(found)
-    )
+    names_of_stages = []
+    for i, value in enumerate(found):
+        path = f"{section.path}.needs[{i}]"
+        name = section.reader.text(value, path, "the name of a stage")
+        if name == "":
+            section.reader.fault(path, '""', "the name of a stage")
+        names_of_stages.append(name or "")
+    return tuple(names_of_stages)
 
 
 def _estimate(section: Section) -> Estimate:
@@ -288,8 +295,11 @@ def _when(section: Section) -> tuple[Condition, list[str]]:
     places: list[str] = []
     inner = Section(entry.reader, equals, entry.at("equals"))
     for key in equals:
-        reference = split_reference(Section(entry.reader, {"": key}, inner.path), "")
+        text = entry.reader.text(key, inner.at(key))
+        reference = divide(text or "")
         texts = _texts(inner, key)
+        if text is not None and reference is None:
+            entry.reader.fault(inner.at(key), f"the key {shown(key)}", REFERENCE_TEXT)
         if reference is not None:
             parts.append((*reference, texts))
             places.append(inner.at(key))

@@ -97,9 +97,9 @@ class _Linker:
         known = self._parent(number, stage, path)
         if known < 0 or output in self.outputs[known]:
             return known
-        expected = self._hint(f"an output of {stage}", output, self.outputs[known])
+        expected = self._hint(f"an output of {shown(stage)}", output, self.outputs[known])
         if not self.outputs[known]:
-            expected = f"an output of {stage}, which has none (give it outputs, or say needs for order alone)"
+            expected = f"an output of {shown(stage)}, which has none (needs is for order alone)"
         self.reader.fault(path, shown(f"{stage}.{output}"), expected)
         return known
 
@@ -107,7 +107,7 @@ class _Linker:
         close = self.reader.meant(word, known)
         if close:
             return f"{expected}: did you mean {close!r}?"
-        return f"{expected}: {', '.join(known)}" if len(known) <= 8 else expected
+        return f"{expected}: {', '.join(map(shown, known))}" if len(known) <= 8 else expected
 
     # 2. No cycles.
     def check_cycles(self) -> None:
@@ -169,11 +169,12 @@ class _Linker:
                 if producer is None or output not in self.outputs[producer]:
                     continue
                 if not self.outputs[producer][output]:
-                    what = f"{stage}.{output} without value: true"
-                    self.reader.fault(path, what, 'an output with "value": true')
+                    self.reader.fault(
+                        path, f"the key {shown(f'{stage}.{output}')}", 'an output with "value": true'
+                    )
                 width = self.drafts[producer].spec.width
                 if width > 1:
-                    found = f"{stage} with {width:,} shards"
+                    found = f"{shown(stage)} with {width:,} shards"
                     self.reader.fault(path, found, "a stage with one shard: one value")
 
     # 5. {item} stands only where there are items, and items that are whole uris are good ones.

@@ -25,7 +25,9 @@ _COMPARISONS: Final = 2_000  #: names compared for "did you mean", per document:
 
 
 def child(path: str, key: str) -> str:
-    """The JSON path of a member."""
+    """The JSON path of a member; of the object itself where the key is too long to repeat."""
+    if len(key) > _LONGEST_KEY:
+        return path
     return f"{path}.{key}" if _PLAIN_KEY.fullmatch(key) else f"{path}[{json.dumps(key)}]"
 
 
@@ -68,6 +70,10 @@ class Reader:
         else:
             self.faults.append(Fault(path, found, expected))
 
+    def skip(self, count: int) -> None:
+        """Count entries that were not looked at, since no more faults are written down."""
+        self._more += count
+
     @property
     def full(self) -> bool:
         """Whether further faults are only counted: then a loop may stop."""
@@ -80,7 +86,13 @@ class Reader:
             InvalidDocument: With every fault.
         """
         if self._more:
-            self.faults.append(Fault("$", f"{self._more} further faults", "the faults above mended first"))
+            self.faults.append(
+                Fault(
+                    "$",
+                    f"{self._more:,} more entries with faults or not looked at",
+                    "the faults above mended first",
+                )
+            )
         if self.faults:
             raise InvalidDocument(self.faults)
 
@@ -95,10 +107,12 @@ class Reader:
         found = self.mapping(value, path)
         if found is None:
             return None
+        known: list[str] = []
         for key in found:
             reason = allowed.get(key)
             if reason is None:
-                self.unknown(path, key, [known for known, refused in allowed.items() if not refused])
+                known = known or [name for name, refused in allowed.items() if not refused]
+                self.unknown(path, key, known)
             elif reason:
                 self.fault(child(path, key), f"the key {shown(key)}", reason)
         return Section(self, found, path)
@@ -110,7 +124,7 @@ class Reader:
             return
         close = self.meant(key, known)
         expected = f"did you mean {close!r}?" if close else f"one of {', '.join(known)}"
-        self.fault(*_unknown(path, key), expected)
+        self.fault(child(path, key), f"the key {shown(key)}", expected)
 
     def mapping(self, value: object, path: str) -> Mapping[str, object] | None:
         """An object whose keys are texts."""
@@ -292,6 +306,8 @@ class Section:
 
     def sections(self, key: str, limit: str, allowed: Mapping[str, str]) -> Iterator[Section]:
         """An array of objects with certain keys; entries that are none are faults and left out."""
+        if key not in self.values:
+            return
         entries = self.array(key) or ()
         self.reader.count(limit, len(entries), f"too many {key} at {self.path}")
         for i, entry in enumerate(entries):
@@ -329,7 +345,7 @@ class Section:
         for name, value in found.items():
             wrong = names(name)
             if wrong is not None:
-                self.reader.fault(*_unknown(self.at(key), name), wrong)
+                self.reader.fault(child(self.at(key), name), f"the key {shown(name)}", wrong)
                 continue
             text = self.reader.text(value, child(self.at(key), name), expected, secret=secret)
             if text is None:
@@ -349,10 +365,3 @@ def encodable(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
-
-
-def _unknown(path: str, key: str) -> tuple[str, str]:
-    """Where an unknown key is, and how it is shown: a very long one not in the path."""
-    if len(key) > _LONGEST_KEY:
-        return path, f"the key {shown(key)}"
-    return child(path, key), f"the key {shown(key)}"
