@@ -128,7 +128,7 @@ class _Cycle:
             groups, group = self.waiting[name], self.waiting[name][at[name]]
             again = group.key in self.given
             if looked >= self.profile.window and not again:
-                break
+                continue  # its queue is done for this cycle; a bag that is being served elsewhere goes on
             looked += not again
             if self.consider(group, heap[0][0] if heap else None):
                 at[name] += 1

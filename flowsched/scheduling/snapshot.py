@@ -239,7 +239,8 @@ class Snapshot:
     def queue_usage(self, queue: str) -> tuple[int, ...]:
         """(R,) held by claims of this queue, children not included (STAGING claims hold nothing)."""
         used = self._queue_used.get(queue, [])
-        return tuple(used) + (0,) * (len(self.axes) - len(used))
+        width = len(self.axes)  # a new axis that was taken back leaves a 0 behind
+        return tuple(used[:width]) + (0,) * (width - len(used))
 
     @property
     def paying_queues(self) -> tuple[str, ...]:

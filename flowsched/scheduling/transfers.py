@@ -114,7 +114,10 @@ def admit(
 def _source(
     want: TransferWant, flights: _Flights, snapshot: Snapshot, catalogue: Catalogue, limits: TransferLimits
 ) -> tuple[bool, int | None]:
-    """Whether there is a source with a free slot, and the one that would be done first."""
+    """Whether there is a source with a free slot, and the one that would be done first.
+
+    The link to the outside is everybody's: it is used beside peers only where it is more than twice as fast.
+    """
     size = catalogue.weight(want.dataset)
     into = int(snapshot.nic_in[want.dest]) // (flights.to[want.dest] + 1)
     into = min(into, int(snapshot.disk_rate[want.dest]) or into)
@@ -132,11 +135,11 @@ def _source(
     if catalogue.origins[want.dataset] and load < limits.origin:
         rate = min(into, limits.origin_rate // (load + 1))
         outside = _milliseconds(size, rate)
-        if best is None and want.dataset in flights.from_origin and outside > 2 * _milliseconds(size, into):
-            # One copy is coming from outside, and its node can soon pass it on faster than a second copy
-            # would come.
+        coming = bool(holders) or want.dataset in flights.from_origin
+        if best is None and coming and outside > 2 * _milliseconds(size, into):
+            # Somebody has it, or soon will, and can pass it on faster than another copy would come from outside.
             return False, None
-        if best is None or outside < best[0]:
+        if best is None or 2 * outside < best[0]:
             return True, None
     return (False, None) if best is None else (True, best[2])
 

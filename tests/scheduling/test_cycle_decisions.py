@@ -1,0 +1,403 @@
+"""What a cycle decides, in small literal cases."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scheduling_cases import GIB, SECOND, bag, cluster, gang, group, node, role, run, shape, stage
+
+from flowsched.scheduling.catalogue import Catalogue
+from flowsched.scheduling.cycle import cycle
+from flowsched.scheduling.framework import PROFILES, Profile
+from flowsched.scheduling.plan import Plan, ReasonCode
+from flowsched.scheduling.podgroup import PodGroup, Shape
+from flowsched.scheduling.queues import Queue, QueueTree
+from flowsched.scheduling.snapshot import Claim, ClaimKind, Snapshot
+from flowsched.scheduling.statement import Statement
+
+OURS, KUBE = PROFILES["flowsched"], PROFILES["kube-like"]
+NOW = 100 * SECOND
+
+
+def decide(
+    snapshot: Snapshot,
+    *backlog: PodGroup,
+    catalogue: Catalogue | None = None,
+    queues: QueueTree | None = None,
+    profile: Profile = OURS,
+    now: int = NOW,
+) -> Plan:
+    return cycle(snapshot, catalogue or Catalogue(), queues or QueueTree(), backlog, profile, now)
+
+
+def nodes(plan: Plan) -> dict[int, list[list[int]]]:
+    return {p.group: [where.tolist() for where in p.nodes] for p in plan.placements}
+
+
+def codes(plan: Plan) -> dict[int, str]:
+    return {reason.group: reason.code.value for reason in plan.reasons}
+
+
+# ---- gangs ----
+
+
+def test_a_gang_that_does_not_fit_whole_does_not_start() -> None:
+    """Three of four members would fit: none starts, and the reason counts them."""
+    plan = decide(cluster(1, 2), gang(1, 4))
+    assert nodes(plan) == {}
+    assert codes(plan) == {1: "LargerThanCluster"}
+    assert plan.reasons[0].message.startswith("3 of 4 members fit an empty cluster")
+
+
+def test_members_beyond_the_minimum_go_where_there_is_room() -> None:
+    """Of six workers two are needed and three fit."""
+    plan = decide(cluster(3), group(1, [role("worker", 6, 2)]))
+    assert nodes(plan) == {1: [[0, 0, 0]]}
+
+
+def test_minimums_of_all_roles_come_before_extras_of_any() -> None:
+    """The large role's extra would leave no room for the small role's minimum; it is left out."""
+    roles = [role("ps", 1, 1, shape(1)), role("worker", 2, 1, shape(3))]
+    plan = decide(cluster(6), group(1, roles))
+    assert nodes(plan) == {1: [[0], [0]]}
+
+
+def test_five_gangs_of_eight_cores_on_twelve_start_one_at_a_time() -> None:
+    """Flowsched starts the first whole; a stock cluster interleaves their pods, and no gang is complete."""
+    gangs = [gang(key, 8) for key in range(1, 6)]
+    ours = decide(cluster(4, 4, 4), *gangs)
+    assert {key: len(where[0]) for key, where in nodes(ours).items()} == {1: 8}
+    theirs = decide(cluster(4, 4, 4), *gangs, profile=KUBE)
+    assert {key: len(where[0]) for key, where in nodes(theirs).items()} == {1: 3, 2: 3, 3: 2, 4: 2, 5: 2}
+
+
+def test_a_rack_is_chosen_where_the_gang_is_cheapest() -> None:
+    """Both racks have room; the second has the data."""
+    snapshot, catalogue = Snapshot(), Catalogue()
+    for at, rack in enumerate(["a", "a", "b", "b"]):
+        snapshot.put_node(node(f"n{at}", 2, rack=rack))
+    reads = catalogue.intern("s3://reads", 10 * GIB, origin=True)
+    for holder in (2, 3):
+        catalogue.add_replica(reads, holder)
+    wanted = gang(1, 4, shape(rack="required"), inputs=(reads,))
+    assert nodes(decide(snapshot, wanted, catalogue=catalogue)) == {1: [[2, 2, 3, 3]]}
+
+
+def test_a_gang_that_needs_a_rack_waits_where_only_the_cluster_has_room() -> None:
+    """Four cores are free, two in each rack: required waits, preferred starts across racks."""
+    snapshot = Snapshot()
+    for at, rack in enumerate(["a", "a", "b", "b"]):
+        snapshot.put_node(node(f"n{at}", 2, rack=rack))
+        run(snapshot, f"r{at}", at, 1, NOW + at * SECOND + SECOND)
+    plan = decide(snapshot, gang(1, 3, shape(rack="required")))
+    assert codes(plan) == {1: "RackInsufficient"}
+    assert plan.reasons[0].start_ms == NOW + SECOND
+    assert nodes(decide(snapshot, gang(1, 3, shape(rack="preferred")))) == {1: [[0, 1, 2]]}
+
+
+def test_one_per_node() -> None:
+    """Three nodes with room for two each: three pods find a node of their own, four do not."""
+    alone = shape(one_per_node=True)
+    assert nodes(decide(cluster(2, 2, 2), gang(1, 3, alone))) == {1: [[0, 1, 2]]}
+    assert codes(decide(cluster(2, 2, 2), gang(1, 4, alone))) == {1: "LargerThanCluster"}
+
+
+def test_a_driver_waits_until_there_is_room_for_its_executors() -> None:
+    """Spark's driver needs one core, its `min_resources` five: on four free cores it does not start, on five it does."""
+    driver = gang(1, 1, min_resources=(5000, 0))
+    busy = cluster(4, 4)
+    run(busy, "r", 0, 4, NOW + 60 * SECOND)
+    plan = decide(busy, driver)
+    assert nodes(plan) == {}
+    assert plan.reasons[0].start_ms == NOW + 60 * SECOND
+    assert nodes(decide(cluster(4, 1), driver)) == {1: [[1]]}
+
+
+def test_two_drivers_do_not_start_on_the_room_for_one() -> None:
+    """The room for the first one's executors is not given to the second driver in the same cycle."""
+    plan = decide(cluster(4, 4), *[gang(key, 1, min_resources=(5000, 0)) for key in (1, 2)])
+    assert list(nodes(plan)) == [1]
+
+
+def test_memory_beside_no_core_is_no_room_for_executors() -> None:
+    """The rest is one bundle: cores here and memory there do not make it."""
+    snapshot = Snapshot()
+    snapshot.put_node(node("cores", 8, 2))
+    snapshot.put_node(node("memory", 1, 64))
+    plan = decide(snapshot, gang(1, 1, min_resources=(6000, 24 * GIB)))
+    assert nodes(plan) == {}
+
+
+# ---- hard and soft room ----
+
+
+def test_what_has_its_data_binds_over_the_targets_of_others() -> None:
+    """All cores are somebody's target; a pod with nothing to fetch takes one, so that none stays idle."""
+    snapshot = cluster(2)
+    stage(snapshot, "s", 0, 2)
+    assert nodes(decide(snapshot, bag(1, 3))) == {1: [[0, 0]]}
+
+
+def test_what_must_fetch_its_data_leaves_the_targets_of_others() -> None:
+    """The same core is no target for a second one that would have to copy its inputs."""
+    snapshot, catalogue = cluster(2, 2), Catalogue()
+    stage(snapshot, "s", 0, 2)
+    reads = catalogue.intern("s3://reads", GIB, origin=True)
+    plan = decide(snapshot, bag(1, 3, inputs=(reads,)), catalogue=catalogue)
+    assert nodes(plan) == {1: [[1, 1]]}
+    assert codes(plan) == {1: "WaitingForData"}
+
+
+def test_a_target_holds_no_core_against_later_groups() -> None:
+    """The first group must copy its inputs and only aims at the cores; the second starts on them at once."""
+    snapshot, catalogue = cluster(2), Catalogue()
+    reads = catalogue.intern("s3://reads", GIB, origin=True)
+    plan = decide(snapshot, gang(1, 2, inputs=(reads,), priority=1), gang(2, 2), catalogue=catalogue)
+    assert nodes(plan) == {1: [[0, 0]], 2: [[0, 0]]}
+    assert plan.placements[0].missing_bytes[0].tolist() == [GIB, GIB]
+
+
+def test_targets_of_one_cycle_do_not_pile_up() -> None:
+    """Two groups that both must copy get cores of their own."""
+    snapshot, catalogue = cluster(2, 2), Catalogue()
+    reads = [catalogue.intern(f"s3://reads{n}", GIB, origin=True) for n in range(3)]
+    wanted = [gang(n, 2, inputs=(reads[n],)) for n in range(3)]
+    plan = decide(snapshot, *wanted, catalogue=catalogue)
+    assert nodes(plan) == {0: [[0, 0]], 1: [[1, 1]]}
+
+
+def test_a_gang_with_one_member_far_from_its_data_is_a_target_as_a_whole() -> None:
+    """Two members fit beside the data, the third does not: none binds, and no hard room is taken."""
+    snapshot, catalogue = cluster(2, 2), Catalogue()
+    reads = catalogue.intern("s3://reads", GIB, origin=True)
+    catalogue.add_replica(reads, 0)
+    plan = decide(snapshot, gang(1, 3, inputs=(reads,), priority=1), gang(2, 4), catalogue=catalogue)
+    assert nodes(plan) == {1: [[0, 0, 1]], 2: [[0, 0, 1, 1]]}
+    assert plan.placements[0].missing_bytes[0].tolist() == [0, 0, GIB]
+
+
+# ---- data ----
+
+
+def with_data(*cores: int, size: int = 10 * GIB) -> tuple[Snapshot, Catalogue, int]:
+    """A cluster whose node 0 has the dataset, 92 s away from the others at 117 MB/s."""
+    snapshot, catalogue = cluster(*cores), Catalogue()
+    reads = catalogue.intern("s3://reads", size, origin=True)
+    catalogue.add_replica(reads, 0)
+    return snapshot, catalogue, reads
+
+
+def test_a_task_goes_where_its_data_are() -> None:
+    """Node 1 is fuller, which packing would prefer; node 0 has the data."""
+    snapshot, catalogue, reads = with_data(8, 8)
+    run(snapshot, "r", 1, 6)
+    assert nodes(decide(snapshot, bag(1, inputs=(reads,)), catalogue=catalogue)) == {1: [[0]]}
+
+
+@pytest.mark.parametrize(
+    ("frees_in_s", "placed", "code"), [(60, {}, "WaitingForLocality"), (300, {1: [[1]]}, None)]
+)
+def test_a_task_waits_for_its_data_or_moves_by_what_costs_less(
+    frees_in_s: int, placed: dict[int, list[list[int]]], code: str | None
+) -> None:
+    """A copy takes 93 s, one and a half times that counts: the node free in 60 s is waited for, in 300 s is not."""
+    snapshot, catalogue, reads = with_data(2, 2)
+    run(snapshot, "r", 0, 2, NOW + frees_in_s * SECOND)
+    plan = decide(snapshot, bag(1, inputs=(reads,)), catalogue=catalogue)
+    assert nodes(plan) == placed
+    assert codes(plan).get(1) == code
+    if code:
+        assert plan.reasons[0].start_ms == NOW + frees_in_s * SECOND
+
+
+def test_only_as_many_wait_as_will_find_room() -> None:
+    """Two cores beside the data free up soon: of five tasks two wait, three move."""
+    snapshot, catalogue, reads = with_data(2, 8)
+    run(snapshot, "r", 0, 2, NOW + 20 * SECOND)
+    plan = decide(snapshot, bag(1, 5, inputs=(reads,)), catalogue=catalogue)
+    assert nodes(plan) == {1: [[1, 1, 1]]}
+    assert codes(plan) == {1: "WaitingForLocality"}
+
+
+def test_a_gang_waits_for_its_data_too() -> None:
+    """The same choice for a gang, by its slowest member, with a promise of the room it waits for."""
+    snapshot, catalogue, reads = with_data(4, 4)
+    run(snapshot, "r", 0, 4, NOW + 30 * SECOND)
+    plan = decide(snapshot, gang(1, 3, inputs=(reads,)), catalogue=catalogue)
+    assert codes(plan) == {1: "WaitingForLocality"}
+    assert [(r.group, r.start_ms, r.nodes[0].tolist()) for r in plan.reservations] == [
+        (1, NOW + 30 * SECOND, [0, 0, 0])
+    ]
+
+
+def test_what_was_staged_once_is_promised_its_nodes_instead_of_being_chased_on() -> None:
+    """Its data are on node 0 only, which small work keeps taking; it is not staged a second time, it is next."""
+    snapshot, catalogue, reads = with_data(4, 4, size=GIB)
+    run(snapshot, "r", 0, 4, NOW + 3600 * SECOND)
+    plan = decide(snapshot, gang(1, 3, inputs=(reads,), staged_on=(0,)), catalogue=catalogue)
+    assert nodes(plan) == {}
+    assert plan.reservations[0].start_ms == NOW + 3600 * SECOND
+
+
+def test_lost_inputs_are_waited_for() -> None:
+    """Nobody has it and nowhere is it to be had: the producer must run again first."""
+    snapshot, catalogue = cluster(4), Catalogue()
+    lost = catalogue.intern("run1/align/bam", 5)
+    assert codes(decide(snapshot, bag(1, inputs=(lost,)), catalogue=catalogue)) == {1: "WaitingForData"}
+
+
+def test_a_stock_cluster_does_not_look_at_data() -> None:
+    """Under kube-like the emptiest node wins, and nothing is staged."""
+    snapshot, catalogue, reads = with_data(4, 8)
+    plan = decide(snapshot, bag(1, inputs=(reads,)), catalogue=catalogue, profile=KUBE)
+    assert nodes(plan) == {1: [[1]]}
+    assert plan.placements[0].missing_bytes[0].tolist() == [0]
+
+
+# ---- disks ----
+
+
+def test_disk_bandwidth_is_a_budget() -> None:
+    """A disk of 500 MB/s carries two tasks of 200 MB/s; the third waits although cores are free."""
+    plan = decide(cluster(8), bag(1, 3, shape(io=200_000_000)))
+    assert nodes(plan) == {1: [[0, 0]]}
+    assert codes(plan) == {1: "IoBudget"}
+
+
+def test_a_task_that_asks_for_more_than_a_disk_has_runs_there_alone() -> None:
+    """900 MB/s of 500: one runs, a second one has to wait, and so has a small one."""
+    plan = decide(cluster(8), bag(1, 2, shape(io=900_000_000), priority=1), bag(2, 1, shape(io=1_000_000)))
+    assert nodes(plan) == {1: [[0]]}
+
+
+def test_io_heavy_tasks_spread_where_others_pack() -> None:
+    """Each reads 50 GB: sharing a disk would cost minutes, so each takes a disk of its own."""
+    plain, heavy = shape(), shape(io_bytes=50 * GIB)
+    assert nodes(decide(cluster(4, 4, 4), bag(1, 3, plain))) == {1: [[0, 0, 0]]}
+    assert nodes(decide(cluster(4, 4, 4), bag(1, 3, heavy))) == {1: [[0, 1, 2]]}
+
+
+# ---- promises and backfill ----
+
+
+def test_the_first_gang_that_does_not_fit_is_promised_its_earliest_start() -> None:
+    """Node 0 frees up at +50 s, node 1 at +20 s: four cores are there at +50 s."""
+    snapshot = cluster(2, 2)
+    run(snapshot, "a", 0, 2, NOW + 50 * SECOND)
+    run(snapshot, "b", 1, 2, NOW + 20 * SECOND)
+    plan = decide(snapshot, gang(1, 4), gang(2, 4))
+    assert [(r.group, r.start_ms) for r in plan.reservations] == [(1, NOW + 50 * SECOND)]
+    assert {r.group: r.start_ms for r in plan.reasons} == {1: NOW + 50 * SECOND, 2: None}
+
+
+@pytest.mark.parametrize(("runtime_s", "starts"), [(50, True), (51, False), (None, False)])
+def test_smaller_work_starts_only_if_it_is_done_before_the_promise(
+    runtime_s: int | None, starts: bool
+) -> None:
+    """The gang needs all four cores at +50 s; a task of 50 s may use the free two, a longer or unknown one may not."""
+    snapshot = cluster(4)
+    run(snapshot, "a", 0, 2, NOW + 50 * SECOND)
+    runtime = None if runtime_s is None else runtime_s * SECOND
+    plan = decide(snapshot, gang(1, 4, priority=1), bag(2, 2, runtime_ms=runtime))
+    assert (2 in nodes(plan)) is starts
+    if not starts:
+        assert codes(plan)[2] == "HeldForReservation"
+
+
+def test_long_work_starts_beside_what_is_promised() -> None:
+    """The gang will need three of four cores: the fourth may be used for as long as one likes."""
+    snapshot = cluster(4)
+    run(snapshot, "a", 0, 2, NOW + 50 * SECOND)
+    plan = decide(snapshot, gang(1, 3, priority=1), bag(2, 2))
+    assert nodes(plan) == {2: [[0]]}
+
+
+def test_ends_that_are_not_known_or_overdue_are_guessed() -> None:
+    """Unknown: the default runtime from its start. Overdue: a tenth of what it has run already."""
+    snapshot = cluster(1)
+    run(snapshot, "unknown", 0, 1)
+    hour = 3_600_000
+    assert decide(snapshot, gang(1, 1)).reservations[0].start_ms == hour
+    snapshot = cluster(1)
+    run(snapshot, "overdue", 0, 1, until_ms=5 * SECOND)
+    assert decide(snapshot, gang(1, 1)).reservations[0].start_ms == NOW + 10 * SECOND
+
+
+# ---- explanations ----
+
+
+def test_a_reason_says_how_much_is_missing_where() -> None:
+    """Numbers for programs, words for people."""
+    snapshot = cluster(4, 4, 4)
+    for at, cores in enumerate([3.5, 3.5, 0]):
+        run(snapshot, f"r{at}", at, cores, NOW + 60 * SECOND)
+    snapshot.claim(Claim("m", 2, (0, 16 * GIB), ClaimKind.RUNNING, "default", 0, None), Statement())
+    plan = decide(snapshot, gang(1, 3, shape(1.5)))
+    assert plan.reasons[0].code is ReasonCode.INSUFFICIENT
+    assert plan.reasons[0].message == (
+        "0 of 3 members fit; worker needs 1500m CPU and 1 GiB memory; the best node, n2, has 4 CPU free of 4 CPU; "
+        "of 3 nodes 2 lack CPU, 1 lacks memory"
+    )
+    numbers = plan.reasons[0].numbers
+    assert (numbers["fit"], numbers["wanted"], numbers["lack_cpu"], numbers["lack_memory"]) == (0, 3, 2, 1)
+
+
+def test_a_gang_that_fits_in_part_is_incomplete() -> None:
+    """Two of three members have room now."""
+    snapshot = cluster(4)
+    run(snapshot, "r", 0, 2, NOW + 60 * SECOND)
+    plan = decide(snapshot, gang(1, 3))
+    assert (codes(plan), plan.reasons[0].numbers["fit"]) == ({1: "GangIncomplete"}, 2)
+
+
+@pytest.mark.parametrize(
+    ("what", "code", "words"),
+    [
+        (shape(selector=(("disk", "ssd"),)), "NoMatchingNode", "2 nodes lack the label disk=ssd"),
+        (shape(9), "LargerThanNode", "of 2 nodes 2 lack CPU"),
+        (Shape((0, 0, 0, 0, 0, 1)), "LargerThanNode", "fpga"),
+    ],
+)
+def test_what_no_waiting_will_change_is_said(what: Shape, code: str, words: str) -> None:
+    """Such groups get no promise, and hold nobody up."""
+    snapshot = cluster(8, 8)
+    snapshot.vector(replace_extended("fpga"))
+    plan = decide(snapshot, gang(1, 1, what), bag(2))
+    assert codes(plan) == {1: code}
+    assert words in plan.reasons[0].message
+    assert (list(nodes(plan)), plan.reservations) == ([2], ())
+
+
+def replace_extended(name: str) -> object:
+    from flowsched.workflow.spec import Resources
+
+    return Resources(extended={name: 1})
+
+
+def test_no_nodes_and_paused_queues_are_said() -> None:
+    """The two plainest reasons."""
+    assert codes(decide(Snapshot(), bag(1))) == {1: "NoNodes"}
+    snapshot = Snapshot()
+    snapshot.put_node(node("n", ready=False))
+    assert codes(decide(snapshot, bag(1))) == {1: "NoNodes"}
+    queues = QueueTree([Queue("default", paused=True)])
+    assert codes(decide(cluster(4), bag(1), queues=queues)) == {1: "Paused"}
+
+
+def test_third_party_plugins_join_through_the_profile() -> None:
+    """A filter and a cost of somebody else's, without a line changed here."""
+
+    def even_nodes(snapshot: Snapshot, what: Shape) -> tuple[np.ndarray, str]:
+        return np.arange(len(snapshot)) % 2 == 0, "are odd"
+
+    def later_is_cheaper(snapshot: Snapshot, *_: object) -> np.ndarray:
+        return (100 - np.arange(len(snapshot))) * SECOND
+
+    profile = replace(OURS, filters=(even_nodes,), costs=(later_is_cheaper,))
+    assert nodes(decide(cluster(4, 4, 4, 4), bag(1), profile=profile)) == {1: [[2]]}
+    plan = decide(
+        cluster(4), gang(1, 5), profile=replace(profile, filters=(lambda s, w: (s.ready & False, "are odd"),))
+    )
+    assert plan.reasons[0].message == "no node allows worker: of 1 ready nodes 1 node are odd"
