@@ -13,7 +13,6 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from flowsched.cluster.running.records import wall_ms
 from flowsched.cluster.site import Site
 from flowsched.errors import ConfigurationError
 from flowsched.scheduling.executor import ClusterEvent, NodeInfo, Pod, PodEnded, PodGone, Transfer
@@ -24,6 +23,12 @@ ROOT_WAIT_S = 5.0
 
 class Processes(Protocol):
     """How pods run and bytes move. Everything is reported through `site.report`."""
+
+    on_disk: bool  #: whether it works in the site's root, which one service at a time may use
+
+    def clock(self) -> int:
+        """Milliseconds, for the times in events, unless the cluster is given another clock."""
+        ...
 
     async def open(self, site: Site) -> None:
         """Look at what is there, and report it (replicas)."""
@@ -77,7 +82,7 @@ class LocalCluster:
         root: Folder of the cluster; one service at a time.
         nodes: The virtual nodes, see `machine.virtual_nodes`.
         processes: How pods run; default real processes.
-        clock: Wall-clock ms, for the times in events.
+        clock: Wall-clock ms, for the times in events; default the one of `processes`.
         failpoint: See `Site`.
     """
 
@@ -87,7 +92,7 @@ class LocalCluster:
         nodes: Sequence[NodeInfo],
         *,
         processes: Processes | None = None,
-        clock: Callable[[], int] = wall_ms,
+        clock: Callable[[], int] | None = None,
         failpoint: Callable[[str], object] = lambda _: None,
     ) -> None:
         if processes is None:
@@ -96,9 +101,8 @@ class LocalCluster:
             processes = RunnerProcesses()
         self.nodes = tuple(nodes)
         self.processes = processes
-        self._site = Site(
-            Path(os.path.realpath(root)), {node.name: node for node in nodes}, self._report, clock, failpoint
-        )
+        folder, by_name = Path(os.path.realpath(root)), {node.name: node for node in nodes}
+        self._site = Site(folder, by_name, self._report, clock or processes.clock, failpoint)
         self._queue: list[ClusterEvent] = []
         self._finals: set[str] = set()  #: of pods whose final event waits in the queue
         self._news = asyncio.Event()
@@ -111,7 +115,7 @@ class LocalCluster:
         Raises:
             ConfigurationError: Another process uses the root.
         """
-        if getattr(self.processes, "on_disk", True):
+        if self.processes.on_disk:
             await self._take_root()
         await self.processes.open(self._site)
         return self.nodes

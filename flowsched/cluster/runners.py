@@ -26,6 +26,7 @@ from flowsched.cluster.cache import Cache
 from flowsched.cluster.orders import write_order
 from flowsched.cluster.origins import Origins
 from flowsched.cluster.pokes import Pokes
+from flowsched.cluster.running.records import wall_ms
 from flowsched.cluster.site import Site
 from flowsched.cluster.staging import Staging
 from flowsched.scheduling.executor import Pod, PodEnded, PodStarted, ReplicaSeen, Transfer
@@ -80,6 +81,10 @@ class RunnerProcesses:
         self._poked: set[str] = set()
         self._wake = asyncio.Event()
         self._watcher: asyncio.Task[None] | None = None
+
+    def clock(self) -> int:
+        """The wall's."""
+        return wall_ms()
 
     async def open(self, site: Site) -> None:
         """Make the folders, read the caches, listen for pokes."""
