@@ -1,0 +1,36 @@
+"""The SDK: submit workflows from Python, follow them, read what they wrote. Knows the service by its HTTP API only.
+
+    async with flowsched.Client() as client:
+        run = await client.submit(workflow)
+        print((await run.wait()).state)
+
+Names are loaded when they are asked for: building a document needs no HTTP library.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from flowsched.client.building import Reference, StageHandle, Workflow
+    from flowsched.client.calls import Client
+    from flowsched.client.runs import Run
+
+__all__ = ["Client", "Reference", "Run", "StageHandle", "Workflow"]
+
+_HOMES = {
+    "Client": "calls",
+    "Reference": "building",
+    "Run": "runs",
+    "StageHandle": "building",
+    "Workflow": "building",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Load a public name from its module."""
+    if name in _HOMES:
+        from importlib import import_module
+
+        return getattr(import_module(f"flowsched.client.{_HOMES[name]}"), name)
+    raise AttributeError(f"module 'flowsched.client' has no attribute {name!r}")

@@ -1,0 +1,209 @@
+"""Workflows built in Python: stages refer to each other's outputs, and the references are the edges.
+
+    wf = Workflow("germline", queue="genomics")
+    align = wf.stage("align", command=["./align.sh"], scatter=["L1", "L2"], cpu=4, memory="8Gi",
+                     inputs={"reads": "s3://lab/{item}.fq.gz"}, outputs={"bam": "aligned.bam"})
+    sort = wf.stage("sort", command=["./sort.sh"], inputs={"bam": align["bam"].each()}, outputs={"bam": "s.bam"})
+    wf.stage("call", command=["./call.sh"], inputs={"bams": sort["bam"].all()}, outputs={"vcf": "all.vcf"})
+
+Nothing is checked here but what only Python can know (that a referred stage belongs to the workflow): the service
+checks documents, and says everything that is wrong at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeAlias
+
+#: An amount of CPU, memory …: a number, or text such as "500m" or "8Gi".
+Quantity: TypeAlias = int | float | str
+
+#: Words for resources that a stage or a role takes directly.
+_RESOURCES = ("cpu", "memory", "disk", "gpu")
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """An output of a stage, as an input of another one. Without a match the service chooses (`all`)."""
+
+    stage: str
+    output: str
+    match: str | None = None
+
+    def each(self) -> Reference:
+        """Element by element: shard i reads what shard i wrote, and starts when that one has ended."""
+        return replace(self, match="index")
+
+    def all(self) -> Reference:
+        """Every shard reads everything: a barrier."""
+        return replace(self, match="all")
+
+    def chunks(self) -> Reference:
+        """Shard i of w reads the i-th of w equal parts."""
+        return replace(self, match="chunk")
+
+
+Input: TypeAlias = str | Path | Reference | Mapping[str, Any]
+Output: TypeAlias = str | Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class StageHandle:
+    """A stage that was added to a workflow: what its outputs are called by."""
+
+    name: str
+    outputs: tuple[str, ...]
+
+    def output(self, name: str) -> Reference:
+        """One of its outputs.
+
+        Raises:
+            KeyError: It declares no such output.
+        """
+        if name not in self.outputs:
+            declared = ", ".join(self.outputs) or "none"
+            raise KeyError(f"stage {self.name!r} has no output {name!r}; it declares {declared}")
+        return Reference(self.name, name)
+
+    __getitem__ = output
+
+
+class Workflow:
+    """A workflow document that grows stage by stage."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        queue: str | None = None,
+        priority: int | None = None,
+        labels: Mapping[str, str] | None = None,
+    ) -> None:
+        self.name = name
+        self._head = _given(queue=queue, priority=priority, labels=labels and dict(labels))
+        self._stages: dict[str, dict[str, Any]] = {}
+
+    def stage(
+        self,
+        name: str,
+        *,
+        command: Sequence[str],
+        scatter: int | Iterable[str] | None = None,
+        cpu: Quantity | None = None,
+        memory: Quantity | None = None,
+        disk: Quantity | None = None,
+        gpu: Quantity | None = None,
+        image: str | None = None,
+        env: Mapping[str, str] | None = None,
+        inputs: Mapping[str, Input] | None = None,
+        outputs: Mapping[str, Output] | None = None,
+        needs: Iterable[StageHandle | str] = (),
+        **more: Any,
+    ) -> StageHandle:
+        """Add a stage: one task, or one per element of `scatter`.
+
+        Args:
+            name: Unique in the workflow.
+            command: Program and arguments; no shell reads them.
+            scatter: How many shards, or one item per shard (`{item}` in URIs, `FLOWSCHED_ITEM` in the task).
+            cpu: Cores.
+            memory: Bytes, or a quantity such as "8Gi".
+            disk: As memory.
+            gpu: Devices.
+            image: Container image.
+            env: Environment variables.
+            inputs: By name: a URI, a `Path` on this machine, or an output of another stage.
+            outputs: By name: the file below the task's folder, or a mapping with `path`, `value` …
+            needs: Stages to wait for without reading from them.
+            more: Any other field of a stage: `retry`, `timeout`, `estimate`, `when`, `policies` …
+        """
+        body: dict[str, Any] = {"command": list(command)}
+        if image is not None:
+            body["container"] = {"image": image}
+        body |= _given(env=env and dict(env), resources=_given(cpu=cpu, memory=memory, disk=disk, gpu=gpu))
+        return self._add(name, scatter, body | more, inputs, outputs, needs)
+
+    def gang(
+        self,
+        name: str,
+        *,
+        roles: Mapping[str, Mapping[str, Any]],
+        scatter: int | Iterable[str] | None = None,
+        inputs: Mapping[str, Input] | None = None,
+        outputs: Mapping[str, Output] | None = None,
+        needs: Iterable[StageHandle | str] = (),
+        **more: Any,
+    ) -> StageHandle:
+        """Add a gang: pods of several roles that start together or not at all.
+
+        Args:
+            name: Unique in the workflow.
+            roles: By name: `replicas`, `command`, `min`, `completes`, and `cpu`, `memory`, `gpu`, `image` …
+            scatter: One gang per element.
+            inputs: As of a stage.
+            outputs: As of a stage; `role` says whose file it is.
+            needs: As of a stage.
+            more: Any other field of a stage.
+        """
+        body = {"gang": True, "roles": {role: _role(settings) for role, settings in roles.items()}}
+        return self._add(name, scatter, body | more, inputs, outputs, needs)
+
+    def to_document(self) -> dict[str, Any]:
+        """The document, as JSON values."""
+        return {"name": self.name, **self._head, "stages": [dict(stage) for stage in self._stages.values()]}
+
+    def _add(
+        self,
+        name: str,
+        scatter: int | Iterable[str] | None,
+        body: Mapping[str, Any],
+        inputs: Mapping[str, Input] | None,
+        outputs: Mapping[str, Output] | None,
+        needs: Iterable[StageHandle | str],
+    ) -> StageHandle:
+        if name in self._stages:
+            raise ValueError(f"the workflow has a stage {name!r} already")
+        stage: dict[str, Any] = {"name": name}
+        if scatter is not None:
+            stage["scatter"] = {"count": scatter} if isinstance(scatter, int) else {"items": list(scatter)}
+        stage |= body
+        waits = [need if isinstance(need, str) else need.name for need in needs]
+        entries = [self._input(key, value) for key, value in (inputs or {}).items()]
+        written = [_output(key, value) for key, value in (outputs or {}).items()]
+        stage |= _given(needs=waits, inputs=entries, outputs=written)
+        self._stages[name] = stage
+        return StageHandle(name, tuple(outputs or ()))
+
+    def _input(self, name: str, given: Input) -> dict[str, Any]:
+        match given:
+            case Reference():
+                if given.stage not in self._stages:
+                    raise ValueError(f"input {name!r} refers to stage {given.stage!r} of another workflow")
+                return {"name": name, "from": f"{given.stage}.{given.output}"} | _given(match=given.match)
+            case Path():
+                return {"name": name, "uri": f"file://{given.absolute().as_posix()}"}
+            case str():
+                return {"name": name, "uri": given}
+            case _:
+                return {"name": name, **given}
+
+
+def _output(name: str, given: Output) -> dict[str, Any]:
+    return {"name": name, "path": given} if isinstance(given, str) else {"name": name, **given}
+
+
+def _role(settings: Mapping[str, Any]) -> dict[str, Any]:
+    role = {key: value for key, value in settings.items() if key not in (*_RESOURCES, "image")}
+    short = {key: settings[key] for key in _RESOURCES if key in settings}
+    if short:
+        role["resources"] = {**role.get("resources", {}), **short}
+    if "image" in settings:
+        role["container"] = {"image": settings["image"]}
+    return role
+
+
+def _given(**fields: Any) -> dict[str, Any]:
+    """What was given: neither None nor empty."""
+    return {name: value for name, value in fields.items() if value is not None and value not in ([], {})}

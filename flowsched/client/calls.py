@@ -1,0 +1,278 @@
+"""`flowsched.Client`: one method per question that the API answers. See `session` for retries, `streams` for streams."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import uuid
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Literal, Self, TypeAlias, TypeVar
+from urllib.parse import quote
+
+from flowsched.client.building import Workflow
+from flowsched.client.documents import read
+from flowsched.client.runs import Run
+from flowsched.client.session import Session, decoded
+from flowsched.client.streams import ended, followed_log, whole_log, workflow_events
+from flowsched.workflow.states import RunState
+from flowsched.workflow.views import (
+    EventView,
+    ExplanationView,
+    NodeView,
+    QueueView,
+    StageView,
+    SubmittedView,
+    TaskPage,
+    TaskView,
+    WorkflowPage,
+    WorkflowView,
+)
+
+#: Where a service listens if nothing else is said.
+DEFAULT_URL: Final = "http://127.0.0.1:8470"
+#: `wait` looks so often while events come, and while none can be had.
+LOOK_S: Final = 30.0
+POLL_S: Final = 1.0
+
+#: The class has a method called `list`, so the builtin is named here.
+Stages: TypeAlias = list[StageView]
+Explanations: TypeAlias = list[ExplanationView]
+Queues: TypeAlias = list[QueueView]
+Nodes: TypeAlias = list[NodeView]
+
+T = TypeVar("T")
+
+_WORKFLOWS: Final = "/api/v1/workflows"
+
+
+class Client:
+    """Talks to one service. An async context manager; all connections belong to it.
+
+    Args:
+        url: Where the service listens.
+        token: Its token, if it asks for one.
+        timeout: Seconds for one request; streams have no end.
+    """
+
+    def __init__(self, url: str = DEFAULT_URL, token: str | None = None, timeout: float = 30.0) -> None:
+        self._session = Session(url, token, timeout)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._session.close()
+
+    async def submit(
+        self, workflow: Workflow | Mapping[str, Any] | bytes | Path, *, idempotency_key: str | None = None
+    ) -> Run:
+        """Hand in a workflow. When this returns it is durably accepted.
+
+        An idempotency key is made up if none is given, so that a request whose answer was lost can be repeated
+        without a second workflow. Give your own to be safe across restarts of your program.
+
+        Args:
+            workflow: Built in Python, JSON values, JSON text, or a file; the relative input URIs of a file are
+                resolved against its folder.
+            idempotency_key: 1 to 255 printable ASCII characters.
+
+        Raises:
+            InvalidDocument: With every fault of the document.
+            Conflict: The key was used for another document.
+            Unavailable: No answer in spite of retries.
+        """
+        raw = await _raw(workflow)
+        headers = {"Idempotency-Key": idempotency_key or uuid.uuid4().hex}
+        content, _ = await self._session.request("POST", _WORKFLOWS, body=raw, headers=headers)
+        view = decoded(content, SubmittedView)
+        return Run(view.id, view.created, self)
+
+    async def get(self, workflow: str) -> WorkflowView:
+        """One workflow."""
+        return await self._get(_path(workflow), WorkflowView)
+
+    async def document(self, workflow: str) -> bytes:
+        """The document as it was submitted."""
+        content, _ = await self._session.request("GET", f"{_path(workflow)}/document")
+        return content
+
+    async def list(
+        self,
+        *,
+        state: str | None = None,
+        name: str | None = None,
+        queue: str | None = None,
+        label: str | None = None,
+        page: int = 100,
+    ) -> AsyncIterator[WorkflowView]:
+        """Workflows, newest first; pages are fetched as they are needed."""
+        asked = _params(state=state, name=name, queue=queue, label=label, limit=page)
+        while True:
+            found = await self._get(_WORKFLOWS, WorkflowPage, asked)
+            for view in found.workflows:
+                yield view
+            if found.next_page_token is None:
+                return
+            asked["page_token"] = found.next_page_token
+
+    async def stages(self, workflow: str) -> Stages:
+        """All stages of a workflow."""
+        return await self._get(f"{_path(workflow)}/stages", Stages)
+
+    async def tasks(
+        self, workflow: str, *, stage: str | None = None, state: str | None = None, page: int = 1000
+    ) -> AsyncIterator[TaskView]:
+        """Tasks by stage and index; pages are fetched as they are needed."""
+        asked = _params(stage=stage, state=state, limit=page)
+        while True:
+            found = await self._get(f"{_path(workflow)}/tasks", TaskPage, asked)
+            for view in found.tasks:
+                yield view
+            if found.next_page_token is None:
+                return
+            asked["page_token"] = found.next_page_token
+
+    async def task(self, workflow: str, stage: str, index: int = 0) -> TaskView:
+        """One task with its attempts and outputs."""
+        return await self._get(_task_path(workflow, stage, index), TaskView)
+
+    async def wait(self, workflow: str, timeout: float | None = None) -> WorkflowView:
+        """Wait until a workflow has ended.
+
+        The event stream tells when to look; where no stream can be had (a proxy holds it back), it is asked
+        every second.
+
+        Raises:
+            TimeoutError: It has not ended in `timeout` seconds.
+            FlowschedError: There is no such workflow, or the service went away for good.
+        """
+        async with asyncio.timeout(timeout):
+            view = await self.get(workflow)
+            end = asyncio.create_task(ended(self._session, f"{_path(workflow)}/events"))
+            try:
+                while not is_terminal(view.state):
+                    if end.done():
+                        await asyncio.sleep(POLL_S)
+                    else:
+                        await asyncio.wait({end}, timeout=LOOK_S)
+                    view = await self.get(workflow)
+                return view
+            finally:
+                end.cancel()
+                await asyncio.gather(end, return_exceptions=True)
+
+    def events(self, workflow: str, after: int = 0) -> AsyncIterator[EventView]:
+        """What happened in a workflow after event `after`, and what happens, until it has ended.
+
+        Each event comes once, in order, however often the connection breaks.
+        """
+        return workflow_events(self._session, f"{_path(workflow)}/events", after)
+
+    def logs(
+        self,
+        workflow: str,
+        stage: str,
+        index: int = 0,
+        *,
+        stream: Literal["stdout", "stderr"] = "stdout",
+        attempt: int | None = None,
+        offset: int = 0,
+        follow: bool = False,
+    ) -> AsyncIterator[bytes]:
+        """What a task wrote, in pieces; with `follow` until its attempt has ended."""
+        path = f"{_task_path(workflow, stage, index)}/logs"
+        read_log = followed_log if follow else whole_log
+        return read_log(self._session, path, _params(stream=stream, attempt=attempt), offset)
+
+    async def explain(self, workflow: str, stage: str | None = None) -> Explanations:
+        """Why what does not run does not run."""
+        return await self._get(f"{_path(workflow)}/explain", Explanations, _params(stage=stage))
+
+    async def cancel(self, workflow: str, reason: str | None = None) -> WorkflowView:
+        """Stop a workflow: when this returns, nothing of it starts any more."""
+        return await self._command(workflow, "cancel", reason)
+
+    async def pause(self, workflow: str, reason: str | None = None) -> WorkflowView:
+        """Start nothing new; what runs goes on."""
+        return await self._command(workflow, "pause", reason)
+
+    async def resume(self, workflow: str, reason: str | None = None) -> WorkflowView:
+        """Take back a pause."""
+        return await self._command(workflow, "resume", reason)
+
+    async def retry(self, workflow: str, reason: str | None = None) -> WorkflowView:
+        """Try again what failed.
+
+        Raises:
+            Conflict: Nothing failed.
+        """
+        return await self._command(workflow, "retry", reason)
+
+    async def queues(self) -> Queues:
+        """All queues."""
+        return await self._get("/api/v1/queues", Queues)
+
+    async def put_queue(self, name: str, **settings: Any) -> QueueView:
+        """Create or change a queue: `weight, parent, priority, paused, cap, guarantee`. The rest stays."""
+        body = json.dumps(settings).encode()
+        content, _ = await self._session.request("PUT", f"/api/v1/queues/{quote(name, safe='')}", body=body)
+        return decoded(content, QueueView)
+
+    async def nodes(self) -> Nodes:
+        """All nodes."""
+        return await self._get("/api/v1/nodes", Nodes)
+
+    async def ready(self) -> tuple[bool, str]:
+        """Whether the service is ready, and if not what is missing.
+
+        Raises:
+            Unavailable: Nobody answers.
+        """
+        status, text = await self._session.look("/readyz")
+        return status == 200, text.strip()
+
+    async def _command(self, workflow: str, kind: str, reason: str | None) -> WorkflowView:
+        body = json.dumps({"reason": reason}).encode() if reason else None
+        path = f"{_path(workflow)}/{kind}"
+        content, _ = await self._session.request("POST", path, body=body, again=kind != "retry")
+        return decoded(content, WorkflowView)
+
+    async def _get(self, path: str, kind: type[T], params: Mapping[str, str] | None = None) -> T:
+        content, _ = await self._session.request("GET", path, params=params)
+        return decoded(content, kind)
+
+
+def is_terminal(state: str) -> bool:
+    """Whether nothing will happen any more. A state that this version does not know is not the end."""
+    return state in RunState.__members__ and RunState(state).terminal
+
+
+async def _raw(workflow: Workflow | Mapping[str, Any] | bytes | Path) -> bytes:
+    if isinstance(workflow, Path):
+        return await asyncio.to_thread(read, workflow)
+    return workflow if isinstance(workflow, bytes) else _json(workflow)
+
+
+def _json(workflow: Workflow | Mapping[str, Any]) -> bytes:
+    document = workflow.to_document() if isinstance(workflow, Workflow) else dict(workflow)
+    return json.dumps(document).encode()
+
+
+def _path(workflow: str) -> str:
+    return f"{_WORKFLOWS}/{quote(workflow, safe='')}"
+
+
+def _task_path(workflow: str, stage: str, index: int) -> str:
+    return f"{_path(workflow)}/tasks/{quote(stage, safe='')}/{index}"
+
+
+def _params(**given: str | int | None) -> dict[str, str]:
+    return {name: str(value) for name, value in given.items() if value is not None}

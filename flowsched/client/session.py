@@ -1,0 +1,198 @@
+"""One request to the service, tried again where that is safe, and its errors as the errors that the server raised."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Final, TypeVar
+
+import aiohttp
+import msgspec
+
+from flowsched import __version__, errors
+from flowsched.workflow.views import ProblemView
+
+T = TypeVar("T")
+
+#: A request is tried so often in all; the waits between are at most 0.2, 0.4, 0.8, 1.6 s.
+ATTEMPTS: Final = 5
+FIRST_WAIT_S: Final = 0.2
+LONGEST_WAIT_S: Final = 5.0
+#: A stream on which nothing comes for so long is dead: the server sends a comment every 15 s.
+SILENCE_S: Final = 45.0
+
+#: Raised before anything was sent: trying again is always safe.
+_NOT_SENT: Final = (aiohttp.ClientConnectorError,)
+_LOST: Final = (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, TimeoutError)
+
+_ERRORS: Final[Mapping[int, type[errors.FlowschedError]]] = {
+    400: errors.InvalidRequest,
+    401: errors.Unauthorized,
+    403: errors.Forbidden,
+    404: errors.NotFound,
+    409: errors.Conflict,
+    413: errors.TooLarge,
+    422: errors.Unsupported,
+    503: errors.Unavailable,
+}
+
+
+class Session:
+    """Connections to one server."""
+
+    def __init__(self, url: str, token: str | None, timeout: float) -> None:
+        self.url = url.rstrip("/")
+        self._timeout = aiohttp.ClientTimeout(total=timeout)
+        self._stream_timeout = aiohttp.ClientTimeout(total=None, sock_connect=timeout, sock_read=SILENCE_S)
+        self._headers = {"User-Agent": f"flowsched/{__version__}"}
+        if token is not None:
+            self._headers["Authorization"] = f"Bearer {token}"
+        self._http: aiohttp.ClientSession | None = None
+
+    @property
+    def http(self) -> aiohttp.ClientSession:
+        """The open session; made on first use, as it belongs to the running loop."""
+        if self._http is None:
+            self._http = aiohttp.ClientSession(
+                headers=self._headers, timeout=self._timeout, raise_for_status=False, trust_env=False
+            )
+        return self._http
+
+    async def close(self) -> None:
+        """Close all connections."""
+        if self._http is not None:
+            await self._http.close()
+            self._http = None
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Mapping[str, str] | None = None,
+        body: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+        again: bool = True,
+    ) -> tuple[bytes, Mapping[str, str]]:
+        """Ask once, and once more while the server is away.
+
+        Args:
+            method: As in HTTP.
+            path: With its leading slash.
+            params: Query parameters.
+            body: JSON.
+            headers: Further headers.
+            again: Whether the request may reach the server twice; if not, only what never left is tried again.
+
+        Returns:
+            The body and the headers of the answer.
+
+        Raises:
+            FlowschedError: What the server said, or `Unavailable` if it said nothing.
+        """
+        sent = {"Content-Type": "application/json"} if body is not None else {}
+        sent |= dict(headers or {})
+        for attempt in range(1, ATTEMPTS + 1):
+            try:
+                async with self.http.request(
+                    method, self.url + path, params=params, data=body, headers=sent, allow_redirects=False
+                ) as response:
+                    content = await response.read()
+                    if response.status < 300:
+                        return content, response.headers
+                    error = problem_error(response.status, content)
+                    wait = _retry_after(response.headers)
+                    if response.status != 503 or not again or attempt == ATTEMPTS:
+                        raise error
+            except aiohttp.InvalidURL:
+                example = "http://127.0.0.1:8470"
+                raise errors.ConfigurationError(f"{self.url!r} is no URL such as {example}") from None
+            except _LOST as lost:
+                if attempt == ATTEMPTS or not (again or isinstance(lost, _NOT_SENT)):
+                    raise unreachable(self.url, lost) from lost
+                wait = 0.0
+            await asyncio.sleep(max(wait, back_off(attempt)))
+        raise AssertionError("the last attempt returns or raises")
+
+    async def look(self, path: str) -> tuple[int, str]:
+        """Ask once, for a status and a text, whatever they are.
+
+        Raises:
+            Unavailable: Nobody answers.
+        """
+        try:
+            async with self.http.get(self.url + path) as response:
+                return response.status, await response.text()
+        except _LOST as lost:
+            raise unreachable(self.url, lost) from lost
+
+    @asynccontextmanager
+    async def stream(
+        self, path: str, *, params: Mapping[str, str], headers: Mapping[str, str] | None = None
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """Open a stream, once.
+
+        Raises:
+            FlowschedError: What the server said instead.
+            Unavailable: The connection failed, now or while it was read.
+        """
+        try:
+            async with self.http.get(
+                self.url + path, params=params, headers=headers, timeout=self._stream_timeout
+            ) as response:
+                if response.status >= 300:
+                    raise problem_error(response.status, await response.read())
+                yield response
+        except _LOST as error:
+            raise unreachable(self.url, error) from error
+
+
+def back_off(attempt: int) -> float:
+    """Seconds before the next attempt: exponential, with full jitter, so that many clients do not come together."""
+    most: float = min(LONGEST_WAIT_S, FIRST_WAIT_S * 2 ** (attempt - 1))
+    return random.uniform(most / 4, most)
+
+
+def _retry_after(headers: Mapping[str, str]) -> float:
+    text = headers.get("Retry-After", "")
+    return min(float(text), LONGEST_WAIT_S) if text.isascii() and text.isdigit() else 0.0
+
+
+def unreachable(url: str, error: BaseException) -> errors.Unavailable:
+    """Say who could not be reached, and what to do."""
+    if isinstance(error, aiohttp.ClientPayloadError):
+        return errors.Unavailable(f"the connection to {url} was cut in the middle of an answer")
+    why = "no answer in time" if isinstance(error, TimeoutError) else str(error) or type(error).__name__
+    return errors.Unavailable(f"no answer from {url} ({why}); is `flowsched serve` running there?")
+
+
+def problem_error(status: int, content: bytes) -> errors.FlowschedError:
+    """The error that the server raised, from its problem document; faults included."""
+    try:
+        view = msgspec.json.decode(content, type=ProblemView)
+    except (msgspec.DecodeError, ValueError):
+        text = content[:200].decode("utf-8", "replace")
+        view = ProblemView(title=f"status {status}", status=status, detail=text)
+    faults = [
+        errors.Fault(fault.get("path", ""), fault.get("found", ""), fault.get("expected", ""))
+        for fault in view.faults
+    ]
+    if status == 422 and faults:
+        return errors.InvalidDocument(faults)
+    kind = _ERRORS.get(status) or (errors.InvalidRequest if status < 500 else errors.FlowschedError)
+    return kind(view.detail or view.title)
+
+
+def decoded(content: bytes, kind: type[T]) -> T:
+    """An answer as a view.
+
+    Raises:
+        FlowschedError: It is none: something else answers at this address.
+    """
+    try:
+        return msgspec.json.decode(content, type=kind)
+    except (msgspec.DecodeError, ValueError) as error:
+        shown = content[:80].decode("utf-8", "replace")
+        raise errors.FlowschedError(f"the answer is not one of flowsched's ({error}): {shown!r}") from error

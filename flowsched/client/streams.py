@@ -1,0 +1,144 @@
+"""Streams of the service, read to their end however often the connection breaks: events and logs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Final
+
+import aiohttp
+
+from flowsched.client.session import Session, back_off, decoded
+from flowsched.errors import Unavailable
+from flowsched.workflow.views import EventView
+
+#: So many connections in a row may fail without bringing anything before the reader gives up: about half a minute.
+FRUITLESS: Final = 12
+#: A connection that stood for so long was a good one, even if nothing came: silence is no failure.
+STOOD_S: Final = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One message of a Server-Sent Events stream."""
+
+    id: str
+    name: str
+    data: bytes
+
+
+async def frames(content: aiohttp.StreamReader) -> AsyncIterator[Frame]:
+    """Split a stream into messages. Comments and `retry` are dropped; a message that was cut off never appears."""
+    number, name, data = "", "message", bytearray()
+    pending = b""
+    async for chunk in content.iter_any():
+        *lines, pending = (pending + chunk).split(b"\n")
+        for line in lines:
+            field, _, value = line.rstrip(b"\r").partition(b":")
+            value = value.removeprefix(b" ")
+            if field == b"id":
+                number = value.decode()
+            elif field == b"event":
+                name = value.decode()
+            elif field == b"data":
+                data += value
+            elif not line.strip() and data:
+                yield Frame(number, name, bytes(data))
+                name, data = "message", bytearray()
+
+
+async def workflow_events(session: Session, path: str, after: int) -> AsyncIterator[EventView]:
+    """Events after one, in order, each once; ends with the workflow.
+
+    Raises:
+        FlowschedError: What the server said, if it refused.
+        Unavailable: It was away for too long.
+    """
+    async for frame in _resumed(session, path, after):
+        yield decoded(frame.data, EventView)
+
+
+async def ended(session: Session, path: str) -> None:
+    """Return when the workflow has ended. Reads events only as far as their border: they may be many."""
+    async for _ in _resumed(session, path, 0):
+        pass
+
+
+async def _resumed(session: Session, path: str, after: int) -> AsyncIterator[Frame]:
+    patience = Patience()
+    while True:
+        failure = Unavailable("the server closed the stream before the workflow had ended")
+        try:
+            async with session.stream(path, params={}, headers={"Last-Event-ID": str(after)}) as response:
+                patience.opened()
+                async for frame in frames(response.content):
+                    if frame.name == "end":
+                        return
+                    if frame.name == "message" and frame.id.isdigit():
+                        after = int(frame.id)
+                        patience.fed()
+                        yield frame
+        except Unavailable as error:
+            failure = error
+        await patience.failed(failure)
+
+
+async def followed_log(
+    session: Session, path: str, params: dict[str, str], offset: int
+) -> AsyncIterator[bytes]:
+    """A log from `offset`, as it grows, until its attempt has ended. A silent task is no reason to give up."""
+    patience = Patience()
+    while True:
+        try:
+            asked = {**params, "follow": "true", "offset": str(offset)}
+            async with session.stream(path, params=asked) as response:
+                patience.opened()
+                async for chunk in response.content.iter_any():
+                    offset += len(chunk)
+                    patience.fed()
+                    yield chunk
+            return
+        except Unavailable as error:
+            failure = error
+        await patience.failed(failure)
+
+
+class Patience:
+    """How often in a row a stream failed without having brought anything, or having stood for a while."""
+
+    def __init__(self) -> None:
+        self._fruitless = 0
+        self._opened_at: float | None = None
+
+    def opened(self) -> None:
+        """The server has begun to answer."""
+        self._opened_at = asyncio.get_running_loop().time()
+
+    def fed(self) -> None:
+        """Something came."""
+        self._fruitless = 0
+
+    async def failed(self, failure: Unavailable) -> None:
+        """Wait before the next attempt, or raise `failure` when there were too many."""
+        now = asyncio.get_running_loop().time()
+        if self._opened_at is not None and now - self._opened_at > STOOD_S:
+            self._fruitless = 0
+        self._opened_at = None
+        self._fruitless += 1
+        if self._fruitless >= FRUITLESS:
+            raise failure
+        await asyncio.sleep(back_off(self._fruitless))
+
+
+async def whole_log(session: Session, path: str, params: dict[str, str], offset: int) -> AsyncIterator[bytes]:
+    """A log from `offset` as far as it goes now, page by page."""
+    while True:
+        asked = {**params, "offset": str(offset), "limit": "1048576"}
+        chunk, headers = await session.request("GET", path, params=asked)
+        if not chunk:
+            return
+        yield chunk
+        offset += len(chunk)
+        if headers.get("Flowsched-More") != "true":
+            return

@@ -1,0 +1,208 @@
+"""The SDK against the real API on a real socket."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+from fake_service import FakeService, workflow_view
+
+from flowsched import Client, Workflow, errors
+from flowsched.api.server import build_api
+from flowsched.workflow.states import TaskState
+
+DOCUMENT = {"name": "germline", "stages": [{"name": "a", "command": ["true"]}]}
+
+
+async def test_a_workflow_is_submitted_in_every_form(
+    client: Client, service: FakeService, tmp_path: Path
+) -> None:
+    """A mapping, JSON text, a file and a workflow built in Python arrive as the same document."""
+    built = Workflow("germline")
+    built.stage("a", command=["true"])
+    file = tmp_path / "germline.json"
+    file.write_text(json.dumps(DOCUMENT))
+    for form in (DOCUMENT, json.dumps(DOCUMENT).encode(), file, built):
+        run = await client.submit(form)
+        assert run.created
+        assert json.loads(service.documents[run.id]) == DOCUMENT
+    assert len(service.workflows) == 4
+
+
+async def test_the_same_key_gives_the_same_run(client: Client) -> None:
+    """And another document under that key is a conflict."""
+    first = await client.submit(DOCUMENT, idempotency_key="k")
+    second = await client.submit(DOCUMENT, idempotency_key="k")
+    assert (second.id, second.created) == (first.id, False)
+    with pytest.raises(errors.Conflict, match="was used for another document"):
+        await client.submit({"name": "other"}, idempotency_key="k")
+
+
+async def test_faults_of_a_document_arrive_one_by_one(client: Client) -> None:
+    """`InvalidDocument` as the server raised it."""
+    with pytest.raises(errors.InvalidDocument) as caught:
+        await client.submit({"name": ""})
+    assert caught.value.faults == (errors.Fault("$.name", "", "a name"),)
+
+
+@pytest.mark.parametrize(
+    "raised",
+    [
+        errors.NotFound("no such thing"),
+        errors.Conflict("the state forbids it"),
+        errors.TooLarge("too large: 3, the limit is 2"),
+        errors.Unsupported("needs Kubernetes"),
+        errors.InvalidRequest("not JSON"),
+        errors.Forbidden("no"),
+        errors.Unauthorized("who?"),
+        errors.Unavailable("the database is away"),
+    ],
+)
+async def test_errors_come_back_as_they_were_raised(
+    client: Client, service: FakeService, raised: errors.FlowschedError
+) -> None:
+    """The class and the words; 503 after some attempts."""
+    service.failure = raised
+    with pytest.raises(type(raised), match=str(raised).replace("?", r"\?")):
+        await client.nodes()
+
+
+async def test_an_answer_that_was_lost_makes_no_second_workflow(service: FakeService) -> None:
+    """The server accepts, the connection breaks before the answer: the client asks again with its key."""
+    lost = 0
+
+    @web.middleware
+    async def lose_the_first_answer(request: web.Request, handler: object) -> web.StreamResponse:
+        nonlocal lost
+        response = await handler(request)  # type: ignore[operator]
+        if request.method == "POST" and not lost:
+            lost += 1
+            assert request.transport is not None
+            request.transport.abort()
+        return response
+
+    application = build_api(service)
+    application.middlewares.insert(0, lose_the_first_answer)
+    async with TestServer(application) as server, Client(str(server.make_url("/"))) as client:
+        run = await client.submit(DOCUMENT)
+    assert (lost, service.submissions, len(service.workflows)) == (1, 2, 1)
+    assert run.id == "wf1"
+    assert not run.created
+
+
+async def test_a_retry_whose_answer_was_lost_is_not_sent_again(service: FakeService) -> None:
+    """`retry` a second time could start again what failed again meanwhile: the user decides."""
+    application = build_api(service)
+
+    @web.middleware
+    async def lose(request: web.Request, handler: object) -> web.StreamResponse:
+        assert request.transport is not None
+        service.submissions += 1
+        request.transport.abort()
+        return web.Response()
+
+    application.middlewares.insert(0, lose)
+    async with TestServer(application) as server, Client(str(server.make_url("/"))) as client:
+        with pytest.raises(errors.Unavailable, match="no answer from"):
+            await client.retry("wf1")
+    assert service.submissions == 1
+
+
+async def test_nobody_there_says_what_to_do(unused_tcp_port: int) -> None:
+    """The message names the address and the command that would help."""
+    async with Client(f"http://127.0.0.1:{unused_tcp_port}", timeout=1) as client:
+        with pytest.raises(errors.Unavailable, match="is `flowsched serve` running there"):
+            await client.nodes()
+
+
+async def test_something_else_at_the_address_is_said(unused_tcp_port: int) -> None:
+    """An HTML page is no answer of flowsched."""
+    application = web.Application()
+
+    async def page(_: web.Request) -> web.Response:
+        return web.Response(text="<html>", content_type="text/html")
+
+    application.router.add_get("/{any:.*}", page)
+    async with TestServer(application) as server, Client(str(server.make_url("/"))) as client:
+        with pytest.raises(errors.FlowschedError, match="not one of flowsched's"):
+            await client.nodes()
+
+
+async def test_lists_go_on_over_pages(client: Client, service: FakeService) -> None:
+    """Five workflows in pages of two, newest first."""
+    for _ in range(5):
+        service.add()
+    assert [view.id async for view in client.list(page=2)] == ["wf5", "wf4", "wf3", "wf2", "wf1"]
+    assert [asked["page_token"] for asked in service.asked] == [None, "2", "4"]
+    assert [view.index async for view in client.tasks("wf1", stage="align", page=2)] == [0, 1, 2]
+
+
+async def test_everything_that_can_be_asked_has_a_type(client: Client, service: FakeService) -> None:
+    """One call each."""
+    workflow = service.add(labels={"sample": "<NA>"})
+    assert (await client.get(workflow)).labels == {"sample": "<NA>"}
+    assert [stage.name for stage in await client.stages(workflow)] == ["align", "call"]
+    assert (await client.task(workflow, "align", 1)).attempts[0].pod == "fs-align-1-1"
+    assert (await client.explain(workflow, "align"))[0].numbers == {"free": 2000, "asked": 4000}
+    assert (await client.pause(workflow)).paused
+    assert not (await client.resume(workflow)).paused
+    assert (await client.cancel(workflow, "not needed")).cancel_requested
+    assert service.commands[-1] == (workflow, "cancel", {"reason": "not needed"})
+    assert (await client.put_queue("lab", weight=3, cap={"cpu": "10"})).weight == 3
+    assert service.queue_settings["lab"] == {"weight": 3, "cap": {"cpu": "10"}}
+    assert {queue.name for queue in await client.queues()} == {"default", "lab"}
+    assert [node.name for node in await client.nodes()] == ["node-0"]
+    assert await client.ready() == (True, "ok")
+    service.prepared = (False, "not leading")
+    assert await client.ready() == (False, "not leading")
+
+
+async def test_wait_returns_when_the_workflow_has_ended(client: Client, service: FakeService) -> None:
+    """Soon after its end, not at the next poll."""
+    workflow = service.add()
+    waiting = asyncio.create_task(client.wait(workflow, timeout=5))
+    await asyncio.sleep(0.1)
+    assert not waiting.done()
+    service.finish(workflow, "FAILED")
+    assert (await asyncio.wait_for(waiting, 1)).state == "FAILED"
+
+
+async def test_wait_gives_up_in_time(client: Client, service: FakeService) -> None:
+    """And leaves no stream open behind it."""
+    workflow = service.add()
+    with pytest.raises(TimeoutError):
+        await client.wait(workflow, timeout=0.1)
+    for _ in range(50):
+        await asyncio.sleep(0.02)
+        if service.streams_open == 0:
+            break
+    assert service.streams_open == 0
+
+
+async def test_wait_polls_where_no_stream_can_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A proxy that answers every event stream with 404 does not stop it."""
+    monkeypatch.setattr("flowsched.client.calls.POLL_S", 0.01)
+    views = iter(["RUNNING", "RUNNING", "SUCCEEDED"])
+    application = web.Application()
+
+    async def show(_: web.Request) -> web.Response:
+        import msgspec
+
+        return web.Response(body=msgspec.json.encode(workflow_view(1, state=next(views))))
+
+    application.router.add_get("/api/v1/workflows/wf1", show)
+    async with TestServer(application) as server, Client(str(server.make_url("/"))) as client:
+        assert (await client.wait("wf1", timeout=5)).state == "SUCCEEDED"
+
+
+def test_task_states_of_the_api_are_those_of_the_engine() -> None:
+    """The API spells them out for OpenAPI."""
+    from typing import get_args
+
+    from flowsched.api.workflows import TaskStateName
+
+    assert get_args(get_args(TaskStateName)[0]) == tuple(TaskState.__members__)

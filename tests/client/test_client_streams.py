@@ -1,0 +1,124 @@
+"""Streams that break: each event once, each byte once."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+from fake_service import FakeService
+
+from flowsched import Client, errors
+from flowsched.client.streams import frames
+
+
+def pieces(*parts: bytes) -> object:
+    class Content:
+        async def iter_any(self) -> object:
+            for part in parts:
+                yield part
+
+    return Content()
+
+
+async def test_messages_are_found_wherever_the_network_cuts_them() -> None:
+    """One byte at a time, with comments and carriage returns; an unfinished message never appears."""
+    stream = b': hi\r\nretry: 5\r\n\r\nid: 7\r\ndata: {"a":1}\r\n\r\n: \n\nid: 8\nevent: end\ndata: {}\n\nid: 9\ndata: {"c'
+    content = pieces(*[stream[i : i + 1] for i in range(len(stream))])
+    found = [(f.id, f.name, f.data) async for f in frames(content)]  # type: ignore[arg-type]
+    assert found == [("7", "message", b'{"a":1}'), ("8", "end", b"{}")]
+
+
+async def test_events_come_once_and_in_order_until_the_end(client: Client, service: FakeService) -> None:
+    """From the beginning, and from the middle."""
+    workflow = service.add()
+    for number in range(7):
+        service.happen(workflow, f"e{number}")
+    service.happen("other", "elsewhere")
+    service.finish(workflow)
+    assert [event.id async for event in client.events(workflow)] == [1, 2, 3, 4, 5, 6, 7, 9]
+    assert [event.kind async for event in client.events(workflow, after=6)] == ["e6", "workflow.succeeded"]
+
+
+async def test_events_go_on_after_every_connection_was_cut(service: FakeService) -> None:
+    """A proxy cuts each connection after some bytes; nothing is lost, nothing comes twice."""
+    from flowsched.api.server import build_api
+
+    workflow = service.add()
+    for number in range(20):
+        service.happen(workflow, f"e{number}")
+    service.finish(workflow)
+    cuts = 0
+    async with TestServer(build_api(service)) as server:
+
+        async def forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            nonlocal cuts
+            far_reader, far_writer = await asyncio.open_connection("127.0.0.1", server.port)
+            request = await reader.readuntil(b"\r\n\r\n")
+            far_writer.write(request.replace(b"Host: 127.0.0.1:", b"Connection: close\r\nHost: localhost:"))
+            try:
+                answer = await far_reader.readexactly(1100)
+            except asyncio.IncompleteReadError as error:
+                answer = error.partial
+            writer.write(answer)
+            await writer.drain()
+            writer.close()
+            far_writer.close()
+            cuts += 1
+
+        proxy = await asyncio.start_server(forward, "127.0.0.1", 0)
+        port = proxy.sockets[0].getsockname()[1]
+        async with proxy, Client(f"http://127.0.0.1:{port}") as client:
+            kinds = [event.kind async for event in client.events(workflow)]
+    assert kinds == [f"e{number}" for number in range(20)] + ["workflow.succeeded"]
+    assert cuts > 3
+
+
+async def test_an_unknown_workflow_has_no_events(client: Client) -> None:
+    """404 at once, not after retries."""
+    with pytest.raises(errors.NotFound):
+        async for _ in client.events("nope"):
+            pass
+
+
+async def test_a_server_that_always_hangs_up_is_given_up(unused_tcp_port: int) -> None:
+    """Bounded retries: `Unavailable`, not for ever."""
+    application = web.Application()
+
+    async def hang_up(_: web.Request) -> web.Response:
+        return web.Response(text=": bye\n\n", content_type="text/event-stream")
+
+    application.router.add_get("/{any:.*}", hang_up)
+    async with TestServer(application) as server, Client(str(server.make_url("/"))) as client:
+        with pytest.raises(errors.Unavailable, match="closed the stream"):
+            async for _ in client.events("wf1"):
+                pass
+
+
+async def test_a_whole_log_is_read_over_pages(client: Client, service: FakeService) -> None:
+    """Three megabytes, byte by byte the same."""
+    workflow = service.add()
+    service.log["stderr"] = bytes(range(256)) * 12_000
+    found = b"".join([part async for part in client.logs(workflow, "align", 0, stream="stderr")])
+    assert found == service.log["stderr"]
+    assert [part async for part in client.logs(workflow, "align", 0)] == []
+
+
+async def test_a_log_is_followed_to_its_end(client: Client, service: FakeService) -> None:
+    """What is written later arrives, and the end is the attempt's."""
+    workflow = service.add()
+    service.log["stdout"], service.log_grows = b"one\n", True
+    found = bytearray()
+
+    async def follow() -> None:
+        async for part in client.logs(workflow, "align", 0, follow=True):
+            found.extend(part)
+
+    following = asyncio.create_task(follow())
+    await asyncio.sleep(0.1)
+    assert bytes(found) == b"one\n"
+    service.log["stdout"] += b"two\n"
+    service.log_grows = False
+    await asyncio.wait_for(following, 5)
+    assert bytes(found) == b"one\ntwo\n"
