@@ -90,14 +90,14 @@ class Attempts:
         return self.root / "nodes" / node / "attempts"
 
 
-def look(folder: Path, runner: int | None = None, *, lost_reason: str = "RunnerLost") -> Sight:
+def look(folder: Path, runner_lives: bool = False, *, lost_reason: str = "RunnerLost") -> Sight:
     """See how an attempt stands, and end what must not go on.
 
     An attempt whose runner is dead is brought to its end: its processes are killed, the lock is taken, `void` written.
 
     Args:
         folder: Of the attempt.
-        runner: Pid of the runner if it is a living child of this process, which has perhaps not locked yet.
+        runner_lives: Known to be true of a runner that was just started, which has perhaps not locked yet.
         lost_reason: What to say of an attempt whose runner died while its task ran.
     """
     for last_look in (False, True):
@@ -105,7 +105,7 @@ def look(folder: Path, runner: int | None = None, *, lost_reason: str = "RunnerL
         if final is not None:
             return final
         started = read_record(folder, "started")
-        if not last_look and _runner_lives(folder, runner):
+        if not last_look and (runner_lives or kin.runner_of(folder) is not None):
             return Sight(started["at_ms"] if started else None)
         # The runner is dead, or there never was one: what it wrote last may have come after our first glance.
     kin.kill_attempt(folder, started)
@@ -187,10 +187,6 @@ def read_record(folder: Path, name: str) -> dict[str, Any] | None:
 def is_finished(folder: Path) -> bool:
     """Whether how it ended stands written."""
     return (folder / "exit.json").exists() or (folder / "void").exists()
-
-
-def _runner_lives(folder: Path, runner: int | None) -> bool:
-    return runner is not None or kin.runner_of(folder) is not None
 
 
 def _final(folder: Path) -> Sight | None:

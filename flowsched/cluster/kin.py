@@ -28,7 +28,7 @@ def runner_of(folder: Path) -> int | None:
         pid, start, boot = (folder / "lock").read_text().split()
     except (OSError, ValueError):
         return None
-    return int(pid) if boot == boot_id() and _lives(int(pid), int(start)) else None
+    return int(pid) if boot == boot_id() and lives(int(pid), int(start)) else None
 
 
 def wake_runner(folder: Path) -> None:
@@ -62,7 +62,8 @@ def kill_attempt(folder: Path, started: Mapping[str, Any] | None) -> None:
             os.kill(pid, signal.SIGKILL)
 
 
-def _lives(pid: int, start: int) -> bool:
+def lives(pid: int, start: int) -> bool:
+    """Whether the process lives that had this pid and start time."""
     if not start:  # this system does not tell when a process started
         try:
             os.kill(pid, 0)

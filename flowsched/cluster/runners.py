@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import os
 import shutil
-import sys
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -28,6 +27,7 @@ from flowsched.cluster.origins import Origins
 from flowsched.cluster.pokes import Pokes
 from flowsched.cluster.running.records import wall_ms
 from flowsched.cluster.site import Site
+from flowsched.cluster.spawner import COMMAND, Spawner
 from flowsched.cluster.staging import Staging
 from flowsched.scheduling.executor import Pod, PodEnded, PodStarted, ReplicaSeen, Transfer
 
@@ -41,8 +41,6 @@ OVERDUE_S: Final = 3.0
 #: Attempts that one thread takes at a time: the others see to what comes meanwhile.
 _BATCH: Final = 16
 
-RUNNER: Final = (sys.executable, "-I", "-S", "-X", "utf8", str(Path(__file__).with_name("runner.py")))
-
 
 @dataclass(slots=True, eq=False)
 class _Live:
@@ -50,7 +48,7 @@ class _Live:
 
     name: str
     folder: Path | None = None
-    runner: int | None = None  #: pid of our child, until it is reaped
+    runner: tuple[int, int] | None = None  #: pid and start time of the runner, while it lives
     inputs: tuple[str, ...] = ()
     node: str = ""
     busy: bool = False  #: being launched: not to be looked at yet
@@ -63,21 +61,21 @@ class RunnerProcesses:
 
     Args:
         origins: Where datasets may come from, and how fast.
-        runner: The command that runs an attempt; its folder is appended.
+        command: What forks runners, see `spawner`.
         threads: For work on folders.
     """
 
     on_disk = True
 
     def __init__(
-        self, *, origins: Origins | None = None, runner: Sequence[str] = RUNNER, threads: int = 4
+        self, *, origins: Origins | None = None, command: Sequence[str] = COMMAND, threads: int = 4
     ) -> None:
         self._origins = origins or Origins()
-        self._runner = tuple(runner)
+        self._command = tuple(command)
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="attempts")
+        self._eyes = ThreadPoolExecutor(2, thread_name_prefix="watching")  # not behind a long launch
         self._stripes = [threading.Lock() for _ in range(64)]
         self._live: dict[str, _Live] = {}
-        self._ended_children: list[int] = []  #: runners whose end was seen, and which are not reaped yet
         self._poked: set[str] = set()
         self._wake = asyncio.Event()
         self._watcher: asyncio.Task[None] | None = None
@@ -96,6 +94,7 @@ class RunnerProcesses:
         }
         self._staging = Staging(site, self._caches, self._origins)
         await self._in_thread(self._attempts.open)
+        self._spawner = Spawner(self._command, site.root / "spawner.log")
         for name, cache in self._caches.items():
             await self._in_thread(cache.scan)
             for entry in cache.entries.values():
@@ -110,7 +109,9 @@ class RunnerProcesses:
             await asyncio.gather(self._watcher, return_exceptions=True)
             self._pokes.close()
             await self._staging.close()
+            await self._in_thread(self._spawner.close)
         self._pool.shutdown(wait=True)
+        self._eyes.shutdown(wait=True)
 
     # --- what is asked ---------------------------------------------------------------------------------------
 
@@ -194,26 +195,13 @@ class RunnerProcesses:
                         lambda uri: self._staging.charge(uri, pod.node),
                     )
                     self._site.failpoint("launch.ordered")
-                    live.runner = self._spawn(folder)
+                    live.runner = self._spawner.spawn(folder)
                     self._site.failpoint("launch.spawned")
                 except OSError as error:
                     log.warning("runner not started", pod=pod.name, error=str(error))
                     live.runner = None
             live.busy = False
         return self._look_one(live) if live.runner is None else (live, None)
-
-    def _spawn(self, folder: Path) -> int:
-        argv = (*self._runner, str(folder))
-        null = (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0)
-        errors = (
-            os.POSIX_SPAWN_OPEN,
-            2,
-            str(folder / "runner.log"),
-            os.O_WRONLY | os.O_CREAT | os.O_APPEND,
-            0o600,
-        )
-        streams = (null, (os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0), errors)
-        return os.posix_spawn(argv[0], argv, {"LANG": "C.UTF-8"}, file_actions=streams, setsid=True)
 
     def _look_one(self, live: _Live) -> tuple[_Live, Sight | None]:
         if live.busy:
@@ -225,9 +213,9 @@ class RunnerProcesses:
             if not folder.is_dir():
                 kin.kill_attempt(folder, kin.UNKNOWN)
                 return live, self._absent(live.name, "FolderGone")
-            self._reap(live)
+            live.runner = _living(live.runner)
             reason = "RunnerLost" if live.overdue_at is None else "Released"
-            sight = attempts.look(folder, live.runner, lost_reason=reason)
+            sight = attempts.look(folder, live.runner is not None, lost_reason=reason)
             self._site.failpoint("look.seen")
             return live, sight
 
@@ -244,17 +232,12 @@ class RunnerProcesses:
             folder = live.folder = live.folder or self._attempts.find(live.name)
             if folder is None or not folder.is_dir():
                 return live, self._absent(live.name, "Released")
-            self._reap(live)
             sight = attempts.release(folder, grace_ms)
             self._site.failpoint("release.marked")
             return live, sight
 
     def _absent(self, name: str, reason: str) -> Sight:
         return Sight(final=self._attempts.entomb(name, reason))
-
-    def _reap(self, live: _Live) -> None:
-        if live.runner is not None and _has_ended(live.runner):
-            live.runner = None
 
     def _read_log(self, name: str, stream: str, offset: int, limit: int) -> tuple[bytes, bool]:
         folder = self._attempts.find(name)
@@ -302,9 +285,7 @@ class RunnerProcesses:
         loop = asyncio.get_running_loop()
         scanned_at = loop.time()
         while True:
-            pause = (
-                max(0.0, scanned_at + SCAN_S - loop.time()) if self._live or self._ended_children else None
-            )
+            pause = max(0.0, scanned_at + SCAN_S - loop.time()) if self._live else None
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._wake.wait(), pause)
             self._wake.clear()
@@ -313,10 +294,9 @@ class RunnerProcesses:
             if loop.time() >= scanned_at + SCAN_S:
                 scanned_at = loop.time()
                 names = set(self._live)
-                self._ended_children = [pid for pid in self._ended_children if not _has_ended(pid)]
             todo = [self._live[name] for name in names if name in self._live]
             self._end_overdue(todo, loop.time())
-            await self._each(todo, self._look_again)
+            await self._each(todo, self._look_again, self._eyes)
 
     def _end_overdue(self, todo: list[_Live], now: float) -> None:
         for live in todo:
@@ -328,14 +308,21 @@ class RunnerProcesses:
             self._poked.add(name)
             self._wake.set()
 
-    async def _each(self, items: Sequence[T], act: Callable[[T], tuple[_Live, Sight | None]]) -> None:
+    async def _each(
+        self,
+        items: Sequence[T],
+        act: Callable[[T], tuple[_Live, Sight | None]],
+        pool: ThreadPoolExecutor | None = None,
+    ) -> None:
         """Do something to many attempts in threads, and apply what it shows."""
+        loop = asyncio.get_running_loop()
 
         def some(part: Sequence[T]) -> list[tuple[_Live, Sight | None]]:
             return [act(item) for item in part]
 
         parts = [items[at : at + _BATCH] for at in range(0, len(items), _BATCH)]
-        for done in await asyncio.gather(*(self._in_thread(some, part) for part in parts)):
+        runs = [loop.run_in_executor(pool or self._pool, some, part) for part in parts]
+        for done in await asyncio.gather(*runs):
             for live, sight in done:
                 if sight is not None:
                     self._apply(live, sight)
@@ -349,8 +336,6 @@ class RunnerProcesses:
         if sight.final is None:
             return
         del self._live[live.name]
-        if live.runner is not None:
-            self._ended_children.append(live.runner)
         if isinstance(sight.final, PodEnded) and live.folder is not None:
             self._staging.published(live.folder.parents[1].name, sight.final.outputs)
         self._site.report(sight.final)
@@ -366,9 +351,6 @@ def _uris(pod: Pod) -> tuple[str, ...]:
     return tuple(uri for given in pod.inputs for uri in given.uris)
 
 
-def _has_ended(pid: int) -> bool:
-    """Whether a child of ours has ended; it is reaped then."""
-    try:
-        return os.waitpid(pid, os.WNOHANG)[0] != 0
-    except ChildProcessError:
-        return True
+def _living(runner: tuple[int, int] | None) -> tuple[int, int] | None:
+    """The runner, if it still lives."""
+    return runner if runner is not None and kin.lives(*runner) else None
