@@ -67,7 +67,9 @@ def wrong_uri(uri: str) -> str | None:
 
 
 def redacted(uri: str) -> str:
-    """A URI as a fault shows it: without anything that may be a password."""
+    """A URI as a fault shows it: without anything that may be a password or a signature."""
+    uri, question, _ = uri.partition("?")
+    uri = f"{uri}?…" if question else uri
     head, slashes, rest = uri.partition("//")
     _, at, tail = rest.rpartition("@")
     return shown(f"{head}{slashes}…@{tail}" if at else uri)
@@ -97,7 +99,9 @@ def _input(entry: Section) -> InputSpec | None:
 def _from_outside(entry: Section, name: str | None) -> InputSpec | None:
     for key in ("match", "manifest", "optional"):
         if key in entry:
-            entry.reader.fault(entry.at(key), f"the key {shown(key)}", "it only beside from")
+            entry.reader.fault(
+                entry.at(key), f"the key {shown(key)}", "no such key beside uri: it goes with from"
+            )
     size = entry.amount("size", parse_bytes, 'bytes, as "12Gi"')
     uri = entry.text("uri", expected="a uri")
     if uri is None:

@@ -207,9 +207,7 @@ def _scatter(section: Section) -> tuple[int | None, tuple[str, ...] | None]:
         scatter.reader.fault(scatter.path, found, "exactly one of items and count")
         return 0, None
     if "count" in scatter:
-        count = scatter.whole("count", 1, (1 << 63) - 1)
-        section.reader.count("tasks_per_stage", count or 0, f"too many tasks at {section.path}")
-        return count or 0, None
+        return scatter.size("count", "tasks_per_stage") or 0, None
     items = _items(scatter)
     return len(items), items or None
 

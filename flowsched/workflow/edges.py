@@ -71,7 +71,7 @@ class _Linker:
             spec, parents = draft.spec, self.parents[number]
             for i, name in enumerate(spec.needs):
                 if name:
-                    parents.add(self._parent(number, name, f"{draft.path}.needs[{i}]"))
+                    parents.add(self._parent(number, name, name, f"{draft.path}.needs[{i}]"))
             for path, given in zip(draft.input_paths, spec.inputs, strict=True):
                 if given.stage is not None:
                     parents.add(self._producer(number, given.stage, given.output or "", f"{path}.from"))
@@ -81,20 +81,20 @@ class _Linker:
             edges += len(parents)
             self.reader.count("edges", edges, "too many edges between stages")
 
-    def _parent(self, number: int, name: str, path: str) -> int:
-        """The number of a stage that is waited for; -1 and a fault if there is none."""
+    def _parent(self, number: int, name: str, found: str, path: str) -> int:
+        """The number of a stage that is waited for; -1 and a fault, which shows `found`, if there is none."""
         parent = self.numbers.get(name)
         if parent is None:
-            self.reader.fault(path, shown(name), self._hint("the name of a stage", name, self.numbers))
+            self.reader.fault(path, shown(found), self._hint("the name of a stage", name, self.numbers))
             return -1
         if parent == number:
-            self.reader.fault(path, shown(name), "another stage: this one would wait for itself")
+            self.reader.fault(path, shown(found), "another stage: this one would wait for itself")
             return -1
         return parent
 
     def _producer(self, number: int, stage: str, output: str, path: str) -> int:
         """The number of a stage whose output is used."""
-        known = self._parent(number, stage, path)
+        known = self._parent(number, stage, f"{stage}.{output}", path)
         if known < 0 or output in self.outputs[known]:
             return known
         expected = self._hint(f"an output of {shown(stage)}", output, self.outputs[known])

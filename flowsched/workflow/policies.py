@@ -107,7 +107,7 @@ def read_policies(section: Section, *, gang: bool) -> tuple[Policy, ...]:
 
 def _policy(entry: Section, *, gang: bool) -> Policy | None:
     codes = _exit_codes(entry)
-    event = _event(entry, coded=bool(codes))
+    event = _event(entry, coded="exit_codes" in entry)
     action = entry.choice("action", ACTIONS, REFUSED_ACTIONS)
     timeout_ms = entry.amount("timeout", parse_duration, 'a duration, as "10m"')
     if "action" not in entry:
@@ -120,9 +120,12 @@ def _policy(entry: Section, *, gang: bool) -> Policy | None:
     if action is Action.RESTART_GANG and not gang:
         entry.fault("action", "restart_task: this stage is no gang, its tasks do not depend on each other")
     if codes and event not in (On.TASK_FAILED, On.ANY):
-        entry.fault("exit_codes", "it only beside task_failed: other events have no exit code")
+        entry.fault("exit_codes", "no exit codes: only task_failed has one")
     if "timeout" in entry and event not in _TIMED:
-        entry.fault("timeout", "it only beside task_pending or task_unknown: other events act at once")
+        entry.fault(
+            "timeout",
+            "no timeout: only task_pending and task_unknown are waited for, other events act at once",
+        )
     if event is On.TASK_PENDING and "timeout" not in entry:
         entry.fault("timeout", 'how long a task may be pending, as "30m"')
     return Policy(event, action, codes, timeout_ms)

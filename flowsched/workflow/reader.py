@@ -264,6 +264,17 @@ class Section:
             return None
         return value
 
+    def size(self, key: str, limit: str) -> int | None:
+        """A whole number from 1 to a limit.
+
+        Raises:
+            TooLarge: It is larger.
+        """
+        value, allowed = self.values.get(key), getattr(self.reader.limits, limit)
+        if isinstance(value, int) and value > allowed:
+            self.reader.count(limit, min(value, 1 << 63), f"{self.at(key)} is too large")
+        return self.whole(key, 1, allowed)
+
     def choice(self, key: str, known: Mapping[str, T], refused: Mapping[str, str] = EMPTY) -> T | None:
         """One of several words; some that others know are refused with the reason."""
         if key not in self.values:

@@ -63,7 +63,7 @@ def read_template(section: Section) -> Template:
     asked = _amounts(section, "resources")
     most = _amounts(section, "limits")
     resources, limits = _resolve(section, asked, most)
-    env = section.texts("env", "environment", _wrong_variable)
+    env = section.texts("env", "environment", _wrong_variable, expected=_TEXT, secret=True)
     secrets = section.texts(
         "secrets", "environment", _wrong_variable, pattern=_REFERENCE, expected=_SECRET_TEXT, secret=True
     )
@@ -73,6 +73,7 @@ def read_template(section: Section) -> Template:
     return Template(_command(section), _image(section), resources, limits, env, secrets)
 
 
+_TEXT: Final = 'text (a number needs quotes: "4")'
 _SECRET_TEXT: Final = "the name of a secret, 1-512 characters without spaces (never the secret itself)"
 
 
@@ -117,7 +118,7 @@ def read_roles(section: Section, default: Template) -> tuple[RoleSpec, ...]:
 
 def _read_role(section: Section, name: str, default: Template) -> RoleSpec:
     own = read_template(section)
-    replicas = section.whole("replicas", 1, 1 << 31) or 1
+    replicas = section.size("replicas", "gang_members") or 1
     minimum = section.whole("min", 1, max(replicas, 1))
     merged = Template(
         command=default.command if "command" not in section else own.command,
@@ -183,8 +184,7 @@ def _command(section: Section) -> tuple[str, ...] | None:
     reader = section.reader
     reader.count("arguments", len(arguments), f"too many arguments at {section.path}")
     path = section.at("command")
-    expected = 'text (a number needs quotes: "4")'
-    texts = [reader.text(value, f"{path}[{i}]", expected) for i, value in enumerate(arguments)]
+    texts = [reader.text(value, f"{path}[{i}]", _TEXT) for i, value in enumerate(arguments)]
     if texts[0] == "":
         reader.fault(f"{path}[0]", '""', "the name of a program")
     return tuple(text for text in texts if text is not None)
