@@ -142,7 +142,7 @@ def test_an_empty_key_with_exists_tolerates_everything() -> None:
 
 
 def decided(what: Shape) -> object:
-    """What a gang of two of a shape gets, on a cluster where everything makes a difference."""
+    """What a gang of three of a shape gets, on a cluster where everything makes a difference."""
     snapshot, catalogue = Snapshot(), Catalogue()
     snapshot.put_node(node("n0", 3, labels={"disk": "hdd"}, rack="a"))
     snapshot.put_node(node("n1", 8, labels={"disk": "ssd"}, rack="b"))
@@ -150,7 +150,7 @@ def decided(what: Shape) -> object:
     snapshot.put_node(node("n3", 2, 2, taints=(("gpu", "", "NoSchedule"),), rack="a"))
     snapshot.claim(Claim("r", 0, (1000,), ClaimKind.RUNNING, "q", 0, None, 1), Statement())
     catalogue.add_replica(catalogue.intern("tool:1", 50 * GIB, origin=True), 2)
-    plan: Plan = cycle(snapshot, catalogue, QueueTree(), [gang(1, 2, what)], OURS, 0)
+    plan: Plan = cycle(snapshot, catalogue, QueueTree(), [gang(1, 3, what)], OURS, 0)
     return [[where.tolist() for where in p.nodes] for p in plan.placements], [r.code for r in plan.reasons]
 
 
