@@ -169,12 +169,14 @@ class LocalCluster:
         return await self.processes.expire(before_ms)
 
     async def stop(self) -> None:
-        """Close it. Running pods go on: a restarted service adopts them."""
+        """Close it. Running pods go on: a restarted service adopts them. A second time does nothing."""
+        if self._closed:
+            return
+        self._closed = True
         await self.processes.close()
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
-        self._closed = True
         self._news.set()
 
     def _report(self, event: ClusterEvent) -> None:
