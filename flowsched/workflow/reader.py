@@ -300,7 +300,8 @@ class Section:
         try:
             return parse(self.values[key])
         except InvalidRequest as error:
-            self.fault(key, f"{expected} ({error})")
+            _, _, hint = str(error).partition(": ")
+            self.fault(key, expected if hint.startswith("write") else f"{expected} ({hint or error})")
             return None
 
     def section(self, key: str, allowed: Mapping[str, str]) -> Section | None:

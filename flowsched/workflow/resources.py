@@ -109,6 +109,8 @@ def parse_duration(value: object) -> int:
     if _PLAIN_NUMBER.fullmatch(text):
         return _bounded(parse_quantity(text, 1000), LARGEST_DURATION_MS, "ten years")
     if _DURATION.fullmatch(text) is None:
+        if text.startswith("-"):
+            raise InvalidRequest(f"{_quoted(text)} is no duration: it may not be negative")
         hint = 'write "25m", "1h30m", "90s", "250ms", or a number of seconds'
         raise InvalidRequest(f"{_quoted(text)} is no duration: {hint}")
     nanoparts = 0  # ms * 10**9, so that nine decimal places stay whole
@@ -174,10 +176,10 @@ def format_cpu(millicores: int) -> str:
 
 def _as_text(value: object) -> str:
     if isinstance(value, bool) or not isinstance(value, int | float | str):
-        raise InvalidRequest("neither text nor a number")
+        raise InvalidRequest("a quantity is text or a number")
     if isinstance(value, int):
-        if value < 0 or value.bit_length() > 128:
-            raise InvalidRequest("a number that is negative or beyond reason")
+        if value.bit_length() > 128:
+            raise InvalidRequest("a number beyond reason")
         return str(value)
     text = value.strip(" ") if isinstance(value, str) else repr(float(value))
     if len(text) > _LONGEST:
@@ -200,7 +202,7 @@ def _quoted(text: str) -> str:
 
 def _bounded(value: int, largest: int, said: str) -> int:
     if value > largest:
-        raise InvalidRequest(f"more than {said}")
+        raise InvalidRequest(f"at most {said}")
     return value
 
 
