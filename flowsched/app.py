@@ -134,12 +134,12 @@ def local_cluster(settings: Settings, failpoint: Callable[[str], Awaitable[None]
     """The embedded default: virtual nodes on this machine."""
     from flowsched.cluster.local import LocalCluster
     from flowsched.cluster.machine import virtual_nodes
-    from flowsched.workflow.resources import parse_bytes
+    from flowsched.workflow.resources import parse_bytes, parse_cpu
 
     nodes = virtual_nodes(
         settings.nodes,
-        cpu=settings.cpu,
-        memory=settings.memory,
+        cpu_millicores=parse_cpu(settings.cpu) if settings.cpu else None,
+        memory_bytes=parse_bytes(settings.memory) if settings.memory else None,
         gpus=settings.gpus,
         disk_rate=parse_bytes(settings.disk_rate),
         nic_rate=parse_bytes(settings.nic_rate),

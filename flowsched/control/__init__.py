@@ -1,0 +1,1 @@
+"""The loops: intake, dispatch, leading, recovery; and what the faces may ask."""

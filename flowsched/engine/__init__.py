@@ -1,0 +1,1 @@
+"""One step of the whole: what happened goes in, rows and orders come out. Pure."""

@@ -117,12 +117,30 @@ def _tasks(state: EngineState, stage: StageRun, rows: Sequence[TaskWrite]) -> No
     goals = stage.goal.reshape(stage.spec.width, stage.members)
     ended = np.isin(shards, (_S.SUCCEEDED, _S.SKIPPED))
     ended |= (shards == _S.RELEASING) & (goals == _S.SUCCEEDED)
+    _skip_never_placed(stage, shards)
+    ended |= shards == _S.SKIPPED
     needed = stage.completing if stage.completing.any() else np.ones(stage.members, dtype=np.bool_)
     some = (shards == _S.SUCCEEDED).any(axis=1)
     stage.shard_done[:] = ended[:, needed].all(axis=1) & some
     if stage.state is RunState.SUCCEEDED:
         stage.shard_done[:] = True
     stage.done = int(stage.shard_done.sum())
+
+
+def _skip_never_placed(stage: StageRun, shards: np.ndarray[tuple[int, ...], np.dtype[np.uint8]]) -> None:
+    """Members of an elastic gang that were never placed have no row; where their role's minimum has succeeded and none of the
+    role is left to run, they were skipped when the shard was done."""
+    versions = stage.version.reshape(shards.shape)
+    for number, role in enumerate(stage.spec.roles):
+        if not stage.spec.gang or role.minimum == role.replicas:
+            continue
+        of_role = stage.role_of == number
+        enough = (shards[:, of_role] == _S.SUCCEEDED).sum(axis=1) >= role.minimum
+        unplaced = (versions == 0) & (shards == _S.PENDING) & of_role
+        others = (shards == _S.SUCCEEDED) | unplaced
+        done = enough & others[:, of_role].all(axis=1)
+        shards[unplaced & done[:, None]] = _S.SKIPPED
+    stage.counts[:] = np.bincount(stage.task_state, minlength=len(stage.counts))
 
 
 def node_index(state: EngineState, name: str | None) -> int:
@@ -164,19 +182,22 @@ def reclaim(state: EngineState, run: WorkflowRun, pods: Iterable[Pod], statement
         state.snapshot.claim(claim, statement)
         statement.put(state.pods, pod.name, PodRef(run.id, stage.number, task, pod.attempt))
         if pod.gang is not None:
-            _remember_addresses(state, run, stage, pod)
+            _remember_addresses(state, run, stage, pod, statement)
         for device in pod.gpu_ids:
             part = min(pod.gpu_millis, 1000)
-            state.gpu_load.setdefault(claim.node, {})[pod.name] = ((device, part),)
+            load = state.gpu_load.setdefault(claim.node, {})
+            statement.put(load, pod.name, (*load.get(pod.name, ()), (device, part)))
     return orphans
 
 
-def _remember_addresses(state: EngineState, run: WorkflowRun, stage: StageRun, pod: Pod) -> None:
+def _remember_addresses(
+    state: EngineState, run: WorkflowRun, stage: StageRun, pod: Pod, statement: Statement
+) -> None:
     """Members placed later (pod by pod) must get addresses of the same block, and new gangs others."""
     if pod.gang is None:
         return
     _, high, middle, low = pod.gang.addresses[pod.gang.rank].split(".")
     number = (int(high) - 64 << 16) + (int(middle) << 8) + int(low)
     base = number - pod.index % stage.members
-    state.gang_bases[(run.id, stage.number, pod.shard, pod.attempt)] = base
-    state.next_address = max(state.next_address, base + stage.members)
+    statement.put(state.gang_bases, (run.id, stage.number, pod.shard, pod.attempt), base)
+    statement.assign(state, "next_address", max(state.next_address, base + stage.members))

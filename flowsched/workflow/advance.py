@@ -176,12 +176,19 @@ class Advance(Outcomes):
             stage.barriers = self._open_barriers(stage)
             if stage.uniform is None:
                 stage.missing[:] = self._open_missing(stage)
-        if self.run.cancel_requested:
-            self._stop_all(_S.CANCELLED)
-        else:
-            for stage in self.run.stages:
-                if not stage.state.terminal and stage.barriers == 0:
-                    self._reopen(stage)
+        if self.run.cancel_requested or (self.run.reason and self.run.state is RunState.RUNNING):
+            self._stop_all(_S.CANCELLED)  # it was being cancelled, or aborted (a running workflow has no other reason)
+            self.settle()
+            return
+        for stage in self.run.stages:
+            parents = [self.run.stages[edge.parent] for edge in self.run.graph.edges_in[stage.number]]
+            doomed = [self._doomed_by(parent, stage) for parent in parents if parent.state.terminal]
+            if stage.state.terminal:
+                continue
+            if any(doomed):
+                self._doom(stage, next(filter(None, doomed)))
+            elif stage.barriers == 0:
+                self._reopen(stage)
         self.settle()
 
     def _reopen(self, stage: StageRun) -> None:

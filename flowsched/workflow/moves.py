@@ -128,6 +128,8 @@ class Moves:
         self.changes.release.extend((stage.number, task) for task in tasks.tolist())
 
     def _cancel_waiting(self, stage: StageRun) -> None:
+        """Close the stage: what waits is cancelled, and what is given back later will be."""
+        self.statement.assign(stage, "closed", True)
         if stage.uniform is not None:
             if stage.uniform is _S.PENDING:
                 self._move_uniform(stage, _S.CANCELLED)

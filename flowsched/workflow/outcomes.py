@@ -91,13 +91,15 @@ class Outcomes(Settling):
         self._next_attempt(stage, one)
         tasks = stage.indices_of(task // stage.members) if whole else one
         self.statement.set(stage.not_before, tasks, self.now + delay_ms)
-        if not whole:
-            return
-        others = tasks[tasks != task]
-        states = stage.task_state[others]
-        self._requeue_ended(stage, others[states == _S.SUCCEEDED])
-        self._release(stage, others[may(states, _E.RELEASE)], _S.QUEUED)
-        self._next_attempt(stage, others[states == _S.QUEUED])
+        if whole:
+            others = tasks[tasks != task]
+            states = stage.task_state[others]
+            self._requeue_ended(stage, others[states == _S.SUCCEEDED])
+            self._release(stage, others[may(states, _E.RELEASE)], _S.QUEUED)
+            self._next_attempt(stage, others[states == _S.QUEUED])
+        if stage.closed:
+            self._cancel_waiting(stage)
+        self._note(stage)
 
     def _released(self, stage: StageRun, task: int) -> None:
         """What was being taken away is gone: it becomes its goal."""

@@ -50,6 +50,7 @@ class StageRun:
         local: (T,) input bytes that were there.
         exit_code: (T,) of the last attempt, -1 for none.
         missing: (W,) parent shards not done, over `index` and `chunk` edges.
+        closed: Nothing more of it is started (it failed, or what it needs did).
         barriers: parent stages not done, over all other edges.
         shard_done: (W,) all completing members have succeeded.
         counts: (states,) tasks in each state.
@@ -61,6 +62,7 @@ class StageRun:
         "attempt",
         "barriers",
         "charged",
+        "closed",
         "completing",
         "counts",
         "done",
@@ -113,6 +115,7 @@ class StageRun:
         self.state = RunState.PENDING
         self.reason = ""
         self.failed = False
+        self.closed = False
         self.verdict: bool | None = None
         self.started_ms: int | None = None
         self.ended_ms: int | None = None

@@ -90,25 +90,30 @@ class Settling(Moves):
 
     def _resolve(self, parent: StageRun, child: StageRun, edge: Edge) -> None:
         """A parent stage has ended: does it count as done for the child, or shall the child never run?"""
-        outcome = child.spec.when.outcome
-        failed = parent.state in (RunState.FAILED, RunState.CANCELLED)
-        if outcome is When.SUCCESS and failed:
-            self._doom(child, f"{parent.spec.name!r} did not succeed")
+        doomed = self._doomed_by(parent, child)
+        if doomed is not None:
+            self._doom(child, doomed)
             return
-        skipped = parent.state is RunState.SKIPPED
-        if skipped and edge.input is not None and outcome is not When.ALWAYS:
-            needed = [i for i in child.spec.inputs if i.stage == parent.spec.name and not i.optional]
-            if needed:
-                self._doom(child, f"{parent.spec.name!r} was skipped")
-                return
         if self._is_barrier(edge):
             self.statement.assign(child, "barriers", child.barriers - 1)
             if child.barriers == 0:
                 self._open(child)
-        elif skipped:
+        elif parent.state is RunState.SKIPPED:
             if not self._touch(child):
                 self.statement.add(child.missing, slice(None), -self.run.graph.parents_per_shard(edge))
             self._ready(child, np.arange(child.spec.width))
+
+    @staticmethod
+    def _doomed_by(parent: StageRun, child: StageRun) -> str | None:
+        """Why the child can never run, now that the parent has ended; None if it can."""
+        if parent.state is RunState.SUCCEEDED:
+            return None
+        failed = parent.state in (RunState.FAILED, RunState.CANCELLED)
+        if failed and child.spec.when.outcome is When.SUCCESS:
+            return f"{parent.spec.name!r} did not succeed"
+        if any(given.stage == parent.spec.name and not given.optional for given in child.spec.inputs):
+            return f"{parent.spec.name!r} wrote nothing it could read"
+        return None
 
     def _doom(self, stage: StageRun, reason: str) -> None:
         """It cannot run any more. What runs of it goes on; what waits is skipped or, if some ran, cancelled."""
@@ -196,11 +201,17 @@ class Settling(Moves):
     def _reset(self, stage: StageRun) -> None:
         """For a retry: everything of the stage that did not succeed is pending once more."""
         self.statement.assign(stage, "failed", False)
+        self.statement.assign(stage, "closed", False)
         self.statement.assign(stage, "verdict", None)
         self.statement.assign(stage, "ended_ms", None)
         if stage.uniform is not None:
             self._move_uniform(stage, _S.PENDING)
         else:
+            if stage.spec.gang:  # a gang starts anew as a whole
+                left = np.repeat(~stage.shard_done, stage.members) & (stage.task_state == _S.SUCCEEDED)
+                ended = np.flatnonzero(left)
+                self._requeue_ended(stage, ended)
+                self._move(stage, ended, _E.REVOKE)
             tasks = np.flatnonzero(may(stage.task_state, _E.RESET))
             self._move(stage, tasks, _E.RESET)
             self.statement.add(stage.attempt, tasks[stage.version[tasks] > 0], 1)
@@ -249,4 +260,5 @@ class Settling(Moves):
     def _abort(self, reason: str) -> None:
         if not self.run.reason:
             self.statement.assign(self.run, "reason", reason)
+            self.changes.workflow = True  # written: a restart must know that the workflow is being aborted
         self._stop_all(_S.CANCELLED)

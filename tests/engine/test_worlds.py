@@ -1,0 +1,102 @@
+"""Random workflows in a misbehaving world: every promise is checked after every step."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from flowsched.scheduling.executor import NodeInfo
+from flowsched.workflow.decode import check_workflow
+from tests.engine.documents import clean, documents
+from tests.engine.world import Chances, World
+
+NODES = [NodeInfo(f"n{i}", 4_000, 4 << 30, rack=f"r{i // 2}") for i in range(3)]
+RELAXED = settings(
+    max_examples=200, deadline=None, phases=[Phase.explicit, Phase.reuse, Phase.generate], suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+)
+
+
+def run_world(docs: list[dict[str, Any]], seed: int, chances: Chances, policy: str = "flowsched") -> World:
+    world = World(NODES, seed, chances, policy)
+    for number, document in enumerate(docs):
+        world.submit(f"w{number}", check_workflow(clean(document)))
+    world.run()
+    world.finished()
+    return world
+
+
+@RELAXED
+@given(st.lists(documents(), min_size=1, max_size=3), st.integers(0, 2**32))
+def test_in_a_good_world_everything_ends_well(docs: list[dict[str, Any]], seed: int) -> None:
+    """No workflow fails unless it asked to (a stage that runs after failures only is skipped)."""
+    world = run_world(docs, seed, Chances())
+    assert set(world.sql.terminal.values()) == {"SUCCEEDED"}
+
+
+@RELAXED
+@given(st.lists(documents(), min_size=1, max_size=3), st.integers(0, 2**32))
+def test_in_a_bad_world_every_promise_holds_after_every_step(docs: list[dict[str, Any]], seed: int) -> None:
+    """Failures, lost pods, lost replicas, cancels, dropped commits and crashes at every point of a step: P1 to P6 and P8."""
+    chances = Chances(
+        fail=0.1, oom=0.05, gone=0.1, crash=0.1, drop=0.1, cancel=0.02, transfer_fails=0.1, replica_lost=0.1, repeat=0.2
+    )
+    run_world(docs, seed, chances)
+
+
+@RELAXED
+@given(st.lists(documents(), min_size=1, max_size=3), st.integers(0, 2**32))
+def test_crashes_alone_fail_nothing(docs: list[dict[str, Any]], seed: int) -> None:
+    """A service that dies again and again loses no attempt of a user and no workflow."""
+    world = run_world(docs, seed, Chances(crash=0.3, drop=0.1, repeat=0.3))
+    assert set(world.sql.terminal.values()) == {"SUCCEEDED"}
+    assert all(row.charged == 0 for row in world.sql.tasks.values())
+
+
+@settings(parent=RELAXED, max_examples=60)
+@given(documents(), st.integers(0, 2**32))
+def test_what_failed_can_be_tried_again(document: dict[str, Any], seed: int) -> None:
+    """A retry of a failed workflow runs what did not succeed, and nothing that did."""
+    for stage in document["stages"]:
+        stage.pop("policies", None)  # what was told to ignore a failure lacks its output for ever
+    world = World(NODES, seed, Chances(fail=0.3))
+    world.submit("w0", check_workflow(clean(document)))
+    world.run()
+    if world.sql.terminal["w0"] != "FAILED":
+        return
+    done = {key for key, row in world.sql.tasks.items() if row.state == 9 and not _in_gang(document, key[1])}
+    launched = Counter(name.rsplit("-", 1)[0] for name in world.ever)
+    world.chances = Chances()
+    world.retry("w0")
+    world.run()
+    world.finished()
+    again = Counter(name.rsplit("-", 1)[0] for name in world.ever) - launched
+    for _, stage, index in done:
+        assert again[f"fs-w0-s{stage}-{index}"] == 0
+    assert world.sql.terminal["w0"] == "SUCCEEDED", [(r.state, r.reason, r.counts) for r in world.sql.stages.values()]
+
+
+def _in_gang(document: dict[str, Any], stage: int) -> bool:
+    return bool(document["stages"][stage].get("gang"))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_bad_world_is_bad(seed: int) -> None:
+    """The misbehaviours really happen: a green run in which nothing went wrong would prove nothing."""
+    document = {
+        "name": "w",
+        "stages": [
+            {"name": "a", "scatter": {"count": 40}, "command": ["x"], "outputs": [{"name": "out", "path": "o"}],
+             "retry": {"attempts": 9}},
+            {"name": "b", "scatter": {"count": 40}, "command": ["x"], "retry": {"attempts": 9},
+             "inputs": [{"name": "i", "from": "a.out", "match": "index"}, {"name": "r", "uri": "s3://ref/x", "size": 9}]},
+            {"name": "c", "command": ["x"], "retry": {"attempts": 9}, "inputs": [{"name": "i", "from": "a.out"}]},
+        ],
+    }
+    chances = Chances(fail=0.1, gone=0.1, crash=0.15, drop=0.1, replica_lost=0.2, repeat=0.2)
+    world = run_world([document], seed, chances)
+    for what in ("dropped", "crash before commit", "crash after commit", "crash after launch", "transfer", "replica lost"):
+        assert world.seen[what] > 0, what

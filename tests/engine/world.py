@@ -1,0 +1,425 @@
+"""A deterministic world around the engine: SQL as dictionaries with compare-and-set, a cluster as sets, and crashes.
+
+It keeps the promises of the service in words that do not use the service's own code: which pods live is known from what was
+launched and what has ended, not from the engine's claims.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from dataclasses import dataclass, field
+
+from flowsched.engine.delta import AttemptEnd, Intent, OutputWrite, StageWrite, TaskWrite
+from flowsched.engine.events import Accepted, Command, EngineEvent, Recovered, Revived, Tick
+from flowsched.engine.explain import explain
+from flowsched.engine.pods import decode_pod
+from flowsched.engine.recovery import Remembered, rebuild_run
+from flowsched.engine.state import EngineState
+from flowsched.engine.step import Step, step
+from flowsched.scheduling.executor import (
+    NodeInfo,
+    Pod,
+    PodEnded,
+    PodGone,
+    PodStarted,
+    Published,
+    TransferDone,
+    TransferFailed,
+)
+from flowsched.scheduling.framework import PROFILES
+from flowsched.workflow.graph import StageGraph
+from flowsched.workflow.run import WorkflowRun
+from flowsched.workflow.spec import WorkflowSpec
+from flowsched.workflow.states import RunState, TaskState
+
+TERMINAL = {"SUCCEEDED", "FAILED", "CANCELLED"}
+
+
+class Sql:
+    """What would be in the database: one transaction at a time, all or nothing."""
+
+    def __init__(self) -> None:
+        self.specs: dict[str, WorkflowSpec] = {}
+        self.workflows: dict[str, tuple[str, str, int | None]] = {}
+        self.cancel_requested: set[str] = set()
+        self.stages: dict[tuple[str, int], StageWrite] = {}
+        self.tasks: dict[tuple[str, int, int], TaskWrite] = {}
+        self.intents: dict[str, Intent] = {}
+        self.ends: dict[str, AttemptEnd] = {}
+        self.outputs: dict[tuple[str, int, int, str], OutputWrite] = {}
+        self.replicas: dict[tuple[str, str], int] = {}
+        self.commands: dict[int, tuple[str, str]] = {}
+        self.terminal: dict[str, str] = {}
+
+    def commit(self, result: Step) -> None:
+        """Compare-and-set on every row: memory and SQL must never disagree."""
+        delta = result.delta
+        for row in delta.tasks:
+            key = (row.workflow, row.stage, row.index)
+            before = self.tasks[key].version if key in self.tasks else 0
+            assert row.version == before + 1, f"{row} on version {before}"
+        for intent in delta.intents:
+            assert intent.name not in self.intents, f"P3: {intent.name} intended twice"
+            assert intent.workflow not in self.cancel_requested, "P8: intent after cancel"
+        for row in delta.tasks:
+            self.tasks[(row.workflow, row.stage, row.index)] = row
+        self.intents |= {intent.name: intent for intent in delta.intents}
+        for end in delta.ends:
+            assert end.name in self.intents
+            assert end.name not in self.ends, f"{end.name} ended twice"
+            self.ends[end.name] = end
+        self.stages |= {(row.workflow, row.stage): row for row in delta.stages}
+        for row in delta.workflows:
+            assert row.workflow not in self.terminal, "P1: a terminal workflow changed without a retry"
+            if row.state in TERMINAL:
+                self.terminal[row.workflow] = row.state
+            self.workflows[row.workflow] = (row.state, row.reason, row.started_ms)
+        self.outputs |= {(o.workflow, o.stage, o.index, o.name): o for o in delta.outputs}
+        for replica in delta.replicas:
+            if replica.present:
+                self.replicas[(replica.uri, replica.node)] = replica.size_bytes
+            else:
+                self.replicas.pop((replica.uri, replica.node), None)
+        for number in delta.commands_done:
+            self.commands.pop(number, None)
+
+    def remembered(self, ident: str, seq: int) -> Remembered:
+        """One workflow's rows."""
+        state, reason, started = self.workflows[ident]
+        open_pods = [
+            decode_pod(intent.pod)
+            for name, intent in self.intents.items()
+            if intent.workflow == ident and name not in self.ends
+        ]
+        return Remembered(
+            workflow=ident,
+            seq=seq,
+            state=state,
+            reason=reason,
+            started_ms=started,
+            cancel_requested=ident in self.cancel_requested,
+            paused=False,
+            stages=[row for key, row in sorted(self.stages.items()) if key[0] == ident],
+            tasks=[row for key, row in sorted(self.tasks.items()) if key[0] == ident],
+            outputs=[row for key, row in sorted(self.outputs.items()) if key[0] == ident],
+            pods=open_pods,
+        )
+
+
+@dataclass
+class Chances:
+    """How the world misbehaves: probabilities per occasion."""
+
+    fail: float = 0.0  #: a pod exits 1
+    oom: float = 0.0
+    gone: float = 0.0  #: a pod is lost
+    crash: float = 0.0  #: the service dies, at one of three points of a step
+    drop: float = 0.0  #: a commit fails and the step is dropped
+    cancel: float = 0.0  #: per step, some live workflow is cancelled
+    transfer_fails: float = 0.0
+    replica_lost: float = 0.0
+    repeat: float = 0.0  #: an event is told twice
+
+
+@dataclass
+class World:
+    """The engine between SQL and a cluster, driven by a seed."""
+
+    nodes: list[NodeInfo]
+    seed: int
+    chances: Chances = field(default_factory=Chances)
+    policy: str = "flowsched"
+    sql: Sql = field(default_factory=Sql)
+
+    def __post_init__(self) -> None:
+        self.random = random.Random(self.seed)
+        self.now = 1_000
+        self.seq: dict[str, int] = {}
+        self.live: dict[str, Pod] = {}  #: pods whose process may run
+        self.started: set[str] = set()
+        self.ever: set[str] = set()
+        self.starts: Counter[tuple[str, str, int]] = Counter()
+        self.moving: list[tuple[str, str, str | None, int]] = []
+        self.holds: set[tuple[str, str]] = set()  #: (uri, node) that is really there
+        self.inbox: list[EngineEvent] = []
+        self.commands = 0
+        self.seen: Counter[str] = Counter()
+        self.boot()
+
+    def boot(self) -> None:
+        """A service (re)starts: memory from SQL, pods from the cluster."""
+        self.state = EngineState(profile=PROFILES[self.policy], secret=b"s")
+        for node in self.nodes:
+            self.state.snapshot.put_node(node)
+        for (uri, node), size in self.sql.replicas.items():
+            dataset = self.state.catalogue.intern(uri, size)
+            self.state.catalogue.add_replica(dataset, self.state.snapshot.index[node])
+        self.inbox = []
+        self.moving = []
+        adopt: list[Pod] = []
+        for ident, seq in sorted(self.seq.items(), key=lambda pair: pair[1]):
+            if ident in self.sql.terminal:
+                continue
+            rows = self.sql.remembered(ident, seq)
+            spec = self.sql.specs[ident]
+            run = rebuild_run(self.state, spec, StageGraph(spec), rows)
+            self.inbox.append(Recovered(run, tuple(rows.pods)))
+            adopt.extend(rows.pods)
+        for number, (ident, kind) in self.sql.commands.items():
+            self.inbox.append(Command(ident, kind, number))
+        for pod in adopt:
+            if pod.name not in self.live:
+                self.inbox.append(PodGone(pod.name, self.now, "Void"))
+            elif pod.name in self.started:
+                self.inbox.append(PodStarted(pod.name, self.now))
+
+    def submit(self, ident: str, spec: WorkflowSpec) -> None:
+        """A workflow is durably accepted."""
+        self.seq[ident] = len(self.seq) + 1
+        self.sql.specs[ident] = spec
+        self.sql.workflows[ident] = ("PENDING", "", None)
+        run = WorkflowRun(ident, spec, StageGraph(spec), self.seq[ident])
+        self.inbox.append(Accepted(run))
+
+    def command(self, ident: str, kind: str) -> None:
+        """A user's word, durable before it is told."""
+        self.commands += 1
+        self.sql.commands[self.commands] = (ident, kind)
+        if kind == "cancel":
+            self.sql.cancel_requested.add(ident)
+        self.inbox.append(Command(ident, kind, self.commands))
+
+    def retry(self, ident: str) -> None:
+        """Bring a failed workflow back."""
+        del self.sql.terminal[ident]
+        rows = self.sql.remembered(ident, self.seq[ident])
+        spec = self.sql.specs[ident]
+        self.commands += 1
+        self.sql.commands[self.commands] = (ident, "retry")
+        self.inbox.append(Revived(rebuild_run(self.state, spec, StageGraph(spec), rows), self.commands))
+
+    # ------------------------------------------------------------------------------------------------ time
+
+    def run(self, most: int = 5_000) -> None:
+        """Step until everything has ended."""
+        for _ in range(most):
+            if not self.turn():
+                return
+        told = [str(e) for run in self.state.runs.values() for e in explain(self.state, run, self.now)]
+        raise AssertionError(f"still running after {most} steps: {self.unfinished()}; {told}; {list(self.live)}; {self.rows()}")
+
+    def rows(self) -> list[str]:
+        """What an unfinished stage looks like, for a failing test."""
+        return [
+            f"{run.id}/{s.spec.name} {s.state} done={s.done}/{s.spec.width} barriers={s.barriers} "
+            f"{[] if s.uniform is not None else [TaskState(x).name + str(a) for x, a in zip(s.task_state, s.attempt)]}"
+            for run in self.state.runs.values()
+            for s in run.stages
+        ] + [f"{k} {v[3] if len(v) > 3 else v}" for k, v in self.sql.stages.items()]
+
+    def unfinished(self) -> list[tuple[str, str]]:
+        return [(ident, self.sql.workflows[ident][0]) for ident in self.seq if ident not in self.sql.terminal]
+
+    def turn(self) -> bool:
+        """One step of the service and one move of the world. False when nothing is left to happen."""
+        events, self.inbox = self.inbox, []
+        if self.random.random() < self.chances.repeat and events:
+            events.append(self.random.choice([e for e in events if not isinstance(e, Accepted | Recovered | Revived)] or [Tick()]))
+        if not self.service(events or [Tick()]):
+            return True
+        if not self.live and not self.moving and not self.inbox:
+            if not self.unfinished():
+                return False
+            self.now += 61_000  # a back-off may be all there is to wait for
+        else:
+            self.world()
+        return True
+
+    def service(self, events: list[EngineEvent]) -> bool:
+        """One step; False if the service died in it (and was started again)."""
+        crash = self.random.random() < self.chances.crash
+        point = self.random.randrange(3) if crash else 3
+        while True:
+            before = fingerprint(self.state)
+            result = step(self.state, events, self.now)
+            if self.random.random() >= self.chances.drop:
+                break
+            result.drop()
+            self.seen["dropped"] += 1
+            for had, has in zip(before, fingerprint(self.state), strict=True):
+                assert had == has, "a dropped step left a trace"
+        if point == 0:
+            self.seen["crash before commit"] += 1
+            self.unseen(events)
+            return False
+        self.sql.commit(result)
+        self.check(result)
+        if point == 1:
+            self.seen["crash after commit"] += 1
+            self.boot()
+            return False
+        result.keep()
+        self.act(result)
+        if point == 2:
+            self.seen["crash after launch"] += 1
+            self.boot()
+            return False
+        return True
+
+    def unseen(self, events: list[EngineEvent]) -> None:
+        """The service died before it wrote what it was told. Submissions and commands are in SQL, ends in exit records."""
+        self.boot()
+        ended = [e for e in events if isinstance(e, PodEnded | PodGone)]
+        told = {e.name for e in ended}
+        self.inbox = [e for e in self.inbox if not (isinstance(e, PodGone) and e.name in told)] + ended
+
+    def act(self, result: Step) -> None:
+        """What the executor does."""
+        for pod in result.launches:
+            assert pod.name not in self.ever, f"P3: {pod.name} launched twice"
+            self.ever.add(pod.name)
+            key = (pod.workflow, pod.stage, pod.index)
+            twins = [p.name for p in self.live.values() if (p.workflow, p.stage, p.index) == key]
+            assert not twins, f"P2: {pod.name} beside {twins}"
+            lacking = [u for given in pod.inputs for u in given.uris if (u, pod.node) not in self.holds]
+            if lacking and self.chances.replica_lost:
+                self.seen["input lost"] += 1
+                self.inbox.append(PodGone(pod.name, self.now, "InputLost", lost_inputs=tuple(lacking)))
+                continue
+            assert not lacking, f"{pod.name} bound without {lacking}"
+            self.live[pod.name] = pod
+        for name in result.releases:
+            self.seen["released"] += 1
+            if self.live.pop(name, None) is None:
+                self.inbox.append(PodGone(name, self.now, "Void"))
+            else:
+                self.inbox.append(PodEnded(name, self.now, 143, "Released"))
+        for order in result.transfers:
+            assert order.source is None or (order.uri, order.source) in self.holds or self.chances.replica_lost
+            self.moving.append((order.uri, order.dest, order.source, order.size_bytes))
+            self.seen["transfer"] += 1
+        if result.wake_ms is not None and not self.live and not self.moving and not self.inbox:
+            self.now = max(self.now, result.wake_ms)
+            self.inbox.append(Tick())
+
+    def world(self) -> None:
+        """Some of what can happen does."""
+        self.now += self.random.randint(1, 2_000)
+        for name in [n for n in self.live if n not in self.started]:
+            if self.random.random() < 0.7:
+                self.started.add(name)
+                self.inbox.append(PodStarted(name, self.now))
+        for name in list(self.live):
+            if self.random.random() < 0.4:
+                self.end(name)
+        for index in reversed(range(len(self.moving))):
+            if self.random.random() < 0.6:
+                self.arrive(*self.moving.pop(index))
+        alive = [ident for ident, _ in self.unfinished() if ident not in self.sql.cancel_requested]
+        if alive and self.random.random() < self.chances.cancel:
+            self.command(self.random.choice(alive), "cancel")
+
+    def end(self, name: str) -> None:
+        pod = self.live[name]
+        gang = pod.gang is not None and pod.name.split("-")[0] == "fs"
+        if gang and not any(True for _ in pod.outputs) and pod.gang is not None and pod.gang.role == "ps":
+            return  # serves until it is released
+        del self.live[name]
+        dice = self.random.random()
+        if dice < self.chances.gone:
+            self.inbox.append(PodGone(name, self.now, "RunnerLost", started=True))
+        elif dice < self.chances.gone + self.chances.fail:
+            self.inbox.append(PodEnded(name, self.now, 1))
+        elif dice < self.chances.gone + self.chances.fail + self.chances.oom:
+            self.inbox.append(PodEnded(name, self.now, 137, "OOMKilled"))
+        else:
+            outputs = tuple(Published(o.name, o.uri, 1_000_000) for o in pod.outputs)
+            self.holds |= {(o.uri, pod.node) for o in outputs}
+            self.inbox.append(PodEnded(name, self.now, 0, outputs=outputs))
+
+    def arrive(self, uri: str, dest: str, source: str | None, size: int) -> None:
+        if source is not None and self.random.random() < self.chances.replica_lost:
+            self.holds.discard((uri, source))
+            self.inbox.append(TransferFailed(uri, dest, self.now, "gone", source, lost=True))
+            self.seen["replica lost"] += 1
+        elif self.random.random() < self.chances.transfer_fails:
+            self.inbox.append(TransferFailed(uri, dest, self.now, "reset", source))
+        else:
+            self.holds.add((uri, dest))
+            self.inbox.append(TransferDone(uri, dest, self.now, size, source, size))
+
+    # ------------------------------------------------------------------------------------------------ promises
+
+    def check(self, result: Step) -> None:
+        """P4, P5, P6 and the derived arrays, after each committed step."""
+        state = self.state
+        used = state.snapshot.used.copy()
+        assert (used <= state.snapshot.allocatable).all(), "P6: over-commit"
+        total = used * 0
+        for claim in state.snapshot.claims.values():
+            if claim.kind > 0:
+                total[claim.node, : len(claim.amount)] += claim.amount
+        assert (total == used).all(), "claims and arrays disagree"
+        holding = {name for name, claim in state.snapshot.claims.items() if claim.kind > 0}
+        assert holding == set(state.pods), "claims and pods disagree"
+        for run in state.runs.values():
+            for stage in run.stages:
+                if stage.uniform is None:
+                    counted = [int((stage.task_state == s).sum()) for s in TaskState]
+                    assert counted == stage.counts.tolist()
+        if state.profile.gang:
+            self.check_gangs(result)
+        for ident in result.ended:
+            assert not [name for name in state.pods if name.startswith(f"fs-{ident}-")], "P5: a leak"
+            assert RunState(self.sql.workflows[ident][0]).terminal
+
+    def check_gangs(self, result: Step) -> None:
+        """Members of one gang are intended together: every role with at least its minimum."""
+        gangs: dict[tuple[str, str, int], Counter[str]] = {}
+        for pod in result.launches:
+            if pod.gang is not None:
+                gangs.setdefault((pod.workflow, pod.stage, pod.shard), Counter())[pod.gang.role] += 1
+        for (ident, name, _), roles in gangs.items():
+            spec = next(s for s in self.sql.specs[ident].stages if s.name == name)
+            for role in spec.roles:
+                assert roles[role.name] >= role.minimum, f"P4: half a gang {name}: {roles}"
+
+    def finished(self) -> None:
+        """At the end nothing is left anywhere."""
+        assert not self.live
+        assert not self.state.pods
+        assert not self.state.snapshot.claims
+        assert not self.state.runs
+        assert not self.state.staging
+        assert not self.state.ready
+        assert set(self.sql.terminal) == set(self.seq)
+
+
+def fingerprint(state: EngineState) -> tuple[object, ...]:
+    """Everything a step may change, comparable."""
+    snapshot = state.snapshot
+    runs = []
+    for ident, run in sorted(state.runs.items()):
+        stages = []
+        for stage in run.stages:
+            arrays: tuple[bytes, ...] = ()
+            if stage.uniform is None:
+                arrays = tuple(
+                    a.tobytes()
+                    for a in (
+                        stage.task_state, stage.attempt, stage.node, stage.version, stage.goal, stage.charged,
+                        stage.lost, stage.times, stage.missing, stage.shard_done, stage.moved, stage.local,
+                        stage.not_before, stage.memory_steps, stage.exit_code,
+                    )
+                )
+            words = (stage.state, stage.reason, stage.uniform, stage.barriers, stage.done, stage.failed, stage.verdict)
+            stages.append((words, stage.counts.tobytes(), stage.totals.tobytes(), arrays, sorted(stage.reasons.items())))
+        outputs = sorted((k, sorted(v.items())) for k, v in run.outputs.items() if v)
+        runs.append((ident, run.state, run.reason, run.cancel_requested, stages, outputs))
+    return (
+        snapshot.used.tobytes(), snapshot.staging.tobytes(), snapshot.inbound.tobytes(), sorted(snapshot.claims),
+        runs, sorted(state.ready), sorted(state.pods), sorted(state.staging), sorted(state.moving),
+        sorted(state.transfer_backoff), [sorted(s) for s in map(state.catalogue.nodes_of, range(len(state.catalogue))) if s],
+        state.next_address, sorted(state.gang_bases),
+    )
