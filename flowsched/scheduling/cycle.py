@@ -23,16 +23,21 @@ from flowsched.scheduling.delay import Delays
 from flowsched.scheduling.explain import quantity, why_not
 from flowsched.scheduling.framework import Profile
 from flowsched.scheduling.placement import Ints, Spots, gang_cost
-from flowsched.scheduling.plan import Placement, Plan, Reason, ReasonCode, Reservation
-from flowsched.scheduling.podgroup import PodGroup
+from flowsched.scheduling.plan import Placement, Plan, Reason, ReasonCode
+from flowsched.scheduling.podgroup import PodGroup, Shape
 from flowsched.scheduling.podwise import plan_podwise
 from flowsched.scheduling.pricing import Fit, Offer, price
+from flowsched.scheduling.promises import Promises, runtime_of
 from flowsched.scheduling.queues import QueueKey, QueueTree, Shares
-from flowsched.scheduling.reservation import Calendar, Taken, promised
+from flowsched.scheduling.reservation import Taken
 from flowsched.scheduling.room import Mask, Room
 from flowsched.scheduling.snapshot import Snapshot
 from flowsched.scheduling.statement import Statement
 
+#: What groups have in common that are refused for the same lack of room.
+Family = tuple[bool, tuple[int, ...] | None, tuple[tuple[Shape, int], ...]]
+
+_NO_TARGET = "no room where its inputs are, and what is free elsewhere is being prepared for others"
 _NOT_NOW = (ReasonCode.INSUFFICIENT, ReasonCode.GANG_INCOMPLETE, ReasonCode.RACK, ReasonCode.IO_BUDGET)
 
 
@@ -102,16 +107,16 @@ class _Cycle:
         self.waiting = in_order(backlog, queues, profile, now)
         self.given: dict[int, _Given] = {}
         self.reasons: list[Reason] = []
-        self.reservations: list[Reservation] = []
-        self.taken: list[Taken] = []
-        self.full: dict[
-            object, Reason
-        ] = {}  #: what has found no room in this cycle will find none: room only shrinks
+        self.promises = Promises(snapshot, self.room, profile, now)
+        # What has found no room in this cycle will find none, since room only shrinks: `full` whoever asks,
+        # `held` who would outlast the reservation's start.
+        self.full: dict[Family, Reason] = {}
+        self.held: dict[Family, Reason] = {}
+        # Once a group found no soft room, later ones get no new targets: it would be passed by for ever.
+        self.closed = False
         self.delays = Delays(now, profile.move_price_percent, profile.shortest_wait_ms)
-        self.calendar_of: tuple[int, Calendar] | None = None
 
-    # -- the loop
-    # ------------------------------------------------------------------------------------------------
+    # ---- the loop ----
 
     def run(self) -> Plan:
         """Go through the queues."""
@@ -139,7 +144,7 @@ class _Cycle:
             Placement(key, tuple(given.nodes), tuple(given.missing), given.cost_ms)
             for key, given in self.given.items()
         )
-        return Plan(placements, tuple(self.reservations), tuple(self.reasons), looked)
+        return Plan(placements, tuple(self.promises.made), tuple(self.reasons), looked)
 
     def skip(self, at: dict[str, int]) -> None:
         """Say of what is left that it was not looked at."""
@@ -155,9 +160,13 @@ class _Cycle:
         barred = self.barred(group)
         if barred is not None:
             return self.refuse(barred)
-        family = (group.gang, group.min_resources, tuple((role.shape, role.minimum) for role in group.roles))
-        if family in self.full:
-            return self.refuse(replace(self.full[family], group=group.key))
+        roles = tuple((role.shape, role.minimum if group.gang else 1) for role in group.roles)
+        family = (group.gang, group.min_resources, roles)
+        known = self.full.get(family) or (self.held.get(family) if self.promises.too_long(group) else None)
+        if known is not None:
+            return self.refuse(replace(known, group=group.key))
+        if self.closed and self.nowhere_local(group):
+            return self.refuse(Reason(group.key, ReasonCode.WAITING_FOR_DATA, _NO_TARGET))
         offer = price(group, self.snapshot, self.catalogue, self.profile)
         left = 0
         if not group.gang:
@@ -169,16 +178,23 @@ class _Cycle:
         if fit is None:
             return self.wait_for_room(offer, family)
         hard = [self.room.hard(axis) for axis in offer.axes]
-        wait = self.delays.judge(fit, self.calendar, self.earliest, hard, bool(self.reservations))
+        wait = self.delays.judge(
+            fit, self.promises.calendar, self.promises.earliest, hard, bool(self.promises.made)
+        )
         if wait is not None:
             if wait.keep is not None:
                 self.commit(wait.keep)
-            start = self.reserve(wait.offer)
+            start = self.promise(wait.offer)
             return self.refuse(wait.reason if start is None else replace(wait.reason, start_ms=start))
         self.commit(fit)
         if group.gang or fit.pods == left:
             return True
         return fit.pods < offer.tables[0].count and self.wait_for_room(offer.wanting(1), family)
+
+    def nowhere_local(self, group: PodGroup) -> bool:
+        """Whether every node lacks some of its inputs."""
+        asks = self.profile.locality and bool(group.inputs)
+        return asks and bool(self.catalogue.missing_bytes(group.inputs, len(self.snapshot)).all())
 
     def placed(self, group: PodGroup) -> int:
         """How many pods of a bag this cycle has placed."""
@@ -198,8 +214,7 @@ class _Cycle:
         turns = self.shares.turns(group.queue, requests, rival, most)
         return min(most, max(turns, self.placed(group) // 8))
 
-    # -- refusals
-    # ------------------------------------------------------------------------------------------------
+    # ---- refusals ----
 
     def refuse(self, reason: Reason) -> bool:
         """Note why a group waits."""
@@ -243,52 +258,47 @@ class _Cycle:
         full = weighted([(role.shape.requests, role.count) for role in roles], len(self.snapshot.axes))
         return offer if self.shares.capped_by(offer.group.queue, full) is None else offer.at_least()
 
-    def wait_for_room(self, offer: Offer, family: object) -> bool:
+    def wait_for_room(self, offer: Offer, family: Family) -> bool:
         """Refuse a group that found no room, and promise it some if it is the first."""
+        least = offer.at_least()
+        if self.fits(least, None, None):
+            return self.refuse(self.held_up(least, family))
         reason = why_not(offer, self.room, self.snapshot, self.profile)
-        hard = [self.room.hard(axis) for axis in offer.axes]
-        has_room = reason.code in _NOT_NOW and offer.at_least().place(
-            hard, self.room, self.snapshot, self.profile
-        )
-        if has_room and self.reservations:
-            held = self.reservations[0]
+        start = self.promise(offer) if reason.code in _NOT_NOW else None
+        if start is None:
+            self.full[family] = reason
+        return self.refuse(replace(reason, start_ms=start))
+
+    def promise(self, offer: Offer) -> int | None:
+        """Promise a group its earliest start, if none was promised yet in this cycle."""
+        start = self.promises.reserve(offer)
+        if start is not None:
+            self.full.clear()  # with a promise made, the same refusal may now have another reason
+        return start
+
+    def held_up(self, least: Offer, family: Family) -> Reason:
+        """Why a group waits although free cores would do for it: they are promised, or its data are not there."""
+        if self.promises.made and self.fits(least, least.local, None):
+            held = self.promises.made[0]
             text = f"it would fit, but would delay group {held.group}, which starts at {held.start_ms}"
             numbers = {"reserved_for": held.group, "reserved_start_ms": held.start_ms}
-            return self.refuse(Reason(offer.group.key, ReasonCode.RESERVED, text, numbers))
-        if has_room:
-            text = "no room where its inputs are, and what is free elsewhere is being prepared for others"
-            return self.refuse(Reason(offer.group.key, ReasonCode.WAITING_FOR_DATA, text))
-        if reason.code in _NOT_NOW:
-            start = self.reserve(offer)
-            if start is None:
-                self.full[family] = reason
-            reason = replace(reason, start_ms=start)
-        else:
-            self.full[family] = reason
-        return self.refuse(reason)
+            reason = Reason(least.group.key, ReasonCode.RESERVED, text, numbers)
+            if self.promises.too_long(least.group) and not self.fits(least, None, self.promises.everywhere):
+                self.held[family] = reason
+            return reason
+        self.closed = self.profile.backfill == "easy"
+        return Reason(least.group.key, ReasonCode.WAITING_FOR_DATA, _NO_TARGET)
 
-    # -- placing
-    # -------------------------------------------------------------------------------------------------
-
-    def runtime(self, group: PodGroup) -> int:
-        """Expected ms, the profile's default where nothing is known."""
-        return self.profile.default_runtime_ms if group.runtime_ms is None else group.runtime_ms
-
-    def outlasting(self, offer: Offer) -> Mask | None:
-        """(N,) where the group would outlast the reservation's start, staging included; None = nowhere."""
-        if not self.reservations:
-            return None
-        end = self.now + self.runtime(offer.group)
-        if offer.missing is not None:
-            return end + offer.stage_ms(len(self.snapshot)) > self.reservations[0].start_ms
-        return np.ones(len(self.snapshot), dtype=np.bool_) if end > self.reservations[0].start_ms else None
+    # ---- placing ----
 
     def fit(self, offer: Offer) -> Fit | None:
         """Find room for a group; the rows that count depend on where its inputs are (see `room`)."""
-        long, local, missing = self.outlasting(offer), offer.local, offer.missing
+        long, local, missing = self.promises.outlasting(offer), offer.local, offer.missing
+        if self.closed and local is not None:
+            offer = offer.only(local)
         if sum(table.count for table in offer.tables) == 0:
             return None
-        spots = self.try_on(offer, local, long)
+        spots = self.fits(offer, local, long)
         if spots is None:
             return None
         if missing is None:
@@ -301,16 +311,16 @@ class _Cycle:
         if (
             self.room.staging
         ):  # all its pods would be targets, those beside their data too: they all need soft room
-            soft = self.try_on(offer, local, long, soft=True)
+            soft = self.fits(offer, local, long, soft=True)
             if soft is None:
-                spots_local = self.try_on(offer.only(missing == 0), local, long)
+                spots_local = self.fits(offer.only(missing == 0), local, long)
                 return None if spots_local is None else Fit(offer, spots_local, (None,) * len(spots), long)
             spots = soft
             if all((missing[s.nodes] == 0).all() for s in spots):
                 return Fit(offer, spots, (None,) * len(spots), long)
         return Fit(offer, spots, tuple(np.zeros(len(s.nodes), dtype=np.bool_) for s in spots), long)
 
-    def try_on(
+    def fits(
         self, offer: Offer, local: Mask | None, long: Mask | None, *, soft: bool = False
     ) -> tuple[Spots, ...] | None:
         """Place an offer on hard room where its data are and soft room elsewhere, or on soft room only."""
@@ -325,12 +335,12 @@ class _Cycle:
             empty = [np.zeros(0, dtype=np.int64) for _ in group.roles]
             given = self.given[group.key] = _Given(list(empty), list(empty))
         self.hold_rest(fit)
-        end = self.now + self.runtime(group)
+        end = self.now + runtime_of(group, self.profile)
         for table, role, spots, bound in zip(offer.tables, offer.order, fit.spots, fit.bound, strict=True):
             self.room.take(offer.axes, table, spots, bound, fit.long)
             start = spots.nodes if bound is None else spots.nodes[bound]
             if len(start):
-                self.taken.append(Taken(end, offer.axes, table, start))
+                self.promises.taken.append(Taken(end, offer.axes, table, start))
             shape = group.roles[role].shape
             self.shares.add(group.queue, shape.requests, len(spots.nodes))
             missing = offer.missing[spots.nodes] if offer.missing is not None else np.zeros_like(spots.nodes)
@@ -358,43 +368,3 @@ class _Cycle:
         everywhere = np.arange(len(self.snapshot))
         for axis, amounts in zip(offer.axes, rest or (), strict=False):
             self.room.hold(axis, everywhere, amounts)
-
-    # -- promises
-    # ------------------------------------------------------------------------------------------------
-
-    def calendar(self) -> Calendar:
-        """When room will be free, this cycle's placements included."""
-        if self.calendar_of is None or self.calendar_of[0] != len(self.taken):
-            fresh = Calendar(self.snapshot, self.profile.default_runtime_ms, self.now, self.taken)
-            self.calendar_of = (len(self.taken), fresh)
-        return self.calendar_of[1]
-
-    def earliest(self, offer: Offer) -> tuple[int, tuple[Spots, ...]] | None:
-        """When and where the least of a group could start, if nothing else started."""
-        rows = [self.room.hard(axis) for axis in offer.axes]
-        least = offer.at_least()
-
-        def fits(free: list[Ints]) -> tuple[Spots, ...] | None:
-            return least.place(free, self.room, self.snapshot, self.profile)
-
-        return self.calendar().earliest(offer.axes, rows, fits, self.now)
-
-    def reserve(self, offer: Offer) -> int | None:
-        """Promise the first group that must wait its earliest start; None if there is a promise already."""
-        if self.profile.backfill != "easy" or self.reservations:
-            return None
-        found = self.earliest(offer)
-        if found is None:
-            return None
-        start, spots = found
-        count = len(self.snapshot.axes)
-        kept = promised(count, offer.axes, offer.tables, spots, len(self.snapshot))
-        self.room.reserve(
-            [self.room.hard(a) + self.calendar().freed(a, start) - kept[a] for a in range(count)]
-        )
-        nodes = [np.zeros(0, dtype=np.int64) for _ in offer.tables]
-        for role, where in zip(offer.order, spots, strict=True):
-            nodes[role] = where.nodes
-        self.reservations.append(Reservation(offer.group.key, start, tuple(nodes)))
-        self.full.clear()  # with a promise made, the same refusal may now have another reason
-        return start

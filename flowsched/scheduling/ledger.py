@@ -7,6 +7,9 @@ newest first puts every row back exactly where it was.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from enum import IntEnum
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -14,6 +17,42 @@ from numpy.typing import NDArray
 UNKNOWN = -1
 #: In `kind`: the slot is empty.
 EMPTY = -1
+
+
+class ClaimKind(IntEnum):
+    """What a claim means for others."""
+
+    STAGING = 0  #: a target whose inputs are being copied: soft, holds no room
+    RUNNING = 1  #: assumed, bound or running: holds room
+    RELEASING = 2  #: being taken away: holds room until it is seen to be gone
+    NOMINATED = 3  #: room that was freed for somebody: holds room until its owner is placed
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """Room on one node, for one owner (a pod's name).
+
+    Args:
+        owner: Unique; a second claim of the same owner replaces the first.
+        node: Node index.
+        amount: (R,) in the units of `Snapshot.axes`; may be shorter (the rest is 0).
+        kind: What it means for others.
+        queue: Who pays.
+        since_ms: Since when.
+        until_ms: Expected end; None where nothing is known.
+        io_bytes: Bytes it reads and writes on the node's disk; > 0 makes it an IO-heavy task.
+        group: Name of its group.
+    """
+
+    owner: str
+    node: int
+    amount: tuple[int, ...]
+    kind: ClaimKind
+    queue: str
+    since_ms: int
+    until_ms: int | None
+    io_bytes: int = 0
+    group: str = ""
 
 
 class Ledger:

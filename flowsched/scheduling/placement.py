@@ -80,7 +80,8 @@ def copies_of(room: Sequence[Ints], table: RoleTable, limit: int) -> Ints:
         copies = fits if copies is None else np.minimum(copies, fits, out=copies)
     if copies is None:
         copies = np.full(len(table.allowed), limit, dtype=np.int64)
-    np.clip(copies, 0, limit, out=copies)
+    np.minimum(copies, limit, out=copies)
+    np.maximum(copies, 0, out=copies)
     copies *= table.allowed
     return copies
 

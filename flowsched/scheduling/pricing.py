@@ -61,10 +61,14 @@ class Offer:
 
     def wanting(self, count: int) -> Offer:
         """The offer of a bag for `count` of its pods."""
+        if self.tables[0].count == count:
+            return self
         return replace(self, tables=(replace(self.tables[0], count=count, minimum=1),))
 
     def at_least(self) -> Offer:
         """The offer for the minimum of every role."""
+        if all(table.count == table.minimum for table in self.tables):
+            return self
         return replace(self, tables=tuple(replace(t, count=t.minimum) for t in self.tables))
 
     def only(self, mask: Mask) -> Offer:

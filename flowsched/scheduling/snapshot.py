@@ -11,17 +11,17 @@ Every change goes through a `Statement`. It must not know how decisions are made
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from enum import IntEnum
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flowsched.scheduling.executor import NodeInfo
-from flowsched.scheduling.ledger import UNKNOWN, Ledger
+from flowsched.scheduling.ledger import UNKNOWN, Claim, ClaimKind, Ledger
 from flowsched.scheduling.statement import Statement
 from flowsched.workflow.spec import Resources
+
+__all__ = ["AXES", "IO", "Claim", "ClaimKind", "Snapshot"]
 
 #: milli-CPU, bytes, bytes, milli-GPU, bytes/s of node disk bandwidth; extended resources are appended.
 AXES: Final = ("cpu", "memory", "disk", "gpu", "io")
@@ -29,42 +29,6 @@ IO: Final = AXES.index("io")
 #: A bound on what strangers' resource names can make of the arrays; pods that ask for more kinds fit nowhere.
 MAX_AXES: Final = 64
 _NOWHERE: Final = 1 << 60  #: milli-CPU no node has
-
-
-class ClaimKind(IntEnum):
-    """What a claim means for others."""
-
-    STAGING = 0  #: a target whose inputs are being copied: soft, holds no room
-    RUNNING = 1  #: assumed, bound or running: holds room
-    RELEASING = 2  #: being taken away: holds room until it is seen to be gone
-    NOMINATED = 3  #: room that was freed for somebody: holds room until its owner is placed
-
-
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """Room on one node, for one owner (a pod's name).
-
-    Args:
-        owner: Unique; a second claim of the same owner replaces the first.
-        node: Node index.
-        amount: (R,) in the units of `Snapshot.axes`; may be shorter (the rest is 0).
-        kind: What it means for others.
-        queue: Who pays.
-        since_ms: Since when.
-        until_ms: Expected end; None where nothing is known.
-        io_bytes: Bytes it reads and writes on the node's disk; > 0 makes it an IO-heavy task.
-        group: Name of its group.
-    """
-
-    owner: str
-    node: int
-    amount: tuple[int, ...]
-    kind: ClaimKind
-    queue: str
-    since_ms: int
-    until_ms: int | None
-    io_bytes: int = 0
-    group: str = ""
 
 
 #: One value per node, beside the (N, R) arrays.
@@ -247,8 +211,7 @@ class Snapshot:
         """Queues that hold room now, sorted."""
         return tuple(sorted(self._queue_used))
 
-    # -- nodes
-    # ---------------------------------------------------------------------------------------------------
+    # ---- nodes ----
 
     def put_node(self, node: NodeInfo, statement: Statement | None = None) -> int:
         """Add a node, or note how it is now. Saying the same thing again changes nothing.
@@ -344,8 +307,7 @@ class Snapshot:
         self.generation += 1
         self.cache.clear()
 
-    # -- claims
-    # --------------------------------------------------------------------------------------------------
+    # ---- claims ----
 
     def claim(self, claim: Claim, statement: Statement) -> None:
         """Note a claim. One of the same owner is replaced (STAGING -> RUNNING).

@@ -178,6 +178,17 @@ def test_a_gang_with_one_member_far_from_its_data_is_a_target_as_a_whole() -> No
     assert plan.placements[0].missing_bytes[0].tolist() == [0, 0, GIB]
 
 
+def test_a_gang_that_finds_no_soft_room_is_not_passed_by_for_ever() -> None:
+    """It needs four targets, three are left: smaller groups behind it that must copy get none of them meanwhile."""
+    snapshot, catalogue = cluster(4), Catalogue()
+    stage(snapshot, "s", 0, 1)
+    reads = catalogue.intern("s3://reads", GIB, origin=True)
+    large, small = gang(1, 4, inputs=(reads,), priority=1), bag(2, inputs=(reads,))
+    plan = decide(snapshot, large, small, bag(3), catalogue=catalogue)
+    assert nodes(plan) == {3: [[0]]}
+    assert codes(plan) == {1: "WaitingForData", 2: "WaitingForData"}
+
+
 # ---- data ----
 
 

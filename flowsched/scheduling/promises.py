@@ -1,0 +1,84 @@
+"""What a cycle promises the first group that must wait, and how that binds the groups after it."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from flowsched.scheduling.framework import Profile
+from flowsched.scheduling.placement import Ints, Spots
+from flowsched.scheduling.plan import Reservation
+from flowsched.scheduling.podgroup import PodGroup
+from flowsched.scheduling.pricing import Offer
+from flowsched.scheduling.reservation import Calendar, Taken, promised
+from flowsched.scheduling.room import Mask, Room
+from flowsched.scheduling.snapshot import Snapshot
+
+
+def runtime_of(group: PodGroup, profile: Profile) -> int:
+    """Expected ms, the profile's default where nothing is known."""
+    return profile.default_runtime_ms if group.runtime_ms is None else group.runtime_ms
+
+
+class Promises:
+    """At most one reservation in a cycle (EASY), and the calendar it comes from.
+
+    Attributes:
+        made: The reservations made.
+        taken: What this cycle has started; whoever starts pods adds to it.
+        everywhere: (N,) all True.
+    """
+
+    def __init__(self, snapshot: Snapshot, room: Room, profile: Profile, now: int) -> None:
+        self._snapshot, self._room, self._profile, self._now = snapshot, room, profile, now
+        self.made: list[Reservation] = []
+        self.taken: list[Taken] = []
+        self.everywhere: Mask = np.ones(len(snapshot), dtype=np.bool_)
+        self._calendar: tuple[int, Calendar] | None = None
+
+    def too_long(self, group: PodGroup) -> bool:
+        """Whether a group would outlast the reservation's start wherever it started now."""
+        return bool(self.made) and self._now + runtime_of(group, self._profile) > self.made[0].start_ms
+
+    def outlasting(self, offer: Offer) -> Mask | None:
+        """(N,) where the group would outlast the reservation's start, staging included; None = nowhere."""
+        if not self.made:
+            return None
+        if offer.missing is None:
+            return self.everywhere if self.too_long(offer.group) else None
+        end = self._now + runtime_of(offer.group, self._profile)
+        return end + offer.stage_ms(len(self._snapshot)) > self.made[0].start_ms
+
+    def calendar(self) -> Calendar:
+        """When room will be free, this cycle's placements included."""
+        if self._calendar is None or self._calendar[0] != len(self.taken):
+            fresh = Calendar(self._snapshot, self._profile.default_runtime_ms, self._now, self.taken)
+            self._calendar = (len(self.taken), fresh)
+        return self._calendar[1]
+
+    def earliest(self, offer: Offer) -> tuple[int, tuple[Spots, ...]] | None:
+        """When and where the least of a group could start, if nothing else started."""
+        rows = [self._room.hard(axis) for axis in offer.axes]
+        least = offer.at_least()
+
+        def fits(free: list[Ints]) -> tuple[Spots, ...] | None:
+            return least.place(free, self._room, self._snapshot, self._profile)
+
+        return self.calendar().earliest(offer.axes, rows, fits, self._now)
+
+    def reserve(self, offer: Offer) -> int | None:
+        """Promise a group its earliest start; None if there is a promise already, or it could never start."""
+        if self._profile.backfill != "easy" or self.made:
+            return None
+        found = self.earliest(offer)
+        if found is None:
+            return None
+        start, spots = found
+        axes = range(len(self._snapshot.axes))
+        kept = promised(len(axes), offer.axes, offer.tables, spots, len(self._snapshot))
+        freed = [self.calendar().freed(axis, start) for axis in axes]
+        self._room.reserve([self._room.hard(axis) + freed[axis] - kept[axis] for axis in axes])
+        nodes = [np.zeros(0, dtype=np.int64) for _ in offer.tables]
+        for role, where in zip(offer.order, spots, strict=True):
+            nodes[role] = where.nodes
+        self.made.append(Reservation(offer.group.key, start, tuple(nodes)))
+        return start
