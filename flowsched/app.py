@@ -9,7 +9,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -130,7 +130,7 @@ def configure_logging(settings: Settings) -> None:
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr)
 
 
-def local_cluster(settings: Settings, failpoint: Callable[[str], Awaitable[None]]) -> Any:
+def local_cluster(settings: Settings, failpoint: Callable[[str], object]) -> Any:
     """The embedded default: virtual nodes on this machine."""
     from flowsched.cluster.local import LocalCluster
     from flowsched.cluster.machine import virtual_nodes
@@ -168,7 +168,7 @@ async def assembled(settings: Settings) -> AsyncIterator[tuple[Any, Any, Any, An
     check(settings)
     failpoint = from_environment(os.environ)
     settings.root.mkdir(parents=True, exist_ok=True)
-    executor = local_cluster(settings, failpoint)
+    executor = local_cluster(settings, failpoint.now)
     holder = f"{socket.gethostname()}-{os.getpid()}"
     async with await Database.open(settings.url) as database:
         reads = Workflows(database)

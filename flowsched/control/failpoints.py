@@ -30,9 +30,11 @@ POINTS: Final = (
     "transfer.before",
     "recover.before",
     "recover.after",
-    "folder.made",
-    "runner.spawned",
-    "void.before",
+    "launch.made",
+    "launch.ordered",
+    "launch.spawned",
+    "look.seen",
+    "release.marked",
 )
 
 
@@ -42,6 +44,13 @@ class Failpoints:
     def __init__(self, armed: Mapping[str, tuple[str, int]]) -> None:
         self._armed = armed
         self.passed: Counter[str] = Counter()
+
+    def now(self, name: str) -> None:
+        """Pass a point in code that cannot wait: only `kill` acts there."""
+        self.passed[name] += 1
+        action, at = self._armed.get(name, ("", 0))
+        if action == "kill" and (not at or self.passed[name] == at):
+            os.kill(os.getpid(), signal.SIGKILL)
 
     async def __call__(self, name: str) -> None:
         """Pass a point: nothing happens unless it is armed."""

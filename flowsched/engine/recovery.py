@@ -137,7 +137,7 @@ def _skip_never_placed(stage: StageRun, shards: np.ndarray[tuple[int, ...], np.d
         of_role = stage.role_of == number
         enough = (shards[:, of_role] == _S.SUCCEEDED).sum(axis=1) >= role.minimum
         unplaced = (versions == 0) & (shards == _S.PENDING) & of_role
-        others = (shards == _S.SUCCEEDED) | unplaced
+        others = np.isin(shards, (_S.SUCCEEDED, _S.SKIPPED)) | unplaced
         done = enough & others[:, of_role].all(axis=1)
         shards[unplaced & done[:, None]] = _S.SKIPPED
     stage.counts[:] = np.bincount(stage.task_state, minlength=len(stage.counts))

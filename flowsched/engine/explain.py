@@ -1,0 +1,164 @@
+"""Why something does not run: the facts of the last cycle and of the run, grouped so that a person can read them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from flowsched.engine.state import EngineState
+from flowsched.scheduling.plan import Reason, ReasonCode
+from flowsched.workflow.resources import format_bytes, format_duration
+from flowsched.workflow.run import StageRun, WorkflowRun
+from flowsched.workflow.states import TaskState
+
+#: How many shards are named in one explanation.
+NAMED = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Why `tasks` tasks of a stage are in `state` and do not run."""
+
+    stage: str
+    shards: tuple[int, ...]
+    tasks: int
+    state: str
+    code: str
+    message: str
+    numbers: Mapping[str, int] = field(default_factory=dict)
+    start_ms: int | None = None
+
+
+def explain(state: EngineState, run: WorkflowRun, now: int) -> list[Explanation]:
+    """Everything of a live workflow that is neither running nor done, by stage and cause."""
+    found: list[Explanation] = []
+    for stage in run.stages:
+        if stage.state.terminal:
+            continue
+        if stage.counts[TaskState.PENDING]:
+            found.append(_pending(run, stage))
+        if stage.counts[TaskState.QUEUED]:
+            found.extend(_queued(state, run, stage, now))
+        if stage.counts[TaskState.STAGING]:
+            found.append(_staging(state, run, stage))
+        for moving in (TaskState.BINDING, TaskState.RELEASING):
+            if stage.counts[moving]:
+                found.append(_in_passing(stage, moving))
+    return found
+
+
+def _shards(stage: StageRun, state: TaskState) -> tuple[int, ...]:
+    if stage.uniform is not None:
+        return tuple(range(min(stage.spec.width, NAMED)))
+    shards = np.unique(np.flatnonzero(stage.task_state == state) // stage.members)
+    return tuple(shards[:NAMED].tolist())
+
+
+def _pending(run: WorkflowRun, stage: StageRun) -> Explanation:
+    parents = [run.stages[edge.parent] for edge in run.graph.edges_in[stage.number]]
+    waiting = [parent for parent in parents if not parent.state.terminal]
+    told = ", ".join(f"{p.spec.name} ({p.done} of {p.spec.width} shards done)" for p in waiting[:NAMED])
+    return Explanation(
+        stage=stage.spec.name,
+        shards=_shards(stage, TaskState.PENDING),
+        tasks=int(stage.counts[TaskState.PENDING]),
+        state=TaskState.PENDING.name,
+        code=ReasonCode.WAITING_FOR_PARENTS.value,
+        message=f"waits for {told}" if told else "waits for shards it reads from",
+        numbers={"stages_not_done": len(waiting)},
+    )
+
+
+def _queued(state: EngineState, run: WorkflowRun, stage: StageRun, now: int) -> Iterator[Explanation]:
+    queued = np.flatnonzero(stage.task_state == TaskState.QUEUED)
+    if run.paused or state.queues.paused(run.spec.queue):
+        what = "the workflow" if run.paused else f"queue {run.spec.queue!r}"
+        yield _of(stage, queued, ReasonCode.PAUSED, f"{what} is paused; resume it to go on")
+        return
+    held = queued[stage.not_before[queued] > now]
+    if len(held):
+        wait = int(stage.not_before[held].min()) - now
+        message = f"the next attempt begins in {format_duration(wait)} (it failed before)"
+        yield _of(stage, held, ReasonCode.BACKOFF, message, {"wait_ms": wait})
+        queued = queued[stage.not_before[queued] <= now]
+    by_reason: dict[tuple[str, str], list[int]] = {}
+    reasons: dict[tuple[str, str], Reason] = {}
+    for task in queued.tolist():
+        reason = _reason(state, run, stage, task)
+        key = (reason.code.value, reason.message) if reason else ("", "")
+        by_reason.setdefault(key, []).append(task)
+        if reason:
+            reasons[key] = reason
+    for key, tasks in by_reason.items():
+        at = np.array(tasks)
+        if key in reasons:
+            reason = reasons[key]
+            yield _of(stage, at, reason.code, reason.message, reason.numbers, reason.start_ms)
+        else:
+            yield _of(stage, at, ReasonCode.BACKLOG_WINDOW, "ready; it is placed as soon as its turn comes")
+
+
+def _reason(state: EngineState, run: WorkflowRun, stage: StageRun, task: int) -> Reason | None:
+    shard, steps = task // stage.members, int(stage.memory_steps[task])
+    for candidate in (shard, -1):
+        number = state.keys.get((run.id, stage.number, candidate, steps))  # type: ignore[call-overload]
+        if number is not None and number in state.reasons:
+            return state.reasons[number]
+    return None
+
+
+def _of(
+    stage: StageRun,
+    tasks: np.ndarray[tuple[int], np.dtype[np.int64]],
+    code: ReasonCode,
+    message: str,
+    numbers: Mapping[str, int] | None = None,
+    start_ms: int | None = None,
+) -> Explanation:
+    shards = np.unique(tasks // stage.members)[:NAMED]
+    return Explanation(
+        stage=stage.spec.name,
+        shards=tuple(shards.tolist()),
+        tasks=len(tasks),
+        state=TaskState.QUEUED.name,
+        code=code.value,
+        message=message,
+        numbers=dict(numbers or {}),
+        start_ms=start_ms,
+    )
+
+
+def _staging(state: EngineState, run: WorkflowRun, stage: StageRun) -> Explanation:
+    pending = {
+        pair
+        for group in state.staging.values()
+        if group.workflow == run.id and group.stage == stage.number
+        for pair in group.pending
+    }
+    left = sum(state.catalogue.sizes[dataset] for dataset, _ in pending)
+    nodes = sorted({state.snapshot.names[node] for _, node in pending})
+    failed = [state.transfer_backoff[pair].tries for pair in pending if pair in state.transfer_backoff]
+    again = f"; {len(failed)} copies failed and are tried again" if failed else ""
+    return Explanation(
+        stage=stage.spec.name,
+        shards=_shards(stage, TaskState.STAGING),
+        tasks=int(stage.counts[TaskState.STAGING]),
+        state=TaskState.STAGING.name,
+        code=ReasonCode.WAITING_FOR_DATA.value,
+        message=f"{len(pending)} inputs ({format_bytes(left)}) are being copied to {', '.join(nodes)}{again}",
+        numbers={"datasets": len(pending), "bytes": left},
+    )
+
+
+def _in_passing(stage: StageRun, state: TaskState) -> Explanation:
+    said = "is being started" if state is TaskState.BINDING else "is being taken away"
+    return Explanation(
+        stage=stage.spec.name,
+        shards=_shards(stage, state),
+        tasks=int(stage.counts[state]),
+        state=state.name,
+        code="Starting" if state is TaskState.BINDING else "Releasing",
+        message=said,
+    )
