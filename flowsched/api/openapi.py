@@ -11,6 +11,7 @@ import msgspec
 from flowsched import __version__
 from flowsched.api.problems import MEDIA
 from flowsched.api.routes import Answer, Policy, Route
+from flowsched.workflow.schema import workflow_schema
 from flowsched.workflow.views import ProblemView
 
 _REFERENCES: Final = "#/components/schemas/{name}"
@@ -27,17 +28,6 @@ _PROBLEMS: Final = {
     422: "The document has faults, or asks for what this installation cannot do.",
     500: "A bug; the log has the cause.",
     503: "Not available now: try again.",
-}
-_WORKFLOW_SCHEMA: Final = {
-    "type": "object",
-    "required": ["name", "stages"],
-    "properties": {
-        "name": {"type": "string"},
-        "queue": {"type": "string", "default": "default"},
-        "priority": {"type": "integer", "default": 0},
-        "labels": {"type": "object", "additionalProperties": {"type": "string"}},
-        "stages": {"type": "array", "minItems": 1, "items": {"type": "object", "required": ["name"]}},
-    },
 }
 
 
@@ -60,11 +50,16 @@ def openapi(routes: Sequence[Route[Any]]) -> bytes:
             },
             "paths": paths,
             "components": {
-                "schemas": {**components, "Workflow": _WORKFLOW_SCHEMA},
+                "schemas": {**components, "Workflow": _workflow()},
                 "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
             },
         }
     )
+
+
+def _workflow() -> dict[str, Any]:
+    """The schema of documents; its `$id` stays, so that its own `$ref`s mean itself."""
+    return {name: part for name, part in workflow_schema().items() if name != "$schema"}
 
 
 def _kinds(routes: Sequence[Route[Any]]) -> list[Any]:

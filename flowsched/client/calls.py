@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import uuid
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Literal, Self, TypeAlias, TypeVar
@@ -112,7 +112,7 @@ class Client:
         queue: str | None = None,
         label: str | None = None,
         page: int = 100,
-    ) -> AsyncIterator[WorkflowView]:
+    ) -> AsyncGenerator[WorkflowView, None]:
         """Workflows, newest first; pages are fetched as they are needed."""
         asked = _params(state=state, name=name, queue=queue, label=label, limit=page)
         while True:
@@ -129,7 +129,7 @@ class Client:
 
     async def tasks(
         self, workflow: str, *, stage: str | None = None, state: str | None = None, page: int = 1000
-    ) -> AsyncIterator[TaskView]:
+    ) -> AsyncGenerator[TaskView, None]:
         """Tasks by stage and index; pages are fetched as they are needed."""
         asked = _params(stage=stage, state=state, limit=page)
         while True:

@@ -86,7 +86,9 @@ async function render() {
     return;
   }
   const found = await answer.json();
-  known = new Set(Object.keys(found.components.schemas));
+  const schemas = {};
+  for (const [name, schema] of Object.entries(found.components.schemas)) Object.assign(schemas, { [name]: schema }, schema.$defs);
+  known = new Set(Object.keys(schemas));
   place.append(element("p", {}, found.info.description, " ", element("a", { href: "/api/v1/openapi.json" }, "openapi.json")));
   const groups = new Map();
   for (const [path, methods] of Object.entries(found.paths)) {
@@ -98,7 +100,7 @@ async function render() {
   }
   for (const [tag, operations] of groups) place.append(element("h2", {}, tag), ...operations);
   place.append(element("h2", {}, "types"));
-  for (const [name, schema] of Object.entries(found.components.schemas)) place.append(struct(name, schema));
+  for (const [name, schema] of Object.entries(schemas)) place.append(struct(name, schema));
   window.addEventListener("hashchange", openTarget);
   openTarget();
 }

@@ -1,0 +1,379 @@
+"""All commands, their options and their help. Bodies live in the modules they import when they run."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from flowsched import __version__
+from flowsched.cli.context import Options, ask, options, run
+from flowsched.cli.options import (
+    Cpu,
+    Database,
+    DiskRate,
+    Document,
+    Gpus,
+    Group,
+    Id,
+    Limit,
+    Memory,
+    NicRate,
+    Nodes,
+    Output,
+    Policy,
+    Reason,
+    Root,
+    amounts,
+    settings_for,
+    token_from,
+)
+from flowsched.cli.output_form import Form
+
+_EPILOG: Final = (
+    "Exit codes: 0 done; 1 a workflow failed; 2 what was asked is wrong (usage, document, id, token); "
+    "3 the service cannot be reached; 130 interrupted. "
+    "--server, --token and --debug may stand anywhere."
+)
+
+app = typer.Typer(
+    name="flowsched",
+    cls=Group,
+    help="Workflows with dependency-aware, data-aware gang scheduling.",
+    epilog=_EPILOG,
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+queue = typer.Typer(help="List and change queues.", no_args_is_help=True, rich_markup_mode=None)
+db = typer.Typer(help="Look after the database.", no_args_is_help=True, rich_markup_mode=None)
+app.add_typer(queue, name="queue")
+app.add_typer(db, name="db")
+
+
+@app.callback()
+def main(
+    ctx: typer.Context,
+    server: Annotated[
+        str | None, typer.Option(envvar="FLOWSCHED_SERVER", metavar="URL", help="[http://127.0.0.1:8470]")
+    ] = None,
+    token: Annotated[str | None, typer.Option(envvar="FLOWSCHED_TOKEN", help="The server's token.")] = None,
+    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks and more logs.")] = False,
+) -> None:
+    """Workflows with dependency-aware, data-aware gang scheduling."""
+    ctx.obj = Options(server, token, debug)
+
+
+@app.command("run")
+def run_command(
+    ctx: typer.Context,
+    document: Document,
+    root: Root = None,
+    nodes: Nodes = 1,
+    cpu: Cpu = None,
+    memory: Memory = None,
+    gpus: Gpus = 0,
+    policy: Policy = "flowsched",
+    output: Output = Form.TABLE,
+) -> None:
+    """Run a workflow and show how it goes; needs no server.
+
+    Starts a service in this process, on --root, unless --server (or FLOWSCHED_SERVER) names one. The exit code is
+    0 if the workflow succeeded and 1 if it failed. Ctrl-C cancels the workflow (a second one leaves at once);
+    with --server it leaves the workflow alone and says how to come back.
+    """
+    from flowsched.cli import running
+
+    given = options(ctx)
+    settings = None
+    if root is not None or given.server is None:
+        settings = settings_for(
+            ctx, root=root, port=0, nodes=nodes, cpu=cpu, memory=memory, gpus=gpus, policy=policy
+        )
+    run(given, running.run(given, document, settings, output))
+
+
+@app.command()
+def serve(
+    ctx: typer.Context,
+    host: Annotated[
+        str, typer.Option(help="Where to listen; anything but loopback needs a token.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes any free one.")] = 8470,
+    db: Database = None,
+    root: Root = None,
+    nodes: Nodes = 1,
+    cpu: Cpu = None,
+    memory: Memory = None,
+    gpus: Gpus = 0,
+    disk_rate: DiskRate = "500M",
+    nic_rate: NicRate = "125M",
+    policy: Policy = "flowsched",
+    token_file: Annotated[
+        Path | None, typer.Option(help="A file that holds the token clients must send.")
+    ] = None,
+    log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
+    log_json: Annotated[bool, typer.Option("--log-json", help="One JSON object per line of log.")] = False,
+) -> None:
+    """Start the service, with this machine as its cluster.
+
+    It is the API, the scheduler and the runner in one process.
+
+    Stops on SIGINT and SIGTERM; tasks that run go on, and the next start takes them up.
+    """
+    settings = settings_for(
+        ctx, root=root, host=host, port=port, database=db, nodes=nodes, cpu=cpu, memory=memory, gpus=gpus,
+        disk_rate=disk_rate, nic_rate=nic_rate, policy=policy, log_level=log_level, log_json=log_json,
+        token=token_from(token_file) or options(ctx).token,
+    )  # fmt: skip
+    from flowsched import app as service
+
+    run(options(ctx), service.serve(settings))
+
+
+@app.command()
+def submit(
+    ctx: typer.Context,
+    document: Document,
+    key: Annotated[
+        str | None, typer.Option("--idempotency-key", help="Submitting it twice makes one workflow.")
+    ] = None,
+    wait: Annotated[bool, typer.Option("--wait", "-w", help="Show how it goes until it has ended.")] = False,
+    output: Output = Form.TABLE,
+) -> None:
+    """Hand a workflow to a server; prints its id."""
+    from flowsched.cli import running
+
+    ask(ctx, lambda client: running.submit(client, document, key, wait, output))
+
+
+@app.command("ls")
+def list_command(
+    ctx: typer.Context,
+    state: Annotated[str | None, typer.Option(help="RUNNING, SUCCEEDED, FAILED …")] = None,
+    name: Annotated[str | None, typer.Option(help="Only workflows of this name.")] = None,
+    in_queue: Annotated[str | None, typer.Option("--queue", help="Only workflows of this queue.")] = None,
+    label: Annotated[
+        str | None, typer.Option(metavar="KEY=VALUE", help="Only workflows so labelled.")
+    ] = None,
+    limit: Limit = 100,
+    output: Output = Form.TABLE,
+) -> None:
+    """List workflows, newest first."""
+    from flowsched.cli import listing
+
+    filters = {"state": state and state.upper(), "name": name, "queue": in_queue, "label": label}
+    ask(ctx, lambda client: listing.workflows(client, filters, limit, output))
+
+
+@app.command()
+def show(
+    ctx: typer.Context,
+    workflow: Id,
+    tasks: Annotated[bool, typer.Option("--tasks", help="List its tasks too.")] = False,
+    state: Annotated[str | None, typer.Option(help="Only tasks in this state (with --tasks).")] = None,
+    limit: Limit = 100,
+    output: Output = Form.TABLE,
+) -> None:
+    """Show a workflow and its stages.
+
+    How long their tasks were queued, staged and ran, and how many bytes they found or had to move.
+    """
+    from flowsched.cli import listing
+
+    ask(ctx, lambda client: listing.workflow(client, workflow, tasks, state and state.upper(), limit, output))
+
+
+@app.command()
+def watch(ctx: typer.Context, workflow: Id) -> None:
+    """Show how a workflow goes until it has ended."""
+    from flowsched.cli import following
+
+    ask(ctx, lambda client: following.watch(client, workflow))
+
+
+@app.command()
+def explain(
+    ctx: typer.Context,
+    workflow: Id,
+    stage: Annotated[str | None, typer.Argument(help="Only this stage.")] = None,
+    output: Output = Form.TABLE,
+) -> None:
+    """Say why something does not run.
+
+    With the numbers, and with the time at which it will.
+    """
+    from flowsched.cli import listing
+
+    ask(ctx, lambda client: listing.explain(client, workflow, stage, output))
+
+
+@app.command()
+def logs(
+    ctx: typer.Context,
+    workflow: Id,
+    stage: Annotated[str, typer.Argument(help="The stage.")],
+    index: Annotated[int, typer.Argument(min=0, help="Which of its tasks.")] = 0,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Go on until the attempt has ended.")
+    ] = False,
+    stderr: Annotated[bool, typer.Option("--stderr", "-e", help="What it wrote to stderr.")] = False,
+    attempt: Annotated[int | None, typer.Option(min=0, help="Which attempt. [the last]")] = None,
+) -> None:
+    """Print what a task wrote."""
+    from flowsched.cli import following
+
+    ask(
+        ctx,
+        lambda client: following.logs(
+            client, workflow, stage, index, errors=stderr, attempt=attempt, follow=follow
+        ),
+    )
+
+
+@app.command()
+def cancel(ctx: typer.Context, workflow: Id, reason: Reason = None, output: Output = Form.TABLE) -> None:
+    """Stop a workflow; nothing of it starts any more."""
+    _command(ctx, workflow, "cancel", reason, output)
+
+
+@app.command()
+def retry(ctx: typer.Context, workflow: Id, reason: Reason = None, output: Output = Form.TABLE) -> None:
+    """Try again what failed."""
+    _command(ctx, workflow, "retry", reason, output)
+
+
+@app.command()
+def pause(ctx: typer.Context, workflow: Id, reason: Reason = None, output: Output = Form.TABLE) -> None:
+    """Start nothing new of a workflow; what runs goes on."""
+    _command(ctx, workflow, "pause", reason, output)
+
+
+@app.command()
+def resume(ctx: typer.Context, workflow: Id, reason: Reason = None, output: Output = Form.TABLE) -> None:
+    """Take back a pause."""
+    _command(ctx, workflow, "resume", reason, output)
+
+
+@queue.command("ls")
+def list_queues(ctx: typer.Context, output: Output = Form.TABLE) -> None:
+    """List queues: what they may use, use, and wait for."""
+    from flowsched.cli import listing
+
+    ask(ctx, lambda client: listing.queues(client, output))
+
+
+@queue.command("set")
+def set_queue(
+    ctx: typer.Context,
+    name: Annotated[str, typer.Argument(help="The queue; made if there is none.")],
+    weight: Annotated[int | None, typer.Option(min=1, help="Its share beside its siblings.")] = None,
+    parent: Annotated[str | None, typer.Option(help="The queue above it.")] = None,
+    priority: Annotated[int | None, typer.Option(help="Higher goes first.")] = None,
+    paused: Annotated[bool | None, typer.Option("--pause/--resume", help="Start nothing new of it.")] = None,
+    cap: Annotated[
+        list[str] | None, typer.Option(metavar="RESOURCE=AMOUNT", help="At most so much. Repeatable.")
+    ] = None,
+    guarantee: Annotated[
+        list[str] | None, typer.Option(metavar="RESOURCE=AMOUNT", help="Its own. Repeatable.")
+    ] = None,
+    output: Output = Form.TABLE,
+) -> None:
+    """Create or change a queue; what is not said stays."""
+    from flowsched.cli import listing
+
+    given = {"weight": weight, "parent": parent, "priority": priority, "paused": paused}
+    settings: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
+    settings |= {key: amounts(key, pairs) for key, pairs in (("cap", cap), ("guarantee", guarantee)) if pairs}
+    ask(ctx, lambda client: listing.put_queue(client, name, settings, output))
+
+
+@app.command()
+def nodes(ctx: typer.Context, output: Output = Form.TABLE) -> None:
+    """List nodes, what is taken and what is cached."""
+    from flowsched.cli import listing
+
+    ask(ctx, lambda client: listing.nodes(client, output))
+
+
+@app.command()
+def demo(
+    ctx: typer.Context,
+    policy: Annotated[str | None, typer.Option(help="Only with this policy. [all, side by side]")] = None,
+    kill: Annotated[int, typer.Option(min=0, help="Kill the service so many times meanwhile.")] = 0,
+    seconds: Annotated[float | None, typer.Option(min=1, help="Stop after so long.")] = None,
+) -> None:
+    """See it work: workflows, gangs and crashes on this machine."""
+    from types import SimpleNamespace
+
+    from flowsched import demo as show_piece  # type: ignore[attr-defined, unused-ignore]
+
+    given = options(ctx)
+    run(given, show_piece.main(SimpleNamespace(policy=policy, kill=kill, seconds=seconds, debug=given.debug)))
+
+
+@app.command()
+def doctor(ctx: typer.Context, root: Root = None, db: Database = None, output: Output = Form.TABLE) -> None:
+    """Check this machine, the database and the service."""
+    from flowsched.cli import doctor as checks
+    from flowsched.client.calls import DEFAULT_URL
+
+    given = options(ctx)
+    settings = settings_for(ctx, root=root, database=db)
+    place = checks.Place(settings.root, settings.url, given.server or DEFAULT_URL, given.token)
+    run(given, checks.doctor(place, output))
+
+
+@db.command()
+def upgrade(ctx: typer.Context, db: Database = None, root: Root = None) -> None:
+    """Bring the schema to this version (with the service stopped); prints the revision."""
+    from flowsched.cli import storage
+
+    run(options(ctx), storage.upgrade(settings_for(ctx, root=root, database=db).url))
+
+
+@db.command()
+def current(ctx: typer.Context, db: Database = None, root: Root = None) -> None:
+    """Print the schema's revision; exit code 1 if this version needs another."""
+    from flowsched.cli import storage
+
+    run(options(ctx), storage.current(settings_for(ctx, root=root, database=db).url))
+
+
+@db.command()
+def check(ctx: typer.Context, db: Database = None, root: Root = None, output: Output = Form.TABLE) -> None:
+    """Look whether the database is well; exit code 1 if not."""
+    from flowsched.cli import storage
+
+    run(options(ctx), storage.facts(settings_for(ctx, root=root, database=db).url, output))
+
+
+@db.command()
+def expire(
+    ctx: typer.Context,
+    days: Annotated[
+        float, typer.Option(min=0, help="Remove workflows that ended so many days ago, or earlier.")
+    ] = 30,
+    db: Database = None,
+    root: Root = None,
+) -> None:
+    """Remove workflows that ended long ago (with the service stopped)."""
+    from flowsched.cli import storage
+
+    run(options(ctx), storage.expire(settings_for(ctx, root=root, database=db).url, days))
+
+
+@app.command()
+def version() -> None:
+    """Print the version."""
+    print(f"flowsched {__version__} (Python {sys.version.split()[0]})")
+
+
+def _command(ctx: typer.Context, workflow: str, kind: str, reason: str | None, output: Form) -> None:
+    from flowsched.cli import listing
+
+    ask(ctx, lambda client: listing.command(client, workflow, kind, reason, output))

@@ -1,0 +1,135 @@
+"""How a command runs: against which server, with which exit code, and how its errors are told.
+
+Exit codes: 0 done · 1 a workflow failed, or flowsched did · 2 what was asked is wrong (usage, document, id, token) ·
+3 the service cannot be reached · 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import typer
+
+if TYPE_CHECKING:
+    from flowsched.client import Client
+
+DONE: Final = 0
+FAILED: Final = 1
+WRONG: Final = 2
+UNREACHABLE: Final = 3
+INTERRUPTED: Final = 130
+
+#: More faults than this are counted, not shown.
+FAULTS_SHOWN: Final = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What may be said before (or after) any command."""
+
+    server: str | None = None
+    token: str | None = None
+    debug: bool = False
+
+
+def options(ctx: typer.Context) -> Options:
+    """The global options."""
+    found = ctx.find_object(Options)
+    return found if found is not None else Options()
+
+
+def ask(ctx: typer.Context, work: Callable[[Client], Awaitable[int | None]]) -> None:
+    """Run a command against the server, and end with its exit code."""
+    given = options(ctx)
+
+    async def asked() -> int | None:
+        from flowsched.client import Client
+        from flowsched.client.calls import DEFAULT_URL
+
+        async with Client(given.server or DEFAULT_URL, given.token) as client:
+            return await work(client)
+
+    run(given, asked())
+
+
+def run(given: Options, work: Coroutine[Any, Any, int | None]) -> None:
+    """Run a coroutine to its end, and end with its exit code; errors become sentences."""
+    code = _guarded(given, work)
+    if code:
+        raise typer.Exit(code)
+
+
+def _guarded(given: Options, work: Coroutine[Any, Any, int | None]) -> int:
+    from flowsched import errors
+
+    try:
+        return asyncio.run(work) or DONE
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        # The reader (`| head`) has seen enough. Python would complain again when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAILED
+    except errors.FlowschedError as error:
+        if given.debug:
+            raise
+        tell(error)
+        return exit_code(error)
+    except OSError as error:
+        if given.debug:
+            raise
+        complain(f"{error.strerror or error}" + (f": {error.filename}" if error.filename else ""))
+        return WRONG
+
+
+def exit_code(error: Exception) -> int:
+    """The exit code for an error."""
+    from flowsched import errors
+
+    if isinstance(error, errors.Unavailable):
+        return UNREACHABLE
+    if isinstance(error, errors.ConfigurationError):
+        return WRONG
+    return WRONG if isinstance(error, errors.FlowschedError) and error.status < 500 else FAILED
+
+
+def tell(error: Exception) -> None:
+    """Say on stderr what is wrong, and what to do next."""
+    from flowsched import errors
+
+    if isinstance(error, errors.InvalidDocument):
+        number = len(error.faults)
+        complain(f"the document has {number} fault{'s' * (number != 1)}")
+        for fault in error.faults[:FAULTS_SHOWN]:
+            say(f"  {fault.path}: found {fault.found}, expected {fault.expected}")
+        if number > FAULTS_SHOWN:
+            say(f"  … and {number - FAULTS_SHOWN} more")
+        return
+    complain(str(error))
+    for kind, step in (
+        (
+            errors.Unauthorized,
+            "give the server's token: --token TOKEN, or FLOWSCHED_TOKEN in the environment",
+        ),
+        (errors.NotFound, "`flowsched ls` lists the workflows of this server"),
+        (errors.Unavailable, "start one with `flowsched serve`, or name another: --server URL"),
+    ):
+        if isinstance(error, kind):
+            say(f"  next: {step}")
+
+
+def complain(text: str) -> None:
+    """An error, on stderr."""
+    say(f"error: {text}")
+
+
+def say(text: str) -> None:
+    """A line on stderr, harmless for terminals."""
+    from flowsched.cli import inert
+
+    print(inert.block(text), file=sys.stderr)

@@ -1,0 +1,248 @@
+"""`flowsched doctor`: what is there, what is missing, and what to do about it. Each check is a function of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import os
+import platform
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal
+
+from rich.text import Text
+
+from flowsched.cli import inert, output, render
+from flowsched.cli.context import DONE, FAILED
+from flowsched.cli.output_form import Form
+from flowsched.errors import FlowschedError
+
+Mark = Literal["ok", "warn", "fail"]
+_STYLES: Final = {"ok": "green", "warn": "yellow", "fail": "bold red"}
+
+#: Extra -> the modules it brings.
+EXTRAS: Final[Mapping[str, tuple[str, ...]]] = {
+    "postgresql": ("psycopg",),
+    "objectstore": ("s3fs",),
+    "kubernetes": ("kubernetes_asyncio",),
+    "wdl": ("WDL",),
+    "genomics": ("pysam",),
+    "mpi": ("mpi4py",),
+}
+REQUIRED: Final = ("aiohttp", "aiosqlite", "alembic", "fsspec", "msgspec", "networkx", "numpy", "rich",
+                   "sqlalchemy", "structlog", "typer")  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One line: what was looked at, how it is, and what to do."""
+
+    name: str
+    mark: Mark
+    found: str
+    next: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What to look at."""
+
+    root: Path
+    database: str
+    url: str
+    token: str | None
+
+
+async def doctor(place: Place, form: Form) -> int:
+    """Run all checks. The exit code is 1 if one failed."""
+    checks: list[Check] = []
+    for look in CHECKS:
+        found = look(place)
+        checks += found if isinstance(found, list) else await found
+    if form is Form.TABLE:
+        output.show(_table(checks))
+    else:
+        rows = [{"name": c.name, "mark": c.mark, "found": c.found, "next": c.next} for c in checks]
+        output.many(rows, form, lambda _: "")
+    return FAILED if any(check.mark == "fail" for check in checks) else DONE
+
+
+def _table(checks: Iterable[Check]) -> Text:
+    made = Text()
+    for check in checks:
+        made.append(f"{check.mark:<4}  ", _STYLES[check.mark])
+        made.append(f"{check.name:<12}  ", "bold").append(inert.line(check.found) + "\n")
+        if check.next:
+            made.append(f"{'':<20}next: {inert.line(check.next)}\n", "dim")
+    made.rstrip()
+    return made
+
+
+def python(_: Place) -> list[Check]:
+    """The interpreter (pip refuses those too old) and the packages that flowsched cannot do without."""
+    version = platform.python_version()
+    missing = [name for name in REQUIRED if importlib.util.find_spec(name) is None]
+    if missing:
+        return [Check("python", "fail", f"{version}; missing: {', '.join(missing)}", "pip install flowsched")]
+    return [Check("python", "ok", f"{version} ({sys.executable})")]
+
+
+def extras(_: Place) -> list[Check]:
+    """What is optional; nothing is wrong without it."""
+    made = []
+    for extra, modules in EXTRAS.items():
+        missing = [name for name in modules if importlib.util.find_spec(name) is None]
+        if missing:
+            made.append(
+                Check(extra, "warn", "not installed", f"if you need it: pip install 'flowsched[{extra}]'")
+            )
+        else:
+            made.append(Check(extra, "ok", "installed"))
+    return made
+
+
+def machine(place: Place) -> list[Check]:
+    """Cores, memory and the room for data."""
+    pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    made = [Check("machine", "ok", f"{cores} cores, {render.size(pages)} memory, {platform.platform()}")]
+    folder = place.root
+    while not folder.exists():
+        folder = folder.parent
+    if not os.access(folder, os.W_OK):
+        return [*made, Check("root", "fail", f"{place.root} cannot be written", "choose another --root")]
+    free = shutil.disk_usage(folder).free
+    mark: Mark = "warn" if free < 1 << 30 else "ok"
+    step = "choose a --root on a larger disk" if mark == "warn" else ""
+    return [*made, Check("root", mark, f"{place.root}, {render.size(free)} free", step)]
+
+
+def features(_: Place) -> list[Check]:
+    """What the kernel lets tasks be confined with."""
+    made = []
+    unshare = shutil.which("bwrap") or shutil.which("unshare")
+    works = unshare is not None and _works([unshare, *_NAMESPACE[Path(unshare).name]])
+    made.append(
+        Check("namespaces", "ok", f"private mounts by {unshare}")
+        if works
+        else Check("namespaces", "warn", "no private mounts: tasks with container paths are refused",
+                   "install bubblewrap, or allow user namespaces (sysctl kernel.unprivileged_userns_clone=1)")
+    )  # fmt: skip
+    controllers = Path("/sys/fs/cgroup/cgroup.controllers")
+    if controllers.exists():
+        names = controllers.read_text().split()
+        made.append(Check("cgroups", "ok", f"version 2 ({', '.join(names) or 'no controllers'})"))
+    else:
+        made.append(Check("cgroups", "warn", "no cgroup v2: memory limits are not enforced by the kernel"))
+    made.append(_loopback())
+    return made
+
+
+_NAMESPACE: Final[Mapping[str, Sequence[str]]] = {
+    "bwrap": ("--ro-bind", "/", "/", "true"),
+    "unshare": ("--user", "--map-root-user", "--mount", "true"),
+}
+
+
+def _works(command: list[str]) -> bool:
+    try:
+        return subprocess.run(command, capture_output=True, timeout=5, check=False).returncode == 0
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+
+
+def _loopback() -> Check:
+    """Members of a gang on one machine each get an address of their own."""
+    try:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.2", 0))
+    except OSError:
+        return Check("addresses", "warn", "127.0.0.2 cannot be used: gangs share one address",
+                     "on macOS: sudo ifconfig lo0 alias 127.0.0.2")  # fmt: skip
+    return Check("addresses", "ok", "127.0.0.0/8 for the members of gangs")
+
+
+async def database(place: Place) -> list[Check]:
+    """The database, looked at from beside: a running service is not disturbed."""
+    from flowsched import app
+
+    if not _exists(place.database):
+        return [Check("database", "ok", f"{place.database} does not exist yet; the first start makes it")]
+    try:
+        facts = await app.database_facts(place.database)
+    except FlowschedError as error:
+        return [Check("database", "fail", str(error), "flowsched db upgrade")]
+    return [_database(facts)]
+
+
+def _exists(url: str) -> bool:
+    """Whether an SQLite file is there; other databases say so themselves."""
+    return not url.startswith("sqlite:///") or Path(url.removeprefix("sqlite:///")).exists()
+
+
+def _database(facts: Mapping[str, object]) -> Check:
+    said = f"{facts['database']} {facts.get('version', '')}, {facts.get('workflows', '?')} workflows, {facts['url']}"
+    if facts["revision"] != facts["expected_revision"]:
+        step = "flowsched db upgrade (with the service stopped)"
+        return Check("database", "fail", f"{said}: revision {facts['revision']}", step)
+    if facts.get("integrity_check", "ok") != "ok":
+        return Check("database", "fail", f"{said}: {facts['integrity_check']}", "restore it from a backup")
+    if facts.get("fsync", "on") != "on":
+        return Check("database", "warn", f"{said}: fsync is off", "turn it on: accepted must mean durable")
+    return Check("database", "ok", said)
+
+
+async def service(place: Place) -> list[Check]:
+    """The service, if one runs, its nodes, and its port if none does."""
+    from flowsched.client import Client
+
+    try:
+        async with Client(place.url, place.token, timeout=3) as client:
+            async with asyncio.timeout(3):
+                well, missing = await client.ready()
+            if not well:
+                return [Check("service", "fail", f"{place.url}: {missing}", "look at its log")]
+            nodes = await client.nodes()
+    except (TimeoutError, FlowschedError):
+        return [_port(place.url)]
+    ready = sum(node.ready for node in nodes)
+    made = [Check("service", "ok", f"{place.url} is ready")]
+    if ready == len(nodes) and nodes:
+        return [*made, Check("nodes", "ok", f"{ready} ready")]
+    return [*made, Check("nodes", "warn", f"{ready} of {len(nodes)} ready", "flowsched nodes")]
+
+
+def _port(url: str) -> Check:
+    from urllib.parse import urlsplit
+
+    parts = urlsplit(url)
+    host, port = parts.hostname or "127.0.0.1", parts.port or 80
+    try:
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind((host, port))
+    except OSError as error:
+        step = "choose another: flowsched serve --port N"
+        return Check(
+            "port",
+            "warn",
+            f"{host}:{port} is taken, and not by a service that answers ({error.strerror})",
+            step,
+        )
+    return Check("port", "ok", f"{host}:{port} is free; no service runs there", "flowsched serve")
+
+
+#: In the order of the lines.
+CHECKS: Final[tuple[Callable[[Place], list[Check] | Awaitable[list[Check]]], ...]] = (
+    python,
+    extras,
+    machine,
+    features,
+    database,
+    service,
+)

@@ -1,0 +1,197 @@
+"""Commands that stay: run, submit --wait, watch, logs. Progress goes to stderr, results to stdout.
+
+Ctrl-C leaves a workflow on a server alone: it says how to come back, and how to cancel. A service inside `run` would
+end with it, so there the first Ctrl-C cancels the workflow and waits until it is gone; the second leaves at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from typing import Final
+
+from rich.live import Live
+
+from flowsched.cli import inert, output, render
+from flowsched.cli.context import DONE, FAILED, INTERRUPTED, say
+from flowsched.client import Client
+from flowsched.errors import Conflict, NotFound
+from flowsched.workflow.views import StageView, WorkflowView
+
+#: How often progress is asked for.
+LOOK_S: Final = 0.4
+
+
+class Interrupted(Exception):
+    """Ctrl-C, or SIGTERM."""
+
+
+async def follow(client: Client, ident: str) -> WorkflowView:
+    """Show progress until a workflow has ended."""
+    waiting = asyncio.create_task(client.wait(ident))
+    try:
+        if output.console(stderr=True).is_terminal:
+            await _live(client, ident, waiting)
+        else:
+            await _lines(client, ident, waiting)
+        return await waiting
+    finally:
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+
+
+async def _live(client: Client, ident: str, waiting: asyncio.Task[WorkflowView]) -> None:
+    console = output.console(stderr=True)
+    with Live(console=console, auto_refresh=False, transient=False) as live:
+        while True:
+            over = waiting.done()
+            view, stages = await client.get(ident), await client.stages(ident)
+            head = render.workflow_head(view, datetime.now(UTC))
+            rows = max(3, console.size.height - 4)
+            live.update(render.progress(stages, rows=rows, head=head), refresh=True)
+            if over:
+                return
+            await asyncio.wait({waiting}, timeout=LOOK_S)
+
+
+async def _lines(client: Client, ident: str, waiting: asyncio.Task[WorkflowView]) -> None:
+    """Without a terminal: one line whenever a stage's state changes."""
+    told: dict[str, str] = {}
+    while True:
+        over = waiting.done()
+        for stage in await client.stages(ident):
+            if told.get(stage.name, "PENDING") != stage.state:
+                told[stage.name] = stage.state
+                say(_stage_line(stage))
+        if over:
+            return
+        await asyncio.wait({waiting}, timeout=LOOK_S)
+
+
+def _stage_line(stage: StageView) -> str:
+    done = stage.counts.get("SUCCEEDED", 0)
+    line = f"{stage.name}: {stage.state} {done}/{stage.width * stage.members}"
+    return f"{line} ({stage.reason})" if stage.reason else line
+
+
+async def watch(client: Client, ident: str) -> int:
+    """`flowsched watch`, and the rest of `submit --wait` and `run --server`."""
+    try:
+        async with _interruptible():
+            view = await follow(client, ident)
+    except Interrupted:
+        say(f"\nno longer watching; {ident} goes on. Come back: `flowsched watch {ident}`")
+        say(f"stop it: `flowsched cancel {ident}`")
+        return INTERRUPTED
+    return verdict(view)
+
+
+async def watch_own(client: Client, ident: str) -> int:
+    """Follow a workflow of the service in this process, which ends with it."""
+    try:
+        async with _interruptible():
+            return verdict(await follow(client, ident))
+    except Interrupted:
+        say("\ncancelling; press Ctrl-C again to leave at once")
+    try:
+        async with _interruptible():
+            try:
+                await client.cancel(ident, "interrupted")
+            except Conflict:
+                return INTERRUPTED  # it had ended meanwhile
+            await follow(client, ident)
+    except Interrupted:
+        say("left; what still runs is taken up by the next `flowsched run` or `serve` on the same --root")
+    return INTERRUPTED
+
+
+@asynccontextmanager
+async def _interruptible() -> AsyncIterator[None]:
+    """Turn SIGINT and SIGTERM into `Interrupted` in the body, where it waits."""
+    loop, task, pressed = asyncio.get_running_loop(), asyncio.current_task(), False
+
+    def press() -> None:
+        nonlocal pressed
+        pressed = True
+        if task is not None:
+            task.cancel()
+
+    restore = _handle(loop, press)
+    try:
+        yield
+    except asyncio.CancelledError:
+        if not pressed or task is None:
+            raise
+        task.uncancel()
+        raise Interrupted from None
+    finally:
+        restore()
+
+
+def _handle(loop: asyncio.AbstractEventLoop, press: Callable[[], None]) -> Callable[[], None]:
+    """Install the handlers; returns what puts the former ones back."""
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.getsignal(number) for number in numbers]
+    try:
+        for number in numbers:
+            loop.add_signal_handler(number, press)
+    except (NotImplementedError, RuntimeError, ValueError):
+        return lambda: None  # not in the main thread: a test, or Windows
+
+    def restore() -> None:
+        for number, handler in zip(numbers, before, strict=True):
+            loop.remove_signal_handler(number)
+            signal.signal(number, handler)
+
+    return restore
+
+
+def verdict(view: WorkflowView) -> int:
+    """The exit code of a workflow that has ended."""
+    return DONE if view.state in ("SUCCEEDED", "SKIPPED") else FAILED
+
+
+async def logs(
+    client: Client, ident: str, stage: str, index: int, *, errors: bool, attempt: int | None, follow: bool
+) -> int:
+    """`flowsched logs`: bytes as they are into a pipe, harmless text onto a terminal."""
+    kept = inert.LogText() if sys.stdout.isatty() else None
+    try:
+        async with _interruptible():
+            source = client.logs(
+                ident, stage, index, stream="stderr" if errors else "stdout", attempt=attempt, follow=follow
+            )
+            async for chunk in source:
+                _write(chunk, kept)
+    except Interrupted:
+        return INTERRUPTED
+    if kept is not None:
+        sys.stdout.write(kept.feed(b"", final=True))
+    sys.stdout.flush()
+    return DONE
+
+
+def _write(chunk: bytes, kept: inert.LogText | None) -> None:
+    if kept is None:
+        sys.stdout.buffer.write(chunk)
+    else:
+        sys.stdout.write(kept.feed(chunk))
+    sys.stdout.flush()
+
+
+async def log_tail(client: Client, ident: str, stage: str, index: int, lines: int) -> list[str]:
+    """The last lines a task wrote to stderr, or else to stdout. Reads at most the last part of it into memory."""
+    for stream in ("stderr", "stdout"):
+        tail = b""
+        try:
+            async for chunk in client.logs(ident, stage, index, stream=stream):
+                tail = (tail + chunk)[-65536:]
+        except NotFound:
+            continue
+        if tail.strip():
+            return inert.block(tail.decode("utf-8", "replace")).rstrip("\n").split("\n")[-lines:]
+    return []

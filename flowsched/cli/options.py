@@ -1,0 +1,120 @@
+"""What commands take: the options they share, where global options may stand, and the settings they become."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+from typer.core import TyperGroup
+
+from flowsched.cli.context import options
+from flowsched.cli.output_form import Form
+
+if TYPE_CHECKING:
+    from flowsched.app import Settings
+
+#: Options that are hoisted to the front, wherever they stand: with a value, and without.
+_VALUED: Final = ("--server", "--token")
+_FLAGS: Final = ("--debug",)
+
+
+class Group(TyperGroup):
+    """Commands whose global options may also stand after the command."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Hoist the global options; what follows `--` stays."""
+        return list(super().parse_args(ctx, hoisted(args)))
+
+
+def hoisted(args: list[str]) -> list[str]:
+    """Global options first, the rest in its order."""
+    first: list[str] = []
+    rest: list[str] = []
+    position = 0
+    while position < len(args):
+        arg = args[position]
+        if arg == "--":
+            return first + rest + args[position:]
+        if arg in _VALUED:
+            first += args[position : position + 2]
+            position += 1
+        elif arg in _FLAGS or arg.startswith(tuple(f"{name}=" for name in _VALUED)):
+            first.append(arg)
+        else:
+            rest.append(arg)
+        position += 1
+    return first + rest
+
+
+def data_folder() -> Path:
+    """Where a user's data lies: `$XDG_DATA_HOME/flowsched`, else `~/.local/share/flowsched`."""
+    base = os.environ.get("XDG_DATA_HOME", "")
+    return (Path(base) if base.startswith("/") else Path.home() / ".local" / "share") / "flowsched"
+
+
+Id = Annotated[str, typer.Argument(metavar="ID", help="The workflow's id.")]
+Output = Annotated[Form, typer.Option("--output", "-o", help="table, json or jsonl.")]
+Reason = Annotated[str | None, typer.Option(help="Why, for those who look at it later.")]
+Limit = Annotated[int, typer.Option(min=1, help="Most entries.")]
+Document = Annotated[
+    str, typer.Argument(metavar="DOCUMENT", help="A workflow as JSON; - reads standard input.")
+]
+Root = Annotated[
+    Path | None,
+    typer.Option(
+        envvar="FLOWSCHED_ROOT", help="Folder for data, logs and the database. [~/.local/share/flowsched]"
+    ),
+]
+Database = Annotated[
+    str | None,
+    typer.Option(
+        "--db", envvar="FLOWSCHED_DATABASE", help="A path, sqlite:///… or postgresql://…. [in the root]"
+    ),
+]
+Nodes = Annotated[int, typer.Option(min=1, help="Virtual nodes on this machine.")]
+Cpu = Annotated[
+    str | None, typer.Option(help="Cores of each node, such as 4 or 500m. [the machine's, divided]")
+]
+Memory = Annotated[
+    str | None, typer.Option(help="Memory of each node, such as 8Gi. [the machine's, divided]")
+]
+Gpus = Annotated[int, typer.Option(min=0, help="GPUs of each node.")]
+DiskRate = Annotated[str, typer.Option(help="Bytes a second of each node's disk.")]
+NicRate = Annotated[str, typer.Option(help="Bytes a second of each node's network card.")]
+Policy = Annotated[str, typer.Option(help="How to schedule.")]
+
+
+def settings_for(
+    ctx: typer.Context, *, root: Path | None, database: str | None = None, **given: Any
+) -> Settings:
+    """Settings for `app`; a bare path becomes SQLite's URL."""
+    from flowsched.app import Settings
+
+    if database is not None and "://" not in database:
+        database = f"sqlite:///{Path(database).absolute()}"
+    if "log_level" not in given:
+        given["log_level"] = "debug" if options(ctx).debug else "error"
+    return Settings(root=root or data_folder(), database=database, **given)
+
+
+def token_from(path: Path | None) -> str | None:
+    """The token that a file holds."""
+    if path is None:
+        return None
+    try:
+        token = path.read_text().strip()
+    except OSError as error:
+        raise typer.BadParameter(f"{path}: {error.strerror}", param_hint="--token-file") from None
+    if not token:
+        raise typer.BadParameter(f"{path} is empty", param_hint="--token-file")
+    return token
+
+
+def amounts(key: str, pairs: list[str]) -> dict[str, str]:
+    """`cpu=4` and `memory=8Gi` as a mapping."""
+    found = dict(pair.partition("=")[::2] for pair in pairs)
+    if not all(name and amount for name, amount in found.items()):
+        raise typer.BadParameter("say it as cpu=4 or memory=8Gi", param_hint=f"--{key}")
+    return found

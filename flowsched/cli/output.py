@@ -1,0 +1,89 @@
+"""Where and in which form answers are printed: tables for people, JSON for programs, hints to stderr."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import AsyncIterable, Callable, Sequence
+from typing import Any, Final, TypeVar
+
+import msgspec
+from rich.console import Console, RenderableType
+
+from flowsched.cli import inert
+from flowsched.cli.output_form import Form
+
+V = TypeVar("V")
+
+#: A pipe has no width: tables are as wide as what they hold.
+PIPED_WIDTH: Final = 10_000
+
+
+def console(stderr: bool = False) -> Console:
+    """A console that knows whether it is a terminal."""
+    stream = sys.stderr if stderr else sys.stdout
+    if stream.isatty():
+        return Console(file=stream, highlight=False, markup=False, emoji=False)
+    return Console(file=stream, highlight=False, markup=False, emoji=False, width=PIPED_WIDTH, no_color=True)
+
+
+def show(renderable: RenderableType, *, stderr: bool = False) -> None:
+    """Print something; without trailing spaces when it goes into a pipe."""
+    out = console(stderr)
+    if out.is_terminal:
+        out.print(renderable)
+        return
+    with out.capture() as captured:
+        out.print(renderable)
+    lines = [line.rstrip() for line in captured.get().rstrip("\n").split("\n")]
+    print("\n".join(lines), file=out.file)
+
+
+def hint(text: str) -> None:
+    """Say something beside the answer."""
+    print(text, file=sys.stderr)
+
+
+def to_json(view: Any, *, indent: int | None = None) -> str:
+    """A view as JSON text that a terminal can show."""
+    return inert.json_text(json.dumps(msgspec.to_builtins(view), ensure_ascii=False, indent=indent))
+
+
+def one(view: Any, form: Form, table: Callable[[], RenderableType]) -> None:
+    """Print one thing."""
+    if form is Form.TABLE:
+        show(table())
+    else:
+        print(to_json(view, indent=2 if form is Form.JSON else None))
+
+
+def many(views: Sequence[Any], form: Form, table: Callable[[Sequence[Any]], RenderableType]) -> None:
+    """Print a list."""
+    match form:
+        case Form.TABLE:
+            show(table(views))
+        case Form.JSON:
+            print(to_json(list(views), indent=2))
+        case Form.JSONL:
+            for view in views:
+                print(to_json(view))
+
+
+async def stream(
+    views: AsyncIterable[V], form: Form, table: Callable[[Sequence[V]], RenderableType], limit: int
+) -> int:
+    """Print a list that comes page by page, at most `limit` entries; returns how many there were."""
+    kept: list[V] = []
+    number = 0
+    async for view in views:
+        if number == limit:
+            hint(f"… and more: ask for them with --limit (now {limit})")
+            break
+        number += 1
+        if form is Form.JSONL:
+            print(to_json(view))
+        else:
+            kept.append(view)
+    if form is not Form.JSONL:
+        many(kept, form, table)
+    return number

@@ -1,0 +1,325 @@
+"""How things look: views in, rich renderables out. Pure: nothing is printed, asked or timed here.
+
+All text from elsewhere goes through `inert.line` and into `Text`, which knows no markup.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Final
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from flowsched.cli import inert
+from flowsched.workflow.views import (
+    ExplanationView,
+    NodeView,
+    QueueView,
+    StageView,
+    TaskView,
+    WorkflowView,
+)
+
+#: What a bar and a line of progress tell apart, in the order of a task's life backwards.
+GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
+    "done": ("SUCCEEDED",),
+    "failed": ("FAILED",),
+    "running": ("ALLOCATED", "BINDING", "BOUND", "RUNNING", "RELEASING"),
+    "staging": ("STAGING", "PIPELINED"),
+    "queued": ("QUEUED",),
+    "dropped": ("CANCELLED", "SKIPPED"),
+}
+_BARS: Final = {
+    "done": ("█", "green"),
+    "failed": ("█", "red"),
+    "running": ("▓", "cyan"),
+    "staging": ("▒", "yellow"),
+    "queued": ("░", "default"),
+    "dropped": ("·", "dim"),
+}
+_STATE_STYLES: Final = {
+    "SUCCEEDED": "green",
+    "FAILED": "bold red",
+    "RUNNING": "cyan",
+    "STAGING": "yellow",
+    "CANCELLED": "magenta",
+    "CANCELLING": "magenta",
+    "PAUSED": "yellow",
+    "SKIPPED": "dim",
+    "PENDING": "dim",
+}
+_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+BAR_WIDTH: Final = 24
+
+
+def size(number: int) -> str:
+    """Bytes for people: `1.5 GiB`."""
+    amount, unit = float(number), 0
+    while amount >= 1023.95 and unit < len(_UNITS) - 1:
+        amount, unit = amount / 1024, unit + 1
+    return f"{amount:.1f} {_UNITS[unit]}" if unit else f"{number} B"
+
+
+def seconds(number: float) -> str:
+    """A span for people: `0.4s`, `12s`, `3m05s`, `2h07m`, `3d04h`."""
+    if number < 10:
+        return f"{number:.1f}s"
+    whole = round(number)
+    if whole < 60:
+        return f"{whole}s"
+    if whole < 3600:
+        return f"{whole // 60}m{whole % 60:02d}s"
+    if whole < 86400:
+        return f"{whole // 3600}h{whole % 3600 // 60:02d}m"
+    return f"{whole // 86400}d{whole % 86400 // 3600:02d}h"
+
+
+def cores(millicores: int) -> str:
+    """Millicores as cores: `2`, `0.5`."""
+    return f"{millicores / 1000:g}"
+
+
+def state(name: str) -> Text:
+    """A state in its colour."""
+    return Text(inert.line(name), _STATE_STYLES.get(name, ""))
+
+
+def text(value: object, style: str = "") -> Text:
+    """Anything from elsewhere, harmless, on one line."""
+    return Text(inert.line(str(value)), style)
+
+
+def grouped(counts: Mapping[str, int]) -> dict[str, int]:
+    """Counts by task state as counts by group; what is in no group waits for other stages."""
+    return {group: sum(counts.get(name, 0) for name in names) for group, names in GROUPS.items()}
+
+
+def bar(counts: Mapping[str, int], total: int, width: int = BAR_WIDTH) -> Text:
+    """A bar of `width` cells; each group that has a task has a cell while there are cells."""
+    made = Text()
+    left = width
+    for group, number in grouped(counts).items():
+        if number and left and total:
+            cells = min(left, max(1, number * width // total))
+            made.append(_BARS[group][0] * cells, _BARS[group][1])
+            left -= cells
+    return made.append(" " * left)
+
+
+def progress(stages: Sequence[StageView], *, rows: int = 40, head: RenderableType | None = None) -> Group:
+    """One line per stage while a workflow runs; of many stages those where something happens.
+
+    Args:
+        stages: In the document's order.
+        rows: At most so many lines; the rest is summed up in one.
+        head: A line above.
+    """
+    chosen = stages if len(stages) <= rows else sorted(stages, key=_interest)[: max(1, rows - 1)]
+    numbers = {stage.number for stage in chosen}
+    table = plain_table("", "", "", "", "")
+    table.show_header = False
+    for stage in stages:
+        if stage.number in numbers:
+            table.add_row(*_progress_row(stage))
+    parts: list[RenderableType] = [] if head is None else [head]
+    parts.append(table)
+    if len(stages) > len(numbers):
+        ended = sum(stage.state in ("SUCCEEDED", "SKIPPED") for stage in stages)
+        parts.append(Text(f"… {len(stages)} stages in all, {ended} of them done", "dim"))
+    return Group(*parts)
+
+
+def _interest(stage: StageView) -> int:
+    """Failed and running first, then ready, then what waits, then what is done."""
+    order = ("FAILED", "RUNNING", "PENDING", "CANCELLED", "SUCCEEDED", "SKIPPED")
+    return order.index(stage.state) if stage.state in order else 2
+
+
+def _progress_row(stage: StageView) -> tuple[Text, ...]:
+    total = stage.width * stage.members
+    found = grouped(stage.counts)
+    said = Text(", ").join(
+        Text(f"{found[group]} {group}", _BARS[group][1])
+        for group in ("running", "staging", "queued", "failed", "dropped")
+        if found[group]
+    )
+    bytes_read = ""
+    if stage.bytes_local or stage.bytes_moved:
+        bytes_read = f"{size(stage.bytes_local)} local, {size(stage.bytes_moved)} moved"
+    done = Text(f"{found['done']}/{total}", justify="right")
+    return text(stage.name, "bold"), bar(stage.counts, total), done, said, Text(bytes_read, "dim")
+
+
+def workflow_head(view: WorkflowView, now: datetime | None = None) -> Text:
+    """A workflow in one line."""
+    made = Text.assemble(text(view.name, "bold"), " ", text(view.id, "dim"), " ", state(view.state))
+    began, end = view.started_at or view.created_at, view.ended_at or now
+    if end is not None:
+        made.append(f" after {seconds(max(0.0, (end - began).total_seconds()))}", "dim")
+    if view.paused:
+        made.append(" (paused)", "yellow")
+    if view.reason:
+        made.append(" ").append_text(text(view.reason))
+    return made
+
+
+def workflow_table(workflows: Iterable[WorkflowView]) -> Table:
+    """A list of workflows."""
+    table = plain_table("ID", "NAME", "STATE", "QUEUE", ">DONE", ">RUNNING", ">FAILED", "CREATED", ">TOOK")
+    for view in workflows:
+        found = grouped(view.counts)
+        took = ""
+        if view.started_at is not None and view.ended_at is not None:
+            took = seconds((view.ended_at - view.started_at).total_seconds())
+        table.add_row(
+            text(view.id),
+            text(view.name),
+            state(view.state),
+            text(view.queue),
+            f"{found['done']}/{view.tasks}",
+            str(found["running"]),
+            str(found["failed"]),
+            moment(view.created_at),
+            took,
+        )
+    return table
+
+
+def stage_table(stages: Iterable[StageView]) -> Table:
+    """What each stage's tasks waited for and moved; seconds are sums over its tasks."""
+    table = plain_table(
+        "STAGE", "STATE", ">DONE", ">RUNNING", ">FAILED", ">QUEUED", ">STAGING", ">RAN", ">LOCAL", ">MOVED", "REASON"
+    )  # fmt: skip
+    for view in stages:
+        found = grouped(view.counts)
+        table.add_row(
+            text(view.name),
+            state(view.state),
+            f"{found['done']}/{view.width * view.members}",
+            str(found["running"]),
+            str(found["failed"]),
+            seconds(view.queued_seconds),
+            seconds(view.staging_seconds),
+            seconds(view.running_seconds),
+            size(view.bytes_local),
+            size(view.bytes_moved),
+            text(view.reason),
+        )
+    return table
+
+
+def task_table(tasks: Iterable[TaskView]) -> Table:
+    """A list of tasks."""
+    table = plain_table(
+        "STAGE", ">INDEX", "ROLE", "ITEM", "STATE", ">TRY", "NODE", ">EXIT", ">RAN", ">LOCAL", ">MOVED", "REASON"
+    )  # fmt: skip
+    for view in tasks:
+        ran = ""
+        if view.started_at is not None and view.ended_at is not None:
+            ran = seconds((view.ended_at - view.started_at).total_seconds())
+        table.add_row(
+            text(view.stage),
+            str(view.index),
+            text(view.role),
+            text(view.item or ""),
+            state(view.state),
+            str(view.attempt),
+            text(view.node or ""),
+            "" if view.exit_code is None else str(view.exit_code),
+            ran,
+            size(view.bytes_local),
+            size(view.bytes_moved),
+            text(view.reason),
+        )
+    return table
+
+
+def queue_table(queues: Iterable[QueueView]) -> Table:
+    """A list of queues."""
+    table = plain_table(
+        "QUEUE", "PARENT", ">WEIGHT", ">SHARE", ">WAITING", ">RUNNING", "USED", "GUARANTEE", "CAP", "PAUSED"
+    )
+    for view in queues:
+        table.add_row(
+            text(view.name),
+            text(view.parent or ""),
+            str(view.weight),
+            f"{view.dominant_share:.0%}",
+            str(view.waiting),
+            str(view.running),
+            amounts(view.used),
+            amounts(view.guarantee),
+            amounts(view.cap),
+            "yes" if view.paused else "",
+        )
+    return table
+
+
+def node_table(nodes: Iterable[NodeView]) -> Table:
+    """A list of nodes: used of allocatable, and what their caches hold and moved."""
+    table = plain_table(
+        "NODE", "READY", "RACK", ">TASKS", ">CPU", ">MEMORY", ">GPU", ">CACHE", ">DATASETS", ">IN", ">OUT"
+    )
+    for view in nodes:
+        has, used = view.allocatable, view.used
+        gpu = f"{cores(used.get('gpu', 0))}/{cores(has['gpu'])}" if has.get("gpu") else ""
+        table.add_row(
+            text(view.name),
+            Text("yes", "green") if view.ready else Text("no", "bold red"),
+            text(view.rack),
+            str(view.running),
+            f"{cores(used.get('cpu', 0))}/{cores(has.get('cpu', 0))}",
+            f"{size(used.get('memory', 0))}/{size(has.get('memory', 0))}",
+            gpu,
+            size(view.cache_bytes),
+            str(view.datasets),
+            size(view.bytes_in),
+            size(view.bytes_out),
+        )
+    return table
+
+
+def explain_panel(explanations: Sequence[ExplanationView], now: datetime | None = None) -> RenderableType:
+    """Why something does not run, one paragraph per reason."""
+    if not explanations:
+        return Text("Nothing waits: there is nothing to explain.", "green")
+    parts: list[RenderableType] = []
+    for view in explanations:
+        tasks = f"{view.tasks} task{'s' * (view.tasks != 1)}"
+        head = Text.assemble(text(view.stage, "bold"), f"  {tasks} ", state(view.state), "  ")
+        parts.append(head.append_text(text(view.code, "yellow")))
+        parts.append(Text("  ").append_text(text(view.message)))
+        if view.numbers:
+            said = ", ".join(f"{name} {number}" for name, number in view.numbers.items())
+            parts.append(Text("  ").append_text(text(said, "dim")))
+        if view.shards and view.tasks > len(view.shards):
+            shards = ", ".join(str(shard) for shard in view.shards)
+            parts.append(Text(f"  shards {shards} and others", "dim"))
+        if view.start_at is not None:
+            wait = "" if now is None else f", in {seconds(max(0.0, (view.start_at - now).total_seconds()))}"
+            parts.append(Text(f"  expected to start {moment(view.start_at)}{wait}"))
+    return Group(*parts)
+
+
+def amounts(given: Mapping[str, int]) -> Text:
+    """Resources of a queue: `cpu 2, memory 4.0 GiB`."""
+    shown = {"cpu": cores, "gpu": cores, "memory": size, "disk": size}
+    said = [f"{name} {shown.get(name, str)(number)}" for name, number in given.items()]
+    return text(", ".join(said))
+
+
+def moment(at: datetime) -> str:
+    """A time for people, in their own zone."""
+    return at.astimezone().strftime("%Y-%m-%d %H:%M:%S")
+
+
+def plain_table(*heads: str) -> Table:
+    """A plain table; `>` in front of a head aligns its column to the right."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for head in heads:
+        right = head.startswith(">")
+        table.add_column(head.lstrip(">"), justify="right" if right else "left", no_wrap=True)
+    return table

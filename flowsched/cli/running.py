@@ -1,0 +1,191 @@
+"""`flowsched run` and `submit`: hand in a document, follow it, print what it made or why it failed."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from flowsched.cli import following, output, render
+from flowsched.cli.context import DONE, INTERRUPTED, Options, say
+from flowsched.cli.output_form import Form
+from flowsched.client import Client
+from flowsched.client.documents import read, resolved_bytes
+from flowsched.errors import ConfigurationError
+from flowsched.workflow.views import OutputView, StageView, TaskView, WorkflowView
+
+if TYPE_CHECKING:
+    from flowsched.app import Settings
+
+#: At the end so many outputs and failures are printed; `show` and `logs` have the rest.
+OUTPUTS_SHOWN: Final = 20
+FAILURES_SHOWN: Final = 3
+LINES_SHOWN: Final = 15
+
+
+@dataclass(frozen=True, slots=True)
+class Produced:
+    """An output of one task, for the end of a run."""
+
+    stage: str
+    index: int
+    output: OutputView
+
+
+def document(path: str) -> bytes:
+    """A document from a file, or from standard input (`-`); its relative URIs made absolute."""
+    if path == "-":
+        return resolved_bytes(sys.stdin.buffer.read(), Path.cwd())
+    return read(Path(path))
+
+
+async def submit(client: Client, path: str, key: str | None, wait: bool, form: Form) -> int:
+    """`flowsched submit`."""
+    run = await client.submit(document(path), idempotency_key=key)
+    if not run.created:
+        say(f"{run.id} had been accepted before, under the same key")
+    if not wait:
+        answer = {"id": run.id, "created": run.created}
+        output.one(answer, form, lambda: run.id)
+        return DONE
+    say(f"submitted {run.id}")
+    code = await following.watch(client, run.id)
+    if code != INTERRUPTED:
+        await result(client, run.id, form, own=None)
+    return code
+
+
+async def run(given: Options, path: str, settings: Settings | None, form: Form) -> int:
+    """`flowsched run`: on a server, or (with settings) on a service in this process."""
+    raw = document(path)
+    if settings is None:
+        from flowsched.client.calls import DEFAULT_URL
+
+        async with Client(given.server or DEFAULT_URL, given.token) as client:
+            accepted = await client.submit(raw)
+            say(f"submitted {accepted.id}")
+            code = await following.watch(client, accepted.id)
+            if code != INTERRUPTED:
+                await result(client, accepted.id, form, own=None)
+            return code
+    async with _embedded(settings) as client:
+        accepted = await client.submit(raw)
+        code = await following.watch_own(client, accepted.id)
+        if code != INTERRUPTED:
+            await result(client, accepted.id, form, own=settings.root)
+        return code
+
+
+@asynccontextmanager
+async def _embedded(settings: Settings) -> AsyncIterator[Client]:
+    from flowsched import app
+
+    app.configure_logging(settings)
+    try:
+        async with app.running(settings) as service, Client(service.url, settings.token) as client:
+            yield client
+    except ConfigurationError as error:
+        hint = "is `flowsched serve` running on it? Then: --server URL. Or take another --root"
+        raise ConfigurationError(f"{error} ({hint})") if "lock" in str(error) else error from None
+
+
+async def result(client: Client, ident: str, form: Form, own: Path | None) -> None:
+    """What a workflow made, or why it failed, and what to type next.
+
+    Args:
+        client: Where it ran.
+        ident: Which one.
+        form: JSON for programs.
+        own: The folder of the service in this process, if it ran there: later commands need a service on it.
+    """
+    view, stages = await client.get(ident), await client.stages(ident)
+    made = await produced(client, ident, stages)
+    if form is not Form.TABLE:
+        outputs = [{"stage": p.stage, "index": p.index, **msgspec.to_builtins(p.output)} for p in made]
+        output.one({"workflow": view, "stages": stages, "outputs": outputs}, form, lambda: "")
+        return
+    if output.console(stderr=True).is_terminal:
+        print()
+    else:
+        output.show(render.workflow_head(view))
+    output.show(render.stage_table(stages))
+    if made:
+        print()
+        output.show(output_table(made))
+    if following.verdict(view) != DONE:
+        await _failures(client, view)
+    _next_steps(view, own)
+
+
+async def produced(client: Client, ident: str, stages: Sequence[StageView]) -> list[Produced]:
+    """Outputs to show: of stages that no other one reads, and every recorded value; the first tasks of each."""
+    declared: dict[str, Any] = json.loads(await client.document(ident))
+    valued = {
+        stage["name"]
+        for stage in declared.get("stages", [])
+        if any(entry.get("value") for entry in stage.get("outputs", []))
+    }
+    needed = {name for stage in stages for name in stage.needs}
+    found: list[Produced] = []
+    for stage in stages:
+        last = stage.name not in needed
+        if not (last or stage.name in valued) or not stage.counts.get("SUCCEEDED"):
+            continue
+        for index in range(min(stage.width * stage.members, 8)):
+            if len(found) >= OUTPUTS_SHOWN:
+                return found
+            task = await client.task(ident, stage.name, index)
+            found += [Produced(stage.name, index, o) for o in task.outputs if last or o.value is not None]
+    return found
+
+
+def output_table(made: Sequence[Produced]) -> Any:
+    """Outputs with their values, or where they are."""
+    table = render.plain_table("OUTPUT", ">SIZE", "VALUE", "ON", "URI")
+    for each in made:
+        name = f"{each.stage}[{each.index}].{each.output.name}"
+        value = (each.output.value or "").strip()
+        table.add_row(
+            render.text(name, "bold"),
+            render.size(each.output.size_bytes),
+            render.text(value if len(value) <= 200 else value[:200] + "…"),
+            render.text(", ".join(each.output.nodes)),
+            render.text(each.output.uri, "dim"),
+        )
+    return table
+
+
+async def _failures(client: Client, view: WorkflowView) -> None:
+    """The first tasks that failed, with the end of what they wrote."""
+    number = 0
+    async for task in client.tasks(view.id, state="FAILED", page=FAILURES_SHOWN + 1):
+        number += 1
+        if number > FAILURES_SHOWN:
+            say(f"\n… and more: `flowsched show {view.id} --tasks --state FAILED`")
+            return
+        say(f"\n{_failure(task)}")
+        for line in await following.log_tail(client, view.id, task.stage, task.index, LINES_SHOWN):
+            say(f"  | {line}")
+    if number == 0:
+        for reason in await client.explain(view.id):
+            say(f"{reason.stage}: {reason.message}")
+
+
+def _failure(task: TaskView) -> str:
+    code = "" if task.exit_code is None else f", exit code {task.exit_code}"
+    reason = f": {task.reason}" if task.reason else ""
+    return f"{task.stage}[{task.index}] failed{code} in attempt {task.attempt}{reason}"
+
+
+def _next_steps(view: WorkflowView, own: Path | None) -> None:
+    first = "" if own is None else f"`flowsched serve --root {own}`, then "
+    if view.state == "FAILED":
+        say(f"\nnext: {first}`flowsched logs {view.id} STAGE INDEX`, `flowsched retry {view.id}`")
+    elif view.state == "SUCCEEDED":
+        say(f"\nnext: {first}`flowsched show {view.id} --tasks`")
