@@ -1,0 +1,50 @@
+"""The reference page says what the decoder does."""
+
+import json
+import re
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+from valid_documents import faults_of
+
+from flowsched.workflow.limits import DEFAULT, Limits
+from flowsched.workflow.policies import ACTIONS, EVENTS, REFUSED_ACTIONS, REFUSED_EVENTS
+from flowsched.workflow.schema import workflow_schema
+
+PAGE = (Path(__file__).parents[2] / "docs" / "workflow-document.md").read_text()
+LIMITS = PAGE.partition("\n## Limits\n")[2]
+
+
+def test_the_example_of_the_page_has_no_fault() -> None:
+    """As it is written there."""
+    example = re.search(r"```json\n(\{.*?\n\})\n```", PAGE, re.DOTALL)
+    assert example is not None
+    assert faults_of(json.loads(example[1])) == []
+
+
+@pytest.mark.parametrize("name", [field.name for field in fields(Limits)])
+def test_every_limit_is_documented_with_its_default(name: str) -> None:
+    """In its table."""
+    row = next(
+        line for line in LIMITS.splitlines() if line.startswith("| ") and f"`{name}`" in line.split("|")[1]
+    )
+    value = getattr(DEFAULT, name)
+    said = {16 << 20: "16 MiB", 64 << 10: "64 KiB", 1 << 20: "1 MiB"}.get(value, f"{value:,}")
+    assert said in row
+
+
+@pytest.mark.parametrize("kind", ["stage", "role", "input", "output", "policy", "toleration"])
+def test_every_key_is_documented(kind: str) -> None:
+    """Of every object."""
+    keys = workflow_schema()["$defs"][kind]["properties"]
+    assert [key for key in keys if f"`{key}`" not in PAGE] == []
+
+
+def test_every_event_and_action_is_documented() -> None:
+    """Ours, Volcano's, and those that are refused."""
+    words = [w for table in (EVENTS, ACTIONS, REFUSED_EVENTS, REFUSED_ACTIONS) for w in table]
+    spelt = [
+        w for w in words if w[0].isupper() or w in {str(v) for v in (*EVENTS.values(), *ACTIONS.values())}
+    ]
+    assert [word for word in spelt if f"`{word}`" not in PAGE] == []
