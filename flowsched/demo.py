@@ -1,0 +1,407 @@
+"""`flowsched demo`: real genomics and five training gangs on three virtual nodes, then the same gangs without gang scheduling.
+
+The service runs as a process of its own, as it would in earnest, so that `--kill` can really kill it; everything shown here comes
+through the public API.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.text import Text
+
+GANGS: Final = 5
+NODES: Final = 3
+CPU: Final = "4"
+MEMORY: Final = "4Gi"
+#: A gang of 2 × 1 + 4 × 1.5 cores: twelve cores have room for one and a half of them.
+GANG_CORES: Final = 8
+#: The deadlock is called one when nothing has started or ended for so long.
+STILL_S: Final = 5.0
+#: And the comparison ends after this long at the latest.
+COMPARE_S: Final = 20.0
+DEMO_S: Final = 120.0
+
+
+class Options(Protocol):
+    """What the command line gives."""
+
+    policy: str | None
+    kill: int
+    seconds: float | None
+
+
+@dataclass(slots=True)
+class Serving:
+    """A service process that can be killed and started again."""
+
+    root: Path
+    policy: str
+    port: int
+    kills: int = 0
+    process: asyncio.subprocess.Process | None = None
+    log: Any = field(default=None)
+
+    @property
+    def url(self) -> str:
+        """Where it answers."""
+        return f"http://127.0.0.1:{self.port}"
+
+    async def start(self) -> None:
+        """Start it; it recovers what it finds in its root."""
+        words = f"serve --port {self.port} --root {self.root} --nodes {NODES} --cpu {CPU} --memory {MEMORY}"
+        command = [sys.executable, "-m", "flowsched", *words.split(), "--policy", self.policy]
+        with (self.root / "service.log").open("ab") as log:
+            self.process = await asyncio.create_subprocess_exec(
+                *command, stdin=asyncio.subprocess.DEVNULL, stdout=log, stderr=log
+            )
+
+    async def kill(self) -> None:
+        """`kill -9`, and start it again at once."""
+        if self.process is not None:
+            self.process.kill()
+            await self.process.wait()
+        self.kills += 1
+        await self.start()
+
+    async def stop(self) -> None:
+        """Ask it to stop, and see that it does."""
+        if self.process is None or self.process.returncode is not None:
+            return
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            await asyncio.wait_for(self.process.wait(), 10)
+        except TimeoutError:
+            self.process.kill()
+            await self.process.wait()
+
+
+def share(*parts: str) -> Path:
+    """A file that comes with flowsched: in a checkout beside the package, in a wheel inside it."""
+    package = Path(__file__).parent
+    for base in (package.parent, package / "_share"):
+        found = base.joinpath(*parts)
+        if found.exists():
+            return found
+    raise FileNotFoundError(f"{'/'.join(parts)} is missing from this installation")
+
+
+def free_port() -> int:
+    """A port nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@asynccontextmanager
+async def service(root: Path, policy: str) -> AsyncIterator[tuple[Serving, Any]]:
+    """A service of its own and a client of it."""
+    from flowsched.client import Client
+
+    root.mkdir(parents=True, exist_ok=True)
+    serving = Serving(root, policy, free_port())
+    await serving.start()
+    try:
+        async with Client(serving.url) as client:
+            await _ready(serving, client)
+            yield serving, client
+    finally:
+        await serving.stop()
+
+
+async def _ready(serving: Serving, client: Any) -> None:
+    from flowsched.errors import FlowschedError
+
+    end = time.monotonic() + 30
+    while time.monotonic() < end:
+        if serving.process is not None and serving.process.returncode is not None:
+            break
+        with suppress(FlowschedError):
+            if (await client.ready())[0]:
+                return
+        await asyncio.sleep(0.05)
+    log = (serving.root / "service.log").read_text(errors="replace")
+    raise SystemExit(f"the service did not start; its log says:\n{log[-2000:]}")
+
+
+async def main(options: Options) -> int:
+    """Run the demonstration. Exit code 0 when everything ended as it should."""
+    console = Console()
+    root = Path(tempfile.mkdtemp(prefix="flowsched-demo-"))
+    begun = time.monotonic()
+    console.print(
+        Text.assemble(
+            ("flowsched demo", "bold"),
+            f": {NODES} virtual nodes of {CPU} cores on this machine, a new SQLite file in {root}",
+        )
+    )
+    console.print(
+        f"Submitting real variant calling (NA18507) and {GANGS} training gangs of 2 ps + 4 workers, {GANG_CORES} cores each:"
+        f" there is room for one and a half.\n"
+    )
+    only = options.policy
+    good = True
+    if only in (None, "flowsched"):
+        good = await _scheduled(console, root / "flowsched", options)
+    if only in (None, "kube-like") and not options.kill:
+        good = await _deadlock(console, root / "kube-like") and good
+    console.print(f"\nAll in {time.monotonic() - begun:.0f} s. What to try next:")
+    for line in _next_steps(root / "flowsched"):
+        console.print(Text("  " + line, "cyan"))
+    if os.environ.get("FLOWSCHED_DEMO_KEEP") is None:
+        _forget_bulk(root)
+    return 0 if good else 1
+
+
+def _next_steps(root: Path) -> tuple[str, ...]:
+    document = share("workflows", "variant-calling.json")
+    return (
+        f"flowsched run {_short(document)}",
+        f"flowsched serve --root {root} --nodes {NODES} --cpu {CPU} --memory {MEMORY}   # then, beside it:",
+        "flowsched ls      flowsched show ID      flowsched explain ID      flowsched logs ID STAGE",
+        "flowsched demo --kill 3   # the same while the service is killed three times",
+    )
+
+
+def _short(path: Path) -> Path:
+    with suppress(ValueError):
+        return path.relative_to(Path.cwd())
+    return path
+
+
+def _forget_bulk(root: Path) -> None:
+    """Keep the database and the logs for a look; drop caches and the comparison."""
+    shutil.rmtree(root / "kube-like", ignore_errors=True)
+
+
+# ---------------------------------------------------------------------------------------- with flowsched
+
+
+async def _scheduled(console: Console, root: Path, options: Options) -> bool:
+    async with service(root, "flowsched") as (serving, client):
+        runs = [await client.submit(share("workflows", "variant-calling.json"))]
+        gang = _gang_document()
+        runs += [await client.submit(gang | {"name": f"train-{number + 1}"}) for number in range(GANGS)]
+        killer = asyncio.create_task(_killer(serving, options.kill))
+        try:
+            views = await _follow(
+                console, client, [run.id for run in runs], options.seconds or DEMO_S, serving
+            )
+            await _last_kill(killer, options.kill, serving)
+        finally:
+            killer.cancel()
+            await asyncio.gather(killer, return_exceptions=True)
+        await _report(console, client, views)
+        good = all(view.state == "SUCCEEDED" for view in views)
+        if options.kill:
+            good = await _audit(console, client, views, serving) and good
+        return good
+
+
+def _gang_document() -> dict[str, Any]:
+    from flowsched.client.documents import read
+
+    document: dict[str, Any] = json.loads(read(share("workflows", "parameter-server.json")))
+    return document
+
+
+async def _killer(serving: Serving, times: int) -> None:
+    """Kill the service at uneven moments while it works."""
+    for number in range(times):
+        await asyncio.sleep(1.5 + 2.3 * number)
+        await serving.kill()
+
+
+async def _last_kill(killer: asyncio.Task[None], times: int, serving: Serving) -> None:
+    """Whatever was asked for is really done, also when the work ended sooner."""
+    if times and serving.kills < times:
+        await killer
+
+
+async def _follow(
+    console: Console, client: Any, idents: Sequence[str], seconds: float, serving: Serving
+) -> list[Any]:
+    """Show progress until all have ended (or the time is over)."""
+    from flowsched.errors import FlowschedError
+
+    end = time.monotonic() + seconds
+    views: list[Any] = []
+    live = Live(console=console, refresh_per_second=8, transient=True) if console.is_terminal else None
+    told = ""
+    if live is not None:
+        live.start()
+    try:
+        while time.monotonic() < end:
+            try:
+                views = [await client.get(ident) for ident in idents]
+                stages = [await client.stages(ident) for ident in idents]
+                nodes = await client.nodes()
+            except FlowschedError:
+                await asyncio.sleep(0.2)
+                continue
+            if live is not None:
+                live.update(_picture(views, stages, nodes, serving))
+            told = _plain(console, views, told) if live is None else told
+            if all(view.state in ("SUCCEEDED", "FAILED", "CANCELLED") for view in views):
+                break
+            await asyncio.sleep(0.25)
+    finally:
+        if live is not None:
+            live.stop()
+    return views
+
+
+def _plain(console: Console, views: Sequence[Any], told: str) -> str:
+    """Without a terminal: a line whenever something has changed."""
+    line = "  ".join(f"{view.name}: {_said(view)}" for view in views)
+    if line != told:
+        console.print(line, soft_wrap=True)
+    return line
+
+
+def _said(view: Any) -> str:
+    if view.state in ("SUCCEEDED", "FAILED", "CANCELLED"):
+        return view.state.lower()
+    return f"{view.counts.get('SUCCEEDED', 0)}/{view.tasks}"
+
+
+def _picture(
+    views: Sequence[Any], stages: Sequence[Sequence[Any]], nodes: Sequence[Any], serving: Serving
+) -> RenderableType:
+    from flowsched.cli import render
+
+    parts: list[RenderableType] = []
+    for view, rows in zip(views, stages, strict=True):
+        parts.append(render.progress(rows, head=render.workflow_head(view)))
+    parts.append(render.node_table(nodes))
+    if serving.kills:
+        parts.append(Text(f"the service has been killed {serving.kills} times", "yellow"))
+    return Group(*parts)
+
+
+async def _report(console: Console, client: Any, views: Sequence[Any]) -> None:
+    from flowsched.cli import render
+
+    console.print(render.workflow_table(views))
+    for view in views:
+        console.print(Text.assemble("\n", (view.name, "bold")))
+        console.print(render.stage_table(await client.stages(view.id)))
+    values = []
+    for view in views:
+        for stage in await client.stages(view.id):
+            async for task in client.tasks(view.id, stage=stage.name, state="SUCCEEDED"):
+                if stage.width > 1 and task.shard > 0:
+                    break
+                full = await client.task(view.id, stage.name, task.index)
+                values += [(view.name, out.name, out.value) for out in full.outputs if out.value]
+    for name, output, value in values:
+        console.print(f"  {name}: {output} = {' '.join(value.split())[:140]}", markup=False, soft_wrap=True)
+
+
+# ---------------------------------------------------------------------------------------- after kills
+
+
+async def _audit(console: Console, client: Any, views: Sequence[Any], serving: Serving) -> bool:
+    """Count what was lost and what ran twice at a time, from the attempts of every task."""
+    lost = sum(view.state != "SUCCEEDED" for view in views)
+    tasks = doubled = attempts = 0
+    for view in views:
+        async for task in client.tasks(view.id):
+            tasks += 1
+            full = await client.task(view.id, task.stage, task.index)
+            attempts += len(full.attempts)
+            doubled += _overlaps(full.attempts)
+    verdict = "bold green" if lost == doubled == 0 else "bold red"
+    console.print(
+        Text(
+            f"\nThe service was killed {serving.kills} times (kill -9): {lost} workflows lost, "
+            f"{doubled} tasks doubled; {tasks} tasks in {attempts} attempts.",
+            verdict,
+        )
+    )
+    return lost == doubled == 0
+
+
+def _overlaps(attempts: Sequence[Any]) -> int:
+    """1 if two tries of one task ran at the same time."""
+    spans = sorted((a.started_at, a.ended_at) for a in attempts if a.started_at and a.ended_at)
+    return int(any(begin < end for (_, end), (begin, _) in zip(spans, spans[1:], strict=False)))
+
+
+# ---------------------------------------------------------------------------------------- without gangs
+
+
+async def _deadlock(console: Console, root: Path) -> bool:
+    """The same gangs, pod by pod: each gets some of its members, none gets all."""
+    console.print(
+        Text(
+            f"\nThe same {GANGS} gangs under --policy kube-like: pod by pod, as a stock cluster places them.",
+            "bold",
+        )
+    )
+    async with service(root, "kube-like") as (_, client):
+        gang = _gang_document()
+        gang["stages"][0]["retry"] = {"attempts": 1}
+        runs = [await client.submit(gang | {"name": f"train-{number + 1}"}) for number in range(GANGS)]
+        idents = [run.id for run in runs]
+        placed, still = await _until_still(client, idents)
+        names = dict(zip(idents, (f"train-{number + 1}" for number in range(GANGS)), strict=True))
+        order = [f"{names[ident]}/{role}" for _, ident, role in sorted(placed)]
+        console.print("Placed in this order: " + ", ".join(order), soft_wrap=True)
+        views = [await client.get(ident) for ident in idents]
+        for view in views:
+            running = sum(view.counts.get(state, 0) for state in ("BINDING", "BOUND", "RUNNING"))
+            console.print(
+                f"  {view.name}: {running} of {view.tasks} members hold room and wait for the others"
+            )
+        done = sum(view.state == "SUCCEEDED" for view in views)
+        if done == 0 and still:
+            console.print(
+                Text(
+                    f"Deadlock: for {STILL_S:.0f} s nothing has started or ended, and no gang is complete. "
+                    "(They would wait for ever; this is where the demo gives up.)",
+                    "bold red",
+                )
+            )
+        else:
+            console.print(Text(f"No deadlock this time: {done} of {GANGS} gangs finished.", "bold yellow"))
+        for ident in idents:
+            await client.cancel(ident)
+        for ident in idents:
+            await client.wait(ident, timeout=20)
+        return done == 0 and still
+
+
+async def _until_still(client: Any, idents: Sequence[str]) -> tuple[set[tuple[Any, str, str]], bool]:
+    """Watch until nothing moves for a while: what was placed when, and whether it stood still."""
+    begun = moved = time.monotonic()
+    before: Any = None
+    placed: set[tuple[Any, str, str]] = set()
+    while time.monotonic() - begun < COMPARE_S:
+        views = [await client.get(ident) for ident in idents]
+        now = [(view.state, sorted(view.counts.items())) for view in views]
+        for ident in idents:
+            async for task in client.tasks(ident):
+                if task.bound_at is not None:
+                    placed.add((task.bound_at, ident, f"{task.role}-{task.index}"))
+        if now != before or not placed:
+            before, moved = now, time.monotonic()
+        elif time.monotonic() - moved > STILL_S:
+            return placed, True
+        await asyncio.sleep(0.3)
+    return placed, False
