@@ -90,7 +90,7 @@ class Attempts:
         return self.root / "nodes" / node / "attempts"
 
 
-def look(folder: Path, runner_lives: bool = False, *, lost_reason: str = "RunnerLost") -> Sight:
+def look(folder: Path, runner_lives: bool = False, released: bool = False) -> Sight:
     """See how an attempt stands, and end what must not go on.
 
     An attempt whose runner is dead is brought to its end: its processes are killed, the lock is taken, `void` written.
@@ -98,7 +98,7 @@ def look(folder: Path, runner_lives: bool = False, *, lost_reason: str = "Runner
     Args:
         folder: Of the attempt.
         runner_lives: Known to be true of a runner that was just started, which has perhaps not locked yet.
-        lost_reason: What to say of an attempt whose runner died while its task ran.
+        released: Its end was asked for, which is then the reason of a runner's death.
     """
     for last_look in (False, True):
         final = _final(folder)
@@ -116,7 +116,7 @@ def look(folder: Path, runner_lives: bool = False, *, lost_reason: str = "Runner
                 final = _final(folder)
                 if final is not None:
                     return final
-                reason = lost_reason if started else "NotStarted"
+                reason = "Released" if released else "RunnerLost" if started else "NotStarted"
                 return Sight(final=write_void(folder, reason, started=started is not None))
         if time.monotonic() > end:
             return Sight(started["at_ms"] if started else None)

@@ -214,8 +214,7 @@ class RunnerProcesses:
                 kin.kill_attempt(folder, kin.UNKNOWN)
                 return live, self._absent(live.name, "FolderGone")
             live.runner = _living(live.runner)
-            reason = "RunnerLost" if live.overdue_at is None else "Released"
-            sight = attempts.look(folder, live.runner is not None, lost_reason=reason)
+            sight = attempts.look(folder, live.runner is not None, live.overdue_at is not None)
             self._site.failpoint("look.seen")
             return live, sight
 
@@ -287,7 +286,8 @@ class RunnerProcesses:
         while True:
             pause = max(0.0, scanned_at + SCAN_S - loop.time()) if self._live else None
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._wake.wait(), pause)
+                async with asyncio.timeout(pause):  # not wait_for: in 3.11 it may swallow a cancel
+                    await self._wake.wait()
             self._wake.clear()
             poked, self._poked = self._poked, set()
             names = poked

@@ -26,6 +26,7 @@ from .task import StartError, Task, link_inputs, release_grace_s, supervise, tak
 def main(folder: str) -> None:
     """Run the attempt in a folder, unless somebody else has, does or never shall."""
     os.umask(0o022)
+    wake = listen()  # before anybody can know whom to wake
     lock = take_lock(folder)
     if lock is None:
         return
@@ -35,7 +36,7 @@ def main(folder: str) -> None:
         order: Record = marshal.load(file)
     os.unlink(f"{folder}/order")  # it holds the environment, and that may hold secrets
     if prepare(folder, order):
-        run(Task(folder, order, lock))
+        run(Task(folder, order, lock), wake)
     poke(str(order["root"]), str(order["name"]))
 
 
@@ -56,9 +57,8 @@ def prepare(folder: str, order: Record) -> bool:
     return False
 
 
-def run(task: Task) -> None:
+def run(task: Task, wake: int) -> None:
     """Start the task, see it through, and write down how it ended."""
-    wake = listen()
     kin.become_subreaper()
     before = kin.io_bytes()
     try:

@@ -1,0 +1,285 @@
+"""Deaths of the service, of runners and of tasks, in every window of an attempt's life (P2, P3, P5; rows 1, 2, 9, 10)."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+import flowsched.cluster
+from flowsched.cluster import attempts, kin
+from flowsched.cluster.local import LocalCluster
+from flowsched.cluster.runners import RunnerProcesses
+from flowsched.errors import ConfigurationError
+from flowsched.scheduling.executor import PodEnded, PodGone, PodStarted
+from tests.cluster.conftest import RealWorld
+from tests.cluster.samples import Ear, pod, shell
+
+
+def faulty(where: str, what: str) -> Sequence[str]:
+    script = Path(__file__).with_name("faulty_runner.py")
+    folder = Path(flowsched.cluster.__file__).parent
+    return (sys.executable, "-I", "-S", str(script), str(folder), where, what)
+
+
+class Crash(Exception):
+    """The service dies here."""
+
+
+async def open_with(
+    world: RealWorld, command: Sequence[str] | None = None, crash_at: str | None = None
+) -> tuple[LocalCluster, Ear]:
+    """A cluster with other runners, or one whose service dies at a failpoint."""
+
+    def failpoint(name: str) -> None:
+        if name == crash_at:
+            raise Crash(name)
+
+    processes = RunnerProcesses(command=command) if command else RunnerProcesses()
+    cluster = LocalCluster(world.root, world.nodes, processes=processes, failpoint=failpoint)
+    await cluster.start()
+    ear = Ear(cluster)
+    world._open = cluster, ear
+    return cluster, ear
+
+
+async def until(holds: Callable[[], object], what: str = "it") -> None:
+    end = time.monotonic() + 15
+    while not holds():
+        assert time.monotonic() < end, f"waited for {what} in vain"
+        await asyncio.sleep(0.01)
+
+
+def living(world: RealWorld, name: str = "a") -> list[int]:
+    """Processes whose environment names the attempt, but for its runner."""
+    mark = b"FLOWSCHED_FOLDER=" + os.fsencode(world.attempt(name))
+    return [int(pid) for pid in os.listdir("/proc") if pid.isdigit() and kin._marked(int(pid), mark)]
+
+
+def counting(world: RealWorld, name: str = "a", then: str = "true") -> object:
+    """A pod that adds a line to a file when it starts."""
+    return shell(name, f'echo start >> "{world.root}/starts-{name}"; {then}')
+
+
+def starts(world: RealWorld, name: str = "a") -> int:
+    path = world.root / f"starts-{name}"
+    return len(path.read_text().splitlines()) if path.exists() else 0
+
+
+@pytest.mark.parametrize("window", ["launch.made", "launch.ordered"])
+async def test_the_service_dies_before_it_spawns(real_world: RealWorld, window: str) -> None:
+    """The attempt is gone, unstarted, and a repeated launch starts nothing (row 1)."""
+    cluster, _ = await open_with(real_world, crash_at=window)
+    pod = counting(real_world)
+    with pytest.raises(Crash):
+        await cluster.launch([pod])
+    await real_world.drop()
+    cluster, ear, _ = await real_world.open()
+    await cluster.adopt([pod])
+    gone = await ear.gone("a")
+    assert (gone.reason, gone.started) == ("NotStarted", False)
+    await cluster.launch([pod])
+    await asyncio.sleep(0.2)
+    assert starts(real_world) == 0
+    assert not (real_world.attempt("a") / "order").exists()
+
+
+async def test_the_service_dies_after_it_spawned(real_world: RealWorld) -> None:
+    """The pod is adopted and runs once (row 2)."""
+    cluster, _ = await open_with(real_world, crash_at="launch.spawned")
+    pod = counting(real_world, then="sleep 0.3")
+    with pytest.raises(Crash):
+        await cluster.launch([pod])
+    await until(lambda: (real_world.attempt("a") / "started").exists())
+    await real_world.drop()
+    cluster, ear, _ = await real_world.open()
+    await cluster.adopt([pod])
+    assert (await ear.ended("a")).exit_code == 0
+    assert starts(real_world) == 1
+
+
+async def test_a_late_runner_finds_its_attempt_void(real_world: RealWorld) -> None:
+    """Restart between spawn and lock: the attempt is voided, and the runner that comes too late starts nothing."""
+    cluster, _ = await open_with(real_world, faulty("before_lock", "wait"))
+    pod = counting(real_world)
+    await cluster.launch([pod])
+    folder = real_world.attempt("a")
+    await until((folder / "waiting").exists)
+    await real_world.drop()
+    cluster, ear, _ = await real_world.open()
+    await cluster.adopt([pod])
+    assert (await ear.gone("a")).started is False
+    (folder / "go").touch()
+    await asyncio.sleep(0.3)
+    assert starts(real_world) == 0
+    assert not (folder / "started").exists()
+    assert attempts.is_locked(folder) is False
+
+
+async def test_a_release_before_the_lock(real_world: RealWorld) -> None:
+    """The runner that has not locked yet never starts its task (P8)."""
+    cluster, ear = await open_with(real_world, faulty("before_lock", "wait"))
+    await cluster.launch([counting(real_world)])
+    folder = real_world.attempt("a")
+    await until((folder / "waiting").exists)
+    await cluster.release(["a"], 0)
+    assert await ear.gone("a") == PodGone("a", ear.of("a")[0].at_ms, "Released")
+    (folder / "go").touch()
+    await asyncio.sleep(0.3)
+    assert starts(real_world) == 0
+
+
+async def test_a_release_between_lock_and_start(real_world: RealWorld) -> None:
+    """The runner sees it before it starts the task."""
+    cluster, ear = await open_with(real_world, faulty("after_lock", "wait"))
+    await cluster.launch([counting(real_world)])
+    folder = real_world.attempt("a")
+    await until((folder / "waiting").exists)
+    await cluster.release(["a"], 2000)
+    assert ear.of("a") == []
+    (folder / "go").touch()
+    assert (await ear.gone("a")).reason == "Released"
+    assert starts(real_world) == 0
+
+
+async def test_a_restart_between_lock_and_start(real_world: RealWorld) -> None:
+    """The lock is held: the attempt is adopted and waited for."""
+    cluster, _ = await open_with(real_world, faulty("after_lock", "wait"))
+    pod = counting(real_world)
+    await cluster.launch([pod])
+    folder = real_world.attempt("a")
+    await until((folder / "waiting").exists)
+    await real_world.drop()
+    cluster, ear, _ = await real_world.open()
+    await cluster.adopt([pod])
+    await asyncio.sleep(0.2)
+    assert ear.heard == []
+    (folder / "go").touch()
+    await ear.ended("a")
+    assert [type(event) for event in ear.of("a")] == [PodStarted, PodEnded]
+    assert starts(real_world) == 1
+
+
+@pytest.mark.parametrize(
+    ("window", "started"),
+    [("before_lock", False), ("after_lock", False), ("after_started", True), ("before_exit", True)],
+)
+async def test_a_runner_is_killed(real_world: RealWorld, window: str, started: bool) -> None:
+    """The attempt is gone; whether its task may have run is told, and nothing of it lives."""
+    cluster, ear = await open_with(real_world, faulty(window, "kill"))
+    await cluster.launch([counting(real_world)])
+    gone = await ear.gone("a")
+    reason = "RunnerLost" if started else "NotStarted"
+    assert (gone.reason, gone.started) == (reason, started)
+    assert starts(real_world) == (1 if window == "before_exit" else 0)
+    assert living(real_world) == []
+
+
+async def test_a_runner_is_killed_while_its_task_lives(real_world: RealWorld) -> None:
+    """The observer kills the task's whole group, also what closed the lock and what left the session."""
+    cluster, ear, _ = await real_world.open()
+    script = 'setsid sleep 60 & python -c \'import subprocess; subprocess.run(["sleep", "60"])\' & sleep 60'
+    await cluster.launch([shell("a", script)])
+    await ear.started("a")
+    await until(lambda: len(living(real_world)) == 5, "five processes")
+    os.kill(kin.runner_of(real_world.attempt("a")) or 0, signal.SIGKILL)
+    gone = await ear.gone("a")
+    assert (gone.reason, gone.started) == ("RunnerLost", True)
+    await until(lambda: living(real_world) == [], "nothing to live")
+
+
+async def test_a_runner_is_killed_while_the_service_is_down(real_world: RealWorld) -> None:
+    """The adopter does the same; what it wrote stays so at the next adoption."""
+    cluster, ear, _ = await real_world.open()
+    pod = shell("a", "sleep 60 & sleep 60")
+    await cluster.launch([pod])
+    await ear.started("a")
+    await real_world.drop()
+    os.kill(kin.runner_of(real_world.attempt("a")) or 0, signal.SIGKILL)
+    told = []
+    for _ in range(2):
+        cluster, ear, _ = await real_world.open()
+        await cluster.adopt([pod])
+        told.append(await ear.gone("a"))
+        await real_world.drop()
+    assert told[0] == told[1]
+    assert (told[0].reason, told[0].started) == ("RunnerLost", True)
+    assert living(real_world) == []
+
+
+async def test_a_task_is_killed(real_world: RealWorld) -> None:
+    """An ordinary end by signal 9."""
+    cluster, ear, _ = await real_world.open()
+    await cluster.launch([pod("a", "sleep", "60")])
+    await ear.started("a")
+    record = attempts.read_record(real_world.attempt("a"), "started")
+    assert record is not None
+    os.kill(record["pid"], signal.SIGKILL)
+    end = await ear.ended("a")
+    assert (end.exit_code, end.reason, end.message) == (137, "", "killed by signal 9")
+
+
+async def test_the_service_dies_before_it_tells_an_end(real_world: RealWorld) -> None:
+    """The exit record tells it after the restart (row 9)."""
+    cluster, ear = await open_with(real_world, crash_at="look.seen")
+    pod = counting(real_world)
+    await cluster.launch([pod])
+    await until((real_world.attempt("a") / "exit.json").exists)
+    assert ear.heard == []
+    await real_world.drop()
+    cluster, ear, _ = await real_world.open()
+    await cluster.adopt([pod])
+    assert (await ear.ended("a")).exit_code == 0
+    assert starts(real_world) == 1
+
+
+async def test_the_spawner_is_killed(real_world: RealWorld) -> None:
+    """Runners go on, and the next launch starts another spawner."""
+    cluster, ear, _ = await real_world.open()
+    await cluster.launch([shell("a", "sleep 0.5")])
+    await ear.started("a")
+    assert isinstance(cluster.processes, RunnerProcesses)
+    os.kill(cluster.processes._spawner._pid, signal.SIGKILL)
+    await asyncio.sleep(0.05)
+    await cluster.launch([shell("b", "true")])  # its write fails, or its answer never comes
+    await cluster.launch([shell("c", "true")])
+    assert (await ear.ended("c")).exit_code == 0
+    assert (await ear.ended("a")).exit_code == 0
+    assert isinstance(await ear.final("b"), PodGone | PodEnded)
+
+
+async def test_a_stopped_runner_cannot_outlive_a_release(real_world: RealWorld) -> None:
+    """A runner that does not do its work is killed some seconds after the grace, with its task (P8)."""
+    cluster, ear, _ = await real_world.open()
+    await cluster.launch([pod("a", "sleep", "60")])
+    await ear.started("a")
+    os.kill(kin.runner_of(real_world.attempt("a")) or 0, signal.SIGSTOP)
+    await cluster.release(["a"], 100)
+    gone = await ear.gone("a")
+    assert (gone.reason, gone.started) == ("Released", True)
+    await until(lambda: living(real_world) == [])
+
+
+async def test_a_removed_folder(real_world: RealWorld) -> None:
+    """Somebody removes a live attempt's folder: its processes are killed, and it is gone."""
+    cluster, ear, _ = await real_world.open()
+    await cluster.launch([pod("a", "sleep", "60")])
+    await ear.started("a")
+    real_world.attempt("a").rename(real_world.root / "elsewhere")
+    gone = await ear.gone("a")
+    assert gone.reason == "FolderGone"
+    await until(lambda: living(real_world) == [])
+
+
+async def test_one_service_at_a_time(real_world: RealWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second one on the same root is refused, and told who is there (row 18)."""
+    await real_world.open()
+    monkeypatch.setattr("flowsched.cluster.local.ROOT_WAIT_S", 0.1)
+    with pytest.raises(ConfigurationError, match=f"process {os.getpid()} runs the local cluster"):
+        await LocalCluster(real_world.root, real_world.nodes).start()
