@@ -200,11 +200,10 @@ class GroupWriter:
                 self._room.set()
                 try:
                     await self._write(group)
-                finally:
-                    for item in group:  # only those whose writing was broken off have not heard yet
-                        item.settle(
-                            Unavailable("the writer was stopped; whether this was written is not known")
-                        )
+                except BaseException:
+                    for item in group:  # those whose writing was broken off have not heard yet
+                        item.settle(Unavailable("the writer was stopped; whether this was written is not known"))
+                    raise
         finally:
             self._closing = True
             self._room.set()
@@ -226,7 +225,7 @@ class GroupWriter:
         """Write a group; if an item spoils it, write its halves."""
         try:
             outcomes = await self._insist(group)
-        except (FlowschedError, SQLAlchemyError, ValueError, TypeError, OverflowError) as error:
+        except Exception as error:  # noqa: BLE001 - the top of this loop: the callers are told, and it goes on
             if len(group) == 1 or isinstance(error, StorageBusy):
                 self._fail(group, error)
                 return

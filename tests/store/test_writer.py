@@ -343,6 +343,35 @@ async def test_waiting_has_a_limit(database: Database) -> None:
         assert (await writer.submit(submission("x"))).seq == 1
 
 
+async def test_who_has_time_left_waits_on(database: Database, failpoints: Failpoints) -> None:
+    """Of one group the eldest has waited for 30 s and is refused; the younger one is tried again, and written."""
+    clock = [0.0]
+
+    async def sleep(pause: float) -> None:
+        clock[0] += pause
+        await asyncio.sleep(0)
+
+    failpoints.gate = asyncio.Event()
+    async with GroupWriter(
+        database, failpoint=failpoints, sleep=sleep, monotonic=lambda: clock[0], jitter=lambda: 0.5
+    ) as writer:
+        blocker = asyncio.create_task(writer.submit(submission("blocker")))
+        await asyncio.sleep(0.1)
+        elder = asyncio.create_task(writer.submit(submission("elder")))
+        await asyncio.sleep(0)
+        clock[0] = 20.0
+        younger = asyncio.create_task(writer.submit(submission("younger")))
+        await asyncio.sleep(0)
+        clock[0] = 29.5
+        failpoints.plan("writer.before_commit", *([serialization_failure()] * 14))
+        failpoints.planned["writer.before_commit"].insert(0, serialization_failure())  # the blocker's own
+        failpoints.gate.set()
+        answers = await asyncio.gather(blocker, elder, younger, return_exceptions=True)
+    assert isinstance(answers[1], StorageBusy)
+    assert answers[2].workflow_id == "younger"
+    assert "elder" not in {name for (name,) in await rows(database, "SELECT id FROM workflows")}
+
+
 async def test_an_outcome_that_cannot_be_found_out_is_told(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
