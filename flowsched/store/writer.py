@@ -202,7 +202,9 @@ class GroupWriter:
                     await self._write(group)
                 except BaseException:
                     for item in group:  # those whose writing was broken off have not heard yet
-                        item.settle(Unavailable("the writer was stopped; whether this was written is not known"))
+                        item.settle(
+                            Unavailable("the writer was stopped; whether this was written is not known")
+                        )
                     raise
         finally:
             self._closing = True
