@@ -18,15 +18,15 @@ def find_output(work: str, output: Record) -> str | None:
     """The real path of an output, None if an optional one was not written."""
     path = os.path.join(work, str(output["path"]))
     real, inside = os.path.realpath(path), os.path.realpath(work) + os.sep
+    if not real.startswith(inside):
+        message = f"output {output['name']!r} leads out of the working folder: {path} is {real}"
+        raise Refused("OutputRefused", message)
     if not os.path.lexists(path):
         if output["optional"]:
             return None
         there = sorted(os.listdir(work))[:20]
         message = f"output {output['name']!r} was not written: looked for {path}; there: {', '.join(there)}"
         raise Refused("OutputMissing", message)
-    if not real.startswith(inside):
-        message = f"output {output['name']!r} leads out of the working folder: {path} is {real}"
-        raise Refused("OutputRefused", message)
     if not os.path.exists(real):
         raise Refused(
             "OutputMissing", f"output {output['name']!r}: {path} leads to {real}, which is not there"

@@ -1,0 +1,127 @@
+"""What a task is told, in literals."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from flowsched.cluster.environment import Paths, environment, expand, folded, hostfile
+from flowsched.scheduling.executor import GangSeat, InputFile, OutputFile
+from tests.cluster.samples import pod
+
+PATHS = Paths("/a", "/a/work", {"reads": "/a/work/inputs/reads/x.fq", "all-bams": "/m"}, "/venv/bin:/bin")
+
+
+def test_a_plain_task() -> None:
+    """Everything it finds, and nothing else."""
+    task = pod(
+        "fs-germline-align-3-2",
+        "align",
+        "$(FLOWSCHED_INPUT_READS)",
+        "--out=$(FLOWSCHED_OUTPUT_BAM)",
+        "$(MODE)$(NOT_SET)$$(MODE)",
+        workflow="germline",
+        stage="align",
+        index=7,
+        shard=3,
+        attempt=2,
+        cpu_millicores=2500,
+        env={"MODE": "fast", "OMP_NUM_THREADS": "1", "FLOWSCHED_STAGE": "forged"},
+        item="L003",
+        inputs=(InputFile("reads", ("s3://x",)), InputFile("all-bams", ("s3://y",), manifest=True)),
+        outputs=(OutputFile("bam", "out/aligned.bam", "flowsched:x"),),
+    )
+    env, argv = environment(task, PATHS)
+    assert argv == [
+        "align",
+        "/a/work/inputs/reads/x.fq",
+        "--out=/a/work/out/aligned.bam",
+        "fast$(NOT_SET)$(MODE)",
+    ]
+    assert env == {
+        "PATH": "/venv/bin:/bin",
+        "HOME": "/a/work",
+        "PWD": "/a/work",
+        "TMPDIR": "/a/work/tmp",
+        "LANG": "C.UTF-8",
+        "OMP_NUM_THREADS": "1",
+        "MODE": "fast",
+        "CUDA_VISIBLE_DEVICES": "",
+        "FLOWSCHED_FOLDER": "/a",
+        "FLOWSCHED_WORKFLOW": "germline",
+        "FLOWSCHED_STAGE": "align",
+        "FLOWSCHED_INDEX": "3",
+        "FLOWSCHED_ITEM": "L003",
+        "FLOWSCHED_ATTEMPT": "2",
+        "FLOWSCHED_CPU": "3",
+        "FLOWSCHED_INPUT_READS": "/a/work/inputs/reads/x.fq",
+        "FLOWSCHED_INPUT_ALL_BAMS": "/m",
+        "FLOWSCHED_OUTPUT_BAM": "/a/work/out/aligned.bam",
+    }
+
+
+def test_a_member_of_a_gang() -> None:
+    """Rank order everywhere; roles by name."""
+    seat = GangSeat(
+        role="worker",
+        role_index=1,
+        rank=2,
+        addresses=("127.0.0.1", "127.0.0.2", "127.0.0.3"),
+        roles=("ps", "worker", "worker"),
+        token="t0ken",
+        master_port=31000,
+    )
+    env, argv = environment(pod("x", "train", "$(RANK)/$(WORLD_SIZE)", gang=seat, gpu_ids=(2, 5)), PATHS)
+    assert argv == ["train", "2/3"]
+    told = {
+        "FLOWSCHED_HOSTS": "127.0.0.1,127.0.0.2,127.0.0.3",
+        "FLOWSCHED_HOSTS_PS": "127.0.0.1",
+        "FLOWSCHED_HOSTS_WORKER": "127.0.0.2,127.0.0.3",
+        "FLOWSCHED_ROLE": "worker",
+        "FLOWSCHED_ROLE_INDEX": "1",
+        "FLOWSCHED_ADDRESS": "127.0.0.3",
+        "FLOWSCHED_GANG_TOKEN": "t0ken",
+        "FLOWSCHED_HOSTFILE": "/a/work/hostfile",
+        "RANK": "2",
+        "WORLD_SIZE": "3",
+        "LOCAL_RANK": "0",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": "31000",
+        "CUDA_VISIBLE_DEVICES": "2,5",
+    }
+    assert {key: env[key] for key in told} == told
+    assert json.loads(env["TF_CONFIG"]) == {
+        "cluster": {"ps": ["127.0.0.1:31000"], "worker": ["127.0.0.2:31000", "127.0.0.3:31000"]},
+        "task": {"type": "worker", "index": 1},
+    }
+
+
+def test_a_hostfile_leaves_launchers_out() -> None:
+    """They start the others over it."""
+    seat = GangSeat("worker", 0, 1, ("h0", "h1", "h2"), ("launcher", "worker", "worker"), "t")
+    assert hostfile(seat, 4000) == "h1 slots=4\nh2 slots=4\n"
+    assert hostfile(seat, 100) == "h1 slots=1\nh2 slots=1\n"
+
+
+@pytest.mark.parametrize(
+    ("argument", "expanded"),
+    [
+        ("$(A)", "1"),
+        ("x$(A)y$(B)z", "x1y2 3z"),
+        ("$$(A)", "$(A)"),
+        ("$$$(A)", "$$(A)"),
+        ("$(NONE)", "$(NONE)"),
+        ("$A ${A} $(A", "$A ${A} $(A"),
+        ("$()", "$()"),
+        ("`id`; $(id -u)", "`id`; $(id -u)"),
+    ],
+)
+def test_references_in_arguments(argument: str, expanded: str) -> None:
+    """As in Kubernetes: no shell, unknown names stay."""
+    assert expand(argument, {"A": "1", "B": "2 3"}) == expanded
+
+
+def test_names_fold_into_variables() -> None:
+    """Upper-case; whatever is no letter or digit becomes an underscore."""
+    assert folded("my-bam.v2 é") == "MY_BAM_V2__"
