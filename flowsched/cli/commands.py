@@ -310,7 +310,7 @@ def demo(
     """See it work: workflows, gangs and crashes on this machine."""
     from types import SimpleNamespace
 
-    from flowsched import demo as show_piece  # type: ignore[attr-defined, unused-ignore]
+    from flowsched.cli import demo as show_piece
 
     given = options(ctx)
     run(given, show_piece.main(SimpleNamespace(policy=policy, kill=kill, seconds=seconds, debug=given.debug)))

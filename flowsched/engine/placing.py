@@ -13,6 +13,7 @@ from flowsched.engine.state import PodRef
 from flowsched.scheduling.cycle import cycle
 from flowsched.scheduling.plan import Placement
 from flowsched.scheduling.snapshot import Claim, ClaimKind
+from flowsched.workflow.spec import On
 
 #: A group that has been staged to this many nodes waits for one of them, rather than drag its inputs to yet another.
 _MAX_TARGETS = 3
@@ -25,6 +26,7 @@ def place(recorder: Recorder) -> int | None:
     if not recorder.dirty and not recorder.state.ready:
         return None
     state = recorder.state
+    _give_up_waiting(recorder)
     backlog = collect(state, recorder.now)
     for lost in backlog.unrunnable:
         recorder.advance(lost.run).fail_waiting(lost.stage, lost.tasks, "InputMissing", lost.message)
@@ -38,6 +40,18 @@ def place(recorder: Recorder) -> int | None:
     recorder.statement.assign(state, "reservations", plan.reservations)
     recorder.absorb()
     return backlog.wake_ms
+
+
+def _give_up_waiting(recorder: Recorder) -> None:
+    """Policies on `task_pending`: what has waited too long, and when the next will have."""
+    for workflow, number in sorted(recorder.state.ready):
+        run = recorder.state.runs[workflow]
+        stage = run.stages[number]
+        if any(policy.event is On.TASK_PENDING for policy in stage.spec.policies):
+            moment = recorder.advance(run).overdue(stage)
+            if moment is not None:
+                recorder.wake_at(moment)
+    recorder.absorb()
 
 
 def _carry_out(recorder: Recorder, candidate: Candidate, placement: Placement) -> None:

@@ -168,7 +168,8 @@ class Moves:
 
     def _policy(self, stage: StageRun, event: On, exit_code: int) -> Action:
         for policy in stage.spec.policies:
-            if policy.event not in (event, On.ANY):
+            anything = policy.event is On.ANY and event not in (On.TASK_COMPLETED, On.TASK_PENDING)
+            if policy.event is not event and not anything:
                 continue
             if not policy.exit_codes or exit_code in policy.exit_codes:
                 return policy.action

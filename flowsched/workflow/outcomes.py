@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 
 from flowsched.workflow.lifecycle import END_OF, TaskEvent, may
-from flowsched.workflow.moves import Ended
+from flowsched.workflow.moves import Ended, Indices
 from flowsched.workflow.run import StageRun
 from flowsched.workflow.settling import Settling
 from flowsched.workflow.spec import Action, On
@@ -21,6 +21,8 @@ MAX_LOST: Final = 10
 #: Back-off before attempt k: 1 s, 2 s, 4 s … at most a minute.
 BACKOFF_MS: Final = 1_000
 MAX_BACKOFF_MS: Final = 60_000
+#: Reasons that say a pod was taken away on purpose; all others mean that nobody knows what became of it.
+EVICTED: Final = frozenset({"Evicted", "Preempted", "Drained"})
 #: The one reason that lets a task's memory grow.
 OUT_OF_MEMORY: Final = "OOMKilled"
 
@@ -72,17 +74,47 @@ class Outcomes(Settling):
         self.statement.add(stage.lost, one, 1)
         self.statement.put(stage.reasons, task, reason)
         self._event("task.attempt_lost", stage, task, reason=reason)
-        action = self._policy(stage, On.TASK_EVICTED, -1)
+        evicted = reason in EVICTED
+        action = self._policy(stage, On.TASK_EVICTED if evicted else On.TASK_UNKNOWN, -1)
         if stage.lost[task] >= MAX_LOST:
             self._fail_for_good(stage, task, "Quarantined", f"lost {MAX_LOST} times, last: {reason}")
         elif action in (Action.FAIL_STAGE, Action.ABORT_WORKFLOW):
-            self._fail_for_good(stage, task, reason, "policy on task_evicted")
+            self._fail_for_good(stage, task, reason, "a policy says so")
             if action is Action.ABORT_WORKFLOW:
                 self._abort(f"stage {stage.spec.name!r} lost a task: {reason}")
         else:
             whole = stage.spec.gang and action is not Action.RESTART_TASK
             delay = 0 if stage.lost[task] < 3 else BACKOFF_MS << int(stage.lost[task])
             self._again(stage, task, whole, delay)
+
+    def overdue(self, stage: StageRun) -> int | None:
+        """Apply `task_pending` policies to what has waited for room too long.
+
+        Returns:
+            When the next task will be overdue; None if no policy says so.
+        """
+        moments = []
+        for policy in stage.spec.policies:
+            if policy.event is not On.TASK_PENDING or policy.timeout_ms is None:
+                continue
+            waiting = np.flatnonzero(np.isin(stage.task_state, (_S.QUEUED, _S.STAGING)))
+            due = stage.times[waiting, 0] + policy.timeout_ms
+            late = waiting[due <= self.now]
+            if len(late) and policy.action in (Action.FAIL_STAGE, Action.ABORT_WORKFLOW):
+                self._give_up(stage, late, policy.action)
+            elif len(due):
+                moments.append(int(due.min()))
+        return min((moment for moment in moments if moment > self.now), default=None)
+
+    def _give_up(self, stage: StageRun, tasks: Indices, action: Action) -> None:
+        self._move(stage, tasks, _E.FAIL)
+        for task in tasks.tolist():
+            self.statement.put(stage.reasons, task, "PendingTimeout")
+            self._event("task.failed", stage, task, reason="PendingTimeout")
+        self._fail_stage(stage, f"{len(tasks)} tasks waited for room longer than the policy allows")
+        if action is Action.ABORT_WORKFLOW:
+            self._abort(f"stage {stage.spec.name!r} waited too long for room")
+        self.settle()
 
     def _again(self, stage: StageRun, task: int, whole: bool, delay_ms: int) -> None:
         """Give a failed task (or its whole gang, whose generation rises) back to the queue."""

@@ -93,7 +93,7 @@ class Serving:
 
 def share(*parts: str) -> Path:
     """A file that comes with flowsched: in a checkout beside the package, in a wheel inside it."""
-    package = Path(__file__).parent
+    package = Path(__file__).parent.parent
     for base in (package.parent, package / "_share"):
         found = base.joinpath(*parts)
         if found.exists():

@@ -1,0 +1,62 @@
+# flowsched: `make demo` and `make test` need nothing but Python 3.11 or later.
+.DEFAULT_GOAL := help
+PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3.13 || command -v python3)
+VENV ?= .venv
+BIN := $(VENV)/bin
+STAMPS := $(VENV)/.stamps
+PYTEST_WORKERS ?= 2
+
+.PHONY: help demo test lint check bench crash-test postgres format schema clean
+
+help: ## list what can be made
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit("flowsched needs Python 3.11 or later, found " + sys.version.split()[0] + ": make PYTHON=/path/to/python3.11") if sys.version_info < (3, 11) else None'
+	$(PYTHON) -m venv $(VENV)
+
+$(STAMPS)/demo: pyproject.toml | $(VENV)/bin/python
+	@echo "installing flowsched into $(VENV) …"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[genomics]'
+	@mkdir -p $(STAMPS) && touch $@
+
+$(STAMPS)/test: pyproject.toml | $(VENV)/bin/python
+	@echo "installing flowsched and its test tools into $(VENV) …"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[genomics,mpi,postgresql,test]'
+	@mkdir -p $(STAMPS) && touch $@ $(STAMPS)/demo
+
+demo: $(STAMPS)/demo ## real genomics and gang training on three virtual nodes, on this machine
+	@$(BIN)/flowsched demo
+
+lint: $(STAMPS)/test ## ruff, mypy --strict, import contracts
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+test: lint ## everything that proves it: lint, types, contracts, tests
+	$(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist loadfile
+
+check: ## the tests of one folder, quickly: make check T=tests/engine
+	$(BIN)/python -m pytest -q $(T)
+
+crash-test: $(STAMPS)/test ## 100 kill -9 of the real service on each database
+	FLOWSCHED_KILLS=100 $(BIN)/python -m pytest tests/crash -s --timeout 3000
+
+bench: $(STAMPS)/test ## placement, durable transitions, submission: ratios to a baseline in the same run
+	$(BIN)/python bench/placement.py
+	$(BIN)/python bench/transitions.py
+	$(BIN)/python bench/submission.py
+
+postgres: ## install a PostgreSQL server for the tests, if there is none (Debian, Ubuntu)
+	sh tests/tools/install_postgres.sh
+
+format: $(STAMPS)/test ## format the code
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+schema: $(STAMPS)/test ## write the published JSON Schema anew
+	$(BIN)/python -m flowsched.workflow.schema
+
+clean: ## remove what tests and tools left behind
+	rm -rf .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis build dist
