@@ -184,7 +184,7 @@ class _Cycle:
         if wait is not None:
             if wait.keep is not None:
                 self.commit(wait.keep)
-            start = self.promise(wait.offer)
+            start = self.promises.reserve(wait.offer)
             return self.refuse(wait.reason if start is None else replace(wait.reason, start_ms=start))
         self.commit(fit)
         if group.gang or fit.pods == left:
@@ -264,17 +264,10 @@ class _Cycle:
         if self.fits(least, None, None):
             return self.refuse(self.held_up(least, family))
         reason = why_not(offer, self.room, self.snapshot, self.profile)
-        start = self.promise(offer) if reason.code in _NOT_NOW else None
+        start = self.promises.reserve(offer) if reason.code in _NOT_NOW else None
         if start is None:
             self.full[family] = reason
         return self.refuse(replace(reason, start_ms=start))
-
-    def promise(self, offer: Offer) -> int | None:
-        """Promise a group its earliest start, if none was promised yet in this cycle."""
-        start = self.promises.reserve(offer)
-        if start is not None:
-            self.full.clear()  # with a promise made, the same refusal may now have another reason
-        return start
 
     def held_up(self, least: Offer, family: Family) -> Reason:
         """Why a group waits although free cores would do for it: they are promised, or its data are not there."""

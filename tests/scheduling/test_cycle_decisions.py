@@ -189,6 +189,29 @@ def test_a_gang_that_finds_no_soft_room_is_not_passed_by_for_ever() -> None:
     assert codes(plan) == {1: "WaitingForData", 2: "WaitingForData"}
 
 
+def test_where_no_new_targets_are_given_work_still_binds_beside_its_data() -> None:
+    """As above, and a task has its data on node 1, which is full: it gets no target on node 0 either."""
+    snapshot, catalogue = cluster(4, 1), Catalogue()
+    stage(snapshot, "s", 0, 1)
+    run(snapshot, "r", 1, 1, NOW + 3600 * SECOND)
+    far, near = (catalogue.intern(f"s3://{n}", GIB, origin=True) for n in range(2))
+    catalogue.add_replica(near, 1)
+    large = gang(1, 4, inputs=(far,), priority=1)
+    plan = decide(snapshot, large, bag(2, inputs=(near,)), catalogue=catalogue)
+    assert nodes(plan) == {}
+    assert codes(plan) == {1: "WaitingForData", 2: "WaitingForData"}
+
+
+def test_the_promise_and_the_lack_of_targets_are_told_apart() -> None:
+    """A task that must copy and finds only cores that are others' targets waits for that, not for the promise."""
+    snapshot, catalogue = cluster(4, 1), Catalogue()
+    run(snapshot, "r", 0, 4, NOW + 3600 * SECOND)
+    stage(snapshot, "s", 1, 1)
+    far = catalogue.intern("s3://far", GIB, origin=True)
+    plan = decide(snapshot, gang(1, 4, priority=1), bag(2, inputs=(far,), runtime_ms=1), catalogue=catalogue)
+    assert codes(plan) == {1: "GangIncomplete", 2: "WaitingForData"}
+
+
 # ---- data ----
 
 
@@ -232,15 +255,50 @@ def test_only_as_many_wait_as_will_find_room() -> None:
     assert codes(plan) == {1: "WaitingForLocality"}
 
 
-def test_a_gang_waits_for_its_data_too() -> None:
-    """The same choice for a gang, by its slowest member, with a promise of the room it waits for."""
-    snapshot, catalogue, reads = with_data(4, 4)
-    run(snapshot, "r", 0, 4, NOW + 30 * SECOND)
-    plan = decide(snapshot, gang(1, 3, inputs=(reads,)), catalogue=catalogue)
+def test_a_copy_that_takes_next_to_nothing_is_not_waited_for() -> None:
+    """The node with the data is free in half a second; a few bytes are copied sooner than that is argued about."""
+    snapshot, catalogue, reads = with_data(2, 2, size=1000)
+    run(snapshot, "r", 0, 2, NOW + 500)
+    assert nodes(decide(snapshot, bag(1, inputs=(reads,)), catalogue=catalogue)) == {1: [[1]]}
+
+
+def test_a_room_is_awaited_by_one_only() -> None:
+    """One core beside the data frees up soon: the first task waits for it, the second moves."""
+    snapshot, catalogue, reads = with_data(1, 8)
+    run(snapshot, "r", 0, 1, NOW + 20 * SECOND)
+    plan = decide(snapshot, *[bag(key, inputs=(reads,), runtime_ms=1) for key in (1, 2)], catalogue=catalogue)
+    assert nodes(plan) == {2: [[1]]}
     assert codes(plan) == {1: "WaitingForLocality"}
+
+
+@pytest.mark.parametrize(("frees_in_s", "waits"), [(30, True), (130, True), (145, False)])
+def test_a_gang_waits_for_its_data_too(frees_in_s: int, waits: bool) -> None:
+    """The same choice for a gang, by its slowest member (93 s, priced 139), with a promise of the awaited room."""
+    snapshot, catalogue, reads = with_data(4, 4)
+    run(snapshot, "r", 0, 4, NOW + frees_in_s * SECOND)
+    plan = decide(snapshot, gang(1, 3, inputs=(reads,)), catalogue=catalogue)
+    assert codes(plan) == ({1: "WaitingForLocality"} if waits else {})
     assert [(r.group, r.start_ms, r.nodes[0].tolist()) for r in plan.reservations] == [
-        (1, NOW + 30 * SECOND, [0, 0, 0])
-    ]
+        (1, NOW + frees_in_s * SECOND, [0, 0, 0])
+    ][:waits]
+
+
+def test_a_copy_ordered_for_one_group_serves_the_next_of_the_same_cycle() -> None:
+    """A first task draws the data to node 0; a second one follows them, though another node is fuller."""
+    snapshot, catalogue = cluster(8, 8), Catalogue()
+    run(snapshot, "r", 1, 5)
+    reads = catalogue.intern("s3://reads", 10 * GIB, origin=True)
+    large = bag(1, 1, shape(4), inputs=(reads,), priority=1)
+    plan = decide(snapshot, large, bag(2, 1, shape(1), inputs=(reads,)), catalogue=catalogue)
+    assert nodes(plan) == {1: [[0]], 2: [[0]]}
+
+
+def test_copies_ordered_in_one_cycle_are_spread_over_links() -> None:
+    """Two tasks with inputs of their own: the second does not queue behind the first one's copy."""
+    snapshot, catalogue = cluster(4, 4), Catalogue()
+    reads = [catalogue.intern(f"s3://reads{n}", 10 * GIB, origin=True) for n in range(2)]
+    plan = decide(snapshot, *[bag(n, inputs=(reads[n],)) for n in range(2)], catalogue=catalogue)
+    assert nodes(plan) == {0: [[0]], 1: [[1]]}
 
 
 def test_what_was_staged_once_is_promised_its_nodes_instead_of_being_chased_on() -> None:
@@ -290,6 +348,12 @@ def test_io_heavy_tasks_spread_where_others_pack() -> None:
     assert nodes(decide(cluster(4, 4, 4), bag(1, 3, heavy))) == {1: [[0, 1, 2]]}
 
 
+def test_io_heavy_groups_of_one_cycle_see_each_other() -> None:
+    """Two groups of one heavy pod each take a disk each."""
+    heavy = shape(io_bytes=50 * GIB)
+    assert nodes(decide(cluster(4, 4), bag(1, 1, heavy), bag(2, 1, heavy))) == {1: [[0]], 2: [[1]]}
+
+
 # ---- promises and backfill ----
 
 
@@ -303,18 +367,34 @@ def test_the_first_gang_that_does_not_fit_is_promised_its_earliest_start() -> No
     assert {r.group: r.start_ms for r in plan.reasons} == {1: NOW + 50 * SECOND, 2: None}
 
 
-@pytest.mark.parametrize(("runtime_s", "starts"), [(50, True), (51, False), (None, False)])
-def test_smaller_work_starts_only_if_it_is_done_before_the_promise(
-    runtime_s: int | None, starts: bool
-) -> None:
-    """The gang needs all four cores at +50 s; a task of 50 s may use the free two, a longer or unknown one may not."""
+@pytest.mark.parametrize(("runtime", "starts"), [(50_000, True), (50_001, False), (None, False)])
+def test_smaller_work_starts_only_if_it_is_done_before_the_promise(runtime: int | None, starts: bool) -> None:
+    """The gang needs all four cores at +50 s; a task of 50 s may use the free two, a longer one may not."""
     snapshot = cluster(4)
     run(snapshot, "a", 0, 2, NOW + 50 * SECOND)
-    runtime = None if runtime_s is None else runtime_s * SECOND
     plan = decide(snapshot, gang(1, 4, priority=1), bag(2, 2, runtime_ms=runtime))
     assert (2 in nodes(plan)) is starts
     if not starts:
         assert codes(plan)[2] == "HeldForReservation"
+
+
+def test_a_long_task_that_is_held_does_not_hold_a_short_one_of_its_shape() -> None:
+    """Refusals are remembered by shape within a cycle, but not across what distinguishes these two."""
+    snapshot = cluster(4)
+    run(snapshot, "a", 0, 2, NOW + 50 * SECOND)
+    plan = decide(
+        snapshot, gang(1, 4, priority=2), bag(2, priority=1), bag(3, priority=1), bag(4, runtime_ms=SECOND)
+    )
+    assert nodes(plan) == {4: [[0]]}
+    assert codes(plan) == {1: "GangIncomplete", 2: "HeldForReservation", 3: "HeldForReservation"}
+
+
+def test_what_starts_in_this_cycle_ends_too() -> None:
+    """The first gang takes all cores for 30 s: the second is promised them then, and the third task fits before."""
+    first, second = gang(1, 3, runtime_ms=30 * SECOND, priority=1), gang(2, 4)
+    plan = decide(cluster(4), first, second, bag(3, runtime_ms=40 * SECOND, ready_ms=1))
+    assert nodes(plan) == {1: [[0, 0, 0]]}
+    assert [(r.group, r.start_ms) for r in plan.reservations] == [(2, NOW + 30 * SECOND)]
 
 
 def test_long_work_starts_beside_what_is_promised() -> None:
@@ -353,6 +433,25 @@ def test_a_reason_says_how_much_is_missing_where() -> None:
     )
     numbers = plan.reasons[0].numbers
     assert (numbers["fit"], numbers["wanted"], numbers["lack_cpu"], numbers["lack_memory"]) == (0, 3, 2, 1)
+
+
+def test_a_reason_speaks_of_the_role_that_does_not_fit() -> None:
+    """The large role fits exactly, which is not lacking; the small one's label is what is short."""
+    snapshot = Snapshot()
+    snapshot.put_node(node("big", 4))
+    snapshot.put_node(node("ssd", 1, labels={"disk": "ssd"}))
+    run(snapshot, "r", 1, 1, NOW + SECOND)
+    roles = [role("worker", 1, 1, shape(4)), role("ps", 1, 1, shape(1, selector=(("disk", "ssd"),)))]
+    reason = decide(snapshot, group(1, roles)).reasons[0]
+    assert reason.message == (
+        "1 of 2 members fit; ps needs 1 CPU and 1 GiB memory; the best node, ssd, has 0 CPU free of 1 CPU; "
+        "of 1 nodes 1 lacks CPU"
+    )
+    assert reason.numbers["lack_memory"] == 0
+    snapshot = cluster(4)
+    run(snapshot, "r", 0, 2, NOW + SECOND)
+    exact = decide(snapshot, gang(1, 2, shape(2, 16))).reasons[0]
+    assert (exact.numbers["lack_cpu"], exact.numbers["lack_memory"]) == (0, 0)
 
 
 def test_a_gang_that_fits_in_part_is_incomplete() -> None:
