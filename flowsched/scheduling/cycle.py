@@ -114,7 +114,7 @@ class _Cycle:
         self.held: dict[Family, Reason] = {}
         # Once a group found no soft room, later ones get no new targets: it would be passed by for ever.
         self.closed = False
-        self.delays = Delays(now, profile.move_price_percent, profile.shortest_wait_ms)
+        self.delays = Delays(now, profile.shortest_wait_ms)
 
     # ---- the loop ----
 

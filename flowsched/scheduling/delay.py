@@ -1,11 +1,10 @@
-"""Move or wait: whether a pod is better off on the node that has its data, although that is busy now
-(LOCALITY, f).
+"""Move or wait: whether a pod is better off on the node with its data, although that is busy now (LOCALITY, f).
 
 Moving costs the copy, and half of it again for the link that others could use; waiting costs the time until
 room is expected on a node with the data. Bytes are staged before cores are taken, so moving costs network
 and time, never cores. A copy that takes next to nothing is never waited for. An end that keeps slipping is
-expected ever later (see `reservation`), so no wait
-goes on for ever: once it looks longer than the copy, the pod moves.
+expected ever later (see `reservation`), so no wait goes on for ever: once it looks longer than the copy,
+the pod moves.
 
 What has been staged once is not staged elsewhere while the first promise of the cycle is still to be had: it
 waits for its data's nodes with a reservation. Otherwise a stream of small work could chase it from node to
@@ -52,12 +51,11 @@ class Delays:
 
     Args:
         now: Wall-clock ms.
-        price_percent, shortest_ms: `move_price_percent` and `shortest_wait_ms` of the profile.
+        shortest_ms: `shortest_wait_ms` of the profile.
     """
 
-    def __init__(self, now: int, price_percent: int, shortest_ms: int) -> None:
+    def __init__(self, now: int, shortest_ms: int) -> None:
         self.now = now
-        self.price_percent = price_percent
         self.shortest_ms = shortest_ms
         self._awaited: dict[tuple[int, int], int] = {}
 
@@ -95,7 +93,7 @@ class Delays:
             found = earliest(here if offer.group.gang else here.wanting(1))
             if found is None or found[0] <= self.now:
                 return None
-            if sticky or found[0] - self.now < self._priced(dearest):
+            if sticky or found[0] - self.now < dearest:
                 keep = None if offer.group.gang else _without(fit, away[0])
                 return Wait(self._reason(offer, found[0], dearest), here.at_least(), keep)
             return None
@@ -114,12 +112,12 @@ class Delays:
         nodes = fit.spots[0].nodes
         costs = stage[nodes[away]]
         dearest_first = away[np.argsort(-costs, kind="stable")]
-        horizon = self.now + self._priced(int(costs.max()))
+        horizon = self.now + int(costs.max())
         slots = self._slots(here, calendar, rows, horizon, len(away))
         waiting = 0
         for at, (end, _node) in zip(dearest_first.tolist(), slots, strict=False):
             cost = int(stage[nodes[at]])
-            if cost < self.shortest_ms or end - self.now >= self._priced(cost):
+            if cost < self.shortest_ms or end - self.now >= cost:
                 break
             waiting += 1
         if not waiting:
@@ -157,16 +155,13 @@ class Delays:
                 break
         return slots[:wanted]
 
-    def _priced(self, stage_ms: int) -> int:
-        return stage_ms * (100 + self.price_percent) // 100
-
     def _reason(self, offer: Offer, start: int, stage_ms: int) -> Reason:
         wait = start - self.now
         text = (
             f"the node with its data has room in about {(wait + 999) // 1000} s; "
-            f"a copy would take {(stage_ms + 999) // 1000} s"
+            f"a copy would cost {(stage_ms + 999) // 1000} s"
         )
-        numbers = {"wait_ms": wait, "stage_ms": stage_ms}
+        numbers = {"wait_ms": wait, "copy_ms": stage_ms}
         return Reason(offer.group.key, ReasonCode.WAITING_FOR_LOCALITY, text, numbers, start)
 
 

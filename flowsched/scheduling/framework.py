@@ -68,8 +68,7 @@ class Profile:
         age_class_ms: Waiting this much longer goes before any rank.
         promote_ms: Waiting this long counts as much as one step of priority: it bounds every wait.
         origin_rate: Bytes/s from outside.
-        move_price_percent: How much of a copy's time is charged for the link others could use, when waiting
-            is the choice.
+        move_price_percent: How much of a copy's time on the network is charged for the link others could use.
         shortest_wait_ms: A copy that takes less is never worth waiting instead.
         filters, costs, first_costs, step_costs: Third-party plugins beside the built-in ones.
     """
@@ -99,7 +98,9 @@ class Profile:
 
     def all_first_costs(self) -> tuple[Cost, ...]:
         """Costs of the first pod of a group on a node."""
-        return ((StageIn(self.origin_rate),) if self.locality else ()) + self.first_costs
+        return (
+            (StageIn(self.origin_rate, self.move_price_percent),) if self.locality else ()
+        ) + self.first_costs
 
     def all_costs(self) -> tuple[Cost, ...]:
         """Costs of every pod."""

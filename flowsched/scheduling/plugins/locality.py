@@ -22,20 +22,21 @@ class StageIn:
 
     Args:
         origin_rate: Bytes/s from outside, all nodes together.
+        price_percent: How much of a new copy's time on the network is charged on top, for those who could use the
+            link meanwhile. A copy that is on its way already is not charged again.
     """
 
     origin_rate: int
+    price_percent: int = 0
 
     def __call__(
         self, snapshot: Snapshot, catalogue: Catalogue, group: PodGroup, role: RoleRequest
     ) -> NDArray[np.int64] | None:
-        """(N,) ms until everything is there; 0 exactly where nothing is missing. None = nothing is missing
-        anywhere.
+        """(N,) ms until everything is there, and the link's price; 0 exactly where nothing is missing.
 
-        The slowest of: what is already on its way to the node and what is missing, over its network; the
-            latter
-        over its disk; and what must come from outside over that link. What has been ordered already counts
-        as on its way only.
+        The slowest of: what is already on its way to the node and what is missing, over its network; the latter
+        over its disk; and what must come from outside over that link. What has been ordered already counts as on
+        its way only. None = there are no inputs.
         """
         inputs = group.inputs
         image = catalogue.find(role.shape.image) if role.shape.image else None
@@ -52,6 +53,7 @@ class StageIn:
         if outside:
             from_outside = catalogue.unordered_bytes(outside, nodes)
             np.maximum(cost, from_outside * 1000 // max(self.origin_rate, 1), out=cost)
+        cost += _over(to_order, snapshot, "nic_in") * self.price_percent // 100
         cost += COPY_OVERHEAD_MS
         cost *= missing > 0
         return cost
