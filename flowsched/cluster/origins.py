@@ -48,7 +48,7 @@ class Origins:
             NotFetched: It is outside of the allowed roots, or neither a uri nor an absolute path.
         """
         parts = urlsplit(uri)
-        if parts.scheme == "file" and parts.netloc in ("", "localhost"):
+        if parts.scheme == "file" and parts.netloc in ("", "localhost") and parts.path.startswith("/"):
             path = Path(unquote(parts.path))
         elif uri.startswith("/"):
             path = Path(uri)
@@ -95,7 +95,7 @@ class Origins:
             timeout = aiohttp.ClientTimeout(total=None, sock_connect=30, sock_read=60)
             options.setdefault("client_kwargs", {"timeout": timeout})
             files = fsspec.filesystem(scheme, **options)
-            stream = files.open(uri, "rb", block_size=0, size=None)
+            stream = files.open(uri, "rb", block_size=0, size=1)  # a size: then it asks no HEAD
             length = stream.r.headers.get("Content-Length")
             encoded = stream.r.headers.get("Content-Encoding")
             return stream, int(length) if length and not encoded else None

@@ -1,0 +1,115 @@
+"""A service in small: runs tasks to their end over a LocalCluster, with a journal for SQL. It is killed -9 at any moment.
+
+    python kill_driver.py ROOT TASKS
+
+The journal holds, each line synced before anything follows from it, `service PID`, `intent NAME` and
+`final NAME KIND STARTED CODE`.
+Attempt n+1 of a task is intended when attempt n is gone. The process exits with 0 when all tasks have ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+
+from flowsched.cluster.local import LocalCluster
+from flowsched.cluster.machine import virtual_nodes
+from flowsched.scheduling.executor import Pod, PodEnded, PodGone
+from tests.cluster.samples import pod
+
+#: Appends a line to a file that only this task writes, while it holds a lock that only this task takes.
+TASK = """
+import fcntl, os, sys, time
+folder, attempt = sys.argv[1:]
+lock = open(folder + "/lock", "w")
+try:
+    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+except OSError:
+    open(folder + "/overlap", "a").write(attempt + "\\n")
+    raise
+fd = os.open(folder + "/starts", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+os.write(fd, (attempt + "\\n").encode())
+time.sleep(0.2 + int.from_bytes(os.urandom(1)) / 256)
+"""
+
+
+#: Attempts under way at once, so that a kill finds some in every state.
+WINDOW = 8
+
+
+class Driver:
+    def __init__(self, root: Path, tasks: int) -> None:
+        self.root, self.tasks = root, tasks
+        self.journal = os.open(root / "journal", os.O_RDWR | os.O_CREAT | os.O_APPEND)
+        self.open: dict[str, Pod] = {}
+        self.done: set[int] = set()
+
+    def write(self, *words: object) -> None:
+        os.write(self.journal, (" ".join(map(str, words)) + "\n").encode())
+        os.fsync(self.journal)
+
+    def make(self, task: int, attempt: int) -> Pod:
+        folder = self.root / f"task-{task}"
+        folder.mkdir(exist_ok=True)
+        name = f"fs-wf-s-{task}-{attempt}"
+        command = ("python", "-c", TASK, str(folder), str(attempt))
+        return pod(name, *command, index=task, attempt=attempt, node=f"node-{attempt % 2}")
+
+    def recover(self) -> dict[int, int]:
+        """Attempts by task; fills `open` with what has an intent and no end, `done` with what succeeded."""
+        attempts: dict[int, int] = {}
+        for line in (self.root / "journal").read_text().splitlines():
+            kind, name, *rest = line.split()
+            if kind == "service":
+                continue
+            task, attempt = map(int, name.split("-")[3:])
+            if kind == "intent":
+                attempts[task] = attempt
+                self.open[name] = self.make(task, attempt)
+                continue
+            self.open.pop(name)
+            if rest[0] == "PodEnded":
+                self.done.add(task)
+        return attempts
+
+    async def run(self) -> None:
+        self.attempts = self.recover()
+        self.write("service", os.getpid())
+        cluster = LocalCluster(self.root / "cluster", virtual_nodes(2))
+        await cluster.start()
+        await cluster.adopt(list(self.open.values()))
+        await cluster.launch(self.next())
+        async for batch in cluster.events():
+            for event in batch:
+                if not isinstance(event, PodEnded | PodGone) or event.name not in self.open:
+                    continue
+                ended = self.open.pop(event.name)
+                code, started = (
+                    (event.exit_code, True) if isinstance(event, PodEnded) else (-1, event.started)
+                )
+                self.write("final", event.name, type(event).__name__, int(started), code)
+                if isinstance(event, PodEnded):
+                    self.done.add(ended.index)
+            await cluster.launch(self.next())
+            if len(self.done) == self.tasks:
+                break
+        await cluster.stop()
+
+    def next(self) -> list[Pod]:
+        """Intend as many attempts as the window has room for."""
+        busy = {pod.index for pod in self.open.values()} | self.done
+        free = [task for task in range(self.tasks) if task not in busy]
+        pods = []
+        for task in free[: WINDOW - len(self.open)]:
+            self.attempts[task] = self.attempts.get(task, 0) + 1
+            made = self.make(task, self.attempts[task])
+            self.write("intent", made.name)
+            self.open[made.name] = made
+            pods.append(made)
+        return pods
+
+
+if __name__ == "__main__":
+    asyncio.run(Driver(Path(sys.argv[1]), int(sys.argv[2])).run())

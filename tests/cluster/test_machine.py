@@ -1,0 +1,42 @@
+"""Virtual nodes."""
+
+from __future__ import annotations
+
+import pytest
+
+from flowsched.cluster.machine import machine_cores, machine_memory_bytes, virtual_nodes
+from flowsched.errors import ConfigurationError
+
+
+def test_a_machine_is_divided() -> None:
+    """Together the nodes have no more than the machine."""
+    nodes = virtual_nodes(3)
+    assert sum(node.cpu_millicores for node in nodes) <= machine_cores() * 1000
+    assert sum(node.memory_bytes for node in nodes) <= machine_memory_bytes()
+    assert [node.name for node in nodes] == ["node-0", "node-1", "node-2"]
+
+
+def test_what_is_said_is_taken() -> None:
+    """Also more than there is; racks are equal runs of nodes."""
+    nodes = virtual_nodes(
+        4, cpu_millicores=64_000, memory_bytes=1 << 40, gpus=2, nic_rate=5, racks=2, names="abcd"
+    )
+    assert {(n.cpu_millicores, n.memory_bytes, n.gpu_millis, n.nic_out_rate) for n in nodes} == {
+        (64_000, 1 << 40, 2000, 5)
+    }
+    assert [(node.name, node.rack) for node in nodes] == [
+        ("a", "rack-0"),
+        ("b", "rack-0"),
+        ("c", "rack-1"),
+        ("d", "rack-1"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"count": 0}, {"count": 2, "names": ["a", "a"]}, {"count": 2, "names": ["a"]}, {"count": 1, "racks": 2}],
+)
+def test_what_cannot_be(wrong: dict[str, object]) -> None:
+    """Refused, with the numbers."""
+    with pytest.raises(ConfigurationError, match="nodes with"):
+        virtual_nodes(**wrong)  # type: ignore[arg-type]

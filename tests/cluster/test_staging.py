@@ -1,0 +1,317 @@
+"""Bytes on their way: real copies, real limits, real failures."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+
+from flowsched.cluster.bucket import TokenBucket
+from flowsched.cluster.cache import Cache, Entry, file_name
+from flowsched.cluster.machine import virtual_nodes
+from flowsched.cluster.origins import Origins
+from flowsched.cluster.site import Site
+from flowsched.cluster.staging import Staging
+from flowsched.scheduling.executor import ClusterEvent, NodeInfo, Transfer, TransferDone, TransferFailed
+
+
+class Rig:
+    """Staging between two nodes, on a clock that only moves when a flow waits for its turn."""
+
+    def __init__(self, folder: Path, nodes: Sequence[NodeInfo], origins: Origins) -> None:
+        self.told: list[ClusterEvent] = []
+        self.now = 0.0
+        self._sleepers: list[tuple[float, asyncio.Event]] = []
+        by_name = {node.name: node for node in nodes}
+        site = Site(folder, by_name, self.told.append, lambda: 0, lambda _: None)
+        self.caches = {name: Cache(folder / name, node.cache_bytes) for name, node in by_name.items()}
+        for cache in self.caches.values():
+            cache.scan()
+        self.staging = Staging(site, self.caches, origins, now=lambda: self.now, sleep=self._sleep)
+
+    async def _sleep(self, seconds: float) -> None:
+        woken = asyncio.Event()
+        self._sleepers.append((self.now + seconds, woken))
+        await woken.wait()
+
+    async def carry(self, *orders: Transfer) -> list[TransferDone | TransferFailed]:
+        """Carry orders out; time goes on whenever every flow sleeps."""
+        before = len(self.told)
+        self.staging.transfer(orders)
+        async with asyncio.timeout(20):
+            while len(self.told) < before + len(orders):
+                running = len(self.staging._tasks)
+                if self._sleepers and len(self._sleepers) == running:
+                    self._sleepers.sort(key=lambda sleeper: sleeper[0])
+                    self.now, woken = self._sleepers.pop(0)
+                    woken.set()
+                await asyncio.sleep(0.0005)
+        return self.told[before:]  # type: ignore[return-value]
+
+    def put(self, node: str, uri: str, size: int) -> Path:
+        cache = self.caches[node]
+        folder = cache.temporary()
+        (folder / "payload.bin").write_bytes(os.urandom(size))
+        cache.publish(folder, Entry(uri, size, "payload.bin"))
+        return cache.home(uri) / "payload.bin"
+
+
+@pytest.fixture
+async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
+    nodes = virtual_nodes(3, cpu_millicores=1000, memory_bytes=1, nic_rate=1_000_000, disk_rate=0)
+    made = Rig(tmp_path / "rig", nodes, Origins())
+    yield made
+    await made.staging.close()
+
+
+def test_a_bucket_hands_out_in_order() -> None:
+    """A second of bytes takes a second; who asks later waits for who asked before; idle time is not saved up."""
+    bucket = TokenBucket(100)
+    assert bucket.reserve(50, 0.0) == 0.5
+    assert bucket.reserve(100, 0.1) == 1.5
+    assert bucket.reserve(100, 10.0) == 11.0
+    assert TokenBucket(0).reserve(10**12, 3.0) == 3.0
+
+
+async def test_a_copy_is_a_copy(rig: Rig) -> None:
+    """Bytes are really copied: another inode, one link, the same content."""
+    source = rig.put("node-0", "x", 300_000)
+    (done,) = await rig.carry(Transfer("x", 300_000, "node-1", "node-0"))
+    assert done == TransferDone("x", "node-1", 0, 300_000, "node-0", 300_000)
+    copy = rig.caches["node-1"].home("x") / "payload.bin"
+    assert copy.read_bytes() == source.read_bytes()
+    assert (copy.stat().st_nlink, source.stat().st_nlink) == (1, 1)
+    assert copy.stat().st_ino != source.stat().st_ino
+
+
+async def test_the_network_limits_a_copy(rig: Rig) -> None:
+    """3 MB over 1 MB/s take 3 seconds, on the buckets' clock."""
+    rig.put("node-0", "x", 3_000_000)
+    await rig.carry(Transfer("x", 3_000_000, "node-1", "node-0"))
+    assert rig.now == pytest.approx(3.0)
+
+
+async def test_flows_share_a_link_fairly(rig: Rig) -> None:
+    """Two copies from one node take twice as long, and a small one does not wait for the end of a big one."""
+    rig.put("node-0", "big", 2_000_000)
+    rig.put("node-0", "small", 200_000)
+    ends: dict[str, float] = {}
+    rig.told = _Noting(ends, rig)  # type: ignore[assignment]
+    object.__setattr__(rig.staging._site, "report", rig.told.append)
+    await rig.carry(
+        Transfer("big", 2_000_000, "node-1", "node-0"), Transfer("small", 200_000, "node-2", "node-0")
+    )
+    assert ends["big"] == pytest.approx(2.2)
+    assert ends["small"] < 0.6
+
+
+class _Noting(list[ClusterEvent]):
+    def __init__(self, ends: dict[str, float], rig: Rig) -> None:
+        super().__init__()
+        self.ends, self.rig = ends, rig
+
+    def append(self, event: ClusterEvent) -> None:
+        assert isinstance(event, TransferDone)
+        self.ends[event.uri] = self.rig.now
+        super().append(event)
+
+
+async def test_the_slowest_of_all_limits(tmp_path: Path) -> None:
+    """Disk, network and origin all count."""
+    (node,) = virtual_nodes(1, cpu_millicores=1, memory_bytes=1, nic_rate=4_000_000, disk_rate=2_000_000)
+    file = tmp_path / "file"
+    file.write_bytes(bytes(1_000_000))
+    rig = Rig(tmp_path / "rig", [node], Origins(rate=1_000_000))
+    await rig.carry(Transfer(str(file), 0, "node-0"))
+    assert rig.now == pytest.approx(1.0)
+    slower = Rig(tmp_path / "slower", [replace(node, disk_rate=500_000)], Origins())
+    await slower.carry(Transfer(str(file), 0, "node-0"))
+    assert slower.now == pytest.approx(2.0)
+
+
+async def test_traffic_is_counted(rig: Rig) -> None:
+    """Per node in and out, and per dataset over all its transfers."""
+    rig.put("node-0", "x", 1000)
+    await rig.carry(Transfer("x", 1000, "node-1", "node-0"))
+    await rig.carry(Transfer("x", 1000, "node-2", "node-0"))
+    await rig.carry(Transfer("x", 1000, "node-2", "node-1"))
+    traffic = {name: (t.in_bytes, t.out_bytes) for name, t in rig.staging.traffic.items()}
+    assert traffic == {"node-0": (0, 2000), "node-1": (1000, 0), "node-2": (1000, 0)}
+    assert rig.staging.moved_bytes == {"x": 2000}
+
+
+async def test_a_folder_is_copied_whole(rig: Rig, tmp_path: Path) -> None:
+    """From its origin and between nodes, with the links inside of it."""
+    tree = tmp_path / "tree"
+    (tree / "deep").mkdir(parents=True)
+    (tree / "deep" / "a").write_text("123")
+    (tree / "link").symlink_to("deep/a")
+    first, second = [
+        *(await rig.carry(Transfer(tree.as_uri(), 0, "node-0"))),
+        *(await rig.carry(Transfer(tree.as_uri(), 3, "node-1", "node-0"))),
+    ]
+    assert isinstance(first, TransferDone)
+    assert isinstance(second, TransferDone)
+    assert (first.size_bytes, second.size_bytes) == (3, 3)
+    copy = rig.caches["node-1"].home(tree.as_uri()) / "tree"
+    assert (copy / "link").read_text() == "123"
+    assert os.readlink(copy / "link") == "deep/a"
+
+
+async def test_an_origin_that_has_no_such_file(rig: Rig) -> None:
+    """Trying again is no use."""
+    (failed,) = await rig.carry(Transfer("file:///no/such/file", 1, "node-0"))
+    assert isinstance(failed, TransferFailed)
+    assert (failed.permanent, failed.lost) == (True, False)
+    assert "/no/such/file" in failed.message
+
+
+@pytest.mark.parametrize("uri", ["data/x.fq", "file:relative", "magic://x/y", "s3://bucket/key"])
+async def test_uris_that_cannot_be_fetched(rig: Rig, uri: str) -> None:
+    """Each fails for good, and says what would help."""
+    (failed,) = await rig.carry(Transfer(uri, 1, "node-0"))
+    assert isinstance(failed, TransferFailed)
+    assert failed.permanent
+    assert "no /" not in failed.message  # nothing was looked for below the service's own folder
+    if uri.startswith("s3"):
+        assert "pip install flowsched[objectstore]" in failed.message
+
+
+async def test_files_outside_of_the_allowed_roots(tmp_path: Path) -> None:
+    """Refused after links are followed; a sibling with the same beginning is outside too (row 45d)."""
+    for folder in ("data", "data-evil"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "x").write_text("x")
+    (tmp_path / "data" / "link").symlink_to("/etc/passwd")
+    rig = Rig(tmp_path / "rig", virtual_nodes(1), Origins(allowed_roots=[tmp_path / "data"]))
+    paths = ["data/x", "data-evil/x", "data/../data-evil/x", "data/link"]
+    ends = [*(await rig.carry(*(Transfer(f"{tmp_path}/{path}", 1, "node-0") for path in paths)))]
+    allowed = {end.uri.removeprefix(f"{tmp_path}/"): isinstance(end, TransferDone) for end in ends}
+    assert allowed == {"data/x": True, "data-evil/x": False, "data/../data-evil/x": False, "data/link": False}
+    await rig.staging.close()
+
+
+async def test_a_full_cache_takes_nothing_more(tmp_path: Path) -> None:
+    """It says how much is missing; after an eviction there is room."""
+    node = replace(virtual_nodes(1)[0], cache_bytes=1000)
+    rig = Rig(tmp_path / "rig", [node], Origins())
+    rig.put("node-0", "old", 800)
+    file = tmp_path / "new"
+    file.write_bytes(bytes(300))
+    order = Transfer(str(file), 300, "node-0")
+    (failed,) = await rig.carry(order)
+    assert isinstance(failed, TransferFailed)
+    assert (failed.permanent, failed.lost) == (False, False)
+    assert "200 bytes left, 300" in failed.message
+    rig.caches["node-0"].evict("old")
+    (done,) = await rig.carry(order)
+    assert isinstance(done, TransferDone)
+    await rig.staging.close()
+
+
+# --- HTTP ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[TestServer]:
+    async def ok(_: web.Request) -> web.Response:
+        return web.Response(body=b"x" * 100_000)
+
+    async def truncated(request: web.Request) -> web.StreamResponse:
+        answer = web.StreamResponse(headers={"Content-Length": "1000"})
+        await answer.prepare(request)
+        await answer.write(b"x" * 10)
+        assert request.transport is not None
+        request.transport.close()
+        return answer
+
+    async def status(request: web.Request) -> web.Response:
+        return web.Response(status=int(request.match_info["status"]))
+
+    app = web.Application()
+    app.add_routes(
+        [
+            web.get("/reads.fq.gz", ok),
+            web.get("/truncated", truncated),
+            web.get("/status/{status}", status),
+        ]
+    )
+    async with TestServer(app) as running:
+        yield running
+
+
+async def test_http(rig: Rig, server: TestServer) -> None:
+    """A file from a web server, under the name its uri ends with."""
+    uri = str(server.make_url("/reads.fq.gz?token=1"))
+    (done,) = await rig.carry(Transfer(uri, 0, "node-0"))
+    assert isinstance(done, TransferDone)
+    assert (done.size_bytes, done.moved_bytes) == (100_000, 100_000)
+    assert (rig.caches["node-0"].home(uri) / "reads.fq.gz").stat().st_size == 100_000
+
+
+@pytest.mark.parametrize(
+    ("path", "permanent"),
+    [("/status/404", True), ("/status/410", True), ("/status/503", False), ("/truncated", False)],
+)
+async def test_http_that_fails(rig: Rig, server: TestServer, path: str, permanent: bool) -> None:
+    """What is not there never will be; a server in trouble, or a body cut off, may be asked again."""
+    (failed,) = await rig.carry(Transfer(str(server.make_url(path)), 0, "node-0"))
+    assert isinstance(failed, TransferFailed)
+    assert (failed.permanent, failed.lost) == (permanent, False)
+    assert rig.caches["node-0"].entries == {}
+
+
+# --- the cache -----------------------------------------------------------------------------------------------
+
+
+def test_a_cache_after_a_crash(tmp_path: Path) -> None:
+    """Half-made and damaged entries are removed, whole ones are known again."""
+    cache = Cache(tmp_path / "cache")
+    cache.scan()
+    for uri, size in (("whole", 10), ("short", 10), ("nameless", 10)):
+        folder = cache.temporary()
+        (folder / "f").write_bytes(bytes(size))
+        cache.publish(folder, Entry(uri, size, "f"))
+    os.truncate(cache.home("short") / "f", 4)
+    (cache.home("nameless") / "meta.json").unlink()
+    (cache.temporary() / "half").write_bytes(b"half")
+    again = Cache(tmp_path / "cache")
+    again.scan()
+    assert again.entries == {"whole": Entry("whole", 10, "f")}
+    assert again.used_bytes == 10
+    assert [path.name for path in (tmp_path / "cache").iterdir()] == [cache.home("whole").name]
+
+
+def test_a_cache_that_was_emptied_behind_our_back(tmp_path: Path) -> None:
+    """What is no longer there is not found."""
+    cache = Cache(tmp_path / "cache")
+    cache.scan()
+    folder = cache.temporary()
+    (folder / "f").write_bytes(b"1")
+    cache.publish(folder, Entry("x", 1, "f"))
+    (cache.home("x") / "f").unlink()
+    assert cache.find("x") is None
+    assert cache.used_bytes == 0
+
+
+@pytest.mark.parametrize(
+    ("uri", "name"),
+    [
+        ("s3://lab/NA18507/L001.fq.gz", "L001.fq.gz"),
+        ("file:///data/with%20space.txt", "with space.txt"),
+        ("https://x/y?z=1", "y"),
+        ("https://x/", "data"),
+        ("https://x/a/..", "data"),
+        ("https://x/a%2Fb", "a_b"),
+        ("https://x/meta.json", "data"),
+    ],
+)
+def test_names_of_files_from_outside(uri: str, name: str) -> None:
+    """The last part of the path, never one that means something else."""
+    assert file_name(uri) == name
