@@ -45,12 +45,13 @@ class Backlog:
 
     candidates: dict[int, Candidate]
     unrunnable: list[Unrunnable]
+    lost: list[tuple[WorkflowRun, str]]  #: inputs that were written once and are nowhere any more
     wake_ms: int | None  #: when the next back-off ends
 
 
 def collect(state: EngineState, now: int) -> Backlog:
     """Everything that may be placed now, at most `profile.window` groups a stage (the rest waits its turn)."""
-    backlog = Backlog({}, [], None)
+    backlog = Backlog({}, [], [], None)
     for workflow, number in sorted(state.ready, key=lambda pair: (state.runs[pair[0]].seq, pair[1])):
         run = state.runs[workflow]
         if run.paused or run.cancel_requested or state.queues.paused(run.spec.queue):
@@ -84,6 +85,10 @@ def _add(
         inputs = dataset_ids(state, run, stage, shard)
     except MissingInput as missing:
         backlog.unrunnable.append(Unrunnable(run, stage, np.concatenate(tasks), str(missing)))
+        return
+    lost = [dataset for dataset in inputs if state.catalogue.lost(dataset)]
+    if lost:
+        backlog.lost.extend((run, state.catalogue.uris[dataset]) for dataset in lost)
         return
     number = state.key_of(key)
     everything = np.concatenate(tasks)

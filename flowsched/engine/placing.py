@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from flowsched.engine.backlog import Candidate, collect
 from flowsched.engine.changes import Recorder
 from flowsched.engine.pods import choose_gpus, encode_pod, make_pod, pod_name, seats
+from flowsched.engine.reports import make_again
 from flowsched.engine.staging import begin
 from flowsched.engine.state import PodRef
 from flowsched.scheduling.cycle import cycle
@@ -30,6 +31,8 @@ def place(recorder: Recorder) -> int | None:
     backlog = collect(state, recorder.now)
     for lost in backlog.unrunnable:
         recorder.advance(lost.run).fail_waiting(lost.stage, lost.tasks, "InputMissing", lost.message)
+    for run, uri in backlog.lost:
+        make_again(recorder, run, uri)
     if not backlog.candidates:
         return backlog.wake_ms
     groups = [candidate.group for candidate in backlog.candidates.values()]

@@ -134,11 +134,17 @@ def lose_replica(recorder: Recorder, uri: str, node: str) -> None:
     if not state.catalogue.lost(dataset):
         return
     for run in list(state.runs.values()):
-        producer = producer_of(run, uri)
-        if producer is not None and not run.state.terminal and _awaited(run, producer[0]):
-            recorder.statement.undo_with(state.inputs.clear)
-            state.inputs.clear()
-            recorder.advance(run).lose(*producer)
+        make_again(recorder, run, uri)
+
+
+def make_again(recorder: Recorder, run: WorkflowRun, uri: str) -> None:
+    """Let the producer of a lost dataset run again, if somebody still waits for it."""
+    producer = producer_of(run, uri)
+    if producer is None or run.state.terminal or not _awaited(run, producer[0]):
+        return
+    recorder.statement.undo_with(recorder.state.inputs.clear)
+    recorder.state.inputs.clear()
+    recorder.advance(run).lose(*producer)
 
 
 def _awaited(run: WorkflowRun, producer: StageRun) -> bool:

@@ -68,7 +68,8 @@ class Settling(Moves):
 
     @staticmethod
     def _unrun(stage: StageRun) -> RunState:
-        skipped = stage.counts[_S.SKIPPED] == stage.spec.tasks
+        # A retry may skip the rest of a stage of which something has run.
+        skipped = stage.counts[_S.CANCELLED] == 0 and stage.counts[_S.FAILED] == 0
         return RunState.SKIPPED if skipped else RunState.CANCELLED
 
     def _end_stage(self, stage: StageRun, state: RunState) -> None:
