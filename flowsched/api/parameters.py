@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import unicodedata
 from collections.abc import Iterable
 from typing import Any, Final, TypeVar
@@ -21,6 +22,7 @@ S = TypeVar("S", bound=msgspec.Struct)
 SHOWN: Final = 60
 #: Longer path segments and parameters name nothing that could exist.
 LONGEST: Final = 1024
+_WHOLE: Final = re.compile("-?[0-9]+")
 #: As in Stripe's and the IETF's draft: opaque, printable, short.
 LONGEST_KEY: Final = 255
 
@@ -64,7 +66,10 @@ def decode_query(query: MultiMapping[str], kind: type[Q]) -> Q:
 def _converted(path: str, text: str, kind: Any, faults: list[Fault]) -> Any:
     try:
         check_text(path, text)
-        return msgspec.convert(text, kind, strict=False)
+        value = msgspec.convert(text, kind, strict=False)
+        if isinstance(value, int) and not isinstance(value, bool) and not _WHOLE.fullmatch(text):
+            faults.append(Fault(path, repr(shown(text)), "a whole number"))  # msgspec takes 1e3 too
+        return value
     except InvalidParameters as error:
         faults.extend(error.faults)
     except msgspec.ValidationError as error:

@@ -120,7 +120,7 @@ async def result(client: Client, ident: str, form: Form, own: Path | None) -> No
         output.show(output_table(made))
     if following.verdict(view) != DONE:
         await _failures(client, view)
-    _next_steps(view, own)
+    _next_steps(view, stages, own)
 
 
 async def produced(client: Client, ident: str, stages: Sequence[StageView]) -> list[Produced]:
@@ -179,13 +179,14 @@ async def _failures(client: Client, view: WorkflowView) -> None:
 
 def _failure(task: TaskView) -> str:
     code = "" if task.exit_code is None else f", exit code {task.exit_code}"
-    reason = f": {task.reason}" if task.reason else ""
-    return f"{task.stage}[{task.index}] failed{code} in attempt {task.attempt}{reason}"
+    told = task.reason and task.reason != f"exit code {task.exit_code}"
+    return f"{task.stage}[{task.index}] failed{code}" + (f": {task.reason}" if told else "")
 
 
-def _next_steps(view: WorkflowView, own: Path | None) -> None:
+def _next_steps(view: WorkflowView, stages: Sequence[StageView], own: Path | None) -> None:
     first = "" if own is None else f"`flowsched serve --root {own}`, then "
     if view.state == "FAILED":
-        say(f"\nnext: {first}`flowsched logs {view.id} STAGE INDEX`, `flowsched retry {view.id}`")
+        failed = next((stage.name for stage in stages if stage.state == "FAILED"), "STAGE")
+        say(f"\nnext: {first}`flowsched logs {view.id} {failed} INDEX`, `flowsched retry {view.id}`")
     elif view.state == "SUCCEEDED":
         say(f"\nnext: {first}`flowsched show {view.id} --tasks`")

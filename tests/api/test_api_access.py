@@ -1,0 +1,230 @@
+"""Who may do what: every route × every identity, path tricks, other people's web pages."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+from aiohttp.test_utils import TestClient, TestServer
+from conftest import LIMITS
+from fake_service import FakeService
+
+from flowsched.api.access import host_name, is_loopback
+from flowsched.api.routes import Policy
+from flowsched.api.server import build_api
+from flowsched.api.table import ROUTES
+
+#: Written out: a route that is added without a line here fails the first test.
+POLICIES = {
+    "POST /api/v1/workflows": Policy.WRITE,
+    "GET /api/v1/workflows": Policy.READ,
+    "GET /api/v1/workflows/{workflow}": Policy.READ,
+    "GET /api/v1/workflows/{workflow}/document": Policy.READ,
+    "GET /api/v1/workflows/{workflow}/stages": Policy.READ,
+    "GET /api/v1/workflows/{workflow}/tasks": Policy.READ,
+    "GET /api/v1/workflows/{workflow}/tasks/{stage}/{index}": Policy.READ,
+    "GET /api/v1/workflows/{workflow}/tasks/{stage}/{index}/logs": Policy.READ,
+    "GET /api/v1/workflows/{workflow}/explain": Policy.READ,
+    "POST /api/v1/workflows/{workflow}/cancel": Policy.WRITE,
+    "POST /api/v1/workflows/{workflow}/pause": Policy.WRITE,
+    "POST /api/v1/workflows/{workflow}/resume": Policy.WRITE,
+    "POST /api/v1/workflows/{workflow}/retry": Policy.WRITE,
+    "GET /api/v1/workflows/{workflow}/events": Policy.READ,
+    "GET /api/v1/events": Policy.READ,
+    "GET /api/v1/queues": Policy.READ,
+    "PUT /api/v1/queues/{name}": Policy.WRITE,
+    "GET /api/v1/nodes": Policy.READ,
+    "GET /livez": Policy.OPEN,
+    "GET /readyz": Policy.OPEN,
+    "GET /api/v1/openapi.json": Policy.READ,
+    "GET /": Policy.READ,
+    "GET /docs": Policy.READ,
+    "GET /docs/docs.js": Policy.READ,
+    "GET /docs/docs.css": Policy.READ,
+}
+TOKEN = "s3cret-tökën"
+GOOD = {"Authorization": f"Bearer {TOKEN}"}
+#: What each identity sends, and whether it is let in where a token is needed.
+IDENTITIES = {
+    "nobody": ({}, False),
+    "wrong token": ({"Authorization": "Bearer wrong"}, False),
+    "beginning of the token": ({"Authorization": "Bearer s3cret"}, False),
+    "empty token": ({"Authorization": "Bearer "}, False),
+    "token as a password": ({"Authorization": "Basic czNjcmV0"}, False),
+    "token without a scheme": ({"Authorization": TOKEN}, False),
+    "owner": (GOOD, True),
+    "owner in capitals": ({"Authorization": f"BEARER {TOKEN}"}, True),
+}
+
+
+@pytest.fixture
+async def guarded(service: FakeService) -> AsyncIterator[TestClient]:
+    """The API with a token."""
+    async with TestClient(TestServer(build_api(service, token=TOKEN, limits=LIMITS))) as client:
+        yield client
+
+
+def test_fault_45a_every_route_has_a_written_policy() -> None:
+    """Those above, no more and no fewer."""
+    assert {f"{route.method} {route.path}": route.policy for route in ROUTES} == POLICIES
+
+
+def test_every_route_that_aiohttp_knows_is_in_the_table(service: FakeService) -> None:
+    """Nothing is added beside it, but HEAD for the health checks."""
+    routes = {
+        f"{route.method} {route.resource.canonical}"
+        for route in build_api(service).router.routes()
+        if route.resource is not None
+    }
+    assert routes - set(POLICIES) == {"HEAD /livez", "HEAD /readyz"}
+    assert set(POLICIES) <= routes
+
+
+@pytest.mark.parametrize("route", POLICIES)
+async def test_fault_45a_every_route_and_every_identity(
+    guarded: TestClient, service: FakeService, route: str
+) -> None:
+    """Let in or 401, and a refused one reaches nothing."""
+    workflow = service.add(state="FAILED")
+    method, path = route.split()
+    path = path.format(workflow=workflow, stage="align", index=0, name="lab") if "{" in path else path
+    body = b"{}" if method != "GET" else None
+    for identity, (headers, admitted) in IDENTITIES.items():
+        answer = await guarded.request(method, path, headers=headers, data=body)
+        if POLICIES[route] is Policy.OPEN or admitted:
+            assert answer.status not in (401, 403), identity
+        else:
+            assert answer.status == 401, identity
+            assert answer.headers["WWW-Authenticate"].startswith("Bearer")
+            assert (await answer.json())["title"] == "A token is required"
+            assert (service.commands, service.submissions) == ([], 0)
+        answer.close()
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/livez/../api/v1/nodes",
+        "/livez/%2e%2e/api/v1/nodes",
+        "//api/v1/nodes",
+        "/api/v1/nodes/livez",
+        "/api/v1/nodes?x=/livez",
+        "/api/v1/nodes#/livez",
+        "/api/v1/nodes;/readyz",
+        "/api/v1/workflows/readyz",
+        "/api/v1/workflows/%2Freadyz",
+        "/livez/",
+        "/LIVEZ",
+        "/livez%00",
+        "/api/v1/%6eodes",
+        "/nope",
+    ],
+)
+async def test_fault_45a_no_spelling_gets_round_the_token(guarded: TestClient, path: str) -> None:
+    """The raw bytes of the path, as a client that normalises nothing sends them."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", guarded.port)
+    writer.write(f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
+    status = (await asyncio.wait_for(reader.read(), 2)).split(b" ")[1]
+    writer.close()
+    assert status in (b"401", b"400")
+
+
+@pytest.mark.parametrize(
+    "headers", [{"Upgrade": "websocket", "Connection": "Upgrade"}, {"Accept": "text/event-stream"}]
+)
+async def test_fault_45a_streams_and_upgrades_need_the_token(
+    guarded: TestClient, headers: dict[str, str]
+) -> None:
+    """As everything else does."""
+    assert (await guarded.get("/api/v1/events", headers=headers)).status == 401
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("localhost", 200),
+        ("LOCALHOST:8470", 200),
+        ("127.0.0.1:8470", 200),
+        ("127.9.9.9", 200),
+        ("[::1]:8470", 200),
+        ("evil.example", 403),
+        ("localhost.evil.example", 403),
+        ("127.0.0.1.evil.example:8470", 403),
+        ("10.0.0.1", 403),
+        ("[::ffff:10.0.0.1]", 403),
+        ("0x7f000001", 403),
+        ("", 403),
+    ],
+)
+async def test_without_a_token_only_this_machine_is_answered(api: TestClient, host: str, status: int) -> None:
+    """A page whose owner points evil.example at 127.0.0.1 gets nothing (DNS rebinding)."""
+    assert (await api.get("/api/v1/nodes", headers={"Host": host})).status == status
+    assert (await api.get("/livez", headers={"Host": host})).status == 200
+
+
+async def test_with_a_token_any_host_name_will_do(guarded: TestClient) -> None:
+    """A rebound page has no token."""
+    headers = {**GOOD, "Host": "flowsched.lab.example"}
+    assert (await guarded.get("/api/v1/nodes", headers=headers)).status == 200
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({}, 200),
+        ({"Origin": "http://localhost:8470"}, 200),
+        ({"Origin": "http://localhost:9999"}, 403),
+        ({"Origin": "https://evil.example"}, 403),
+        ({"Origin": "http://localhost:8470.evil.example"}, 403),
+        ({"Origin": "null"}, 403),
+        ({"Origin": "http://["}, 403),
+        ({"Sec-Fetch-Site": "cross-site"}, 403),
+        ({"Sec-Fetch-Site": "same-origin", "Origin": "http://localhost:8470"}, 200),
+    ],
+)
+async def test_pages_of_other_origins_change_nothing(
+    api: TestClient, service: FakeService, headers: dict[str, str], status: int
+) -> None:
+    """A form that is posted blindly, a `fetch` without CORS."""
+    workflow = service.add()
+    answer = await api.post(
+        f"/api/v1/workflows/{workflow}/cancel", headers={"Host": "localhost:8470", **headers}
+    )
+    assert answer.status == status
+    assert len(service.commands) == (status == 200)
+
+
+async def test_fault_46c_every_answer_forbids_what_a_page_does_not_need(api: TestClient) -> None:
+    """The policy is strict, on errors and streams too, and the pages keep to it: nothing inline, nothing foreign."""
+    for path in ("/", "/docs", "/docs/docs.js", "/nope", "/api/v1/nodes", "/api/v1/events"):
+        answer = await api.get(path, headers={"Accept": "text/html"})
+        assert answer.headers["Content-Security-Policy"].startswith("default-src 'self';")
+        assert "unsafe" not in answer.headers["Content-Security-Policy"]
+        assert answer.headers["X-Content-Type-Options"] == "nosniff"
+        answer.close()
+    for path in ("/", "/docs"):
+        page = await (await api.get(path, headers={"Accept": "text/html"})).text()
+        assert "<script>" not in page
+        assert "<style" not in page
+        assert " style=" not in page
+        assert "http" not in page.replace('http-equiv="', "")
+    script = await (await api.get("/docs/docs.js")).text()
+    for unsafe in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "https://"):
+        assert unsafe not in script
+
+
+async def test_names_cannot_leave_json(api: TestClient, service: FakeService) -> None:
+    """HTML in a name is data: the type is JSON and may not be sniffed."""
+    service.add(name="<script>alert(1)</script>")
+    answer = await api.get("/api/v1/workflows", headers={"Accept": "text/html"})
+    assert answer.content_type == "application/json"
+    assert answer.headers["X-Content-Type-Options"] == "nosniff"
+
+
+def test_what_is_loopback_is_decided_by_the_name_alone() -> None:
+    """Nothing is resolved."""
+    assert [host_name(host) for host in ("a:1", "[::1]:1", "[::1]", "", ":1")] == ["a", "::1", "::1", "", ""]
+    assert [is_loopback(name) for name in ("localhost", "127.1.2.3", "::1", "2130706433", "0", "a")] == [
+        True, True, True, False, False, False,
+    ]  # fmt: skip

@@ -1,0 +1,200 @@
+"""Streams: resumed, silent, slow, drained, ended."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+from aiohttp import ClientPayloadError
+from aiohttp.test_utils import TestClient, TestServer
+from conftest import LIMITS
+from fake_service import FakeService
+
+from flowsched.api.routes import Limits
+from flowsched.api.server import build_api
+
+
+async def test_events_end_with_the_workflow(api: TestClient, service: FakeService) -> None:
+    """History, then news, then `end` with the workflow as it is."""
+    workflow = service.add()
+    service.happen(workflow, "one", text="a\nb\r\n\u2028")
+    answer = await api.get(f"/api/v1/workflows/{workflow}/events")
+    assert answer.content_type == "text/event-stream"
+    await asyncio.sleep(0.1)
+    service.finish(workflow)
+    text = await answer.text()
+    ids = [line for line in text.split("\n") if line.startswith("id: ")]
+    assert ids == ["id: 1", "id: 2"]
+    assert ": keep-alive\n" in text
+    assert '"text":"a\\nb\\r\\n' in text
+    last = text.rstrip("\n").split("\n\n")[-1]
+    assert last.startswith("event: end\ndata: {")
+    assert '"state":"SUCCEEDED"' in last
+
+
+@pytest.mark.parametrize(
+    ("query", "header", "first"),
+    [("", None, 1), ("?after=3", None, 4), ("?after=3", "5", 6), ("", "5", 6), ("?after=2", "", 3)],
+)
+async def test_events_go_on_where_they_stopped(
+    api: TestClient, service: FakeService, query: str, header: str | None, first: int
+) -> None:
+    """`Last-Event-ID` wins over `after`: a browser comes back with its first URL."""
+    workflow = service.add()
+    for number in range(8):
+        service.happen(workflow, f"e{number}")
+    service.finish(workflow)
+    headers = {} if header is None else {"Last-Event-ID": header}
+    text = await (await api.get(f"/api/v1/workflows/{workflow}/events{query}", headers=headers)).text()
+    ids = [int(line[4:]) for line in text.split("\n") if line.startswith("id: ")]
+    assert ids == list(range(first, 10))
+
+
+async def test_a_stream_that_cannot_begin_is_a_problem(api: TestClient, service: FakeService) -> None:
+    """404 and 400 with a status, not as a broken stream."""
+    workflow = service.add()
+    assert (await api.get("/api/v1/workflows/nope/events")).status == 404
+    bad = await api.get(f"/api/v1/workflows/{workflow}/events", headers={"Last-Event-ID": "-1"})
+    assert bad.status == 400
+    assert (await api.get("/api/v1/events?after=x")).status == 400
+
+
+async def test_all_events_are_one_stream(api: TestClient, service: FakeService) -> None:
+    """Of several workflows, without an end; when the client leaves, the service hears of it."""
+    service.happen("wf1", "a")
+    service.happen("wf2", "b")
+    answer = await api.get("/api/v1/events")
+    found = b""
+    while b'"workflow":"wf2"' not in found:
+        found += await asyncio.wait_for(answer.content.readany(), 2)
+    assert service.streams_open == 1
+    answer.close()
+    await until(lambda: service.streams_open == 0)
+
+
+async def test_a_stream_that_breaks_does_not_end_cleanly(api: TestClient, service: FakeService) -> None:
+    """The title of the problem, no internals, no `end`."""
+    workflow = service.add()
+    answer = await api.get(f"/api/v1/workflows/{workflow}/events")
+    await asyncio.sleep(0.05)
+    service.failure = RuntimeError("hunter2")
+    service.happen(workflow, "x")
+    found = bytearray()
+
+    async def read_all() -> None:
+        while part := await asyncio.wait_for(answer.content.readany(), 2):
+            found.extend(part)
+
+    with pytest.raises(ClientPayloadError):
+        await read_all()
+    assert b"event: problem" in found
+    assert b"event: end" not in found
+    assert b"hunter2" not in found
+
+
+async def test_draining_ends_streams_and_readiness(service: FakeService) -> None:
+    """On shutdown streams end at once, long before the patience of the server."""
+    workflow = service.add()
+    server = TestServer(build_api(service, limits=LIMITS))
+    async with TestClient(server) as client:
+        events = await client.get(f"/api/v1/workflows/{workflow}/events")
+        service.log["stdout"], service.log_grows = b"x", True
+        log = await client.get(f"/api/v1/workflows/{workflow}/tasks/align/0/logs?follow=true")
+        began = time.monotonic()
+        assert server.runner is not None
+        await asyncio.wait_for(server.runner.shutdown(), 5)
+        text = await events.text()
+        assert "event: end" not in text
+        with pytest.raises(ClientPayloadError):
+            await log.read()
+        assert (await client.get("/readyz")).status == 503
+        assert time.monotonic() - began < 2
+    assert service.streams_open == 0
+
+
+async def test_a_log_is_followed_as_it_grows(api: TestClient, service: FakeService) -> None:
+    """It ends with the attempt."""
+    workflow = service.add()
+    service.log["stdout"], service.log_grows = b"one ", True
+    answer = await api.get(f"/api/v1/workflows/{workflow}/tasks/align/0/logs?follow=true&limit=2")
+    assert await asyncio.wait_for(answer.content.readany(), 2) == b"one "
+    service.log["stdout"] += b"two"
+    service.log_grows = False
+    assert await asyncio.wait_for(answer.read(), 2) == b"two"
+
+
+async def test_fault_30_slow_readers_cost_bounded_memory(service: FakeService) -> None:
+    """Clients that read nothing of an endless log: little is read ahead, others are served, they are cut off."""
+    workflow = service.add()
+    read: list[int] = []
+
+    async def endless(*_: object, offset: int, limit: int, **__: object) -> tuple[bytes, bool]:
+        read.append(offset)
+        return b"x" * limit, True
+
+    service.logs = endless  # type: ignore[method-assign]
+    path = f"/api/v1/workflows/{workflow}/tasks/align/0/logs?follow=true"
+    server = TestServer(build_api(service, limits=LIMITS))
+    async with TestClient(server) as client:
+        connections = []
+        for _ in range(10):
+            reader, writer = await asyncio.open_connection("127.0.0.1", server.port, limit=1024)
+            writer.write(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+            connections.append((reader, writer))
+        for _ in range(20):
+            began = time.monotonic()
+            assert (await client.get("/api/v1/nodes")).status == 200
+            assert time.monotonic() - began < 0.5
+            await asyncio.sleep(0.01)
+        assert 0 < max(read) < 16 << 20, "what the sockets of both sides hold, not what the log has"
+        await asyncio.sleep(0.6)
+        before = len(read)
+        await asyncio.sleep(0.3)
+        assert len(read) == before, "all were cut off: nothing is read for them any more"
+        for _, writer in connections:
+            writer.close()
+
+
+async def test_more_streams_than_the_limit_are_told_to_come_back(service: FakeService) -> None:
+    """503 with Retry-After; a place is free again when a stream has ended."""
+    limits = Limits(streams=2, keep_alive_seconds=0.05)
+    async with TestClient(TestServer(build_api(service, limits=limits))) as client:
+        first = await client.get("/api/v1/events")
+        await client.get("/api/v1/events")
+        refused = await client.get("/api/v1/events")
+        assert (refused.status, "Retry-After" in refused.headers) == (503, True)
+        first.close()
+        await until(lambda: service.streams_open == 1)
+        assert (await client.get("/api/v1/events")).status == 200
+
+
+async def test_fault_29_everybody_comes_back_at_once(service: FakeService) -> None:
+    """A few hundred streams within a moment: health answers, every stream hears the next event."""
+    limits = Limits(keep_alive_seconds=5)
+    server = TestServer(build_api(service, limits=limits))
+    async with TestClient(server) as client:
+        readers = []
+
+        async def connect() -> None:
+            reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+            writer.write(b"GET /api/v1/events HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            readers.append((reader, writer))
+
+        await asyncio.gather(*(connect() for _ in range(300)))
+        assert (await asyncio.wait_for(client.get("/livez"), 2)).status == 200
+        await until(lambda: service.streams_open == 300)
+        service.happen("wf1", "news")
+        for reader, _ in readers:
+            await asyncio.wait_for(reader.readuntil(b'"kind":"news"'), 5)
+        for _, writer in readers:
+            writer.close()
+
+
+async def until(happens: object) -> None:
+    """Wait a little for something."""
+    for _ in range(200):
+        if happens():  # type: ignore[operator]
+            return
+        await asyncio.sleep(0.02)
+    raise AssertionError("it did not happen")
