@@ -16,6 +16,7 @@ import contextlib
 import fcntl
 import json
 import os
+import shutil
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -187,6 +188,19 @@ def read_record(folder: Path, name: str) -> dict[str, Any] | None:
 def is_finished(folder: Path) -> bool:
     """Whether how it ended stands written."""
     return (folder / "exit.json").exists() or (folder / "void").exists()
+
+
+def remove_tree(path: Path) -> None:
+    """Remove a folder and all in it, also folders that a task has made read-only."""
+
+    def open_up(_: object, failed: str, __: object) -> None:
+        for folder in (os.path.dirname(failed), failed):
+            with contextlib.suppress(OSError):
+                os.chmod(folder, 0o700)
+        with contextlib.suppress(OSError):
+            shutil.rmtree(failed) if os.path.isdir(failed) else os.unlink(failed)
+
+    shutil.rmtree(path, onerror=open_up)
 
 
 def _final(folder: Path) -> Sight | None:

@@ -2,7 +2,8 @@
 
     cache/<sha256 of the uri>/<file or folder under its own name>
     cache/<sha256 of the uri>/meta.json   {"uri", "size", "name", "directory"}
-    cache/.tmp-…                          half made; removed at the next start
+    cache/.tmp-…                          half made by a service; removed at the next start
+    cache/.out-…-<pid>                    half made by a runner; removed at the next start, if the runner is dead
 
 Runners publish into it too (`running.outputs`, same layout), so the folder is the truth and `entries` follows it.
 """
@@ -50,7 +51,9 @@ class Cache:
         """Read what is there; remove what is half made, or not as long as its record says (power failed)."""
         self.folder.mkdir(parents=True, exist_ok=True)
         for item in list(os.scandir(self.folder)):
-            entry = None if item.name.startswith(_TEMPORARY) else self._read(Path(item.path))
+            if _runner_lives(item.name):
+                continue
+            entry = self._read(Path(item.path)) if not item.name.startswith(".") else None
             if entry is None or item.name != folder_name(entry.uri):
                 _remove(Path(item.path))
             else:
@@ -143,6 +146,17 @@ def file_name(uri: str) -> str:
     """The name a dataset from outside has in a cache: the last part of its uri's path."""
     name = unquote(urlsplit(uri).path.rstrip("/").rpartition("/")[2]).replace("\0", "").replace("/", "_")
     return name[-200:] if name not in ("", ".", "..", "meta.json") else "data"
+
+
+def _runner_lives(name: str) -> bool:
+    """Whether a folder is being filled by a runner: they go on while the service restarts."""
+    if not name.startswith(".out-"):
+        return False
+    try:
+        os.kill(int(name.rpartition("-")[2]), 0)
+    except (OSError, ValueError):
+        return False
+    return True
 
 
 def _remove(path: Path) -> None:

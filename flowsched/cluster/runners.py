@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import shutil
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -263,7 +262,7 @@ class RunnerProcesses:
             with self._stripe(name):
                 folder = self._attempts.find(name)
                 if folder is not None and attempts.is_finished(folder) and not attempts.is_locked(folder):
-                    shutil.rmtree(folder / "work", ignore_errors=True)
+                    attempts.remove_tree(folder / "work")
                     for file in ("order", "release"):
                         with contextlib.suppress(FileNotFoundError):
                             (folder / file).unlink()
@@ -273,7 +272,7 @@ class RunnerProcesses:
         for folder in self._attempts.all():
             record = attempts.read_record(folder, "exit.json") or attempts.read_record(folder, "void")
             if record is not None and record["at_ms"] < before_ms and not attempts.is_locked(folder):
-                shutil.rmtree(folder, ignore_errors=True)
+                attempts.remove_tree(folder)
                 expired += 1
         return expired
 

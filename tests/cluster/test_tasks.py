@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
+import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -11,6 +14,8 @@ from pathlib import Path
 import pytest
 
 from flowsched.cluster.cache import Cache
+from flowsched.cluster.running import kin as running
+from flowsched.cluster.running.records import json_text
 from flowsched.scheduling.executor import (
     GangSeat,
     InputFile,
@@ -386,3 +391,55 @@ async def test_orphans_are_found_and_forgotten(real_world: RealWorld) -> None:
     assert await cluster.logs("a", "stdout", 0, 100) == (b"hello\n", False)
     assert await cluster.expire(time.time_ns() // 1_000_000 + 1000) == 2
     assert not real_world.attempt("a").exists()
+
+
+# --- what the runner knows -----------------------------------------------------------------------------------
+
+
+@linux
+def test_descendants_are_found_both_ways() -> None:
+    """By the kernel's lists of children, and by each process' parent where there are no such lists."""
+    with subprocess.Popen(["sh", "-c", "sleep 60 & sleep 60; :"], start_new_session=True) as child:
+        while len(running.descendants()) < 3:
+            time.sleep(0.01)
+        by_lists, by_parents = sorted(running.descendants()), sorted(running._descendants_by_parent())
+        os.killpg(child.pid, signal.SIGKILL)
+    assert child.pid in by_lists
+    assert by_lists == by_parents
+
+
+@pytest.mark.parametrize(
+    "value", [{"a": [1, None, True, False, -5], "b": 'quote " back \\ tab \t é 😀 \udcff'}, {}, [], "", 0]
+)
+def test_records_are_json(value: object) -> None:
+    """What is written without `json` is read by `json`."""
+    assert json.loads(json_text(value)) == value
+
+
+async def test_a_command_that_cannot_be_one(real_world: RealWorld) -> None:
+    """Nothing, or a zero byte: the task fails, and is not tried for ever as if the machine had failed."""
+    cluster, ear, _ = await real_world.open()
+    await cluster.launch([pod("a", env={"X": "a\0b"}), shell("b", "true", command=())])
+    assert (await ear.ended("a")).reason == "StartFailed"
+    assert (await ear.ended("b")).reason == "StartFailed"
+
+
+async def test_a_folder_that_cannot_be_laid_out(real_world: RealWorld) -> None:
+    """The same: an output's parent is another output's file, say."""
+    cluster, ear, _ = await real_world.open()
+    await cluster.launch([shell("a", "true", outputs=(out("x", "a" * 300 + "/x"),))])
+    end = await ear.ended("a")
+    assert (end.exit_code, end.reason) == (126, "StartFailed")
+    assert "too long" in end.message
+
+
+async def test_a_restart_leaves_a_publishing_runner_alone(real_world: RealWorld) -> None:
+    """What a live runner has half made in the cache stays; what a dead one left goes."""
+    await real_world.open()
+    await real_world.drop()
+    cache = real_world.root / "nodes" / "node-0" / "cache"
+    live, dead = cache / f".out-abc-{os.getpid()}", cache / ".out-abc-99999999"
+    live.mkdir()
+    dead.mkdir()
+    await real_world.open()
+    assert (live.exists(), dead.exists()) == (True, False)

@@ -35,8 +35,14 @@ def main(folder: str) -> None:
     with open(f"{folder}/order", "rb") as file:
         order: Record = marshal.load(file)
     os.unlink(f"{folder}/order")  # it holds the environment, and that may hold secrets
-    if prepare(folder, order):
-        run(Task(folder, order, lock), wake)
+    task = Task(folder, order, lock)
+    try:
+        ready = prepare(folder, order)
+    except OSError as error:  # told as the task's failure, or a fault that stays would be tried for ever
+        end(task, 126, "StartFailed", f"cannot lay out the working folder: {error}")
+    else:
+        if ready:
+            run(task, wake)
     poke(str(order["root"]), str(order["name"]))
 
 
@@ -71,20 +77,33 @@ def run(task: Task, wake: int) -> None:
         code, reason, message = error.exit_code, "StartFailed", str(error)
         left = kin.kill_everything(task.pid) if task.pid else []
     outputs: list[Record] = []
+    used = usage(task, before)
     if code == 0 and not reason:
         outputs, reason, message = published(task)
     elif code > 128 and not reason:
         message = f"killed by signal {code - 128}"
     if left:
         message += f"; these processes do not die: {left}"
+    end(task, code, reason, message, outputs, used)
+
+
+def end(
+    task: Task,
+    code: int,
+    reason: str,
+    message: str,
+    outputs: list[Record] | None = None,
+    used: Record | None = None,
+) -> None:
+    """Write down how the attempt ended."""
     record: Record = {
         "started_ms": task.started_ms,
         "at_ms": wall_ms(),
         "exit_code": code,
         "reason": reason,
         "message": message,
-        "outputs": outputs,
-        "usage": usage(task, before),
+        "outputs": outputs or [],
+        "usage": used or {},
     }
     write_record(task.folder, "exit.json", record)
 

@@ -27,9 +27,14 @@ PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 
 def start_time(pid: int) -> int:
     """When a process started, in clock ticks since boot: with the pid it names it for good. 0 if unknown."""
+    return _stat_field(pid, 19)
+
+
+def _stat_field(pid: int, number: int) -> int:
+    """A number of /proc/PID/stat, counted after the name (which may hold anything). 0 if there is none."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
-            return int(file.read().rpartition(b")")[2].split()[19])
+            return int(file.read().rpartition(b")")[2].split()[number])
     except (OSError, ValueError, IndexError):
         return 0
 
@@ -69,6 +74,8 @@ def die_with_parent() -> None:
 
 def descendants() -> list[int]:
     """Every process that stems from this one, also those that left its session (it is their subreaper)."""
+    if not os.path.exists(f"/proc/self/task/{os.getpid()}/children"):
+        return _descendants_by_parent()
     found: list[int] = []
     unseen = [os.getpid()]
     while unseen:
@@ -78,9 +85,24 @@ def descendants() -> list[int]:
                 with open(f"/proc/{pid}/task/{thread}/children", "rb") as file:
                     unseen.extend(map(int, file.read().split()))
         except OSError:
-            pass  # it ended meanwhile, or this system does not tell
+            pass  # it ended meanwhile
         if pid != os.getpid():
             found.append(pid)
+    return found
+
+
+def _descendants_by_parent() -> list[int]:
+    """The same where the kernel keeps no lists of children: each process names its parent."""
+    parents: dict[int, list[int]] = {}
+    try:
+        pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]
+    except OSError:
+        return []
+    for pid in pids:
+        parents.setdefault(_stat_field(pid, 1), []).append(pid)
+    found = parents.get(os.getpid(), [])
+    for pid in found:  # grows meanwhile
+        found.extend(parents.get(pid, ()))
     return found
 
 

@@ -112,7 +112,7 @@ def remove(path: str) -> None:
 
 def publish(entry: str, source: str, uri: str, size: int, keep: bool) -> None:
     """Move (or, to keep it, copy) a result into the node's cache: one rename, with its record beside it."""
-    temporary = f"{os.path.dirname(entry)}/.tmp-{os.path.basename(entry)}-{os.getpid()}"
+    temporary = f"{os.path.dirname(entry)}/.out-{os.path.basename(entry)}-{os.getpid()}"
     remove(temporary)
     os.mkdir(temporary)
     name = os.path.basename(source)

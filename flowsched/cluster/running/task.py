@@ -89,6 +89,8 @@ class Task:
 
     def start(self) -> None:
         """Fork, make `started` durable, let the child become the task. Raises StartError with exec's answer."""
+        if not self.argv:
+            raise StartError("", errno.ENOENT, ": the command is empty")
         program = program_path(self.argv[0], self.env.get("PATH", ""), self.work)
         go_read, go_write = os.pipe()
         failed_read, failed_write = os.pipe()
@@ -140,6 +142,8 @@ class Task:
                 os.execve(program, self.argv, self.env)
         except OSError as error:
             os.write(failed, b"%d" % (error.errno or errno.EIO))
+        except ValueError:  # a zero byte in the command or the environment
+            os.write(failed, b"%d" % errno.EINVAL)
         finally:
             os._exit(127)
 
