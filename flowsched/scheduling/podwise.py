@@ -13,6 +13,7 @@ pods than the gang has; inside a role, pods are in replica order.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -22,7 +23,7 @@ from flowsched.scheduling.explain import why_not
 from flowsched.scheduling.framework import Profile
 from flowsched.scheduling.placement import NEVER, place_role
 from flowsched.scheduling.plan import Placement, Plan, Reason, ReasonCode
-from flowsched.scheduling.podgroup import PodGroup
+from flowsched.scheduling.podgroup import PodGroup, Shape
 from flowsched.scheduling.pricing import Offer, price
 from flowsched.scheduling.queues import QueueTree, Shares
 from flowsched.scheduling.room import Room
@@ -67,9 +68,10 @@ def plan_podwise(
             streams.append(_Stream(group, price(group, snapshot, catalogue, profile)))
     active = streams
     placed: dict[int, _Stream] = {}
+    full: dict[Shape, Reason] = {}  # room only shrinks: where one pod of a shape found none, no other will
     while active:
         for stream in active:
-            if _offer_pod(stream, room, shares, snapshot, profile):
+            if _offer_pod(stream, room, shares, snapshot, profile, full):
                 placed.setdefault(stream.group.key, stream)
         active = [stream for stream in active if stream.next_role() is not None]
     reasons.extend(stream.reason for stream in streams if stream.reason is not None)
@@ -78,13 +80,25 @@ def plan_podwise(
     return Plan(tuple(map(_placement, placed.values())), (), tuple(reasons), min(len(groups), profile.window))
 
 
-def _offer_pod(stream: _Stream, room: Room, shares: Shares, snapshot: Snapshot, profile: Profile) -> bool:
+def _offer_pod(
+    stream: _Stream,
+    room: Room,
+    shares: Shares,
+    snapshot: Snapshot,
+    profile: Profile,
+    full: dict[Shape, Reason],
+) -> bool:
     """Offer the group's next pod; when it fits nowhere, the role's other pods would not either."""
     role, group, offer = stream.next_role(), stream.group, stream.offer
     if role is None:
         return False
     requests = group.roles[role].shape.requests
     table = offer.tables[offer.order.index(role)]
+    shape = group.roles[role].shape
+    if shape in full:
+        stream.left[role] = 0
+        stream.reason = stream.reason or replace(full[shape], group=group.key)
+        return False
     if not shares.allowed(group.queue, requests, 1):
         stream.left[role] = 0
         text = f"queue {group.queue} has reached its cap"
@@ -99,7 +113,10 @@ def _offer_pod(stream: _Stream, room: Room, shares: Shares, snapshot: Snapshot, 
     spots = place_role(rows, whole, table, 1, profile.packing, NEVER)
     if not len(spots.nodes):
         stream.left[role] = 0
-        stream.reason = stream.reason or why_not(offer, room, snapshot, profile)
+        reason = why_not(offer, room, snapshot, profile)
+        stream.reason = stream.reason or reason
+        if not offer.one_per_node and len(group.roles) == 1:
+            full[shape] = reason
         return False
     room.take(offer.axes, table, spots, None, None)
     shares.add(group.queue, requests)
