@@ -265,6 +265,26 @@ async def test_cancel_wins_over_a_launch(writer: GroupWriter, reads: Workflows, 
     assert await reads.commands() == []
 
 
+async def test_a_cancel_waits_for_a_launch_that_is_being_committed(
+    writer: GroupWriter, database: Database, reads: Workflows, epoch: int, failpoints: Failpoints
+) -> None:
+    """P8 across processes: cancel is answered only once the launch is visible, so that the leader can undo it."""
+    await writer.submit(submission("w"))
+    failpoints.gate = asyncio.Event()
+    launch = asyncio.create_task(writer.commit(Delta(intents=[intent("p")]), epoch))
+    await asyncio.sleep(0.2)  # the launch has been checked and stands before its COMMIT
+    async with GroupWriter(database) as other:
+        cancel = asyncio.create_task(other.command("w", "cancel", {}, 5))
+        await asyncio.sleep(0.4)
+        assert not cancel.done()
+        failpoints.gate.set()
+        assert await cancel == 1
+    assert await launch == 0
+    assert [attempt.name for attempt in await reads.attempts("w", 0, 0)] == ["p"]
+    with pytest.raises(CancelRequested):
+        await writer.commit(Delta(intents=[intent("q")]), epoch)
+
+
 async def test_pause_and_resume_are_remembered(writer: GroupWriter, reads: Workflows) -> None:
     """A flag on the workflow, as last said; the numbers of commands follow their order."""
     await writer.submit(submission("w"))
