@@ -11,15 +11,9 @@ from aiohttp.test_utils import TestClient, TestServer
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from fake_service import FakeService
+from fake_service import LIMITS, FakeService
 
-from flowsched.api.routes import Limits
 from flowsched.api.server import build_api
-
-LIMITS = Limits(
-    body_bytes=10 << 20, small_body_bytes=4096, streams=20, keep_alive_seconds=0.05, stall_seconds=0.3,
-    follow_seconds=0.01, body_seconds=0.5,
-)  # fmt: skip
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from flowsched.api.routes import Limits
 from flowsched.errors import Conflict, InvalidDocument, NotFound
 from flowsched.workflow.document import read_document
 from flowsched.workflow.views import (
@@ -26,6 +27,12 @@ from flowsched.workflow.views import (
     WorkflowPage,
     WorkflowView,
 )
+
+#: Small enough to be reached.
+LIMITS = Limits(
+    body_bytes=10 << 20, small_body_bytes=4096, streams=20, keep_alive_seconds=0.05, stall_seconds=0.3,
+    follow_seconds=0.01, body_seconds=0.5,
+)  # fmt: skip
 
 BEGIN = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 ENDED = ("SUCCEEDED", "FAILED", "CANCELLED")
@@ -90,7 +97,9 @@ class FakeService:
         self.documents: dict[str, bytes] = {}
         self.keys: dict[str, tuple[str, bytes]] = {}
         self.stage_views: list[StageView] = [stage_view(0, "align"), stage_view(1, "call", state="PENDING")]
-        self.task_views: list[TaskView] = [task_view("align", index) for index in range(3)]
+        self.task_views: list[TaskView] = [
+            task_view(stage, index) for stage in ("align", "call") for index in range(3)
+        ]
         self.log: dict[str, bytes] = {"stdout": b"", "stderr": b""}
         self.log_grows = False
         self.history: list[EventView] = []

@@ -7,8 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
-from conftest import LIMITS
-from fake_service import FakeService
+from fake_service import LIMITS, FakeService
 
 from flowsched.api.access import host_name, is_loopback
 from flowsched.api.routes import Policy

@@ -10,8 +10,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
-from conftest import LIMITS
-from fake_service import FakeService
+from fake_service import LIMITS, FakeService
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 

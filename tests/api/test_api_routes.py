@@ -7,6 +7,7 @@ import json
 import pytest
 from aiohttp.test_utils import TestClient
 from fake_service import FakeService
+from structlog.testing import capture_logs
 
 from flowsched import errors
 
@@ -205,18 +206,17 @@ async def test_errors_of_the_service_become_problems(
 
 @pytest.mark.parametrize("broken", [RuntimeError("password=hunter2"), errors.StaleWrite("row 5 at hunter2")])
 async def test_a_bug_shows_an_id_and_nothing_else(
-    api: TestClient, service: FakeService, broken: Exception, capsys: pytest.CaptureFixture[str]
+    api: TestClient, service: FakeService, broken: Exception
 ) -> None:
     """The log has the traceback under the same id."""
     service.failure = broken
-    answer = await api.get("/api/v1/nodes")
+    with capture_logs() as logged:
+        answer = await api.get("/api/v1/nodes")
     text = await answer.text()
     assert answer.status == 500
     assert "hunter2" not in text
     number = json.loads(text)["instance"].removeprefix("urn:flowsched:error:")
-    logged = capsys.readouterr().out
-    assert number in logged
-    assert "hunter2" in logged
+    assert [(entry["error_id"], entry["exc_info"]) for entry in logged] == [(number, broken)]
 
 
 async def test_errors_of_the_server_itself_are_problems_too(api: TestClient) -> None:

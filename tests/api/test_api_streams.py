@@ -8,8 +8,7 @@ import time
 import pytest
 from aiohttp import ClientPayloadError
 from aiohttp.test_utils import TestClient, TestServer
-from conftest import LIMITS
-from fake_service import FakeService
+from fake_service import LIMITS, FakeService
 
 from flowsched.api.routes import Limits
 from flowsched.api.server import build_api

@@ -1,0 +1,361 @@
+"""Each command: what it prints, where, and with which exit code."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_service import stage_view, task_view
+from far_server import Far
+from structlog.testing import capture_logs
+from typer.testing import CliRunner
+
+from flowsched import errors
+from flowsched.cli.commands import app
+from flowsched.cli.options import hoisted
+from flowsched.workflow.views import OutputView
+
+Run = Callable[..., Any]
+
+
+@pytest.fixture
+def document(tmp_path: Path) -> Path:
+    file = tmp_path / "germline.json"
+    stage = {"name": "align", "command": ["true"], "inputs": [{"name": "r", "uri": "reads.fq"}]}
+    file.write_text(json.dumps({"name": "germline", "stages": [stage]}))
+    return file
+
+
+def test_workflows_are_listed(flowsched: Run, far: Far) -> None:
+    """Newest first, as a table without trailing spaces."""
+    far.service.add("first")
+    far.service.add("second", state="SUCCEEDED", counts={"SUCCEEDED": 4})
+    result = flowsched("ls")
+    lines = result.stdout.splitlines()
+    assert lines[0].split() == [
+        "ID",
+        "NAME",
+        "STATE",
+        "QUEUE",
+        "DONE",
+        "RUNNING",
+        "FAILED",
+        "CREATED",
+        "TOOK",
+    ]
+    assert lines[1].split()[:7] == ["wf2", "second", "SUCCEEDED", "default", "4/4", "0", "0"]
+    assert lines[2].split()[:2] == ["wf1", "first"]
+    assert all(line == line.rstrip() for line in lines)
+    assert result.exit_code == 0
+
+
+def test_lists_are_json_for_programs(flowsched: Run, far: Far) -> None:
+    """An array, or one object per line."""
+    far.service.add()
+    far.service.add()
+    assert [view["id"] for view in json.loads(flowsched("ls", "-o", "json").stdout)] == ["wf2", "wf1"]
+    lines = flowsched("ls", "-o", "jsonl").stdout.splitlines()
+    assert [json.loads(line)["id"] for line in lines] == ["wf2", "wf1"]
+    for command in (["nodes"], ["queue", "ls"], ["explain", "wf1"], ["show", "wf1"]):
+        assert json.loads(flowsched(*command, "-o", "json").stdout)
+
+
+def test_a_long_list_says_that_there_is_more(flowsched: Run, far: Far) -> None:
+    """On stderr, so that the list stays a list."""
+    for _ in range(4):
+        far.service.add()
+    result = flowsched("ls", "--limit", "3", "--state", "running", "-o", "jsonl")
+    assert len(result.stdout.splitlines()) == 3
+    assert "--limit" in result.stderr
+    assert far.service.asked[0]["state"] == "RUNNING"
+
+
+def test_a_workflow_is_shown_with_what_its_stages_waited_for(flowsched: Run, far: Far) -> None:
+    """Queued, staged and ran apart; bytes found and moved."""
+    workflow = far.service.add()
+    result = flowsched("show", workflow, "--tasks")
+    assert "germline wf1 RUNNING" in result.stdout
+    align = next(line for line in result.stdout.splitlines() if line.startswith("align  RUNNING"))
+    assert align.split() == [
+        "align",
+        "RUNNING",
+        "1/3",
+        "1",
+        "0",
+        "4.0s",
+        "2.5s",
+        "1m01s",
+        "3.0",
+        "GiB",
+        "1.0",
+        "MiB",
+    ]
+    assert "node-0" in result.stdout
+
+
+def test_a_submission_prints_the_id(flowsched: Run, far: Far, document: Path) -> None:
+    """And nothing else, for scripts; relative inputs were made absolute."""
+    result = flowsched("submit", str(document), "--idempotency-key", "k")
+    assert result.stdout == "wf1\n"
+    sent = json.loads(far.service.documents["wf1"])
+    assert sent["stages"][0]["inputs"][0]["uri"] == f"file://{document.parent}/reads.fq"
+    again = flowsched("submit", str(document), "--idempotency-key", "k")
+    assert (again.stdout, "accepted before" in again.stderr) == ("wf1\n", True)
+
+
+def test_a_document_is_read_from_standard_input(flowsched: Run, far: Far) -> None:
+    """By the name `-`."""
+    assert flowsched("submit", "-", input='{"name": "piped"}').stdout == "wf1\n"
+    assert far.service.workflows["wf1"].name == "piped"
+
+
+@pytest.mark.parametrize(("state", "code"), [("SUCCEEDED", 0), ("FAILED", 1), ("CANCELLED", 1)])
+def test_waiting_ends_with_the_workflows_verdict(
+    flowsched: Run, far: Far, document: Path, state: str, code: int
+) -> None:
+    """The exit code, the stages, what to type next."""
+    far.service.finish_on_submit = state
+    result = flowsched("submit", str(document), "--wait")
+    assert result.exit_code == code
+    assert f"germline wf1 {state}" in result.stdout
+    assert "submitted wf1" in result.stderr
+
+
+def test_a_run_shows_what_was_made(flowsched: Run, far: Far, document: Path) -> None:
+    """Outputs of the last stage and recorded values, escaped."""
+    far.service.finish_on_submit = "SUCCEEDED"
+    far.service.stage_views = [stage_view(0, "align", state="SUCCEEDED", counts={"SUCCEEDED": 1}, width=1)]
+    output = OutputView(
+        name="sum", uri="flowsched:x", size_bytes=2048, value="332834500\x1b[2J\n", nodes=["n1"]
+    )
+    far.service.task_views = [task_view("align", 0, outputs=[output])]
+    result = flowsched("run", str(document))
+    assert result.exit_code == 0
+    line = next(line for line in result.stdout.splitlines() if line.startswith("align[0].sum"))
+    assert line.split() == ["align[0].sum", "2.0", "KiB", r"332834500\x1b[2J", "n1", "flowsched:x"]
+    found = json.loads(flowsched("run", str(document), "-o", "json").stdout)
+    assert found["outputs"][0]["value"] == "332834500\x1b[2J\n"
+    assert found["workflow"]["state"] == "SUCCEEDED"
+
+
+def test_a_failure_shows_the_end_of_its_log(flowsched: Run, far: Far, document: Path) -> None:
+    """Exit code, reason, last lines, and the next command."""
+    far.service.finish_on_submit = "FAILED"
+    far.service.stage_views = [stage_view(0, "align", state="FAILED", counts={"FAILED": 1})]
+    far.service.task_views = [task_view("align", 2, state="FAILED", exit_code=7, reason="out of memory")]
+    far.service.log["stderr"] = b"first\n" * 50 + b"\x1b[31mlast words\n"
+    result = flowsched("submit", str(document), "--wait")
+    assert result.exit_code == 1
+    assert "align[2] failed, exit code 7: out of memory" in result.stderr
+    assert "  | \\x1b[31mlast words" in result.stderr
+    assert result.stderr.count("| first") == 14
+    assert "flowsched logs wf1 align INDEX" in result.stderr
+
+
+def test_watching_tells_each_change(flowsched: Run, far: Far) -> None:
+    """Without a terminal: a line whenever a stage's state changes; 1 if it failed."""
+    workflow = far.service.add()
+
+    def finish() -> None:
+        far.service.stage_views = [stage_view(0, "align", state="FAILED", reason="task 1 failed")]
+        far.service.finish(workflow, "FAILED")
+
+    far.soon(0.3, finish)
+    result = flowsched("watch", workflow)
+    assert result.exit_code == 1
+    assert result.stderr.splitlines() == ["align: RUNNING 1/3", "align: FAILED 1/3 (task 1 failed)"]
+
+
+def test_an_explanation_has_words_and_numbers(flowsched: Run, far: Far) -> None:
+    """As the service gave them."""
+    far.service.add()
+    assert "2 of 4 cpu are free" in flowsched("explain", "wf1", "align").stdout
+    assert "free 2000, asked 4000" in flowsched("explain", "wf1").stdout
+
+
+def test_logs_into_a_pipe_are_the_bytes_themselves(flowsched: Run, far: Far) -> None:
+    """Of either stream, of a task, or of the first one."""
+    workflow = far.service.add()
+    far.service.log = {"stdout": b"\x1b[31m\xff\x00out", "stderr": b"err"}
+    assert flowsched("logs", workflow, "align").stdout_bytes == b"\x1b[31m\xff\x00out"
+    assert flowsched("logs", workflow, "align", "1", "--stderr").stdout_bytes == b"err"
+    assert flowsched("logs", workflow, "align", "9").exit_code == 2
+
+
+@pytest.mark.parametrize("kind", ["cancel", "retry", "pause", "resume"])
+def test_commands_are_passed_on(flowsched: Run, far: Far, kind: str) -> None:
+    """With the reason."""
+    workflow = far.service.add(state="FAILED")
+    assert flowsched(kind, workflow, "--reason", "why").exit_code == 0
+    assert far.service.commands == [(workflow, kind, {"reason": "why"})]
+
+
+def test_a_queue_is_set_by_what_is_said(flowsched: Run, far: Far) -> None:
+    """Amounts as name=quantity; nonsense is a usage error."""
+    result = flowsched(
+        "queue", "set", "lab", "--weight", "3", "--pause", "--cap", "cpu=4", "--cap", "memory=8Gi"
+    )
+    assert result.exit_code == 0
+    assert far.service.queue_settings["lab"] == {
+        "weight": 3, "paused": True, "cap": {"cpu": "4", "memory": "8Gi"},
+    }  # fmt: skip
+    assert flowsched("queue", "set", "lab", "--cap", "cpu").exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("raised", "code", "said"),
+    [
+        (errors.Unauthorized("who?"), 2, "--token"),
+        (errors.NotFound("no workflow x"), 2, "flowsched ls"),
+        (errors.Conflict("it has ended"), 2, "it has ended"),
+        (errors.Unavailable("database away"), 3, "flowsched serve"),
+        (errors.LeadershipLost("x"), 1, "its log has the cause"),
+    ],
+)
+def test_errors_are_a_sentence_and_a_next_step(
+    flowsched: Run, far: Far, raised: Exception, code: int, said: str
+) -> None:
+    """On stderr, without a traceback."""
+    far.service.failure = raised
+    with capture_logs():
+        result = flowsched("nodes")
+    assert (result.exit_code, result.stdout) == (code, "")
+    assert result.stderr.startswith("error: ")
+    assert said in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_faults_of_a_document_are_a_list(flowsched: Run, tmp_path: Path) -> None:
+    """Path, found, expected; exit code 2."""
+    file = tmp_path / "bad.json"
+    file.write_text('{"stages": []}')
+    result = flowsched("submit", str(file))
+    assert result.exit_code == 2
+    assert result.stderr == "error: the document has 1 fault\n  $.name: found None, expected a name\n"
+
+
+def test_a_file_that_is_not_there_is_said(flowsched: Run) -> None:
+    """With its name."""
+    result = flowsched("submit", "nope.json")
+    assert (result.exit_code, result.stderr) == (2, "error: No such file or directory: nope.json\n")
+
+
+def test_nobody_there_is_exit_code_3(unused_tcp_port: int) -> None:
+    """And what to do about it."""
+    result = CliRunner().invoke(app, ["ls", "--server", f"http://127.0.0.1:{unused_tcp_port}"])
+    assert result.exit_code == 3
+    assert "flowsched serve" in result.stderr
+
+
+def test_the_token_is_taken_from_option_or_environment() -> None:
+    """The server refuses without."""
+    with Far(token="t0") as far:
+        runner = CliRunner()
+        assert runner.invoke(app, ["nodes", "--server", far.url]).exit_code == 2
+        assert runner.invoke(app, ["nodes", "--server", far.url, "--token", "t0"]).exit_code == 0
+        environment = {"FLOWSCHED_SERVER": far.url, "FLOWSCHED_TOKEN": "t0"}
+        assert runner.invoke(app, ["nodes"], env=environment).exit_code == 0
+
+
+def test_global_options_may_stand_anywhere() -> None:
+    """But not behind `--`, and nothing else is moved."""
+    assert hoisted(["ls", "--server", "u", "-o", "json", "--debug", "--token=t"]) == [
+        "--server", "u", "--debug", "--token=t", "ls", "-o", "json",
+    ]  # fmt: skip
+    assert hoisted(["serve", "--token-file", "f"]) == ["serve", "--token-file", "f"]
+    assert hoisted(["logs", "--", "--server", "x"]) == ["logs", "--", "--server", "x"]
+
+
+def test_every_command_has_help() -> None:
+    """With a first line that fits."""
+    runner = CliRunner()
+    listed = runner.invoke(app, ["--help"]).stdout
+    names = "run serve submit ls show watch explain logs cancel retry pause resume queue nodes demo doctor db version"
+    for name in names.split():
+        assert f"\n  {name} " in listed
+        assert runner.invoke(app, [name, "--help"]).exit_code == 0
+    assert "..." not in listed.split("Commands:")[1]
+
+
+def test_fault_46e_serving_others_needs_a_token(tmp_path: Path) -> None:
+    """Refused with what to do; nothing listens."""
+    result = CliRunner().invoke(app, ["serve", "--host", "0.0.0.0", "--root", str(tmp_path / "r")])
+    assert result.exit_code == 2
+    assert "needs a token" in result.stderr
+    empty = tmp_path / "token"
+    empty.write_text("\n")
+    result = CliRunner().invoke(app, ["serve", "--token-file", str(empty), "--root", str(tmp_path / "r")])
+    assert result.exit_code == 2
+    assert "is empty" in result.stderr
+
+
+def test_the_doctor_looks_at_everything(flowsched: Run, tmp_path: Path) -> None:
+    """Each finding is ok, warn or fail; a service that answers is ok."""
+    result = flowsched("doctor", "--root", str(tmp_path), "-o", "json")
+    found = {check["name"]: check["mark"] for check in json.loads(result.stdout)}
+    assert set(found.values()) <= {"ok", "warn", "fail"}
+    assert (found["python"], found["root"], found["database"], found["service"], found["nodes"]) == (
+        "ok",
+    ) * 5
+    assert {"wdl", "kubernetes", "namespaces", "cgroups", "addresses", "machine"} <= set(found)
+    assert result.exit_code == 0
+    assert "next: " in flowsched("doctor", "--root", str(tmp_path)).stdout
+
+
+def test_help_imports_nothing_heavy() -> None:
+    """Neither SQL nor arrays nor HTTP nor rich."""
+    program = (
+        "import sys\nsys.argv = ['flowsched', '--help']\n"
+        "from flowsched.__main__ import main\n"
+        "try: main()\nexcept SystemExit as end: assert not end.code\n"
+        "heavy = {'sqlalchemy', 'numpy', 'aiohttp', 'networkx', 'msgspec', 'rich', 'asyncio'} & set(sys.modules)\n"
+        "print(sorted(heavy), file=sys.stderr)\nassert heavy <= {'asyncio'}, heavy"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, capture_output=True)
+
+
+def command(*args: str, **settings: Any) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "flowsched", *args], text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        env={**os.environ, "FLOWSCHED_SERVER": ""}, **settings,
+    )  # fmt: skip
+
+
+def test_a_real_process_has_the_same_exit_codes(far: Far, document: Path) -> None:
+    """As a shell sees them."""
+    for args, code in (
+        (["version"], 0),
+        (["ls", "--server", far.url], 0),
+        (["ls", "--nonsense"], 2),
+        (["show", "nope", "--server", far.url], 2),
+        (["ls", "--server", "http://127.0.0.1:1"], 3),
+    ):
+        process = command(*args)
+        _, complaint = process.communicate(timeout=30)
+        assert process.returncode == code, (args, complaint)
+        assert "Traceback" not in complaint
+
+
+def test_ctrl_c_leaves_a_workflow_of_a_server_alone(far: Far) -> None:
+    """130, how to come back, how to stop it; nothing was cancelled."""
+    workflow = far.service.add()
+    process = command("watch", workflow, "--server", far.url)
+    for _ in range(100):
+        if far.service.streams_open:
+            break
+        time.sleep(0.1)
+    time.sleep(0.3)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=20)
+    assert process.returncode == 130
+    assert f"flowsched watch {workflow}" in said
+    assert f"flowsched cancel {workflow}" in said
+    assert far.service.commands == []

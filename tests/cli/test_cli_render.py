@@ -1,0 +1,155 @@
+"""How things look, and that nothing from elsewhere reaches a terminal as a command."""
+
+from __future__ import annotations
+
+import io
+import json
+from datetime import UTC, datetime
+
+import pytest
+from fake_service import BEGIN, stage_view, task_view, workflow_view
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console, RenderableType
+
+from flowsched.cli import inert, output, render
+from flowsched.workflow.views import ExplanationView, NodeView, QueueView
+
+
+def drawn(renderable: RenderableType, width: int = 120) -> str:
+    console = Console(
+        file=io.StringIO(), width=width, force_terminal=True, color_system=None, highlight=False
+    )
+    console.print(renderable)
+    return console.file.getvalue()  # type: ignore[attr-defined, no-any-return]
+
+
+def test_progress_has_a_line_per_stage() -> None:
+    """Bar, done of all, what the rest does, bytes."""
+    stages = [
+        stage_view(0, "align", width=10, counts={"SUCCEEDED": 5, "RUNNING": 2, "STAGING": 1, "QUEUED": 2}),
+        stage_view(1, "call", state="PENDING", width=4, counts={"PENDING": 4}, bytes_local=0, bytes_moved=0),
+    ]
+    lines = drawn(render.progress(stages)).splitlines()
+    assert lines[0].split("  ") == [
+        "align", "████████████▓▓▓▓▒▒░░░░  ", "5/10", "2 running, 1 staging, 2 queued", "3.0 GiB local, 1.0 MiB moved",
+    ] or "5/10  2 running, 1 staging, 2 queued  3.0 GiB local, 1.0 MiB moved" in lines[0]  # fmt: skip
+    assert lines[1].split() == ["call", "0/4"]
+
+
+def test_of_many_stages_those_are_shown_where_something_happens() -> None:
+    """In the document's order, and the rest in one line."""
+    stages = [stage_view(n, f"s{n}", state="SUCCEEDED" if n < 50 else "PENDING") for n in range(100)]
+    stages[70] = stage_view(70, "failing", state="FAILED")
+    text = drawn(render.progress(stages, rows=5))
+    assert len(text.splitlines()) == 5
+    assert "failing" in text
+    assert "100 stages in all, 50 of them done" in text
+
+
+def test_a_bar_shows_every_group_that_is_there() -> None:
+    """One failed task of a million has a cell; the bar never overflows."""
+    assert "█" in render.bar({"FAILED": 1, "SUCCEEDED": 0}, 1_000_000).plain
+    for counts in (
+        {},
+        {"SUCCEEDED": 3},
+        {"SUCCEEDED": 2, "FAILED": 2, "RUNNING": 2, "QUEUED": 2, "SKIPPED": 2},
+    ):
+        assert len(render.bar(counts, 3).plain) == render.BAR_WIDTH
+
+
+@pytest.mark.parametrize(
+    ("number", "shown"),
+    [
+        (0, "0 B"),
+        (1023, "1023 B"),
+        (1024, "1.0 KiB"),
+        (1536, "1.5 KiB"),
+        (1 << 20, "1.0 MiB"),
+        (1 << 60, "1024.0 PiB"),
+    ],
+)
+def test_bytes_for_people(number: int, shown: str) -> None:
+    assert render.size(number) == shown
+
+
+@pytest.mark.parametrize(
+    ("number", "shown"),
+    [(0, "0.0s"), (9.94, "9.9s"), (59.4, "59s"), (59.6, "1m00s"), (3725, "1h02m"), (90000, "1d01h")],
+)
+def test_spans_for_people(number: float, shown: str) -> None:
+    assert render.seconds(number) == shown
+
+
+def test_tables_hold_what_the_views_say() -> None:
+    """Nodes, queues, reasons."""
+    node = NodeView(
+        name="n1", ready=False, allocatable={"cpu": 8000, "gpu": 2000}, used={"cpu": 500, "gpu": 1000}
+    )
+    assert "no" in drawn(render.node_table([node]))
+    assert "0.5/8" in drawn(render.node_table([node]))
+    assert "1/2" in drawn(render.node_table([node]))
+    queue = QueueView(
+        name="lab", weight=2, dominant_share=0.25, cap={"cpu": 1500, "memory": 1 << 30, "x/y": 3}
+    )
+    assert "25%" in drawn(render.queue_table([queue]))
+    assert "cpu 1.5, memory 1.0 GiB, x/y 3" in drawn(render.queue_table([queue]))
+    reason = ExplanationView(
+        stage="align", shards=[1, 2], tasks=40, state="QUEUED", code="no_room", message="m",
+        start_at=datetime(2026, 3, 1, 12, 5, tzinfo=UTC),
+    )  # fmt: skip
+    text = drawn(render.explain_panel([reason], now=BEGIN))
+    assert "40 tasks QUEUED  no_room" in text
+    assert "shards 1, 2 and others" in text
+    assert "in 5m00s" in text
+    assert "nothing to explain" in drawn(render.explain_panel([]))
+
+
+HOSTILE = "\x1b]0;owned\x07\x1b[2J\u202egpj\r\n[red]x[/red]\x9b31m\x00\x7f"
+
+
+def test_fault_46c_names_cannot_command_a_terminal() -> None:
+    """Escapes, control characters, overrides and markup in every text of every table are shown, not obeyed."""
+    for renderable in (
+        render.workflow_table([workflow_view(1, HOSTILE, id=HOSTILE, queue=HOSTILE, state=HOSTILE)]),
+        render.workflow_head(workflow_view(1, HOSTILE, reason=HOSTILE)),
+        render.stage_table([stage_view(0, HOSTILE, reason=HOSTILE)]),
+        render.progress([stage_view(0, HOSTILE)]),
+        render.task_table([task_view(HOSTILE, 0, item=HOSTILE, node=HOSTILE, reason=HOSTILE, role=HOSTILE)]),
+        render.queue_table([QueueView(name=HOSTILE, weight=1, parent=HOSTILE, cap={HOSTILE: 1})]),
+        render.node_table([NodeView(name=HOSTILE, ready=True, rack=HOSTILE)]),
+        render.explain_panel(
+            [
+                ExplanationView(
+                    stage=HOSTILE, tasks=1, state=HOSTILE, code=HOSTILE, message=HOSTILE, numbers={HOSTILE: 1}
+                )
+            ]
+        ),
+    ):
+        text = drawn(renderable, width=2000)
+        assert not set("\x1b\x07\x9b\x00\x7f\u202e\r") & set(text)
+        assert r"\x1b[2J\u202egpj\x0d\x0a[red]x[/red]" in text
+
+
+@given(st.binary(), st.integers(0, 8))
+def test_a_log_on_a_terminal_is_the_same_wherever_it_is_cut(raw: bytes, cut: int) -> None:
+    """And holds no control characters but line ends and tabs."""
+    whole, parts = inert.LogText(), inert.LogText()
+    text = whole.feed(raw, final=True)
+    cut_text = parts.feed(raw[:cut]) + parts.feed(raw[cut:]) + parts.feed(b"", final=True)
+    assert cut_text == text
+    assert all(letter in "\n\t" or letter >= " " for letter in text)
+
+
+@given(st.text())
+def test_json_for_a_terminal_is_still_the_same_json(text: str) -> None:
+    """Escaped, not changed."""
+    shown = inert.json_text(json.dumps({"a": text}, ensure_ascii=False))
+    assert json.loads(shown) == {"a": text}
+    assert not set("\x1b\x7f\x9b\u202e") & set(shown)
+
+
+def test_json_views_keep_their_fields() -> None:
+    """Times as ISO 8601, names as they are."""
+    found = json.loads(output.to_json(workflow_view(1, HOSTILE)))
+    assert (found["name"], found["created_at"]) == (HOSTILE, "2026-03-01T12:01:00Z")
