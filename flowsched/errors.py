@@ -108,7 +108,7 @@ class Conflict(FlowschedError):
 
 
 class Unsupported(FlowschedError):
-    """This installation cannot do what was asked; the message says which one can."""
+    """The installation cannot do what was asked; the message says which one can."""
 
     status = 422
     title = "Not supported here"

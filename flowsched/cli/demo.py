@@ -18,6 +18,7 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -113,7 +114,7 @@ async def service(root: Path, policy: str) -> AsyncIterator[tuple[Serving, Any]]
     """A service of its own and a client of it."""
     from flowsched.client import Client
 
-    root.mkdir(parents=True, exist_ok=True)
+    await asyncio.to_thread(root.mkdir, parents=True, exist_ok=True)
     serving = Serving(root, policy, free_port())
     await serving.start()
     try:
@@ -162,7 +163,7 @@ async def main(options: Options) -> int:
         good = await _deadlock(console, root / "kube-like") and good
     console.print(f"\nAll in {time.monotonic() - begun:.0f} s. What to try next:")
     for line in _next_steps(root / "flowsched"):
-        console.print(Text("  " + line, "cyan"))
+        console.print(Text("  " + line, "cyan"), soft_wrap=True)
     if os.environ.get("FLOWSCHED_DEMO_KEEP") is None:
         _forget_bulk(root)
     return 0 if good else 1
@@ -276,7 +277,7 @@ def _plain(console: Console, views: Sequence[Any], told: str) -> str:
 
 def _said(view: Any) -> str:
     if view.state in ("SUCCEEDED", "FAILED", "CANCELLED"):
-        return view.state.lower()
+        return str(view.state.lower())
     return f"{view.counts.get('SUCCEEDED', 0)}/{view.tasks}"
 
 
@@ -297,10 +298,29 @@ def _picture(
 async def _report(console: Console, client: Any, views: Sequence[Any]) -> None:
     from flowsched.cli import render
 
-    console.print(render.workflow_table(views))
+    console.print(_outcomes(views))
+    table = render.plain_table(
+        "WORKFLOW", "STAGE", ">TASKS", ">QUEUED", ">STAGING", ">RAN", ">LOCAL", ">MOVED"
+    )
     for view in views:
-        console.print(Text.assemble("\n", (view.name, "bold")))
-        console.print(render.stage_table(await client.stages(view.id)))
+        for stage in await client.stages(view.id):
+            table.add_row(
+                view.name,
+                stage.name,
+                str(stage.width * stage.members),
+                render.seconds(stage.queued_seconds),
+                render.seconds(stage.staging_seconds),
+                render.seconds(stage.running_seconds),
+                render.size(stage.bytes_local),
+                render.size(stage.bytes_moved),
+            )
+    console.print(
+        Text(
+            "\nSeconds are sums over a stage's tasks; bytes are inputs found where the task ran, or copied there.",
+            "dim",
+        )
+    )
+    console.print(table)
     values = []
     for view in views:
         for stage in await client.stages(view.id):
@@ -311,6 +331,18 @@ async def _report(console: Console, client: Any, views: Sequence[Any]) -> None:
                 values += [(view.name, out.name, out.value) for out in full.outputs if out.value]
     for name, output, value in values:
         console.print(f"  {name}: {output} = {' '.join(value.split())[:140]}", markup=False, soft_wrap=True)
+
+
+def _outcomes(views: Sequence[Any]) -> RenderableType:
+    from flowsched.cli import render
+
+    table = render.plain_table("WORKFLOW", "ID", "OUTCOME", ">TASKS DONE", ">AFTER")
+    for view in views:
+        began, ended = view.created_at, view.ended_at
+        took = (ended - began).total_seconds() if ended else 0.0
+        done = f"{view.counts.get('SUCCEEDED', 0)}/{view.tasks}"
+        table.add_row(view.name, view.id, render.state(view.state), done, render.seconds(took))
+    return table
 
 
 # ---------------------------------------------------------------------------------------- after kills
@@ -334,13 +366,13 @@ async def _audit(console: Console, client: Any, views: Sequence[Any], serving: S
             verdict,
         )
     )
-    return lost == doubled == 0
+    return bool(lost == doubled == 0)
 
 
 def _overlaps(attempts: Sequence[Any]) -> int:
     """1 if two tries of one task ran at the same time."""
     spans = sorted((a.started_at, a.ended_at) for a in attempts if a.started_at and a.ended_at)
-    return int(any(begin < end for (_, end), (begin, _) in zip(spans, spans[1:], strict=False)))
+    return int(any(begin < end for (_, end), (begin, _) in pairwise(spans)))
 
 
 # ---------------------------------------------------------------------------------------- without gangs

@@ -413,7 +413,9 @@ def _queue_row(name: str, settings: Mapping[str, Any], before: QueueRow) -> Queu
             if key == "weight" and not 1 <= value <= 65_535:
                 faults.append(Fault("$.weight", str(value), "1 to 65535"))
             changes[key] = value
-        elif (key in ("paused", "reclaimable") and isinstance(value, bool)) or (key == "parent" and (value is None or isinstance(value, str))):
+        elif key in ("paused", "reclaimable") and isinstance(value, bool):
+            changes[key] = value
+        elif key == "parent" and (value is None or isinstance(value, str)):
             changes[key] = value
         else:
             known = "weight, priority (whole numbers), paused, reclaimable (true or false), parent, cap, guarantee"

@@ -129,7 +129,8 @@ def _tasks(state: EngineState, stage: StageRun, rows: Sequence[TaskWrite]) -> No
 
 def _skip_never_placed(stage: StageRun, shards: np.ndarray[tuple[int, ...], np.dtype[np.uint8]]) -> None:
     """Members of an elastic gang that were never placed have no row; where their role's minimum has succeeded and none of the
-    role is left to run, they were skipped when the shard was done."""
+    role is left to run, they were skipped when the shard was done.
+    """
     versions = stage.version.reshape(shards.shape)
     for number, role in enumerate(stage.spec.roles):
         if not stage.spec.gang or role.minimum == role.replicas:

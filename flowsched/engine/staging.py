@@ -191,7 +191,8 @@ def _still(recorder: Recorder, group: StagingGroup) -> NDArray[np.int64]:
         return group.tasks[:0]
     stage = run.stages[group.stage]
     same = stage.attempt[group.tasks] == group.attempts
-    return group.tasks[same & (stage.task_state[group.tasks] == TaskState.STAGING)]
+    still: NDArray[np.int64] = group.tasks[same & (stage.task_state[group.tasks] == TaskState.STAGING)]
+    return still
 
 
 def _drop(recorder: Recorder, number: int) -> None:

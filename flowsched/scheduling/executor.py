@@ -224,7 +224,8 @@ class Executor(Protocol):
 
     async def adopt(self, pods: Sequence[Pod]) -> None:
         """Take over pods that SQL says were intended or running (after a restart). Exactly one of these follows for each,
-        as events: it ran on (PodStarted, later PodEnded), it had ended (PodEnded), or it is no more (PodGone)."""
+        as events: it ran on (PodStarted, later PodEnded), it had ended (PodEnded), or it is no more (PodGone).
+        """
         ...
 
     async def launch(self, pods: Sequence[Pod]) -> None:
@@ -233,7 +234,8 @@ class Executor(Protocol):
 
     async def release(self, names: Sequence[str], grace_ms: int) -> None:
         """End pods: SIGTERM to the whole process group, SIGKILL after the grace. A PodEnded or PodGone follows for each,
-        also for one that is not known."""
+        also for one that is not known.
+        """
         ...
 
     async def transfer(self, orders: Sequence[Transfer]) -> None:

@@ -177,7 +177,9 @@ class Advance(Outcomes):
             if stage.uniform is None:
                 stage.missing[:] = self._open_missing(stage)
         if self.run.cancel_requested or (self.run.reason and self.run.state is RunState.RUNNING):
-            self._stop_all(_S.CANCELLED)  # it was being cancelled, or aborted (a running workflow has no other reason)
+            self._stop_all(
+                _S.CANCELLED
+            )  # it was being cancelled, or aborted (a running workflow has no other reason)
             self.settle()
             return
         for stage in self.run.stages:
@@ -193,9 +195,9 @@ class Advance(Outcomes):
 
     def _reopen(self, stage: StageRun) -> None:
         """Queue again what was ready before the restart."""
-        if stage.uniform is not None and self._per_shard_edges(stage):
-            if not (self._open_missing(stage) == 0).any():
-                return
+        untouched = stage.uniform is not None and self._per_shard_edges(stage)
+        if untouched and not (self._open_missing(stage) == 0).any():
+            return
         if stage.failed:
             self._fail_stage(stage, stage.reason)
         else:

@@ -36,7 +36,9 @@ def _stage(draw: st.DrawFn, number: int, before: list[dict[str, Any]]) -> dict[s
             }
         )
     if draw(st.integers(0, 2)) == 0:
-        inputs.append({"name": "ext", "uri": "s3://lab/" + draw(st.sampled_from(["ref", "{index}"])), "size": 5_000_000})
+        inputs.append(
+            {"name": "ext", "uri": "s3://lab/" + draw(st.sampled_from(["ref", "{index}"])), "size": 5_000_000}
+        )
     stage: dict[str, Any] = {
         "name": f"s{number}",
         "_width": width,
@@ -54,14 +56,21 @@ def _stage(draw: st.DrawFn, number: int, before: list[dict[str, Any]]) -> dict[s
     if draw(st.integers(0, 1)):
         stage["estimate"] = {"runtime": f"{draw(st.integers(1, 30))}s"}
     if draw(st.integers(0, 7)) == 0:
-        policy = draw(st.sampled_from(["abort_workflow", "complete_stage", "ignore", "fail_stage", "restart_task"]))
+        policy = draw(
+            st.sampled_from(["abort_workflow", "complete_stage", "ignore", "fail_stage", "restart_task"])
+        )
         stage["policies"] = [{"event": "task_failed", "action": policy}]
     if gang:
         stage["gang"] = True
         stage["outputs"][0]["role"] = "worker"
         workers = draw(st.integers(1, 3))
         stage["roles"] = {
-            "ps": {"replicas": draw(st.integers(1, 2)), "command": ["ps"], "completes": False, "resources": _ask(draw)},
+            "ps": {
+                "replicas": draw(st.integers(1, 2)),
+                "command": ["ps"],
+                "completes": False,
+                "resources": _ask(draw),
+            },
             "worker": {
                 "replicas": workers,
                 "min": draw(st.integers(1, workers)),

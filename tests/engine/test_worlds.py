@@ -16,7 +16,10 @@ from tests.engine.world import Chances, World
 
 NODES = [NodeInfo(f"n{i}", 4_000, 4 << 30, rack=f"r{i // 2}") for i in range(3)]
 RELAXED = settings(
-    max_examples=200, deadline=None, phases=[Phase.explicit, Phase.reuse, Phase.generate], suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+    max_examples=200,
+    deadline=None,
+    phases=[Phase.explicit, Phase.reuse, Phase.generate],
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 
 
@@ -42,7 +45,15 @@ def test_in_a_good_world_everything_ends_well(docs: list[dict[str, Any]], seed: 
 def test_in_a_bad_world_every_promise_holds_after_every_step(docs: list[dict[str, Any]], seed: int) -> None:
     """Failures, lost pods, lost replicas, cancels, dropped commits and crashes at every point of a step: P1 to P6 and P8."""
     chances = Chances(
-        fail=0.1, oom=0.05, gone=0.1, crash=0.1, drop=0.1, cancel=0.02, transfer_fails=0.1, replica_lost=0.1, repeat=0.2
+        fail=0.1,
+        oom=0.05,
+        gone=0.1,
+        crash=0.1,
+        drop=0.1,
+        cancel=0.02,
+        transfer_fails=0.1,
+        replica_lost=0.1,
+        repeat=0.2,
     )
     run_world(docs, seed, chances)
 
@@ -76,7 +87,9 @@ def test_what_failed_can_be_tried_again(document: dict[str, Any], seed: int) -> 
     again = Counter(name.rsplit("-", 1)[0] for name in world.ever) - launched
     for _, stage, index in done:
         assert again[f"fs-w0-s{stage}-{index}"] == 0
-    assert world.sql.terminal["w0"] == "SUCCEEDED", [(r.state, r.reason, r.counts) for r in world.sql.stages.values()]
+    assert world.sql.terminal["w0"] == "SUCCEEDED", [
+        (r.state, r.reason, r.counts) for r in world.sql.stages.values()
+    ]
 
 
 def _in_gang(document: dict[str, Any], stage: int) -> bool:
@@ -89,14 +102,39 @@ def test_the_bad_world_is_bad(seed: int) -> None:
     document = {
         "name": "w",
         "stages": [
-            {"name": "a", "scatter": {"count": 40}, "command": ["x"], "outputs": [{"name": "out", "path": "o"}],
-             "retry": {"attempts": 9}},
-            {"name": "b", "scatter": {"count": 40}, "command": ["x"], "retry": {"attempts": 9},
-             "inputs": [{"name": "i", "from": "a.out", "match": "index"}, {"name": "r", "uri": "s3://ref/x", "size": 9}]},
-            {"name": "c", "command": ["x"], "retry": {"attempts": 9}, "inputs": [{"name": "i", "from": "a.out"}]},
+            {
+                "name": "a",
+                "scatter": {"count": 40},
+                "command": ["x"],
+                "outputs": [{"name": "out", "path": "o"}],
+                "retry": {"attempts": 9},
+            },
+            {
+                "name": "b",
+                "scatter": {"count": 40},
+                "command": ["x"],
+                "retry": {"attempts": 9},
+                "inputs": [
+                    {"name": "i", "from": "a.out", "match": "index"},
+                    {"name": "r", "uri": "s3://ref/x", "size": 9},
+                ],
+            },
+            {
+                "name": "c",
+                "command": ["x"],
+                "retry": {"attempts": 9},
+                "inputs": [{"name": "i", "from": "a.out"}],
+            },
         ],
     }
     chances = Chances(fail=0.1, gone=0.1, crash=0.15, drop=0.1, replica_lost=0.2, repeat=0.2)
     world = run_world([document], seed, chances)
-    for what in ("dropped", "crash before commit", "crash after commit", "crash after launch", "transfer", "replica lost"):
+    for what in (
+        "dropped",
+        "crash before commit",
+        "crash after commit",
+        "crash after launch",
+        "transfer",
+        "replica lost",
+    ):
         assert world.seen[what] > 0, what

@@ -207,13 +207,15 @@ class World:
             if not self.turn():
                 return
         told = [str(e) for run in self.state.runs.values() for e in explain(self.state, run, self.now)]
-        raise AssertionError(f"still running after {most} steps: {self.unfinished()}; {told}; {list(self.live)}; {self.rows()}")
+        raise AssertionError(
+            f"still running after {most} steps: {self.unfinished()}; {told}; {list(self.live)}; {self.rows()}"
+        )
 
     def rows(self) -> list[str]:
         """What an unfinished stage looks like, for a failing test."""
         return [
             f"{run.id}/{s.spec.name} {s.state} done={s.done}/{s.spec.width} barriers={s.barriers} "
-            f"{[] if s.uniform is not None else [TaskState(x).name + str(a) for x, a in zip(s.task_state, s.attempt)]}"
+            f"{[] if s.uniform is not None else [TaskState(x).name + str(a) for x, a in zip(s.task_state, s.attempt, strict=True)]}"
             for run in self.state.runs.values()
             for s in run.stages
         ] + [f"{k} {v[3] if len(v) > 3 else v}" for k, v in self.sql.stages.items()]
@@ -225,7 +227,11 @@ class World:
         """One step of the service and one move of the world. False when nothing is left to happen."""
         events, self.inbox = self.inbox, []
         if self.random.random() < self.chances.repeat and events:
-            events.append(self.random.choice([e for e in events if not isinstance(e, Accepted | Recovered | Revived)] or [Tick()]))
+            events.append(
+                self.random.choice(
+                    [e for e in events if not isinstance(e, Accepted | Recovered | Revived)] or [Tick()]
+                )
+            )
         if not self.service(events or [Tick()]):
             return True
         if not self.live and not self.moving and not self.inbox:
@@ -296,7 +302,9 @@ class World:
             else:
                 self.inbox.append(PodEnded(name, self.now, 143, "Released"))
         for order in result.transfers:
-            assert order.source is None or (order.uri, order.source) in self.holds or self.chances.replica_lost
+            assert (
+                order.source is None or (order.uri, order.source) in self.holds or self.chances.replica_lost
+            )
             self.moving.append((order.uri, order.dest, order.source, order.size_bytes))
             self.seen["transfer"] += 1
         if result.wake_ms is not None and not self.live and not self.moving and not self.inbox:
@@ -408,18 +416,49 @@ def fingerprint(state: EngineState) -> tuple[object, ...]:
                 arrays = tuple(
                     a.tobytes()
                     for a in (
-                        stage.task_state, stage.attempt, stage.node, stage.version, stage.goal, stage.charged,
-                        stage.lost, stage.times, stage.missing, stage.shard_done, stage.moved, stage.local,
-                        stage.not_before, stage.memory_steps, stage.exit_code,
+                        stage.task_state,
+                        stage.attempt,
+                        stage.node,
+                        stage.version,
+                        stage.goal,
+                        stage.charged,
+                        stage.lost,
+                        stage.times,
+                        stage.missing,
+                        stage.shard_done,
+                        stage.moved,
+                        stage.local,
+                        stage.not_before,
+                        stage.memory_steps,
+                        stage.exit_code,
                     )
                 )
-            words = (stage.state, stage.reason, stage.uniform, stage.barriers, stage.done, stage.failed, stage.verdict)
-            stages.append((words, stage.counts.tobytes(), stage.totals.tobytes(), arrays, sorted(stage.reasons.items())))
+            words = (
+                stage.state,
+                stage.reason,
+                stage.uniform,
+                stage.barriers,
+                stage.done,
+                stage.failed,
+                stage.verdict,
+            )
+            stages.append(
+                (words, stage.counts.tobytes(), stage.totals.tobytes(), arrays, sorted(stage.reasons.items()))
+            )
         outputs = sorted((k, sorted(v.items())) for k, v in run.outputs.items() if v)
         runs.append((ident, run.state, run.reason, run.cancel_requested, stages, outputs))
     return (
-        snapshot.used.tobytes(), snapshot.staging.tobytes(), snapshot.inbound.tobytes(), sorted(snapshot.claims),
-        runs, sorted(state.ready), sorted(state.pods), sorted(state.staging), sorted(state.moving),
-        sorted(state.transfer_backoff), [sorted(s) for s in map(state.catalogue.nodes_of, range(len(state.catalogue))) if s],
-        state.next_address, sorted(state.gang_bases),
+        snapshot.used.tobytes(),
+        snapshot.staging.tobytes(),
+        snapshot.inbound.tobytes(),
+        sorted(snapshot.claims),
+        runs,
+        sorted(state.ready),
+        sorted(state.pods),
+        sorted(state.staging),
+        sorted(state.moving),
+        sorted(state.transfer_backoff),
+        [sorted(s) for s in map(state.catalogue.nodes_of, range(len(state.catalogue))) if s],
+        state.next_address,
+        sorted(state.gang_bases),
     )
