@@ -67,7 +67,10 @@ def answer(view: object, status: int = 200) -> web.Response:
 
 
 async def submit_workflow(call: Call[Query]) -> web.Response:
-    """202 when it was accepted, 200 when the same body had been accepted under the same key before."""
+    """202 when it was accepted, 200 when the same body had been accepted under the same key before.
+
+    Decoding is the service's, in a thread where a body is large: the loop goes on meanwhile.
+    """
     limits = call.serving.limits
     key = idempotency_key(call.request)
     raw = await read_body(call.request, limits.body_bytes, limits)

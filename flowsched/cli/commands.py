@@ -24,6 +24,7 @@ from flowsched.cli.options import (
     Nodes,
     Output,
     Policy,
+    Racks,
     Reason,
     Root,
     amounts,
@@ -112,6 +113,7 @@ def serve(
     gpus: Gpus = 0,
     disk_rate: DiskRate = "500M",
     nic_rate: NicRate = "125M",
+    racks: Racks = 1,
     policy: Policy = "flowsched",
     token_file: Annotated[
         Path | None, typer.Option(help="A file that holds the token clients must send.")
@@ -127,7 +129,7 @@ def serve(
     """
     settings = settings_for(
         ctx, root=root, host=host, port=port, database=db, nodes=nodes, cpu=cpu, memory=memory, gpus=gpus,
-        disk_rate=disk_rate, nic_rate=nic_rate, policy=policy, log_level=log_level, log_json=log_json,
+        disk_rate=disk_rate, nic_rate=nic_rate, racks=racks, policy=policy, log_level=log_level, log_json=log_json,
         token=token_from(token_file) or options(ctx).token,
     )  # fmt: skip
     from flowsched import app as service

@@ -83,6 +83,7 @@ Memory = Annotated[
 Gpus = Annotated[int, typer.Option(min=0, help="GPUs of each node.")]
 DiskRate = Annotated[str, typer.Option(help="Bytes a second of each node's disk.")]
 NicRate = Annotated[str, typer.Option(help="Bytes a second of each node's network card.")]
+Racks = Annotated[int, typer.Option(min=1, help="The nodes are spread over so many racks.")]
 Policy = Annotated[str, typer.Option(help="How to schedule.")]
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Final
 
+from rich.cells import cell_len
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -53,6 +54,8 @@ _STATE_STYLES: Final = {
 }
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 BAR_WIDTH: Final = 24
+#: Longer names of stages are cut in the live picture.
+NAME_WIDTH: Final = 28
 
 
 def size(number: int) -> str:
@@ -112,6 +115,8 @@ def bar(counts: Mapping[str, int], total: int, width: int = BAR_WIDTH) -> Text:
 def progress(stages: Sequence[StageView], *, rows: int = 40, head: RenderableType | None = None) -> Group:
     """One line per stage while a workflow runs; of many stages those where something happens.
 
+    Lines are cut at the console's width, never wrapped: a live picture must keep its height.
+
     Args:
         stages: In the document's order.
         rows: At most so many lines; the rest is summed up in one.
@@ -119,13 +124,12 @@ def progress(stages: Sequence[StageView], *, rows: int = 40, head: RenderableTyp
     """
     chosen = stages if len(stages) <= rows else sorted(stages, key=_interest)[: max(1, rows - 1)]
     numbers = {stage.number for stage in chosen}
-    table = plain_table("", "", "", "", "")
-    table.show_header = False
-    for stage in stages:
-        if stage.number in numbers:
-            table.add_row(*_progress_row(stage))
+    widths = (
+        min(NAME_WIDTH, max((cell_len(inert.line(stage.name)) for stage in chosen), default=0)),
+        max((len(_done(stage)) for stage in chosen), default=0),
+    )
     parts: list[RenderableType] = [] if head is None else [head]
-    parts.append(table)
+    parts += [_progress_line(stage, *widths) for stage in stages if stage.number in numbers]
     if len(stages) > len(numbers):
         ended = sum(stage.state in ("SUCCEEDED", "SKIPPED") for stage in stages)
         parts.append(Text(f"… {len(stages)} stages in all, {ended} of them done", "dim"))
@@ -138,19 +142,27 @@ def _interest(stage: StageView) -> int:
     return order.index(stage.state) if stage.state in order else 2
 
 
-def _progress_row(stage: StageView) -> tuple[Text, ...]:
-    total = stage.width * stage.members
+def _done(stage: StageView) -> str:
+    return f"{grouped(stage.counts)['done']}/{stage.width * stage.members}"
+
+
+def _progress_line(stage: StageView, name_width: int, done_width: int) -> Text:
+    """Name, bar, done of all, what the rest does, bytes; what matters least stands where a line is cut."""
     found = grouped(stage.counts)
-    said = Text(", ").join(
+    name = text(stage.name, "bold")
+    name.truncate(name_width, overflow="ellipsis", pad=True)
+    made = Text(no_wrap=True, overflow="ellipsis").append_text(name).append("  ")
+    made.append_text(bar(stage.counts, stage.width * stage.members)).append(f"  {_done(stage):>{done_width}}")
+    said = [
         Text(f"{found[group]} {group}", _BARS[group][1])
         for group in ("running", "staging", "queued", "failed", "dropped")
         if found[group]
-    )
-    bytes_read = ""
+    ]
+    if said:
+        made.append("  ").append_text(Text(", ").join(said))
     if stage.bytes_local or stage.bytes_moved:
-        bytes_read = f"{size(stage.bytes_local)} local, {size(stage.bytes_moved)} moved"
-    done = Text(f"{found['done']}/{total}", justify="right")
-    return text(stage.name, "bold"), bar(stage.counts, total), done, said, Text(bytes_read, "dim")
+        made.append(f"  {size(stage.bytes_local)} local, {size(stage.bytes_moved)} moved", "dim")
+    return made
 
 
 def workflow_head(view: WorkflowView, now: datetime | None = None) -> Text:
@@ -168,7 +180,7 @@ def workflow_head(view: WorkflowView, now: datetime | None = None) -> Text:
 
 def workflow_table(workflows: Iterable[WorkflowView]) -> Table:
     """A list of workflows."""
-    table = plain_table("ID", "NAME", "STATE", "QUEUE", ">DONE", ">RUNNING", ">FAILED", "CREATED", ">TOOK")
+    table = plain_table("=ID", "NAME", "=STATE", "QUEUE", ">DONE", ">RUNNING", ">FAILED", "=CREATED", ">TOOK")
     for view in workflows:
         found = grouped(view.counts)
         took = ""
@@ -191,7 +203,7 @@ def workflow_table(workflows: Iterable[WorkflowView]) -> Table:
 def stage_table(stages: Iterable[StageView]) -> Table:
     """What each stage's tasks waited for and moved; seconds are sums over its tasks."""
     table = plain_table(
-        "STAGE", "STATE", ">DONE", ">RUNNING", ">FAILED", ">QUEUED", ">STAGING", ">RAN", ">LOCAL", ">MOVED", "REASON"
+        "STAGE", "=STATE", ">DONE", ">RUNNING", ">FAILED", ">QUEUED", ">STAGING", ">RAN", ">LOCAL", ">MOVED", "REASON"
     )  # fmt: skip
     for view in stages:
         found = grouped(view.counts)
@@ -214,7 +226,7 @@ def stage_table(stages: Iterable[StageView]) -> Table:
 def task_table(tasks: Iterable[TaskView]) -> Table:
     """A list of tasks."""
     table = plain_table(
-        "STAGE", ">INDEX", "ROLE", "ITEM", "STATE", ">TRY", "NODE", ">EXIT", ">RAN", ">LOCAL", ">MOVED", "REASON"
+        "STAGE", ">INDEX", "ROLE", "ITEM", "=STATE", ">TRY", "NODE", ">EXIT", ">RAN", ">LOCAL", ">MOVED", "REASON"
     )  # fmt: skip
     for view in tasks:
         ran = ""
@@ -261,7 +273,7 @@ def queue_table(queues: Iterable[QueueView]) -> Table:
 def node_table(nodes: Iterable[NodeView]) -> Table:
     """A list of nodes: used of allocatable, and what their caches hold and moved."""
     table = plain_table(
-        "NODE", "READY", "RACK", ">TASKS", ">CPU", ">MEMORY", ">GPU", ">CACHE", ">DATASETS", ">IN", ">OUT"
+        "NODE", "=READY", "RACK", ">TASKS", ">CPU", ">MEMORY", ">GPU", ">CACHE", ">DATASETS", ">IN", ">OUT"
     )
     for view in nodes:
         has, used = view.allocatable, view.used
@@ -317,9 +329,18 @@ def moment(at: datetime) -> str:
 
 
 def plain_table(*heads: str) -> Table:
-    """A plain table; `>` in front of a head aligns its column to the right."""
+    """A plain table.
+
+    `>` in front of a head aligns its column to the right, `=` to the left; both are never cut or folded, since half
+    a number or half a state says something else. All others fold where a terminal is narrow.
+    """
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for head in heads:
-        right = head.startswith(">")
-        table.add_column(head.lstrip(">"), justify="right" if right else "left", no_wrap=True)
+        fixed = head[:1] in (">", "=")
+        table.add_column(
+            head.lstrip(">="),
+            justify="right" if head.startswith(">") else "left",
+            no_wrap=fixed,
+            overflow="fold",
+        )
     return table

@@ -1,0 +1,99 @@
+"""`flowsched run` with its own service, as a process: nothing is faked."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+SUM = {
+    "name": "sum",
+    "stages": [
+        {
+            "name": "part",
+            "scatter": {"count": 3},
+            "command": ["/bin/sh", "-c", "echo $FLOWSCHED_INDEX > $FLOWSCHED_OUTPUT_N"],
+            "outputs": [{"name": "n", "path": "n"}],
+        },
+        {
+            "name": "total",
+            "inputs": [{"name": "ns", "from": "part.n", "match": "all"}, {"name": "base", "uri": "base.txt"}],
+            "command": [
+                "/bin/sh",
+                "-c",
+                "cat $(cat $FLOWSCHED_INPUT_NS) $FLOWSCHED_INPUT_BASE | awk '{s+=$1} END {print s}'"
+                " > $FLOWSCHED_OUTPUT_SUM",
+            ],
+            "outputs": [{"name": "sum", "path": "sum", "value": True}],
+        },
+    ],
+}
+
+
+def start(document: object, folder: Path, *args: str) -> subprocess.Popen[str]:
+    (folder / "base.txt").write_text("100\n")
+    (folder / "document.json").write_text(json.dumps(document))
+    environment = {**os.environ, "FLOWSCHED_SERVER": "", "XDG_DATA_HOME": str(folder)}
+    return subprocess.Popen(
+        [sys.executable, "-m", "flowsched", "run", str(folder / "document.json"), *args],
+        text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment,
+    )  # fmt: skip
+
+
+def test_a_workflow_runs_without_a_server(tmp_path: Path) -> None:
+    """Real tasks, a relative input, the value of the output, exit code 0; data in the user's folder."""
+    process = start(SUM, tmp_path, "-o", "json")
+    out, said = process.communicate(timeout=60)
+    assert process.returncode == 0, said
+    found = json.loads(out)
+    assert found["workflow"]["state"] == "SUCCEEDED"
+    assert [output["value"].strip() for output in found["outputs"]] == ["103"]
+    assert (tmp_path / "flowsched" / "flowsched.db").exists()
+
+
+def test_a_failed_run_is_exit_code_1(tmp_path: Path) -> None:
+    """With the task's last words."""
+    command = ["/bin/sh", "-c", "echo no such reads >&2; exit 3"]
+    process = start(
+        {"name": "x", "stages": [{"name": "a", "command": command}]}, tmp_path, "--root", str(tmp_path / "r")
+    )
+    out, said = process.communicate(timeout=60)
+    assert process.returncode == 1, said
+    assert "a[0] failed, exit code 3" in said
+    assert "| no such reads" in said
+    assert "FAILED" in out
+
+
+def test_faults_are_exit_code_2(tmp_path: Path) -> None:
+    """Named one by one, before anything runs."""
+    process = start({"name": "x", "stages": [{"name": "a"}]}, tmp_path, "--root", str(tmp_path / "r"))
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 2
+    assert "$.stages[0]" in said
+    assert "Traceback" not in said
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_first_interruption_cancels(tmp_path: Path, number: signal.Signals) -> None:
+    """The workflow is cancelled, its task is gone, and then the process ends with 130."""
+    marker = tmp_path / "pid"
+    command = ["/bin/sh", "-c", f"echo $$ > {marker}; exec sleep 60"]
+    process = start(
+        {"name": "x", "stages": [{"name": "a", "command": command}]}, tmp_path, "--root", str(tmp_path / "r")
+    )
+    for _ in range(300):
+        if marker.exists() and marker.read_text().strip():
+            break
+        time.sleep(0.1)
+    process.send_signal(number)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "press Ctrl-C again" in said
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(marker.read_text()), 0)
