@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 from typing import Final
 
@@ -14,7 +15,7 @@ from flowsched.control.intake import Documents, Intake
 from flowsched.control.recover import recover
 from flowsched.engine.events import QueueChanged
 from flowsched.engine.state import EngineState
-from flowsched.errors import LeadershipLost, OutcomeUnknown, StaleWrite
+from flowsched.errors import FlowschedError, LeadershipLost, OutcomeUnknown, StaleWrite
 from flowsched.scheduling.executor import ClusterEvent, Executor, NodeInfo, Pod
 from flowsched.scheduling.framework import Profile
 from flowsched.scheduling.queues import Queue, QueueTree
@@ -28,6 +29,8 @@ log = structlog.get_logger(__name__)
 
 LEASE_MS: Final = 15_000
 RENEW_S: Final = 5.0
+#: How long the end of a process waits for its lease to be given back.
+GIVE_BACK_S: Final = 2.0
 #: Between two looks at what the cluster has that nobody asked for.
 RECONCILE_S: Final = 10.0
 Failpoint = Callable[[str], Awaitable[None]]
@@ -87,16 +90,18 @@ class Leader:
 
     async def run(self) -> None:
         """Lead for ever. Raises LeadershipLost when another has taken over."""
-        self.epoch = await self._acquire()
+        # The cluster first: a process that it refuses must not take the lease from whoever uses it.
         self.nodes = list(await self._executor.start())
-        log.info("leading", epoch=self.epoch, nodes=len(self.nodes))
         try:
+            self.epoch = await self._acquire()
+            log.info("leading", epoch=self.epoch, nodes=len(self.nodes))
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._renew(), name="lease")
                 group.create_task(self._terms(), name="terms")
         finally:
             self.dispatcher = self.intake = None
             await self._executor.stop()
+            await self._give_back()
 
     async def _terms(self) -> None:
         """Recover and work; when memory and SQL turn out to disagree, recover again."""
@@ -167,6 +172,12 @@ class Leader:
                 self._renewed = asked
                 return epoch
             await asyncio.sleep(RENEW_S / 2)
+
+    async def _give_back(self) -> None:
+        """Let another begin at once; if the database does not answer, the lease runs out by itself."""
+        with contextlib.suppress(FlowschedError, TimeoutError):
+            async with asyncio.timeout(GIVE_BACK_S):
+                await self._lease.release(self.epoch)
 
     async def _renew(self) -> None:
         """Renew in time, by our own monotonic clock, or stop before another may begin (FAULTS.md row 14)."""

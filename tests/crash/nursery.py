@@ -8,6 +8,7 @@ real service process of its own, with its own session, environment and log; it r
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -59,8 +60,6 @@ if __name__ == "__main__":
     import flowsched.store.database
     import flowsched.store.schema  # noqa: F401
 
-    try:
+    with contextlib.suppress(ImportError):
         import psycopg  # noqa: F401
-    except ImportError:
-        pass
     serve()
