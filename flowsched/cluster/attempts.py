@@ -101,21 +101,19 @@ def look(folder: Path, runner_lives: bool = False, released: bool = False) -> Si
         runner_lives: Known to be true of a runner that was just started, which has perhaps not locked yet.
         released: Its end was asked for, which is then the reason of a runner's death.
     """
-    for last_look in (False, True):
-        final = _final(folder)
-        if final is not None:
-            return final
-        started = read_record(folder, "started")
-        if not last_look and (runner_lives or kin.runner_of(folder) is not None):
-            return Sight(started["at_ms"] if started else None)
-        # The runner is dead, or there never was one: what it wrote last may have come after our first glance.
+    final = _final(folder)
+    if final is not None:
+        return final
+    started = read_record(folder, "started")
+    if runner_lives or kin.runner_of(folder) is not None:
+        return Sight(started["at_ms"] if started else None)
     kin.kill_attempt(folder, started)
     end = time.monotonic() + _DYING_S
     while True:
         with locked(folder) as mine:
             if mine:
                 final = _final(folder)
-                if final is not None:
+                if final is not None:  # the last thing the runner did, after our first glance
                     return final
                 reason = "Released" if released else "RunnerLost" if started else "NotStarted"
                 return Sight(final=write_void(folder, reason, started=started is not None))

@@ -261,7 +261,7 @@ class RunnerProcesses:
         for name in names:
             with self._stripe(name):
                 folder = self._attempts.find(name)
-                if folder is not None and attempts.is_finished(folder) and not attempts.is_locked(folder):
+                if folder is not None and attempts.is_finished(folder):
                     attempts.remove_tree(folder / "work")
                     for file in ("order", "release"):
                         with contextlib.suppress(FileNotFoundError):
@@ -271,7 +271,7 @@ class RunnerProcesses:
         expired = 0
         for folder in self._attempts.all():
             record = attempts.read_record(folder, "exit.json") or attempts.read_record(folder, "void")
-            if record is not None and record["at_ms"] < before_ms and not attempts.is_locked(folder):
+            if record is not None and record["at_ms"] < before_ms:
                 attempts.remove_tree(folder)
                 expired += 1
         return expired

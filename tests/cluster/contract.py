@@ -112,7 +112,7 @@ class ExecutorContract:
         cluster, ear, _ = await world.open()
         await cluster.release(["a"], 0)
         assert (await ear.gone("a")).reason == "Released"
-        await cluster.launch([program("a", "say hello")])
+        await cluster.launch([program("a", "say hello", node="node-1")])
         await ear.until(lambda: len(ear.finals("a")) == 2)
         assert [type(event) for event in ear.of("a")] == [PodGone, PodGone]
 

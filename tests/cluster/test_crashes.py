@@ -122,6 +122,20 @@ async def test_a_late_runner_finds_its_attempt_void(real_world: RealWorld) -> No
     assert attempts.is_locked(folder) is False
 
 
+async def test_a_runner_that_cannot_lock_starts_nothing(real_world: RealWorld) -> None:
+    """Somebody else is just then deciding about the attempt."""
+    cluster, _ = await open_with(real_world, faulty("before_lock", "wait"))
+    await cluster.launch([counting(real_world)])
+    folder = real_world.attempt("a")
+    await until((folder / "waiting").exists)
+    with attempts.locked(folder) as mine:
+        assert mine
+        (folder / "go").touch()
+        await asyncio.sleep(0.3)
+    await asyncio.sleep(0.2)
+    assert starts(real_world) == 0
+
+
 async def test_a_release_before_the_lock(real_world: RealWorld) -> None:
     """The runner that has not locked yet never starts its task (P8)."""
     cluster, ear = await open_with(real_world, faulty("before_lock", "wait"))
@@ -202,6 +216,8 @@ async def test_a_runner_is_killed_while_the_service_is_down(real_world: RealWorl
     await ear.started("a")
     await real_world.drop()
     os.kill(kin.runner_of(real_world.attempt("a")) or 0, signal.SIGKILL)
+    await until(lambda: kin.runner_of(real_world.attempt("a")) is None)
+    assert attempts.is_locked(real_world.attempt("a"))  # by what the task has left
     told = []
     for _ in range(2):
         cluster, ear, _ = await real_world.open()

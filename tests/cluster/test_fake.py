@@ -145,3 +145,17 @@ async def test_broken_promises_are_written_down() -> None:
         "P2: a-2 was launched while a-1 runs",
         "P6: a-2 brings node-0 to 1200 cpu of 1000",
     ]
+
+
+async def test_an_end_that_waits_to_be_heard_is_not_told_twice() -> None:
+    """A release that crosses the pod's end finds it in the queue."""
+    world = FakeProcesses()
+    cluster = LocalCluster(Path("/nowhere"), NODES, processes=world)
+    await cluster.start()
+    await cluster.launch([pod("a", runtime_hint_ms=10)])
+    await asyncio.sleep(1)
+    await cluster.release(["a"], 0)
+    await asyncio.sleep(1)
+    ear = Ear(cluster)
+    await asyncio.sleep(1)
+    assert [type(event) for event in ear.of("a")] == [PodStarted, PodEnded]

@@ -276,7 +276,7 @@ async def test_nothing_survives_the_end_of_an_attempt(real_world: RealWorld, end
     await cluster.launch([pod("a", "python", "-c", script, timeout_ms=1500 if end == "timeout" else None)])
     await until((real_world.attempt("a") / "work" / "pids").exists)
     if end == "release":
-        assert len(sleepers()) == 2
+        await until(lambda: len(sleepers()) == 2)
         await cluster.release(["a"], 1000)
     final = await ear.ended("a")
     assert final.reason == {"exit": "", "release": "Released", "timeout": "Timeout"}[end]
