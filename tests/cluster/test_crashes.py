@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import sys
@@ -299,3 +300,25 @@ async def test_one_service_at_a_time(real_world: RealWorld, monkeypatch: pytest.
     monkeypatch.setattr("flowsched.cluster.local.ROOT_WAIT_S", 0.1)
     with pytest.raises(ConfigurationError, match=f"process {os.getpid()} runs the local cluster"):
         await LocalCluster(real_world.root, real_world.nodes).start()
+
+
+def test_an_end_that_is_written_while_we_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The runner's last act comes after the first glance: what it wrote counts, and is never voided."""
+    folder = tmp_path / "a"
+    folder.mkdir()
+    record = {
+        "started_ms": 1,
+        "at_ms": 2,
+        "exit_code": 0,
+        "reason": "",
+        "message": "",
+        "outputs": [],
+        "usage": {},
+    }
+
+    def written_meanwhile(*_: object) -> None:
+        (folder / "exit.json").write_text(json.dumps(record))
+
+    monkeypatch.setattr(kin, "kill_attempt", written_meanwhile)
+    assert attempts.look(folder).final == PodEnded("a", 2, 0)
+    assert not (folder / "void").exists()
