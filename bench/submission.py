@@ -85,7 +85,9 @@ async def measure(runs: int) -> dict[str, float]:
                     rate, answered = await posted(client, at_once)
                     figures[key].append(rate)
                     idents += answered
-        kept = {row[0] for row in sqlite3.connect(folder / "flowsched.db").execute("SELECT id FROM workflows")}
+        kept = {
+            row[0] for row in sqlite3.connect(folder / "flowsched.db").execute("SELECT id FROM workflows")
+        }
         lost = set(idents) - kept
         if lost:
             raise SystemExit(f"{len(lost)} of {len(idents)} accepted workflows are not in the database")
@@ -94,7 +96,9 @@ async def measure(runs: int) -> dict[str, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--runs", type=int, default=5)
     given = parser.parse_args()
@@ -103,7 +107,10 @@ def main() -> None:
         print(json.dumps(figures))
         return
     print(f"bare one-row transactions        {figures['bare']:8.0f}/s   1.00")
-    for key, said in (("one", "POST of 50 tasks, one at a time "), ("sixteen", "POST of 50 tasks, 16 in flight  ")):
+    for key, said in (
+        ("one", "POST of 50 tasks, one at a time "),
+        ("sixteen", "POST of 50 tasks, 16 in flight  "),
+    ):
         print(f"{said} {figures[key]:8.0f}/s   {figures[key] / figures['bare']:.2f} of it")
     print(f"{figures['accepted']:.0f} accepted, {figures['lost']:.0f} missing after reopening the database")
 

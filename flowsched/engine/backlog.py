@@ -106,6 +106,7 @@ def _add(
         runtime_ms=runtime_ms(state, run, stage),
         min_resources=_min_resources(state, stage),
         staged_on=state.staged_on.get(key, ()),
+        promised_ms=state.promises.get(number),
     )
     backlog.candidates[number] = Candidate(run, stage, group, tasks)
 
@@ -137,12 +138,17 @@ def resources_of(stage: StageRun, role: RoleSpec, memory_steps: int) -> Resource
 def _gangs(
     state: EngineState, run: WorkflowRun, stage: StageRun, queued: Indices
 ) -> Iterator[tuple[GroupKey, tuple[Indices, ...]]]:
-    """One group per shard. All members must be free: a failed attempt is gone before the next is queued."""
+    """One group per shard. All members must be free: a failed attempt is gone before the next is queued. Members that a policy
+    restarts by themselves are a group of their own.
+    """
     shards = np.unique(queued // stage.members)[: state.profile.window]
     for shard in shards.tolist():
         tasks = queued[queued // stage.members == shard]
         if state.profile.gang and len(tasks) < stage.members:
-            continue
+            tasks = tasks[stage.goal[tasks] == TaskState.RUNNING]
+            members = stage.task_state[stage.indices_of(shard)]
+            if len(tasks) == 0 or (members == TaskState.RELEASING).any():
+                continue
         roles = stage.role_of[tasks - shard * stage.members]
         steps = int(stage.memory_steps[tasks].max())
         by_role = tuple(tasks[roles == number] for number in range(len(stage.spec.roles)))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -12,12 +14,15 @@ from flowsched.engine.reports import make_again
 from flowsched.engine.staging import begin
 from flowsched.engine.state import PodRef
 from flowsched.scheduling.cycle import cycle
-from flowsched.scheduling.plan import Placement
+from flowsched.scheduling.plan import Placement, Plan
 from flowsched.scheduling.snapshot import Claim, ClaimKind
 from flowsched.workflow.spec import On
+from flowsched.workflow.states import TaskState
 
 #: A group that has been staged to this many nodes waits for one of them, rather than drag its inputs to yet another.
 _MAX_TARGETS = 3
+#: Members in these states were not placed with their gang.
+_SEATLESS = (TaskState.PENDING, TaskState.QUEUED, TaskState.SKIPPED, TaskState.CANCELLED)
 Indices = NDArray[np.int64]
 
 
@@ -41,8 +46,18 @@ def place(recorder: Recorder) -> int | None:
         _carry_out(recorder, backlog.candidates[placement.group], placement)
     recorder.statement.assign(state, "reasons", {reason.group: reason for reason in plan.reasons})
     recorder.statement.assign(state, "reservations", plan.reservations)
+    recorder.statement.assign(state, "promises", _promises(state.promises, plan))
     recorder.absorb()
     return backlog.wake_ms
+
+
+def _promises(before: Mapping[int, int], plan: Plan) -> dict[int, int]:
+    """The first start that was promised to each group that still waits."""
+    waiting = {reason.group for reason in plan.reasons}
+    kept = {group: start for group, start in before.items() if group in waiting}
+    for reservation in plan.reservations:
+        kept.setdefault(reservation.group, reservation.start_ms)
+    return kept
 
 
 def _give_up_waiting(recorder: Recorder) -> None:
@@ -92,9 +107,8 @@ def _bind(recorder: Recorder, candidate: Candidate, tasks: Indices, nodes: Indic
     state, statement = recorder.state, recorder.statement
     run, stage, group = candidate.run, candidate.stage, candidate.group
     recorder.advance(run).bind(stage, tasks, nodes)
-    # Pod by pod, the others of a gang come later: its seats are counted over all members. A gang counts who comes.
-    seated = tasks if group.gang else stage.indices_of(int(tasks[0]) // stage.members)
-    places = seats(state, candidate, seated, _gang_base(recorder, candidate, int(tasks[0])))
+    seated = _seated(candidate, tasks)
+    places = seats(state, candidate, seated, _gang_base(recorder, candidate, tasks))
     total = int(sum(state.catalogue.sizes[dataset] for dataset in group.inputs))
     statement.set(stage.local, tasks, np.maximum(0, total - stage.moved[tasks]))
     until = None if group.runtime_ms is None else recorder.now + group.runtime_ms
@@ -136,14 +150,26 @@ def _bind(recorder: Recorder, candidate: Candidate, tasks: Indices, nodes: Indic
     )
 
 
-def _gang_base(recorder: Recorder, candidate: Candidate, task: int) -> int:
-    """The number of the gang's first address: kept for one generation, so that members placed later share it."""
+def _seated(candidate: Candidate, tasks: Indices) -> Indices:
+    """Who has a seat: whom the gang was placed with. Pod by pod the others come later, and all are counted."""
+    stage = candidate.stage
+    if not stage.spec.gang:
+        return tasks
+    members = stage.indices_of(int(tasks[0]) // stage.members)
+    if not candidate.group.gang:
+        return members
+    return members[~np.isin(stage.task_state[members], _SEATLESS)]
+
+
+def _gang_base(recorder: Recorder, candidate: Candidate, tasks: Indices) -> int:
+    """The number of the gang's first address: kept while it goes on, so that members placed later share it."""
     state, stage = recorder.state, candidate.stage
     if not stage.spec.gang:
         return 0
-    key = (candidate.run.id, stage.number, task // stage.members, int(stage.attempt[task]))
+    key = (candidate.run.id, stage.number, int(tasks[0]) // stage.members)
     base = state.gang_bases.get(key)
-    if base is None:
+    whole = candidate.group.gang and not (stage.goal[tasks] == TaskState.RUNNING).any()
+    if base is None or whole:
         base = state.next_address
         recorder.statement.put(state.gang_bases, key, base)
         recorder.statement.assign(state, "next_address", base + stage.members)

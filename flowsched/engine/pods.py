@@ -55,7 +55,7 @@ def seats(
     roles = [stage.spec.roles[int(stage.role_of[member])] for member in members]
     addresses = tuple(address(first + member) for member in members)
     names = tuple(role.name for role in roles)
-    token = gang_token(state, candidate.run, stage, int(tasks[0]))
+    token = gang_token(state, candidate.run, stage, tasks)
     result = {}
     for rank, task in enumerate(tasks.tolist()):
         of_role = names[:rank].count(names[rank])
@@ -63,9 +63,9 @@ def seats(
     return result
 
 
-def gang_token(state: EngineState, run: WorkflowRun, stage: StageRun, task: int) -> str:
-    """A secret shared by the members of one generation of one gang."""
-    shard, generation = task // stage.members, int(stage.attempt[task])
+def gang_token(state: EngineState, run: WorkflowRun, stage: StageRun, tasks: NDArray[np.int64]) -> str:
+    """A secret shared by the members of one generation of one gang (one that came back alone is ahead of it)."""
+    shard, generation = int(tasks[0]) // stage.members, int(stage.attempt[tasks].min())
     words = f"{run.id}/{stage.spec.name}/{shard}/{generation}".encode()
     return hmac.new(state.secret, words, hashlib.sha256).hexdigest()
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from flowsched.engine.delta import OutputWrite, StageWrite, TaskWrite
 from flowsched.engine.state import EngineState, PodRef
@@ -73,6 +74,8 @@ def rebuild_run(state: EngineState, spec: WorkflowSpec, graph: StageGraph, rows:
         _tasks(state, run.stages[number], tasks)
     for out in rows.outputs:
         stage = run.stages[out.stage]
+        if stage.uniform is None and out.attempt != int(stage.attempt[out.index]):
+            continue  # of an attempt that was lost, or has been given up since
         shard = out.index // stage.members
         shards = run.outputs.setdefault((out.stage, out.name), {})
         shards[shard] = Output(out.uri, out.size_bytes, out.value, out.attempt)
@@ -117,8 +120,7 @@ def _tasks(state: EngineState, stage: StageRun, rows: Sequence[TaskWrite]) -> No
     goals = stage.goal.reshape(stage.spec.width, stage.members)
     ended = np.isin(shards, (_S.SUCCEEDED, _S.SKIPPED))
     ended |= (shards == _S.RELEASING) & (goals == _S.SUCCEEDED)
-    _skip_never_placed(stage, shards)
-    ended |= shards == _S.SKIPPED
+    ended |= _skip_never_placed(stage, shards)
     needed = stage.completing if stage.completing.any() else np.ones(stage.members, dtype=np.bool_)
     some = (shards == _S.SUCCEEDED).any(axis=1)
     stage.shard_done[:] = ended[:, needed].all(axis=1) & some
@@ -127,21 +129,27 @@ def _tasks(state: EngineState, stage: StageRun, rows: Sequence[TaskWrite]) -> No
     stage.done = int(stage.shard_done.sum())
 
 
-def _skip_never_placed(stage: StageRun, shards: np.ndarray[tuple[int, ...], np.dtype[np.uint8]]) -> None:
+def _skip_never_placed(stage: StageRun, shards: NDArray[np.uint8]) -> NDArray[np.bool_]:
     """Members of an elastic gang that were never placed have no row; where their role's minimum has succeeded and none of the
     role is left to run, they were skipped when the shard was done.
+
+    Returns:
+        (W, members) True for all members of roles that are done in this sense.
     """
+    enough = np.zeros(shards.shape, dtype=np.bool_)
     versions = stage.version.reshape(shards.shape)
     for number, role in enumerate(stage.spec.roles):
         if not stage.spec.gang or role.minimum == role.replicas:
             continue
         of_role = stage.role_of == number
-        enough = (shards[:, of_role] == _S.SUCCEEDED).sum(axis=1) >= role.minimum
+        satisfied = (shards[:, of_role] == _S.SUCCEEDED).sum(axis=1) >= role.minimum
         unplaced = (versions == 0) & (shards == _S.PENDING) & of_role
-        others = np.isin(shards, (_S.SUCCEEDED, _S.SKIPPED)) | unplaced
-        done = enough & others[:, of_role].all(axis=1)
+        others = np.isin(shards, (_S.SUCCEEDED, _S.SKIPPED, _S.CANCELLED)) | unplaced
+        done = satisfied & others[:, of_role].all(axis=1)
         shards[unplaced & done[:, None]] = _S.SKIPPED
+        enough |= done[:, None] & of_role
     stage.counts[:] = np.bincount(stage.task_state, minlength=len(stage.counts))
+    return enough
 
 
 def node_index(state: EngineState, name: str | None) -> int:
@@ -200,5 +208,5 @@ def _remember_addresses(
     _, high, middle, low = pod.gang.addresses[pod.gang.rank].split(".")
     number = (int(high) - 64 << 16) + (int(middle) << 8) + int(low)
     base = number - pod.index % stage.members
-    statement.put(state.gang_bases, (run.id, stage.number, pod.shard, pod.attempt), base)
+    statement.put(state.gang_bases, (run.id, stage.number, pod.shard), base)
     statement.assign(state, "next_address", max(state.next_address, base + stage.members))

@@ -87,7 +87,7 @@ def _pod_gone(recorder: Recorder, event: PodGone) -> None:
     node = recorder.state.snapshot.names[int(stage.node[ref.task])]
     started = int(stage.times[ref.task, STARTED])
     _note_end(recorder, event.name, event.at_ms, started, None, event.reason, "", Usage())
-    recorder.advance(run).gone(stage, ref.task, ref.attempt, event.at_ms, event.reason)
+    recorder.advance(run).gone(stage, ref.task, ref.attempt, event.at_ms, event.reason, started=event.started)
     for uri in event.lost_inputs:
         lose_replica(recorder, uri, node)
 

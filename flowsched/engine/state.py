@@ -112,8 +112,9 @@ class EngineState:
         self.inputs: dict[tuple[str, int], tuple[int, ...] | None] = {}
         self.reasons: dict[int, Reason] = {}
         self.reservations: tuple[Reservation, ...] = ()
+        self.promises: dict[int, int] = {}  #: group -> the first start it was promised
         self.gpu_load: dict[int, dict[str, tuple[tuple[int, int], ...]]] = {}
-        self.gang_bases: dict[tuple[str, int, int, int], int] = {}
+        self.gang_bases: dict[tuple[str, int, int], int] = {}
         self.epoch = epoch
         self.secret = secret
 

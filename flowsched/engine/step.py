@@ -108,9 +108,10 @@ def _apply(recorder: Recorder, event: EngineEvent) -> None:
             recorder.releases.extend(reclaim(state, run, pods, statement))
             recorder.recovered(run)
         case Revived(run, number):
-            statement.put(state.runs, run.id, run)
-            recorder.advance(run).retry()
             recorder.done(number)
+            if run.id not in state.runs:  # asked twice: it is back already
+                statement.put(state.runs, run.id, run)
+                recorder.advance(run).retry()
         case Command():
             _command(recorder, event)
         case QueueChanged(queue):

@@ -65,6 +65,8 @@ class PodGroup:
         inputs: Dataset ids (of the catalogue) every pod of the group reads.
         runtime_ms: Expected runtime of its longest pod; None where nothing is known.
         min_resources: (R,) room that must be there before it starts, although not all of its pods exist yet.
+        promised_ms: The start an earlier cycle promised it. Ends are estimates: work that is backfilled again and again could
+            put it off for ever, so nothing that might run beyond this moment is let onto its room any more.
         staged_on: Nodes its inputs have been staged to, if it has been through STAGING, for delay decisions.
     """
 
@@ -81,3 +83,4 @@ class PodGroup:
     runtime_ms: int | None = None
     min_resources: tuple[int, ...] | None = None
     staged_on: tuple[int, ...] = ()
+    promised_ms: int | None = None

@@ -34,10 +34,11 @@ class Promises:
         self.taken: list[Taken] = []
         self.everywhere: Mask = np.ones(len(snapshot), dtype=np.bool_)
         self._calendar: tuple[int, Calendar] | None = None
+        self._deadline = 0  #: ms; what would run beyond it stays off the reserved room
 
     def too_long(self, group: PodGroup) -> bool:
         """Whether a group would outlast the reservation's start wherever it started now."""
-        return bool(self.made) and self._now + runtime_of(group, self._profile) > self.made[0].start_ms
+        return bool(self.made) and self._now + runtime_of(group, self._profile) > self._deadline
 
     def outlasting(self, offer: Offer) -> Mask | None:
         """(N,) where the group would outlast the reservation's start, staging included; None = nowhere."""
@@ -46,7 +47,7 @@ class Promises:
         if offer.missing is None:
             return self.everywhere if self.too_long(offer.group) else None
         end = self._now + runtime_of(offer.group, self._profile)
-        return end + offer.stage_ms(len(self._snapshot)) > self.made[0].start_ms
+        return end + offer.stage_ms(len(self._snapshot)) > self._deadline
 
     def calendar(self) -> Calendar:
         """When room will be free, this cycle's placements included."""
@@ -81,4 +82,6 @@ class Promises:
         for role, where in zip(offer.order, spots, strict=True):
             nodes[role] = where.nodes
         self.made.append(Reservation(offer.group.key, start, tuple(nodes)))
+        earlier = offer.group.promised_ms
+        self._deadline = start if earlier is None else min(start, earlier)
         return start

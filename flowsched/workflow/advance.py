@@ -86,7 +86,9 @@ class Advance(Outcomes):
         self.settle()
         return True
 
-    def gone(self, stage: StageRun, task: int, attempt: int, at_ms: int, reason: str) -> bool:
+    def gone(
+        self, stage: StageRun, task: int, attempt: int, at_ms: int, reason: str, *, started: bool = True
+    ) -> bool:
         """There is no such pod any more and it did not say how it ended: nobody's fault, nobody's charge."""
         if not self._holds(stage, task, attempt):
             return False
@@ -94,7 +96,7 @@ class Advance(Outcomes):
         if stage.task_state[task] == _S.RELEASING:
             self._released(stage, task)
         else:
-            self._lost(stage, task, attempt, reason)
+            self._lost(stage, task, reason, started=started)
         self.settle()
         return True
 
@@ -113,13 +115,19 @@ class Advance(Outcomes):
 
     def lose(self, stage: StageRun, shard: int) -> None:
         """An output of this shard is nowhere any more although somebody waits for it: make it again."""
+        if self.run.cancel_requested or self.run.reason:
+            return  # it is being cancelled or aborted: nobody will read it
         tasks = stage.indices_of(shard)
         again = tasks[stage.task_state[tasks] == _S.SUCCEEDED]
         if len(again) == 0 or not stage.shard_done[shard]:
             return
         self._requeue_ended(stage, again)
+        self._start_anew(stage, tasks)
+        for (number, _), shards in self.run.outputs.items():
+            if number == stage.number:  # what is not written again does not exist
+                self.statement.pop(shards, shard)
         self.statement.set(stage.shard_done, shard, False)
-        was_done = stage.state is RunState.SUCCEEDED
+        was_done = stage.state.terminal
         self.statement.assign(stage, "done", stage.done - 1)
         self._set_stage(stage, RunState.RUNNING, "an output was lost")
         self._event("dataset.lost", stage, int(tasks[0]))
@@ -128,9 +136,18 @@ class Advance(Outcomes):
             if not self._is_barrier(edge):
                 self._await_shards(edge, child, shard)
             elif was_done:
-                self.statement.assign(child, "barriers", child.barriers + 1)
+                self.statement.assign(child, "barriers", self._open_barriers(child))
                 self._revoke(child, np.arange(child.spec.tasks))
         self.settle()
+
+    def _start_anew(self, stage: StageRun, tasks: Indices) -> None:
+        """The rest of a gang whose completing members run again: who is being released comes back, so does who was spare."""
+        states = stage.task_state[tasks]
+        self._release(stage, tasks[states == _S.RELEASING], _S.QUEUED)
+        spare = tasks[np.isin(states, (_S.SKIPPED, _S.CANCELLED))]
+        self._move(stage, spare, _E.RESET)
+        self._move(stage, spare, _E.READY)
+        self._next_attempt(stage, spare)
 
     def cancel(self) -> None:
         """Nothing more is started; what holds a pod is taken away; the workflow ends CANCELLED."""
@@ -153,6 +170,8 @@ class Advance(Outcomes):
     def retry(self) -> None:
         """Try again what failed, was cancelled or skipped; what succeeded stays."""
         run = self.run
+        if not run.state.terminal:
+            return  # asked twice: it runs again already
         self.statement.assign(run, "cancel_requested", False)
         self.statement.assign(run, "ended_ms", None)
         again = [stage for stage in run.stages if stage.state is not RunState.SUCCEEDED]

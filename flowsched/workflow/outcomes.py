@@ -31,15 +31,24 @@ class Outcomes(Settling):
     """Ends of attempts."""
 
     def _succeeded(self, stage: StageRun, task: int, attempt: int, end: Ended) -> None:
-        self._publish(stage, task, attempt, end)
-        if self._policy(stage, On.TASK_COMPLETED, 0) is Action.COMPLETE_STAGE:
-            self._move(stage, np.array([task]), _E.SUCCEED)
-            self._event("task.succeeded", stage, task)
-            self._complete_shard(stage, task // stage.members)
+        action = self._policy(stage, On.TASK_COMPLETED, 0)
+        if action is Action.FAIL_STAGE:
+            self._fail_for_good(stage, task, "Completed", "a policy says so")
             return
-        self._move(stage, np.array([task]), _E.SUCCEED)
+        self._publish(stage, task, attempt, end)
+        self._well(stage, task)
         self._event("task.succeeded", stage, task)
+        if action is Action.COMPLETE_STAGE:
+            self._complete_stage(stage)
+            return
         self._check_shard(stage, task // stage.members)
+        if action is Action.ABORT_WORKFLOW:
+            self._abort(f"stage {stage.spec.name!r}: task {task} completed")
+
+    def _well(self, stage: StageRun, task: int) -> None:
+        """It counts as done: what went wrong before is of no interest any more."""
+        self._move(stage, np.array([task]), _E.SUCCEED)
+        self.statement.pop(stage.reasons, task)
 
     def _failed(self, stage: StageRun, task: int, attempt: int, end: Ended) -> None:
         reason = end.reason or f"exit code {end.exit_code}"
@@ -59,29 +68,37 @@ class Outcomes(Settling):
             delay = min(MAX_BACKOFF_MS, BACKOFF_MS << min(int(stage.charged[task]) - 1, 10))
             self._again(stage, task, whole, delay)
         elif action is Action.IGNORE:
-            self._move(stage, np.array([task]), _E.SUCCEED)
+            self._well(stage, task)
             self._check_shard(stage, shard)
         elif action is Action.COMPLETE_STAGE:
-            self._move(stage, np.array([task]), _E.SUCCEED)
-            self._complete_shard(stage, shard)
+            self._well(stage, task)
+            self._complete_stage(stage)
         else:
             self._fail_for_good(stage, task, reason, end.message)
             if action is Action.ABORT_WORKFLOW:
                 self._abort(f"stage {stage.spec.name!r} failed: {reason}")
 
-    def _lost(self, stage: StageRun, task: int, attempt: int, reason: str) -> None:
+    def _lost(self, stage: StageRun, task: int, reason: str, *, started: bool) -> None:
         one = np.array([task])
         self.statement.add(stage.lost, one, 1)
         self.statement.put(stage.reasons, task, reason)
         self._event("task.attempt_lost", stage, task, reason=reason)
         evicted = reason in EVICTED
         action = self._policy(stage, On.TASK_EVICTED if evicted else On.TASK_UNKNOWN, -1)
+        if not started and not evicted:  # it never ran: nothing happened to it that a policy could be about
+            action = Action.RESTART_GANG
         if stage.lost[task] >= MAX_LOST:
             self._fail_for_good(stage, task, "Quarantined", f"lost {MAX_LOST} times, last: {reason}")
         elif action in (Action.FAIL_STAGE, Action.ABORT_WORKFLOW):
             self._fail_for_good(stage, task, reason, "a policy says so")
             if action is Action.ABORT_WORKFLOW:
                 self._abort(f"stage {stage.spec.name!r} lost a task: {reason}")
+        elif action is Action.IGNORE:
+            self._well(stage, task)
+            self._check_shard(stage, task // stage.members)
+        elif action is Action.COMPLETE_STAGE:
+            self._well(stage, task)
+            self._complete_stage(stage)
         else:
             whole = stage.spec.gang and action is not Action.RESTART_TASK
             delay = 0 if stage.lost[task] < 3 else BACKOFF_MS << int(stage.lost[task])
@@ -123,6 +140,9 @@ class Outcomes(Settling):
         self._next_attempt(stage, one)
         tasks = stage.indices_of(task // stage.members) if whole else one
         self.statement.set(stage.not_before, tasks, self.now + delay_ms)
+        # A goal of RUNNING marks a member that comes back alone, into a gang that goes on.
+        alone = stage.spec.gang and not whole
+        self.statement.set(stage.goal, one, int(_S.RUNNING if alone else _S.PENDING))
         if whole:
             others = tasks[tasks != task]
             states = stage.task_state[others]

@@ -24,7 +24,8 @@ class Settling(Moves):
         states = stage.task_state[tasks]
         succeeded = states == _S.SUCCEEDED
         needed = stage.completing if stage.completing.any() else np.ones(len(tasks), dtype=np.bool_)
-        never_placed = (states == _S.QUEUED) & self._spare(stage, succeeded)
+        unplaced = np.isin(states, (_S.QUEUED, _S.SKIPPED, _S.CANCELLED))
+        never_placed = unplaced & self._spare(stage, succeeded)
         if (succeeded | never_placed)[needed].all() and succeeded[needed].any():
             self._complete_shard(stage, shard)
         else:
@@ -46,13 +47,27 @@ class Settling(Moves):
         tasks = stage.indices_of(shard)
         states = stage.task_state[tasks]
         self._release(stage, tasks[may(states, _E.RELEASE)], _S.SUCCEEDED)
-        waiting = tasks[np.isin(states, (_S.QUEUED, _S.PENDING))]
-        self._move(stage, waiting, _E.SKIP)
-        self.statement.set(stage.shard_done, shard, True)
-        self.statement.assign(stage, "done", stage.done + 1)
+        self._skip_waiting(stage, tasks)
+        self._shards_are_done(stage, np.array([shard]))
+
+    def _complete_stage(self, stage: StageRun) -> None:
+        """It has succeeded, since a policy says so: what runs of it is released, what waits is skipped."""
+        self._release(stage, np.flatnonzero(may(stage.task_state, _E.RELEASE)), _S.SUCCEEDED)
+        self._skip_waiting(stage, np.arange(stage.spec.tasks))
+        self.statement.assign(stage, "failed", False)
+        self._shards_are_done(stage, np.flatnonzero(~stage.shard_done))
+
+    def _skip_waiting(self, stage: StageRun, tasks: Indices) -> None:
+        """What waits of these tasks shall not run."""
+        self._move(stage, tasks[stage.task_state[tasks] == _S.STAGING], _E.STAGED)
+        self._move(stage, tasks[np.isin(stage.task_state[tasks], (_S.QUEUED, _S.PENDING))], _E.SKIP)
+
+    def _shards_are_done(self, stage: StageRun, shards: Indices) -> None:
+        self.statement.set(stage.shard_done, shards, True)
+        self.statement.assign(stage, "done", stage.done + len(shards))
         for edge in self.run.graph.edges_out[stage.number]:
             if not self._is_barrier(edge):
-                self._serve_shards(edge, self.run.stages[edge.child], shard)
+                self._serve_shards(edge, self.run.stages[edge.child], shards)
         self._note(stage)
 
     def _note(self, stage: StageRun) -> None:
@@ -73,7 +88,7 @@ class Settling(Moves):
         return RunState.SKIPPED if skipped else RunState.CANCELLED
 
     def _end_stage(self, stage: StageRun, state: RunState) -> None:
-        self._set_stage(stage, state, stage.reason)
+        self._set_stage(stage, state, "" if state is RunState.SUCCEEDED else stage.reason)
         self._resolved.append(stage.number)
 
     def settle(self) -> None:
@@ -87,6 +102,8 @@ class Settling(Moves):
                 child = self.run.stages[edge.child]
                 if not child.state.terminal:
                     self._resolve(parent, child, edge)
+                elif self._is_barrier(edge):  # counted all the same: it may have to run again (`lose`)
+                    self.statement.assign(child, "barriers", child.barriers - 1)
         self._check_workflow()
 
     def _resolve(self, parent: StageRun, child: StageRun, edge: Edge) -> None:
@@ -100,8 +117,8 @@ class Settling(Moves):
             if child.barriers == 0:
                 self._open(child)
         elif parent.state is RunState.SKIPPED:
-            if not self._touch(child):
-                self.statement.add(child.missing, slice(None), -self.run.graph.parents_per_shard(edge))
+            if not self._touch(child):  # counted anew: some shards may have been done before
+                self.statement.set(child.missing, slice(None), self._open_missing(child))
             self._ready(child, np.arange(child.spec.width))
 
     @staticmethod
@@ -118,7 +135,8 @@ class Settling(Moves):
 
     def _doom(self, stage: StageRun, reason: str) -> None:
         """It cannot run any more. What runs of it goes on; what waits is skipped or, if some ran, cancelled."""
-        self.statement.assign(stage, "reason", reason)
+        if not stage.failed:
+            self.statement.assign(stage, "reason", reason)
         untouched = stage.uniform is not None or bool((stage.version == 0).all())
         if untouched and stage.holding() == 0 and stage.done == 0:
             self._skip(stage, reason)
@@ -177,13 +195,13 @@ class Settling(Moves):
         if stage.state is RunState.PENDING:
             self._set_stage(stage, RunState.RUNNING, "")
 
-    def _serve_shards(self, edge: Edge, child: StageRun, shard: int) -> None:
-        """Shard `shard` of the parent is done."""
-        if child.state.terminal:
+    def _serve_shards(self, edge: Edge, child: StageRun, done: Indices) -> None:
+        """These shards of the parent are done."""
+        if child.state.terminal and child.uniform is not None:
             return
-        shards = np.asarray(self.run.graph.shard_children(edge, shard), dtype=np.int64)
+        shards, fewer = self.run.graph.affected(edge, done)
         if not self._touch(child):
-            self.statement.add(child.missing, shards, -1)
+            self.statement.add(child.missing, shards, -fewer)
         self._ready(child, shards)
 
     def _await_shards(self, edge: Edge, child: StageRun, shard: int) -> None:
@@ -213,9 +231,10 @@ class Settling(Moves):
                 ended = np.flatnonzero(left)
                 self._requeue_ended(stage, ended)
                 self._move(stage, ended, _E.REVOKE)
-            tasks = np.flatnonzero(may(stage.task_state, _E.RESET))
+            left = np.repeat(~stage.shard_done, stage.members)
+            tasks = np.flatnonzero(left & may(stage.task_state, _E.RESET))
             self._move(stage, tasks, _E.RESET)
-            self.statement.add(stage.attempt, tasks[stage.version[tasks] > 0], 1)
+            self._next_attempt(stage, tasks[stage.version[tasks] > 0])
             self.statement.set(stage.charged, tasks, 0)
             self.statement.set(stage.lost, tasks, 0)
         self._set_stage(stage, RunState.PENDING, "")
