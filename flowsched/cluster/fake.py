@@ -198,6 +198,10 @@ class FakeProcesses:
     async def forget(self, names: Sequence[str]) -> None:
         """Nothing is kept beside the records."""
 
+    def flows(self) -> Mapping[str, tuple[int, int]]:
+        """Nothing is really copied here."""
+        return {}
+
     async def expire(self, before_ms: int) -> int:
         """Drop the records of pods that ended before a moment."""
         old = [

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import os
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -64,6 +64,10 @@ class Processes(Protocol):
 
     async def forget(self, names: Sequence[str]) -> None:
         """Remove what finished attempts left, but for their logs and records."""
+        ...
+
+    def flows(self) -> Mapping[str, tuple[int, int]]:
+        """Node -> (bytes in, bytes out) that were really copied."""
         ...
 
     async def expire(self, before_ms: int) -> int:
@@ -163,6 +167,10 @@ class LocalCluster:
     async def forget(self, names: Sequence[str]) -> None:
         """Remove the working folders of finished attempts; logs and exit records stay."""
         await self.processes.forget(names)
+
+    def flows(self) -> Mapping[str, tuple[int, int]]:
+        """Node -> (bytes in, bytes out) that were really copied since the start."""
+        return self.processes.flows()
 
     async def expire(self, before_ms: int) -> int:
         """Remove logs and records of attempts that finished before a moment; returns how many."""

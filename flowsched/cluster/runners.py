@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -164,6 +164,10 @@ class RunnerProcesses:
     async def forget(self, names: Sequence[str]) -> None:
         """Remove working folders of finished attempts."""
         await self._in_thread(self._forget, list(names))
+
+    def flows(self) -> Mapping[str, tuple[int, int]]:
+        """Node -> (bytes in, bytes out) that were really copied."""
+        return {node: (t.in_bytes, t.out_bytes) for node, t in self.staging.traffic.items()}
 
     async def expire(self, before_ms: int) -> int:
         """Remove finished attempts of long ago."""

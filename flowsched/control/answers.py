@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
 
 import numpy as np
@@ -191,7 +192,7 @@ def queue_view(state: EngineState, queue: Queue) -> QueueView:
     )
 
 
-def node_views(state: EngineState, flows: dict[str, tuple[int, int]]) -> list[NodeView]:
+def node_views(state: EngineState, flows: Mapping[str, tuple[int, int]]) -> list[NodeView]:
     """All nodes. `flows`: node -> (bytes in, bytes out) that were really copied."""
     snapshot, catalogue = state.snapshot, state.catalogue
     held = np.zeros(len(snapshot), dtype=np.int64)

@@ -13,11 +13,10 @@ from typing import Final
 import structlog
 
 from flowsched.engine.events import Command, EngineEvent, Tick
-from flowsched.engine.pods import gang_token
 from flowsched.engine.state import EngineState
 from flowsched.engine.step import Step, step
 from flowsched.errors import CancelRequested, StorageBusy
-from flowsched.scheduling.executor import Executor, Pod
+from flowsched.scheduling.executor import Executor
 from flowsched.store.writer import GroupWriter
 
 log = structlog.get_logger(__name__)
@@ -45,6 +44,7 @@ class Dispatcher:
     ) -> None:
         self.state = state
         self.steps = 0
+        self.ended_well: list[str] = []  #: pods whose working folders may go
         self.busy_since: int | None = None  #: clock ms since when a step is under way; for livez
         self._writer = writer
         self._executor = executor
@@ -82,7 +82,8 @@ class Dispatcher:
                 break
             except CancelRequested as refused:
                 result.drop()
-                events = [*(Command(workflow, "cancel") for workflow in refused.workflows), *events]
+                # Behind what brings the workflow into memory: before it, a cancel would find nobody, again and again.
+                events = [*events, *(Command(workflow, "cancel") for workflow in refused.workflows)]
             except StorageBusy as busy:
                 result.drop()
                 log.warning("the database is busy, the step waits", error=str(busy))
@@ -91,6 +92,7 @@ class Dispatcher:
         self.steps += 1
         if result.delta:
             self._committed()
+            self.ended_well.extend(e.name for e in result.delta.ends if e.exit_code == 0 and not e.reason)
         await self._act(result)
         return result
 
@@ -126,9 +128,3 @@ class Dispatcher:
             self._wake.clear()
 
 
-def is_launched_with_secret(pod: Pod) -> bool:
-    """Whether a launch order carries its gang's secret (kept ones do not)."""
-    return pod.gang is not None and pod.gang.token != ""
-
-
-__all__ = ["Dispatcher", "gang_token"]

@@ -12,6 +12,7 @@ import structlog
 from flowsched.control.dispatch import Dispatcher
 from flowsched.control.history import History
 from flowsched.control.intake import Documents, Intake
+from flowsched.control.reconcile import Reconciler
 from flowsched.control.recover import recover
 from flowsched.engine.events import QueueChanged
 from flowsched.engine.state import EngineState
@@ -31,8 +32,6 @@ LEASE_MS: Final = 15_000
 RENEW_S: Final = 5.0
 #: How long the end of a process waits for its lease to be given back.
 GIVE_BACK_S: Final = 2.0
-#: Between two looks at what the cluster has that nobody asked for.
-RECONCILE_S: Final = 10.0
 Failpoint = Callable[[str], Awaitable[None]]
 
 
@@ -143,6 +142,8 @@ class Leader:
                 group.create_task(self._listen(dispatcher), name="cluster")
                 group.create_task(dispatcher.run(), name="dispatch")
                 group.create_task(intake.run(), name="intake")
+                reconciler = Reconciler(dispatcher, self._executor, clock=self._clock)
+                group.create_task(reconciler.run(), name="reconcile")
         finally:
             self.dispatcher = self.intake = None
 

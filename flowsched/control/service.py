@@ -340,8 +340,7 @@ class Service:
 
     async def nodes(self) -> list[NodeView]:
         """All nodes."""
-        flows = getattr(self._executor, "flows", None)
-        return answers.node_views(self._leading(), flows() if callable(flows) else {})
+        return answers.node_views(self._leading(), self._executor.flows())
 
     def live(self) -> tuple[bool, str]:
         """Whether the loops are moving."""

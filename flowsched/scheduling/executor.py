@@ -250,6 +250,18 @@ class Executor(Protocol):
         """Bytes of `stdout` or `stderr` from `offset`, and whether more may come."""
         ...
 
+    async def orphans(self) -> Sequence[str]:
+        """Names of attempts that live although nobody asked this executor for them."""
+        ...
+
+    async def forget(self, names: Sequence[str]) -> None:
+        """Remove the working folders of ended attempts; logs and exit records stay."""
+        ...
+
+    def flows(self) -> Mapping[str, tuple[int, int]]:
+        """Node -> (bytes in, bytes out) that were really copied since the start."""
+        ...
+
     async def stop(self) -> None:
         """Close it. Running pods go on: a restarted service adopts them."""
         ...
