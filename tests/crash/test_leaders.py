@@ -3,80 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import time
-from collections.abc import AsyncIterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from flowsched import app
-from flowsched.cluster.fake import FakeProcesses, Outcome
-from flowsched.cluster.local import LocalCluster
-from flowsched.control import leader as leading
-from flowsched.control.history import History
-from flowsched.control.intake import Documents
-from flowsched.control.leader import Leader
-from flowsched.control.service import Service
-from flowsched.errors import ConfigurationError, LeadershipLost
-from flowsched.scheduling.executor import NodeInfo
-from flowsched.scheduling.framework import PROFILES
-from flowsched.store.database import Database, url_for
+from flowsched.cluster.fake import FakeProcesses
+from flowsched.errors import ConfigurationError
+from flowsched.store.database import url_for
 from flowsched.store.lease import Lease
-from flowsched.store.workflows import Workflows
-from flowsched.store.writer import GroupWriter, no_failpoint
-
-NODES = [NodeInfo(f"node-{number}", 4_000, 4 << 30) for number in range(2)]
-SLEEPER = b'{"name": "w", "stages": [{"name": "a", "scatter": {"count": 3}, "command": ["x"]}]}'
-
-
-@dataclass
-class Process:
-    """What one process of the service consists of."""
-
-    database: Database
-    leader: Leader
-    service: Service
-    writer: GroupWriter
-    task: asyncio.Task[None] | None = None
-
-    def lead(self) -> None:
-        self.task = asyncio.create_task(self.leader.run())
-
-    async def ready(self) -> None:
-        while not self.service.ready()[0]:
-            assert self.task is not None
-            if self.task.done():
-                self.task.result()
-            await asyncio.sleep(0.005)
-
-
-@contextlib.asynccontextmanager
-async def process(
-    url: str, folder: Path, world: FakeProcesses, holder: str, nodes: list[NodeInfo] = NODES
-) -> AsyncIterator[Process]:
-    """A process on a database, over a world of fake pods that outlives it."""
-    async with await Database.open(url) as database, GroupWriter(database) as writer:
-        reads = Workflows(database)
-        history, documents = History(reads), Documents(reads)
-        cluster = LocalCluster(folder, nodes, processes=world, clock=app.now_ms)
-        leader = Leader(
-            database, writer, cluster, history, documents,
-            profile=PROFILES["flowsched"], holder=holder, secret=b"s" * 32,
-            clock=app.now_ms, monotonic=time.monotonic, failpoint=no_failpoint,
-        )  # fmt: skip
-        service = Service(
-            database, writer, cluster, history, documents, leader,
-            clock=app.now_ms, new_id=app.new_id, failpoint=no_failpoint,
-        )  # fmt: skip
-        made = Process(database, leader, service, writer)
-        try:
-            yield made
-        finally:
-            if made.task is not None:
-                made.task.cancel()
-                await asyncio.gather(made.task, return_exceptions=True)
+from tests.service.processes import process
 
 
 @pytest.fixture

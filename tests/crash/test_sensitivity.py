@@ -1,0 +1,36 @@
+"""A harness that catches nothing proves nothing: seeded faults, each of which the default budget must find."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from flowsched.control.failpoints import POINTS
+from tests.crash.conftest import LINES, SEED
+from tests.crash.harness import Campaign, Nursery, Report
+from tests.crash.mutants import ALL
+
+#: mutant -> which list of the report must tell of it.
+CAUGHT = {
+    "act_before_commit": "broken",
+    "adopt_gives_up_what_runs": "doubled",
+    "recovery_forgets_open_intents": "lost",
+    "answer_before_commit": "lost",
+    "keys_are_forgotten": "doubled",
+    "released_pods_are_left_alone": "leaked",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("mutant", ALL)
+async def test_a_seeded_fault_is_caught(tmp_path: Path, nursery: Nursery, mutant: str) -> None:
+    """The same plan as for the real service tells of the promise that the mutant breaks."""
+    campaign = Campaign(tmp_path, nursery, kills=len(POINTS) + 3, seed=SEED, mutant=mutant, still_s=8)
+    report: Report = await campaign.run()
+    told = getattr(report, CAUGHT[mutant])
+    LINES.append(
+        f"mutant {mutant}: {report.kills.total()} kills, {CAUGHT[mutant]}: {(told or ['NOT CAUGHT'])[0][:90]}"
+    )
+    assert told, report.faults
