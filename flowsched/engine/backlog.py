@@ -124,6 +124,11 @@ def runtime_ms(state: EngineState, run: WorkflowRun, stage: StageRun) -> int | N
     return state.estimates.runtime_ms(run.spec.name, stage.spec.name)
 
 
+def memory_steps(stage: StageRun, tasks: Indices) -> int:
+    """How often the memory of one role's pods has grown: they are alike, so all have what one of them needed."""
+    return int(stage.memory_steps[tasks].max(initial=0))
+
+
 def resources_of(stage: StageRun, role: RoleSpec, memory_steps: int) -> Resources:
     """What one pod asks for now: memory grows after each time it was too little."""
     if memory_steps == 0:
@@ -172,7 +177,7 @@ def _roles(
     state: EngineState, run: WorkflowRun, stage: StageRun, key: GroupKey, tasks: tuple[Indices, ...]
 ) -> Iterator[RoleRequest]:
     for number, role in enumerate(stage.spec.roles):
-        shape = shape_of(state, run, stage, number, key.memory_steps)
+        shape = shape_of(state, run, stage, number, memory_steps(stage, tasks[number]))
         minimum = role.minimum if stage.spec.gang else 1
         yield RoleRequest(role.name, shape, len(tasks[number]), min(minimum, len(tasks[number])))
 

@@ -11,7 +11,7 @@ from flowsched.engine.backlog import Candidate, collect
 from flowsched.engine.changes import Recorder
 from flowsched.engine.pods import choose_gpus, encode_pod, make_pod, pod_name, seats
 from flowsched.engine.reports import make_again
-from flowsched.engine.staging import begin
+from flowsched.engine.staging import begin, sweep
 from flowsched.engine.state import PodRef
 from flowsched.scheduling.cycle import cycle
 from flowsched.scheduling.plan import Placement, Plan
@@ -28,27 +28,40 @@ Indices = NDArray[np.int64]
 
 def place(recorder: Recorder) -> int | None:
     """Offer the backlog to the scheduler and carry out its plan. Returns when a back-off ends, or None."""
+    sweep(recorder)
     recorder.absorb()
-    if not recorder.dirty and not recorder.state.ready:
-        return None
     state = recorder.state
     _give_up_waiting(recorder)
+    if not recorder.dirty and not state.ready:
+        return None
     backlog = collect(state, recorder.now)
-    for lost in backlog.unrunnable:
-        recorder.advance(lost.run).fail_waiting(lost.stage, lost.tasks, "InputMissing", lost.message)
-    for run, uri in backlog.lost:
-        make_again(recorder, run, uri)
+    if backlog.unrunnable or backlog.lost:
+        for lost in backlog.unrunnable:
+            recorder.advance(lost.run).fail_waiting(lost.stage, lost.tasks, "InputMissing", lost.message)
+        for run, uri in backlog.lost:
+            make_again(recorder, run, uri)
+        recorder.absorb()
+        backlog = collect(
+            state, recorder.now
+        )  # others of these stages may have been cancelled, or wait again
     if not backlog.candidates:
+        _carried_out(recorder, Plan())
         return backlog.wake_ms
     groups = [candidate.group for candidate in backlog.candidates.values()]
     plan = cycle(state.snapshot, state.catalogue, state.queues, groups, state.profile, recorder.now)
     for placement in plan.placements:
         _carry_out(recorder, backlog.candidates[placement.group], placement)
-    recorder.statement.assign(state, "reasons", {reason.group: reason for reason in plan.reasons})
-    recorder.statement.assign(state, "reservations", plan.reservations)
-    recorder.statement.assign(state, "promises", _promises(state.promises, plan))
+    _carried_out(recorder, plan)
     recorder.absorb()
     return backlog.wake_ms
+
+
+def _carried_out(recorder: Recorder, plan: Plan) -> None:
+    """Keep what the plan says about who was not placed."""
+    state, statement = recorder.state, recorder.statement
+    statement.assign(state, "reasons", {reason.group: reason for reason in plan.reasons})
+    statement.assign(state, "reservations", plan.reservations)
+    statement.assign(state, "promises", _promises(state.promises, plan))
 
 
 def _promises(before: Mapping[int, int], plan: Plan) -> dict[int, int]:
@@ -62,7 +75,8 @@ def _promises(before: Mapping[int, int], plan: Plan) -> dict[int, int]:
 
 def _give_up_waiting(recorder: Recorder) -> None:
     """Policies on `task_pending`: what has waited too long, and when the next will have."""
-    for workflow, number in sorted(recorder.state.ready):
+    staging = {(group.workflow, group.stage) for group in recorder.state.staging.values()}
+    for workflow, number in sorted(recorder.state.ready | staging):
         run = recorder.state.runs[workflow]
         stage = run.stages[number]
         if any(policy.event is On.TASK_PENDING for policy in stage.spec.policies):
@@ -87,7 +101,7 @@ def _carry_out(recorder: Recorder, candidate: Candidate, placement: Placement) -
     if here.any():
         _bind(recorder, candidate, tasks[here], nodes[here])
     away = ~here
-    if away.any() and _may_move(candidate, nodes[away]):
+    if away.any() and _may_move(recorder, candidate, nodes[away]):
         begin(recorder, candidate, tasks[away], nodes[away])
 
 
@@ -97,8 +111,9 @@ def _really_missing(recorder: Recorder, candidate: Candidate, nodes: Indices) ->
     return catalogue.missing_bytes(candidate.group.inputs, len(recorder.state.snapshot))[nodes]
 
 
-def _may_move(candidate: Candidate, nodes: Indices) -> bool:
-    seen = candidate.group.staged_on
+def _may_move(recorder: Recorder, candidate: Candidate, nodes: Indices) -> bool:
+    ready = recorder.state.snapshot.ready
+    seen = [node for node in candidate.group.staged_on if ready[node]]
     return len(seen) < _MAX_TARGETS or set(nodes.tolist()) <= set(seen)
 
 

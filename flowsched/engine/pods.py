@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from flowsched.engine.backlog import Candidate, resources_of
+from flowsched.engine.backlog import Candidate, memory_steps, resources_of
 from flowsched.engine.inputs import input_files, output_files
 from flowsched.engine.state import EngineState
 from flowsched.scheduling.executor import GangSeat, Pod
@@ -85,7 +85,7 @@ def make_pod(
     role = stage.spec.roles[number]
     replica = int((stage.role_of[:member] == number).sum())
     attempt = int(stage.attempt[task])
-    resources = resources_of(stage, role, int(stage.memory_steps[task]))
+    resources = resources_of(stage, role, memory_steps(stage, candidate.tasks[number]))
     return Pod(
         name=pod_name(run.id, stage.spec.name, task, attempt),
         workflow=run.id,

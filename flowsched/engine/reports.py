@@ -73,7 +73,9 @@ def _pod_ended(recorder: Recorder, event: PodEnded) -> None:
     for output in event.outputs:
         add_replica(recorder, output.uri, node, output.size_bytes)
     if event.exit_code == 0 and not event.reason and started >= 0:
-        state.estimates.learn(run.spec.name, stage.spec.name, max(1, event.at_ms - started))
+        kind = (run.spec.name, stage.spec.name)
+        before = state.estimates.learn(*kind, max(1, event.at_ms - started))
+        recorder.statement.undo_with(lambda: state.estimates.recall(*kind, before))
     outputs = tuple((o.name, o.uri, o.size_bytes, o.value) for o in event.outputs)
     end = Ended(event.exit_code, event.reason, event.message, outputs)
     recorder.advance(run).ended(stage, ref.task, ref.attempt, event.at_ms, end)

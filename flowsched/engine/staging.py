@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -78,12 +80,12 @@ def arrived(recorder: Recorder, event: TransferDone) -> None:
         state.catalogue.add_replica(dataset, node, statement)
         recorder.delta.replicas.append(ReplicaWrite(event.uri, event.dest, size, True))
     statement.pop(state.transfer_backoff, pair)
-    for number, group in list(state.staging.items()):
-        if pair in group.pending:
-            _pay(recorder, group, pair, event.moved_bytes)
-            statement.exclude(group.pending, pair)
-            if not group.pending:
-                finish(recorder, number)
+    waiting = [(number, group) for number, group in state.staging.items() if pair in group.pending]
+    _pay(recorder, [group for _, group in waiting], pair, event.moved_bytes)
+    for number, group in waiting:
+        statement.exclude(group.pending, pair)
+        if not group.pending:
+            finish(recorder, number)
     recorder.dirty = True
 
 
@@ -123,13 +125,22 @@ def finish(recorder: Recorder, number: int) -> None:
 
 
 def sweep(recorder: Recorder) -> None:
-    """Give up targets of tasks that are not STAGING any more (cancelled, or a parent runs again)."""
-    for number, group in list(recorder.state.staging.items()):
+    """Give up targets of tasks that are not STAGING any more (cancelled, or a parent runs again), and those that cannot be
+    reached: the bytes are nowhere, or the node takes no new pods. Such tasks are offered again.
+    """
+    state = recorder.state
+    for number, group in list(state.staging.items()):
         still = _still(recorder, group)
         if len(still) == 0:
             _drop(recorder, number)
-        elif any(recorder.state.catalogue.lost(dataset) for dataset, _ in group.pending):
+        elif any(
+            state.catalogue.lost(dataset) or not state.snapshot.ready[at] for dataset, at in group.pending
+        ):
             finish(recorder, number)
+    if state.transfer_backoff:
+        wanted = {pair for group in state.staging.values() for pair in group.pending}
+        for pair in [pair for pair in state.transfer_backoff if pair not in wanted]:
+            recorder.statement.pop(state.transfer_backoff, pair)
 
 
 def order_transfers(recorder: Recorder) -> list[Transfer]:
@@ -176,12 +187,20 @@ def _landed(recorder: Recorder, pair: tuple[int, int]) -> None:
         recorder.state.catalogue.unexpect(*pair, recorder.statement)
 
 
-def _pay(recorder: Recorder, group: StagingGroup, pair: tuple[int, int], moved_bytes: int) -> None:
-    """Count moved bytes for the one task they were ordered for."""
-    task = group.payer.get(pair)
-    run = recorder.state.runs.get(group.workflow)
-    if task is not None and run is not None and moved_bytes:
-        recorder.statement.add(run.stages[group.stage].moved, np.array([task]), moved_bytes)
+def _pay(
+    recorder: Recorder, waiting: Sequence[StagingGroup], pair: tuple[int, int], moved_bytes: int
+) -> None:
+    """Count moved bytes for the one task they were ordered for; if that one was cancelled, for the first that waits."""
+    for group in sorted(waiting, key=lambda group: pair not in group.payer):
+        run = recorder.state.runs.get(group.workflow)
+        still = _still(recorder, group)
+        task = group.payer.get(pair)
+        if task is None:
+            at = group.nodes[np.isin(group.tasks, still)]
+            task = next((int(t) for t, n in zip(still, at, strict=True) if n == pair[1]), None)
+        if task is not None and task in still and run is not None and moved_bytes:
+            recorder.statement.add(run.stages[group.stage].moved, np.array([task]), moved_bytes)
+            return
 
 
 def _still(recorder: Recorder, group: StagingGroup) -> NDArray[np.int64]:

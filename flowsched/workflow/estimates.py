@@ -6,10 +6,13 @@ straggler does not move.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 #: How many finished tasks of a kind are remembered: enough for a median and a high quantile, little to keep.
 KEPT: Final = 32
+#: How many kinds are remembered: names of workflows may hold a date, and a service lives for years.
+KINDS: Final = 20_000
 
 
 class Estimates:
@@ -18,14 +21,22 @@ class Estimates:
     __slots__ = ("_seen",)
 
     def __init__(self) -> None:
-        self._seen: dict[tuple[str, str], list[int]] = {}
+        self._seen: dict[tuple[str, str], tuple[int, ...]] = {}
 
-    def learn(self, workflow: str, stage: str, runtime_ms: int) -> None:
-        """A task of this kind took so long."""
-        seen = self._seen.setdefault((workflow, stage), [])
-        seen.append(runtime_ms)
-        if len(seen) > KEPT:
-            del seen[0]
+    def learn(self, workflow: str, stage: str, runtime_ms: int) -> Sequence[int]:
+        """A task of this kind took so long. Returns what was known before, for `recall`."""
+        kind = (workflow, stage)
+        before = self._seen.pop(kind, ())
+        self._seen[kind] = (*before, runtime_ms)[-KEPT:]  # last in the dictionary: learned last
+        if len(self._seen) > KINDS:
+            del self._seen[next(iter(self._seen))]
+        return before
+
+    def recall(self, workflow: str, stage: str, before: Sequence[int]) -> None:
+        """Undo `learn`."""
+        self._seen.pop((workflow, stage), None)
+        if before:
+            self._seen[(workflow, stage)] = tuple(before)
 
     def runtime_ms(self, workflow: str, stage: str) -> int | None:
         """The median of the last ones; None before the first has finished."""
