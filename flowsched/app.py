@@ -281,15 +281,29 @@ async def _until_ready(service: Any, leading: asyncio.Task[None]) -> None:
 
 
 async def serve(settings: Settings) -> None:
-    """Run until SIGINT or SIGTERM. Running tasks go on; the next start adopts them."""
-    stop = asyncio.Event()
+    """Run until SIGINT or SIGTERM, also while it waits to lead. Running tasks go on; the next start adopts them."""
+    serving = asyncio.current_task()
+    stopped = False
+
+    def stop() -> None:
+        nonlocal stopped
+        if not stopped and serving is not None:  # a second signal must not break off the end
+            stopped = True
+            serving.cancel()
+
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
+        loop.add_signal_handler(number, stop)
     configure_logging(settings)
-    async with running(settings) as service:
-        structlog.get_logger(__name__).info("ready", url=service.url, database=settings.url.split("@")[-1])
-        await stop.wait()
+    try:
+        async with running(settings) as service:
+            structlog.get_logger(__name__).info(
+                "ready", url=service.url, database=settings.url.split("@")[-1]
+            )
+            await asyncio.Event().wait()
+    except asyncio.CancelledError:
+        if not stopped:
+            raise
 
 
 async def database_upgrade(url: str) -> str:

@@ -231,6 +231,8 @@ class Campaign:
             armed = f"{point}=kill@{passage}"
             if point.startswith("submit."):
                 self.add(self.mix.next())
+            if point.startswith("transfer."):
+                self.add(self.mix.next("fan"))
             if point.startswith("release."):
                 self.add(self.mix.next("cancelled"))
         self.start(armed)
@@ -366,6 +368,9 @@ class Campaign:
         """The service is dead: what it has asked of the cluster must stand in SQL (P3: intent first)."""
         if not (self.root / "nodes").is_dir():
             return
+        self.report.doubled += [
+            f"two at once: {path.name}" for path in self.marks.glob("*.DOUBLE") if self._mutant
+        ]
         folders = {folder.name for folder in self.root.glob("nodes/*/attempts/*")}
         rows = self.query("SELECT name, ended_ms FROM attempts")
         self.report.adopted += sum(ended is None for _, ended in rows)
