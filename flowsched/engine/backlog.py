@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +18,8 @@ from flowsched.workflow.spec import Resources, RoleSpec
 from flowsched.workflow.states import TaskState
 
 Indices = NDArray[np.int64]
+#: A member in one of these is a part of its gang.
+_PLACED: Final = (TaskState.BINDING, TaskState.BOUND, TaskState.RUNNING, TaskState.SUCCEEDED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,14 +153,31 @@ def _gangs(
     for shard in shards.tolist():
         tasks = queued[queued // stage.members == shard]
         if state.profile.gang and len(tasks) < stage.members:
-            tasks = tasks[stage.goal[tasks] == TaskState.RUNNING]
-            members = stage.task_state[stage.indices_of(shard)]
-            if len(tasks) == 0 or (members == TaskState.RELEASING).any():
+            tasks = _latecomers(stage, shard, tasks)
+            if len(tasks) == 0:
                 continue
         roles = stage.role_of[tasks - shard * stage.members]
         steps = int(stage.memory_steps[tasks].max())
         by_role = tuple(tasks[roles == number] for number in range(len(stage.spec.roles)))
         yield GroupKey(run.id, stage.number, shard, steps), by_role
+
+
+def _latecomers(stage: StageRun, shard: int, queued: Indices) -> Indices:
+    """Queued members that join a gang that goes on: those whom a policy restarts by themselves, and those without whom it is
+    smaller than its minimum (it was placed pod by pod, before the policy of the cluster changed).
+    """
+    members = stage.indices_of(shard)
+    states = stage.task_state[members]
+    if (states == TaskState.RELEASING).any():
+        return queued[:0]
+    alone = stage.goal[queued] == TaskState.RUNNING
+    placed = np.isin(states, _PLACED)
+    if placed.any() and not alone.any():
+        for number, role in enumerate(stage.spec.roles):
+            lack = role.minimum - int((placed & (stage.role_of == number)).sum())
+            of_role = np.flatnonzero(stage.role_of[queued % stage.members] == number)
+            alone[of_role[: max(0, lack)]] = True
+    return queued[alone]
 
 
 def _bags(

@@ -101,7 +101,9 @@ def _queued(state: EngineState, run: WorkflowRun, stage: StageRun, now: int) -> 
 
 
 def _reason(state: EngineState, run: WorkflowRun, stage: StageRun, task: int) -> Reason | None:
-    shard, steps = task // stage.members, int(stage.memory_steps[task])
+    shard = task // stage.members
+    alike = stage.indices_of(shard) if stage.spec.gang else np.array([task])
+    steps = int(stage.memory_steps[alike].max())
     for candidate in (shard, -1):
         number = state.keys.get((run.id, stage.number, candidate, steps))  # type: ignore[call-overload]
         if number is not None and number in state.reasons:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,8 +15,8 @@ from flowsched.engine.reports import make_again
 from flowsched.engine.staging import begin, sweep
 from flowsched.engine.state import PodRef
 from flowsched.scheduling.cycle import cycle
-from flowsched.scheduling.plan import Placement, Plan
-from flowsched.scheduling.snapshot import Claim, ClaimKind
+from flowsched.scheduling.plan import Placement, Plan, Reason, ReasonCode
+from flowsched.scheduling.snapshot import AXES, Claim, ClaimKind
 from flowsched.workflow.spec import On
 from flowsched.workflow.states import TaskState
 
@@ -23,7 +24,9 @@ from flowsched.workflow.states import TaskState
 _MAX_TARGETS = 3
 #: Members in these states were not placed with their gang.
 _SEATLESS = (TaskState.PENDING, TaskState.QUEUED, TaskState.SKIPPED, TaskState.CANCELLED)
+GPU = AXES.index("gpu")
 Indices = NDArray[np.int64]
+Devices = tuple[tuple[int, int], ...]
 
 
 def place(recorder: Recorder) -> int | None:
@@ -49,9 +52,10 @@ def place(recorder: Recorder) -> int | None:
         return backlog.wake_ms
     groups = [candidate.group for candidate in backlog.candidates.values()]
     plan = cycle(state.snapshot, state.catalogue, state.queues, groups, state.profile, recorder.now)
-    for placement in plan.placements:
-        _carry_out(recorder, backlog.candidates[placement.group], placement)
-    _carried_out(recorder, plan)
+    held = [
+        _carry_out(recorder, backlog.candidates[placement.group], placement) for placement in plan.placements
+    ]
+    _carried_out(recorder, replace(plan, reasons=(*plan.reasons, *(reason for reason in held if reason))))
     recorder.absorb()
     return backlog.wake_ms
 
@@ -86,8 +90,13 @@ def _give_up_waiting(recorder: Recorder) -> None:
     recorder.absorb()
 
 
-def _carry_out(recorder: Recorder, candidate: Candidate, placement: Placement) -> None:
-    """Bind what has its bytes at hand, give targets to the rest. A gang does either as a whole."""
+def _carry_out(recorder: Recorder, candidate: Candidate, placement: Placement) -> Reason | None:
+    """Bind what has its bytes at hand, give targets to the rest. A gang does either as a whole.
+
+    Returns:
+        Why something of it must wait all the same.
+    """
+    reason = None
     tasks = np.concatenate(
         [role[: len(nodes)] for role, nodes in zip(candidate.tasks, placement.nodes, strict=True)]
     )
@@ -98,11 +107,35 @@ def _carry_out(recorder: Recorder, candidate: Candidate, placement: Placement) -
     here = missing == 0
     if candidate.group.gang and not here.all():
         here = np.zeros(len(here), dtype=np.bool_)
-    if here.any():
-        _bind(recorder, candidate, tasks[here], nodes[here])
     away = ~here
+    if here.any():
+        devices = _devices(recorder, candidate, tasks[here], nodes[here])
+        seated = here & np.isin(tasks, list(devices))
+        if (seated != here).any():
+            reason = Reason(
+                placement.group, ReasonCode.INSUFFICIENT, "GPUs are free in pieces only, no one has room"
+            )
+        if seated.any() and (not candidate.group.gang or seated.all()):
+            _bind(recorder, candidate, tasks[seated], nodes[seated], devices)
     if away.any() and _may_move(recorder, candidate, nodes[away]):
         begin(recorder, candidate, tasks[away], nodes[away])
+    elif away.any():
+        message = "its inputs have been copied to several nodes; it waits for room on one of them"
+        reason = Reason(placement.group, ReasonCode.WAITING_FOR_LOCALITY, message)
+    return reason
+
+
+def _devices(recorder: Recorder, candidate: Candidate, tasks: Indices, nodes: Indices) -> dict[int, Devices]:
+    """The GPUs of each task that can have them."""
+    found: dict[int, Devices] = {}
+    taken: dict[int, list[tuple[int, int]]] = {}
+    for task, node in zip(tasks.tolist(), nodes.tolist(), strict=True):
+        role = candidate.group.roles[int(candidate.stage.role_of[task % candidate.stage.members])]
+        chosen = choose_gpus(recorder.state, node, role.shape.requests[GPU], taken.get(node, ()))
+        if chosen is not None:
+            found[task] = chosen
+            taken.setdefault(node, []).extend(chosen)
+    return found
 
 
 def _really_missing(recorder: Recorder, candidate: Candidate, nodes: Indices) -> Indices:
@@ -117,7 +150,9 @@ def _may_move(recorder: Recorder, candidate: Candidate, nodes: Indices) -> bool:
     return len(seen) < _MAX_TARGETS or set(nodes.tolist()) <= set(seen)
 
 
-def _bind(recorder: Recorder, candidate: Candidate, tasks: Indices, nodes: Indices) -> None:
+def _bind(
+    recorder: Recorder, candidate: Candidate, tasks: Indices, nodes: Indices, devices: Mapping[int, Devices]
+) -> None:
     """Take the room and intend the pods: claims, states and intents of one group, in one step."""
     state, statement = recorder.state, recorder.statement
     run, stage, group = candidate.run, candidate.stage, candidate.group
@@ -131,7 +166,7 @@ def _bind(recorder: Recorder, candidate: Candidate, tasks: Indices, nodes: Indic
         role = group.roles[int(stage.role_of[task % stage.members])]
         attempt = int(stage.attempt[task])
         name = pod_name(run.id, stage.spec.name, task, attempt)
-        gpus = choose_gpus(state, node, role.shape.requests[3])
+        gpus = devices[task]
         pod = make_pod(
             state,
             candidate,
@@ -183,7 +218,7 @@ def _gang_base(recorder: Recorder, candidate: Candidate, tasks: Indices) -> int:
         return 0
     key = (candidate.run.id, stage.number, int(tasks[0]) // stage.members)
     base = state.gang_bases.get(key)
-    whole = candidate.group.gang and not (stage.goal[tasks] == TaskState.RUNNING).any()
+    whole = candidate.group.gang and len(_seated(candidate, tasks)) == len(tasks)
     if base is None or whole:
         base = state.next_address
         recorder.statement.put(state.gang_bases, key, base)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -111,19 +112,31 @@ def make_pod(
     )
 
 
-def choose_gpus(state: EngineState, node: int, millis: int) -> tuple[tuple[int, int], ...]:
-    """(device, thousandths) for a pod on a node: whole devices, or the fullest one with room for a fraction."""
+def choose_gpus(
+    state: EngineState, node: int, millis: int, taken: Sequence[tuple[int, int]] = ()
+) -> tuple[tuple[int, int], ...] | None:
+    """(device, thousandths) for a pod on a node: whole devices, or the fullest one with room for a fraction.
+
+    Args:
+        state: What is in use.
+        node: Where.
+        millis: How much.
+        taken: What others of the same decision will use there.
+
+    Returns:
+        None if no device has room: the node's sum may be free, but in pieces.
+    """
     if millis <= 0:
         return ()
     devices = int(state.snapshot.allocatable[node, 3]) // 1000
     load = [0] * devices
-    for taken in state.gpu_load.get(node, {}).values():
-        for device, part in taken:
+    for used in (*state.gpu_load.get(node, {}).values(), taken):
+        for device, part in used:
             if device < devices:
                 load[device] += part
     if millis < 1000:
         fitting = [d for d in range(devices) if load[d] + millis <= 1000]
-        best = max(fitting, key=lambda d: (load[d], -d), default=0)
-        return ((best, millis),)
+        return ((max(fitting, key=lambda d: (load[d], -d)), millis),) if fitting else None
     free = [device for device in range(devices) if load[device] == 0]
-    return tuple((device, 1000) for device in free[: millis // 1000])
+    whole = millis // 1000
+    return tuple((device, 1000) for device in free[:whole]) if len(free) >= whole else None

@@ -96,7 +96,7 @@ def test_a_pod_that_tells_of_a_lost_input_after_a_cancel_wakes_nobody() -> None:
 
 
 def test_a_reader_waits_for_all_its_parents_although_a_failed_one_runs_again() -> None:
-    """b runs in any case, after a (failed, of which a shard is made again) and c: not before c has ended."""
+    """Stage b runs in any case, after a (failed, of which a shard is made again) and c: not before c has ended."""
     scene = Scene(node(cpu=3))
     scene.submit(
         "w",

@@ -131,7 +131,7 @@ def failed_workflow() -> Scene:
 
 
 def test_a_users_retry_starts_what_failed_or_was_skipped() -> None:
-    """a stays as it is; b begins its attempt 1 with a new account, c waits for it."""
+    """Stage a stays as it is; b begins its attempt 1 with a new account, c waits for it."""
     scene = failed_workflow()
     scene.tell(Revived(scene.runs["w"], 7), after=100_000)
     assert scene.last.delta.commands_done == [7]
