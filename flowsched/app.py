@@ -41,6 +41,7 @@ class Settings:
         racks: Nodes are spread over so many racks.
         policy: Name of a profile.
         token: Bearer token of the API; None = none is asked for (loopback only).
+        keep_days: Workflows that ended longer ago are removed with their logs and data; 0 = never.
         log_level, log_json: Of the log on stderr.
     """
 
@@ -57,6 +58,7 @@ class Settings:
     racks: int = 1
     policy: str = "flowsched"
     token: str | None = None
+    keep_days: float = 30.0
     log_level: str = "info"
     log_json: bool = False
 
@@ -181,6 +183,7 @@ async def assembled(settings: Settings) -> AsyncIterator[tuple[Any, Any, Any, An
                 history,
                 documents,
                 profile=PROFILES[settings.policy],
+                keep_days=settings.keep_days,
                 holder=holder_of(settings),
                 secret=_secret(settings.root),
                 clock=now_ms,

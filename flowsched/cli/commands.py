@@ -118,6 +118,9 @@ def serve(
     token_file: Annotated[
         Path | None, typer.Option(help="A file that holds the token clients must send.")
     ] = None,
+    keep_days: Annotated[
+        float, typer.Option(min=0, help="Remove what ended longer ago, with its logs and data; 0 keeps all.")
+    ] = 30.0,
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
     log_json: Annotated[bool, typer.Option("--log-json", help="One JSON object per line of log.")] = False,
 ) -> None:
@@ -130,7 +133,7 @@ def serve(
     settings = settings_for(
         ctx, root=root, host=host, port=port, database=db, nodes=nodes, cpu=cpu, memory=memory, gpus=gpus,
         disk_rate=disk_rate, nic_rate=nic_rate, racks=racks, policy=policy, log_level=log_level, log_json=log_json,
-        token=token_from(token_file) or options(ctx).token,
+        keep_days=keep_days, token=token_from(token_file) or options(ctx).token,
     )  # fmt: skip
     from flowsched import app as service
 

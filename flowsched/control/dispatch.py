@@ -126,5 +126,3 @@ class Dispatcher:
             return
         finally:
             self._wake.clear()
-
-

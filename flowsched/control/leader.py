@@ -10,6 +10,7 @@ from typing import Final
 import structlog
 
 from flowsched.control.dispatch import Dispatcher
+from flowsched.control.expiry import Expiry
 from flowsched.control.history import History
 from flowsched.control.intake import Documents, Intake
 from flowsched.control.reconcile import Reconciler
@@ -63,6 +64,7 @@ class Leader:
         documents: Documents,
         *,
         profile: Profile,
+        keep_days: float = 30.0,
         holder: str,
         secret: bytes,
         clock: Callable[[], int],
@@ -75,6 +77,7 @@ class Leader:
         self._history = history
         self._documents = documents
         self._profile = profile
+        self._keep_days = keep_days
         self._holder = holder
         self._secret = secret
         self._clock = clock
@@ -144,8 +147,14 @@ class Leader:
                 group.create_task(intake.run(), name="intake")
                 reconciler = Reconciler(dispatcher, self._executor, clock=self._clock)
                 group.create_task(reconciler.run(), name="reconcile")
+                group.create_task(self._expiry(dispatcher).run(), name="expiry")
         finally:
             self.dispatcher = self.intake = None
+
+    def _expiry(self, dispatcher: Dispatcher) -> Expiry:
+        return Expiry(
+            self._database, dispatcher, self._executor, keep_days=self._keep_days, clock=self._clock
+        )
 
     async def _adopt(self, dispatcher: Dispatcher, runs_pods: list[Pod]) -> None:
         """Ask what became of every pod whose end is not known. The answers come as events, after the first step."""

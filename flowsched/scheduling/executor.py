@@ -7,7 +7,7 @@ to SQL before. Nothing here raises for an expected refusal: refusals come back a
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -215,6 +215,15 @@ ClusterEvent = (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A dataset that is being read. Whoever does not read `chunks` to its end closes it (`aclose`)."""
+
+    size_bytes: int  #: of all chunks together
+    directory: bool  #: a folder, which comes as an uncompressed tar stream
+    chunks: AsyncGenerator[bytes, None]
+
+
 class Executor(Protocol):
     """A place where pods run."""
 
@@ -250,12 +259,24 @@ class Executor(Protocol):
         """Bytes of `stdout` or `stderr` from `offset`, and whether more may come."""
         ...
 
+    async def open_dataset(self, uri: str, nodes: Sequence[str]) -> Opened | None:
+        """Read a dataset from a node that has it: `nodes` are asked first, then the others. None if none has it."""
+        ...
+
     async def orphans(self) -> Sequence[str]:
         """Names of attempts that live although nobody asked this executor for them."""
         ...
 
     async def forget(self, names: Sequence[str]) -> None:
         """Remove the working folders of ended attempts; logs and exit records stay."""
+        ...
+
+    async def expire(self, before_ms: int) -> int:
+        """Remove logs and records of attempts that ended before a moment; returns how many."""
+        ...
+
+    async def evict(self, uri: str, node: str) -> bool:
+        """Remove a dataset from a node's cache (ReplicaSeen follows); False while a live attempt reads it."""
         ...
 
     def flows(self) -> Mapping[str, tuple[int, int]]:

@@ -1,0 +1,88 @@
+"""Expiry: workflows that ended long ago leave the database, and with them their logs and what they wrote into caches."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+import structlog
+
+from flowsched.control.dispatch import Dispatcher
+from flowsched.errors import FlowschedError
+from flowsched.scheduling.executor import Executor
+from flowsched.store.database import Database
+from flowsched.store.recovery import remove_finished
+from flowsched.store.workflows import Workflows
+
+log = structlog.get_logger(__name__)
+
+PERIOD_S: Final = 600.0
+_DAY_MS: Final = 86_400_000
+#: Between two transactions of a clean-up, so that others get their turn.
+_PAUSE_S: Final = 0.05
+
+
+class Expiry:
+    """Removes what ended more than `keep_days` ago."""
+
+    def __init__(
+        self,
+        database: Database,
+        dispatcher: Dispatcher,
+        executor: Executor,
+        *,
+        keep_days: float,
+        clock: Callable[[], int],
+    ) -> None:
+        self._database = database
+        self._reads = Workflows(database)
+        self._dispatcher = dispatcher
+        self._executor = executor
+        self._keep_ms = int(keep_days * _DAY_MS)
+        self._clock = clock
+
+    async def run(self) -> None:
+        """Clean up for ever; at once after a start, then every ten minutes."""
+        while self._keep_ms > 0:
+            try:
+                await self.once()
+            except FlowschedError as error:
+                log.warning("old workflows cannot be removed now, trying again later", error=str(error))
+            await asyncio.sleep(PERIOD_S)
+
+    async def once(self) -> int:
+        """One clean-up. Returns how many workflows were removed."""
+        before = self._clock() - self._keep_ms
+        total = 0
+        while True:
+            removed = await remove_finished(self._database, before)
+            total += removed.workflows
+            if removed.workflows == 0 and removed.rows == 0:
+                break
+            await asyncio.sleep(_PAUSE_S)
+        attempts = await self._executor.expire(before)
+        datasets = await self._evict()
+        if total or datasets:
+            log.info("removed what ended long ago", workflows=total, attempts=attempts, datasets=datasets)
+        return total
+
+    async def _evict(self) -> int:
+        """Datasets of workflows that nobody remembers leave the caches (the news comes back as events)."""
+        state = self._dispatcher.state
+        held: dict[str, list[tuple[str, str]]] = {}
+        for dataset, uri in enumerate(state.catalogue.uris):
+            if uri.startswith("flowsched:"):
+                workflow = uri.removeprefix("flowsched:").partition("/")[0]
+                for node in state.catalogue.nodes_of(dataset):
+                    held.setdefault(workflow, []).append((uri, state.snapshot.names[node]))
+        known = await self._reads.get_many([name for name in held if name not in state.runs])
+        gone = [
+            pair
+            for name, pairs in held.items()
+            if name not in known and name not in state.runs
+            for pair in pairs
+        ]
+        for uri, holder in gone:
+            await self._executor.evict(uri, holder)
+        return len(gone)
