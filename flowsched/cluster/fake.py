@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
@@ -19,6 +19,7 @@ from flowsched.cluster.site import Site
 from flowsched.scheduling.executor import (
     ClusterEvent,
     NodeChanged,
+    Opened,
     Pod,
     PodEnded,
     PodGone,
@@ -190,6 +191,14 @@ class FakeProcesses:
         text = f"{name}\n".encode() if attempt and attempt.started_ms and stream == "stdout" else b""
         more = attempt is not None and attempt.final is None
         return text[offset : offset + limit], more or offset + limit < len(text)
+
+    async def open_dataset(self, uri: str, nodes: Sequence[str]) -> Opened | None:
+        """A fake dataset is so many zeros."""
+        for node in nodes:
+            size = self.replicas.get(node, {}).get(uri)
+            if size is not None:
+                return Opened(size, False, _zeros(size))
+        return None
 
     async def orphans(self) -> Sequence[str]:
         """None: a test knows what it launched."""
@@ -394,6 +403,10 @@ class FakeProcesses:
     def _tell(self, event: ClusterEvent) -> None:
         if self._site is not None:
             self._site.report(event)
+
+
+async def _zeros(size: int) -> AsyncGenerator[bytes, None]:
+    yield bytes(size)
 
 
 def _uris(pod: Pod) -> tuple[str, ...]:

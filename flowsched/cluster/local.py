@@ -15,7 +15,7 @@ from typing import Protocol
 
 from flowsched.cluster.site import Site
 from flowsched.errors import ConfigurationError
-from flowsched.scheduling.executor import ClusterEvent, NodeInfo, Pod, PodEnded, PodGone, Transfer
+from flowsched.scheduling.executor import ClusterEvent, NodeInfo, Opened, Pod, PodEnded, PodGone, Transfer
 
 #: How long to wait for another process to let go of the root: a predecessor may still be closing.
 ROOT_WAIT_S = 5.0
@@ -56,6 +56,10 @@ class Processes(Protocol):
 
     async def logs(self, name: str, stream: str, offset: int, limit: int) -> tuple[bytes, bool]:
         """See `Executor.logs`."""
+        ...
+
+    async def open_dataset(self, uri: str, nodes: Sequence[str]) -> Opened | None:
+        """See `Executor.open_dataset`."""
         ...
 
     async def orphans(self) -> Sequence[str]:
@@ -159,6 +163,11 @@ class LocalCluster:
     async def logs(self, name: str, stream: str, offset: int, limit: int) -> tuple[bytes, bool]:
         """Bytes of `stdout` or `stderr` from `offset`, and whether more may come."""
         return await self.processes.logs(name, stream, offset, limit)
+
+    async def open_dataset(self, uri: str, nodes: Sequence[str]) -> Opened | None:
+        """Read a dataset from the cache of the first node that has it; None if none has."""
+        others = [node.name for node in self.nodes if node.name not in nodes]
+        return await self.processes.open_dataset(uri, [*nodes, *others])
 
     async def orphans(self) -> Sequence[str]:
         """Attempts that live though nobody asked for them: report them, and release them after a grace."""

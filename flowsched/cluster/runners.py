@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,11 +24,12 @@ from flowsched.cluster.cache import Cache
 from flowsched.cluster.orders import write_order
 from flowsched.cluster.origins import Origins
 from flowsched.cluster.pokes import Pokes
+from flowsched.cluster.reading import open_payload
 from flowsched.cluster.running.records import wall_ms
 from flowsched.cluster.site import Site
 from flowsched.cluster.spawner import COMMAND, Spawner
 from flowsched.cluster.staging import Staging
-from flowsched.scheduling.executor import Pod, PodEnded, PodStarted, ReplicaSeen, Transfer
+from flowsched.scheduling.executor import Opened, Pod, PodEnded, PodStarted, ReplicaSeen, Transfer
 
 log = structlog.get_logger(__name__)
 T = TypeVar("T")
@@ -156,6 +157,15 @@ class RunnerProcesses:
     async def logs(self, name: str, stream: str, offset: int, limit: int) -> tuple[bytes, bool]:
         """Read a piece of a log file."""
         return await self._in_thread(self._read_log, name, stream, offset, limit)
+
+    async def open_dataset(self, uri: str, nodes: Sequence[str]) -> Opened | None:
+        """Read it from the first cache that has it, block by block in threads."""
+        for cache in (self._caches[node] for node in nodes if node in self._caches):
+            opened = await asyncio.to_thread(_open_dataset, cache, uri)
+            if opened is not None:
+                directory, size, blocks = opened
+                return Opened(size, directory, _read_in_threads(blocks))
+        return None
 
     async def orphans(self) -> Sequence[str]:
         """Folders with a held lock that nobody waits for."""
@@ -348,6 +358,17 @@ class RunnerProcesses:
 
     async def _in_thread(self, act: Callable[..., T], *arguments: object) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._pool, act, *arguments)
+
+
+def _open_dataset(cache: Cache, uri: str) -> tuple[bool, int, Iterator[bytes]] | None:
+    entry = cache.find(uri)
+    opened = open_payload(cache.folder, cache.payload(entry)) if entry is not None else None
+    return (entry.directory, *opened) if entry is not None and opened is not None else None
+
+
+async def _read_in_threads(blocks: Iterator[bytes]) -> AsyncGenerator[bytes, None]:
+    while (block := await asyncio.to_thread(next, blocks, None)) is not None:
+        yield block
 
 
 def _uris(pod: Pod) -> tuple[str, ...]:

@@ -56,6 +56,27 @@ class ExecutorContract:
             ("bam", "flowsched:a/bam", 12, None)
         ]
 
+    async def test_an_output_can_be_read(self, world: World) -> None:
+        """All its bytes, in chunks, from the node that has it, whichever was asked first."""
+        cluster, ear, _ = await world.open()
+        await cluster.launch([program("a", "write bam 3000000", node="node-1")])
+        await ear.ended("a")
+        for hints in (["node-1"], ["node-0", "node-1"], ["no-such-node"], []):
+            opened = await cluster.open_dataset("flowsched:a/bam", hints)
+            assert opened is not None
+            read = b"".join([chunk async for chunk in opened.chunks])
+            assert (opened.size_bytes, opened.directory) == (3_000_000, False)
+            assert read == bytes(3_000_000)
+
+    async def test_what_no_node_has_cannot_be_read(self, world: World) -> None:
+        """Neither what never was nor what has been removed."""
+        cluster, ear, _ = await world.open()
+        assert await cluster.open_dataset("flowsched:a/bam", ["node-0"]) is None
+        await cluster.launch([program("a", "write bam 12")])
+        await ear.ended("a")
+        assert await cluster.evict("flowsched:a/bam", "node-0")
+        assert await cluster.open_dataset("flowsched:a/bam", ["node-0"]) is None
+
     async def test_a_failed_pod_publishes_nothing(self, world: World) -> None:
         """The exit code is the program's, and what it wrote is dropped."""
         cluster, ear, _ = await world.open()
