@@ -177,7 +177,8 @@ def _latecomers(stage: StageRun, shard: int, queued: Indices) -> Indices:
             lack = role.minimum - int((placed & (stage.role_of == number)).sum())
             of_role = np.flatnonzero(stage.role_of[queued % stage.members] == number)
             alone[of_role[: max(0, lack)]] = True
-    return queued[alone]
+    joining: Indices = queued[alone]
+    return joining
 
 
 def _bags(

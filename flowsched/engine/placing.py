@@ -35,7 +35,9 @@ def place(recorder: Recorder) -> int | None:
     recorder.absorb()
     state = recorder.state
     _give_up_waiting(recorder)
-    if not recorder.dirty and not state.ready:
+    if not state.ready:
+        if state.reasons or state.reservations:
+            _carried_out(recorder, Plan())  # who waited does not wait any more
         return None
     backlog = collect(state, recorder.now)
     if backlog.unrunnable or backlog.lost:

@@ -31,7 +31,7 @@ from flowsched.scheduling.framework import PROFILES
 from flowsched.workflow.graph import StageGraph
 from flowsched.workflow.run import WorkflowRun
 from flowsched.workflow.spec import WorkflowSpec
-from flowsched.workflow.states import RunState, TaskState
+from flowsched.workflow.states import HOLDING, RunState, TaskState
 
 TERMINAL = {"SUCCEEDED", "FAILED", "CANCELLED"}
 
@@ -383,15 +383,18 @@ class World:
             assert RunState(self.sql.workflows[ident][0]).terminal
 
     def check_gangs(self, result: Step) -> None:
-        """Members of one gang are intended together: every role with at least its minimum."""
-        gangs: dict[tuple[str, str, int], Counter[str]] = {}
-        for pod in result.launches:
-            if pod.gang is not None:
-                gangs.setdefault((pod.workflow, pod.stage, pod.shard), Counter())[pod.gang.role] += 1
-        for (ident, name, _), roles in gangs.items():
-            spec = next(s for s in self.sql.specs[ident].stages if s.name == name)
-            for role in spec.roles:
-                assert roles[role.name] >= role.minimum, f"P4: half a gang {name}: {roles}"
+        """Nobody of a gang is intended unless, together with who goes on, every role has at least its minimum."""
+        for ident, name, shard in {
+            (p.workflow, p.stage, p.shard) for p in result.launches if p.gang is not None
+        }:
+            stage = next(s for s in self.state.runs[ident].stages if s.spec.name == name)
+            states = stage.task_state[stage.indices_of(shard)]
+            there = [TaskState(s) in (*HOLDING, TaskState.SUCCEEDED) for s in states.tolist()]
+            for number, role in enumerate(stage.spec.roles):
+                members = sum(
+                    is_there and r == number for is_there, r in zip(there, stage.role_of, strict=True)
+                )
+                assert members >= role.minimum, f"P4: half a gang {name}: {states}"
 
     def finished(self) -> None:
         """At the end nothing is left anywhere."""

@@ -1,0 +1,333 @@
+"""The engine as a whole: intents first, pauses, cancels in every state, batches in every order, and nothing left behind."""
+
+from __future__ import annotations
+
+from itertools import permutations
+from typing import Any
+
+import pytest
+
+from flowsched.engine.events import Command, QueueChanged, Tick
+from flowsched.engine.explain import explain
+from flowsched.engine.step import step
+from flowsched.scheduling.executor import NodeChanged, PodGone, PodStarted
+from flowsched.scheduling.queues import Queue
+from tests.engine.scene import Scene, node
+
+A = {"name": "a", "command": ["x"]}
+
+
+def chain(*names: str, **more: Any) -> list[dict[str, Any]]:
+    """Stages, each of which needs the one before."""
+    return [
+        {"name": name, "command": ["x"], "needs": [names[at - 1]] if at else [], **more}
+        for at, name in enumerate(names)
+    ]
+
+
+def test_a_launch_is_an_intent_in_the_delta_first() -> None:
+    """Attempt, node and epoch, and the whole launch order; the task's row says BINDING."""
+    scene = Scene()
+    scene.submit("w", A)
+    (intent,) = scene.last.delta.intents
+    assert (intent.name, intent.node, intent.epoch, intent.attempt, intent.at_ms) == (
+        "fs-w-a-0-0",
+        "n0",
+        1,
+        0,
+        1_000,
+    )
+    (row,) = scene.last.delta.tasks
+    assert (row.state, row.version, row.node, row.bound_ms, row.started_ms) == (5, 1, "n0", 1_000, None)
+    assert [pod.name for pod in scene.last.launches] == ["fs-w-a-0-0"]
+
+
+def test_a_dropped_step_offers_everything_again() -> None:
+    """The commit failed: no pod, no room, no state remains, and the next step decides the same."""
+    scene = Scene()
+    event = scene.accepted("w", A)
+    dropped = step(scene.state, [event], scene.now)
+    assert [pod.name for pod in dropped.launches] == ["fs-w-a-0-0"]
+    dropped.drop()
+    assert scene.state.runs == {}
+    assert scene.state.pods == {}
+    assert scene.state.snapshot.used.sum() == 0
+    scene.tell(event)
+    assert scene.launched == ["fs-w-a-0-0"]
+
+
+def test_a_plain_task_from_row_to_row() -> None:
+    """What SQL holds of it, step by step."""
+    scene = Scene()
+    scene.submit("w", A)
+    scene.start("fs-w-a-0-0")
+    scene.end("fs-w-a-0-0", after=500)
+    rows = [(row.version, row.state) for delta in scene.deltas for row in delta.tasks]
+    assert rows == [(1, 5), (2, 7), (3, 9)]
+    kinds = [event.kind for delta in scene.deltas for event in delta.events]
+    assert kinds == [
+        "workflow.running", "stage.running", "tasks.placed", "task.running", "task.succeeded", "stage.succeeded",
+        "workflow.succeeded",
+    ]  # fmt: skip
+    scene.nothing_left()
+
+
+def test_a_step_in_which_nothing_happens_writes_nothing() -> None:
+    """Also where something waits: a busy loop of empty commits would wear out the disk."""
+    scene = Scene(node(cpu=1))
+    scene.submit("w", A | {"scatter": {"count": 3}})
+    scene.tell(Tick(), after=5)
+    assert not scene.last.delta
+    assert scene.launched == []
+
+
+def test_a_delta_is_as_large_as_what_happened() -> None:
+    """One of a thousand tasks ends: two task rows (it, and who takes its place), one stage row, no workflow row."""
+    scene = Scene(node(cpu=4))
+    scene.submit("w", A | {"scatter": {"count": 1_000}})
+    scene.end("fs-w-a-0-0")
+    delta = scene.last.delta
+    assert [(row.index, row.state) for row in delta.tasks] == [(0, 9), (4, 5)]
+    assert len(delta.stages) == 1
+    assert delta.stages[0].counts == {"QUEUED": 995, "BINDING": 4, "SUCCEEDED": 1}
+    assert delta.workflows == []
+
+
+def test_pause_starts_nothing_new_and_resume_goes_on() -> None:
+    """What runs goes on; its children wait, and are told to be paused."""
+    scene = Scene()
+    scene.submit("w", *chain("a", "b"))
+    scene.command("w", "pause")
+    assert scene.last.delta.workflows[0].state == "PAUSED"
+    scene.end("fs-w-a-0-0")
+    assert scene.launched == []
+    (told,) = explain(scene.state, scene.runs["w"], scene.now)
+    assert (told.code, told.message) == ("Paused", "the workflow is paused; resume it to go on")
+    scene.command("w", "resume")
+    assert scene.launched == ["fs-w-b-0-0"]
+    assert scene.state_of("w") == "RUNNING: a SUCCEEDED, b RUNNING"
+
+
+def test_a_paused_queue_starts_nothing() -> None:
+    """Until it is opened again."""
+    scene = Scene()
+    scene.tell(QueueChanged(Queue("slow", paused=True)))
+    scene.submit("w", A, queue="slow")
+    assert scene.launched == []
+    (told,) = explain(scene.state, scene.runs["w"], scene.now)
+    assert (told.code, told.message) == ("Paused", "queue 'slow' is paused; resume it to go on")
+    scene.tell(QueueChanged(Queue("slow")))
+    assert scene.launched == ["fs-w-a-0-0"]
+
+
+def test_a_dropped_change_of_a_queue_is_undone() -> None:
+    """Commit failed, queue unchanged."""
+    scene = Scene()
+    step(scene.state, [QueueChanged(Queue("slow", paused=True))], scene.now).drop()
+    assert not scene.state.queues.paused("slow")
+
+
+def test_cancel_of_what_waits_is_at_once() -> None:
+    """Nothing holds a pod: the workflow ends in the same step."""
+    scene = Scene(node(cpu=1))
+    scene.submit("v", A)
+    scene.submit("w", *chain("a", "b"))
+    scene.tell(Command("w", "cancel", 5))
+    assert scene.last.delta.commands_done == [5]
+    assert scene.state_of("w") == "CANCELLED: a CANCELLED, b CANCELLED"
+    assert scene.last.delta.workflows[0][:3] == ("w", "CANCELLED", "cancelled by request")
+    scene.end("fs-v-a-0-0")
+    scene.nothing_left()
+
+
+def test_cancel_of_what_runs_takes_it_away() -> None:
+    """The workflow is CANCELLING until the pod is gone."""
+    scene = Scene()
+    scene.submit("w", *chain("a", "b"))
+    scene.start("fs-w-a-0-0")
+    scene.command("w", "cancel")
+    assert scene.released == ["fs-w-a-0-0"]
+    assert scene.state_of("w") == "CANCELLING: a RUNNING, b CANCELLED"
+    scene.command("w", "cancel")
+    assert scene.released == []
+    scene.gone("fs-w-a-0-0")
+    assert scene.state_of("w") == "CANCELLED: a CANCELLED, b CANCELLED"
+    scene.nothing_left()
+
+
+def test_a_cancelled_pod_that_reports_success_ends_cancelled() -> None:
+    """Cancel wins (P8), and its outputs are not published."""
+    scene = Scene()
+    scene.submit("w", A | {"outputs": [{"name": "o", "path": "o"}]})
+    scene.command("w", "cancel")
+    scene.end("fs-w-a-0-0")
+    assert scene.state_of("w") == "CANCELLED: a CANCELLED"
+    assert scene.last.delta.outputs == []
+
+
+def test_cancel_of_a_task_in_back_off() -> None:
+    """It is not tried again."""
+    scene = Scene()
+    scene.submit("w", A | {"retry": {"attempts": 3}})
+    scene.end("fs-w-a-0-0", code=1)
+    scene.command("w", "cancel")
+    assert scene.state_of("w") == "CANCELLED: a CANCELLED"
+    scene.nothing_left()
+
+
+def test_a_cancel_that_comes_with_the_submission() -> None:
+    """One batch: nothing is ever launched."""
+    scene = Scene()
+    scene.tell(scene.accepted("w", A), Command("w", "cancel"))
+    assert scene.launched == []
+    assert scene.state_of("w") == "CANCELLED: a CANCELLED"
+    scene.nothing_left()
+
+
+def test_commands_for_nobody_are_done_all_the_same() -> None:
+    """The workflow ended before they were read: their rows must not come back for ever."""
+    scene = Scene()
+    scene.tell(Command("gone", "cancel", 3), Command("gone", "pause", 4))
+    assert scene.last.delta.commands_done == [3, 4]
+
+
+@pytest.mark.parametrize("order", list(permutations(["started", "ended", "gone", "cancel"])), ids="-".join)
+def test_one_batch_in_every_order_ends_in_one_way(order: tuple[str, ...]) -> None:
+    """Whatever comes first: at most one end is written, the room is free, and the workflow has ended or runs again."""
+    scene = Scene()
+    scene.submit("w", A)
+    events = {
+        "started": PodStarted("fs-w-a-0-0", scene.now),
+        "ended": scene.ending("fs-w-a-0-0"),
+        "gone": PodGone("fs-w-a-0-0", scene.now, "RunnerLost", started=True),
+        "cancel": Command("w", "cancel"),
+    }
+    scene.tell(*(events[name] for name in order))
+    assert len(scene.last.delta.ends) == 1
+    seen = order.index
+    if seen("ended") < min(seen("gone"), seen("cancel")):
+        assert scene.state_of("w") == "SUCCEEDED: a SUCCEEDED"
+    else:
+        assert scene.state_of("w") == "CANCELLED: a CANCELLED"
+    scene.nothing_left()
+
+
+def test_an_end_that_is_told_twice_counts_once() -> None:
+    """In one batch, and again later."""
+    scene = Scene()
+    scene.submit("w", A | {"scatter": {"count": 2}})
+    end = scene.ending("fs-w-a-0-0")
+    scene.tell(end, end)
+    scene.tell(end)
+    assert scene.states("w", "a") == "SUCCEEDED BINDING"
+    assert scene.runs["w"].stages[0].done == 1
+    assert not scene.last.delta
+
+
+def test_news_of_an_earlier_attempt_changes_nothing() -> None:
+    """The watch lags: attempt 0 is told to have started and failed while attempt 1 runs."""
+    scene = Scene()
+    scene.submit("w", A)
+    scene.gone("fs-w-a-0-0")
+    assert scene.launched == ["fs-w-a-0-1"]
+    scene.tell(PodStarted("fs-w-a-0-0", scene.now), scene.ending("fs-w-a-0-0", code=1))
+    assert scene.states("w", "a") == "BINDING"
+    assert not scene.last.delta
+
+
+def test_a_workflow_that_is_told_twice_is_one() -> None:
+    """The second Accepted finds it known."""
+    scene = Scene()
+    event = scene.accepted("w", A)
+    scene.tell(event, event)
+    assert scene.launched == ["fs-w-a-0-0"]
+
+
+def test_extended_resources_may_appear_while_something_waits_for_them() -> None:
+    """No node has the axis; then a node offers it, with other pods running meanwhile."""
+    scene = Scene()
+    scene.submit("v", A)
+    scene.submit("w", A | {"resources": {"lab/fpga": 1}})
+    assert scene.launched == []
+    scene.tell(NodeChanged(node("n1", extended={"lab/fpga": 1, "lab/other": 2})))
+    assert scene.launched == ["fs-w-a-0-0"]
+    assert scene.pods["fs-w-a-0-0"].node == "n1"
+    scene.end("fs-v-a-0-0")
+    scene.end("fs-w-a-0-0")
+    assert scene.state.snapshot.used.sum() == 0
+    scene.nothing_left()
+
+
+def test_more_than_the_cluster_is_explained_and_blocks_nobody() -> None:
+    """min_resources of 100 cores on 4: it waits with a reason, others run."""
+    scene = Scene()
+    scene.submit("w", A | {"min_resources": {"cpu": 100}})
+    assert scene.launched == []
+    (told,) = explain(scene.state, scene.runs["w"], scene.now)
+    assert told.code == "LargerThanCluster"
+    scene.submit("v", A)
+    assert scene.launched == ["fs-v-a-0-0"]
+
+
+def test_waiting_is_explained_for_every_cause() -> None:
+    """Parents, room, a node that is too small, back-off: code, state and number of tasks."""
+    scene = Scene(node(cpu=2))
+    scene.submit("w", *chain("a", "b", resources={"cpu": 2}))
+    scene.submit("v", A | {"scatter": {"count": 5}, "retry": {"attempts": 2}})
+    scene.submit("u", A | {"resources": {"cpu": 64}})
+    told = {
+        ident: [
+            (e.stage, e.state, e.code, e.tasks) for e in explain(scene.state, scene.runs[ident], scene.now)
+        ]
+        for ident in "wvu"
+    }
+    assert told == {
+        "w": [("a", "BINDING", "Starting", 1), ("b", "PENDING", "WaitingForParents", 1)],
+        "v": [("a", "QUEUED", "Insufficient", 5)],
+        "u": [("a", "QUEUED", "LargerThanNode", 1)],
+    }
+    scene.end("fs-w-a-0-0")
+    scene.end("fs-v-a-0-0", code=1)
+    told_v = [(e.stage, e.state, e.code, e.tasks) for e in explain(scene.state, scene.runs["v"], scene.now)]
+    assert ("a", "QUEUED", "BackOff", 1) in told_v
+    scene.command("v", "cancel")
+    told_v = [(e.stage, e.state, e.code, e.tasks) for e in explain(scene.state, scene.runs["v"], scene.now)]
+    assert told_v == [("a", "RELEASING", "Releasing", 2)]
+
+
+def test_reasons_do_not_outlive_what_they_are_about() -> None:
+    """The last that waited was cancelled: no reason and no reservation is shown any more."""
+    scene = Scene(node(cpu=2))
+    scene.submit("v", A | {"estimate": {"runtime": "1h"}})
+    roles = {"worker": {"replicas": 2, "command": ["w"]}}
+    scene.submit("w", {"name": "g", "gang": True, "roles": roles})
+    assert len(scene.state.reasons) == 1
+    assert len(scene.state.reservations) == 1
+    scene.command("w", "cancel")
+    assert scene.state.reasons == {}
+    assert scene.state.reservations == ()
+
+
+def test_a_service_that_lives_long_forgets_what_has_ended() -> None:
+    """Fifty workflows with gangs, inputs, retries and cancels later the books are as empty as before."""
+    scene = Scene(node(cpu=8))
+    for number in range(50):
+        ident = f"w{number}"
+        roles = {"worker": {"replicas": 2, "command": ["w"]}}
+        scene.submit(
+            ident,
+            A | {"inputs": [{"name": "i", "uri": f"s3://lab/{number}", "size": 9}], "retry": {"attempts": 2}},
+            {"name": "g", "gang": True, "roles": roles, "needs": ["a"]},
+        )
+        (order,) = scene.last.transfers
+        if number % 5 == 0:
+            scene.command(ident, "cancel")
+        scene.arrive(order)
+        if number % 5 == 0:
+            continue
+        scene.end(f"fs-{ident}-a-0-0")
+        scene.end(f"fs-{ident}-g-0-0", f"fs-{ident}-g-1-0")
+    scene.nothing_left()
+    assert scene.state.transfer_backoff == {}
+    assert scene.state.promises == {}
+    assert len(scene.state.snapshot.names) == 1

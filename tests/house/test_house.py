@@ -1,0 +1,178 @@
+"""The house itself: drawings are true, names exist on both sides, the core has no clock, and nothing grows too large."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import flowsched
+from flowsched import errors
+from flowsched.control.failpoints import POINTS
+from flowsched.workflow.lifecycle import TRANSITIONS
+from flowsched.workflow.states import TaskState
+
+CODE = Path(flowsched.__file__).parent
+ROOT = CODE.parent
+PURE = ("workflow", "scheduling", "engine", "simulation")
+LONGEST_MODULE = 450
+LONGEST_FUNCTION = 70
+
+
+def modules(*folders: str) -> Iterator[tuple[str, ast.Module]]:
+    """Every module of these folders (of all), by its path in the package."""
+    for path in sorted(CODE.rglob("*.py")):
+        name = path.relative_to(CODE).as_posix()
+        if not folders or name.split("/")[0] in folders:
+            yield name, ast.parse(path.read_text(encoding="utf-8"))
+
+
+def drawn() -> str:
+    """The state diagram as Mermaid text: one arrow for each pair of states, with all events that lead along it."""
+    arrows: dict[tuple[TaskState, TaskState], list[str]] = {}
+    for event, row in TRANSITIONS.items():
+        for before, after in row.items():
+            if before is not after:
+                arrows.setdefault((before, after), []).append(event.name.lower())
+    lines = ["stateDiagram-v2", "    [*] --> PENDING"]
+    for (before, after), events in sorted(arrows.items()):
+        lines.append(f"    {before.name} --> {after.name}: {', '.join(events)}")
+    return "\n".join(lines)
+
+
+def test_the_state_diagram_is_the_one_drawn_from_the_table() -> None:
+    """docs/architecture.md shows what `lifecycle` does; the message holds the block to paste."""
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    expected = f"<!-- states -->\n```mermaid\n{drawn()}\n```\n<!-- /states -->"
+    start, end = text.index("<!-- states -->"), text.index("<!-- /states -->") + len("<!-- /states -->")
+    assert text[start:end] == expected, f"put this into docs/architecture.md:\n\n{expected}\n"
+
+
+def test_every_task_state_is_reached_and_left() -> None:
+    """No state is a mere word: something leads into it, and out of it (a retry leaves even terminal ones)."""
+    moves = [
+        (before, after)
+        for row in TRANSITIONS.values()
+        for before, after in row.items()
+        if before is not after
+    ]
+    assert {after for _, after in moves} == set(TaskState)
+    assert {before for before, _ in moves} == set(TaskState)
+
+
+def failpoints_in_code() -> set[str]:
+    """Names that are passed to something called failpoint."""
+    found = set()
+    for name, tree in modules():
+        if name == "control/failpoints.py":
+            continue
+        for node in ast.walk(tree):
+            if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute | ast.Name):
+                continue
+            called = node.func.attr if isinstance(node.func, ast.Attribute) else node.func.id
+            if called.strip("_") == "failpoint" and node.args and isinstance(node.args[0], ast.Constant):
+                found.add(str(node.args[0].value))
+    return found
+
+
+def test_every_failpoint_that_is_passed_can_be_armed_and_the_other_way_round() -> None:
+    """A point that no code passes would make a crash test pass for nothing."""
+    assert failpoints_in_code() == set(POINTS)
+
+
+def error_classes() -> list[type[errors.FlowschedError]]:
+    found = [value for _, value in inspect.getmembers(errors, inspect.isclass)]
+    return [value for value in found if issubclass(value, errors.FlowschedError)]
+
+
+def tree_of_errors() -> dict[str, tuple[int, int]]:
+    """Name -> (depth, status), as the docstring of `errors` draws it."""
+    found = {}
+    for line in (errors.__doc__ or "").splitlines():
+        bare = line.lstrip("│├└─ ")
+        words = bare.split()
+        if len(words) > 1 and words[1].isdigit():
+            found[words[0]] = ((len(line) - len(bare)) // 4, int(words[1]))
+    return found
+
+
+def test_the_tree_of_errors_is_drawn_as_it_is() -> None:
+    """Every class is in the docstring of `errors`, as deep as it inherits, with the status it has."""
+    told = {each.__name__: (len(each.__mro__) - 4, each.status) for each in error_classes()}
+    assert tree_of_errors() == told
+
+
+def test_every_error_has_a_title_and_a_status_of_http() -> None:
+    """What the API answers with."""
+    for each in error_classes():
+        assert each.title
+        assert 400 <= each.status <= 599
+
+
+#: Whoever asks these asks the world: (module, attribute), "*" for any attribute.
+WORLD = {
+    ("time", "*"), ("random", "*"), ("secrets", "*"), ("uuid", "*"), ("os", "*"),
+    ("datetime", "now"), ("datetime", "utcnow"), ("datetime", "today"), ("date", "today"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("folder", PURE)
+def test_the_core_asks_neither_clock_nor_dice(folder: str) -> None:
+    """Time, chance and ids are arguments: so the simulator decides what the service would."""
+    for name, tree in modules(folder):
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                imported = (
+                    [a.name for a in node.names] if isinstance(node, ast.Import) else [node.module or ""]
+                )
+                assert not {word for word, what in WORLD if what == "*"} & set(imported), (
+                    f"{name}: {imported}"
+                )
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name | ast.Attribute):
+                owner = node.value.id if isinstance(node.value, ast.Name) else node.value.attr
+                assert (owner, node.attr) not in WORLD, f"{name}:{node.lineno}"
+
+
+def test_no_module_is_too_long() -> None:
+    """One that outgrows this has a seam."""
+    for name, _ in modules():
+        lines = len((CODE / name).read_text(encoding="utf-8").splitlines())
+        assert lines <= LONGEST_MODULE, f"{name} has {lines} lines"
+
+
+def test_no_function_is_too_long() -> None:
+    """Decide in one, act in another."""
+    for name, tree in modules():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                lines = (node.end_lineno or node.lineno) - node.lineno + 1
+                assert lines <= LONGEST_FUNCTION, f"{name}: {node.name} has {lines} lines"
+
+
+def test_every_module_says_what_it_is() -> None:
+    """In its first line."""
+    for name, tree in modules():
+        if tree.body:
+            assert ast.get_docstring(tree), name
+
+
+def test_only_moves_assigns_a_task_state() -> None:
+    """And rebuilding from rows: everything else goes through the table."""
+    for name, tree in modules():
+        for node in ast.walk(tree):
+            targets = node.targets if isinstance(node, ast.Assign) else []
+            for target in targets:
+                of_states = isinstance(target, ast.Subscript) and isinstance(target.value, ast.Attribute)
+                if of_states and target.value.attr == "task_state":
+                    assert name == "engine/recovery.py", f"{name}:{node.lineno}"
+            if (
+                isinstance(node, ast.Call)
+                and isinstance(node.func, ast.Attribute)
+                and node.func.attr == "set"
+            ):
+                first = node.args[0] if node.args else None
+                if isinstance(first, ast.Attribute) and first.attr == "task_state":
+                    assert name == "workflow/moves.py", f"{name}:{node.lineno}"
