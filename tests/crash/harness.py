@@ -198,6 +198,8 @@ class Campaign:
                 await self.cycle(point)
                 if self._mutant and self.report.faults:
                     return self.report  # caught
+                if self._mutant and self.report.missed.total() >= 2:
+                    break  # it hardly lives: look what becomes of the work
             self.start()
             await self.finish()
             if not (self.report.faults and self._mutant):

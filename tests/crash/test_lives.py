@@ -97,7 +97,7 @@ async def test_a_service_that_waits_to_lead_can_be_terminated(tmp_path: Path, fr
         await Lease(opened).acquire("somebody else", 600_000, 0)
     waiting = serve(tmp_path, "--db", url)
     in_use = tmp_path / "in-use"
-    while not (in_use.exists() and in_use.read_text()):  # noqa: ASYNC110 - another process writes it
+    while not (in_use.exists() and in_use.read_text()):
         assert waiting.poll() is None
         await asyncio.sleep(0.05)
     waiting.terminate()

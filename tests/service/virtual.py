@@ -1,0 +1,77 @@
+"""An event loop on a virtual clock that waits for real SQLite.
+
+Time stands still while a statement is being executed in its thread, and jumps to the next timer when nothing else is left to do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import selectors
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import aiosqlite.core
+
+#: Wall-clock ms at the loop's zero.
+EPOCH_MS = 1_700_000_000_000
+
+
+class _Selector(selectors.DefaultSelector):
+    """Asks for real events, and lets the loop's time pass instead of waiting."""
+
+    loop: VirtualLoop
+
+    def select(self, timeout: float | None = None) -> Any:
+        ready = super().select(0)
+        if ready or timeout == 0:
+            return ready
+        if timeout is None or self.loop.busy:
+            return super().select(None if timeout is None else 0.05)
+        self.loop.passed += timeout
+        return []
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    """See the module."""
+
+    def __init__(self) -> None:
+        self.passed = 0.0
+        self.busy = 0  #: statements in other threads
+        selector = _Selector()
+        super().__init__(selector)
+        selector.loop = self
+
+    def time(self) -> float:
+        return self.passed
+
+    def clock_ms(self) -> int:
+        """Wall-clock ms."""
+        return EPOCH_MS + round(self.passed * 1000)
+
+
+@contextmanager
+def virtual_loop() -> Iterator[VirtualLoop]:
+    """A loop; SQLite statements hold its time while it lives."""
+    execute = aiosqlite.core.Connection._execute
+    connect = aiosqlite.core.Connection._connect
+
+    def held(real: Any) -> Any:
+        async def holding(self: Any, *args: Any, **kwargs: Any) -> Any:
+            loop.busy += 1
+            try:
+                return await real(self, *args, **kwargs)
+            finally:
+                loop.busy -= 1
+
+        return holding
+
+    loop = VirtualLoop()
+    aiosqlite.core.Connection._execute = held(execute)  # type: ignore[method-assign]
+    aiosqlite.core.Connection._connect = held(connect)  # type: ignore[method-assign]
+    try:
+        yield loop
+    finally:
+        aiosqlite.core.Connection._execute = execute  # type: ignore[method-assign]
+        aiosqlite.core.Connection._connect = connect  # type: ignore[method-assign]
+        loop.close()
