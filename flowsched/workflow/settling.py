@@ -110,6 +110,7 @@ class Settling(Moves):
         """A parent stage has ended: does it count as done for the child, or shall the child never run?"""
         doomed = self._doomed_by(parent, child)
         if doomed is not None:
+            self.statement.assign(child, "upset", child.upset or self._unwell(parent))
             self._doom(child, doomed)
             return
         if self._is_barrier(edge):
@@ -122,12 +123,18 @@ class Settling(Moves):
             self._ready(child, np.arange(child.spec.width))
 
     @staticmethod
+    def _unwell(stage: StageRun) -> bool:
+        """Whether it did not do its work because something failed, itself or before it."""
+        return stage.state in (RunState.FAILED, RunState.CANCELLED) or (
+            stage.state is RunState.SKIPPED and stage.upset
+        )
+
+    @staticmethod
     def _doomed_by(parent: StageRun, child: StageRun) -> str | None:
         """Why the child can never run, now that the parent has ended; None if it can."""
         if parent.state is RunState.SUCCEEDED:
             return None
-        failed = parent.state in (RunState.FAILED, RunState.CANCELLED)
-        if failed and child.spec.when.outcome is When.SUCCESS:
+        if Settling._unwell(parent) and child.spec.when.outcome is When.SUCCESS:
             return f"{parent.spec.name!r} did not succeed"
         if any(given.stage == parent.spec.name and not given.optional for given in child.spec.inputs):
             return f"{parent.spec.name!r} wrote nothing it could read"
@@ -169,12 +176,12 @@ class Settling(Moves):
     def _wanted(self, stage: StageRun) -> bool:
         when = stage.spec.when
         parents = {edge.parent for edge in self.run.graph.edges_in[stage.number]}
-        bad = any(self.run.stages[p].state in (RunState.FAILED, RunState.CANCELLED) for p in parents)
+        bad = any(self._unwell(self.run.stages[p]) for p in parents)
         if when.outcome is When.FAILURE and not bad:
             return False
         for name, output, allowed in when.equals:
             shards = self.run.outputs.get((self.run.number_of(name), output), {})
-            values = {published.value for published in shards.values()}
+            values = {(published.value or "").strip() for published in shards.values()}
             if not values or not values <= set(allowed):
                 return False
         return True
@@ -221,6 +228,7 @@ class Settling(Moves):
         """For a retry: everything of the stage that did not succeed is pending once more."""
         self.statement.assign(stage, "failed", False)
         self.statement.assign(stage, "closed", False)
+        self.statement.assign(stage, "upset", False)
         self.statement.assign(stage, "verdict", None)
         self.statement.assign(stage, "ended_ms", None)
         if stage.uniform is not None:
@@ -242,7 +250,7 @@ class Settling(Moves):
     def _check_workflow(self) -> None:
         """The workflow ends when all its stages have and nothing of it holds a pod."""
         run = self.run
-        if run.state.terminal or not all(stage.state.terminal for stage in run.stages):
+        if run.state.terminal or not self._all_ended():
             return
         if any(stage.holding() for stage in run.stages):
             return
@@ -258,6 +266,16 @@ class Settling(Moves):
             state, reason = RunState.SUCCEEDED, ""
         self.statement.assign(run, "ended_ms", self.now)
         self._set_run(state, reason)
+
+    def _all_ended(self) -> bool:
+        """Whether all stages have. It begins at one that was seen open, so that long chains are not looked at over and over."""
+        stages, run = self.run.stages, self.run
+        for step in range(len(stages)):
+            at = (run.open_stage + step) % len(stages)
+            if not stages[at].state.terminal:
+                run.open_stage = at
+                return False
+        return True
 
     def _fail_stage(self, stage: StageRun, reason: str) -> None:
         """Its running shards go on to their end, nothing more of it is started."""

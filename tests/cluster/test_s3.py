@@ -1,0 +1,70 @@
+"""Inputs from an object store: a real S3 protocol server on loopback, the real service, a real task."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import boto3
+import pytest
+import s3fs
+from moto.server import ThreadedMotoServer
+
+from flowsched.app import Settings, running
+
+
+@pytest.fixture
+def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A bucket `lab` with one object, reached as users reach theirs: by the AWS variables of the environment."""
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    url = f"http://{host}:{port}"
+    for name, value in {
+        "AWS_ACCESS_KEY_ID": "testing",
+        "AWS_SECRET_ACCESS_KEY": "testing",
+        "AWS_DEFAULT_REGION": "us-east-1",
+        "AWS_ENDPOINT_URL": url,
+    }.items():
+        monkeypatch.setenv(name, value)
+    client = boto3.client("s3")
+    client.create_bucket(Bucket="lab")
+    client.put_object(Bucket="lab", Key="runs/L001.txt", Body=b"ACGT\n" * 1000)
+    s3fs.S3FileSystem.clear_instance_cache()  # of an earlier test's server
+    yield "lab"
+    server.stop()
+
+
+def document(uri: str) -> bytes:
+    stage = {
+        "name": "count",
+        "command": ["sh", "-c", "wc -c < $FLOWSCHED_INPUT_READS | tr -d ' ' > n"],
+        "inputs": [{"name": "reads", "uri": uri}],
+        "outputs": [{"name": "n", "path": "n", "value": True}],
+    }
+    return json.dumps({"name": "s3", "stages": [stage]}).encode()
+
+
+async def test_a_task_reads_an_object_of_a_bucket(tmp_path: Path, bucket: str) -> None:
+    """5,000 bytes lie in the bucket, are moved once, and are what the task sees."""
+    async with running(Settings(port=0, root=tmp_path, log_level="error")) as up:
+        ident = (await up.facade.submit(document(f"s3://{bucket}/runs/L001.txt"))).id
+        async for _ in up.facade.events(ident, 0):
+            pass
+        task = await up.facade.task(ident, "count", 0)
+        assert (task.state, task.outputs[0].value) == ("SUCCEEDED", "5000\n")
+        assert (task.bytes_moved, task.bytes_local) == (5000, 0)
+
+
+async def test_an_object_that_is_not_there_fails_the_task_for_good(tmp_path: Path, bucket: str) -> None:
+    """No attempt is made and none is charged: the reason names the object."""
+    async with running(Settings(port=0, root=tmp_path, log_level="error")) as up:
+        ident = (await up.facade.submit(document(f"s3://{bucket}/runs/L002.txt"))).id
+        async for _ in up.facade.events(ident, 0):
+            pass
+        view = await up.facade.workflow(ident)
+        assert view.state == "FAILED"
+        assert "InputMissing" in view.reason
+        assert "s3://lab/runs/L002.txt" in view.reason
+        assert (await up.facade.task(ident, "count", 0)).attempts == []
