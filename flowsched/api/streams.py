@@ -1,4 +1,4 @@
-"""Answers that go on: events as Server-Sent Events, logs that are followed.
+"""Answers that go on: events as Server-Sent Events, logs that are followed, the bytes of outputs.
 
 Each stream holds at most one batch in memory: the next one is asked for when the client has taken the last,
 so a slow client costs its own time and nobody's memory. A client that takes nothing for a minute is cut off.
@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from contextlib import aclosing, contextmanager
 from typing import Annotated, Final, Literal
+from urllib.parse import quote
 
 import msgspec
 import structlog
@@ -197,6 +198,36 @@ async def _log(call: Call[LogsQuery], offset: int, limit: int) -> tuple[bytes, b
         offset=offset,
         limit=limit,
     )
+
+
+async def get_output(call: Call[Query]) -> web.StreamResponse:
+    """The bytes of an output, under the name that the task gave its file."""
+    request = call.request
+    workflow, stage, name = (path_text(request, part) for part in ("workflow", "stage", "name"))
+    index = path_index(request)
+    with _counted(call.serving):
+        found = await call.facade.output(workflow, stage, index, name)
+        async with aclosing(found.chunks) as chunks:
+            headers = {"Content-Disposition": disposition(found.file_name)}
+            response = web.StreamResponse(headers=headers)
+            response.content_type = "application/octet-stream"
+            response.content_length = found.size_bytes
+            await response.prepare(request)
+            try:
+                async for chunk in chunks:
+                    await _send(call, response, chunk)
+            except (Gone, ConnectionError):
+                pass
+            except Exception as error:  # noqa: BLE001 (the status is out; logged with its traceback)
+                await _broken(call, response, error, write=False)
+        return response
+
+
+def disposition(file_name: str) -> str:
+    """A file's name for browsers (RFC 6266): plain for old ones, whole for the others; never a path."""
+    name = file_name.replace("\\", "/").rpartition("/")[2].lstrip(".") or "output"
+    plain = "".join(c if c.isascii() and (c.isalnum() or c in "._-") else "_" for c in name)
+    return f"attachment; filename=\"{plain}\"; filename*=UTF-8''{quote(name, safe='')}"
 
 
 async def _happens(event: asyncio.Event, seconds: float) -> bool:

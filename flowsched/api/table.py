@@ -6,11 +6,13 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from flowsched.api import cluster, pages, streams, workflows
+from flowsched.api.problems import MEDIA as PROBLEM
 from flowsched.api.routes import PREFIX, Answer, Body, Policy, Query, Route
 from flowsched.workflow.views import (
     EventView,
     ExplanationView,
     NodeView,
+    ProblemView,
     QueueView,
     StageView,
     SubmittedView,
@@ -32,6 +34,11 @@ _REASON: Final = Body("Why; may be left out.", workflows.CommandBody, required=F
 _LOG_HEADERS: Final = {
     "Flowsched-Next-Offset": "Where to go on.",
     "Flowsched-More": "`true` when there is more, or may come more.",
+}
+
+_OUTPUT_HEADERS: Final = {
+    "Content-Disposition": "The file's name.",
+    "Content-Length": "How many bytes there are.",
 }
 
 
@@ -83,6 +90,14 @@ _WORKFLOWS: Final[tuple[Route[Any], ...]] = (
     Route(
         "GET", f"{_TASK}/logs", streams.get_logs, Policy.READ, "Read or follow a log", streams.LogsQuery,
         _text("Bytes of the log.", "text/plain", _LOG_HEADERS), tag="tasks",
+    ),
+    Route(
+        "GET", f"{_TASK}/outputs/{{name}}", streams.get_output, Policy.READ,
+        "Get an output; a folder comes as a tar stream", Query,
+        {
+            200: Answer("Its bytes.", media="application/octet-stream", headers=_OUTPUT_HEADERS),
+            409: Answer("It was written, and no node has it any more.", ProblemView, PROBLEM),
+        }, tag="tasks",
     ),
     Route(
         "GET", f"{_ONE}/explain", workflows.explain_workflow, Policy.READ, "Explain what does not run",

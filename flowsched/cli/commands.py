@@ -15,6 +15,7 @@ from flowsched.cli.options import (
     Database,
     DiskRate,
     Document,
+    Fetch,
     Gpus,
     Group,
     Id,
@@ -22,6 +23,7 @@ from flowsched.cli.options import (
     Memory,
     NicRate,
     Nodes,
+    Out,
     Output,
     Policy,
     Racks,
@@ -79,6 +81,8 @@ def run_command(
     memory: Memory = None,
     gpus: Gpus = 0,
     policy: Policy = "flowsched",
+    out: Out = None,
+    fetch: Fetch = None,
     output: Output = Form.TABLE,
 ) -> None:
     """Run a workflow and show how it goes; needs no server.
@@ -95,7 +99,8 @@ def run_command(
         settings = settings_for(
             ctx, root=root, port=0, nodes=nodes, cpu=cpu, memory=memory, gpus=gpus, policy=policy
         )
-    run(given, running.run(given, document, settings, output))
+    results = None if out is None else running.Results(out, tuple(fetch or ()))
+    run(given, running.run(given, document, settings, output, results))
 
 
 @app.command()
@@ -238,6 +243,24 @@ def logs(
             client, workflow, stage, index, errors=stderr, attempt=attempt, follow=follow
         ),
     )
+
+
+@app.command("get")
+def get_command(
+    ctx: typer.Context,
+    workflow: Id,
+    what: Annotated[str, typer.Argument(metavar="STAGE[.OUTPUT]", help="Which outputs.")],
+    index: Annotated[int | None, typer.Argument(min=0, help="Of one of its tasks. [all]")] = None,
+    into: Annotated[str, typer.Option("--out", "-O", metavar="DIR", help="Where to; - is stdout.")] = ".",
+) -> None:
+    """Save what a task made.
+
+    Files keep the names that the task gave them; a folder comes as a .tar file. The outputs of a scattered stage go
+    into a folder per shard.
+    """
+    from flowsched.cli import fetching
+
+    ask(ctx, lambda client: fetching.get(client, workflow, what, index, into))
 
 
 @app.command()

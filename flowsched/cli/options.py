@@ -84,6 +84,16 @@ Gpus = Annotated[int, typer.Option(min=0, help="GPUs of each node.")]
 DiskRate = Annotated[str, typer.Option(help="Bytes a second of each node's disk.")]
 NicRate = Annotated[str, typer.Option(help="Bytes a second of each node's network card.")]
 Racks = Annotated[int, typer.Option(min=1, help="The nodes are spread over so many racks.")]
+Out = Annotated[
+    Path | None,
+    typer.Option(metavar="DIR", help="Save the results there, as DIR/STAGE/FILE or DIR/STAGE/SHARD/FILE."),
+]
+Fetch = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="STAGE[.OUTPUT]", help="With --out: which outputs. Repeatable. [of stages that nobody reads]"
+    ),
+]
 Policy = Annotated[str, typer.Option(help="How to schedule.")]
 
 

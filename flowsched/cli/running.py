@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from flowsched.cli import following, output, render
+from flowsched.cli import fetching, following, output, render
 from flowsched.cli.context import DONE, INTERRUPTED, Options, say
 from flowsched.cli.output_form import Form
 from flowsched.client import Client
@@ -38,6 +38,14 @@ class Produced:
     output: OutputView
 
 
+@dataclass(frozen=True, slots=True)
+class Results:
+    """Where outputs shall be saved at the end of a run, and which (none named: of the stages that nobody reads)."""
+
+    out: Path
+    fetch: tuple[str, ...] = ()
+
+
 def document(path: str) -> bytes:
     """A document from a file, or from standard input (`-`); its relative URIs made absolute."""
     if path == "-":
@@ -61,7 +69,9 @@ async def submit(client: Client, path: str, key: str | None, wait: bool, form: F
     return code
 
 
-async def run(given: Options, path: str, settings: Settings | None, form: Form) -> int:
+async def run(
+    given: Options, path: str, settings: Settings | None, form: Form, results: Results | None = None
+) -> int:
     """`flowsched run`: on a server, or (with settings) on a service in this process."""
     raw = document(path)
     if settings is None:
@@ -72,13 +82,13 @@ async def run(given: Options, path: str, settings: Settings | None, form: Form) 
             say(f"submitted {accepted.id}")
             code = await following.watch(client, accepted.id)
             if code != INTERRUPTED:
-                await result(client, accepted.id, form, own=None)
+                await result(client, accepted.id, form, own=None, results=results)
             return code
     async with _embedded(settings) as client:
         accepted = await client.submit(raw)
         code = await following.watch_own(client, accepted.id)
         if code != INTERRUPTED:
-            await result(client, accepted.id, form, own=settings.root)
+            await result(client, accepted.id, form, own=settings.root, results=results)
         return code
 
 
@@ -95,7 +105,9 @@ async def _embedded(settings: Settings) -> AsyncIterator[Client]:
         raise ConfigurationError(f"{error} ({hint})") if "lock" in str(error) else error from None
 
 
-async def result(client: Client, ident: str, form: Form, own: Path | None) -> None:
+async def result(
+    client: Client, ident: str, form: Form, own: Path | None, results: Results | None = None
+) -> None:
     """What a workflow made, or why it failed, and what to type next.
 
     Args:
@@ -103,12 +115,15 @@ async def result(client: Client, ident: str, form: Form, own: Path | None) -> No
         ident: Which one.
         form: JSON for programs.
         own: The folder of the service in this process, if it ran there: later commands need a service on it.
+        results: What to save.
     """
     view, stages = await client.get(ident), await client.stages(ident)
     made = await produced(client, ident, stages)
     if form is not Form.TABLE:
         outputs = [{"stage": p.stage, "index": p.index, **msgspec.to_builtins(p.output)} for p in made]
         output.one({"workflow": view, "stages": stages, "outputs": outputs}, form, lambda: "")
+        if results is not None and following.verdict(view) == DONE:
+            await fetching.save_results(client, ident, results.out, results.fetch)
         return
     if output.console(stderr=True).is_terminal:
         print()
@@ -120,7 +135,10 @@ async def result(client: Client, ident: str, form: Form, own: Path | None) -> No
         output.show(output_table(made))
     if following.verdict(view) != DONE:
         await _failures(client, view)
-    _next_steps(view, stages, own)
+    elif results is not None:
+        print()
+        await fetching.save_results(client, ident, results.out, results.fetch)
+    _next_steps(view, made, stages, own, saved=results is not None)
 
 
 async def produced(client: Client, ident: str, stages: Sequence[StageView]) -> list[Produced]:
@@ -183,10 +201,19 @@ def _failure(task: TaskView) -> str:
     return f"{task.stage}[{task.index}] failed{code}" + (f": {task.reason}" if told else "")
 
 
-def _next_steps(view: WorkflowView, stages: Sequence[StageView], own: Path | None) -> None:
+def _next_steps(
+    view: WorkflowView,
+    made: Sequence[Produced],
+    stages: Sequence[StageView],
+    own: Path | None,
+    *,
+    saved: bool,
+) -> None:
     first = "" if own is None else f"`flowsched serve --root {own}`, then "
     if view.state == "FAILED":
         failed = next((stage.name for stage in stages if stage.state == "FAILED"), "STAGE")
         say(f"\nnext: {first}`flowsched logs {view.id} {failed} INDEX`, `flowsched retry {view.id}`")
+    elif view.state == "SUCCEEDED" and made and not saved:
+        say(f"\nnext: {first}`flowsched get {view.id} {made[-1].stage}` saves its outputs here")
     elif view.state == "SUCCEEDED":
         say(f"\nnext: {first}`flowsched show {view.id} --tasks`")

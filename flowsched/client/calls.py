@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Literal, Self, TypeAlias, TypeVar
@@ -13,6 +13,7 @@ from urllib.parse import quote
 
 from flowsched.client.building import Workflow
 from flowsched.client.documents import read
+from flowsched.client.outputs import read_output, save_output
 from flowsched.client.runs import Run
 from flowsched.client.session import Session, decoded
 from flowsched.client.streams import ended, followed_log, whole_log, workflow_events
@@ -192,6 +193,29 @@ class Client:
         read_log = followed_log if follow else whole_log
         return read_log(self._session, path, _params(stream=stream, attempt=attempt), offset)
 
+    def output(self, workflow: str, stage: str, index: int, name: str) -> AsyncGenerator[bytes, None]:
+        """The bytes of an output, in pieces; a folder comes as a tar stream.
+
+        Raises:
+            NotFound: It was not written.
+            Conflict: It was, and no node has it any more.
+        """
+        return read_output(self._session, _output_path(workflow, stage, index, name))
+
+    async def download(
+        self, workflow: str, stage: str, index: int, name: str, path: Path | Callable[[str], Path]
+    ) -> Path:
+        """Save an output; the file is there wholly or not at all. Returns where it is.
+
+        Args:
+            workflow: Its id.
+            stage: Of the task.
+            index: Of the task.
+            name: Of the output.
+            path: The file; a folder, which gets a file of the task's own name; or what makes a path of that name.
+        """
+        return await save_output(self._session, _output_path(workflow, stage, index, name), path)
+
     async def explain(self, workflow: str, stage: str | None = None) -> Explanations:
         """Why what does not run does not run."""
         return await self._get(f"{_path(workflow)}/explain", Explanations, _params(stage=stage))
@@ -272,6 +296,10 @@ def _path(workflow: str) -> str:
 
 def _task_path(workflow: str, stage: str, index: int) -> str:
     return f"{_path(workflow)}/tasks/{quote(stage, safe='')}/{index}"
+
+
+def _output_path(workflow: str, stage: str, index: int, name: str) -> str:
+    return f"{_task_path(workflow, stage, index)}/outputs/{quote(name, safe='')}"
 
 
 def _params(**given: str | int | None) -> dict[str, str]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from flowsched.workflow.views import (
@@ -17,6 +18,15 @@ from flowsched.workflow.views import (
     WorkflowPage,
     WorkflowView,
 )
+
+
+@dataclass(frozen=True, slots=True)
+class OutputData:
+    """The bytes of an output. Whoever does not read `chunks` to its end closes it (`aclose`)."""
+
+    file_name: str  #: what the task called it; with `.tar` if it is a folder, which comes as a tar stream
+    size_bytes: int  #: of all chunks together
+    chunks: AsyncGenerator[bytes, None]
 
 
 class Facade(Protocol):
@@ -83,6 +93,10 @@ class Facade(Protocol):
         limit: int = 65536,
     ) -> tuple[bytes, bool]:
         """Log bytes from `offset` of the last (or a given) attempt, and whether more may come."""
+        ...
+
+    async def output(self, workflow: str, stage: str, index: int, name: str) -> OutputData:
+        """The bytes of an output. NotFound if it was not written, Conflict if no node has it any more."""
         ...
 
     async def command(self, workflow: str, kind: str, body: Mapping[str, Any] | None = None) -> WorkflowView:

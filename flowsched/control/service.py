@@ -11,9 +11,11 @@ import numpy as np
 
 from flowsched.control import answers
 from flowsched.control.dispatch import Dispatcher
+from flowsched.control.facade import OutputData
 from flowsched.control.history import History
 from flowsched.control.intake import Documents, decode
 from flowsched.control.leader import Leader
+from flowsched.control.outputs import open_output
 from flowsched.engine.changes import task_row
 from flowsched.engine.explain import Explanation, explain
 from flowsched.engine.pods import pod_name
@@ -274,6 +276,12 @@ class Service:
             raise NotFound(f"{stage}[{index}] has no attempt {last}")
         name = pod_name(workflow, stage, index, last)
         return await self._executor.logs(name, stream, offset, limit)
+
+    async def output(self, workflow: str, stage: str, index: int, name: str) -> OutputData:
+        """The bytes of an output."""
+        number, spec = await self._locate(workflow, stage, index)
+        task = (workflow, number, spec, index)
+        return await open_output(self._reads, self._executor, self._state(), task, name)
 
     async def _locate(self, workflow: str, stage: str, index: int) -> tuple[int, Any]:
         spec = await self._documents.spec(workflow)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
 
 from flowsched.api.routes import Limits
+from flowsched.control.facade import OutputData
 from flowsched.errors import Conflict, InvalidDocument, NotFound
 from flowsched.workflow.document import read_document
 from flowsched.workflow.views import (
@@ -102,6 +103,8 @@ class FakeService:
         ]
         self.log: dict[str, bytes] = {"stdout": b"", "stderr": b""}
         self.log_grows = False
+        self.outputs: dict[str, tuple[str, bytes | None, int]] = {}
+        self.closed = 0
         self.history: list[EventView] = []
         self.changed = asyncio.Event()
         self.queue_settings: dict[str, dict[str, Any]] = {"default": {}}
@@ -232,6 +235,29 @@ class FakeService:
         await self.task(workflow, stage, index)
         chunk = self.log[stream][offset : offset + limit]
         return chunk, self.log_grows or offset + len(chunk) < len(self.log[stream])
+
+    async def output(self, workflow: str, stage: str, index: int, name: str) -> OutputData:
+        await self.task(workflow, stage, index)
+        if name not in self.outputs:
+            raise NotFound(f"{stage}[{index}] has not written its output {name!r}")
+        file_name, data, announced = self.outputs[name]
+        if data is None:
+            raise Conflict(f"no node has {name!r} any more")
+
+        async def chunks() -> AsyncGenerator[bytes, None]:
+            try:
+                for at in range(0, len(data), 65536):
+                    yield data[at : at + 65536]
+                if len(data) < announced:
+                    raise OSError("it is shorter than it was")
+            finally:
+                self.closed += 1
+
+        return OutputData(file_name, announced, chunks())
+
+    def write(self, name: str, file_name: str, data: bytes | None, announced: int | None = None) -> None:
+        """Publish an output; `announced` bytes are promised."""
+        self.outputs[name] = (file_name, data, len(data or b"") if announced is None else announced)
 
     async def command(self, workflow: str, kind: str, body: Mapping[str, Any] | None = None) -> WorkflowView:
         view = await self.workflow(workflow)

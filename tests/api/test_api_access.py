@@ -24,6 +24,7 @@ POLICIES = {
     "GET /api/v1/workflows/{workflow}/tasks": Policy.READ,
     "GET /api/v1/workflows/{workflow}/tasks/{stage}/{index}": Policy.READ,
     "GET /api/v1/workflows/{workflow}/tasks/{stage}/{index}/logs": Policy.READ,
+    "GET /api/v1/workflows/{workflow}/tasks/{stage}/{index}/outputs/{name}": Policy.READ,
     "GET /api/v1/workflows/{workflow}/explain": Policy.READ,
     "POST /api/v1/workflows/{workflow}/cancel": Policy.WRITE,
     "POST /api/v1/workflows/{workflow}/pause": Policy.WRITE,

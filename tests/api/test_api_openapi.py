@@ -98,9 +98,10 @@ async def test_answers_are_of_the_media_types_described(
     """Each GET: success and, where it has a parameter, the 404."""
     workflow = service.add(state="SUCCEEDED")
     service.documents[workflow] = b"{}"
+    service.write("vcf", "calls.vcf", b"x")
     described = DOCUMENT["paths"][route.path]["get"]["responses"]
     for ident in (workflow, "nope"):
-        values = {"workflow": ident, "stage": "align", "index": 0}
+        values = {"workflow": ident, "stage": "align", "index": 0, "name": "vcf"}
         path = route.path.format(**values) if "{" in route.path else route.path
         answer = await api.get(path)
         assert answer.content_type in described[str(answer.status)]["content"]

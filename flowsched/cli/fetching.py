@@ -1,0 +1,135 @@
+"""`flowsched get`, and `run --out`: outputs of tasks become files here."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from flowsched.cli import render
+from flowsched.cli.context import DONE, say
+from flowsched.client import Client
+from flowsched.errors import Conflict, NotFound
+from flowsched.workflow.views import StageView, TaskView
+
+#: A name of an output as the command line takes it: `STAGE` (all of it), `STAGE.OUTPUT`.
+Wanted = tuple[str, str | None]
+
+
+def wanted(text: str) -> Wanted:
+    """`call.vcf` as its parts."""
+    stage, dot, name = text.partition(".")
+    return stage, name if dot else None
+
+
+async def get(client: Client, ident: str, what: str, index: int | None, into: str) -> int:
+    """`flowsched get`."""
+    asked = wanted(what)
+    stages = {stage.name: stage for stage in await client.stages(ident)}
+    if asked[0] not in stages:
+        raise NotFound(f"workflow {ident} has no stage {asked[0]!r}; its stages: {', '.join(stages)}")
+    if into == "-":
+        return await _to_stdout(client, ident, asked, index)
+    saved = await save(client, ident, [stages[asked[0]]], [asked], Path(into), index, nested=False)
+    if not saved:
+        raise NotFound(f"{what} of {ident}: nothing was written there (so far)")
+    return DONE
+
+
+async def _to_stdout(client: Client, ident: str, asked: Wanted, index: int | None) -> int:
+    found = [
+        (task.index, output.name)
+        async for task in _tasks(client, ident, asked[0], index)
+        for output in task.outputs
+        if asked[1] in (None, output.name)
+    ]
+    if len(found) != 1:
+        there = ", ".join(f"{asked[0]}.{name} {number}" for number, name in found[:5]) or "none"
+        raise Conflict(f"`-O -` takes exactly one output; these fit ({len(found)}): {there}")
+    number, name = found[0]
+    async for chunk in client.output(ident, asked[0], number, name):
+        sys.stdout.buffer.write(chunk)
+    sys.stdout.flush()
+    return DONE
+
+
+async def save_results(client: Client, ident: str, out: Path, fetch: Sequence[str]) -> None:
+    """Outputs of the stages nobody reads, or those named, as OUT/STAGE/SHARD/FILE."""
+    stages = await client.stages(ident)
+    asked = [wanted(text) for text in fetch]
+    if not asked:
+        document = json.loads(await client.document(ident))
+        asked = [(name, None) for name in final_stages(document)]
+    names = {stage.name for stage in stages}
+    for name, _ in asked:
+        if name not in names:
+            raise NotFound(f"--fetch: there is no stage {name!r}; there are {', '.join(sorted(names))}")
+    await save(client, ident, stages, asked, out, None, nested=True)
+
+
+def final_stages(document: dict[str, Any]) -> list[str]:
+    """The stages whose outputs no other stage reads, in the document's order."""
+    stages = document.get("stages", [])
+    read = {
+        entry["from"].partition(".")[0]
+        for stage in stages
+        for entry in stage.get("inputs", [])
+        if isinstance(entry.get("from"), str)
+    }
+    return [stage["name"] for stage in stages if stage["name"] not in read]
+
+
+async def save(
+    client: Client,
+    ident: str,
+    stages: Sequence[StageView],
+    asked: Sequence[Wanted],
+    out: Path,
+    index: int | None,
+    *,
+    nested: bool,
+) -> list[Path]:
+    """Save what was asked for of some stages, and say each file.
+
+    Args:
+        client: Where they are.
+        ident: The workflow.
+        stages: All that are in `asked`.
+        asked: Which outputs.
+        out: Folder for the files.
+        index: Of one task; None = all.
+        nested: Into a folder per stage.
+    """
+    taken: set[Path] = set()
+    saved = []
+    for stage in stages:
+        names = [name for of_stage, name in asked if of_stage == stage.name]
+        if not names:
+            continue
+        folder = out / stage.name if nested else out
+        async for task in _tasks(client, ident, stage.name, index):
+            place = folder / str(task.shard) if stage.width > 1 and index is None else folder
+            for output in task.outputs:
+                if None not in names and output.name not in names:
+                    continue
+
+                def choose(file: str, place: Path = place, name: str = output.name) -> Path:
+                    path = place / file
+                    return place / name / file if path in taken else path
+
+                path = await client.download(ident, stage.name, task.index, output.name, choose)
+                taken.add(path)
+                saved.append(path)
+                say(f"{path}  {render.size(output.size_bytes)}")
+    return saved
+
+
+async def _tasks(client: Client, ident: str, stage: str, index: int | None) -> AsyncIterator[TaskView]:
+    """Tasks of a stage with their outputs: one, or all that have succeeded."""
+    if index is not None:
+        yield await client.task(ident, stage, index)
+        return
+    async for task in client.tasks(ident, stage=stage, state="SUCCEEDED"):
+        yield await client.task(ident, stage, task.index)

@@ -1,0 +1,78 @@
+"""Outputs of tasks as bytes, and as files that are there wholly or not at all."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import secrets
+from collections.abc import AsyncGenerator, Callable, Mapping
+from pathlib import Path
+from typing import Final
+from urllib.parse import unquote
+
+from flowsched.client.session import Session, back_off
+from flowsched.errors import Unavailable
+
+#: A download that broke off is begun again so often in all.
+ATTEMPTS: Final = 3
+_BLOCK: Final = 1 << 20
+
+
+async def read_output(session: Session, path: str) -> AsyncGenerator[bytes, None]:
+    """The bytes of an output, once.
+
+    Raises:
+        NotFound: It was not written.
+        Conflict: No node has it any more.
+        Unavailable: The connection broke: what was read so far is not the whole.
+    """
+    async with session.stream(path, params={}) as response:
+        async for block in response.content.iter_chunked(_BLOCK):
+            yield block
+
+
+async def save_output(session: Session, path: str, target: Path | Callable[[str], Path]) -> Path:
+    """Save an output: under a temporary name beside its own, until all of it is there.
+
+    Args:
+        session: Where.
+        path: Of the output.
+        target: A file; a folder that exists, which gets a file of the task's own name for it; or what says where a file
+            of this name goes. Folders on the way are made.
+    """
+    for attempt in range(1, ATTEMPTS + 1):
+        try:
+            return await _save(session, path, target)
+        except Unavailable:
+            if attempt == ATTEMPTS:
+                raise
+        await asyncio.sleep(back_off(attempt))
+    raise AssertionError("the last attempt returns or raises")
+
+
+async def _save(session: Session, path: str, target: Path | Callable[[str], Path]) -> Path:
+    async with session.stream(path, params={}) as response:
+        name = named(response.headers)
+        if isinstance(target, Path):
+            file = target / name if await asyncio.to_thread(target.is_dir) else target
+        else:
+            file = target(name)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        temporary = file.with_name(f".flowsched-{secrets.token_hex(8)}.part")
+        try:
+            with temporary.open("xb") as writing:
+                async for block in response.content.iter_chunked(_BLOCK):
+                    await asyncio.to_thread(writing.write, block)
+            os.replace(temporary, file)
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                temporary.unlink()
+    return file
+
+
+def named(headers: Mapping[str, str]) -> str:
+    """The file's name as the server says it; never a path, whoever the server is."""
+    whole = headers.get("Content-Disposition", "").partition("filename*=UTF-8''")[2]
+    name = unquote(whole.partition(";")[0]).replace("\\", "/").rpartition("/")[2].replace("\0", "")
+    return name if name not in ("", ".", "..") else "output"

@@ -1,0 +1,106 @@
+"""`flowsched get` and `run --out`: files where the user wants them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from fake_service import task_view
+from far_server import Far
+
+from flowsched.cli.fetching import final_stages
+from flowsched.workflow.views import OutputView
+
+Run = Callable[..., Any]
+
+
+def scattered(far: Far) -> None:
+    """Three tasks of `call`, each with an output `vcf`."""
+    far.service.add(state="SUCCEEDED")
+    output = OutputView(name="vcf", uri="flowsched:x", size_bytes=5)
+    far.service.task_views = [
+        task_view("call", index, state="SUCCEEDED", outputs=[output]) for index in range(3)
+    ]
+    far.service.write("vcf", "calls.vcf", b"calls")
+
+
+def test_outputs_of_a_scattered_stage_go_into_a_folder_per_shard(
+    flowsched: Run, far: Far, tmp_path: Path
+) -> None:
+    """And one task's into the folder itself."""
+    scattered(far)
+    result = flowsched("get", "wf1", "call", "-O", str(tmp_path / "out"))
+    assert result.exit_code == 0, result.stderr
+    files = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.vcf"))
+    assert files == ["out/0/calls.vcf", "out/1/calls.vcf", "out/2/calls.vcf"]
+    assert flowsched("get", "wf1", "call.vcf", "1", "-O", str(tmp_path / "one")).exit_code == 0
+    assert (tmp_path / "one" / "calls.vcf").read_bytes() == b"calls"
+
+
+def test_one_output_can_be_piped(flowsched: Run, far: Far) -> None:
+    """Its bytes and nothing else; several are refused."""
+    scattered(far)
+    assert flowsched("get", "wf1", "call.vcf", "1", "-O", "-").stdout_bytes == b"calls"
+    result = flowsched("get", "wf1", "call.vcf", "-O", "-")
+    assert result.exit_code == 2
+    assert "exactly one" in result.stderr
+
+
+def test_what_is_not_there_is_said(flowsched: Run, far: Far) -> None:
+    """A stage, an output, something that was removed."""
+    scattered(far)
+    assert "no stage 'nope'" in flowsched("get", "wf1", "nope").stderr
+    assert "nothing was written" in flowsched("get", "wf1", "call.bam").stderr
+    far.service.write("vcf", "calls.vcf", None)
+    assert "any more" in flowsched("get", "wf1", "call").stderr
+
+
+def test_the_stages_nobody_reads() -> None:
+    """Waiting for a stage is not reading it."""
+    stages = [
+        {"name": "align", "outputs": [{"name": "bam", "path": "bam"}]},
+        {"name": "call", "inputs": [{"name": "b", "from": "align.bam"}]},
+        {"name": "tidy", "after": ["call"]},
+    ]
+    assert final_stages({"stages": stages}) == ["call", "tidy"]
+
+
+def test_a_run_leaves_its_results_in_a_folder(tmp_path: Path) -> None:
+    """DIR/STAGE/SHARD/FILE of what nobody reads, no shard where there is one; two of one name stay apart."""
+    say = [
+        "/bin/sh",
+        "-c",
+        "mkdir a b; echo $FLOWSCHED_INDEX > a/x.txt; echo two > b/x.txt; mkdir d; echo in > d/f",
+    ]
+    outputs = [
+        {"name": "one", "path": "a/x.txt"},
+        {"name": "two", "path": "b/x.txt"},
+        {"name": "d", "path": "d"},
+    ]
+    stages = [
+        {"name": "part", "command": say, "scatter": {"count": 2}, "outputs": outputs[:1]},
+        {"name": "whole", "command": say, "outputs": outputs},
+        {"name": "read", "command": ["true"], "inputs": [{"name": "x", "from": "part.one"}]},
+    ]
+    (tmp_path / "d.json").write_text(json.dumps({"name": "x", "stages": stages}))
+
+    def run(*more: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "flowsched", "run", "d.json", "--root", "root", *more]
+        environment = {**os.environ, "FLOWSCHED_SERVER": ""}
+        return subprocess.run(
+            command, cwd=tmp_path, env=environment, text=True, capture_output=True, timeout=90
+        )
+
+    done = run("--out", "out")
+    assert done.returncode == 0, done.stderr
+    files = sorted(str(path.relative_to(tmp_path / "out")) for path in (tmp_path / "out").rglob("*.*"))
+    assert files == ["whole/d.tar", "whole/two/x.txt", "whole/x.txt"]
+    done = run("--out", "named", "--fetch", "part.one")
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "named" / "part" / "1" / "x.txt").read_text() == "1\n"
+    assert "`flowsched get w" in run().stderr
