@@ -60,6 +60,8 @@ class Recorder:
     dirty: bool = False
     _advances: dict[str, Advance] = field(default_factory=dict)
     _runs: dict[str, WorkflowRun] = field(default_factory=dict)
+    #: Runs that were advanced since `absorb` last looked: a step may hold a thousand events of as many workflows.
+    _asked: dict[str, None] = field(default_factory=dict)
 
     def advance(self, run: WorkflowRun) -> Advance:
         """The run's advance of this step."""
@@ -67,6 +69,7 @@ class Recorder:
         if found is None:
             found = self._advances[run.id] = Advance(run, self.statement, self.now)
             self._runs[run.id] = run
+        self._asked[run.id] = None
         return found
 
     def recovered(self, run: WorkflowRun) -> None:
@@ -83,9 +86,10 @@ class Recorder:
 
     def absorb(self) -> None:
         """Take over what advances have freed, released and made ready so far, so that the cycle sees it."""
-        for workflow, advance in self._advances.items():
+        asked, self._asked = self._asked, {}
+        for workflow in asked:
             run = self._runs[workflow]
-            changes = advance.changes
+            changes = self._advances[workflow].changes
             for number, task, attempt in changes.freed:
                 self.free(run, run.stages[number], task, attempt)
             changes.freed.clear()
@@ -93,8 +97,9 @@ class Recorder:
                 stage = run.stages[number]
                 self.releases.append(pod_name(run.id, stage.spec.name, task, int(stage.attempt[task])))
             changes.release.clear()
-            for number in changes.stages:
+            for number in sorted(changes.fresh):
                 self._note_ready(run, run.stages[number])
+            changes.fresh.clear()
 
     def free(self, run: WorkflowRun, stage: StageRun, task: int, attempt: int) -> None:
         """An attempt holds nothing any more."""

@@ -15,6 +15,7 @@ from flowsched.workflow.lifecycle import TaskEvent, may
 from flowsched.workflow.moves import BOUND, ENDED, STAGED_AT, STARTED, Changes, Ended, Indices
 from flowsched.workflow.outcomes import Outcomes
 from flowsched.workflow.run import StageRun
+from flowsched.workflow.spec import When
 from flowsched.workflow.states import RunState, TaskState
 
 __all__ = ["STARTED", "Advance", "Changes", "Ended"]
@@ -189,7 +190,11 @@ class Advance(Outcomes):
 
     def rebuild(self) -> None:
         """After a restart: make barriers and missing of every open stage from the states that SQL remembers."""
-        for stage in self.run.stages:
+        for number in self.run.graph.order:
+            stage = self.run.stages[number]
+            parents = [self.run.stages[edge.parent] for edge in self.run.graph.edges_in[number]]
+            if stage.state is RunState.SKIPPED and stage.spec.when.outcome is When.SUCCESS:
+                stage.upset = any(self._unwell(parent) for parent in parents)
             if stage.state.terminal:
                 continue
             stage.barriers = self._open_barriers(stage)

@@ -38,6 +38,7 @@ class Changes:
 
     tasks: dict[int, list[Indices]] = field(default_factory=dict)
     stages: set[int] = field(default_factory=set)
+    fresh: set[int] = field(default_factory=set)  #: stages nobody has looked at since they were touched
     workflow: bool = False
     release: list[tuple[int, int]] = field(
         default_factory=list
@@ -47,6 +48,11 @@ class Changes:
     )  #: (stage, task, attempt) that holds nothing more
     outputs: list[tuple[int, int, str, Output]] = field(default_factory=list)
     events: list[tuple[str, Mapping[str, Any]]] = field(default_factory=list)
+
+    def touch(self, stage: int) -> None:
+        """Something of this stage changed."""
+        self.stages.add(stage)
+        self.fresh.add(stage)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,13 +96,13 @@ class Moves:
         shift = np.bincount(new, minlength=size) - np.bincount(old, minlength=size)
         self.statement.add(stage.counts, slice(None), shift)
         self.changes.tasks.setdefault(stage.number, []).append(tasks)
-        self.changes.stages.add(stage.number)
+        self.changes.touch(stage.number)
 
     def _move_uniform(self, stage: StageRun, state: TaskState) -> None:
         self.statement.set(stage.counts, slice(None), 0)
         self.statement.set(stage.counts, int(state), stage.spec.tasks)
         self.statement.assign(stage, "uniform", state)
-        self.changes.stages.add(stage.number)
+        self.changes.touch(stage.number)
 
     def _stamp(self, stage: StageRun, tasks: Indices, column: int) -> None:
         self.statement.set(stage.times, (tasks, column), self.now)
@@ -193,7 +199,7 @@ class Moves:
         if state is RunState.RUNNING and stage.started_ms is None:
             self.statement.assign(stage, "started_ms", self.now)
         self.statement.assign(stage, "ended_ms", self.now if state.terminal else None)
-        self.changes.stages.add(stage.number)
+        self.changes.touch(stage.number)
         self.changes.events.append(
             (f"stage.{state.value.lower()}", {"stage": stage.spec.name, "reason": reason})
         )

@@ -51,6 +51,7 @@ class StageRun:
         exit_code: (T,) of the last attempt, -1 for none.
         missing: (W,) parent shards not done, over `index` and `chunk` edges.
         closed: Nothing more of it is started (it failed, or what it needs did).
+        upset: It was skipped because something before it failed (not by a condition).
         barriers: parent stages not done, over all other edges.
         shard_done: (W,) all completing members have succeeded.
         counts: (states,) tasks in each state.
@@ -89,6 +90,7 @@ class StageRun:
         "times",
         "totals",
         "uniform",
+        "upset",
         "verdict",
         "version",
     )
@@ -116,6 +118,7 @@ class StageRun:
         self.reason = ""
         self.failed = False
         self.closed = False
+        self.upset = False
         self.verdict: bool | None = None
         self.started_ms: int | None = None
         self.ended_ms: int | None = None
@@ -195,6 +198,7 @@ class WorkflowRun:
         outputs: (stage, output) -> shard -> what was published.
         ranks: (stages,) upward rank in ms.
         seq: Submission order.
+        open_stage: Where to look first for a stage that has not ended; only a hint.
     """
 
     __slots__ = (
@@ -202,6 +206,7 @@ class WorkflowRun:
         "ended_ms",
         "graph",
         "id",
+        "open_stage",
         "outputs",
         "paused",
         "ranks",
@@ -218,6 +223,7 @@ class WorkflowRun:
         self.spec = spec
         self.graph = graph
         self.seq = seq
+        self.open_stage = 0
         self.state = RunState.PENDING
         self.reason = ""
         self.cancel_requested = False

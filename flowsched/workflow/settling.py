@@ -72,7 +72,7 @@ class Settling(Moves):
 
     def _note(self, stage: StageRun) -> None:
         """Look whether the stage has ended, now that something of it changed."""
-        self.changes.stages.add(stage.number)
+        self.changes.touch(stage.number)
         if stage.state.terminal:
             self.changes.workflow = True
             return

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from flowsched.engine.events import Command, QueueChanged, Tick
+from flowsched.engine.events import Command, QueueChanged, Recovered, Tick
 from flowsched.engine.explain import explain
 from flowsched.engine.step import step
 from flowsched.scheduling.executor import NodeChanged, PodGone, PodStarted
@@ -331,3 +331,40 @@ def test_a_service_that_lives_long_forgets_what_has_ended() -> None:
     assert scene.state.transfer_backoff == {}
     assert scene.state.promises == {}
     assert len(scene.state.snapshot.names) == 1
+
+
+def test_a_batch_of_many_ends_is_looked_at_once_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two hundred workflows end a task in one step: not every stage is looked at again after each of the ends."""
+    from flowsched.engine.changes import Recorder
+
+    scene = Scene(node(cpu=500))
+    scene.tell(*(scene.accepted(f"w{number}", *chain("a", "b")) for number in range(200)))
+    looks = 0
+    look = Recorder._note_ready
+
+    def counted(self: Any, run: Any, stage: Any) -> None:
+        nonlocal looks
+        looks += 1
+        look(self, run, stage)
+
+    monkeypatch.setattr(Recorder, "_note_ready", counted)
+    scene.end(*(f"fs-w{number}-a-0-0" for number in range(200)))
+    assert len(scene.launched) == 200
+    assert looks <= 1_200
+
+
+def test_after_a_restart_nobody_runs_behind_a_stage_that_was_skipped_for_a_failure() -> None:
+    """Rows do not say why b was skipped; the graph does: c must not run when the slow d has ended."""
+    stages = [
+        *chain("a", "b"),
+        {"name": "d", "command": ["x"]},
+        {"name": "c", "command": ["x"], "needs": ["b", "d"]},
+    ]
+    scene = Scene()
+    scene.submit("w", *stages)
+    scene.end("fs-w-a-0-0", code=1)
+    assert scene.state_of("w") == "RUNNING: a FAILED, b SKIPPED, d RUNNING, c SKIPPED"
+    run = scene.runs["w"]
+    run.stages[1].upset = False
+    scene.tell(Recovered(run))
+    assert run.stages[1].upset
