@@ -25,12 +25,15 @@ from flowsched.engine.step import Step
 from flowsched.errors import Conflict
 from flowsched.scheduling.executor import NodeInfo, Pod
 from flowsched.store.database import url_for
+from flowsched.workflow.states import HOLDING, TaskState
 from tests.engine.documents import clean, documents
 from tests.service.processes import Process, process
 from tests.service.virtual import VirtualLoop, virtual_loop
 
 NODES = [NodeInfo(f"n{i}", 4_000, 4 << 30, rack=f"r{i // 2}") for i in range(3)]
 TERMINAL = {"SUCCEEDED", "FAILED", "CANCELLED"}
+#: Members in these states have room, or needed it no longer.
+THERE = {*HOLDING, TaskState.SUCCEEDED}
 #: Virtual seconds after which a workflow that has not ended never will.
 FOR_EVER_S = 50_000
 
@@ -96,16 +99,14 @@ class Trial:
         self.seen["step"] += 1
 
     def _check_gangs(self, state: EngineState, done: Step) -> None:
-        """Members are launched with all the others of their minimum, or to join a gang that lives (P4)."""
-        gangs: dict[tuple[str, str, int], Counter[str]] = {}
-        for pod in done.launches:
-            if pod.gang is not None:
-                gangs.setdefault((pod.workflow, pod.stage, pod.shard), Counter())[pod.gang.role] += 1
-        for (workflow, stage, _), roles in gangs.items():
-            run = state.runs[workflow]
-            spec = next(each.spec for each in run.stages if each.spec.name == stage)
-            for role in spec.roles:
-                assert roles[role.name] >= role.minimum, f"P4: half a gang {stage}: {dict(roles)}"
+        """Members are launched with all the others of their minimum, or come back to a gang that has them (P4)."""
+        for workflow, name, shard in {(p.workflow, p.stage, p.shard) for p in done.launches if p.gang is not None}:
+            stage = next(each for each in state.runs[workflow].stages if each.spec.name == name)
+            states = stage.task_state[stage.indices_of(shard)]
+            roles = [role.name for role in stage.spec.roles for _ in range(role.replicas)]
+            there = Counter(role for role, has in zip(roles, states.tolist(), strict=True) if has in THERE)
+            for role in stage.spec.roles:
+                assert there[role.name] >= role.minimum, f"P4: half a gang {name}: {dict(there)}"
 
     def finish(self, state: EngineState) -> None:
         """What must hold when everything has ended."""
