@@ -338,7 +338,12 @@ def test_a_batch_of_many_ends_is_looked_at_once_each(monkeypatch: pytest.MonkeyP
     from flowsched.engine.changes import Recorder
 
     scene = Scene(node(cpu=500))
-    scene.tell(*(scene.accepted(f"w{number}", *chain("a", "b")) for number in range(200)))
+    scene.tell(
+        *(
+            scene.accepted(f"w{number}", *chain("a", "b", resources={"memory": "1Mi"}))
+            for number in range(200)
+        )
+    )
     looks = 0
     look = Recorder._note_ready
 
