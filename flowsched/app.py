@@ -159,7 +159,7 @@ async def assembled(settings: Settings) -> AsyncIterator[tuple[Any, Any, Any, An
         (service, leader, writer, executor)
     """
     from flowsched.control.failpoints import from_environment
-    from flowsched.control.history import History
+    from flowsched.control.history import ALONE_POLL_S, POLL_S, History
     from flowsched.control.intake import Documents
     from flowsched.control.leader import Leader
     from flowsched.control.service import Service
@@ -174,7 +174,9 @@ async def assembled(settings: Settings) -> AsyncIterator[tuple[Any, Any, Any, An
     executor = local_cluster(settings, failpoint.now)
     async with await Database.open(settings.url) as database:
         reads = Workflows(database)
-        history, documents = History(reads), Documents(reads)
+        alone = settings.url.startswith("sqlite")
+        history = History(reads, ALONE_POLL_S if alone else POLL_S)
+        documents = Documents(reads)
         async with GroupWriter(database, failpoint=failpoint) as writer:
             leader = Leader(
                 database,

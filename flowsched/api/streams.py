@@ -28,6 +28,8 @@ log = structlog.get_logger(__name__)
 #: Events are written in pieces of so many, so that one answer never holds a large text.
 PIECE: Final = 200
 LARGEST: Final = 2**63 - 1
+#: What the service takes for "from now on".
+FROM_NOW: Final = -1
 
 Attempt = Annotated[int, msgspec.Meta(ge=0, le=LARGEST, description="Which attempt; if left out, the last.")]
 
@@ -36,9 +38,12 @@ class EventsQuery(Query, frozen=True, kw_only=True):
     """Where history begins."""
 
     after: Annotated[
-        int,
-        msgspec.Meta(ge=0, le=LARGEST, description="Only events after this one; `Last-Event-ID` wins."),
-    ] = 0
+        str,
+        msgspec.Meta(
+            pattern="^(now|[0-9]{1,18})$",
+            description="Only events after this one, or `now`: only what happens from now on. `Last-Event-ID` wins.",
+        ),
+    ] = "0"
 
 
 class LogsQuery(Query, frozen=True, kw_only=True):
@@ -71,7 +76,8 @@ async def stream_workflow_events(call: Call[EventsQuery]) -> web.StreamResponse:
 
 
 async def _events(call: Call[EventsQuery], workflow: str | None) -> web.StreamResponse:
-    after = last_event_id(call.request, call.query.after)
+    given = call.query.after
+    after = last_event_id(call.request, FROM_NOW if given == "now" else int(given))
     with _counted(call.serving):
         response = _stream("text/event-stream", {"X-Accel-Buffering": "no"})
         await response.prepare(call.request)

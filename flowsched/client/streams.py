@@ -60,17 +60,20 @@ async def workflow_events(session: Session, path: str, after: int) -> AsyncItera
 
 
 async def ended(session: Session, path: str) -> None:
-    """Return when the workflow has ended. Reads events only as far as their border: they may be many."""
-    async for _ in _resumed(session, path, 0):
+    """Return when the workflow has ended. Its history, which may be long, is not read."""
+    async for _ in _resumed(session, path, None):
         pass
 
 
-async def _resumed(session: Session, path: str, after: int) -> AsyncIterator[Frame]:
+async def _resumed(session: Session, path: str, after: int | None) -> AsyncIterator[Frame]:
+    """Frames after an event; None: from now on."""
     patience = Patience()
     while True:
         failure = Unavailable("the server closed the stream before the workflow had ended")
         try:
-            async with session.stream(path, params={}, headers={"Last-Event-ID": str(after)}) as response:
+            params = {"after": "now"} if after is None else {}
+            headers = {} if after is None else {"Last-Event-ID": str(after)}
+            async with session.stream(path, params=params, headers=headers) as response:
                 patience.opened()
                 async for frame in frames(response.content):
                     if frame.name == "end":

@@ -100,11 +100,14 @@ class Facade(Protocol):
         ...
 
     async def command(self, workflow: str, kind: str, body: Mapping[str, Any] | None = None) -> WorkflowView:
-        """`cancel`, `pause`, `resume` or `retry` (of what failed). Conflict where the state does not allow it."""
+        """`cancel`, `pause`, `resume` or `retry` (of what failed). Conflict where the state does not allow it.
+
+        The answer shows the command carried out, unless that takes longer than a few seconds or nobody leads.
+        """
         ...
 
     def events(self, workflow: str | None, after: int) -> AsyncIterator[Sequence[EventView]]:
-        """History after event `after`, then what happens, in batches; ends when `workflow` has ended (None: never)."""
+        """History after event `after` (-1: from now on), then what happens, in batches; ends with `workflow` (None: never)."""
         ...
 
     async def queues(self) -> list[QueueView]:

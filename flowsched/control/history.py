@@ -13,6 +13,8 @@ from flowsched.workflow.views import EventView
 
 #: Without a wake-up (another process led and committed) readers look again this often.
 POLL_S: Final = 1.0
+#: The same where one process alone has the database, so that every commit wakes readers: only a net below.
+ALONE_POLL_S: Final = 15.0
 _BATCH: Final = 500
 _LAST: Final = frozenset(f"workflow.{s.value.lower()}" for s in RunState if s.terminal)
 
@@ -20,8 +22,9 @@ _LAST: Final = frozenset(f"workflow.{s.value.lower()}" for s in RunState if s.te
 class History:
     """Wakes whoever follows the event log."""
 
-    def __init__(self, reads: Workflows) -> None:
+    def __init__(self, reads: Workflows, poll_s: float = POLL_S) -> None:
         self._reads = reads
+        self._poll_s = poll_s
         self._news = asyncio.Event()
 
     def committed(self) -> None:
@@ -29,11 +32,18 @@ class History:
         self._news.set()
         self._news = asyncio.Event()
 
+    @property
+    def news(self) -> asyncio.Event:
+        """Is set at the next commit. Take it before you look, or you will miss what comes in between."""
+        return self._news
+
     async def follow(self, workflow: str | None, after: int) -> AsyncIterator[Sequence[EventView]]:
-        """Batches of events after an id; ends when `workflow` has ended and all was told.
+        """Batches of events after an id (below 0: from now on); ends when `workflow` has ended and all was told.
 
         A retry makes an ended workflow live again, so the end is the last event *and* the state.
         """
+        if after < 0:
+            after = await self._reads.last_event()
         while True:
             news = self._news
             rows = await self._reads.events(after, workflow_id=workflow, limit=_BATCH)
@@ -47,7 +57,13 @@ class History:
                 if not rest:
                     return
                 continue
-            try:
-                await asyncio.wait_for(news.wait(), POLL_S)
-            except TimeoutError:
-                continue
+            await happens(news, self._poll_s)
+
+
+async def happens(event: asyncio.Event, seconds: float) -> bool:
+    """Wait for an event, at most so long."""
+    try:
+        async with asyncio.timeout(seconds):  # not wait_for: in 3.11 it may swallow a cancel
+            return await event.wait()
+    except TimeoutError:
+        return False

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 import numpy as np
@@ -12,16 +13,17 @@ import numpy as np
 from flowsched.control import answers
 from flowsched.control.dispatch import Dispatcher
 from flowsched.control.facade import OutputData
-from flowsched.control.history import History
+from flowsched.control.history import History, happens
 from flowsched.control.intake import Documents, decode
 from flowsched.control.leader import Leader
 from flowsched.control.outputs import open_output
+from flowsched.control.queue_settings import queue_row
 from flowsched.engine.changes import task_row
 from flowsched.engine.explain import Explanation, explain
 from flowsched.engine.pods import pod_name
 from flowsched.engine.recovery import untouched_state
 from flowsched.engine.state import EngineState
-from flowsched.errors import Conflict, Fault, InvalidDocument, InvalidRequest, NotFound, Unavailable
+from flowsched.errors import Conflict, InvalidRequest, NotFound, Unavailable
 from flowsched.scheduling.executor import Executor
 from flowsched.scheduling.queues import Queue
 from flowsched.store.database import Database
@@ -31,7 +33,6 @@ from flowsched.store.rows import QueueRow
 from flowsched.store.workflows import Workflows
 from flowsched.store.writer import GroupWriter
 from flowsched.workflow.graph import StageGraph
-from flowsched.workflow.resources import parse_bytes, parse_count, parse_cpu, parse_gpu
 from flowsched.workflow.run import WorkflowRun
 from flowsched.workflow.states import RunState, TaskState
 from flowsched.workflow.views import (
@@ -50,7 +51,8 @@ from flowsched.workflow.views import (
 COMMANDS: Final = ("cancel", "pause", "resume", "retry")
 #: A step that takes longer than this is stuck: livez fails.
 STUCK_MS: Final = 60_000
-_PARSERS: Final = {"cpu": parse_cpu, "memory": parse_bytes, "disk": parse_bytes, "gpu": parse_gpu}
+#: How long a command's answer waits for the leader; it is durable anyway.
+CARRIED_OUT_S: Final = 5.0
 
 
 class Service:
@@ -155,7 +157,7 @@ class Service:
         return [answers.stage_view(row, spec, graph) for row in rows]
 
     async def command(self, workflow: str, kind: str, body: Mapping[str, Any] | None = None) -> WorkflowView:
-        """`cancel`, `pause`, `resume` or `retry`: durable when this returns, carried out by the leader soon after."""
+        """`cancel`, `pause`, `resume` or `retry`: durable when this returns, and where this process leads carried out."""
         if kind not in COMMANDS:
             raise InvalidRequest(f"there is no command {kind!r}; there are {', '.join(COMMANDS)}")
         row = await self._reads.get(workflow)
@@ -167,9 +169,20 @@ class Service:
         if kind in ("pause", "resume") and (state.terminal or state is RunState.CANCELLING):
             raise Conflict(f"{workflow} is {state.value}: it cannot be paused or resumed")
         if not (kind == "cancel" and state is RunState.CANCELLED):
-            await self._writer.command(workflow, kind, body or {}, self._clock())
+            number = await self._writer.command(workflow, kind, body or {}, self._clock())
             self._wake()
+            await self._carried_out(number)
         return await self.workflow(workflow)
+
+    async def _carried_out(self, number: int) -> None:
+        """Wait until the leader in this process has committed a command: then who asks next sees what it did."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(CARRIED_OUT_S):
+                while self._leader.intake is not None:
+                    news = self._history.news
+                    if number not in {command.id for command in await self._reads.commands()}:
+                        return
+                    await happens(news, 0.25)
 
     # ------------------------------------------------------------------------------------------ tasks
 
@@ -311,7 +324,7 @@ class Service:
         return [answers.explanation_view(each) for each in found]
 
     def events(self, workflow: str | None, after: int) -> AsyncIterator[Sequence[EventView]]:
-        """History after an id, then what happens."""
+        """History after an id (-1: from now on), then what happens."""
         return self._history.follow(workflow, after)
 
     # ------------------------------------------------------------------------------------------ cluster
@@ -327,7 +340,7 @@ class Service:
     async def put_queue(self, name: str, settings: Mapping[str, Any]) -> QueueView:
         """Create or change a queue."""
         before = {row.name: row for row in await self._queues.list()}
-        row = _queue_row(name, settings, before.get(name, QueueRow(name)))
+        row = queue_row(name, settings, before.get(name, QueueRow(name)))
         if row.parent is not None and row.parent not in before:
             raise Conflict(f"queue {name!r}: there is no parent queue {row.parent!r}; create it first")
         await self._queues.put(row)
@@ -368,6 +381,8 @@ class Service:
         return True, "ok"
 
     def _wake(self) -> None:
+        """Something was accepted: the leader and whoever follows history shall look."""
+        self._history.committed()
         if self._leader.intake is not None:
             self._leader.intake.wake()
 
@@ -403,42 +418,3 @@ def _position(token: str | None) -> tuple[int, int]:
     if not (dot and stage.isdecimal() and index.isdecimal()) or len(token) > 40:
         raise InvalidRequest("the page token is not one this service gave out")
     return int(stage), int(index)
-
-
-def _queue_row(name: str, settings: Mapping[str, Any], before: QueueRow) -> QueueRow:
-    """The row as it shall be.
-
-    Raises:
-        InvalidDocument: With everything that is wrong.
-    """
-    faults: list[Fault] = []
-    changes: dict[str, Any] = {}
-    for key, value in settings.items():
-        if key in ("cap", "guarantee") and isinstance(value, Mapping):
-            changes[key] = _limits(key, value, faults)
-        elif key in ("weight", "priority") and isinstance(value, int) and not isinstance(value, bool):
-            if key == "weight" and not 1 <= value <= 65_535:
-                faults.append(Fault("$.weight", str(value), "1 to 65535"))
-            changes[key] = value
-        elif key in ("paused", "reclaimable") and isinstance(value, bool):
-            changes[key] = value
-        elif key == "parent" and (value is None or isinstance(value, str)):
-            changes[key] = value
-        else:
-            known = "weight, priority (whole numbers), paused, reclaimable (true or false), parent, cap, guarantee"
-            faults.append(Fault(f"$.{key}", repr(value)[:60], known))
-    if changes.get("parent") == name:
-        faults.append(Fault("$.parent", repr(name), "another queue"))
-    if faults:
-        raise InvalidDocument(faults)
-    return before._replace(**changes)
-
-
-def _limits(key: str, value: Mapping[str, Any], faults: list[Fault]) -> dict[str, int]:
-    limits = {}
-    for resource, amount in value.items():
-        try:
-            limits[resource] = _PARSERS.get(resource, parse_count)(amount)
-        except (ValueError, TypeError) as error:
-            faults.append(Fault(f"$.{key}.{resource}", repr(amount)[:60], str(error)))
-    return limits

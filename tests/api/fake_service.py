@@ -276,6 +276,7 @@ class FakeService:
 
     async def events(self, workflow: str | None, after: int) -> AsyncIterator[Sequence[EventView]]:
         self.streams_open += 1
+        after = len(self.history) if after < 0 else after
         try:
             while True:
                 changed = self.changed

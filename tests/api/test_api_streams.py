@@ -197,3 +197,15 @@ async def until(happens: object) -> None:
             return
         await asyncio.sleep(0.02)
     raise AssertionError("it did not happen")
+
+
+async def test_events_from_now_on(api: TestClient, service: FakeService) -> None:
+    """History is not sent; an ended workflow ends the stream at once; nonsense is refused."""
+    workflow = service.add()
+    service.happen(workflow, "workflow.accepted")
+    service.finish(workflow)
+    text = await (await api.get(f"/api/v1/workflows/{workflow}/events", params={"after": "now"})).text()
+    assert "workflow.accepted" not in text
+    assert "event: end" in text
+    for wrong in ("-1", "soon", "1" * 19):
+        assert (await api.get("/api/v1/events", params={"after": wrong})).status == 400
