@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import json
 import random
 from collections import Counter
@@ -38,6 +39,9 @@ THERE = {*HOLDING, TaskState.SUCCEEDED}
 FOR_EVER_S = 50_000
 
 
+NUMBERS = itertools.count()
+
+
 class Crash(Exception):
     """The service dies here."""
 
@@ -52,6 +56,7 @@ class Trial:
     ended: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        self.number = next(NUMBERS)  #: a seed may come again, on the same database
         self.random = random.Random(self.seed)
         self.world = FakeProcesses(self.outcome)
 
@@ -100,7 +105,9 @@ class Trial:
 
     def _check_gangs(self, state: EngineState, done: Step) -> None:
         """Members are launched with all the others of their minimum, or come back to a gang that has them (P4)."""
-        for workflow, name, shard in {(p.workflow, p.stage, p.shard) for p in done.launches if p.gang is not None}:
+        for workflow, name, shard in {
+            (p.workflow, p.stage, p.shard) for p in done.launches if p.gang is not None
+        }:
             stage = next(each for each in state.runs[workflow].stages if each.spec.name == name)
             states = stage.task_state[stage.indices_of(shard)]
             roles = [role.name for role in stage.spec.roles for _ in range(role.replicas)]
@@ -151,9 +158,7 @@ async def live(
                 await one.ready()
                 while len(idents) < len(docs):
                     document = json.dumps(docs[len(idents)]).encode()
-                    view = await one.service.submit(
-                        document, idempotency_key=f"{trial.seed}-{len(idents)}-{loop.time()}"
-                    )
+                    view = await one.service.submit(document, idempotency_key=f"{trial.number}-{len(idents)}")
                     idents.append(view.id)
                 states = await until_all_ended(trial, one, idents, loop)
                 assert one.leader.dispatcher is not None

@@ -28,6 +28,9 @@ class _Selector(selectors.DefaultSelector):
             return ready
         if timeout is None or self.loop.busy:
             return super().select(None if timeout is None else 0.05)
+        ready = super().select(0.0005)  # what other threads do uncounted (closing a connection)
+        if ready or self.loop.busy:
+            return ready
         self.loop.passed += timeout
         return []
 
@@ -55,6 +58,7 @@ def virtual_loop() -> Iterator[VirtualLoop]:
     """A loop; SQLite statements hold its time while it lives."""
     execute = aiosqlite.core.Connection._execute
     connect = aiosqlite.core.Connection._connect
+    close = aiosqlite.core.Connection.close
 
     def held(real: Any) -> Any:
         async def holding(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -69,9 +73,11 @@ def virtual_loop() -> Iterator[VirtualLoop]:
     loop = VirtualLoop()
     aiosqlite.core.Connection._execute = held(execute)  # type: ignore[method-assign]
     aiosqlite.core.Connection._connect = held(connect)  # type: ignore[method-assign]
+    aiosqlite.core.Connection.close = held(close)  # type: ignore[method-assign]
     try:
         yield loop
     finally:
         aiosqlite.core.Connection._execute = execute  # type: ignore[method-assign]
         aiosqlite.core.Connection._connect = connect  # type: ignore[method-assign]
+        aiosqlite.core.Connection.close = close  # type: ignore[method-assign]
         loop.close()
