@@ -46,9 +46,8 @@ def place(recorder: Recorder) -> int | None:
         for run, uri in backlog.lost:
             make_again(recorder, run, uri)
         recorder.absorb()
-        backlog = collect(
-            state, recorder.now
-        )  # others of these stages may have been cancelled, or wait again
+        # Others of these stages may have been cancelled, or wait again.
+        backlog = collect(state, recorder.now)
     if not backlog.candidates:
         _carried_out(recorder, Plan())
         return backlog.wake_ms
