@@ -31,9 +31,25 @@ log = structlog.get_logger(__name__)
 
 LEASE_MS: Final = 15_000
 RENEW_S: Final = 5.0
+#: A term that lasted so long was a good one: what fails after it fails for the first time.
+STEADY_S: Final = 60.0
 #: How long the end of a process waits for its lease to be given back.
 GIVE_BACK_S: Final = 2.0
 Failpoint = Callable[[str], Awaitable[None]]
+
+
+def _among(error: BaseException, kind: type[BaseException]) -> bool:
+    """Whether an error, or one of its group, is of a kind."""
+    if isinstance(error, BaseExceptionGroup):
+        return any(_among(each, kind) for each in error.exceptions)
+    return isinstance(error, kind)
+
+
+def _said(error: BaseException) -> str:
+    """The first real error of a group, for a line of log."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return f"{type(error).__name__}: {error}"
 
 
 def queue_from(row: QueueRow, axes: tuple[str, ...]) -> Queue:
@@ -86,6 +102,7 @@ class Leader:
         self._lease = Lease(database)
         self._renewed = monotonic()
         self.epoch = 0
+        self.failures = 0  #: terms that failed one after the other
         self.dispatcher: Dispatcher | None = None
         self.intake: Intake | None = None
         self.nodes: list[NodeInfo] = []
@@ -106,14 +123,26 @@ class Leader:
             await self._give_back()
 
     async def _terms(self) -> None:
-        """Recover and work; when memory and SQL turn out to disagree, recover again."""
+        """Recover and work. Whatever goes wrong in a term, the next one begins from SQL and the cluster, the only truths.
+
+        Only the loss of the lease ends this: then somebody else works.
+        """
         while True:
+            begun = self._monotonic()
             try:
                 await self._term()
-            except* (StaleWrite, OutcomeUnknown) as group:
-                log.warning(
-                    "memory and database disagree, recovering", errors=[str(e) for e in group.exceptions]
-                )
+            except Exception as error:  # the top of the loops: logged, and begun anew
+                if _among(error, LeadershipLost):
+                    raise
+                if self._monotonic() - begun > STEADY_S:
+                    self.failures = 0
+                self.failures += 1
+                pause = 0.0 if self.failures == 1 else min(30.0, 0.5 * 2**self.failures)
+                if _among(error, StaleWrite) or _among(error, OutcomeUnknown):
+                    log.warning("memory and database may disagree, recovering", error=_said(error))
+                else:
+                    log.error("a loop failed, recovering", error=_said(error), pause_s=pause, exc_info=error)
+                await asyncio.sleep(pause)
 
     async def _term(self) -> None:
         await self._failpoint("recover.before")

@@ -51,6 +51,8 @@ from flowsched.workflow.views import (
 COMMANDS: Final = ("cancel", "pause", "resume", "retry")
 #: A step that takes longer than this is stuck: livez fails.
 STUCK_MS: Final = 60_000
+#: And after so many failures in a row nobody should believe in the next try.
+STUCK_TERMS: Final = 5
 #: How long a command's answer waits for the leader; it is durable anyway.
 CARRIED_OUT_S: Final = 5.0
 
@@ -365,6 +367,8 @@ class Service:
 
     def live(self) -> tuple[bool, str]:
         """Whether the loops are moving."""
+        if self._leader.failures >= STUCK_TERMS:
+            return False, f"leader: its loops failed {self._leader.failures} times one after the other; see the log"
         dispatcher = self._leader.dispatcher
         if dispatcher is not None and dispatcher.busy_since is not None:
             busy = self._clock() - dispatcher.busy_since

@@ -1,0 +1,57 @@
+"""A leader whose loops fail begins anew from SQL and the cluster; only a lost lease ends it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from flowsched.app import Settings, running
+
+DOCUMENT = json.dumps(
+    {
+        "name": "three",
+        "stages": [
+            {
+                "name": "write",
+                "scatter": {"count": 3},
+                "command": ["sh", "-c", "echo $FLOWSCHED_INDEX > n"],
+                "outputs": [{"name": "n", "path": "n", "value": True}],
+            },
+            {"name": "read", "command": ["sh", "-c", "cat $(cat $FLOWSCHED_INPUT_NS) > all"],
+             "inputs": [{"name": "ns", "from": "write.n"}],
+             "outputs": [{"name": "all", "path": "all", "value": True}]},
+        ],
+    }
+).encode()  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "point", ["launch.before", "launch.after", "commit.after", "release.before", "recover.after"]
+)
+async def test_a_loop_that_fails_once_costs_no_workflow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str
+) -> None:
+    """The disk was full for a moment: the intents that were not acted on are found and answered by recovery."""
+    monkeypatch.setenv("FLOWSCHED_FAILPOINTS", f"{point}=raise:no space left on device@1")
+    async with running(
+        Settings(port=0, root=tmp_path, nodes=2, cpu="2", memory="1Gi", log_level="error")
+    ) as up:
+        ident = (await up.facade.submit(DOCUMENT)).id
+        async for _ in up.facade.events(ident, 0):
+            pass
+        task = await up.facade.task(ident, "read", 0)
+        assert (task.state, task.outputs[0].value) == ("SUCCEEDED", "0\n1\n2\n")
+        assert up.facade.live() == (True, "ok")
+
+
+async def test_livez_tells_of_loops_that_fail_again_and_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A port that is open proves nothing: after five terms that failed in a row the process says that it is not well."""
+    async with running(Settings(port=0, root=tmp_path, log_level="error")) as up:
+        monkeypatch.setattr(up.service._leader, "failures", 5)
+        alive, said = up.facade.live()
+        assert not alive
+        assert "failed 5 times" in said
