@@ -7,7 +7,7 @@ from typing import Any
 from flowsched.engine.events import Command, Revived, Tick
 from flowsched.engine.state import EngineState
 from flowsched.engine.step import step
-from flowsched.scheduling.executor import NodeInfo, PodStarted, ReplicaSeen
+from flowsched.scheduling.executor import NodeChanged, NodeInfo, PodStarted, ReplicaSeen
 from flowsched.simulation.drive import Drive, Fate
 from flowsched.statement import Statement
 from flowsched.workflow.advance import Advance, Ended
@@ -224,3 +224,27 @@ def test_a_driven_cancel_ends_at_once() -> None:
     drive.at(1_500, Command("w", "cancel"))
     drive.run()
     assert (run.state, run.ended_ms) == ("CANCELLED", 1_500)
+
+
+def test_who_shall_end_cancelled_does_not_end_well_because_its_stage_does() -> None:
+    """Shard 0 failed, its other member is being taken away; then shard 1 completes the stage by a policy."""
+    scene = Scene()
+    policies = [{"exit_codes": [9], "action": "fail_stage"}, {"exit_codes": [3], "action": "complete_stage"}]
+    scene.submit("w", gang(2, 2, scatter={"count": 2}, policies=policies))
+    scene.end("fs-w-g-0-0", code=9)
+    scene.end("fs-w-g-2-0", code=3)
+    scene.end("fs-w-g-1-0", "fs-w-g-3-0", code=143, reason="Released")
+    assert scene.states("w", "g") == "FAILED CANCELLED SUCCEEDED SUCCEEDED"
+    assert scene.state_of("w") == "SUCCEEDED: g SUCCEEDED"
+
+
+def test_staging_counts_from_the_first_target() -> None:
+    """The node it was given first went away after 100 ms, the bytes reached the second 100 ms later: 200 ms in all."""
+    scene = Scene(node("n0"), node("n1"))
+    scene.submit("w", A | {"inputs": READS})
+    first = scene.last.transfers[0].dest
+    scene.tell(NodeChanged(node(first, ready=False)), after=100)
+    (order,) = scene.last.transfers
+    scene.tell(scene.arrival(order), after=100)
+    scene.end("fs-w-a-0-0")
+    assert scene.runs["w"].stages[0].totals.tolist() == [0, 200, 0, 0, 1000]
