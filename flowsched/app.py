@@ -21,6 +21,7 @@ import structlog
 from flowsched.errors import ConfigurationError
 
 DEFAULT_PORT: Final = 8470
+IMAGES: Final = ("ignore", "refuse")
 #: Crockford's alphabet in lower case: no i, l, o, u, so that ids can be read aloud.
 _ALPHABET: Final = "0123456789abcdefghjkmnpqrstvwxyz"
 
@@ -40,6 +41,7 @@ class Settings:
         disk_rate, nic_rate: Bytes/s (quantities) of each node's disk and network card.
         racks: Nodes are spread over so many racks.
         policy: Name of a profile.
+        images: What the local cluster does with a stage that names an image: `ignore` it, or `refuse` its tasks.
         token: Bearer token of the API; None = none is asked for (loopback only).
         keep_days: Workflows that ended longer ago are removed with their logs and data; 0 = never.
         log_level, log_json: Of the log on stderr.
@@ -57,6 +59,7 @@ class Settings:
     nic_rate: str = "125M"
     racks: int = 1
     policy: str = "flowsched"
+    images: str = "ignore"
     token: str | None = None
     keep_days: float = 30.0
     log_level: str = "info"
@@ -106,6 +109,8 @@ def check(settings: Settings) -> None:
         raise ConfigurationError(
             f"listening on {settings.host} needs a token: set FLOWSCHED_TOKEN or --token-file, or listen on 127.0.0.1"
         )
+    if settings.images not in IMAGES:
+        raise ConfigurationError(f"--images is {' or '.join(IMAGES)}, not {settings.images!r}")
     if settings.policy not in PROFILES:
         raise ConfigurationError(f"there is no policy {settings.policy!r}; there are {', '.join(PROFILES)}")
 
@@ -137,6 +142,7 @@ def local_cluster(settings: Settings, failpoint: Callable[[str], object]) -> Any
     """The embedded default: virtual nodes on this machine."""
     from flowsched.cluster.local import LocalCluster
     from flowsched.cluster.machine import virtual_nodes
+    from flowsched.cluster.runners import RunnerProcesses
     from flowsched.workflow.resources import parse_bytes, parse_cpu
 
     nodes = virtual_nodes(
@@ -148,7 +154,8 @@ def local_cluster(settings: Settings, failpoint: Callable[[str], object]) -> Any
         nic_rate=parse_bytes(settings.nic_rate),
         racks=settings.racks,
     )
-    return LocalCluster(settings.root.absolute(), nodes, failpoint=failpoint)
+    processes = RunnerProcesses(images="refuse" if settings.images == "refuse" else "ignore")
+    return LocalCluster(settings.root.absolute(), nodes, processes=processes, failpoint=failpoint)
 
 
 @asynccontextmanager

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from flowsched import __version__
+from flowsched.cli import upkeep
 from flowsched.cli.context import Options, ask, options, run
 from flowsched.cli.options import (
     Cpu,
@@ -19,6 +20,7 @@ from flowsched.cli.options import (
     Gpus,
     Group,
     Id,
+    Images,
     Limit,
     Memory,
     NicRate,
@@ -53,9 +55,9 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 queue = typer.Typer(help="List and change queues.", no_args_is_help=True, rich_markup_mode=None)
-db = typer.Typer(help="Look after the database.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(queue, name="queue")
-app.add_typer(db, name="db")
+app.add_typer(upkeep.db, name="db")
+app.add_typer(upkeep.secret, name="secret")
 
 
 @app.callback()
@@ -81,6 +83,7 @@ def run_command(
     memory: Memory = None,
     gpus: Gpus = 0,
     policy: Policy = "flowsched",
+    images: Images = "ignore",
     out: Out = None,
     fetch: Fetch = None,
     output: Output = Form.TABLE,
@@ -97,8 +100,8 @@ def run_command(
     settings = None
     if root is not None or given.server is None:
         settings = settings_for(
-            ctx, root=root, port=0, nodes=nodes, cpu=cpu, memory=memory, gpus=gpus, policy=policy
-        )
+            ctx, root=root, port=0, nodes=nodes, cpu=cpu, memory=memory, gpus=gpus, policy=policy, images=images,
+        )  # fmt: skip
     results = None if out is None else running.Results(out, tuple(fetch or ()))
     run(given, running.run(given, document, settings, output, results))
 
@@ -120,6 +123,7 @@ def serve(
     nic_rate: NicRate = "125M",
     racks: Racks = 1,
     policy: Policy = "flowsched",
+    images: Images = "ignore",
     token_file: Annotated[
         Path | None, typer.Option(help="A file that holds the token clients must send.")
     ] = None,
@@ -137,7 +141,7 @@ def serve(
     """
     settings = settings_for(
         ctx, root=root, host=host, port=port, database=db, nodes=nodes, cpu=cpu, memory=memory, gpus=gpus,
-        disk_rate=disk_rate, nic_rate=nic_rate, racks=racks, policy=policy, log_level=log_level, log_json=log_json,
+        disk_rate=disk_rate, nic_rate=nic_rate, racks=racks, policy=policy, images=images, log_level=log_level, log_json=log_json,
         keep_days=keep_days, token=token_from(token_file) or options(ctx).token,
     )  # fmt: skip
     from flowsched import app as service
@@ -354,45 +358,6 @@ def doctor(ctx: typer.Context, root: Root = None, db: Database = None, output: O
     settings = settings_for(ctx, root=root, database=db)
     place = checks.Place(settings.root, settings.url, given.server or DEFAULT_URL, given.token)
     run(given, checks.doctor(place, output))
-
-
-@db.command()
-def upgrade(ctx: typer.Context, db: Database = None, root: Root = None) -> None:
-    """Bring the schema to this version (with the service stopped); prints the revision."""
-    from flowsched.cli import storage
-
-    run(options(ctx), storage.upgrade(settings_for(ctx, root=root, database=db).url))
-
-
-@db.command()
-def current(ctx: typer.Context, db: Database = None, root: Root = None) -> None:
-    """Print the schema's revision; exit code 1 if this version needs another."""
-    from flowsched.cli import storage
-
-    run(options(ctx), storage.current(settings_for(ctx, root=root, database=db).url))
-
-
-@db.command()
-def check(ctx: typer.Context, db: Database = None, root: Root = None, output: Output = Form.TABLE) -> None:
-    """Look whether the database is well; exit code 1 if not."""
-    from flowsched.cli import storage
-
-    run(options(ctx), storage.facts(settings_for(ctx, root=root, database=db).url, output))
-
-
-@db.command()
-def expire(
-    ctx: typer.Context,
-    days: Annotated[
-        float, typer.Option(min=0, help="Remove workflows that ended so many days ago, or earlier.")
-    ] = 30,
-    db: Database = None,
-    root: Root = None,
-) -> None:
-    """Remove workflows that ended long ago (with the service stopped)."""
-    from flowsched.cli import storage
-
-    run(options(ctx), storage.expire(settings_for(ctx, root=root, database=db).url, days))
 
 
 @app.command()

@@ -94,6 +94,9 @@ Fetch = Annotated[
         metavar="STAGE[.OUTPUT]", help="With --out: which outputs. Repeatable. [of stages that nobody reads]"
     ),
 ]
+Images = Annotated[
+    str, typer.Option(help="Stages that name a container image: ignore the image, or refuse their tasks.")
+]
 Policy = Annotated[str, typer.Option(help="How to schedule.")]
 
 

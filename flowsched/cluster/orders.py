@@ -21,9 +21,18 @@ _UNSAFE: Final = re.compile(r"[^A-Za-z0-9._-]")
 Origin = Callable[[str], tuple[int, int]]
 
 
-def write_order(folder: Path, root: Path, pod: Pod, cache: Cache, origin: Origin) -> None:
-    """Write `order` (with the environment; its reader removes it) and `pod.json` (without, to stay)."""
-    order = compose(folder, root, pod, cache, origin)
+def write_order(folder: Path, root: Path, pod: Pod, cache: Cache, origin: Origin, refused: str = "") -> None:
+    """Write `order` (with the environment; its reader removes it) and `pod.json` (without, to stay).
+
+    Args:
+        folder: Of the attempt.
+        root: Of the cluster.
+        pod: What to run.
+        cache: Of its node.
+        origin: See `Origin`.
+        refused: Why its image is refused, if it is.
+    """
+    order = compose(folder, root, pod, cache, origin, refused)
     fd = os.open(folder / "order", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with open(fd, "wb") as file:
         marshal.dump(order, file)
@@ -40,7 +49,9 @@ def write_order(folder: Path, root: Path, pod: Pod, cache: Cache, origin: Origin
     (folder / "pod.json").write_text(json.dumps(facts))
 
 
-def compose(folder: Path, root: Path, pod: Pod, cache: Cache, origin: Origin) -> dict[str, Any]:
+def compose(
+    folder: Path, root: Path, pod: Pod, cache: Cache, origin: Origin, refused: str = ""
+) -> dict[str, Any]:
     """The order as a value."""
     work = folder / "work"
     inputs = [_input(given, cache) for given in pod.inputs]
@@ -69,7 +80,9 @@ def compose(folder: Path, root: Path, pod: Pod, cache: Cache, origin: Origin) ->
         ],
         "hostfile": hostfile(pod.gang, pod.cpu_millicores) if pod.gang else None,
         "timeout_ms": pod.timeout_ms or 0,
-        "memory_bytes": pod.memory_bytes,
+        "memory_bytes": pod.memory_limit_bytes or pod.memory_bytes,
+        "secrets": dict(pod.secrets),
+        "refused": refused,
         "bytes_local": sum(local for local, _ in sources),
         "bytes_moved": sum(moved for _, moved in sources),
     }

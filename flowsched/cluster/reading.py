@@ -6,13 +6,17 @@ nothing in a cache changes any more. Owners are left out; links inside the datas
 
 from __future__ import annotations
 
+import asyncio
 import os
 import stat
 import tarfile
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+from flowsched.cluster.cache import Cache
+from flowsched.scheduling.executor import Opened
 
 _BLOCK: Final = 1 << 20
 _TAR_BLOCK: Final = 512
@@ -24,6 +28,23 @@ class _Member:
     header: bytes
     path: str
     size_bytes: int  #: of its content, which follows the header
+
+
+async def open_dataset(cache: Cache, uri: str) -> Opened | None:
+    """A dataset of a cache, read block by block in threads; None if it is not there."""
+    entry = await asyncio.to_thread(cache.find, uri)
+    if entry is None:
+        return None
+    opened = await asyncio.to_thread(open_payload, cache.folder, cache.payload(entry))
+    if opened is None:
+        return None
+    size_bytes, blocks = opened
+    return Opened(size_bytes, entry.directory, _in_threads(blocks))
+
+
+async def _in_threads(blocks: Iterator[bytes]) -> AsyncGenerator[bytes, None]:
+    while (block := await asyncio.to_thread(next, blocks, None)) is not None:
+        yield block
 
 
 def open_payload(cache: Path, payload: Path) -> tuple[int, Iterator[bytes]] | None:

@@ -10,11 +10,11 @@ import asyncio
 import contextlib
 import os
 import threading
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final, Literal, TypeVar
 
 import structlog
 
@@ -24,7 +24,7 @@ from flowsched.cluster.cache import Cache
 from flowsched.cluster.orders import write_order
 from flowsched.cluster.origins import Origins
 from flowsched.cluster.pokes import Pokes
-from flowsched.cluster.reading import open_payload
+from flowsched.cluster.reading import open_dataset
 from flowsched.cluster.running.records import wall_ms
 from flowsched.cluster.site import Site
 from flowsched.cluster.spawner import COMMAND, Spawner
@@ -33,6 +33,7 @@ from flowsched.scheduling.executor import Opened, Pod, PodEnded, PodStarted, Rep
 
 log = structlog.get_logger(__name__)
 T = TypeVar("T")
+Images = Literal["ignore", "refuse"]
 
 #: How often all live attempts are looked at, should a poke have been lost. The promise of `Executor.events` is here.
 SCAN_S: Final = 0.5
@@ -63,13 +64,21 @@ class RunnerProcesses:
         origins: Where datasets may come from, and how fast.
         command: What forks runners, see `spawner`.
         threads: For work on folders.
+        images: What to do with a pod that names an image: `ignore` it, or `refuse` the pod.
     """
 
     on_disk = True
 
     def __init__(
-        self, *, origins: Origins | None = None, command: Sequence[str] = COMMAND, threads: int = 4
+        self,
+        *,
+        origins: Origins | None = None,
+        command: Sequence[str] = COMMAND,
+        threads: int = 4,
+        images: Images = "ignore",
     ) -> None:
+        self._images = images
+        self._told_images: set[str] = set()
         self._origins = origins or Origins()
         self._command = tuple(command)
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="attempts")
@@ -161,10 +170,9 @@ class RunnerProcesses:
     async def open_dataset(self, uri: str, nodes: Sequence[str]) -> Opened | None:
         """Read it from the first cache that has it, block by block in threads."""
         for cache in (self._caches[node] for node in nodes if node in self._caches):
-            opened = await asyncio.to_thread(_open_dataset, cache, uri)
+            opened = await open_dataset(cache, uri)
             if opened is not None:
-                directory, size, blocks = opened
-                return Opened(size, directory, _read_in_threads(blocks))
+                return opened
         return None
 
     async def orphans(self) -> Sequence[str]:
@@ -206,6 +214,7 @@ class RunnerProcesses:
                         pod,
                         self._caches[pod.node],
                         lambda uri: self._staging.charge(uri, pod.node),
+                        self._refusal(pod),
                     )
                     self._site.failpoint("launch.ordered")
                     live.runner = self._spawner.spawn(folder)
@@ -215,6 +224,20 @@ class RunnerProcesses:
                     live.runner = None
             live.busy = False
         return self._look_one(live) if live.runner is None else (live, None)
+
+    def _refusal(self, pod: Pod) -> str:
+        """Why a pod's image is refused; an image that is ignored is told once per workflow."""
+        if pod.image is None:
+            return ""
+        if self._images == "refuse":
+            return (
+                f"the stage asks for the image {pod.image!r}, and this cluster runs processes without images: run it where "
+                "images are used, or take `container` out, or start flowsched with --images ignore"
+            )
+        if pod.workflow not in self._told_images:
+            self._told_images.add(pod.workflow)
+            log.warning("image ignored", workflow=pod.workflow, stage=pod.stage, image=pod.image)
+        return ""
 
     def _look_one(self, live: _Live) -> tuple[_Live, Sight | None]:
         if live.busy:
@@ -358,17 +381,6 @@ class RunnerProcesses:
 
     async def _in_thread(self, act: Callable[..., T], *arguments: object) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._pool, act, *arguments)
-
-
-def _open_dataset(cache: Cache, uri: str) -> tuple[bool, int, Iterator[bytes]] | None:
-    entry = cache.find(uri)
-    opened = open_payload(cache.folder, cache.payload(entry)) if entry is not None else None
-    return (entry.directory, *opened) if entry is not None and opened is not None else None
-
-
-async def _read_in_threads(blocks: Iterator[bytes]) -> AsyncGenerator[bytes, None]:
-    while (block := await asyncio.to_thread(next, blocks, None)) is not None:
-        yield block
 
 
 def _uris(pod: Pod) -> tuple[str, ...]:

@@ -136,11 +136,21 @@ def resources_of(stage: StageRun, role: RoleSpec, memory_steps: int) -> Resource
     """What one pod asks for now: memory grows after each time it was too little."""
     if memory_steps == 0:
         return role.resources
-    grown = role.resources.memory_bytes
+    return replace(role.resources, memory_bytes=_grown(stage, role.resources.memory_bytes, memory_steps))
+
+
+def memory_limit(stage: StageRun, role: RoleSpec, memory_steps: int) -> int | None:
+    """What one pod may use at most now: grows with what it asks for. None where the document says nothing of it."""
+    if role.limits is None or role.limits.memory_bytes == 0:
+        return None
+    return _grown(stage, role.limits.memory_bytes, memory_steps)
+
+
+def _grown(stage: StageRun, memory_bytes: int, memory_steps: int) -> int:
     percent = max(stage.spec.retry.memory_factor_percent, 100)
     for _ in range(memory_steps):
-        grown = grow_memory(grown, percent)
-    return replace(role.resources, memory_bytes=grown)
+        memory_bytes = grow_memory(memory_bytes, percent)
+    return memory_bytes
 
 
 def _gangs(

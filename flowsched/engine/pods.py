@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from flowsched.engine.backlog import Candidate, memory_steps, resources_of
+from flowsched.engine.backlog import Candidate, memory_limit, memory_steps, resources_of
 from flowsched.engine.inputs import input_files, output_files
 from flowsched.engine.state import EngineState
 from flowsched.scheduling.executor import GangSeat, Pod
@@ -86,7 +86,8 @@ def make_pod(
     role = stage.spec.roles[number]
     replica = int((stage.role_of[:member] == number).sum())
     attempt = int(stage.attempt[task])
-    resources = resources_of(stage, role, memory_steps(stage, candidate.tasks[number]))
+    steps = memory_steps(stage, candidate.tasks[number])
+    resources = resources_of(stage, role, steps)
     return Pod(
         name=pod_name(run.id, stage.spec.name, task, attempt),
         workflow=run.id,
@@ -109,6 +110,8 @@ def make_pod(
         gang=seat,
         gpu_ids=gpus,
         runtime_hint_ms=candidate.group.runtime_ms,
+        secrets=dict(role.secrets),
+        memory_limit_bytes=memory_limit(stage, role, steps),
     )
 
 

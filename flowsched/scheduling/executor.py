@@ -93,6 +93,8 @@ class Pod:
     gang: GangSeat | None = None
     gpu_ids: tuple[int, ...] = ()
     runtime_hint_ms: int | None = None  #: for fake processes and simulations
+    secrets: Mapping[str, str] = field(default_factory=dict)  #: variable -> reference, never the value
+    memory_limit_bytes: int | None = None  #: what it is killed at; None = at what it asked for
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,9 +212,7 @@ class NodeChanged:
     node: NodeInfo
 
 
-ClusterEvent = (
-    PodStarted | PodEnded | PodGone | TransferDone | TransferFailed | ReplicaSeen | NodeChanged
-)
+ClusterEvent = PodStarted | PodEnded | PodGone | TransferDone | TransferFailed | ReplicaSeen | NodeChanged
 
 
 @dataclass(frozen=True, slots=True)

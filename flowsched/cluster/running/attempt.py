@@ -20,6 +20,7 @@ from . import kin
 from .kin import signal
 from .outputs import Refused, collect
 from .records import Record, poke, wall_ms, write_record
+from .secret_values import SecretError, read_secrets
 from .task import StartError, Task, link_inputs, release_grace_s, supervise, take_lock
 
 
@@ -38,6 +39,11 @@ def main(folder: str) -> None:
     task = Task(folder, order, lock)
     try:
         ready = prepare(folder, order)
+        if ready:
+            admit(task)
+    except Refused as refusal:
+        reason, message = refusal.args
+        end(task, 126, reason, message)
     except OSError as error:  # told as the task's failure, or a fault that stays would be tried for ever
         end(task, 126, "StartFailed", f"cannot lay out the working folder: {error}")
     else:
@@ -61,6 +67,16 @@ def prepare(folder: str, order: Record) -> bool:
     record: Record = {"reason": reason, "started": False, "at_ms": wall_ms(), "lost_inputs": lost}
     write_record(folder, "void", record)
     return False
+
+
+def admit(task: Task) -> None:
+    """Refuse what may not run here; give the task its secrets, which are in no file of the attempt."""
+    if task.order["refused"]:
+        raise Refused("ImageRefused", task.order["refused"])
+    try:
+        task.env |= read_secrets(str(task.order["root"]), task.order["secrets"])  # type: ignore[arg-type]
+    except SecretError as error:
+        raise Refused("SecretMissing", str(error)) from None
 
 
 def run(task: Task, wake: int) -> None:
