@@ -1,0 +1,1 @@
+"""Static pages, as data: `api.pages` reads them."""
