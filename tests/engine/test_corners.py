@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from flowsched.engine.events import Command, Revived, Tick
+from flowsched.engine.explain import explain
 from flowsched.engine.state import EngineState
 from flowsched.engine.step import step
 from flowsched.scheduling.executor import NodeChanged, NodeInfo, PodStarted, ReplicaSeen
@@ -248,3 +249,17 @@ def test_staging_counts_from_the_first_target() -> None:
     scene.tell(scene.arrival(order), after=100)
     scene.end("fs-w-a-0-0")
     assert scene.runs["w"].stages[0].totals.tolist() == [0, 200, 0, 0, 1000]
+
+
+def test_a_gang_that_waits_with_more_memory_is_explained_for_each_member() -> None:
+    """Worker 0 was out of memory, 2 x 6 GiB do not fit 8: both wait for the same reason."""
+    scene = Scene(node(cpu=4))
+    role = {"replicas": 2, "command": ["w"], "resources": {"memory": "3Gi"}}
+    retry = {"attempts": 3, "memory_factor": 2}
+    scene.submit("w", {"name": "g", "gang": True, "retry": retry, "roles": {"worker": role}})
+    scene.end("fs-w-g-0-0", code=137, reason="OOMKilled")
+    scene.end("fs-w-g-1-0", code=143, reason="Released")
+    scene.tell(Tick(), after=1_000)
+    assert scene.launched == []
+    told = [(e.code, e.tasks) for e in explain(scene.state, scene.runs["w"], scene.now)]
+    assert told == [("LargerThanCluster", 2)]
