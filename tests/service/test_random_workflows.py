@@ -42,8 +42,12 @@ FOR_EVER_S = 50_000
 NUMBERS = itertools.count()
 
 
-class Crash(Exception):
-    """The service dies here."""
+class Crash(BaseException):
+    """The service dies here. (No Exception: a leader begins a new term after those.)"""
+
+
+class Broken(BaseException):
+    """A promise does not hold."""
 
 
 @dataclass
@@ -133,7 +137,10 @@ class Checked(Dispatcher):
 
     async def once(self, events: Sequence[EngineEvent]) -> Step:
         done = await super().once(events)
-        self.trial.check(self.state, done)
+        try:
+            self.trial.check(self.state, done)
+        except AssertionError as error:
+            raise Broken(str(error)) from error
         return done
 
 
