@@ -168,15 +168,15 @@ _SERVER: Final[tuple[Route[Any], ...]] = (
         _ok("Links (a page for browsers).", dict[str, Any]), tag="server",
     ),
     Route(
-        "GET", "/docs", pages.get_docs, Policy.READ, "This document, readable", Query,
+        "GET", "/docs", pages.get_docs, Policy.OPEN, "This document, readable", Query,
         _text("A page.", "text/html"), tag="server",
     ),
     Route(
-        "GET", "/docs/docs.js", pages.get_docs_script, Policy.READ, "The page's program", Query,
+        "GET", "/docs/docs.js", pages.get_docs_script, Policy.OPEN, "The page's program", Query,
         _text("JavaScript.", "text/javascript"), tag="server",
     ),
     Route(
-        "GET", "/docs/docs.css", pages.get_docs_style, Policy.READ, "The page's style", Query,
+        "GET", "/docs/docs.css", pages.get_docs_style, Policy.OPEN, "The page's style", Query,
         _text("CSS.", "text/css"), tag="server",
     ),
 )  # fmt: skip

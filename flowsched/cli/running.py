@@ -215,5 +215,7 @@ def _next_steps(
         say(f"\nnext: {first}`flowsched logs {view.id} {failed} INDEX`, `flowsched retry {view.id}`")
     elif view.state == "SUCCEEDED" and made and not saved:
         say(f"\nnext: {first}`flowsched get {view.id} {made[-1].stage}` saves its outputs here")
+    elif view.state == "SUCCEEDED" and saved and len(stages) > 1:
+        say(f"\nnext: {first}`flowsched get {view.id} STAGE` saves what another stage made")
     elif view.state == "SUCCEEDED":
         say(f"\nnext: {first}`flowsched show {view.id} --tasks`")

@@ -40,33 +40,38 @@ function code(text) {
   return element("code", {}, text);
 }
 
+// Text with `code` in it.
+function prose(text) {
+  return element("span", {}, ...(text || "").split("`").map((part, at) => at % 2 ? code(part) : part));
+}
+
 function operation(path, method, found) {
   const title = element("summary", {},
     element("span", { class: "method " + method }, method.toUpperCase()),
-    element("span", { class: "path" }, path), element("span", { class: "about" }, found.summary));
+    element("span", { class: "path" }, path), element("span", { class: "about" }, prose(found.summary)));
   const inside = element("div", {});
   if (found.parameters.length) {
     inside.append(element("h4", {}, "Parameters"), table(["Name", "In", "Type", "Meaning"],
-      found.parameters.map((p) => [code(p.name), p.in, typed(p.schema), p.description || ""])));
+      found.parameters.map((p) => [code(p.name), p.in, typed(p.schema), prose(p.description)])));
   }
   if (found.requestBody) {
     const schema = found.requestBody.content["application/json"].schema;
-    inside.append(element("h4", {}, "Body"), element("p", {}, typed(schema), " ", found.requestBody.description));
+    inside.append(element("h4", {}, "Body"), element("p", {}, typed(schema), " ", prose(found.requestBody.description)));
   }
   inside.append(element("h4", {}, "Answers"), table(["Status", "Type", "Meaning"],
     Object.entries(found.responses).map(([status, answer]) => {
       const [media, content] = Object.entries(answer.content || {})[0] || ["", {}];
-      return [code(status), element("span", {}, typed(content.schema), " ", media), answer.description];
+      return [code(status), element("span", {}, typed(content.schema), " ", media), prose(answer.description)];
     })));
   return element("details", { id: found.operationId }, title, inside);
 }
 
 function struct(name, schema) {
   const required = new Set(schema.required || []);
-  const inside = element("div", {}, element("p", {}, schema.description || ""));
+  const inside = element("div", {}, element("p", {}, prose(schema.description)));
   if (schema.properties) {
     inside.append(table(["Field", "Type", "", "Meaning"], Object.entries(schema.properties).map(([field, shape]) =>
-      [code(field), typed(shape), required.has(field) ? "required" : "", shape.description || ""])));
+      [code(field), typed(shape), required.has(field) ? "required" : "", prose(shape.description)])));
   }
   return element("details", { id: "schema-" + name }, element("summary", {}, code(name)), inside);
 }
@@ -78,9 +83,28 @@ function openTarget() {
   if (target) { target.open = true; target.scrollIntoView(); }
 }
 
-async function render() {
+// The page itself holds nothing secret, and browsers cannot send a token when they open one: it asks, and forgets.
+function askForToken(place, again) {
+  const input = element("input", { type: "password", autocomplete: "off", "aria-label": "Token" });
+  const form = element("form", {}, element("p", {}, again ? "That is not this server's token." : "This server asks for its token."),
+    input, " ", element("button", {}, "Show"));
+  form.addEventListener("submit", (event) => {
+    event.preventDefault();
+    form.remove();
+    render(input.value);
+  });
+  place.append(form);
+  input.focus();
+}
+
+async function render(token) {
   const place = document.getElementById("reference");
-  const answer = await fetch("/api/v1/openapi.json");
+  const headers = token ? { Authorization: "Bearer " + token } : {};
+  const answer = await fetch("/api/v1/openapi.json", { headers });
+  if (answer.status === 401) {
+    askForToken(place, Boolean(token));
+    return;
+  }
   if (!answer.ok) {
     place.append(element("p", {}, "The document could not be read: status " + answer.status));
     return;

@@ -39,9 +39,9 @@ POLICIES = {
     "GET /readyz": Policy.OPEN,
     "GET /api/v1/openapi.json": Policy.READ,
     "GET /": Policy.READ,
-    "GET /docs": Policy.READ,
-    "GET /docs/docs.js": Policy.READ,
-    "GET /docs/docs.css": Policy.READ,
+    "GET /docs": Policy.OPEN,
+    "GET /docs/docs.js": Policy.OPEN,
+    "GET /docs/docs.css": Policy.OPEN,
 }
 TOKEN = "s3cret-tökën"
 GOOD = {"Authorization": f"Bearer {TOKEN}"}
@@ -71,13 +71,14 @@ def test_fault_45a_every_route_has_a_written_policy() -> None:
 
 
 def test_every_route_that_aiohttp_knows_is_in_the_table(service: FakeService) -> None:
-    """Nothing is added beside it, but HEAD for the health checks."""
+    """Nothing is added beside it, but HEAD for what is open."""
     routes = {
         f"{route.method} {route.resource.canonical}"
         for route in build_api(service).router.routes()
         if route.resource is not None
     }
-    assert routes - set(POLICIES) == {"HEAD /livez", "HEAD /readyz"}
+    heads = {"HEAD /livez", "HEAD /readyz", "HEAD /docs", "HEAD /docs/docs.js", "HEAD /docs/docs.css"}
+    assert routes - set(POLICIES) == heads
     assert set(POLICIES) <= routes
 
 
@@ -228,3 +229,11 @@ def test_what_is_loopback_is_decided_by_the_name_alone() -> None:
     assert [is_loopback(name) for name in ("localhost", "127.1.2.3", "::1", "2130706433", "0", "a")] == [
         True, True, True, False, False, False,
     ]  # fmt: skip
+
+
+async def test_the_page_is_open_and_what_it_shows_is_not(guarded: TestClient) -> None:
+    """A browser cannot send a token when it opens a page: the page asks for it."""
+    for path in ("/docs", "/docs/docs.js", "/docs/docs.css"):
+        assert (await guarded.get(path)).status == 200
+    assert (await guarded.get("/api/v1/openapi.json")).status == 401
+    assert (await guarded.get("/")).status == 401
