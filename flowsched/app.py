@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import structlog
 
-from flowsched.errors import ConfigurationError
+from flowsched.errors import ConfigurationError, FlowschedError
 
 DEFAULT_PORT: Final = 8470
 IMAGES: Final = ("ignore", "refuse")
@@ -44,6 +44,7 @@ class Settings:
         images: What the local cluster does with a stage that names an image: `ignore` it, or `refuse` its tasks.
         token: Bearer token of the API; None = none is asked for (loopback only).
         keep_days: Workflows that ended longer ago are removed with their logs and data; 0 = never.
+        take_over: Use a database that was used with another cluster (root): that one is gone for good.
         log_level, log_json: Of the log on stderr.
     """
 
@@ -62,6 +63,7 @@ class Settings:
     images: str = "ignore"
     token: str | None = None
     keep_days: float = 30.0
+    take_over: bool = False
     log_level: str = "info"
     log_json: bool = False
 
@@ -193,6 +195,7 @@ async def assembled(settings: Settings) -> AsyncIterator[tuple[Any, Any, Any, An
                 documents,
                 profile=PROFILES[settings.policy],
                 keep_days=settings.keep_days,
+                take_over=settings.take_over,
                 holder=holder_of(settings),
                 secret=_secret(settings.root),
                 clock=now_ms,
@@ -315,7 +318,7 @@ async def serve(settings: Settings) -> None:
             await asyncio.Event().wait()
     except asyncio.CancelledError:
         if not stopped:
-            raise
+            raise FlowschedError("the service stopped by itself; its log says why") from None
 
 
 async def database_upgrade(url: str) -> str:

@@ -130,6 +130,9 @@ def serve(
     keep_days: Annotated[
         float, typer.Option(min=0, help="Remove what ended longer ago, with its logs and data; 0 keeps all.")
     ] = 30.0,
+    take_over: Annotated[
+        bool, typer.Option("--take-over", help="Use a database of another root, which is gone for good.")
+    ] = False,
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
     log_json: Annotated[bool, typer.Option("--log-json", help="One JSON object per line of log.")] = False,
 ) -> None:
@@ -142,7 +145,7 @@ def serve(
     settings = settings_for(
         ctx, root=root, host=host, port=port, database=db, nodes=nodes, cpu=cpu, memory=memory, gpus=gpus,
         disk_rate=disk_rate, nic_rate=nic_rate, racks=racks, policy=policy, images=images, log_level=log_level, log_json=log_json,
-        keep_days=keep_days, token=token_from(token_file) or options(ctx).token,
+        keep_days=keep_days, take_over=take_over, token=token_from(token_file) or options(ctx).token,
     )  # fmt: skip
     from flowsched import app as service
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import os
+import socket
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
@@ -116,6 +117,11 @@ class LocalCluster:
         self._news = asyncio.Event()
         self._closed = False
         self._lock: int | None = None
+
+    @property
+    def identity(self) -> str:
+        """The machine and the root folder."""
+        return f"{socket.gethostname()}:{self._site.root}"
 
     async def start(self) -> Sequence[NodeInfo]:
         """Open it, and say which nodes there are. Replicas in their caches follow as events.

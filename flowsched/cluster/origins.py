@@ -108,4 +108,6 @@ def failure(uri: str, error: Exception) -> NotFetched:
     """An error of a file system as a failed transfer."""
     status = getattr(error, "status", None)
     said = f"answered {status}" if status else f"{type(error).__name__}: {error}"
-    return NotFetched(f"cannot fetch {uri}: {said}", permanent=status in _GONE_FOR_GOOD)
+    refused = isinstance(error, PermissionError) or type(error).__name__ == "NoCredentialsError"
+    hint = "; give the service credentials (AWS_ACCESS_KEY_ID …)" if refused and uri.startswith("s3") else ""
+    return NotFetched(f"cannot fetch {uri}: {said}{hint}", permanent=refused or status in _GONE_FOR_GOOD)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from typing import Final
 
 import structlog
@@ -96,7 +96,7 @@ class Intake:
         while True:
             self._wake.clear()
             try:
-                await _unbroken(self._look())
+                await self._look()
             except FlowschedError as error:
                 log.warning("submissions cannot be read now, trying again", error=str(error))
             try:
@@ -129,17 +129,3 @@ class Intake:
         except NotFound:
             return Command(row.workflow, row.kind, row.id)
         return Revived(runs[0].run, row.id)
-
-
-async def _unbroken(look: Coroutine[object, object, None]) -> None:
-    """Let a look come to its end before a cancel does.
-
-    A statement that is cancelled in SQLite's thread makes SQLAlchemy stop that thread, and the rollback that follows then
-    waits for it for ever: the leader's next term would never begin (tests/service/test_random_workflows.py).
-    """
-    task = asyncio.ensure_future(look)
-    try:
-        await asyncio.shield(task)
-    except asyncio.CancelledError:
-        await asyncio.gather(task, return_exceptions=True)
-        raise

@@ -17,7 +17,7 @@ from flowsched.control.reconcile import Reconciler
 from flowsched.control.recover import recover
 from flowsched.engine.events import QueueChanged
 from flowsched.engine.state import EngineState
-from flowsched.errors import FlowschedError, LeadershipLost, OutcomeUnknown, StaleWrite
+from flowsched.errors import ConfigurationError, FlowschedError, LeadershipLost, OutcomeUnknown, StaleWrite
 from flowsched.scheduling.executor import ClusterEvent, Executor, NodeInfo, Pod
 from flowsched.scheduling.framework import Profile
 from flowsched.scheduling.queues import Queue, QueueTree
@@ -31,6 +31,9 @@ log = structlog.get_logger(__name__)
 
 LEASE_MS: Final = 15_000
 RENEW_S: Final = 5.0
+#: Name of the row that says which cluster the database goes with; it never expires.
+CLUSTER: Final = "cluster"
+FOR_EVER_MS: Final = 1_000_000_000_000
 #: A term that lasted so long was a good one: what fails after it fails for the first time.
 STEADY_S: Final = 60.0
 #: How long the end of a process waits for its lease to be given back.
@@ -81,6 +84,7 @@ class Leader:
         *,
         profile: Profile,
         keep_days: float = 30.0,
+        take_over: bool = False,
         holder: str,
         secret: bytes,
         clock: Callable[[], int],
@@ -94,6 +98,7 @@ class Leader:
         self._documents = documents
         self._profile = profile
         self._keep_days = keep_days
+        self._take_over = take_over
         self._holder = holder
         self._secret = secret
         self._clock = clock
@@ -113,6 +118,7 @@ class Leader:
         self.nodes = list(await self._executor.start())
         try:
             self.epoch = await self._acquire()
+            await self._match()
             log.info("leading", epoch=self.epoch, nodes=len(self.nodes))
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._renew(), name="lease")
@@ -217,6 +223,27 @@ class Leader:
         with contextlib.suppress(FlowschedError, TimeoutError):
             async with asyncio.timeout(GIVE_BACK_S):
                 await self._lease.release(self.epoch)
+
+    async def _match(self) -> None:
+        """See that the database goes with this cluster.
+
+        Another cluster's answer to "what became of this attempt?" would be "there is none", and a second one would be started
+        beside the first (P2).
+
+        Raises:
+            ConfigurationError: It was used with another cluster, and nobody said that this one is gone.
+        """
+        claim = Lease(self._database, CLUSTER)
+        known, ours = (await claim.look()).holder, self._executor.identity
+        if known not in ("", ours) and not self._take_over:
+            raise ConfigurationError(
+                f"this database belongs to the cluster {known}, not to {ours}: its tasks may still run there. "
+                "Use that root, or --take-over if that cluster is gone for good"
+            )
+        if known != ours:
+            if known:
+                await claim.release((await claim.look()).epoch)
+            await claim.acquire(ours, FOR_EVER_MS, self._clock())
 
     async def _renew(self) -> None:
         """Renew in time, by our own monotonic clock, or stop before another may begin (FAULTS.md row 14)."""

@@ -368,7 +368,10 @@ class Service:
     def live(self) -> tuple[bool, str]:
         """Whether the loops are moving."""
         if self._leader.failures >= STUCK_TERMS:
-            return False, f"leader: its loops failed {self._leader.failures} times one after the other; see the log"
+            return (
+                False,
+                f"leader: its loops failed {self._leader.failures} times one after the other; see the log",
+            )
         dispatcher = self._leader.dispatcher
         if dispatcher is not None and dispatcher.busy_since is not None:
             busy = self._clock() - dispatcher.busy_since

@@ -225,7 +225,17 @@ class Opened:
 
 
 class Executor(Protocol):
-    """A place where pods run."""
+    """A place where pods run.
+
+    Attributes:
+        identity: Which cluster it is, in words a person can act on. A database goes with one cluster: what it says of
+            open attempts can only be asked there.
+    """
+
+    @property
+    def identity(self) -> str:
+        """Which cluster it is."""
+        ...
 
     async def start(self) -> Sequence[NodeInfo]:
         """Open it, and say which nodes there are."""

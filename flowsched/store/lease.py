@@ -18,7 +18,7 @@ from typing import Final
 from sqlalchemy import text
 
 from flowsched.store.changes import LEADER
-from flowsched.store.database import Database
+from flowsched.store.database import Database, unbroken
 
 _SERVER_TIME: Final = "CAST(extract(epoch FROM clock_timestamp()) * 1000 AS BIGINT)"
 
@@ -52,6 +52,7 @@ class Lease:
             "WHERE name = :name AND epoch = :epoch AND expires_ms > 0"
         )
 
+    @unbroken
     async def acquire(self, holder: str, ttl_ms: int, now_ms: int) -> int | None:
         """Begin to lead if nobody does; the new epoch, or None while another's lease runs.
 
@@ -63,17 +64,20 @@ class Lease:
             row = (await connection.execute(self._take, self._with_time(values, now_ms))).first()
         return None if row is None else int(row.epoch)
 
+    @unbroken
     async def renew(self, epoch: int, ttl_ms: int, now_ms: int) -> bool:
         """Go on leading. False: another has taken over, stop at once."""
         values = {"name": self._name, "epoch": epoch, "ttl": ttl_ms}
         async with self._database.writing() as connection:
             return (await connection.execute(self._renew, self._with_time(values, now_ms))).rowcount == 1
 
+    @unbroken
     async def release(self, epoch: int) -> None:
         """Stop leading, so that another may begin at once. Nothing happens if another has already."""
         async with self._database.writing() as connection:
             await connection.execute(_RELEASE, {"name": self._name, "epoch": epoch})
 
+    @unbroken
     async def look(self) -> Holding:
         """Who leads, for people and standbys."""
         async with self._database.reading() as connection:

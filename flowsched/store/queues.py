@@ -9,7 +9,7 @@ from sqlalchemy.dialects.sqlite import insert as sqlite_insert
 from flowsched.errors import Conflict, NotFound
 from flowsched.store import tables
 from flowsched.store.bulk import encode
-from flowsched.store.database import Database
+from flowsched.store.database import Database, unbroken
 from flowsched.store.rows import QueueRow
 from flowsched.store.workflows import decode
 
@@ -23,6 +23,7 @@ class Queues:
     def __init__(self, database: Database) -> None:
         self._database = database
 
+    @unbroken
     async def list(self) -> list[QueueRow]:
         """All queues by name."""
         async with self._database.reading() as connection:
@@ -40,6 +41,7 @@ class Queues:
                 return queue
         raise NotFound(f"there is no queue {name}")
 
+    @unbroken
     async def put(self, queue: QueueRow) -> None:
         """Create a queue, or replace what is configured for it.
 
@@ -62,6 +64,7 @@ class Queues:
         async with self._database.writing() as connection:
             await connection.execute(statement.on_conflict_do_update(index_elements=[_q.name], set_=changed))
 
+    @unbroken
     async def delete(self, name: str) -> None:
         """Remove a queue.
 

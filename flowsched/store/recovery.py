@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from flowsched.engine.delta import OutputWrite, TaskWrite
 from flowsched.store import tables
-from flowsched.store.database import Database
+from flowsched.store.database import Database, unbroken
 from flowsched.store.rows import OpenAttempt, Recovered, Recovery, ReplicaRow
 from flowsched.store.workflows import OUTPUT_COLUMNS, STAGE_COLUMNS, WORKFLOW_COLUMNS, stage_row, workflow_row
 from flowsched.workflow.states import RunState
@@ -27,6 +27,7 @@ _OPEN: Final = tuple(_a["workflow_id" if name == "workflow" else name] for name 
 _LIVE: Final = text(f"workflows.{tables.LIVE}")
 
 
+@unbroken
 async def load(database: Database, workflow_ids: Collection[str] | None = None) -> Recovery:
     """Read every workflow that lives, or just the ones named (whatever their state), in one consistent look.
 
@@ -129,6 +130,7 @@ class Removed(NamedTuple):
     rows: int
 
 
+@unbroken
 async def remove_finished(
     database: Database, before_ms: int, *, workflows: int = 200, rows: int = 20_000
 ) -> Removed:

@@ -20,7 +20,7 @@ from sqlalchemy.dialects.postgresql import JSONB
 from flowsched.engine.delta import OutputWrite, TaskWrite
 from flowsched.errors import InvalidRequest, NotFound
 from flowsched.store import tables
-from flowsched.store.database import Database
+from flowsched.store.database import Database, unbroken
 from flowsched.store.rows import (
     AttemptRow,
     CommandRow,
@@ -227,6 +227,7 @@ class Workflows:
         rows = await self._rows(query if tenant is None else query.where(_w.tenant == tenant))
         return dict(tuple(row) for row in rows)
 
+    @unbroken
     async def _rows(self, query: Select[Any]) -> Sequence[Row[Any]]:
         """Run one query."""
         async with self._database.reading() as connection:

@@ -92,7 +92,9 @@ class OutputSpec:
 
     name: str
     path: str
-    role: str | None = None  #: whose file it is in a gang: member 0 of this role; None = the first completing role
+    role: str | None = (
+        None  #: whose file it is in a gang: member 0 of this role; None = the first completing role
+    )
     optional: bool = False
     value: bool = False  #: its text (at most 4 KiB) is recorded, shown, and may be asked for in `when`
 
@@ -109,7 +111,9 @@ class RoleSpec:
     resources: Resources = field(default_factory=Resources)
     limits: Resources | None = None  #: 0 = not limited
     env: Mapping[str, str] = field(default_factory=lambda: EMPTY)
-    secrets: Mapping[str, str] = field(default_factory=lambda: EMPTY)  #: variable -> reference, never the value
+    secrets: Mapping[str, str] = field(
+        default_factory=lambda: EMPTY
+    )  #: variable -> reference, never the value
     completes: bool = True  #: False: released when the completing members have succeeded
 
 

@@ -172,15 +172,29 @@ async def test_an_origin_that_has_no_such_file(rig: Rig) -> None:
     assert "/no/such/file" in failed.message
 
 
-@pytest.mark.parametrize("uri", ["data/x.fq", "file:relative", "magic://x/y", "s3://bucket/key"])
+@pytest.mark.parametrize("uri", ["data/x.fq", "file:relative", "magic://x/y"])
 async def test_uris_that_cannot_be_fetched(rig: Rig, uri: str) -> None:
-    """Each fails for good, and says what would help."""
+    """Each fails for good."""
     (failed,) = await rig.carry(Transfer(uri, 1, "node-0"))
     assert isinstance(failed, TransferFailed)
     assert failed.permanent
     assert "no /" not in failed.message  # nothing was looked for below the service's own folder
-    if uri.startswith("s3"):
-        assert "pip install flowsched[objectstore]" in failed.message
+
+
+async def test_an_object_store_without_its_package_says_what_to_install(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The base installation knows files and HTTP."""
+    monkeypatch.setattr("fsspec.core.url_to_fs", refuse)
+    (failed,) = await rig.carry(Transfer("s3://bucket/key", 1, "node-0"))
+    assert isinstance(failed, TransferFailed)
+    assert failed.permanent
+    assert "pip install flowsched[objectstore]" in failed.message
+
+
+def refuse(uri: str, **_options: object) -> None:
+    """What fsspec does when a file system's package is missing."""
+    raise ImportError("Install s3fs to access S3")
 
 
 async def test_files_outside_of_the_allowed_roots(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -55,3 +56,22 @@ async def test_livez_tells_of_loops_that_fail_again_and_again(
         alive, said = up.facade.live()
         assert not alive
         assert "failed 5 times" in said
+
+
+async def test_a_database_of_another_root_is_refused_until_somebody_says_that_it_is_gone(
+    tmp_path: Path,
+) -> None:
+    """Attempts of the first root may still run: leading from a second one would start them twice (P2)."""
+    database = f"sqlite:///{tmp_path / 'one.db'}"
+    here = Settings(port=0, root=tmp_path / "a", database=database, log_level="error")
+    there = Settings(port=0, root=tmp_path / "b", database=database, log_level="error")
+    async with running(here):
+        pass
+    with pytest.raises(BaseException, match="belongs to the cluster") as refused:
+        async with running(there):
+            pass
+    assert "--take-over" in str(refused.value)
+    async with running(here) as up:
+        assert up.facade.ready() == (True, "ok")
+    async with running(replace(there, take_over=True)) as up:
+        assert up.facade.ready() == (True, "ok")

@@ -89,7 +89,7 @@ async def test_fault_12_a_newer_schema_is_refused(url: str) -> None:
 async def test_fault_12_an_older_schema_is_refused_without_migration(url: str) -> None:
     """Where migration is off, the message names the command; where it is on, the schema comes up."""
     if url.startswith("sqlite"):
-        Path(url.removeprefix("sqlite+aiosqlite:///")).touch()  # noqa: ASYNC240 - before anything runs
+        Path(url.removeprefix("sqlite+aiosqlite:///")).touch()
     with pytest.raises(ConfigurationError, match="flowsched db upgrade"):
         await Database.open(url, migrate=False)
     await (await Database.open(url)).close()
