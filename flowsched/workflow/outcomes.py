@@ -101,7 +101,7 @@ class Outcomes(Settling):
             self._complete_stage(stage)
         else:
             whole = stage.spec.gang and action is not Action.RESTART_TASK
-            delay = 0 if stage.lost[task] < 3 else BACKOFF_MS << int(stage.lost[task])
+            delay = 0 if stage.lost[task] < 3 else min(MAX_BACKOFF_MS, BACKOFF_MS << int(stage.lost[task]))
             self._again(stage, task, whole, delay)
 
     def overdue(self, stage: StageRun) -> int | None:
