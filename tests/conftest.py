@@ -1,0 +1,14 @@
+"""What all tests share: on CI hypothesis draws the same examples each time, so that a red run is about the change.
+
+On a laptop it goes on exploring, and `HYPOTHESIS_PROFILE=explore` does so on CI too.
+"""
+
+from __future__ import annotations
+
+import os
+
+from hypothesis import settings
+
+settings.register_profile("ci", derandomize=True)
+settings.register_profile("explore", derandomize=False)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if os.environ.get("CI") else "explore"))
