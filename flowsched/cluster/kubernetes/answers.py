@@ -1,0 +1,114 @@
+"""What an API server answers, and what to think of it when it answers nothing. Pure: no HTTP here.
+
+Unavailable
+└── Unreachable     no answer: whether the request was carried out is not known, unless it was never sent
+FlowschedError
+├── Refused         an answer that is a refusal, where the caller has no use for refusals
+└── Malformed       an answer that says "done" and cannot be understood
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from flowsched.errors import FlowschedError, Unavailable
+
+#: After these the server may have carried out the request all the same (etcd timed out, a proxy gave up …).
+_UNDECIDED: Final = frozenset({500, 502, 504})
+
+
+class Cause(msgspec.Struct, gc=False):
+    """One of the causes of a refusal: `reason` is FieldValueInvalid …, or DisruptionBudget of an eviction."""
+
+    reason: str = ""
+    message: str = ""
+    field: str = ""
+
+
+class Details(msgspec.Struct, gc=False, rename="camel"):
+    """What a refusal is about."""
+
+    name: str = ""
+    kind: str = ""
+    uid: str = ""
+    causes: list[Cause] | None = None
+    retry_after_seconds: int = 0
+
+
+class Status(msgspec.Struct, gc=False):
+    """`v1.Status`: the body of refusals, of deletes and binds, and the object of a watch's ERROR event."""
+
+    kind: str = ""
+    status: str = ""
+    reason: str = ""
+    message: str = ""
+    code: int = 0
+    details: Details | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the server said, whatever it said."""
+
+    status: int
+    body: bytes
+    retry_after_s: float | None = None
+
+    @property
+    def ok(self) -> bool:
+        """Whether it was done."""
+        return 200 <= self.status < 300
+
+    @property
+    def undecided(self) -> bool:
+        """Whether a refusal is none: the server failed, perhaps after it had done what was asked. Only a look tells."""
+        return self.status in _UNDECIDED
+
+    @property
+    def about(self) -> Status:
+        """The Status in the body; an empty one if the body is something else."""
+        try:
+            return msgspec.json.decode(self.body, type=Status)
+        except msgspec.MsgspecError:
+            return Status()
+
+    @property
+    def reason(self) -> str:
+        """One word for programs: AlreadyExists, Conflict, NotFound, Forbidden, Invalid … "" where there is none."""
+        return self.about.reason
+
+    @property
+    def message(self) -> str:
+        """Words for people: the server's, or the beginning of whatever a proxy sent in its place."""
+        about = self.about
+        if about.message or about.kind == "Status":
+            return about.message
+        return self.body[:500].decode(errors="replace").strip()
+
+
+class Unreachable(Unavailable):
+    """No answer. Unless `sent` is False the request may have been carried out: look before anything is repeated."""
+
+    def __init__(self, message: str, *, sent: bool) -> None:
+        self.sent = sent
+        super().__init__(message)
+
+
+class Refused(FlowschedError):
+    """The server answered with a refusal."""
+
+    title = "The API server refuses"
+
+    def __init__(self, asked: str, answer: Answer) -> None:
+        self.answer = answer
+        said = " ".join(part for part in (answer.reason, answer.message) if part)
+        super().__init__(f"{asked}: {answer.status} {said}".rstrip())
+
+
+class Malformed(FlowschedError):
+    """The server's answer is not what it should be."""
+
+    title = "The API server's answer cannot be understood"

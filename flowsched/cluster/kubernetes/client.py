@@ -1,0 +1,393 @@
+"""Calls to a Kubernetes API server: raw HTTP with keep-alive, bytes in, bytes out, typed structs where asked for.
+
+Measured in KUBE.md: kubernetes_asyncio costs 2-4 times as much CPU per call as this and 100 times as much per object
+read; 16-32 requests in flight are the knee. So a client holds at most `in_flight` requests open (streams do not count) and
+decodes straight into structs. Any HTTP status is an `Answer`; only silence is an exception (`Unreachable`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import ssl
+from collections import Counter
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+from urllib.parse import urlencode
+
+import aiohttp
+import msgspec
+from yarl import URL
+
+from flowsched import __version__
+from flowsched.cluster.kubernetes.answers import Answer, Malformed, Refused, Unreachable
+
+__all__ = ["MERGE", "STRATEGIC", "Answer", "Client", "Connection", "Malformed", "Refused", "Unreachable"]
+
+T = TypeVar("T")
+
+#: Content types of a PATCH.
+MERGE: Final = "application/merge-patch+json"
+STRATEGIC: Final = "application/strategic-merge-patch+json"
+
+#: A request that the server puts off (429, or 503 with Retry-After) is sent so often in all.
+TRIES: Final = 4
+#: A longer Retry-After is left to the caller: an eviction that a disruption budget forbids says 10 s and means minutes.
+LONGEST_WAIT_S: Final = 8.0
+#: A server that does not accept a connection for so long is away.
+CONNECT_S: Final = 10.0
+#: Below the 90 s after which an API server closes an idle connection, so that a request seldom meets a closed one.
+KEEP_ALIVE_S: Final = 60.0
+#: How much of a stream is read ahead of its reader; twice as much stops the server, which then cuts the stream.
+STREAM_BUFFER_BYTES: Final = 4 << 20
+#: A list whose continue token expires is begun again so often in pages, then read in one piece.
+LIST_TRIES: Final = 3
+
+#: What is raised before anything has been sent.
+_NOT_SENT: Final = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
+_LOST: Final = (aiohttp.ClientError, TimeoutError, OSError)
+
+_VERBS: Final[Mapping[str, str]] = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
+
+
+async def no_headers() -> Mapping[str, str]:
+    """Of a connection that needs no credentials in headers."""
+    return {}
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """How to reach an API server, and as whom.
+
+    Args:
+        url: "https://10.0.0.1:6443".
+        ssl: None for plain HTTP, or the system's default trust.
+        headers: Asked before every request; it caches what it can, and a token that it gives is good now.
+        namespace: Of the kubeconfig's context or of the pod we run in.
+        renew: Called after a 401; True if other credentials are to be tried.
+        proxy: URL of an HTTP proxy.
+    """
+
+    url: str
+    ssl: ssl.SSLContext | None = None
+    headers: Callable[[], Awaitable[Mapping[str, str]]] = no_headers
+    namespace: str = "default"
+    renew: Callable[[], Awaitable[bool]] | None = None
+    proxy: str | None = None
+
+
+class _Metadata(
+    msgspec.Struct, gc=False, rename={"resource_version": "resourceVersion", "next_page": "continue"}
+):
+    resource_version: str = ""
+    next_page: str = ""
+
+
+class _Page(msgspec.Struct, gc=False):
+    metadata: _Metadata = msgspec.field(default_factory=_Metadata)
+    items: list[msgspec.Raw] | None = None
+
+
+class Client:
+    """One API server.
+
+    A call is sent at most once, but for what the server itself puts off. Exception: aiohttp repeats a GET, PUT or DELETE
+    that meets a connection which the server has just closed. A PUT carries a resourceVersion and a DELETE a uid, so
+    the worst is a Conflict or NotFound for what we did ourselves.
+
+    Args:
+        connection: To what, and as whom.
+        in_flight: So many requests are open at a time; the others wait their turn.
+        timeout_s: Of a request, from its turn to the last byte of its answer.
+        sleep: Waits.
+        jitter: A random number from 0 to 1.
+
+    Attributes:
+        calls: How often which verb was used on which resource, in the words of RBAC: `("create", "pods/binding")`. A
+            resource outside the core group has its group in its name: `podgroups.scheduling.volcano.sh/status`.
+        skipped: How many objects could not be decoded, by path.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        *,
+        in_flight: int = 32,
+        timeout_s: float = 30.0,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        jitter: Callable[[], float] = random.random,
+    ) -> None:
+        self.connection = connection
+        self.timeout_s = timeout_s
+        self.calls: Counter[tuple[str, str]] = Counter()
+        self.skipped: Counter[str] = Counter()
+        self._turns = asyncio.Semaphore(in_flight)
+        self._sleep = sleep
+        self._jitter = jitter
+        self._base = connection.url.rstrip("/")
+        self._tls = connection.ssl if connection.ssl is not None else True
+        self._http: aiohttp.ClientSession | None = None
+
+    async def __aenter__(self) -> Client:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close all connections."""
+        if self._http is not None:
+            await self._http.close()
+            self._http = None
+
+    async def call(
+        self,
+        method: str,
+        path: str,
+        *,
+        body: bytes | None = None,
+        content_type: str = "application/json",
+        params: Mapping[str, str] | None = None,
+        timeout_s: float | None = None,
+    ) -> Answer:
+        """Ask, and wait out what the server puts off.
+
+        Args:
+            method: As in HTTP.
+            path: With its leading slash: "/api/v1/namespaces/x/pods/y/binding".
+            body: JSON.
+            content_type: Of the body; `MERGE` or `STRATEGIC` of a patch.
+            params: Of the query.
+            timeout_s: Other than the client's own.
+
+        Raises:
+            Unreachable: No answer.
+        """
+        self.calls[named(method, path, params)] += 1
+        renewed = False
+        for tries in range(1, TRIES + 1):
+            answer = await self._ask(method, path, body, content_type, params, timeout_s)
+            if answer.status == 401 and not renewed and self.connection.renew is not None:
+                renewed = True
+                if await self.connection.renew():
+                    continue
+            wait_s = _put_off(answer)
+            if wait_s is None or wait_s > LONGEST_WAIT_S or tries == TRIES:
+                return answer
+            await self._sleep(wait_s * (1 + self._jitter() / 2))
+        return answer
+
+    async def get(self, path: str, kind: type[T], params: Mapping[str, str] | None = None) -> T | None:
+        """Read one object; None if there is none.
+
+        Raises:
+            Refused: Any other refusal.
+            Malformed: It is not of the kind.
+            Unreachable: No answer.
+        """
+        answer = await self.call("GET", path, params=params)
+        if answer.status == 404:
+            return None
+        if not answer.ok:
+            raise Refused(f"GET {path}", answer)
+        return decoded(answer.body, kind, path)
+
+    async def list(
+        self, path: str, kind: type[T], *, params: Mapping[str, str] | None = None, page: int = 500
+    ) -> tuple[list[T], str]:
+        """Read all objects of a path, in pages. What cannot be decoded is left out and counted in `skipped`.
+
+        Args:
+            path: Of the collection.
+            kind: Struct of one item.
+            params: Selectors.
+            page: Items of a request; 0 = all at once.
+
+        Returns:
+            The items, and the resourceVersion they are of: a watch from there misses nothing.
+
+        Raises:
+            Refused: The server refuses.
+            Malformed: It is no list.
+            Unreachable: No answer.
+        """
+        decoder = msgspec.json.Decoder(kind)
+        given = dict(params or {})
+        for tries in range(1, LIST_TRIES + 1):
+            size = page if tries < LIST_TRIES else 0
+            told = given | ({"limit": str(size)} if size else {})
+            items: list[T] = []
+            version = ""
+            while True:
+                answer = await self.call("GET", path, params=told)
+                if answer.status == 410 and tries < LIST_TRIES:  # the continue token has expired: begin again
+                    break
+                if not answer.ok:
+                    raise Refused(f"GET {path}", answer)
+                found = decoded(answer.body, _Page, path)
+                self.skipped[path] += _collect(decoder, found.items or [], items)
+                version = version or found.metadata.resource_version
+                if not found.metadata.next_page:
+                    return items, version
+                told["continue"] = found.metadata.next_page
+        raise AssertionError("the last try returns or raises")
+
+    async def stream(
+        self, path: str, *, params: Mapping[str, str] | None = None, idle_s: float | None = None
+    ) -> AsyncGenerator[bytes, None]:
+        """Read an answer piece by piece as it comes: a watch, a log. Each piece is all that has arrived.
+
+        Args:
+            path: As in `call`.
+            params: Of the query.
+            idle_s: A silence of so long is taken for a broken connection.
+
+        Raises:
+            Refused: The server refuses.
+            Unreachable: No answer, silence, or an end in the middle.
+        """
+        self.calls[named("GET", path, params)] += 1
+        timeout = aiohttp.ClientTimeout(
+            total=None, sock_connect=CONNECT_S, sock_read=idle_s or self.timeout_s
+        )
+        headers = await self.connection.headers()
+        request = self._session().get(
+            self._url(path, params),
+            headers=headers,
+            ssl=self._tls,
+            proxy=self.connection.proxy,
+            timeout=timeout,
+            allow_redirects=False,
+            read_bufsize=STREAM_BUFFER_BYTES,
+        )
+        try:
+            async with request as response:
+                if response.status != 200:
+                    answer = Answer(response.status, await response.read(), _retry_after(response.headers))
+                    if response.status == 401 and self.connection.renew is not None:
+                        await (
+                            self.connection.renew()
+                        )  # for the next time: a stream's reader comes again by itself
+                    raise Refused(f"GET {path}", answer)
+                async for piece in response.content.iter_any():
+                    yield piece
+        except _LOST as lost:
+            raise Unreachable(f"GET {path}: {_words(lost)}", sent=not isinstance(lost, _NOT_SENT)) from lost
+
+    async def _ask(
+        self,
+        method: str,
+        path: str,
+        body: bytes | None,
+        content_type: str,
+        params: Mapping[str, str] | None,
+        timeout_s: float | None,
+    ) -> Answer:
+        """Send a request once."""
+        headers = dict(await self.connection.headers())
+        if body is not None:
+            headers["Content-Type"] = content_type
+        async with self._turns:
+            try:
+                async with self._session().request(
+                    method,
+                    self._url(path, params),
+                    data=body,
+                    headers=headers,
+                    ssl=self._tls,
+                    proxy=self.connection.proxy,
+                    timeout=aiohttp.ClientTimeout(total=timeout_s or self.timeout_s, sock_connect=CONNECT_S),
+                    allow_redirects=False,
+                ) as response:
+                    return Answer(response.status, await response.read(), _retry_after(response.headers))
+            except _LOST as lost:
+                sent = not isinstance(lost, _NOT_SENT)
+                raise Unreachable(f"{method} {path}: {_words(lost)}", sent=sent) from lost
+
+    def _url(self, path: str, params: Mapping[str, str] | None) -> URL:
+        query = f"?{urlencode(params)}" if params else ""
+        return URL(f"{self._base}{path}{query}", encoded=True)
+
+    def _session(self) -> aiohttp.ClientSession:
+        """The open session; made on first use, as it belongs to the running loop."""
+        if self._http is None:
+            self._http = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE_S),
+                headers={
+                    "User-Agent": f"flowsched/{__version__}",
+                    "Accept": "application/json",
+                    "Accept-Encoding": "identity",  # the server's CPU is the wall, not the wire
+                },
+                cookie_jar=aiohttp.DummyCookieJar(),
+                trust_env=False,
+            )
+        return self._http
+
+
+def decoded(body: bytes | msgspec.Raw, kind: type[T], what: str) -> T:
+    """Decode JSON.
+
+    Raises:
+        Malformed: It is not of the kind.
+    """
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except msgspec.MsgspecError as error:
+        raise Malformed(f"{what}: {error}") from error
+
+
+def named(method: str, path: str, params: Mapping[str, Any] | None = None) -> tuple[str, str]:
+    """The verb and the resource of a request, as RBAC names them.
+
+    A path outside /api and /apis, or one that names no resource, is its own name.
+    """
+    parts = path.strip("/").split("/")
+    if parts[0] == "api" and len(parts) > 2:
+        group, rest = "", parts[2:]
+    elif parts[0] == "apis" and len(parts) > 3:
+        group, rest = parts[1], parts[3:]
+    else:
+        return method.lower(), path
+    if rest[0] == "namespaces" and len(rest) > 2 and rest[2] not in ("status", "finalize"):
+        rest = rest[2:]
+    resource = f"{rest[0]}.{group}" if group else rest[0]
+    if len(rest) > 2:
+        resource = f"{resource}/{rest[2]}"
+    if method == "GET":
+        watched = params is not None and params.get("watch") in ("1", "true")
+        verb = "watch" if watched else "list" if len(rest) == 1 else "get"
+    elif method == "DELETE" and len(rest) == 1:
+        verb = "deletecollection"
+    else:
+        verb = _VERBS[method]
+    return verb, resource
+
+
+def _collect(decoder: msgspec.json.Decoder[T], raw: list[msgspec.Raw], items: list[T]) -> int:
+    """Add what can be decoded to `items`; returns how many cannot."""
+    before = len(items)
+    for item in raw:
+        with suppress(msgspec.MsgspecError):
+            items.append(decoder.decode(item))
+    return len(raw) - (len(items) - before)
+
+
+def _put_off(answer: Answer) -> float | None:
+    """How long the server asks to wait before the same request; None if it has decided."""
+    if answer.status == 429:
+        return answer.retry_after_s if answer.retry_after_s is not None else 1.0
+    if answer.status == 503:
+        return answer.retry_after_s
+    return None
+
+
+def _retry_after(headers: Mapping[str, str]) -> float | None:
+    """Seconds. The form with a date is not used by API servers, and is as good as none."""
+    told = headers.get("Retry-After", "")
+    return float(told) if told.isascii() and told.isdigit() else None
+
+
+def _words(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}".rstrip(": ")
