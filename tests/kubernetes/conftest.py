@@ -10,16 +10,12 @@ import itertools
 import os
 import secrets
 from collections.abc import AsyncIterator, Iterator
-from typing import TYPE_CHECKING
 
 import pytest
 
+from flowsched.cluster.kubernetes.client import Client, Connection
 from flowsched.cluster.kubernetes.controlplane import ControlPlane, missing
 from flowsched.cluster.kubernetes.programs import NotStarted
-
-if TYPE_CHECKING:
-    from flowsched.cluster.kubernetes.client import Client
-    from flowsched.cluster.kubernetes.credentials import Connection
 
 _NUMBERS = itertools.count()
 
@@ -70,8 +66,6 @@ def api(control_plane: ControlPlane) -> Connection:
 @pytest.fixture
 async def client(api: Connection) -> AsyncIterator[Client]:
     """A client of the shared API server, as its administrator."""
-    from flowsched.cluster.kubernetes.client import Client
-
     async with Client(api) as client:
         yield client
 

@@ -24,14 +24,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import Any, Final, Self
 
 import aiohttp
 
+from flowsched.cluster.kubernetes.client import Connection
 from flowsched.cluster.kubernetes.programs import NotStarted, Program, free_ports
-
-if TYPE_CHECKING:
-    from flowsched.cluster.kubernetes.credentials import Connection
 
 ETCD: Final = "etcd"
 APISERVER: Final = "kube-apiserver"
@@ -281,8 +279,6 @@ class ControlPlane:
 
     def connection(self, user: str = "admin", namespace: str = "default") -> Connection:
         """How a `Client` reaches it as one of its users."""
-        from flowsched.cluster.kubernetes.credentials import Connection
-
         headers = {"Authorization": f"Bearer {self._tokens[user]}"}
 
         async def provide() -> Mapping[str, str]:
