@@ -23,6 +23,7 @@ from yarl import URL
 
 from flowsched import __version__
 from flowsched.cluster.kubernetes.answers import Answer, Malformed, Refused, Unreachable
+from flowsched.cluster.kubernetes.objects import ObjectList
 
 __all__ = ["MERGE", "STRATEGIC", "Answer", "Client", "Connection", "Malformed", "Refused", "Unreachable"]
 
@@ -76,18 +77,6 @@ class Connection:
     namespace: str = "default"
     renew: Callable[[], Awaitable[bool]] | None = None
     proxy: str | None = None
-
-
-class _Metadata(
-    msgspec.Struct, gc=False, rename={"resource_version": "resourceVersion", "next_page": "continue"}
-):
-    resource_version: str = ""
-    next_page: str = ""
-
-
-class _Page(msgspec.Struct, gc=False):
-    metadata: _Metadata = msgspec.field(default_factory=_Metadata)
-    items: list[msgspec.Raw] | None = None
 
 
 class Client:
@@ -226,7 +215,7 @@ class Client:
                     break
                 if not answer.ok:
                     raise Refused(f"GET {path}", answer)
-                found = decoded(answer.body, _Page, path)
+                found = decoded(answer.body, ObjectList[msgspec.Raw], path)
                 self.skipped[path] += _collect(decoder, found.items or [], items)
                 version = version or found.metadata.resource_version
                 if not found.metadata.next_page:
