@@ -16,7 +16,16 @@ from typing import Protocol
 
 from flowsched.cluster.site import Site
 from flowsched.errors import ConfigurationError
-from flowsched.scheduling.executor import ClusterEvent, NodeInfo, Opened, Pod, PodEnded, PodGone, Transfer
+from flowsched.scheduling.executor import (
+    Binder,
+    ClusterEvent,
+    NodeInfo,
+    Opened,
+    Pod,
+    PodEnded,
+    PodGone,
+    Transfer,
+)
 
 #: How long to wait for another process to let go of the root: a predecessor may still be closing.
 ROOT_WAIT_S = 5.0
@@ -123,6 +132,11 @@ class LocalCluster:
         """The machine and the root folder."""
         return f"{socket.gethostname()}:{self._site.root}"
 
+    @property
+    def binder(self) -> Binder | None:
+        """None: all pods here are ours."""
+        return None
+
     async def start(self) -> Sequence[NodeInfo]:
         """Open it, and say which nodes there are. Replicas in their caches follow as events.
 
@@ -166,7 +180,12 @@ class LocalCluster:
             if self._closed and not self._queue:
                 return
 
-    async def logs(self, name: str, stream: str, offset: int, limit: int) -> tuple[bytes, bool]:
+    async def settle(self, names: Sequence[str]) -> None:
+        """Nothing: what must go goes with `forget` and `expire`."""
+
+    async def logs(
+        self, name: str, stream: str, offset: int, limit: int, node: str = ""
+    ) -> tuple[bytes, bool]:
         """Bytes of `stdout` or `stderr` from `offset`, and whether more may come."""
         return await self.processes.logs(name, stream, offset, limit)
 

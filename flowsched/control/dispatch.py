@@ -13,6 +13,7 @@ from typing import Final
 import structlog
 
 from flowsched.engine.events import Command, EngineEvent, Tick
+from flowsched.engine.foreign_offers import verdicts
 from flowsched.engine.state import EngineState
 from flowsched.engine.step import Step, step
 from flowsched.errors import CancelRequested, StorageBusy
@@ -44,6 +45,7 @@ class Dispatcher:
     ) -> None:
         self.state = state
         self.steps = 0
+        self.ended: list[str] = []  #: pods whose ends are durable
         self.ended_well: list[str] = []  #: pods whose working folders may go
         self.busy_since: int | None = None  #: clock ms since when a step is under way; for livez
         self._writer = writer
@@ -54,6 +56,7 @@ class Dispatcher:
         self._inbox: list[EngineEvent] = []
         self._wake = asyncio.Event()
         self._now = 0
+        self._told: object = None  #: the reasons that were published last
 
     def tell(self, events: Sequence[EngineEvent]) -> None:
         """Something happened. Never blocks; the events are applied in order, soon."""
@@ -92,6 +95,7 @@ class Dispatcher:
         self.steps += 1
         if result.delta:
             self._committed()
+            self.ended.extend(e.name for e in result.delta.ends)
             self.ended_well.extend(e.name for e in result.delta.ends if e.exit_code == 0 and not e.reason)
         await self._act(result)
         return result
@@ -115,6 +119,23 @@ class Dispatcher:
         if result.transfers:
             await self._failpoint("transfer.before")
             await self._executor.transfer(result.transfers)
+        await self._place_foreign(result)
+
+    async def _place_foreign(self, result: Step) -> None:
+        """The same for pods that others made; and why those that wait do."""
+        binder = self._executor.binder
+        if binder is None:
+            return
+        if result.evictions:
+            await self._failpoint("evict.before")
+            await binder.evict_pods(result.evictions)
+        if result.binds:
+            await self._failpoint("bind.before")
+            await binder.bind(result.binds)
+            await self._failpoint("bind.after")
+        if self.state.reasons is not self._told:
+            self._told = self.state.reasons
+            await binder.publish(list(verdicts(self.state)))
 
     async def _something(self, wake_ms: int | None) -> None:
         """Wait until there is something to do, then a moment more for what comes with it."""

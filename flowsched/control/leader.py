@@ -14,11 +14,11 @@ from flowsched.control.expiry import Expiry
 from flowsched.control.history import History
 from flowsched.control.intake import Documents, Intake
 from flowsched.control.reconcile import Reconciler
-from flowsched.control.recover import recover
-from flowsched.engine.events import QueueChanged
+from flowsched.control.recover import Found, recover
+from flowsched.engine.events import BindingsSettled, EngineEvent, QueueChanged
 from flowsched.engine.state import EngineState
 from flowsched.errors import ConfigurationError, FlowschedError, LeadershipLost, OutcomeUnknown, StaleWrite
-from flowsched.scheduling.executor import ClusterEvent, Executor, NodeInfo, Pod
+from flowsched.scheduling.executor import ClusterEvent, Executor, NodeInfo
 from flowsched.scheduling.framework import Profile
 from flowsched.scheduling.queues import Queue, QueueTree
 from flowsched.store.database import Database
@@ -158,7 +158,7 @@ class Leader:
             secret=self._secret,
             address_start=(self.epoch * 65_537) & 0x3FFFFF,
         )
-        runs, pods, last_seq = await recover(self._database, self._documents, state, self.nodes)
+        found = await recover(self._database, self._documents, state, self.nodes)
         state.queues = QueueTree(
             queue_from(row, state.snapshot.axes) for row in await Queues(self._database).list()
         )
@@ -170,9 +170,10 @@ class Leader:
             failpoint=self._failpoint,
             committed=self._history.committed,
         )
-        intake = Intake(self._database, self._documents, dispatcher, last_seq=last_seq, clock=self._clock)
-        await self._adopt(dispatcher, runs_pods=pods)
-        await dispatcher.once(runs)
+        intake = Intake(
+            self._database, self._documents, dispatcher, last_seq=found.last_seq, clock=self._clock
+        )
+        await dispatcher.once(await self._adopt(found))
         await self._failpoint("recover.after")
         self.dispatcher, self.intake = dispatcher, intake
         try:
@@ -191,10 +192,21 @@ class Leader:
             self._database, dispatcher, self._executor, keep_days=self._keep_days, clock=self._clock
         )
 
-    async def _adopt(self, dispatcher: Dispatcher, runs_pods: list[Pod]) -> None:
-        """Ask what became of every pod whose end is not known. The answers come as events, after the first step."""
-        if runs_pods:
-            await self._executor.adopt(runs_pods)
+    async def _adopt(self, found: Found) -> list[EngineEvent]:
+        """Ask what became of every pod whose end is not known. The answers come as events, after the first step.
+
+        Returns:
+            The first step's events: what was remembered, and all that others' pods are now. Nothing is placed before that
+            is complete.
+        """
+        if found.pods:
+            await self._executor.adopt(found.pods)
+        binder = self._executor.binder
+        if binder is None:
+            return [*found.runs]
+        await binder.fence(found.bindings)
+        view = await binder.view()
+        return [BindingsSettled(tuple(found.bindings)), *found.runs, *view]
 
     async def _listen(self, dispatcher: Dispatcher) -> None:
         """What the cluster says goes to the dispatcher, in order."""

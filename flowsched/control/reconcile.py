@@ -51,6 +51,9 @@ class Reconciler:
 
     async def _tidy(self) -> None:
         """Working folders of attempts that ended well are not needed any more; logs and records stay."""
-        ended, self._dispatcher.ended_well = self._dispatcher.ended_well, []
+        ended, self._dispatcher.ended = self._dispatcher.ended, []
+        well, self._dispatcher.ended_well = self._dispatcher.ended_well, []
         if ended:
-            await self._executor.forget(ended)
+            await self._executor.settle(ended)
+        if well:
+            await self._executor.forget(well)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import structlog
@@ -25,6 +26,23 @@ log = structlog.get_logger(__name__)
 
 #: What one task of a stage is taken for, for ranks, when nothing is known of it.
 UNKNOWN_MS = 60_000
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What SQL remembers.
+
+    Args:
+        runs: Workflows that live.
+        pods: Our attempts whose end is not known.
+        last_seq: Number of the newest submission.
+        bindings: uids of foreign pods that an earlier leader may have asked to bind.
+    """
+
+    runs: list[Recovered]
+    pods: list[Pod]
+    last_seq: int
+    bindings: list[str]
 
 
 class Specs(Protocol):
@@ -59,14 +77,11 @@ async def load_runs(
     return await _rebuilt(recovery, specs, state)
 
 
-async def recover(
-    database: Database, specs: Specs, state: EngineState, nodes: Sequence[NodeInfo]
-) -> tuple[list[Recovered], list[Pod], int]:
+async def recover(database: Database, specs: Specs, state: EngineState, nodes: Sequence[NodeInfo]) -> Found:
     """Everything a new leader needs.
 
     Returns:
-        The runs with their open pods (events for the first step), all open pods (to be adopted), and the number of the
-        newest submission.
+        The runs with their open pods (events for the first step), and what is to be adopted.
     """
     for node in nodes:
         state.snapshot.put_node(node)
@@ -79,7 +94,7 @@ async def recover(
     runs = await _rebuilt(recovery, specs, state)
     pods = [decode_pod(attempt.pod) for attempt in recovery.attempts]
     log.info("recovered", workflows=len(runs), open_pods=len(pods), replicas=len(recovery.replicas))
-    return runs, pods, recovery.last_seq
+    return Found(runs, pods, recovery.last_seq, recovery.bindings)
 
 
 async def _rebuilt(recovery: Recovery, specs: Specs, state: EngineState) -> list[Recovered]:

@@ -290,7 +290,8 @@ class Service:
         if last not in {row.attempt for row in attempts}:
             raise NotFound(f"{stage}[{index}] has no attempt {last}")
         name = pod_name(workflow, stage, index, last)
-        return await self._executor.logs(name, stream, offset, limit)
+        node = next(row.node for row in attempts if row.attempt == last)
+        return await self._executor.logs(name, stream, offset, limit, node)
 
     async def output(self, workflow: str, stage: str, index: int, name: str) -> OutputData:
         """The bytes of an output."""

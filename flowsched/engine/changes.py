@@ -21,6 +21,7 @@ from flowsched.engine.delta import (
 from flowsched.engine.pods import pod_name
 from flowsched.engine.state import EngineState
 from flowsched.scheduling.executor import Pod
+from flowsched.scheduling.foreign import Bind, Evict
 from flowsched.statement import Statement
 from flowsched.workflow.advance import Advance
 from flowsched.workflow.run import TOTALS, StageRun, WorkflowRun
@@ -54,6 +55,9 @@ class Recorder:
     now: int
     delta: Delta = field(default_factory=Delta)
     launches: list[Pod] = field(default_factory=list)
+    binds: list[Bind] = field(default_factory=list)
+    evictions: list[Evict] = field(default_factory=list)
+    foreign_ended: list[str] = field(default_factory=list)
     releases: list[str] = field(default_factory=list)
     wake_ms: int | None = None
     #: Something happened that may let a waiting group start: room, bytes, nodes, new work.
@@ -109,6 +113,7 @@ class Recorder:
         if claim is not None and claim.node in state.gpu_load:
             self.statement.pop(state.gpu_load[claim.node], name)
         self.statement.pop(state.pods, name)
+        self.statement.pop(state.held, name)
         self.dirty = True
 
     def _note_ready(self, run: WorkflowRun, stage: StageRun) -> None:

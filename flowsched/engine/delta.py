@@ -111,6 +111,18 @@ class ReplicaWrite(NamedTuple):
     present: bool
 
 
+class BindingWrite(NamedTuple):
+    """A foreign pod shall be bound: committed before it is asked for, removed once its outcome has been seen."""
+
+    uid: str
+    namespace: str
+    name: str
+    node: str
+    group: str
+    epoch: int
+    at_ms: int
+
+
 class EventRow(NamedTuple):
     """One line of a workflow's history; the writer numbers them in commit order."""
 
@@ -133,6 +145,8 @@ class Delta:
     replicas: list[ReplicaWrite] = field(default_factory=list)
     events: list[EventRow] = field(default_factory=list)
     commands_done: list[int] = field(default_factory=list)
+    bindings: list[BindingWrite] = field(default_factory=list)
+    bindings_done: list[str] = field(default_factory=list)  #: uids
 
     def __bool__(self) -> bool:
         """Whether anything changed."""
@@ -147,5 +161,7 @@ class Delta:
                 self.replicas,
                 self.events,
                 self.commands_done,
+                self.bindings,
+                self.bindings_done,
             )
         )

@@ -43,6 +43,13 @@ class Revived:
 
 
 @dataclass(frozen=True, slots=True)
+class BindingsSettled:
+    """Bindings that an earlier leader had under way can take place no more: what the cluster shows of these pods is final."""
+
+    uids: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class QueueChanged:
     """A queue was created or changed."""
 
@@ -61,4 +68,14 @@ class Tick:
     """Nothing but the time: look again at what waits for a moment."""
 
 
-EngineEvent = Accepted | Command | Recovered | Revived | QueueChanged | ProfileChanged | Tick | ClusterEvent
+EngineEvent = (
+    Accepted
+    | Command
+    | Recovered
+    | Revived
+    | BindingsSettled
+    | QueueChanged
+    | ProfileChanged
+    | Tick
+    | ClusterEvent
+)

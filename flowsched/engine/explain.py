@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from flowsched.engine.pods import pod_name
 from flowsched.engine.state import EngineState
 from flowsched.scheduling.plan import Reason, ReasonCode
 from flowsched.workflow.resources import format_bytes, format_duration
@@ -45,7 +46,7 @@ def explain(state: EngineState, run: WorkflowRun, now: int) -> list[Explanation]
             found.append(_staging(state, run, stage))
         for moving in (TaskState.BINDING, TaskState.RELEASING):
             if stage.counts[moving]:
-                found.append(_in_passing(stage, moving))
+                found.append(_in_passing(state, run, stage, moving))
     return found
 
 
@@ -154,7 +155,10 @@ def _staging(state: EngineState, run: WorkflowRun, stage: StageRun) -> Explanati
     )
 
 
-def _in_passing(stage: StageRun, state: TaskState) -> Explanation:
+def _in_passing(engine: EngineState, run: WorkflowRun, stage: StageRun, state: TaskState) -> Explanation:
+    held = _held(engine, run, stage) if state is TaskState.BINDING else None
+    if held is not None:
+        return held
     said = "is being started" if state is TaskState.BINDING else "is being taken away"
     return Explanation(
         stage=stage.spec.name,
@@ -163,4 +167,26 @@ def _in_passing(stage: StageRun, state: TaskState) -> Explanation:
         state=state.name,
         code="Starting" if state is TaskState.BINDING else "Releasing",
         message=said,
+    )
+
+
+def _held(engine: EngineState, run: WorkflowRun, stage: StageRun) -> Explanation | None:
+    """What the cluster says of pods that were asked for and do not start."""
+    if not engine.held:
+        return None
+    binding = np.flatnonzero(stage.task_state == TaskState.BINDING).tolist()
+    names = {pod_name(run.id, stage.spec.name, task, int(stage.attempt[task])): task for task in binding}
+    told = [(task, *engine.held[name]) for name, task in names.items() if name in engine.held]
+    if not told:
+        return None
+    shards = tuple(sorted({task // stage.members for task, _, _ in told})[:NAMED])
+    task, reason, message = told[0]
+    return Explanation(
+        stage=stage.spec.name,
+        shards=shards,
+        tasks=len(binding),
+        state=TaskState.BINDING.name,
+        code=reason,
+        message=f"{len(told)} of {len(binding)} pods do not start: {message or reason}",
+        numbers={"held": len(told)},
     )

@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 
 from flowsched.engine.backlog import Candidate, collect
 from flowsched.engine.changes import Recorder
+from flowsched.engine.foreign import release_half_placed
+from flowsched.engine.foreign_offers import carry_out_foreign, collect_foreign, serve_held
 from flowsched.engine.pods import choose_gpus, encode_pod, make_pod, pod_name, seats
 from flowsched.engine.reports import make_again
 from flowsched.engine.staging import begin, sweep
@@ -35,9 +37,13 @@ def place(recorder: Recorder) -> int | None:
     recorder.absorb()
     state = recorder.state
     _give_up_waiting(recorder)
-    if not state.ready:
-        if state.reasons or state.reservations:
-            _carried_out(recorder, Plan())  # who waited does not wait any more
+    release_half_placed(recorder)
+    held_back = serve_held(recorder)
+    foreign = collect_foreign(state)
+    told = (*held_back, *foreign.reasons)
+    if not state.ready and not foreign.candidates:
+        if state.reasons or state.reservations or told:
+            _carried_out(recorder, Plan(reasons=told))  # who waited does not wait any more
         return None
     backlog = collect(state, recorder.now)
     if backlog.unrunnable or backlog.lost:
@@ -48,15 +54,20 @@ def place(recorder: Recorder) -> int | None:
         recorder.absorb()
         # Others of these stages may have been cancelled, or wait again.
         backlog = collect(state, recorder.now)
-    if not backlog.candidates:
-        _carried_out(recorder, Plan())
+    if not backlog.candidates and not foreign.candidates:
+        _carried_out(recorder, Plan(reasons=told))
         return backlog.wake_ms
     groups = [candidate.group for candidate in backlog.candidates.values()]
+    groups += [candidate.group for candidate in foreign.candidates.values()]
     plan = cycle(state.snapshot, state.catalogue, state.queues, groups, state.profile, recorder.now)
-    held = [
-        _carry_out(recorder, backlog.candidates[placement.group], placement) for placement in plan.placements
-    ]
-    _carried_out(recorder, replace(plan, reasons=(*plan.reasons, *(reason for reason in held if reason))))
+    held: list[Reason | None] = []
+    for placement in plan.placements:
+        if placement.group in foreign.candidates:
+            carry_out_foreign(recorder, foreign.candidates[placement.group], placement)
+        else:
+            held.append(_carry_out(recorder, backlog.candidates[placement.group], placement))
+    reasons = (*plan.reasons, *(reason for reason in held if reason), *told)
+    _carried_out(recorder, replace(plan, reasons=reasons))
     recorder.absorb()
     return backlog.wake_ms
 

@@ -20,7 +20,7 @@ from flowsched.workflow.run import StageRun, WorkflowRun
 
 #: Gang members get addresses of their own from 127.64.0.0 up: 2^22 of them, so that a number is not used again soon.
 _ADDRESS_BITS: Final = 22
-_ENCODER: Final = msgspec.json.Encoder()
+_ENCODER: Final = msgspec.json.Encoder(enc_hook=dict)  # read-only mappings
 _DECODER: Final = msgspec.json.Decoder(Pod)
 
 
@@ -57,10 +57,11 @@ def seats(
     addresses = tuple(address(first + member) for member in members)
     names = tuple(role.name for role in roles)
     token = gang_token(state, candidate.run, stage, tasks)
+    generation = int(stage.attempt[tasks].min())
     result = {}
     for rank, task in enumerate(tasks.tolist()):
         of_role = names[:rank].count(names[rank])
-        result[task] = GangSeat(names[rank], of_role, rank, addresses, names, token)
+        result[task] = GangSeat(names[rank], of_role, rank, addresses, names, token, generation=generation)
     return result
 
 
@@ -112,6 +113,12 @@ def make_pod(
         runtime_hint_ms=candidate.group.runtime_ms,
         secrets=dict(role.secrets),
         memory_limit_bytes=memory_limit(stage, role, steps),
+        disk_bytes=resources.disk_bytes,
+        extended=dict(resources.extended),
+        limits=role.limits,
+        rules=stage.spec.rules,
+        queue=run.spec.queue,
+        priority=run.spec.priority,
     )
 
 

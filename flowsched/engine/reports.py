@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from flowsched.engine.changes import Recorder
 from flowsched.engine.delta import AttemptEnd, ReplicaWrite
+from flowsched.engine.foreign import report_foreign
 from flowsched.engine.inputs import producer_of
 from flowsched.engine.staging import arrived, failed
 from flowsched.engine.state import PodRef
@@ -12,6 +13,7 @@ from flowsched.scheduling.executor import (
     NodeChanged,
     PodEnded,
     PodGone,
+    PodHeld,
     PodStarted,
     ReplicaSeen,
     TransferDone,
@@ -30,6 +32,8 @@ def report(recorder: Recorder, event: ClusterEvent) -> None:
             if found is not None:
                 run, stage, ref = found
                 recorder.advance(run).started(stage, ref.task, ref.attempt, at_ms)
+        case PodHeld(name, reason, message):
+            _held(recorder, name, reason, message)
         case PodEnded():
             _pod_ended(recorder, event)
         case PodGone():
@@ -48,7 +52,17 @@ def report(recorder: Recorder, event: ClusterEvent) -> None:
         case NodeChanged(node):
             recorder.state.snapshot.put_node(node, recorder.statement)
             recorder.dirty = True
+        case _:
+            report_foreign(recorder, event)
     recorder.absorb()
+
+
+def _held(recorder: Recorder, name: str, reason: str, message: str) -> None:
+    """What keeps a pod from starting is kept for those who ask; not in SQL, since the cluster tells it again."""
+    if name in recorder.state.pods and reason:
+        recorder.statement.put(recorder.state.held, name, (reason, message))
+    else:
+        recorder.statement.pop(recorder.state.held, name)
 
 
 def _find(recorder: Recorder, name: str) -> tuple[WorkflowRun, StageRun, PodRef] | None:

@@ -11,7 +11,7 @@ from flowsched.engine.backlog import Candidate
 from flowsched.engine.changes import Recorder
 from flowsched.engine.delta import ReplicaWrite
 from flowsched.engine.pods import pod_name
-from flowsched.engine.state import Backoff, EngineState, StagingGroup
+from flowsched.engine.state import Backoff, EngineState, GroupKey, StagingGroup
 from flowsched.scheduling.executor import Transfer, TransferDone, TransferFailed
 from flowsched.scheduling.snapshot import Claim, ClaimKind
 from flowsched.scheduling.transfers import TransferWant, admit
@@ -61,6 +61,7 @@ def begin(
     state.next_staging += 1
     statement.put(state.staging, number, staging)
     key = state.groups[group.key]
+    assert isinstance(key, GroupKey)  # foreign groups are not staged
     seen = state.staged_on.get(key, ())
     statement.put(state.staged_on, key, (*seen, *sorted({*nodes.tolist()} - {*seen})))
 

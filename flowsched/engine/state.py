@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,10 @@ from flowsched.scheduling.snapshot import Snapshot
 from flowsched.scheduling.transfers import TransferLimits, TransferOrder
 from flowsched.workflow.estimates import Estimates
 from flowsched.workflow.run import WorkflowRun
+
+if TYPE_CHECKING:
+    from flowsched.engine.foreign import ClassKey, ForeignWork, Peer
+    from flowsched.scheduling.foreign import PodTemplate
 
 
 class PodRef(NamedTuple):
@@ -35,6 +39,13 @@ class GroupKey(NamedTuple):
     stage: int
     shard: int
     memory_steps: int
+
+
+class ForeignKey(NamedTuple):
+    """What a backlog item of foreign pods stands for: a group as a whole, or (part) its pods of one class."""
+
+    group: str
+    part: ClassKey | None
 
 
 @dataclass(slots=True)
@@ -103,8 +114,8 @@ class EngineState:
         self.moving: dict[tuple[int, int], TransferOrder] = {}
         self.transfer_backoff: dict[tuple[int, int], Backoff] = {}
         self.staged_on: dict[GroupKey, tuple[int, ...]] = {}
-        self.keys: dict[GroupKey, int] = {}
-        self.groups: dict[int, GroupKey] = {}
+        self.keys: dict[GroupKey | ForeignKey, int] = {}
+        self.groups: dict[int, GroupKey | ForeignKey] = {}
         self.next_key = 1
         self.next_staging = 1
         self.next_address = address_start
@@ -115,10 +126,18 @@ class EngineState:
         self.promises: dict[int, int] = {}  #: group -> the first start it was promised
         self.gpu_load: dict[int, dict[str, tuple[tuple[int, int], ...]]] = {}
         self.gang_bases: dict[tuple[str, int, int], int] = {}
+        self.held: dict[str, tuple[str, str]] = {}  #: pod -> why it does not start: (reason, message)
+        self.foreign: dict[str, ForeignWork] = {}  #: groups of foreign pods, by key
+        self.foreign_pods: dict[str, str] = {}  #: uid -> key of its group, waiting or placed
+        self.foreign_shapes: dict[tuple[PodTemplate, str | None], Shape] = {}
+        self.assumed: dict[str, int] = {}  #: uid of a foreign pod whose binding is under way -> since (ms)
+        self.halved: set[str] = set()  #: foreign gangs that stand half placed
+        self.holding: set[str] = set()  #: foreign groups for whom room is held
+        self.peers: dict[str, Peer] = {}  #: pods on nodes that rules may look at
         self.epoch = epoch
         self.secret = secret
 
-    def key_of(self, group: GroupKey) -> int:
+    def key_of(self, group: GroupKey | ForeignKey) -> int:
         """The number a backlog item has kept since it first waited (numbers rise with age and break ties)."""
         number = self.keys.get(group)
         if number is None:
@@ -130,7 +149,7 @@ class EngineState:
 
     def forget(self, workflow: str) -> None:
         """Drop what is kept about a workflow that has ended."""
-        for group in [group for group in self.keys if group.workflow == workflow]:
+        for group in [g for g in self.keys if isinstance(g, GroupKey) and g.workflow == workflow]:
             self.reasons.pop(self.keys[group], None)
             self.staged_on.pop(group, None)
             del self.groups[self.keys.pop(group)]
@@ -142,3 +161,11 @@ class EngineState:
             del self.gang_bases[base]
         self.ready = {pair for pair in self.ready if pair[0] != workflow}
         self.runs.pop(workflow, None)
+
+    def forget_foreign(self, key: str) -> None:
+        """Drop what is kept about a foreign group of which nothing is left."""
+        if key in self.foreign:
+            return  # it has come back
+        for group in [g for g in self.keys if isinstance(g, ForeignKey) and g.group == key]:
+            self.reasons.pop(self.keys[group], None)
+            del self.groups[self.keys.pop(group)]

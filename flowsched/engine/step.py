@@ -15,6 +15,7 @@ from flowsched.engine.changes import Recorder
 from flowsched.engine.delta import Delta
 from flowsched.engine.events import (
     Accepted,
+    BindingsSettled,
     Command,
     EngineEvent,
     ProfileChanged,
@@ -29,6 +30,7 @@ from flowsched.engine.reports import report
 from flowsched.engine.staging import order_transfers
 from flowsched.engine.state import EngineState
 from flowsched.scheduling.executor import Pod, Transfer
+from flowsched.scheduling.foreign import Bind, Evict
 from flowsched.statement import Statement
 
 
@@ -39,6 +41,8 @@ class Step:
     Attributes:
         delta: Rows to commit before anything is done.
         launches: Pods to launch, once committed.
+        binds: Foreign pods to bind, once committed.
+        evictions: Foreign pods to take away.
         releases: Names of pods to take away, once committed.
         transfers: Copies to start.
         ended: Workflows that are terminal now; forgotten by `keep`.
@@ -49,9 +53,12 @@ class Step:
     statement: Statement
     delta: Delta
     launches: list[Pod] = field(default_factory=list)
+    binds: list[Bind] = field(default_factory=list)
+    evictions: list[Evict] = field(default_factory=list)
     releases: list[str] = field(default_factory=list)
     transfers: list[Transfer] = field(default_factory=list)
     ended: list[str] = field(default_factory=list)
+    foreign_ended: list[str] = field(default_factory=list)
     wake_ms: int | None = None
 
     def keep(self) -> None:
@@ -59,6 +66,8 @@ class Step:
         self.statement.forget()
         for workflow in self.ended:
             self.state.forget(workflow)
+        for key in self.foreign_ended:
+            self.state.forget_foreign(key)
 
     def drop(self) -> None:
         """The delta was not written: the state is what it was before the step."""
@@ -89,9 +98,12 @@ def step(state: EngineState, events: Sequence[EngineEvent], now: int) -> Step:
         statement=recorder.statement,
         delta=result.delta,
         launches=recorder.launches,
+        binds=recorder.binds,
+        evictions=recorder.evictions,
         releases=recorder.releases,
         transfers=transfers,
         ended=result.ended,
+        foreign_ended=recorder.foreign_ended,
         wake_ms=min(wakes, default=None),
     )
 
@@ -120,6 +132,8 @@ def _apply(recorder: Recorder, event: EngineEvent) -> None:
             state.queues.put(queue)
         case ProfileChanged(profile):
             statement.assign(state, "profile", profile)
+        case BindingsSettled(uids):
+            recorder.delta.bindings_done.extend(uids)
         case Tick():
             return
         case _:

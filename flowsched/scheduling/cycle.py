@@ -38,6 +38,7 @@ from flowsched.scheduling.statement import Statement
 Family = tuple[bool, tuple[int, ...] | None, tuple[tuple[Shape, int], ...]]
 
 _NO_TARGET = "no room where its inputs are, and what is free elsewhere is being prepared for others"
+_ONE_BY_ONE = "its pods look at each other, so a cycle places only as many as it looks at groups"
 _NOT_NOW = (ReasonCode.INSUFFICIENT, ReasonCode.GANG_INCOMPLETE, ReasonCode.RACK, ReasonCode.IO_BUDGET)
 
 
@@ -80,6 +81,7 @@ class _Given:
     nodes: list[Ints]
     missing: list[Ints]
     cost_ms: int = 0
+    held: tuple[tuple[int, tuple[int, ...]], ...] = ()
 
     def add(self, role: int, nodes: Ints, missing: Ints, cost_ms: int) -> None:
         self.nodes[role] = np.concatenate([self.nodes[role], nodes])
@@ -141,7 +143,7 @@ class _Cycle:
                 heapq.heappush(heap, (self.shares.key(name), name))
         self.skip(at)
         placements = tuple(
-            Placement(key, tuple(given.nodes), tuple(given.missing), given.cost_ms)
+            Placement(key, tuple(given.nodes), tuple(given.missing), given.cost_ms, given.held)
             for key, given in self.given.items()
         )
         return Plan(placements, tuple(self.promises.made), tuple(self.reasons), looked)
@@ -171,7 +173,11 @@ class _Cycle:
         left = 0
         if not group.gang:
             left = group.roles[0].count - self.placed(group)
-            offer = offer.wanting(self.turn(group, left, rival))
+            budget = self.profile.window - self.placed(group)
+            if offer.one_by_one and budget <= 0:
+                return self.refuse(Reason(group.key, ReasonCode.BACKLOG_WINDOW, _ONE_BY_ONE))
+            most = min(left, budget) if offer.one_by_one else left
+            offer = offer.wanting(self.turn(group, most, rival))
         else:
             offer = self.within_cap(offer)
         fit = self.fit(offer)
@@ -265,7 +271,7 @@ class _Cycle:
             return self.refuse(self.held_up(least, family))
         reason = why_not(offer, self.room, self.snapshot, self.profile)
         start = self.promises.reserve(offer) if reason.code in _NOT_NOW else None
-        if start is None:
+        if start is None and offer.company is None:  # a pod that comes may let in who asks for its company
             self.full[family] = reason
         return self.refuse(replace(reason, start_ms=start))
 
@@ -276,7 +282,9 @@ class _Cycle:
             text = f"it would fit, but would delay group {held.group}, which starts at {held.start_ms}"
             numbers = {"reserved_for": held.group, "reserved_start_ms": held.start_ms}
             reason = Reason(least.group.key, ReasonCode.RESERVED, text, numbers)
-            if self.promises.too_long(least.group) and not self.fits(least, None, self.promises.everywhere):
+            unruled = least.company is None  # who looks at other pods may be let in by one that comes
+            too_long = unruled and self.promises.too_long(least.group)
+            if too_long and not self.fits(least, None, self.promises.everywhere):
                 self.held[family] = reason
             return reason
         self.closed = self.profile.backfill == "easy"
@@ -327,7 +335,7 @@ class _Cycle:
         if given is None:
             empty = [np.zeros(0, dtype=np.int64) for _ in group.roles]
             given = self.given[group.key] = _Given(list(empty), list(empty))
-        self.hold_rest(fit)
+        given.held = self.hold_rest(fit)
         end = self.now + runtime_of(group, self.profile)
         for table, role, spots, bound in zip(offer.tables, offer.order, fit.spots, fit.bound, strict=True):
             self.room.take(offer.axes, table, spots, bound, fit.long)
@@ -338,6 +346,8 @@ class _Cycle:
             self.shares.add(group.queue, shape.requests, len(spots.nodes))
             missing = offer.missing[spots.nodes] if offer.missing is not None else np.zeros_like(spots.nodes)
             given.add(role, spots.nodes, missing, gang_cost((spots,)))
+            if shape.rules is not None:
+                self.snapshot.peers.put(shape.rules, start.tolist(), self.statement)
             self.foresee(group, spots.nodes, missing, shape.io_bytes)
 
     def foresee(self, group: PodGroup, nodes: Ints, missing: Ints, io_bytes: int) -> None:
@@ -352,12 +362,16 @@ class _Cycle:
             pods = np.bincount(nodes, minlength=len(self.snapshot)).astype(np.int32)
             self.statement.add(self.snapshot.io_tasks, slice(None), pods)
 
-    def hold_rest(self, fit: Fit) -> None:
-        """Keep the rest of `min_resources` free for pods that do not exist yet, as far as this cycle can."""
+    def hold_rest(self, fit: Fit) -> tuple[tuple[int, tuple[int, ...]], ...]:
+        """Keep the rest of `min_resources` free for pods that do not exist yet: (node, (R,) amounts)."""
         offer = fit.offer
         if offer.group.min_resources is None or any(bound is not None for bound in fit.bound):
-            return
+            return ()
         rest = offer.rest([self.room.hard(axis) for axis in offer.axes], fit.spots)
         everywhere = np.arange(len(self.snapshot))
+        held = np.zeros((len(self.snapshot), len(self.snapshot.axes)), dtype=np.int64)
         for axis, amounts in zip(offer.axes, rest or (), strict=False):
             self.room.hold(axis, everywhere, amounts)
+            held[:, axis] = amounts
+        where = np.flatnonzero(held.any(axis=1))
+        return tuple((node, tuple(held[node].tolist())) for node in where.tolist())

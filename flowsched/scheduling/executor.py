@@ -11,6 +11,9 @@ from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from flowsched.scheduling.foreign import Bind, Evict, ForeignEvent, Verdict
+from flowsched.workflow.spec import Resources, Rules
+
 
 @dataclass(frozen=True, slots=True)
 class NodeInfo:
@@ -66,6 +69,7 @@ class GangSeat:
     roles: tuple[str, ...]
     token: str
     master_port: int = 29500
+    generation: int = 0  #: of the gang: it rises when the whole gang starts anew
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +99,12 @@ class Pod:
     runtime_hint_ms: int | None = None  #: for fake processes and simulations
     secrets: Mapping[str, str] = field(default_factory=dict)  #: variable -> reference, never the value
     memory_limit_bytes: int | None = None  #: what it is killed at; None = at what it asked for
+    disk_bytes: int = 0
+    extended: Mapping[str, int] = field(default_factory=dict)
+    limits: Resources | None = None  #: CPU and extended resources; 0 = not limited
+    rules: Rules | None = None
+    queue: str = ""
+    priority: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +148,15 @@ class PodStarted:
 
     name: str
     at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class PodHeld:
+    """The pod does not start (yet), and why: a quota, an image that cannot be pulled. "" = nothing holds it any more."""
+
+    name: str
+    reason: str
+    message: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +231,17 @@ class NodeChanged:
     node: NodeInfo
 
 
-ClusterEvent = PodStarted | PodEnded | PodGone | TransferDone | TransferFailed | ReplicaSeen | NodeChanged
+ClusterEvent = (
+    PodStarted
+    | PodHeld
+    | PodEnded
+    | PodGone
+    | TransferDone
+    | TransferFailed
+    | ReplicaSeen
+    | NodeChanged
+    | ForeignEvent
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,6 +251,35 @@ class Opened:
     size_bytes: int  #: of all chunks together
     directory: bool  #: a folder, which comes as an uncompressed tar stream
     chunks: AsyncGenerator[bytes, None]
+
+
+class Binder(Protocol):
+    """What an executor can do beside, where others make pods too and leave it to us to place them."""
+
+    async def view(self) -> Sequence[ClusterEvent]:
+        """All that others' pods and groups are now, as events; older news of them that `events` had ready is dropped.
+
+        Returns only once everything has been listed (a view with holes would over-commit).
+        """
+        ...
+
+    async def fence(self, uids: Sequence[str]) -> None:
+        """See to it that bindings which an earlier leader may still have under way for these pods cannot take place any more:
+        those that did not show in the next `view`.
+        """
+        ...
+
+    async def bind(self, orders: Sequence[Bind]) -> None:
+        """Bind foreign pods. For each follows RoomTaken, PodLeft or BindRefused."""
+        ...
+
+    async def evict_pods(self, orders: Sequence[Evict]) -> None:
+        """Take foreign pods away. PodLeft follows when they are gone."""
+        ...
+
+    async def publish(self, verdicts: Sequence[Verdict]) -> None:
+        """Say why groups wait, where their owners look. Returns at once; writes are coalesced."""
+        ...
 
 
 class Executor(Protocol):
@@ -235,6 +293,11 @@ class Executor(Protocol):
     @property
     def identity(self) -> str:
         """Which cluster it is."""
+        ...
+
+    @property
+    def binder(self) -> Binder | None:
+        """Where others' pods are placed too; None where there are no others."""
         ...
 
     async def start(self) -> Sequence[NodeInfo]:
@@ -265,8 +328,14 @@ class Executor(Protocol):
         """What happens, in batches, in order per pod."""
         ...
 
-    async def logs(self, name: str, stream: str, offset: int, limit: int) -> tuple[bytes, bool]:
-        """Bytes of `stdout` or `stderr` from `offset`, and whether more may come."""
+    async def logs(
+        self, name: str, stream: str, offset: int, limit: int, node: str = ""
+    ) -> tuple[bytes, bool]:
+        """Bytes of `stdout` or `stderr` from `offset`, and whether more may come. `node`: where it was bound."""
+        ...
+
+    async def settle(self, names: Sequence[str]) -> None:
+        """The ends of these attempts are durable: nothing but logs and records need be kept of them."""
         ...
 
     async def open_dataset(self, uri: str, nodes: Sequence[str]) -> Opened | None:

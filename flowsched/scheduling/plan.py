@@ -22,12 +22,14 @@ class ReasonCode(StrEnum):
     INSUFFICIENT = "Insufficient"  #: no room now; the numbers say of what and how much is missing
     GANG_INCOMPLETE = "GangIncomplete"  #: some members fit, not all
     RACK = "RackInsufficient"  #: it fits the cluster, but no single rack
+    NEIGHBOURS = "KeptApart"  #: there is room, but affinity, spread or host ports keep it from there
     RESERVED = "HeldForReservation"  #: it would fit, but would delay a reserved gang
     QUEUE_LIMIT = "QueueLimit"  #: its queue's cap is reached
     IO_BUDGET = "IoBudget"  #: cores and memory are free, the disk's bandwidth is spoken for
     WAITING_FOR_DATA = "WaitingForData"  #: its inputs are being copied to where it shall run
     WAITING_FOR_LOCALITY = "WaitingForLocality"  #: the node with its data is nearly free, a copy takes longer
     BACKLOG_WINDOW = "BacklogWindow"  #: not looked at in this cycle: more important work was
+    WAITING_FOR_MEMBERS = "WaitingForMembers"  #: pods or the PodGroup of a foreign gang do not exist yet
     BACKOFF = "BackOff"  #: waits before its next attempt
 
 
@@ -61,12 +63,14 @@ class Placement:
         missing_bytes: For each role, (k,) bytes of inputs that are not on that node yet (0 = may bind at
             once).
         cost_ms: The dearest pod's cost in ms, as explain shows it.
+        held: (node, (R,) amounts) that `min_resources` keeps beside its pods.
     """
 
     group: int
     nodes: tuple[NDArray[np.int64], ...]
     missing_bytes: tuple[NDArray[np.int64], ...]
     cost_ms: int = 0
+    held: tuple[tuple[int, tuple[int, ...]], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 from sqlalchemy import select, text, tuple_
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from flowsched.engine.delta import Delta, EventRow, StageWrite, TaskWrite, WorkflowWrite
+from flowsched.engine.delta import BindingWrite, Delta, EventRow, StageWrite, TaskWrite, WorkflowWrite
 from flowsched.errors import CancelRequested, FlowschedError, LeadershipLost, StaleWrite
 from flowsched.store import tables
 from flowsched.store.bulk import Bulk, delete, encode, insert, select_among, tidy, update, upsert
@@ -68,6 +68,8 @@ class Changes:
         )
         self._replicas = upsert(kind, tables.replicas, ("uri", "node"), ("size_bytes",))
         self._no_replicas = delete(kind, tables.replicas, ("uri", "node"))
+        self._bindings = upsert(kind, tables.bindings, ("uid",), BindingWrite._fields[1:])
+        self._no_bindings = delete(kind, tables.bindings, ("uid",))
         self._done = update(kind, tables.commands, {"done": "{new}"}, {"id": "id"})
         self._events = insert(kind, tables.events, ("id", "workflow_id", "at_ms", "kind", "body"))
 
@@ -119,8 +121,18 @@ class Changes:
         await self._write_ends(connection, deltas)
         await self._write_states(connection, deltas)
         await self._write_data(connection, deltas)
+        await self._write_bindings(connection, deltas)
         done = sorted({number for delta in deltas for number in delta.commands_done})
         await self._done.run(connection, [(True, number) for number in done])
+
+    async def _write_bindings(self, connection: AsyncConnection, deltas: Sequence[Delta]) -> None:
+        """Of several words about one pod, the last."""
+        last: dict[str, BindingWrite | None] = {}
+        for delta in deltas:
+            last.update(dict.fromkeys(delta.bindings_done))
+            last.update({binding.uid: binding for binding in delta.bindings})
+        await self._bindings.run(connection, [binding for binding in last.values() if binding is not None])
+        await self._no_bindings.run(connection, [(uid,) for uid, binding in last.items() if binding is None])
 
     async def write_events(self, connection: AsyncConnection, events: Sequence[EventRow]) -> int:
         """Number and write events, last in a transaction since their counter is locked from here on; the

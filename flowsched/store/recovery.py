@@ -62,6 +62,8 @@ async def _load_all(database: Database, workflow_ids: Collection[str] | None) ->
                 select(_r.uri, _r.node, _r.size_bytes).order_by(_r.uri, _r.node)
             )
             recovery.replicas = [ReplicaRow._make(row) for row in replicas]
+            bindings = await connection.execute(select(tables.bindings.c.uid).order_by(tables.bindings.c.uid))
+            recovery.bindings = [row.uid for row in bindings]
         else:
             recovery = Recovery({}, [], [], 0, 0)
             names = sorted(set(workflow_ids))

@@ -154,3 +154,4 @@ class Recovery:
     replicas: list[ReplicaRow]
     last_seq: int  #: newest submission seen: later ones are found by `after`
     last_event: int
+    bindings: list[str] = field(default_factory=list)  #: uids of foreign pods that may have been bound

@@ -222,6 +222,19 @@ replicas: Final = Table(
     sqlite_with_rowid=False,
 )
 
+#: Bindings of foreign pods that were decided and whose outcome has not been seen yet.
+bindings: Final = Table(
+    "bindings",
+    metadata,
+    Column("uid", Text, primary_key=True),
+    _text("namespace"),
+    _text("name"),
+    _text("node"),
+    _text("group"),
+    _number("epoch"),
+    _number("at_ms"),
+)
+
 events: Final = Table(
     "events",
     metadata,

@@ -1,0 +1,376 @@
+"""The node agents from the service's side: which there are, what their caches hold, and the copies they are asked for.
+
+An agent's own list is the truth about its cache. It is read at the start of every connection and then followed; orders that
+were under way are given again, since an agent that was restarted has forgotten them (an order for what is there answers at once).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import defaultdict
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import aiohttp
+import msgspec
+import structlog
+
+from flowsched.scheduling.executor import (
+    ClusterEvent,
+    Opened,
+    ReplicaSeen,
+    Transfer,
+    TransferDone,
+    TransferFailed,
+)
+
+log = structlog.get_logger(__name__)
+
+#: An agent that cannot be reached for so long gives its orders back: their tasks may go elsewhere.
+AWAY_S: Final = 30.0
+#: An agent says something at least each 10 s.
+SILENCE_S: Final = 35.0
+_FIRST_PAUSE_S: Final = 0.2
+_LONGEST_PAUSE_S: Final = 5.0
+_CHUNK: Final = 1 << 20
+_LOST: Final = (aiohttp.ClientError, TimeoutError, OSError)
+
+
+class _Replica(msgspec.Struct):
+    uri: str
+    size_bytes: int
+
+
+class _Replicas(msgspec.Struct):
+    instance: str
+    seq: int
+    replicas: list[_Replica]
+
+
+class _Error(msgspec.Struct):
+    message: str = ""
+    lost: bool = False
+    permanent: bool = False
+
+
+class _Event(msgspec.Struct):
+    seq: int = 0
+    kind: str = ""
+    uri: str = ""
+    size_bytes: int = 0
+    moved_bytes: int = 0
+    present: bool = True
+    error: _Error | None = None
+
+
+_EVENT: Final = msgspec.json.Decoder(_Event)
+_REPLICAS: Final = msgspec.json.Decoder(_Replicas)
+
+
+@dataclass(slots=True, eq=False)
+class _Agent:
+    node: str
+    url: str
+    task: asyncio.Task[None] | None = None
+    replicas: dict[str, int] = field(default_factory=dict)
+    orders: dict[str, list[Transfer]] = field(default_factory=dict)  #: under way, by uri
+    bytes_in: int = 0
+
+
+class Agents:
+    """All node agents.
+
+    Args:
+        key: What they and the service share.
+        report: Takes events, on the event loop.
+        clock: Wall-clock ms.
+    """
+
+    def __init__(self, key: str, report: Callable[[ClusterEvent], None], clock: Callable[[], int]) -> None:
+        self._headers = {"Authorization": f"Bearer {key}"}
+        self._report = report
+        self._clock = clock
+        self._agents: dict[str, _Agent] = {}
+        self._waiting: dict[str, list[tuple[Transfer, float]]] = defaultdict(
+            list
+        )  #: for an agent, with since
+        self._out: dict[str, int] = defaultdict(int)
+        self._session: aiohttp.ClientSession | None = None
+        self._sweeper: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin; belongs to the running loop."""
+        self._session = aiohttp.ClientSession(headers=self._headers, cookie_jar=aiohttp.DummyCookieJar())
+        self._sweeper = asyncio.create_task(self._sweep(), name="agents")
+
+    async def close(self) -> None:
+        """Let go of all agents; what they do goes on."""
+        tasks = [agent.task for agent in self._agents.values()] + [self._sweeper]
+        for task in tasks:
+            if task is not None:
+                task.cancel()
+        await asyncio.gather(*(task for task in tasks if task is not None), return_exceptions=True)
+        if self._session is not None:
+            await self._session.close()
+
+    # --- which there are -------------------------------------------------------------------------------------
+
+    def seen(self, node: str, url: str) -> None:
+        """The agent of a node is there, at this address."""
+        known = self._agents.get(node)
+        if known is not None and known.url == url:
+            return
+        if known is not None and known.task is not None:
+            known.task.cancel()
+        agent = known or _Agent(node, url)
+        agent.url = url
+        self._agents[node] = agent
+        for order, _ in self._waiting.pop(node, []):
+            agent.orders.setdefault(order.uri, []).append(order)
+        agent.task = asyncio.create_task(self._follow(agent), name=f"agent {node}")
+
+    def gone(self, node: str, *, node_lost: bool = False) -> None:
+        """The agent of a node is gone; with the node its cache is, too."""
+        agent = self._agents.pop(node, None)
+        if agent is None:
+            return
+        if agent.task is not None:
+            agent.task.cancel()
+        for orders in agent.orders.values():
+            for order in orders:
+                self._waiting[node].append((order, asyncio.get_running_loop().time()))
+        if node_lost:
+            for uri, size in agent.replicas.items():
+                self._report(ReplicaSeen(uri, node, size, present=False))
+
+    def url(self, node: str) -> str | None:
+        """Where a node's agent is."""
+        agent = self._agents.get(node)
+        return None if agent is None else agent.url
+
+    @property
+    def nodes(self) -> Sequence[str]:
+        """Nodes with an agent."""
+        return tuple(self._agents)
+
+    def flows(self) -> Mapping[str, tuple[int, int]]:
+        """Node -> (bytes in, bytes out) that agents have really moved."""
+        names = {*self._agents, *self._out}
+        return {n: (self._agents[n].bytes_in if n in self._agents else 0, self._out.get(n, 0)) for n in names}
+
+    # --- what is asked ---------------------------------------------------------------------------------------
+
+    async def transfer(self, orders: Sequence[Transfer]) -> None:
+        """Have bytes moved. TransferDone or TransferFailed follows for each."""
+        fresh: dict[str, list[Transfer]] = defaultdict(list)
+        for order in orders:
+            agent = self._agents.get(order.dest)
+            if agent is None:
+                self._waiting[order.dest].append((order, asyncio.get_running_loop().time()))
+                continue
+            agent.orders.setdefault(order.uri, []).append(order)
+            fresh[order.dest].append(order)
+        await asyncio.gather(*(self._ask(self._agents[node], some) for node, some in fresh.items()))
+
+    async def evict(self, uri: str, node: str) -> bool:
+        """Remove a dataset from a node's cache; False while it is in use, or if nobody answers."""
+        agent = self._agents.get(node)
+        if agent is None or self._session is None:
+            return False
+        try:
+            async with self._session.delete(
+                f"{agent.url}/v1/datasets", params={"uri": uri}, timeout=aiohttp.ClientTimeout(30)
+            ) as answer:
+                return answer.status in (200, 204, 404)
+        except _LOST:
+            return False
+
+    async def open_dataset(self, uri: str, nodes: Sequence[str]) -> Opened | None:
+        """Read a dataset from the first agent that has it."""
+        holders = [node for node, agent in self._agents.items() if uri in agent.replicas]
+        for node in dict.fromkeys((*nodes, *holders)):
+            opened = await self._open(node, uri)
+            if opened is not None:
+                return opened
+        return None
+
+    async def logs(self, node: str, query: Mapping[str, str]) -> tuple[bytes, bool] | None:
+        """A piece of a container's log; None if the agent has none, or nobody answers."""
+        agent = self._agents.get(node)
+        if agent is None or self._session is None:
+            return None
+        try:
+            async with self._session.get(
+                f"{agent.url}/v1/logs", params=dict(query), timeout=aiohttp.ClientTimeout(30)
+            ) as answer:
+                if answer.status != 200:
+                    return None
+                return await answer.read(), answer.headers.get("X-Flowsched-More", "0") == "1"
+        except _LOST:
+            return None
+
+    async def keep_logs(self, node: str, pods: Sequence[Mapping[str, str]]) -> bool:
+        """Have logs copied, so that they outlive their pods. False: nobody answered."""
+        agent = self._agents.get(node)
+        if agent is None or self._session is None:
+            return False
+        try:
+            async with self._session.post(
+                f"{agent.url}/v1/logs/keep", json={"pods": list(pods)}, timeout=aiohttp.ClientTimeout(60)
+            ) as answer:
+                return answer.status < 300
+        except _LOST:
+            return False
+
+    # --- one agent -------------------------------------------------------------------------------------------
+
+    async def _follow(self, agent: _Agent) -> None:
+        """Read its list, then what changes, for ever."""
+        pause = _FIRST_PAUSE_S
+        away_since: float | None = None
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                seq = await self._read_list(agent)
+                away_since, pause = None, _FIRST_PAUSE_S
+                await self._ask(agent, [orders[0] for orders in agent.orders.values()])
+                await self._read_events(agent, seq)
+            except (*_LOST, msgspec.MsgspecError) as error:
+                away_since = away_since if away_since is not None else loop.time()
+                if loop.time() - away_since > AWAY_S:
+                    self._give_back(agent, f"the agent of {agent.node} cannot be reached: {error}")
+                log.debug("agent away", node=agent.node, error=str(error))
+            await asyncio.sleep(pause)
+            pause = min(_LONGEST_PAUSE_S, pause * 2)
+
+    async def _read_list(self, agent: _Agent) -> int:
+        async with self._http.get(
+            f"{agent.url}/v1/replicas", timeout=aiohttp.ClientTimeout(30), raise_for_status=True
+        ) as answer:
+            told = _REPLICAS.decode(await answer.read())
+        now = {replica.uri: replica.size_bytes for replica in told.replicas}
+        for uri, size in agent.replicas.items():
+            if uri not in now:
+                self._report(ReplicaSeen(uri, agent.node, size, present=False))
+        for uri, size in now.items():
+            if agent.replicas.get(uri) != size:
+                self._report(ReplicaSeen(uri, agent.node, size))
+        agent.replicas = now
+        return told.seq
+
+    async def _read_events(self, agent: _Agent, seq: int) -> None:
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=SILENCE_S)
+        async with self._http.get(
+            f"{agent.url}/v1/events", params={"after": str(seq)}, timeout=timeout, raise_for_status=True
+        ) as answer:
+            rest = b""
+            async for piece in answer.content.iter_any():
+                *lines, rest = (rest + piece).split(b"\n")
+                for line in lines:
+                    if line.strip():
+                        self._hear(agent, _EVENT.decode(line))
+
+    def _hear(self, agent: _Agent, event: _Event) -> None:
+        if event.kind == "replica":
+            if event.present:
+                agent.replicas[event.uri] = event.size_bytes
+            else:
+                agent.replicas.pop(event.uri, None)
+            self._report(ReplicaSeen(event.uri, agent.node, event.size_bytes, event.present))
+        elif event.kind == "transfer":
+            self._settle(agent, event)
+
+    def _settle(self, agent: _Agent, event: _Event) -> None:
+        """A copy has ended, well or not."""
+        now, moved = self._clock(), event.moved_bytes
+        agent.bytes_in += moved
+        for order in agent.orders.pop(event.uri, []):
+            if event.error is None:
+                if order.source is not None:
+                    self._out[order.source] += moved
+                size = event.size_bytes
+                agent.replicas[event.uri] = size
+                self._report(TransferDone(order.uri, order.dest, now, moved, order.source, size))
+                moved = 0  # the others found it there
+            else:
+                error = event.error
+                self._report(
+                    TransferFailed(
+                        order.uri, order.dest, now, error.message, order.source, error.lost, error.permanent
+                    )
+                )
+
+    async def _ask(self, agent: _Agent, orders: Sequence[Transfer]) -> None:
+        """Give an agent its orders. If it does not answer, they are given again when it is back."""
+        told = []
+        for order in orders:
+            source = None
+            if order.source is not None:
+                url = self.url(order.source)
+                if url is None:
+                    self._fail(agent, order.uri, f"the agent of {order.source} is not there")
+                    continue
+                source = {"node": order.source, "url": url}
+            told.append({"uri": order.uri, "size_bytes": order.size_bytes, "source": source})
+        if not told:
+            return
+        with contextlib.suppress(*_LOST):
+            async with self._http.post(
+                f"{agent.url}/v1/transfers", json={"orders": told}, timeout=aiohttp.ClientTimeout(30)
+            ) as answer:
+                if answer.status >= 400:
+                    said = (await answer.text())[:300]
+                    for one in told:
+                        self._fail(agent, str(one["uri"]), f"the agent refuses: {answer.status} {said}")
+
+    def _fail(self, agent: _Agent, uri: str, message: str) -> None:
+        for order in agent.orders.pop(uri, []):
+            self._report(TransferFailed(order.uri, order.dest, self._clock(), message, order.source))
+
+    def _give_back(self, agent: _Agent, message: str) -> None:
+        for uri in list(agent.orders):
+            self._fail(agent, uri, message)
+
+    async def _sweep(self) -> None:
+        """Orders for nodes that have no agent do not wait for ever."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(1.0)
+            for node, waiting in list(self._waiting.items()):
+                late = [order for order, since in waiting if loop.time() - since > AWAY_S]
+                self._waiting[node] = [(o, s) for o, s in waiting if loop.time() - s <= AWAY_S]
+                if not self._waiting[node]:
+                    del self._waiting[node]
+                for order in late:
+                    text = f"there is no agent on {node}; see that the DaemonSet runs there"
+                    self._report(TransferFailed(order.uri, node, self._clock(), text, order.source))
+
+    async def _open(self, node: str, uri: str) -> Opened | None:
+        agent = self._agents.get(node)
+        if agent is None:
+            return None
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=60)
+        try:
+            answer = await self._http.get(f"{agent.url}/v1/datasets", params={"uri": uri}, timeout=timeout)
+        except _LOST:
+            return None
+        if answer.status != 200:
+            answer.release()
+            return None
+        folder = answer.headers.get("X-Flowsched-Directory", "0") == "1"
+        return Opened(int(answer.headers.get("Content-Length", "0")), folder, _pieces(answer))
+
+    @property
+    def _http(self) -> aiohttp.ClientSession:
+        assert self._session is not None, "start() comes first"
+        return self._session
+
+
+async def _pieces(answer: Any) -> AsyncGenerator[bytes, None]:
+    try:
+        async for piece in answer.content.iter_chunked(_CHUNK):
+            yield piece
+    finally:
+        answer.close()

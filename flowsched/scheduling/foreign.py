@@ -1,0 +1,223 @@
+"""Pods that somebody else made and that wait for us, and the room that strangers' pods take: what an executor tells of both.
+
+A *foreign* pod names our scheduler; its group is a PodGroup of whatever kind, or all pods of one owner. A *stranger* is a pod
+that others placed: it only takes room. Keys are UIDs, never names: a name may be used again by somebody else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from flowsched.scheduling.rules import Rules
+from flowsched.workflow.spec import Resources
+
+
+@dataclass(frozen=True, slots=True)
+class PodTemplate:
+    """What foreign pods have in common that influences where they may go: equal templates are one shape.
+
+    Args:
+        resources: What one pod asks for, as the API server's own scheduler adds it up.
+        selector: (label, value) pairs a node must carry, sorted.
+        tolerations: (key, operator, value, effect) rows, sorted.
+        rules: Affinity, spread, ports and the like; None where it has none.
+        image: Of its largest container.
+    """
+
+    resources: Resources
+    selector: tuple[tuple[str, str], ...] = ()
+    tolerations: tuple[tuple[str, str, str, str], ...] = ()
+    rules: Rules | None = None
+    image: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ForeignPod:
+    """One pod that waits for a node.
+
+    Args:
+        uid: Its identity.
+        namespace, name: Where to call it.
+        version: Its resourceVersion, a precondition of the binding.
+        group: Key of its group.
+        role: Its role in the group, "" where it has none.
+        template: What it asks for.
+        priority: Higher goes first.
+        created_ms: When it was made (wall-clock ms).
+        owned: Whether a controller would make it again if it were deleted.
+    """
+
+    uid: str
+    namespace: str
+    name: str
+    version: str
+    group: str
+    role: str
+    template: PodTemplate
+    priority: int = 0
+    created_ms: int = 0
+    owned: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ForeignGroup:
+    """The rule of a group, from one version of one object.
+
+    Args:
+        key: UID of the PodGroup, or what stands for the owner of plain pods.
+        namespace, name: For people and for writing its status.
+        queue: Who pays.
+        gang: All or nothing, at least `minimum` pods.
+        minimum: Pods that must have room together; 1 where there is no gang.
+        role_minimums: By role, as far as the group says.
+        min_resources: Room that must be there before the first pod starts, and is held until its pods have come.
+        rack: None, "required" or "preferred".
+        created_ms: When it was made.
+        version: Of the object the rule was read from.
+        problem: Why nothing of it can be placed; "" = nothing is wrong.
+    """
+
+    key: str
+    namespace: str
+    name: str
+    queue: str = "default"
+    gang: bool = False
+    minimum: int = 1
+    role_minimums: Mapping[str, int] = field(default_factory=dict)
+    min_resources: Resources | None = None
+    rack: str | None = None
+    created_ms: int = 0
+    version: str = ""
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSeen:
+    """A group's rule, new or changed."""
+
+    group: ForeignGroup
+
+
+@dataclass(frozen=True, slots=True)
+class GroupGone:
+    """The group's object is gone. Its pods, if any are left, wait for it to come back."""
+
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class PodWaits:
+    """A foreign pod waits for a node (new, or changed)."""
+
+    pod: ForeignPod
+
+
+@dataclass(frozen=True, slots=True)
+class RoomTaken:
+    """A pod is on a node and takes room there.
+
+    Args:
+        owner: The engine's name of one of our own pods, else the pod's UID.
+        node: Where.
+        resources: What it takes.
+        queue: Who pays.
+        group: Key of its group if it is a foreign pod that we placed (or would have).
+        role: Its role there.
+        rules: What others' rules may look at: its namespace, labels, anti-affinity, ports.
+        leaving: Whether it is being deleted.
+        since_ms: Since when.
+        owned: Whether a controller would make it again.
+        namespace, name: Where to call it.
+    """
+
+    owner: str
+    node: str
+    resources: Resources
+    queue: str = ""
+    group: str = ""
+    role: str = ""
+    rules: Rules | None = None
+    leaving: bool = False
+    since_ms: int = 0
+    owned: bool = False
+    namespace: str = ""
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PodLeft:
+    """A foreign or a stranger's pod has ended or is no more: it neither waits nor takes room.
+
+    `succeeded`: it ended well, and still counts for its group's minimum.
+    """
+
+    owner: str
+    succeeded: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class BindRefused:
+    """A binding did not take place: the pod waits again. `message` says why."""
+
+    uid: str
+    node: str
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NamespaceSeen:
+    """Labels of a namespace, for rules that select namespaces. None = it is gone."""
+
+    name: str
+    labels: Mapping[str, str] | None
+
+
+ForeignEvent = GroupSeen | GroupGone | PodWaits | RoomTaken | PodLeft | BindRefused | NamespaceSeen
+
+
+@dataclass(frozen=True, slots=True)
+class Bind:
+    """A foreign pod shall go to a node. Committed before it is asked for.
+
+    `epoch`: of the leader that decided it; `group`: key of its group.
+    """
+
+    uid: str
+    namespace: str
+    name: str
+    version: str
+    node: str
+    group: str
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Evict:
+    """A foreign pod shall be taken away, since its gang did not come together; its controller makes it again."""
+
+    uid: str
+    namespace: str
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Why a foreign group was not placed, for its status and its pods' conditions.
+
+    Args:
+        group: Key of the group.
+        uids: Its pods that wait.
+        code: The fixed reason code.
+        message: For people.
+        start_ms: When it is expected to start, if that can be said.
+        placed: Whether its minimum has room now: then `code` is "".
+    """
+
+    group: str
+    uids: tuple[str, ...]
+    code: str
+    message: str
+    start_ms: int | None = None
+    placed: bool = False
