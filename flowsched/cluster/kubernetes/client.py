@@ -11,10 +11,9 @@ import asyncio
 import random
 import ssl
 from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final, Generic, TypeVar
 from urllib.parse import urlencode
 
 import aiohttp
@@ -23,9 +22,21 @@ from yarl import URL
 
 from flowsched import __version__
 from flowsched.cluster.kubernetes.answers import Answer, Malformed, Refused, Unreachable
-from flowsched.cluster.kubernetes.objects import ObjectList
+from flowsched.cluster.kubernetes.metadata import Metadata
+from flowsched.cluster.kubernetes.objects import ObjectList, OnlyMetadata
+from flowsched.cluster.kubernetes.verbs import named
 
-__all__ = ["MERGE", "STRATEGIC", "Answer", "Client", "Connection", "Malformed", "Refused", "Unreachable"]
+__all__ = [
+    "MERGE",
+    "STRATEGIC",
+    "Answer",
+    "Client",
+    "Connection",
+    "Listing",
+    "Malformed",
+    "Refused",
+    "Unreachable",
+]
 
 T = TypeVar("T")
 
@@ -49,8 +60,6 @@ LIST_TRIES: Final = 3
 #: What is raised before anything has been sent.
 _NOT_SENT: Final = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
 _LOST: Final = (aiohttp.ClientError, TimeoutError, OSError)
-
-_VERBS: Final[Mapping[str, str]] = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 
 
 async def no_headers() -> Mapping[str, str]:
@@ -79,6 +88,18 @@ class Connection:
     proxy: str | None = None
 
 
+@dataclass(slots=True)
+class Listing(Generic[T]):
+    """All objects of a path, and the version they are of: a watch from there misses nothing.
+
+    `unread` are objects that are there and could not be decoded; without a name if not even their metadata could.
+    """
+
+    items: list[T] = field(default_factory=list)
+    version: str = ""
+    unread: list[Metadata] = field(default_factory=list)
+
+
 class Client:
     """One API server.
 
@@ -96,7 +117,7 @@ class Client:
     Attributes:
         calls: How often which verb was used on which resource, in the words of RBAC: `("create", "pods/binding")`. A
             resource outside the core group has its group in its name: `podgroups.scheduling.volcano.sh/status`.
-        skipped: How many objects could not be decoded, by path.
+        skipped: How many objects of lists could not be decoded.
     """
 
     def __init__(
@@ -111,7 +132,7 @@ class Client:
         self.connection = connection
         self.timeout_s = timeout_s
         self.calls: Counter[tuple[str, str]] = Counter()
-        self.skipped: Counter[str] = Counter()
+        self.skipped = 0
         self._turns = asyncio.Semaphore(in_flight)
         self._sleep = sleep
         self._jitter = jitter
@@ -186,7 +207,14 @@ class Client:
     async def list(
         self, path: str, kind: type[T], *, params: Mapping[str, str] | None = None, page: int = 500
     ) -> tuple[list[T], str]:
-        """Read all objects of a path, in pages. What cannot be decoded is left out and counted in `skipped`.
+        """Read all objects of a path: the items, and the version they are of. As `listing`, but what is unread is lost."""
+        listing = await self.listing(path, kind, params=params, page=page)
+        return listing.items, listing.version
+
+    async def listing(
+        self, path: str, kind: type[T], *, params: Mapping[str, str] | None = None, page: int = 500
+    ) -> Listing[T]:
+        """Read all objects of a path, in pages.
 
         Args:
             path: Of the collection.
@@ -194,21 +222,16 @@ class Client:
             params: Selectors.
             page: Items of a request; 0 = all at once.
 
-        Returns:
-            The items, and the resourceVersion they are of: a watch from there misses nothing.
-
         Raises:
             Refused: The server refuses.
             Malformed: It is no list.
             Unreachable: No answer.
         """
         decoder = msgspec.json.Decoder(kind)
-        given = dict(params or {})
         for tries in range(1, LIST_TRIES + 1):
             size = page if tries < LIST_TRIES else 0
-            told = given | ({"limit": str(size)} if size else {})
-            items: list[T] = []
-            version = ""
+            told = dict(params or {}) | ({"limit": str(size)} if size else {})
+            listing: Listing[T] = Listing()
             while True:
                 answer = await self.call("GET", path, params=told)
                 if answer.status == 410 and tries < LIST_TRIES:  # the continue token has expired: begin again
@@ -216,10 +239,11 @@ class Client:
                 if not answer.ok:
                     raise Refused(f"GET {path}", answer)
                 found = decoded(answer.body, ObjectList[msgspec.Raw], path)
-                self.skipped[path] += _collect(decoder, found.items or [], items)
-                version = version or found.metadata.resource_version
+                _collect(decoder, found.items or (), listing)
+                listing.version = listing.version or found.metadata.resource_version
                 if not found.metadata.next_page:
-                    return items, version
+                    self.skipped += len(listing.unread)
+                    return listing
                 told["continue"] = found.metadata.next_page
         raise AssertionError("the last try returns or raises")
 
@@ -227,6 +251,8 @@ class Client:
         self, path: str, *, params: Mapping[str, str] | None = None, idle_s: float | None = None
     ) -> AsyncGenerator[bytes, None]:
         """Read an answer piece by piece as it comes: a watch, a log. Each piece is all that has arrived.
+
+        The first piece is empty, and says that the server has begun to answer.
 
         Args:
             path: As in `call`.
@@ -260,6 +286,7 @@ class Client:
                             self.connection.renew()
                         )  # for the next time: a stream's reader comes again by itself
                     raise Refused(f"GET {path}", answer)
+                yield b""
                 async for piece in response.content.iter_any():
                     yield piece
         except _LOST as lost:
@@ -327,40 +354,16 @@ def decoded(body: bytes | msgspec.Raw, kind: type[T], what: str) -> T:
         raise Malformed(f"{what}: {error}") from error
 
 
-def named(method: str, path: str, params: Mapping[str, Any] | None = None) -> tuple[str, str]:
-    """The verb and the resource of a request, as RBAC names them.
-
-    A path outside /api and /apis, or one that names no resource, is its own name.
-    """
-    parts = path.strip("/").split("/")
-    if parts[0] == "api" and len(parts) > 2:
-        group, rest = "", parts[2:]
-    elif parts[0] == "apis" and len(parts) > 3:
-        group, rest = parts[1], parts[3:]
-    else:
-        return method.lower(), path
-    if rest[0] == "namespaces" and len(rest) > 2 and rest[2] not in ("status", "finalize"):
-        rest = rest[2:]
-    resource = f"{rest[0]}.{group}" if group else rest[0]
-    if len(rest) > 2:
-        resource = f"{resource}/{rest[2]}"
-    if method == "GET":
-        watched = params is not None and params.get("watch") in ("1", "true")
-        verb = "watch" if watched else "list" if len(rest) == 1 else "get"
-    elif method == "DELETE" and len(rest) == 1:
-        verb = "deletecollection"
-    else:
-        verb = _VERBS[method]
-    return verb, resource
-
-
-def _collect(decoder: msgspec.json.Decoder[T], raw: list[msgspec.Raw], items: list[T]) -> int:
-    """Add what can be decoded to `items`; returns how many cannot."""
-    before = len(items)
-    for item in raw:
-        with suppress(msgspec.MsgspecError):
-            items.append(decoder.decode(item))
-    return len(raw) - (len(items) - before)
+def _collect(decoder: msgspec.json.Decoder[T], items: Iterable[msgspec.Raw], listing: Listing[T]) -> None:
+    for item in items:
+        try:
+            listing.items.append(decoder.decode(item))
+        except msgspec.MsgspecError:
+            try:
+                metadata = msgspec.json.decode(item, type=OnlyMetadata).metadata
+            except msgspec.MsgspecError:
+                metadata = Metadata()
+            listing.unread.append(metadata)
 
 
 def _put_off(answer: Answer) -> float | None:

@@ -48,6 +48,7 @@ __all__ = [
     "NativePodGroup",
     "Node",
     "ObjectList",
+    "OnlyMetadata",
     "OwnerReference",
     "PersistentVolume",
     "PersistentVolumeClaim",
@@ -252,6 +253,12 @@ class Lease(Read, frozen=True):
 
     metadata: Metadata = Metadata()
     spec: LeaseSpec = LeaseSpec()
+
+
+class OnlyMetadata(Read, frozen=True):
+    """An object of any kind, of which only the metadata is read. Bookmarks are no more than that."""
+
+    metadata: Metadata = Metadata()
 
 
 class WatchEvent(msgspec.Struct, gc=False):
