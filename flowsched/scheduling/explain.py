@@ -15,6 +15,7 @@ from flowsched.scheduling.placement import Ints, copies_of
 from flowsched.scheduling.plan import Reason, ReasonCode
 from flowsched.scheduling.pricing import Offer
 from flowsched.scheduling.room import Room
+from flowsched.scheduling.sequence import reach
 from flowsched.scheduling.snapshot import IO, Snapshot
 
 _WORDS = {"cpu": "CPU", "memory": "memory", "disk": "disk", "gpu": "GPU", "io": "disk bandwidth"}
@@ -30,10 +31,13 @@ def why_not(offer: Offer, room: Room, snapshot: Snapshot, profile: Profile) -> R
         snapshot: The nodes.
         profile: For trying again without what may be in the way.
     """
+    company, offer = offer, offer.alone()
     never = _never(offer, room, snapshot, profile)
     if never is not None:
         return never
     rows = [room.hard(axis) for axis in offer.axes]
+    if company is not offer and offer.place(rows, room, snapshot, profile) is not None:
+        return _kept_apart(company, rows, room, snapshot, profile)
     code = ReasonCode.INSUFFICIENT
     fits = [min(_fits(rows, offer, at), table.minimum) for at, table in enumerate(offer.tables)]
     wanted = sum(table.minimum for table in offer.tables)
@@ -49,6 +53,31 @@ def why_not(offer: Offer, room: Room, snapshot: Snapshot, profile: Profile) -> R
         head = "the members fit, but not in one rack"
     numbers = {"fit": sum(fits), "wanted": wanted, **numbers}
     return Reason(offer.group.key, code, f"{head}; {text}" if text else head, numbers)
+
+
+def _kept_apart(
+    offer: Offer, rows: Sequence[Ints], room: Room, snapshot: Snapshot, profile: Profile
+) -> Reason:
+    """There is room, but rules between pods leave too little of it."""
+    company, problem = offer.company, offer.problem(rows, room, snapshot, profile)
+    fits = [min(_fits(rows, offer, at), table.minimum) for at, table in enumerate(offer.tables)]
+    at = next((at for at, table in enumerate(offer.tables) if fits[at] < table.minimum), 0)
+    refusals = company.refusals[at] if company is not None else ()
+    if problem is not None:
+        reached = reach(problem)
+        fits, at = [len(spots.nodes) for spots in reached.spots], reached.stuck or 0
+        refusals = reached.refusals
+    wanted = sum(table.minimum for table in offer.tables)
+    nodes = offer.allowed[at].count
+    facts = ", ".join(f"{count} {'nodes' if count != 1 else 'node'} {why}" for why, count in refusals)
+    head = (
+        f"{sum(fits)} of {wanted} members fit beside other pods"
+        if wanted > 1
+        else "kept from nodes with room"
+    )
+    message = f"{head}; {offer.group.roles[offer.order[at]].name}: of {nodes} nodes {facts}"
+    numbers = {"fit": sum(fits), "wanted": wanted, "nodes": nodes, "apart": sum(n for _, n in refusals)}
+    return Reason(offer.group.key, ReasonCode.NEIGHBOURS, message, numbers)
 
 
 def _never(offer: Offer, room: Room, snapshot: Snapshot, profile: Profile) -> Reason | None:

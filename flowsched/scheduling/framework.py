@@ -18,9 +18,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowsched.scheduling.catalogue import Catalogue
+from flowsched.scheduling.plugins.affinity import away_from_others, kept_away, near_affinity
 from flowsched.scheduling.plugins.contention import slowdown_now, slowdown_step
 from flowsched.scheduling.plugins.fit import node_selector, node_taints
 from flowsched.scheduling.plugins.locality import StageIn
+from flowsched.scheduling.plugins.nodes import node_affinity, node_name, volume_nodes
+from flowsched.scheduling.plugins.ports import free_ports
+from flowsched.scheduling.plugins.spread import evenly_spread
 from flowsched.scheduling.podgroup import PodGroup, RoleRequest, Shape
 from flowsched.scheduling.snapshot import Snapshot
 
@@ -110,6 +114,13 @@ class Profile:
         """Costs of every pod, once for each pod of its group that is already on the node."""
         return ((slowdown_step,) if self.contention else ()) + self.step_costs
 
+
+#: What a shape's rules demand of nodes alone. Only shapes with rules are asked.
+NODE_FILTERS: Final[tuple[Filter, ...]] = (node_name, node_affinity, volume_nodes)
+#: What they demand of the pods on nodes: as pods come, these refuse ever more nodes …
+APART_FILTERS: Final[tuple[Filter, ...]] = (free_ports, away_from_others, kept_away)
+#: … and these may also allow nodes they refused before.
+TOGETHER_FILTERS: Final[tuple[Filter, ...]] = (near_affinity, evenly_spread)
 
 PROFILES: Final[Mapping[str, Profile]] = {
     "flowsched": Profile(),

@@ -13,6 +13,8 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
+from flowsched.scheduling.rules import Rules
+
 #: In `until`: the end is not known.
 UNKNOWN = -1
 #: In `kind`: the slot is empty.
@@ -42,6 +44,7 @@ class Claim:
         until_ms: Expected end; None where nothing is known.
         io_bytes: Bytes it reads and writes on the node's disk; > 0 makes it an IO-heavy task.
         group: Name of its group.
+        rules: What rules of other pods may look at of it; None = nothing.
     """
 
     owner: str
@@ -53,6 +56,7 @@ class Claim:
     until_ms: int | None
     io_bytes: int = 0
     group: str = ""
+    rules: Rules | None = None
 
 
 class Ledger:

@@ -199,7 +199,7 @@ def _costs(
     return costs
 
 
-class _Trial:
+class Trial:
     """Room as it is while a gang is being placed: a private copy of what it needs, and where its pods are."""
 
     def __init__(self, room: Sequence[Ints], single: bool) -> None:
@@ -207,6 +207,7 @@ class _Trial:
         self.pods = np.zeros(len(room[0]) if room else 0, dtype=np.int64)
 
     def take(self, table: RoleTable, spots: Spots) -> None:
+        """Note pods of a role."""
         np.add.at(self.pods, spots.nodes, 1)
         for have, need in zip(self.room, table.needs, strict=True):
             np.subtract.at(have, spots.nodes, need if isinstance(need, int) else need[spots.nodes])
@@ -257,7 +258,7 @@ def place_gang(
         table = tables[0]
         spots = place_role(room, allocatable, table, table.count, packing, limit)
         return (spots,) if len(spots.nodes) >= table.minimum else None
-    trial = _Trial(room, single=False)
+    trial = Trial(room, single=False)
     placed: list[Spots] = []
     for table in tables:
         now = trial.table(table, one_per_node) if placed else table

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from flowsched.scheduling.rules import Rules
+
 
 @dataclass(frozen=True, slots=True)
 class Shape:
@@ -22,6 +24,7 @@ class Shape:
         image: The container image, a dataset too; None where the pod has none.
         rack: None, "required" or "preferred": all members in one rack.
         one_per_node: No two pods of the group on one node.
+        rules: What it demands of nodes and other pods beside that, and what they may look at of it; None = nothing.
         unknown: Anything the scheduler does not understand makes the pod its own shape.
     """
 
@@ -32,6 +35,7 @@ class Shape:
     image: str | None = None
     rack: str | None = None
     one_per_node: bool = False
+    rules: Rules | None = None
     unknown: str | None = None
 
 

@@ -19,6 +19,7 @@ import numpy as np
 
 from flowsched.scheduling.backlog import in_order
 from flowsched.scheduling.catalogue import Catalogue
+from flowsched.scheduling.company import beside_others
 from flowsched.scheduling.explain import why_not
 from flowsched.scheduling.framework import Profile
 from flowsched.scheduling.placement import NEVER, place_role
@@ -28,6 +29,7 @@ from flowsched.scheduling.pricing import Offer, price
 from flowsched.scheduling.queues import QueueTree, Shares
 from flowsched.scheduling.room import Room
 from flowsched.scheduling.snapshot import Snapshot
+from flowsched.scheduling.statement import Statement
 
 
 class _Stream:
@@ -54,6 +56,22 @@ def plan_podwise(
     now: int,
 ) -> Plan:
     """As `cycle`, pod by pod."""
+    statement = Statement()
+    try:
+        return _plan(snapshot, catalogue, queues, backlog, profile, now, statement)
+    finally:
+        statement.rollback()
+
+
+def _plan(
+    snapshot: Snapshot,
+    catalogue: Catalogue,
+    queues: QueueTree,
+    backlog: Sequence[PodGroup],
+    profile: Profile,
+    now: int,
+    statement: Statement,
+) -> Plan:
     room, shares = Room(snapshot), Shares(queues, snapshot)
     groups = [group for waiting in in_order(backlog, queues, profile, now).values() for group in waiting]
     groups.sort(key=lambda group: (-group.priority, group.ready_ms, group.key))
@@ -71,7 +89,9 @@ def plan_podwise(
     full: dict[Shape, Reason] = {}  # room only shrinks: where one pod of a shape found none, no other will
     while active:
         for stream in active:
-            if _offer_pod(stream, room, shares, snapshot, profile, full):
+            if any(role.shape.rules is not None for role in stream.group.roles):
+                stream.offer = price(stream.group, snapshot, catalogue, profile)  # others may have come
+            if _offer_pod(stream, room, shares, snapshot, profile, full, statement):
                 placed.setdefault(stream.group.key, stream)
         active = [stream for stream in active if stream.next_role() is not None]
     reasons.extend(stream.reason for stream in streams if stream.reason is not None)
@@ -87,14 +107,15 @@ def _offer_pod(
     snapshot: Snapshot,
     profile: Profile,
     full: dict[Shape, Reason],
+    statement: Statement,
 ) -> bool:
     """Offer the group's next pod; when it fits nowhere, the role's other pods would not either."""
     role, group, offer = stream.next_role(), stream.group, stream.offer
     if role is None:
         return False
     requests = group.roles[role].shape.requests
-    table = offer.tables[offer.order.index(role)]
-    shape = group.roles[role].shape
+    at, shape = offer.order.index(role), group.roles[role].shape
+    table = offer.alone().tables[at]
     if shape in full:
         stream.left[role] = 0
         stream.reason = stream.reason or replace(full[shape], group=group.key)
@@ -105,9 +126,10 @@ def _offer_pod(
         stream.reason = stream.reason or Reason(group.key, ReasonCode.QUEUE_LIMIT, text)
         return False
     if offer.one_per_node:
-        table = offer.only(
-            ~np.isin(np.arange(len(snapshot)), [n for role in stream.nodes for n in role])
-        ).tables[offer.order.index(role)]
+        taken = np.isin(np.arange(len(snapshot)), [n for role in stream.nodes for n in role])
+        table = replace(table, allowed=table.allowed & ~taken)
+    if shape.rules is not None:
+        table = replace(table, allowed=beside_others(snapshot, shape, table.allowed)[0])
     rows = [room.hard(axis) for axis in offer.axes]
     whole = [room.allocatable(axis) for axis in offer.axes]
     spots = place_role(rows, whole, table, 1, profile.packing, NEVER)
@@ -115,7 +137,7 @@ def _offer_pod(
         stream.left[role] = 0
         reason = why_not(offer, room, snapshot, profile)
         stream.reason = stream.reason or reason
-        if not offer.one_per_node and len(group.roles) == 1:
+        if not offer.one_per_node and len(group.roles) == 1 and shape.rules is None:
             full[shape] = reason
         return False
     room.take(offer.axes, table, spots, None, None)
@@ -123,6 +145,8 @@ def _offer_pod(
     stream.left[role] -= 1
     stream.nodes[role].append(int(spots.nodes[0]))
     stream.cost_ms = max(stream.cost_ms, int(spots.costs[0]))
+    if shape.rules is not None:
+        snapshot.peers.put(shape.rules, spots.nodes.tolist(), statement)
     return True
 
 

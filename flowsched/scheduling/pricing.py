@@ -10,11 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowsched.scheduling.catalogue import Catalogue
+from flowsched.scheduling.company import Company, company_of
 from flowsched.scheduling.framework import Cost, Profile
 from flowsched.scheduling.placement import Ints, RoleTable, Spots, place_gang, place_in_one_rack
 from flowsched.scheduling.podgroup import PodGroup, RoleRequest
 from flowsched.scheduling.queues import BILLION
 from flowsched.scheduling.room import Mask, Room
+from flowsched.scheduling.sequence import Problem, place_in_one_rack_one_by_one, place_one_by_one
 from flowsched.scheduling.shape import Allowed, allowed_nodes
 from flowsched.scheduling.snapshot import AXES, IO, Snapshot
 
@@ -38,6 +40,7 @@ class Offer:
             not matter.
         one_per_node: No two of its pods on one node.
         rack: None, "required" or "preferred".
+        company: How rules between pods bear on it, already part of the tables; None = not at all.
     """
 
     group: PodGroup
@@ -48,6 +51,7 @@ class Offer:
     missing: Ints | None
     one_per_node: bool
     rack: str | None
+    company: Company | None = None
 
     @property
     def local(self) -> Mask | None:
@@ -79,6 +83,13 @@ class Offer:
         """The offer as if racks did not matter, to explain."""
         return replace(self, rack=None)
 
+    def alone(self) -> Offer:
+        """The offer as if there were no other pods to be near to or apart from, to explain."""
+        if self.company is None:
+            return self
+        tables = (replace(t, allowed=a.mask) for t, a in zip(self.tables, self.allowed, strict=True))
+        return replace(self, tables=tuple(tables), company=None)
+
     def without(self, axis: int) -> Offer:
         """The offer as if nothing were asked of one axis, to explain."""
         at = self.axes.index(axis)
@@ -90,13 +101,35 @@ class Offer:
     ) -> tuple[Spots, ...] | None:
         """Place it on this room (by axis, (N,)); spots are in the order of `tables`."""
         whole = [room.allocatable(axis) for axis in self.axes]
+        problem = self.problem(rows, room, snapshot, profile)
         if self.rack is not None:
             rack = snapshot.rack
-            placed = place_in_one_rack(rows, whole, self.tables, profile.packing, rack, self.one_per_node)
+            placed = (
+                place_in_one_rack(rows, whole, self.tables, profile.packing, rack, self.one_per_node)
+                if problem is None
+                else place_in_one_rack_one_by_one(problem)
+            )
             if placed is not None or self.rack == "required":
                 return placed if self._rest_fits(rows, placed) else None
-        placed = place_gang(rows, whole, self.tables, profile.packing, self.one_per_node)
+        if problem is None:
+            placed = place_gang(rows, whole, self.tables, profile.packing, self.one_per_node)
+        else:
+            placed = place_one_by_one(problem)
         return placed if self._rest_fits(rows, placed) else None
+
+    @property
+    def one_by_one(self) -> bool:
+        """Whether its members look at each other."""
+        return self.company is not None and self.company.mutual
+
+    def problem(
+        self, rows: Sequence[Ints], room: Room, snapshot: Snapshot, profile: Profile
+    ) -> Problem | None:
+        """The offer as one to be placed pod by pod; None where its members do not look at each other."""
+        if self.company is None or not self.one_by_one:
+            return None
+        whole = [room.allocatable(axis) for axis in self.axes]
+        return Problem(snapshot, rows, whole, self.tables, self.company, profile.packing, self.one_per_node)
 
     def _rest_fits(self, rows: Sequence[Ints], placed: Sequence[Spots] | None) -> bool:
         if placed is None or self.group.min_resources is None:
@@ -163,14 +196,16 @@ def price(group: PodGroup, snapshot: Snapshot, catalogue: Catalogue, profile: Pr
         missing = missing if missing.any() else None
     filters = profile.all_filters()
     allowed = tuple(allowed_nodes(snapshot, group.roles[r].shape, filters) for r in roles)
+    wanted = [(group.roles[r].shape, group.roles[r].count) for r in roles]
+    company = company_of(snapshot, wanted, [where.mask for where in allowed])
     tables = []
-    for r, where in zip(roles, allowed, strict=True):
+    for at, (r, where) in enumerate(zip(roles, allowed, strict=True)):
         role = group.roles[r]
         tables.append(
             RoleTable(
                 needs=tuple(_need(role, axis, where, snapshot, profile) for axis in axes),
                 packs=tuple(axis not in _UNPACKED for axis in axes),
-                allowed=where.mask,
+                allowed=where.mask if company is None else company.masks[at],
                 count=role.count,
                 minimum=role.minimum if group.gang else 1,
                 each=_sum(profile.all_costs(), snapshot, catalogue, group, role),
@@ -190,6 +225,7 @@ def price(group: PodGroup, snapshot: Snapshot, catalogue: Catalogue, profile: Pr
         missing=missing,
         one_per_node=any(shape.one_per_node for shape in shapes),
         rack=rack if group.gang else None,
+        company=company,
     )
 
 

@@ -221,7 +221,8 @@ def _ordered(values: Iterable[T]) -> tuple[T, ...]:
 def watched_keys(rules: Rules) -> frozenset[str] | None:
     """The label keys that these rules' selectors look at on pods; None = they do not look at pods at all."""
     terms = (*rules.affinity, *rules.anti_affinity, *(term for _, term in rules.preferred_pods))
-    selectors = [term.selector for term in (*terms, *rules.spread, *rules.preferred_spread)]
+    selectors = [term.selector for term in terms]
+    selectors += [spread.selector for spread in (*rules.spread, *rules.preferred_spread)]
     if not selectors:
         return None
     return frozenset(r.key for selector in selectors for r in selector or ())

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from flowsched.scheduling.framework import Filter
+from flowsched.scheduling.framework import NODE_FILTERS, Filter
 from flowsched.scheduling.podgroup import Shape
 from flowsched.scheduling.snapshot import Snapshot
 from flowsched.workflow.spec import Resources, Rules
@@ -66,7 +66,9 @@ def shape_of(
 
 
 def allowed_nodes(snapshot: Snapshot, shape: Shape, filters: tuple[Filter, ...]) -> Allowed:
-    """Where pods of the shape may run, remembered until a node changes."""
+    """Where pods of the shape may run as far as nodes alone decide it, remembered until a node changes."""
+    if shape.rules is not None:
+        filters += NODE_FILTERS
     key = ("allowed", shape, filters)
     found = snapshot.cache.get(key)
     if found is None:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from flowsched.scheduling.executor import NodeInfo
 from flowsched.scheduling.ledger import UNKNOWN, Claim, ClaimKind, Ledger
+from flowsched.scheduling.neighbours import Peers
 from flowsched.scheduling.statement import Statement
 from flowsched.workflow.spec import Resources
 
@@ -56,6 +57,7 @@ class Snapshot:
         racks: Rack names by rack id. Nodes that name no rack are together in the rack "".
         labels, taints: Per node, as the node told.
         claims: Every claim by owner.
+        peers: The pods of claims that hold room, for rules of other pods.
         generation: Grows with every change of a node (not of claims): caches are valid for one generation.
         cache: For pure functions of nodes alone; emptied with every generation.
     """
@@ -69,6 +71,7 @@ class Snapshot:
         self.taints: list[tuple[tuple[str, str, str], ...]] = []
         self.claims: dict[str, Claim] = {}
         self.ledger = Ledger(len(self.axes))
+        self.peers = Peers()
         self.generation = 0
         self.cache: dict[Any, Any] = {}
         self._infos: list[NodeInfo] = []
@@ -217,7 +220,8 @@ class Snapshot:
         """Add a node, or note how it is now. Saying the same thing again changes nothing.
 
         Args:
-            node: The node; `ready` False = no new pods. Extended resources not seen before become new axes.
+            node: The node; `ready` False = no new pods. One that is gone must have lost its labels too, or it stays
+                part of its topology's domains. Extended resources not seen before become new axes.
             statement: Where to note the undo; None = final.
 
         Returns:
@@ -232,6 +236,7 @@ class Snapshot:
             self._set_axes(self.axes + tuple(new_axes))
         if at is None:
             at = self._append(node)
+            self.peers.resize(len(self.names))
         self._write(at, node, +1)
         if statement is not None:
             statement.undo_with(lambda: self._take_back(at, *before))
@@ -243,6 +248,7 @@ class Snapshot:
             for array in (*self._matrices.values(), *self._columns.values()):
                 array[at] = 0
             del self.index[self.names.pop()]
+            self.peers.resize(len(self.names))
             for rows in (self.labels, self.taints, self._infos):
                 rows.pop()
         else:
@@ -363,6 +369,8 @@ class Snapshot:
             self._matrices["staging"][claim.node, :width] += sign * amount
             return
         self._matrices["used"][claim.node, :width] += sign * amount
+        if claim.rules is not None and claim.kind is not ClaimKind.NOMINATED:
+            self.peers.count(claim.rules, claim.node, claim.kind is ClaimKind.RELEASING, sign)
         if claim.io_bytes > 0:
             self._columns["io_tasks"][claim.node] += sign
         used = self._queue_used.setdefault(claim.queue, [0] * width)

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scheduling_cases import GIB, bag, cluster, gang, node, shape
 
+from flowsched.scheduling import rules as demands
 from flowsched.scheduling.catalogue import Catalogue
 from flowsched.scheduling.cycle import cycle
 from flowsched.scheduling.framework import PROFILES
@@ -162,6 +163,7 @@ CHANGES = {
     "image": "tool:1",
     "rack": "required",
     "one_per_node": True,
+    "rules": demands.Rules(node_name="n2"),
 }
 
 

@@ -5,11 +5,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from flowsched.scheduling.domains import tolerating_nodes
 from flowsched.scheduling.podgroup import Shape
 from flowsched.scheduling.snapshot import Snapshot
-
-#: A taint of another effect (PreferNoSchedule) is a wish, and keeps nobody away.
-_HARD_EFFECTS = ("NoSchedule", "NoExecute")
 
 
 def node_selector(snapshot: Snapshot, shape: Shape) -> tuple[NDArray[np.bool_], str]:
@@ -26,23 +24,4 @@ def node_selector(snapshot: Snapshot, shape: Shape) -> tuple[NDArray[np.bool_], 
 
 def node_taints(snapshot: Snapshot, shape: Shape) -> tuple[NDArray[np.bool_], str]:
     """Nodes all of whose hard taints the shape tolerates."""
-    key = ("tolerations", shape.tolerations)
-    if key not in snapshot.cache:
-        judged = [
-            all(_tolerated(taint, shape.tolerations) for taint in taints) for taints in snapshot.taint_sets
-        ]
-        snapshot.cache[key] = np.array(judged, dtype=np.bool_)[snapshot.taint]
-    mask: NDArray[np.bool_] = snapshot.cache[key]
-    return mask, "have a taint it does not tolerate"
-
-
-def _tolerated(taint: tuple[str, str, str], tolerations: tuple[tuple[str, str, str, str], ...]) -> bool:
-    key, value, effect = taint
-    if effect not in _HARD_EFFECTS:
-        return True
-    return any(
-        (not wanted_effect or wanted_effect == effect)
-        and (wanted_key == key or (not wanted_key and operator == "Exists"))
-        and (operator == "Exists" or wanted_value == value)
-        for wanted_key, operator, wanted_value, wanted_effect in tolerations
-    )
+    return tolerating_nodes(snapshot, shape.tolerations), "have a taint it does not tolerate"

@@ -1,0 +1,124 @@
+"""How rules between pods bear on a group: where other pods let it be, and whether its own members look at each other.
+
+A group whose members do not look at each other is placed as any other, under one more mask. One whose members do is
+placed pod by pod (see `sequence`): where the next may go depends on where the last one went.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flowsched.scheduling.framework import APART_FILTERS, TOGETHER_FILTERS, Filter
+from flowsched.scheduling.podgroup import Shape
+from flowsched.scheduling.rules import Rules
+from flowsched.scheduling.selectors import collide, selects, term_selects
+from flowsched.scheduling.snapshot import Snapshot
+
+Mask = NDArray[np.bool_]
+Refusals = tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Company:
+    """What rules between pods say of a group's roles, in the order of its tables.
+
+    Args:
+        shapes: The roles' shapes.
+        masks: For each role, (N,) where other pods let it be; if `mutual`, as far as its own members cannot change it.
+        refusals: For each role, what keeps it from how many of the nodes that allow it.
+        mutual: Its members look at each other.
+    """
+
+    shapes: tuple[Shape, ...]
+    masks: tuple[Mask, ...]
+    refusals: tuple[Refusals, ...]
+    mutual: bool
+
+
+def company_of(
+    snapshot: Snapshot, roles: Sequence[tuple[Shape, int]], allowed: Sequence[Mask]
+) -> Company | None:
+    """How rules between pods bear on a group; None = not at all.
+
+    Args:
+        snapshot: Nodes, and the pods on them.
+        roles: For each role its shape and how many pods it has.
+        allowed: For each role, (N,) where nodes alone would let it be.
+    """
+    if all(shape.rules is None for shape, _ in roles):
+        return None
+    mutual = _look_at_each_other(snapshot, roles)
+    filters = APART_FILTERS if mutual else APART_FILTERS + TOGETHER_FILTERS
+    judged = [
+        beside_others(snapshot, shape, mask, filters) for (shape, _), mask in zip(roles, allowed, strict=True)
+    ]
+    if not mutual and not any(refusals for _, refusals in judged):
+        return None
+    shapes = tuple(shape for shape, _ in roles)
+    return Company(shapes, tuple(mask for mask, _ in judged), tuple(why for _, why in judged), mutual)
+
+
+def beside_others(
+    snapshot: Snapshot,
+    shape: Shape,
+    allowed: Mask,
+    filters: tuple[Filter, ...] = APART_FILTERS + TOGETHER_FILTERS,
+) -> tuple[Mask, Refusals]:
+    """Where the pods that are on nodes now let a pod be.
+
+    Args:
+        snapshot: Nodes, and the pods on them.
+        shape: The pod.
+        allowed: (N,) where nodes alone would let it be. Not modified.
+        filters: Which rules to ask.
+
+    Returns:
+        (N,) where it may be, and what keeps it from how many of the allowed nodes.
+    """
+    mask = allowed
+    refusals = []
+    if shape.rules is not None:
+        left = int(mask.sum())
+        for judge in filters:
+            passed, reason = judge(snapshot, shape)
+            mask = mask & passed
+            now = int(mask.sum())
+            if now < left:
+                refusals.append((reason, left - now))
+            left = now
+    return mask, tuple(refusals)
+
+
+def _look_at_each_other(snapshot: Snapshot, roles: Sequence[tuple[Shape, int]]) -> bool:
+    """Whether where one member is may matter to another."""
+    ruled = [(at, shape.rules) for at, (shape, _) in enumerate(roles) if shape.rules is not None]
+    return any(
+        _looks_at(snapshot, looking, seen)
+        for one, looking in ruled
+        if looking.about_pods
+        for other, seen in ruled
+        if one != other or roles[one][1] > 1
+    )
+
+
+def _looks_at(snapshot: Snapshot, looking: Rules, seen: Rules) -> bool:
+    """Whether a pod of some rules looks at a pod of others. Being looked at by guards works both ways round: the caller asks
+    for both.
+    """
+    labels = dict(seen.labels)
+    namespaces = snapshot.peers.namespaces
+    return (
+        any(
+            term_selects(term, seen.namespace, labels, namespaces)
+            for term in (*looking.affinity, *looking.anti_affinity)
+        )
+        or any(
+            spread.selector and looking.namespace == seen.namespace and selects(spread.selector, labels)
+            for spread in looking.spread
+        )
+        or any(collide(port, held) for port in looking.ports for held in seen.ports)
+    )
