@@ -1,0 +1,1 @@
+"""deploy/: what it renders to, and what a real API server says to it."""

@@ -1,0 +1,182 @@
+"""The chart: it is the base with values, and it refuses what cannot work."""
+
+from __future__ import annotations
+
+import base64
+import json
+import subprocess
+
+import pytest
+
+from tests.deploy.rendering import (
+    BASE,
+    CHART,
+    LIKE_THE_BASE,
+    Object,
+    by_key,
+    documents,
+    pod_templates,
+    rendered_helm,
+    rendered_kustomize,
+    without_labels,
+)
+
+
+def refused(helm: str, *given: str) -> str:
+    """What `helm template` says when it refuses."""
+    command = [helm, "template", "flowsched", str(CHART), "--kube-version=1.36.0", *given]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode != 0
+    return done.stderr
+
+
+def arguments(objects: list[Object], workload: str) -> list[str]:
+    return list(dict(pod_templates(objects))[workload]["spec"]["containers"][0]["args"])
+
+
+def environment(objects: list[Object], workload: str) -> dict[str, str]:
+    entries = dict(pod_templates(objects))[workload]["spec"]["containers"][0]["env"]
+    return {entry["name"]: entry.get("value", "") for entry in entries}
+
+
+def test_lint_finds_nothing(helm: str) -> None:
+    """Strictly: a warning is an error."""
+    command = [
+        helm,
+        "lint",
+        "--strict",
+        "--kube-version=1.36.0",
+        "--set=database.url=postgresql://x@y/z",
+        str(CHART),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_chart_and_the_base_are_the_same_objects(helm: str, kubectl: str) -> None:
+    """All of them, field by field, but for labels and annotations."""
+    chart = by_key(documents(rendered_helm(helm)))
+    base = by_key(documents(rendered_kustomize(kubectl, BASE)))
+    assert chart.keys() == base.keys()
+    for key in base:
+        assert without_labels(chart[key]) == without_labels(base[key]), key
+
+
+def test_without_a_database_it_says_what_to_say(helm: str) -> None:
+    """SQLite in a pod would be lost with the pod, and two replicas would have two."""
+    assert "say database.url, or database.existingSecret.name" in refused(helm)
+    assert "does not match pattern" in refused(helm, "--set=database.url=sqlite:///data/flowsched.db")
+
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        ("replica=3", "'replica' not allowed"),
+        ("agent.cache.siez=1Gi", "'siez' not allowed"),
+        ("agent.cache.size=lots", "does not match pattern"),
+        ("scheduler.podGroups=kai", "value must be one of"),
+        ("replicas=0", "minimum"),
+    ],
+)
+def test_a_typo_is_refused(helm: str, given: str, found: str) -> None:
+    """By the schema, with the place."""
+    assert found in refused(helm, "--set=database.url=postgresql://x@y/z", f"--set={given}")
+
+
+def test_a_secret_is_made_from_what_is_said(helm: str) -> None:
+    """And only where no Secret is named; token and key are made where nothing is said."""
+    values = {
+        "database.url": "postgresql://x@y/z",
+        "token.value": "tttt",
+        "agentKey.existingSecret.name": "mine",
+    }
+    rendered = documents(rendered_helm(helm, values))
+    held = {each["metadata"]["name"]: each["data"] for each in rendered if each["kind"] == "Secret"}
+    told = {
+        name: {key: base64.b64decode(value) for key, value in data.items()} for name, data in held.items()
+    }
+    assert told == {
+        "flowsched-database": {"url": b"postgresql://x@y/z"},
+        "flowsched-token": {"token": b"tttt"},
+    }
+
+    made = documents(rendered_helm(helm, {"database.url": "postgresql://x@y/z"}))
+    sizes = {
+        each["metadata"]["name"]: [len(base64.b64decode(value)) for value in each["data"].values()]
+        for each in made
+        if each["kind"] == "Secret" and each["metadata"]["name"] != "flowsched-database"
+    }
+    assert sizes == {"flowsched-token": [48], "flowsched-agent-key": [48]}
+
+
+def test_another_database_is_a_rollout(helm: str) -> None:
+    """A pod reads its environment once."""
+
+    def mark(url: str) -> Object:
+        template = dict(pod_templates(documents(rendered_helm(helm, {"database.url": url}))))["flowsched"]
+        return dict(template["metadata"]["annotations"])
+
+    assert mark("postgresql://a@y/z") == mark("postgresql://a@y/z")
+    assert mark("postgresql://a@y/z") != mark("postgresql://b@y/z")
+
+
+def test_without_the_agent_nothing_touches_the_host(helm: str) -> None:
+    """And the service is told that there is none."""
+    rendered = documents(rendered_helm(helm, {**LIKE_THE_BASE, "agent.enabled": "false"}))
+    assert "hostPath" not in json.dumps(rendered)
+    assert not any("agent" in each["metadata"]["name"] for each in rendered)
+    assert environment(rendered, "flowsched")["FLOWSCHED_AGENT_PORT"] == ""
+
+
+def test_each_tenant_gets_its_own(helm: str) -> None:
+    """Role, account and policy in each; a namespace only where it is asked for."""
+    tenants = 'tenants=[{"namespace": "blue", "create": true}, {"namespace": "red", "create": false}]'
+    rendered = documents(rendered_helm(helm, json_values=[tenants]))
+    places = {each["metadata"]["namespace"] for each in rendered if each["kind"] == "Role"}
+    assert places == {"blue", "red"}
+    for namespace in places:
+        kinds = [each["kind"] for each in rendered if each["metadata"].get("namespace") == namespace]
+        assert sorted(kinds) == ["NetworkPolicy", "Role", "RoleBinding", "ServiceAccount"]
+    made = {each["metadata"]["name"] for each in rendered if each["kind"] == "Namespace"}
+    assert made == {"flowsched-system", "blue"}
+    assert environment(rendered, "flowsched")["FLOWSCHED_NAMESPACES"] == "blue,red"
+
+
+def test_values_reach_the_containers(helm: str) -> None:
+    """What an operator sets is what runs."""
+    values = {
+        **LIKE_THE_BASE,
+        "image.digest": "sha256:" + "a" * 64,
+        "scheduler.name": "batch",
+        "scheduler.podGroups": "volcano",
+        "scheduler.policy": "fifo",
+        "replicas": "3",
+        "agent.port": "9000",
+        "agent.cache.size": "2Ti",
+        "agent.kubeletRoot": "/data/kubelet",
+    }
+    rendered = documents(rendered_helm(helm, values))
+    image = "ghcr.io/flowsched/flowsched@sha256:" + "a" * 64
+    service = dict(pod_templates(rendered))["flowsched"]["spec"]["containers"][0]
+    told = environment(rendered, "flowsched")
+    assert (service["image"], told["FLOWSCHED_IMAGE"]) == (image, image)
+    assert (told["FLOWSCHED_SCHEDULER_NAME"], told["FLOWSCHED_POD_GROUPS"]) == ("batch", "volcano")
+    assert told["FLOWSCHED_AGENT_PORT"] == "9000"
+    assert "--policy=fifo" in arguments(rendered, "flowsched")
+    agent = arguments(rendered, "flowsched-agent")
+    assert {"--port=9000", "--cache-size=2Ti", "--pods=/data/kubelet/pods"} <= set(agent)
+    assert "--cache=/data/kubelet/plugins/flowsched.io/cache" in agent
+    deployment = next(each for each in rendered if each["kind"] == "Deployment")
+    assert deployment["spec"]["replicas"] == 3
+
+
+def test_a_cache_elsewhere_is_a_mount_of_its_own(helm: str) -> None:
+    """Another disk for the cache: inputs are copied then."""
+    rendered = documents(
+        rendered_helm(helm, {**LIKE_THE_BASE, "agent.cache.hostPath": "/mnt/nvme/flowsched"})
+    )
+    spec = dict(pod_templates(rendered))["flowsched-agent"]["spec"]
+    volumes = {volume["name"]: volume.get("hostPath", {}).get("path") for volume in spec["volumes"]}
+    mounts = {mount["name"]: mount["mountPath"] for mount in spec["containers"][0]["volumeMounts"]}
+    assert (volumes["cache"], mounts["cache"]) == ("/mnt/nvme/flowsched", "/var/lib/flowsched")
+    assert "--cache=/var/lib/flowsched" in arguments(rendered, "flowsched-agent")
