@@ -1,0 +1,234 @@
+"""What is written to an API server for our own pods: values to bytes, and nothing a user wrote ever becomes structure. Pure.
+
+A task is one pod: `stage-in` lays out its inputs, the user's container runs as `task`, and, where there are outputs, the
+native sidecar `stage-out` stays until the task has ended, publishes them, and tells the result. All of it meets the Pod
+Security Standard `restricted`. Bodies of other calls (bind, delete, tombstones, a gang's Service) are in `bodies`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+from flowsched.cluster.kubernetes.amounts import Ask, asked, pod_resources, step_resources, task_resources
+from flowsched.cluster.kubernetes.forms import PodLink, pod_link
+from flowsched.cluster.kubernetes.limits import fault_of
+from flowsched.cluster.kubernetes.marks import annotations_of, labels_of, owner_reference
+from flowsched.cluster.kubernetes.names import member_host, pod_name
+from flowsched.cluster.kubernetes.podenv import (
+    TaskEnvironment,
+    addressed,
+    step_environment,
+    task_environment,
+)
+from flowsched.cluster.kubernetes.release import (
+    INPUTS,
+    NO_EXTRAS,
+    WORK,
+    Extras,
+    GroupRef,
+    Refusal,
+    ReleaseSettings,
+)
+from flowsched.cluster.kubernetes.wishes import affinity, toleration
+from flowsched.scheduling.executor import Pod
+from flowsched.workflow.spec import Toleration
+
+#: Names of our containers, for logs and for `outcomes`.
+TASK: Final = "task"
+STAGE_IN: Final = "stage-in"
+STAGE_OUT: Final = "stage-out"
+
+#: Of every container: what `restricted` asks for.
+CONFINED: Final[dict[str, Any]] = {
+    "allowPrivilegeEscalation": False,
+    "capabilities": {"drop": ["ALL"]},
+    "runAsNonRoot": True,
+    "seccompProfile": {"type": "RuntimeDefault"},
+}
+#: How long a task may take to end after SIGTERM where nobody says otherwise: Kubernetes' own figure.
+_GRACE_S: Final = 30
+
+Json = dict[str, Any]
+
+
+def pod_manifest(
+    pod: Pod, settings: ReleaseSettings, group: GroupRef | None = None, extras: Extras = NO_EXTRAS
+) -> bytes | Refusal:
+    """The pod of one attempt of one task, without a node: it is bound later.
+
+    Args:
+        pod: What to run.
+        settings: Of the installation.
+        group: Its gang; None = it is alone.
+        extras: What its stage says beyond the order.
+
+    Returns:
+        The body of its creation, or why there can be no such pod: the attempt has failed then, and for the same reason
+        everywhere.
+    """
+    image = pod.image or settings.default_image
+    if not image.strip():
+        return Refusal("ImageRefused", "the task names no image, and there is no default image here")
+    pod = addressed(pod, settings, group)
+    told = task_environment(pod, settings, group, extras)
+    if isinstance(told, Refusal):
+        return told
+    manifest = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": _metadata(pod, settings, group),
+        "spec": _spec(pod, settings, group, extras, image.strip(), told),
+    }
+    return fault_of(pod, manifest) or msgspec.json.encode(manifest)
+
+
+def _metadata(pod: Pod, settings: ReleaseSettings, group: GroupRef | None) -> Json:
+    link = _link(pod, group)
+    metadata: Json = {
+        "name": pod_name(pod.name),
+        "namespace": settings.namespace,
+        "labels": labels_of(pod, settings, group) | dict(link.labels),
+        "annotations": annotations_of(pod, settings) | dict(link.annotations),
+    }
+    if group is not None and group.owner is not None:
+        metadata["ownerReferences"] = [owner_reference(group.owner)]
+    return metadata
+
+
+def _link(pod: Pod, group: GroupRef | None) -> PodLink:
+    if group is None:
+        return PodLink()
+    return pod_link(group.form, group.name, pod.gang.role if pod.gang else "", group.queue)
+
+
+def _spec(
+    pod: Pod,
+    settings: ReleaseSettings,
+    group: GroupRef | None,
+    extras: Extras,
+    image: str,
+    told: TaskEnvironment,
+) -> Json:
+    ask = asked(pod, settings, extras)
+    spec: Json = {
+        "schedulerName": settings.scheduler,
+        "restartPolicy": "Never",
+        "enableServiceLinks": False,
+        "automountServiceAccountToken": False,
+        # A task has the time that Kubernetes gives; what it has made needs as long as it takes to publish it.
+        "terminationGracePeriodSeconds": settings.publish_s if pod.outputs else _GRACE_S,
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": settings.run_as_user,
+            "runAsGroup": settings.run_as_group,
+            "fsGroup": settings.fs_group,
+            "fsGroupChangePolicy": "OnRootMismatch",
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "initContainers": _steps(pod, settings, extras, ask),
+        "containers": [_task(pod, settings, image, told, ask)],
+        "volumes": _volumes(pod, settings),
+        "tolerations": [toleration(each) for each in _tolerations(settings, extras)],
+    }
+    optional = {
+        "serviceAccountName": settings.service_account,
+        "priorityClassName": settings.priority_class,
+        "imagePullSecrets": [{"name": name} for name in settings.image_pull_secrets],
+        "activeDeadlineSeconds": -(-pod.timeout_ms // 1000) if pod.timeout_ms else 0,
+        "resources": pod_resources(ask) if settings.pod_level_resources else {},
+    }
+    if settings.hand_over is not None:
+        optional["nodeSelector"] = dict(extras.rules.selector)
+        optional["affinity"] = affinity(extras.rules, group.name if group else "", pod.node)
+    spec |= {key: value for key, value in optional.items() if value}
+    if pod.gang is not None and group is not None and settings.gang_addresses == "dns":
+        spec |= {
+            "hostname": member_host(pod.gang.role, pod.gang.role_index),
+            "subdomain": group.name,
+        }
+    return spec | dict(_link(pod, group).spec)
+
+
+def _tolerations(settings: ReleaseSettings, extras: Extras) -> list[Toleration]:
+    return list(dict.fromkeys((*settings.tolerations, *extras.rules.tolerations)))
+
+
+def _steps(pod: Pod, settings: ReleaseSettings, extras: Extras, ask: Ask) -> list[Json]:
+    """Our own containers, in the order in which they begin."""
+    env = step_environment(pod, settings, extras)
+    stage_in = _step(STAGE_IN, settings, env) | {
+        "resources": step_resources(ask),
+        "volumeMounts": _mounts(settings, shared_read_only=True, inputs_read_only=False),
+    }
+    if not pod.outputs:
+        return [stage_in]
+    stage_out = _step(STAGE_OUT, settings, env) | {
+        "restartPolicy": "Always",
+        "resources": ask.sidecar,
+        "volumeMounts": _mounts(settings, shared_read_only=False, inputs_read_only=True),
+    }
+    return [stage_in, stage_out]
+
+
+def _step(name: str, settings: ReleaseSettings, env: list[Json]) -> Json:
+    step: Json = {
+        "name": name,
+        "image": settings.our_image,
+        "command": ["flowsched", "pod", name],
+        "env": env,
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "securityContext": CONFINED,
+    }
+    if settings.image_pull_policy:
+        step["imagePullPolicy"] = settings.image_pull_policy
+    return step
+
+
+def _task(pod: Pod, settings: ReleaseSettings, image: str, told: TaskEnvironment, ask: Ask) -> Json:
+    """The user's container. Its command is an argument list: no shell ever reads it."""
+    mounts = _mounts(settings, shared_read_only=False, inputs_read_only=True)
+    if _needs_shared_memory(pod):
+        mounts.append({"name": "shm", "mountPath": "/dev/shm"})
+    task: Json = {
+        "name": TASK,
+        "image": image,
+        "workingDir": WORK,
+        "env": told.env,
+        "resources": task_resources(ask),
+        "volumeMounts": mounts,
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "securityContext": CONFINED,
+    }
+    if told.command:
+        task["command"] = told.command
+    if settings.image_pull_policy:
+        task["imagePullPolicy"] = settings.image_pull_policy
+    return task
+
+
+def _mounts(settings: ReleaseSettings, *, shared_read_only: bool, inputs_read_only: bool) -> list[Json]:
+    mounts: list[Json] = [
+        {"name": "inputs", "mountPath": INPUTS, "readOnly": inputs_read_only},
+        {"name": "work", "mountPath": WORK},
+    ]
+    for number, volume in enumerate(settings.shared):
+        read_only = volume.read_only or shared_read_only
+        mounts.append({"name": f"shared-{number}", "mountPath": volume.path, "readOnly": read_only})
+    return mounts
+
+
+def _volumes(pod: Pod, settings: ReleaseSettings) -> list[Json]:
+    """No size limits: what is linked into `inputs` would count against them, although it takes no room of its own."""
+    volumes: list[Json] = [{"name": "inputs", "emptyDir": {}}, {"name": "work", "emptyDir": {}}]
+    for number, volume in enumerate(settings.shared):
+        volumes.append({"name": f"shared-{number}", "persistentVolumeClaim": {"claimName": volume.claim}})
+    if _needs_shared_memory(pod):
+        volumes.append({"name": "shm", "emptyDir": {"medium": "Memory"}})
+    return volumes
+
+
+def _needs_shared_memory(pod: Pod) -> bool:
+    """Whether its processes probably talk through /dev/shm, of which a container has 64 MiB: MPI, data loaders."""
+    return pod.gang is not None or pod.gpu_millis > 0

@@ -1,0 +1,207 @@
+"""Bodies of the calls about our own pods, in literals; and all that we write as a real API server takes it."""
+
+from __future__ import annotations
+
+import base64
+import json
+import random
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import pytest
+
+from flowsched.cluster.kubernetes.bodies import binding, deletion, gang_secret, gang_service, tombstone
+from flowsched.cluster.kubernetes.client import Client
+from flowsched.cluster.kubernetes.manifests import pod_manifest
+from flowsched.cluster.kubernetes.marks import ours
+from flowsched.scheduling.executor import InputFile, OutputFile
+from tests.kubernetes import written as w
+from tests.kubernetes.hostile import PLACES, TEXTS
+from tests.kubernetes.restricted import violations
+
+served = pytest.mark.kubernetes
+
+
+def test_a_binding_names_the_pod_by_its_identity() -> None:
+    """And by the version that was looked at, where there is one."""
+    assert json.loads(binding("p", "lab", "u-1", "n1")) == {
+        "apiVersion": "v1",
+        "kind": "Binding",
+        "metadata": {"name": "p", "namespace": "lab", "uid": "u-1"},
+        "target": {"apiVersion": "v1", "kind": "Node", "name": "n1"},
+    }
+    metadata = json.loads(binding("p", "lab", "u-1", "n1", "77", {"flowsched.io/epoch": "4"}))["metadata"]
+    assert metadata["resourceVersion"] == "77"
+    assert metadata["annotations"] == {"flowsched.io/epoch": "4"}
+
+
+def test_a_deletion_names_the_object_by_its_identity() -> None:
+    """A later pod of the same name is left alone."""
+    assert json.loads(deletion("u-1", 30)) == {
+        "apiVersion": "v1",
+        "kind": "DeleteOptions",
+        "preconditions": {"uid": "u-1"},
+        "propagationPolicy": "Background",
+        "gracePeriodSeconds": 30,
+    }
+    assert json.loads(deletion("u-1", 0, "9"))["preconditions"] == {"uid": "u-1", "resourceVersion": "9"}
+    assert json.loads(deletion("u-1", 0))["gracePeriodSeconds"] == 0
+    assert "gracePeriodSeconds" not in json.loads(deletion("u-1"))
+
+
+def test_a_tombstone_takes_the_name_and_never_runs() -> None:
+    """The name is the one the pod would have; a gate that nobody takes away keeps it from being bound."""
+    stone = json.loads(tombstone("fs-w1-Align-0-1", w.SETTINGS, "Released"))
+    pod = w.written(w.task("fs-w1-Align-0-1"))
+    assert stone["metadata"]["name"] == pod["metadata"]["name"]
+    assert stone["metadata"]["labels"]["flowsched.io/void"] == "true"
+    assert stone["metadata"]["annotations"] == {
+        "flowsched.io/pod": "fs-w1-Align-0-1",
+        "flowsched.io/reason": "Released",
+    }
+    assert stone["spec"]["schedulingGates"] == [{"name": "flowsched.io/void"}]
+    assert violations(stone) == []
+
+
+def test_a_gang_has_a_service_and_a_secret() -> None:
+    """Both go with its PodGroup; the Service finds members also before they are ready."""
+    service = json.loads(gang_service("fs-w1-train-0-g1", w.SETTINGS, w.GANG.owner))
+    assert service["spec"] == {
+        "clusterIP": "None",
+        "publishNotReadyAddresses": True,
+        "selector": {"flowsched.io/group": "fs-w1-train-0-g1"},
+    }
+    secret = json.loads(gang_secret("fs-w1-train-0-g1", "t0ken", w.SETTINGS, w.GANG.owner))
+    assert base64.b64decode(secret["data"]["token"]) == b"t0ken"
+    for made in (service, secret):
+        assert made["metadata"]["name"] == "fs-w1-train-0-g1"
+        assert made["metadata"]["ownerReferences"][0]["uid"] == "u-1"
+    assert "ownerReferences" not in json.loads(gang_secret("g", "t", w.SETTINGS))["metadata"]
+
+
+def test_all_that_an_installation_makes_is_found_by_one_selector() -> None:
+    """Two installations in one namespace do not see each other's."""
+    settings = replace(w.SETTINGS, instance="lab east")
+    wanted = dict(pair.split("=") for pair in ours(settings).split(","))
+    assert wanted["app.kubernetes.io/managed-by"] == "flowsched"
+    for body in (
+        pod_manifest(w.task(), settings),
+        tombstone("x", settings, ""),
+        gang_service("g", settings),
+        gang_secret("g", "t", settings),
+    ):
+        assert isinstance(body, bytes)
+        assert wanted.items() <= json.loads(body)["metadata"]["labels"].items()
+
+
+# --- on a real API server ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def strict(client: Client, namespace: str) -> str:
+    """A namespace that admits `restricted` pods only."""
+    label = {"metadata": {"labels": {"pod-security.kubernetes.io/enforce": "restricted"}}}
+    answer = await client.call(
+        "PATCH",
+        f"/api/v1/namespaces/{namespace}",
+        body=msgspec.json.encode(label),
+        content_type="application/merge-patch+json",
+    )
+    assert answer.status == 200, answer
+    return namespace
+
+
+async def create(client: Client, namespace: str, kind: str, body: bytes) -> Any:
+    """Let the server check everything (unknown fields too) and keep nothing."""
+    params = {"dryRun": "All", "fieldValidation": "Strict"}
+    return await client.call("POST", f"/api/v1/namespaces/{namespace}/{kind}", body=body, params=params)
+
+
+@served
+async def test_a_real_api_server_takes_random_tasks(client: Client, strict: str) -> None:
+    """With strict field validation, in a namespace that enforces `restricted`."""
+    rng = random.Random(4)
+    for _ in range(150):
+        pod, settings, group, extras = w.random_task(rng)
+        settings = replace(settings, namespace=strict, priority_class="", service_account="")
+        body = pod_manifest(pod, settings, group, extras)
+        assert isinstance(body, bytes)
+        answer = await create(client, strict, "pods", body)
+        assert answer.status == 201, (answer.message, body)
+
+
+@served
+async def test_a_real_api_server_takes_hostile_texts(client: Client, strict: str) -> None:
+    """Whatever the text, the pod is created, or we have refused it before; nothing is left to be found out there."""
+    settings = replace(w.SETTINGS, namespace=strict)
+    for place, put in PLACES.items():
+        for text in TEXTS[:: 1 if place in ("env name", "stage", "image", "secret's key") else 7]:
+            body = pod_manifest(put(w.task(), text), settings, w.GANG)
+            if isinstance(body, bytes):
+                answer = await create(client, strict, "pods", body)
+                assert answer.status == 201, (place, text, answer.message)
+
+
+@served
+async def test_a_real_api_server_takes_the_other_bodies(client: Client, strict: str) -> None:
+    """Service, Secret and tombstone; a bind and a deletion whose identity is wrong change nothing."""
+    settings = replace(w.SETTINGS, namespace=strict)
+    made = {
+        "services": gang_service("fs-w1-train-0-g1", settings, w.GANG.owner),
+        "secrets": gang_secret("fs-w1-train-0-g1", "t0ken", settings, w.GANG.owner),
+        "pods": tombstone("fs-w1-Align-0-1", settings, "Released"),
+    }
+    for kind, body in made.items():
+        answer = await create(client, strict, kind, body)
+        assert answer.status == 201, answer.message
+    pod = pod_manifest(w.task(), settings)
+    assert isinstance(pod, bytes)
+    where = f"/api/v1/namespaces/{strict}/pods"
+    metadata = json.loads((await client.call("POST", where, body=pod)).body)["metadata"]
+    name = metadata["name"]
+    wrong = await client.call("POST", f"{where}/{name}/binding", body=binding(name, strict, "u-9", "n1"))
+    assert (wrong.status, wrong.reason) == (409, "Conflict")
+    stale = binding(name, strict, metadata["uid"], "n1", "1")
+    assert (await client.call("POST", f"{where}/{name}/binding", body=stale)).status == 409
+    right = binding(
+        name, strict, metadata["uid"], "n1", metadata["resourceVersion"], {"flowsched.io/turn": "7"}
+    )
+    assert (await client.call("POST", f"{where}/{name}/binding", body=right)).status == 201
+    bound = json.loads((await client.call("GET", f"{where}/{name}")).body)
+    assert bound["spec"]["nodeName"] == "n1"
+    assert bound["metadata"]["annotations"]["flowsched.io/turn"] == "7"
+    assert (await client.call("DELETE", f"{where}/{name}", body=deletion("u-9", 0))).status == 409
+    assert (await client.call("DELETE", f"{where}/{name}", body=deletion(metadata["uid"], 0))).status == 200
+    assert (await client.call("GET", f"{where}/{name}")).status == 404
+
+
+@served
+async def test_the_qos_class_is_what_limits_promise(client: Client, strict: str) -> None:
+    """As the API server computes it."""
+    settings = replace(w.SETTINGS, namespace=strict)
+    whole = w.task(cpu_millicores=2000)
+    outputs = (OutputFile("bam", "a.bam", "flowsched:x"),)
+    inputs = (InputFile("x", ("s3://x",)),)
+    generous = replace(settings, step_cpu_millicores=10, step_memory_bytes=64 << 20)
+    at_once = replace(settings, pod_level_resources=True)
+    limited = w.LIMITED
+    found = {}
+    for told, (pod, installation, extras) in {
+        "no limits": (whole, settings, w.Extras()),
+        "limits": (replace(whole, inputs=inputs), settings, limited),
+        "limits, outputs": (replace(whole, outputs=outputs), settings, limited),
+        "limits, outputs, generous": (replace(whole, outputs=outputs), generous, limited),
+        "limits, outputs, at once": (replace(whole, outputs=outputs), at_once, limited),
+    }.items():
+        body = pod_manifest(pod, installation, None, extras)
+        assert isinstance(body, bytes)
+        answer = await create(client, strict, "pods", body)
+        found[told] = json.loads(answer.body)["status"]["qosClass"]
+    assert found == {
+        "no limits": "Burstable",
+        "limits": "Guaranteed",
+        "limits, outputs": "Burstable",
+        "limits, outputs, generous": "Guaranteed",
+        "limits, outputs, at once": "Guaranteed",
+    }

@@ -1,0 +1,560 @@
+"""Our own pods as they are written."""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flowsched.cluster.environment import Paths, environment
+from flowsched.cluster.kubernetes.agent import orders
+from flowsched.cluster.kubernetes.podenv import addressed
+from flowsched.cluster.kubernetes.podorder import input_path
+from flowsched.cluster.kubernetes.release import Extras, Refusal, SharedVolume
+from flowsched.scheduling.executor import InputFile, OutputFile, Pod
+from flowsched.workflow.spec import Resources, Rules, Toleration
+from tests.kubernetes import written as w
+from tests.kubernetes.hostile import PLACES, TEXTS
+from tests.kubernetes.restricted import violations
+
+FIXTURES = Path(__file__).parent / "thirdparty" / "pod_security_restricted.jsonl"
+SECRETS = {"team-token/key": "hunter2", "fs-w1-train-0-g1/token": "t0ken"}
+
+
+def test_a_task_is_one_pod() -> None:
+    """All of a small one, in literals."""
+    pod = w.task(
+        "fs-w1-Align-7-2", "align", "$(FLOWSCHED_INPUT_READS)", stage="Align", index=7, shard=7, attempt=2
+    )
+    pod = replace(
+        pod, inputs=(InputFile("reads", ("s3://lab/x.fq",)),), timeout_ms=90_001, cpu_millicores=2500
+    )
+    manifest = w.written(pod)
+    name = manifest["metadata"]["name"]
+    assert name.startswith("fs-w1-align-7-2-h")
+    assert manifest["metadata"] == {
+        "name": name,
+        "namespace": "lab",
+        "labels": {
+            "app.kubernetes.io/name": "flowsched-task",
+            "app.kubernetes.io/instance": "flowsched",
+            "app.kubernetes.io/component": "Align",
+            "app.kubernetes.io/part-of": "flowsched",
+            "app.kubernetes.io/managed-by": "flowsched",
+            "flowsched.io/workflow": "w1",
+            "flowsched.io/stage": "Align",
+            "flowsched.io/index": "7",
+            "flowsched.io/attempt": "2",
+            "flowsched.io/epoch": "4",
+        },
+        "annotations": {
+            "flowsched.io/pod": "fs-w1-Align-7-2",
+            "kubectl.kubernetes.io/default-container": "task",
+        },
+    }
+    spec = manifest["spec"]
+    assert [each["name"] for each in spec["initContainers"] + spec["containers"]] == ["stage-in", "task"]
+    assert (spec["schedulerName"], spec["restartPolicy"], spec["activeDeadlineSeconds"]) == (
+        "flowsched",
+        "Never",
+        91,
+    )
+    assert (spec["enableServiceLinks"], spec["automountServiceAccountToken"]) == (False, False)
+    assert spec["terminationGracePeriodSeconds"] == 30
+    assert spec["volumes"] == [{"name": "inputs", "emptyDir": {}}, {"name": "work", "emptyDir": {}}]
+    task = w.container(manifest, "task")
+    assert task["image"] == "registry.test/task:1"
+    assert task["command"] == ["align", "$(FLOWSCHED_INPUT_READS)"]
+    assert task["workingDir"] == "/flowsched/work"
+    assert task["resources"] == {
+        "requests": {"cpu": "2500m", "memory": "1073741824"},
+        "limits": {"memory": "1073741824"},
+    }
+    assert task["volumeMounts"] == [
+        {"name": "inputs", "mountPath": "/flowsched/inputs", "readOnly": True},
+        {"name": "work", "mountPath": "/flowsched/work"},
+    ]
+    assert {each["name"]: each["value"] for each in task["env"]} == {
+        "HOME": "/flowsched/work",
+        "TMPDIR": "/flowsched/work/tmp",
+        "OMP_NUM_THREADS": "3",
+        "FLOWSCHED_FOLDER": "/flowsched/work",
+        "FLOWSCHED_WORKFLOW": "w1",
+        "FLOWSCHED_STAGE": "Align",
+        "FLOWSCHED_INDEX": "7",
+        "FLOWSCHED_ATTEMPT": "2",
+        "FLOWSCHED_CPU": "3",
+        "FLOWSCHED_INPUT_READS": "/flowsched/inputs/reads/x.fq",
+        "CUDA_VISIBLE_DEVICES": "",
+        "NVIDIA_VISIBLE_DEVICES": "void",
+    }
+
+
+def test_a_step_is_told_what_it_may_do() -> None:
+    """In its environment, in an order in which the kubelet can expand it; the order is one the agent understands."""
+    outputs = (OutputFile("bam", "out/a.bam", "flowsched:w1/align/0/1/bam"),)
+    inputs = (InputFile("reads", ("s3://lab/x$(HOST_IP).fq",)), InputFile("all", ("s3://a", "s3://b"), True))
+    manifest = w.written(w.task(inputs=inputs, outputs=outputs))
+    for name in ("stage-in", "stage-out"):
+        env, command = w.started(manifest, name, {})
+        assert command == ["flowsched", "pod", name]
+        assert env["FLOWSCHED_AGENT"] == "http://<status.hostIP>:8475"
+        assert env["POD_UID"] == "<metadata.uid>"
+        assert (env["FLOWSCHED_INPUTS"], env["FLOWSCHED_WORK"]) == ("/flowsched/inputs", "/flowsched/work")
+        assert orders.is_signed(b"key", env["FLOWSCHED_ORDER"], env["FLOWSCHED_SIGNATURE"])
+        order = orders.read(env["FLOWSCHED_ORDER"])
+        assert order.pod == "fs-w1-align-0-1"
+        assert order.inputs[0] == orders.Input(
+            "reads", ("s3://lab/x$(HOST_IP).fq",), False, "reads/x$(HOST_IP).fq"
+        )
+        assert order.inputs[1] == orders.Input("all", ("s3://a", "s3://b"), True, "all.manifest")
+        assert order.outputs == (
+            orders.Output("bam", "out/a.bam", "flowsched:w1/align/0/1/bam", False, False),
+        )
+        assert (order.folders, order.hostfile) == (("out", "tmp"), None)
+
+
+def test_success_follows_stage_out() -> None:
+    """Where there are outputs a native sidecar stays until they are published, and has the time for it."""
+    spec = w.written(w.task(outputs=(OutputFile("bam", "a.bam", "flowsched:x"),)))["spec"]
+    assert [each["name"] for each in spec["initContainers"]] == ["stage-in", "stage-out"]
+    assert spec["initContainers"][1]["restartPolicy"] == "Always"
+    assert spec["initContainers"][1]["resources"] == {"requests": {"cpu": "0", "memory": "0"}}
+    assert spec["terminationGracePeriodSeconds"] == 3600
+
+
+def test_an_installation_without_agents() -> None:
+    """Stage-in fetches by itself, and says so by an address that is empty."""
+    env, _ = w.started(w.written(w.task(), replace(w.SETTINGS, agent_port=0)), "stage-in", {})
+    assert env["FLOWSCHED_AGENT"] == ""
+
+
+@pytest.mark.parametrize(
+    ("given", "path"),
+    [
+        (InputFile("reads", ("s3://lab/a/x.fq.gz",)), "reads/x.fq.gz"),
+        (InputFile("r é", ("s3://lab/a%20b",)), "r__/a b"),
+        (InputFile(".hidden", ("s3://lab/..",)), "_.hidden/data"),
+        (InputFile("all", ("s3://a", "s3://b"), True), "all.manifest"),
+        (InputFile("long", ("s3://lab/" + "é" * 300 + ".bam",)), "long/" + "é" * 98 + ".bam"),
+        (InputFile("bam", ("flowsched:w1/align/0/1/bam",)), "bam/aligned.bam"),
+    ],
+)
+def test_where_an_input_lies(given: InputFile, path: str) -> None:
+    """In a folder of its own, under its own name, which stays below it."""
+    names = {"flowsched:w1/align/0/1/bam": "aligned.bam"}
+    assert input_path(given, names) == path
+
+
+# --- what a task sees ----------------------------------------------------------------------------------------
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.integers(0, 1 << 32))
+def test_a_task_sees_what_it_sees_on_a_laptop(seed: int) -> None:
+    """The kubelet makes of environment and command what a local cluster does, but for what an image says itself."""
+    pod, installation, group, extras = w.random_task(random.Random(seed))
+    env, command = w.started(w.written(pod, installation, group, extras), "task", SECRETS)
+    inputs = {given.name: f"/flowsched/inputs/{input_path(given, extras.file_names)}" for given in pod.inputs}
+    pod = addressed(pod, installation, group)
+    local, local_command = environment(pod, Paths("/flowsched/work", "/flowsched/work", inputs, "/bin"))
+    local |= {"TOKEN": "hunter2"} if pod.secrets else {}
+    for name in ("PATH", "PWD", "LANG"):
+        local.pop(name)
+        if name in pod.env:
+            local[name] = pod.env[name]
+    devices = {"CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "NVIDIA_VISIBLE_DEVICES"}
+    ours = {
+        key: value for key, value in env.items() if not key.startswith("KUBERNETES_") and key not in devices
+    }
+    assert ours == {key: value for key, value in local.items() if key not in devices}
+    assert command == [
+        part.replace("/bin", "$(PATH)") if part == "$(PATH)" else part for part in local_command
+    ]
+
+
+@pytest.mark.parametrize(
+    ("millis", "ids", "changes", "told", "limits"),
+    [
+        (0, (), {}, {"CUDA_VISIBLE_DEVICES": "", "NVIDIA_VISIBLE_DEVICES": "void"}, {}),
+        (2000, (1, 3), {}, {}, {"nvidia.com/gpu": "2"}),
+        (1000, (3,), {"gpu_resource": "amd.com/gpu"}, {}, {"amd.com/gpu": "1"}),
+        (
+            250,
+            (3,),
+            {},
+            {"CUDA_VISIBLE_DEVICES": "3", "NVIDIA_VISIBLE_DEVICES": "all", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"},
+            {},
+        ),
+        (250, (3,), {"gpu_fractions": "runtime"}, {"NVIDIA_VISIBLE_DEVICES": "3"}, {}),
+        (
+            2000,
+            (1, 3),
+            {"gpu_resource": ""},
+            {
+                "CUDA_VISIBLE_DEVICES": "1,3",
+                "NVIDIA_VISIBLE_DEVICES": "all",
+                "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+            },
+            {},
+        ),
+    ],
+)
+def test_gpus(
+    millis: int, ids: tuple[int, ...], changes: dict[str, Any], told: dict[str, str], limits: dict[str, str]
+) -> None:
+    """Whole devices are a plugin's; a part of one, or a device without plugin, is known by its number; no device is void."""
+    manifest = w.written(w.task(gpu_millis=millis, gpu_ids=ids), replace(w.SETTINGS, **changes))
+    task = w.container(manifest, "task")
+    env, _ = w.started(manifest, "task", {})
+    assert {key: value for key, value in env.items() if "DEVICE" in key} == told
+    asked = {key: value for key, value in task["resources"]["limits"].items() if key != "memory"}
+    assert asked == limits
+    assert {key: task["resources"]["requests"][key] for key in limits} == limits
+    assert "nvidia.com/gpu" not in w.container(manifest, "stage-in")["resources"]["limits"]
+
+
+def test_secrets_come_by_reference() -> None:
+    """No value is in the pod, and no command is given one."""
+    pod = w.task("fs-w1-a-0-1", "login", "$(KEY)", secrets={"KEY": "aws/secret", "USER": "aws-user"})
+    manifest = w.written(pod)
+    refs = {
+        each["name"]: each["valueFrom"]
+        for each in w.container(manifest, "task")["env"]
+        if "valueFrom" in each
+    }
+    assert refs == {
+        "KEY": {"secretKeyRef": {"name": "aws", "key": "secret"}},
+        "USER": {"secretKeyRef": {"name": "aws-user", "key": "value"}},
+    }
+    env, command = w.started(manifest, "task", {"aws/secret": "hunter2", "aws-user/value": "bob"})
+    assert (env["KEY"], command) == ("hunter2", ["login", "$(KEY)"])
+
+
+# --- gangs ---------------------------------------------------------------------------------------------------
+
+
+def test_a_member_of_a_gang_is_found_by_name() -> None:
+    """Names of its Service everywhere, in rank order; its token in a Secret, and nowhere in the pod."""
+    pod = w.task("fs-w1-train-2-1", "train", "$(FLOWSCHED_GANG_TOKEN)", stage="train", index=2, gang=w.seat())
+    manifest = w.written(pod, group=w.GANG)
+    spec = manifest["spec"]
+    assert (spec["hostname"], spec["subdomain"]) == ("worker-1", "fs-w1-train-0-g1")
+    hosts = [f"{host}.fs-w1-train-0-g1.lab.svc" for host in ("ps-0", "worker-0", "worker-1")]
+    env, command = w.started(manifest, "task", SECRETS)
+    assert env["FLOWSCHED_HOSTS"] == ",".join(hosts)
+    assert env["FLOWSCHED_ADDRESS"] == hosts[2]
+    assert env["MASTER_ADDR"] == hosts[0]
+    assert json.loads(env["TF_CONFIG"])["cluster"]["worker"] == [f"{hosts[1]}:29500", f"{hosts[2]}:29500"]
+    assert env["FLOWSCHED_HOSTFILE"] == "/flowsched/work/hostfile"
+    assert command == ["train", "t0ken"]
+    assert "t0ken" not in json.dumps(manifest)
+    order = orders.read(w.started(manifest, "stage-in", {})[0]["FLOWSCHED_ORDER"])
+    assert order.hostfile == "".join(f"{host} slots=2\n" for host in hosts)
+    assert manifest["metadata"]["annotations"]["scheduling.k8s.io/group-name"] == "fs-w1-train-0-g1"
+    assert manifest["metadata"]["annotations"]["volcano.sh/task-spec"] == "worker"
+    assert manifest["metadata"]["labels"]["flowsched.io/group"] == "fs-w1-train-0-g1"
+    assert manifest["metadata"]["ownerReferences"] == [
+        {
+            "apiVersion": "scheduling.volcano.sh/v1beta1",
+            "kind": "PodGroup",
+            "name": "fs-w1-train-0-g1",
+            "uid": "u-1",
+        }
+    ]
+
+
+def test_a_gang_on_hollow_nodes() -> None:
+    """The addresses the engine gave, and no Service."""
+    manifest = w.written(w.task(gang=w.seat()), replace(w.SETTINGS, gang_addresses="seat"), w.GANG)
+    env, _ = w.started(manifest, "task", SECRETS)
+    assert env["FLOWSCHED_HOSTS"] == "127.64.0.1,127.64.0.2,127.64.0.3"
+    assert "subdomain" not in manifest["spec"]
+
+
+def test_a_member_without_a_group_is_a_mistake() -> None:
+    """Of ours: it could not be found."""
+    with pytest.raises(ValueError, match="no group"):
+        w.written(w.task(gang=w.seat()))
+
+
+# --- amounts -------------------------------------------------------------------------------------------------
+
+OUT = (OutputFile("bam", "a.bam", "flowsched:x"),)
+
+
+def classes(manifest: dict[str, Any]) -> tuple[bool, ...]:
+    """For each container, whether its requests are its limits, for CPU and memory, and not nothing."""
+    spec = manifest["spec"]
+    found = []
+    for each in spec["initContainers"] + spec["containers"]:
+        requests, limits = each["resources"]["requests"], each["resources"].get("limits", {})
+        found.append(all(requests[r] == limits.get(r) and limits.get(r) != "0" for r in ("cpu", "memory")))
+    return tuple(found)
+
+
+def test_limits_like_requests_make_a_pod_guaranteed() -> None:
+    """In every container, also the steps; a sidecar only where the installation gives it something."""
+    whole = w.task(cpu_millicores=2000)
+    assert classes(w.written(whole, extras=w.LIMITED)) == (True, True)
+    assert classes(w.written(whole)) == (False, False)
+    assert classes(w.written(replace(whole, memory_limit_bytes=2 * w.GIB), extras=w.LIMITED)) == (
+        False,
+        False,
+    )
+    with_outputs = replace(whole, outputs=OUT)
+    assert classes(w.written(with_outputs, extras=w.LIMITED)) == (True, False, True)
+    generous = replace(w.SETTINGS, step_cpu_millicores=10, step_memory_bytes=64 << 20)
+    assert classes(w.written(with_outputs, generous, extras=w.LIMITED)) == (True, True, True)
+
+
+def test_amounts_said_once_for_the_pod() -> None:
+    """Then a sidecar takes of the task's, and the pod is Guaranteed all the same."""
+    settings = replace(w.SETTINGS, pod_level_resources=True)
+    two = {"cpu": "2", "memory": "1073741824"}
+    manifest = w.written(w.task(cpu_millicores=2000, outputs=OUT), settings, extras=w.LIMITED)
+    assert manifest["spec"]["resources"] == {"requests": two, "limits": two}
+    assert w.written(w.task(cpu_millicores=2000), settings)["spec"]["resources"] == {"requests": two}
+
+
+def test_disk_devices_and_limits() -> None:
+    """Disk is asked for, never limited: linked inputs would count; devices are requests and limits."""
+    extras = Extras(
+        Resources(disk_bytes=5 * w.GIB, extended={"example.org/fpga": 2, "example.org/none": 0}),
+        Resources(cpu_millicores=4000),
+    )
+    manifest = w.written(w.task(memory_bytes=1 << 20, memory_limit_bytes=3 << 20), extras=extras)
+    assert w.container(manifest, "task")["resources"] == {
+        "requests": {
+            "cpu": "1500m",
+            "memory": "1048576",
+            "ephemeral-storage": "5368709120",
+            "example.org/fpga": "2",
+        },
+        "limits": {"cpu": "4", "memory": "3145728", "example.org/fpga": "2"},
+    }
+    assert w.container(manifest, "stage-in")["resources"] == {
+        "requests": {"cpu": "1500m", "memory": "1048576"},
+        "limits": {"cpu": "4", "memory": "268435456"},
+    }
+
+
+# --- where it may run ----------------------------------------------------------------------------------------
+
+
+def test_tolerations_are_repeated_since_noexecute_outlives_a_binding() -> None:
+    """The installation's and the stage's, each once."""
+    mine = Toleration("gpu", "Exists", "", "NoExecute")
+    theirs = Toleration("dedicated", "Equal", "batch", "")
+    settings = replace(w.SETTINGS, tolerations=(theirs, mine))
+    spec = w.written(w.task(), settings, extras=Extras(rules=Rules(tolerations=(mine,))))["spec"]
+    assert spec["tolerations"] == [
+        {"key": "dedicated", "operator": "Equal", "value": "batch"},
+        {"key": "gpu", "operator": "Exists", "effect": "NoExecute"},
+    ]
+    assert "nodeSelector" not in spec
+
+
+def test_another_scheduler_is_told_where() -> None:
+    """Selector, rack, one pod a node; and our node as a wish."""
+    rules = Rules(selector={"disk": "ssd"}, rack="required", one_per_node=True)
+    settings = replace(w.SETTINGS, hand_over="volcano")
+    spec = w.written(w.task(gang=w.seat()), settings, w.GANG, Extras(rules=rules))["spec"]
+    assert spec["schedulerName"] == "volcano"
+    assert spec["nodeSelector"] == {"disk": "ssd"}
+    peers = {"matchLabels": {"flowsched.io/group": "fs-w1-train-0-g1"}}
+    assert spec["affinity"] == {
+        "nodeAffinity": {
+            "preferredDuringSchedulingIgnoredDuringExecution": [
+                {
+                    "weight": 100,
+                    "preference": {
+                        "matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n1"]}]
+                    },
+                }
+            ]
+        },
+        "podAffinity": {
+            "requiredDuringSchedulingIgnoredDuringExecution": [
+                {"labelSelector": peers, "topologyKey": "flowsched.io/rack"}
+            ]
+        },
+        "podAntiAffinity": {
+            "requiredDuringSchedulingIgnoredDuringExecution": [
+                {"labelSelector": peers, "topologyKey": "kubernetes.io/hostname"}
+            ]
+        },
+    }
+
+
+def test_shared_volumes_are_where_they_are_on_every_node() -> None:
+    """Stage-in only reads them."""
+    shared = (SharedVolume("reference", "/ref", True), SharedVolume("scratch", "/scratch"))
+    manifest = w.written(w.task(outputs=OUT), replace(w.SETTINGS, shared=shared))
+    assert manifest["spec"]["volumes"][2:] == [
+        {"name": "shared-0", "persistentVolumeClaim": {"claimName": "reference"}},
+        {"name": "shared-1", "persistentVolumeClaim": {"claimName": "scratch"}},
+    ]
+    read_only = {
+        name: [mount["readOnly"] for mount in w.container(manifest, name)["volumeMounts"][2:]]
+        for name in ("stage-in", "stage-out", "task")
+    }
+    assert read_only == {"stage-in": [True, True], "stage-out": [True, False], "task": [True, False]}
+
+
+# --- security ------------------------------------------------------------------------------------------------
+
+
+def test_the_validator_says_what_kubernetes_says() -> None:
+    """Of all pods that Kubernetes' own tests have for this level."""
+    cases = [json.loads(line) for line in FIXTURES.read_text().splitlines()]
+    verdicts = {
+        case["file"]: ("fail" if violations(case["pod"]) else "pass", case["verdict"]) for case in cases
+    }
+    assert len(cases) == 99
+    assert {name: pair for name, pair in verdicts.items() if pair[0] != pair[1]} == {}
+
+
+def test_fault_46a_a_thousand_random_tasks_are_restricted() -> None:
+    """No task whatever gets a pod that the level would refuse, or a service account's token."""
+    rng = random.Random(46)
+    for _ in range(1000):
+        pod, settings, group, extras = w.random_task(rng)
+        manifest = w.written(pod, settings, group, extras)
+        assert violations(manifest) == []
+        assert manifest["spec"]["automountServiceAccountToken"] is False
+        assert all("hostPath" not in volume for volume in manifest["spec"]["volumes"])
+
+
+LOOSENINGS = {
+    "spec.securityContext.runAsNonRoot": False,
+    "spec.securityContext.runAsUser": 0,
+    "spec.hostNetwork": True,
+    "spec.volumes.0.hostPath": {"path": "/"},
+    "spec.initContainers.0.securityContext.capabilities": {},
+    "spec.containers.0.securityContext.allowPrivilegeEscalation": True,
+    "spec.containers.0.securityContext.seccompProfile": {"type": "Unconfined"},
+    "spec.initContainers.1.securityContext.privileged": True,
+}
+
+
+@pytest.mark.parametrize("path", LOOSENINGS)
+def test_the_validator_sees_one_loose_screw(path: str) -> None:
+    """In one of our own pods, wherever it is."""
+    manifest = w.written(w.task(outputs=OUT))
+    *way, last = path.split(".")
+    at: Any = manifest
+    for step in way:
+        at = at[int(step)] if step.isdigit() else at[step]
+    at.pop("emptyDir", None)
+    at[last] = LOOSENINGS[path]
+    assert violations(manifest)
+
+
+#: What may differ between pods of two users: their texts, and what is made of them. Nothing else may.
+VALUES = {
+    ("metadata", "name"),
+    ("metadata", "labels", "app.kubernetes.io/component"),
+    ("metadata", "labels", "flowsched.io/workflow"),
+    ("metadata", "labels", "flowsched.io/stage"),
+    ("metadata", "labels", "flowsched.io/role"),
+    ("metadata", "annotations", "flowsched.io/pod"),
+    ("metadata", "annotations", "volcano.sh/task-spec"),
+    ("spec", "hostname"),
+    ("spec", "containers", 0, "image"),
+}
+
+
+#: Texts that can be nothing at all in some places.
+REFUSED = {
+    "image": "ImageRefused",
+    "env name": "StartFailed",
+    "secret's variable": "StartFailed",
+    "secret": "SecretMissing",
+    "secret's key": "SecretMissing",
+}
+
+
+def skeleton(value: Any, path: tuple[Any, ...] = ()) -> Any:
+    """The manifest with users' texts taken out, by place: what a text is worth does not matter."""
+    if isinstance(value, dict):
+        return {key: skeleton(held, (*path, key)) for key, held in value.items()}
+    if isinstance(value, list):
+        return [skeleton(held, (*path, at)) for at, held in enumerate(value)]
+    in_command = len(path) == 5 and path[:4] == ("spec", "containers", 0, "command")
+    in_env = len(path) == 6 and path[3] == "env" and path[5] in ("value", "name")
+    in_secret = len(path) == 8 and path[3] == "env" and path[6] == "secretKeyRef"
+    if path in VALUES or in_command or in_env or in_secret:
+        assert isinstance(value, str)
+        return "·"
+    return value
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_fault_45b_a_users_text_never_becomes_structure(place: str) -> None:
+    """Sixty hostile texts in every field: outside of the value the pod stays the same, byte by byte."""
+    plain = PLACES[place](w.task(), "plain")
+    expected = msgspec.json.encode(skeleton(w.written(plain, group=w.GANG)))
+    for text in TEXTS:
+        hostile = PLACES[place](w.task(), text)
+        manifest = w.written_or_refused(hostile, group=w.GANG)
+        if isinstance(manifest, Refusal):
+            assert manifest.reason == REFUSED[place], text
+            continue
+        assert msgspec.json.encode(skeleton(manifest)) == expected, text
+        assert violations(manifest) == []
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_fault_45b_a_users_text_arrives_as_it_was(text: str) -> None:
+    """In the command (where only references to its own variables are expanded), in a variable, in the signed order."""
+    pod = w.task("fs-w1-a-0-1", "run", text, env={"MODE": text}, inputs=(InputFile("x", (text,)),))
+    manifest = w.written(pod)
+    env, command = w.started(manifest, "task", {})
+    _, local_command = environment(pod, Paths("/flowsched/work", "/flowsched/work", {"x": "-"}, ""))
+    assert (env["MODE"], command) == (text, local_command)
+    told = json.loads(w.started(manifest, "stage-in", {})[0]["FLOWSCHED_ORDER"])
+    assert told["inputs"][0]["uris"] == [text]
+
+
+# --- what there can be nowhere -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("pod", "reason", "words"),
+    [
+        (w.task("x", "a\0b"), "StartFailed", "argument 0 of the command has a zero byte"),
+        (w.task(env={"A": "\0"}), "StartFailed", "the variable A has a zero byte"),
+        (w.task(env={"A=B": ""}), "StartFailed", "'A=B' is no name of a variable"),
+        (w.task(env={"": ""}), "StartFailed", "'' is no name of a variable"),
+        (w.task(env={"é": ""}), "StartFailed", "'é' is no name of a variable"),
+        (w.task("x", "y" * (128 << 10)), "StartFailed", "has 131072 bytes; Linux takes fewer than 131072"),
+        (w.task(env={"A": "y" * (128 << 10)}), "StartFailed", "the variable A has 131074 bytes"),
+        (w.task("x", *["y" * 100_000] * 11), "StartFailed", "may be by 1048576"),
+        (w.task("x", "\ud800"), "StartFailed", "lone surrogate"),
+        (w.task(image=" "), "ImageRefused", "no default image"),
+        (w.task(secrets={"A": "../x"}), "SecretMissing", "A asks for the secret '../x'"),
+        (w.task(name="y" * (256 << 10)), "StartFailed", "its annotations have"),
+    ],
+)
+def test_what_no_cluster_takes(pod: Pod, reason: str, words: str) -> None:
+    """Is refused with the reason before anybody is asked."""
+    told = w.refused(pod)
+    assert told.reason == reason
+    assert words in told.message
+
+
+def test_ten_thousand_inputs_fit() -> None:
+    """An order that is too long for a variable is packed."""
+    uris = tuple(f"flowsched:w00000001jd9kq3c5v7xyz/align/{n}/1/bam" for n in range(10_000))
+    manifest = w.written(w.task(inputs=(InputFile("bams", uris, True),)))
+    env, _ = w.started(manifest, "stage-in", {})
+    assert env["FLOWSCHED_ORDER"].startswith("z:")
+    assert orders.read(env["FLOWSCHED_ORDER"]).inputs[0].uris == uris
