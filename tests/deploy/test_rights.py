@@ -107,8 +107,10 @@ def test_secrets_are_never_read_and_nothing_is_executed() -> None:
 
 def test_only_a_tenants_role_makes_and_removes() -> None:
     """Everything that comes into being for a task is in its tenant's namespace."""
-    assert {right.scope for right in rbac_rules(TENANT)} == {"tenant"}
-    assert {right.verb for right in rbac_rules(TENANT)} <= {"create", "delete", "patch"}
+    rights = rbac_rules(TENANT)
+    assert {right.scope for right in rights} == {"tenant"}
+    assert {right.resource for right in rights} == {"pods", "services", "secrets", "podgroups"}
+    assert {right.resource for right in rights if right.verb not in ("create", "delete")} == {"services"}
 
 
 def test_helm_gives_the_same_rights(helm: str) -> None:
