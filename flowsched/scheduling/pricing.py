@@ -18,11 +18,11 @@ from flowsched.scheduling.queues import BILLION
 from flowsched.scheduling.room import Mask, Room
 from flowsched.scheduling.sequence import Problem, place_in_one_rack_one_by_one, place_one_by_one
 from flowsched.scheduling.shape import Allowed, allowed_nodes
-from flowsched.scheduling.snapshot import AXES, IO, Snapshot
+from flowsched.scheduling.snapshot import AXES, IO, PODS, Snapshot
 
 #: Parts of a divisible bundle are counted in these; rounding favours the gang by less than one part per node.
 MILLION: Final = 1_000_000
-#: Disk space is plentiful and bandwidth has a cost of its own: neither says how full a node is.
+#: Disk space is plentiful and bandwidth has a cost of its own: neither says how full a node is. Nor does a count of pods.
 _UNPACKED = (AXES.index("disk"), IO)
 
 
@@ -204,7 +204,7 @@ def price(group: PodGroup, snapshot: Snapshot, catalogue: Catalogue, profile: Pr
         tables.append(
             RoleTable(
                 needs=tuple(_need(role, axis, where, snapshot, profile) for axis in axes),
-                packs=tuple(axis not in _UNPACKED for axis in axes),
+                packs=tuple(axis not in _UNPACKED and snapshot.axes[axis] != PODS for axis in axes),
                 allowed=where.mask if company is None else company.masks[at],
                 count=role.count,
                 minimum=role.minimum if group.gang else 1,

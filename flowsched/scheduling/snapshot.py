@@ -27,6 +27,8 @@ __all__ = ["AXES", "IO", "Claim", "ClaimKind", "Snapshot"]
 #: milli-CPU, bytes, bytes, milli-GPU, bytes/s of node disk bandwidth; extended resources are appended.
 AXES: Final = ("cpu", "memory", "disk", "gpu", "io")
 IO: Final = AXES.index("io")
+#: The extended resource of which every pod of a Kubernetes node takes one, also one that asks for nothing else.
+PODS: Final = "pods"
 #: A bound on what strangers' resource names can make of the arrays; pods that ask for more kinds fit nowhere.
 MAX_AXES: Final = 64
 _NOWHERE: Final = 1 << 60  #: milli-CPU no node has
