@@ -188,6 +188,11 @@ def _latecomers(stage: StageRun, shard: int, queued: Indices) -> Indices:
             of_role = np.flatnonzero(stage.role_of[queued % stage.members] == number)
             alone[of_role[: max(0, lack)]] = True
     joining: Indices = queued[alone]
+    for number, role in enumerate(stage.spec.roles):
+        there = int((placed & (stage.role_of == number)).sum())
+        there += int((stage.role_of[joining % stage.members] == number).sum())
+        if there < role.minimum:
+            return queued[:0]  # another one comes back later (back-off): they start together
     return joining
 
 

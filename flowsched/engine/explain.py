@@ -180,7 +180,7 @@ def _held(engine: EngineState, run: WorkflowRun, stage: StageRun) -> Explanation
     if not told:
         return None
     shards = tuple(sorted({task // stage.members for task, _, _ in told})[:NAMED])
-    task, reason, message = told[0]
+    _, reason, message = told[0]
     return Explanation(
         stage=stage.spec.name,
         shards=shards,

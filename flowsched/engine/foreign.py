@@ -7,7 +7,7 @@ not yet seen) holds its room until then, and never loses it by age.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from flowsched.engine.delta import BindingWrite
@@ -211,6 +211,7 @@ def _taken(recorder: Recorder, event: RoomTaken) -> None:
     node = node_index(state, event.node)
     _peer_in(recorder, event.owner, Peer(node, event.rules, event.leaving))
     if event.owner in state.pods:
+        _moved(recorder, event.owner, node)
         return  # one of ours, which has its claim already
     _seen(recorder, event.owner)
     if event.group:
@@ -227,6 +228,22 @@ def _taken(recorder: Recorder, event: RoomTaken) -> None:
         return
     claim = Claim(event.owner, node, amount, ClaimKind.RUNNING, queue, since, None, 0, event.group)
     state.snapshot.claim(claim, statement)
+
+
+def _moved(recorder: Recorder, name: str, node: int) -> None:
+    """One of our pods was bound by another scheduler (hand-over), which chose for itself."""
+    state, statement = recorder.state, recorder.statement
+    claim = state.snapshot.claims.get(name)
+    if claim is None or claim.node == node:
+        return
+    ref = state.pods[name]
+    run = state.runs.get(ref.workflow)
+    if run is not None:
+        statement.set(run.stages[ref.stage].node, ref.task, node)
+    gpus = statement.pop(state.gpu_load.get(claim.node, {}), name)
+    if gpus is not None:
+        statement.put(state.gpu_load.setdefault(node, {}), name, gpus)
+    state.snapshot.claim(replace(claim, node=node), statement)
 
 
 def _left(recorder: Recorder, owner: str, succeeded: bool) -> None:

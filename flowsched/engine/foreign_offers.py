@@ -47,6 +47,7 @@ def collect_foreign(state: EngineState) -> ForeignBacklog:
         if refusal is not None:
             backlog.reasons.append(refusal)
             continue
+        backlog.reasons.extend(_problems(state, key, work))
         for candidate in _offers(state, key, work):
             backlog.candidates[candidate.group.key] = candidate
     return backlog
@@ -118,6 +119,11 @@ def _problem(state: EngineState, key: str, work: ForeignWork) -> Reason | None:
         return Reason(number, ReasonCode.WAITING_FOR_MEMBERS, group.problem)
     if not group.gang:
         return None
+    if work.lacking() == 0:
+        return None
+    odd = next((kind.template.problem for kind in work.waiting if kind.template.problem), None)
+    if odd is not None:
+        return Reason(number, ReasonCode.WAITING_FOR_MEMBERS, odd)
     waiting = sum(len(alike) for alike in work.waiting.values())
     there = waiting + len(work.placed) + len(work.done)
     if there < group.minimum:
@@ -129,6 +135,14 @@ def _problem(state: EngineState, key: str, work: ForeignWork) -> Reason | None:
             text = f"{of_role} of the {least} pods of its role {role!r} exist"
             return Reason(number, ReasonCode.WAITING_FOR_MEMBERS, text, {"pods": of_role, "minimum": least})
     return None
+
+
+def _problems(state: EngineState, key: str, work: ForeignWork) -> Iterator[Reason]:
+    """Pods that wait for something else than room; the others of their group go on without them."""
+    for kind in work.waiting:
+        if kind.template.problem:
+            number = state.key_of(ForeignKey(key, kind))
+            yield Reason(number, ReasonCode.WAITING_FOR_MEMBERS, kind.template.problem)
 
 
 def _role_minimums(group: ForeignGroup) -> Mapping[str, int]:
@@ -148,9 +162,12 @@ def _offers(state: EngineState, key: str, work: ForeignWork) -> Iterator[Foreign
     group = work.group
     assert group is not None
     kinds = sorted(
-        work.waiting, key=lambda kind: (-kind.priority, next(iter(work.waiting[kind].values())).created_ms)
+        (kind for kind in work.waiting if not kind.template.problem),
+        key=lambda kind: (-kind.priority, next(iter(work.waiting[kind].values())).created_ms),
     )
     lacking = work.lacking()
+    if not kinds:
+        return
     if lacking == 0:
         for kind in kinds:
             alone = (_role(state, kind, len(work.waiting[kind]), 1, group),)

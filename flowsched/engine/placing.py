@@ -95,6 +95,10 @@ def _give_up_waiting(recorder: Recorder) -> None:
     for workflow, number in sorted(recorder.state.ready | staging):
         run = recorder.state.runs[workflow]
         stage = run.stages[number]
+        if stage.spec.gang and stage.uniform is None:
+            half = recorder.advance(run).half_gangs(stage)
+            if half is not None:
+                recorder.wake_at(half)
         if any(policy.event is On.TASK_PENDING for policy in stage.spec.policies):
             moment = recorder.advance(run).overdue(stage)
             if moment is not None:

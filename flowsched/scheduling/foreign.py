@@ -13,7 +13,7 @@ from flowsched.scheduling.rules import Rules
 from flowsched.workflow.spec import Resources
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=True)
 class PodTemplate:
     """What foreign pods have in common that influences where they may go: equal templates are one shape.
 
@@ -23,6 +23,7 @@ class PodTemplate:
         tolerations: (key, operator, value, effect) rows, sorted.
         rules: Affinity, spread, ports and the like; None where it has none.
         image: Of its largest container.
+        problem: Why such a pod cannot be placed anywhere at present; "" = nothing is wrong.
     """
 
     resources: Resources
@@ -30,6 +31,20 @@ class PodTemplate:
     tolerations: tuple[tuple[str, str, str, str], ...] = ()
     rules: Rules | None = None
     image: str | None = None
+    problem: str = ""
+    _hash: int = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Hash once: it is a key wherever pods are counted."""
+        has = self.resources
+        amounts = (has.cpu_millicores, has.memory_bytes, has.disk_bytes, has.gpu_millis)
+        more = tuple(sorted(has.extended.items()))
+        rest = (self.selector, self.tolerations, self.rules, self.image, self.problem)
+        object.__setattr__(self, "_hash", hash((amounts, more, rest)))
+
+    def __hash__(self) -> int:
+        """Of everything."""
+        return self._hash
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 
 from flowsched.workflow.lifecycle import END_OF, TaskEvent, may
-from flowsched.workflow.moves import Ended, Indices
+from flowsched.workflow.moves import READY, Ended, Indices
 from flowsched.workflow.run import StageRun
 from flowsched.workflow.settling import Settling
 from flowsched.workflow.spec import Action, On
@@ -23,6 +23,10 @@ BACKOFF_MS: Final = 1_000
 MAX_BACKOFF_MS: Final = 60_000
 #: Reasons that say a pod was taken away on purpose; all others mean that nobody knows what became of it.
 EVICTED: Final = frozenset({"Evicted", "Preempted", "Drained"})
+#: Beginnings of reasons that say a node or the API server refused a pod that the scheduler had room for: others were faster.
+REFUSED: Final = ("BindRefused", "OutOf", "NodeAffinity", "NodePorts", "UnexpectedAdmissionError")
+#: How long a gang may go on with fewer than its minimum while a member looks for room again (FAULTS.md P4).
+T_GANG_MS: Final = 60_000
 #: The one reason that lets a task's memory grow.
 OUT_OF_MEMORY: Final = "OOMKilled"
 
@@ -86,8 +90,8 @@ class Outcomes(Settling):
         evicted = reason in EVICTED
         action = self._policy(stage, On.TASK_EVICTED if evicted else On.TASK_UNKNOWN, -1)
         if not started and not evicted:  # it never ran: nothing happened to it that a policy could be about
-            action = Action.RESTART_GANG
-        if stage.lost[task] >= MAX_LOST:
+            action = Action.RESTART_TASK if self._refused_once(stage, task, reason) else Action.RESTART_GANG
+        if started and stage.lost[task] >= MAX_LOST:
             self._fail_for_good(stage, task, "Quarantined", f"lost {MAX_LOST} times, last: {reason}")
         elif action in (Action.FAIL_STAGE, Action.ABORT_WORKFLOW):
             self._fail_for_good(stage, task, reason, "a policy says so")
@@ -103,6 +107,43 @@ class Outcomes(Settling):
             whole = stage.spec.gang and action is not Action.RESTART_TASK
             delay = 0 if stage.lost[task] < 3 else min(MAX_BACKOFF_MS, BACKOFF_MS << int(stage.lost[task]))
             self._again(stage, task, whole, delay)
+
+    def _refused_once(self, stage: StageRun, task: int, reason: str) -> bool:
+        """Whether a gang's member was refused, and for the first time: it is placed anew while the others wait for it."""
+        members = stage.indices_of(task // stage.members)
+        return reason.startswith(REFUSED) and bool(stage.attempt[task] == stage.attempt[members].min())
+
+    def half_gangs(self, stage: StageRun) -> int | None:
+        """Take back gangs that have gone on below their minimum for too long, while members of theirs found no room.
+
+        Returns:
+            When the next one will have; None if there is none.
+        """
+        alone = np.flatnonzero((stage.task_state == _S.QUEUED) & (stage.goal == _S.RUNNING))
+        moments = []
+        for shard in np.unique(alone // stage.members).tolist():
+            members = stage.indices_of(shard)
+            if not self._below_minimum(stage, members):
+                continue
+            late = alone[alone // stage.members == shard]
+            since = np.maximum(stage.times[late, READY], stage.not_before[late])
+            due = int(since.min()) + T_GANG_MS
+            if due > self.now:
+                moments.append(due)
+                continue
+            self.statement.set(stage.goal, late, int(_S.PENDING))
+            self._release(stage, members[may(stage.task_state[members], _E.RELEASE)], _S.QUEUED)
+            self._event("gang.released", stage, int(late[0]), reason="a member found no room for too long")
+        return min(moments, default=None)
+
+    def _below_minimum(self, stage: StageRun, members: Indices) -> bool:
+        states = stage.task_state[members]
+        there = np.isin(states, (_S.BINDING, _S.BOUND, _S.RUNNING, _S.SUCCEEDED))
+        roles = stage.role_of[members % stage.members]
+        return bool(there.any()) and any(
+            int((there & (roles == number)).sum()) < role.minimum
+            for number, role in enumerate(stage.spec.roles)
+        )
 
     def overdue(self, stage: StageRun) -> int | None:
         """Apply `task_pending` policies to what has waited for room too long.

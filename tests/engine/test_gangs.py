@@ -7,8 +7,10 @@ from typing import Any
 from flowsched.engine.events import ProfileChanged, Tick
 from flowsched.engine.explain import explain
 from flowsched.engine.pods import decode_pod
-from flowsched.scheduling.executor import GangSeat, NodeChanged, Pod, ReplicaSeen
+from flowsched.scheduling.executor import GangSeat, NodeChanged, Pod, PodGone, ReplicaSeen
+from flowsched.scheduling.foreign import PodLeft, RoomTaken
 from flowsched.scheduling.framework import PROFILES
+from flowsched.workflow.spec import Resources
 from tests.engine.scene import Scene, node
 
 
@@ -283,3 +285,42 @@ def test_a_gang_without_devices_for_all_binds_nobody() -> None:
     scene.end("fs-a-t-0-0")
     assert scene.launched == ["fs-w-g-0-0", "fs-w-g-1-0"]
     assert [scene.pods[name].gpu_ids for name in scene.launched] == [(0,), (1,)]
+
+
+def refused(scene: Scene, name: str) -> None:
+    """A node or the API server did not take a pod that was never started."""
+    scene.tell(PodGone(name, scene.now, "OutOfcpu"))
+
+
+def test_a_refused_member_is_placed_anew_while_the_others_wait_for_it() -> None:
+    """Once: no attempt is charged, and those who sit stay."""
+    scene = Scene(node(cpu=3), node("n1", cpu=3))
+    scene.submit("w", gang())
+    refused(scene, "fs-w-g-2-0")
+    assert (scene.released, scene.launched) == ([], ["fs-w-g-2-1"])
+
+
+def test_a_member_that_is_refused_again_takes_the_gang_with_it() -> None:
+    """The whole gang begins anew."""
+    scene = Scene(node(cpu=3), node("n1", cpu=3))
+    scene.submit("w", gang())
+    refused(scene, "fs-w-g-2-0")
+    refused(scene, "fs-w-g-2-1")
+    assert scene.released == ["fs-w-g-0-0", "fs-w-g-1-0"]
+
+
+def test_a_gang_below_its_minimum_is_released_after_t_gang() -> None:
+    """The refused member finds no room: after a minute the others give theirs back, and all wait together."""
+    scene = Scene(node(cpu=3))
+    scene.submit("w", gang())
+    scene.start("fs-w-g-0-0", "fs-w-g-1-0")
+    scene.tell(
+        RoomTaken("stranger", "n0", Resources(1000, 1 << 20)), PodGone("fs-w-g-2-0", scene.now, "OutOfcpu")
+    )
+    assert (scene.released, scene.launched, scene.last.wake_ms) == ([], [], scene.now + 60_000)
+    scene.tell(after=60_000)
+    assert scene.released == ["fs-w-g-0-0", "fs-w-g-1-0"]
+    scene.gone("fs-w-g-0-0", "fs-w-g-1-0", reason="Released")
+    assert scene.states("w", "g") == "QUEUED QUEUED QUEUED"
+    scene.tell(PodLeft("stranger"))
+    assert len(scene.launched) == 3
