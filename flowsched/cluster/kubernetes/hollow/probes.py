@@ -1,0 +1,72 @@
+"""Startup probes: until one succeeds a container has not started, and the next init container waits.
+
+Liveness and readiness probes are not looked at: a hollow container that runs is ready.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+import aiohttp
+
+from flowsched.cluster.kubernetes.hollow.spec import ExecAction, HttpAction, Probe, TcpAction
+
+#: A kubelet asks once per period (a second at least); here tests wait, so the period only bounds how long it may take.
+_POLL_S: Final = (0.05, 0.5)
+
+
+async def has_started(probe: Probe, env: Mapping[str, str], cwd: Path, address: str) -> bool:
+    """Ask until the probe succeeds; False if it has failed for as long as it may."""
+    loop = asyncio.get_running_loop()
+    end = loop.time() + probe.initial_delay_seconds + probe.period_seconds * probe.failure_threshold
+    wait_s = _POLL_S[0]
+    while loop.time() < end:
+        with contextlib.suppress(OSError, TimeoutError, aiohttp.ClientError):
+            async with asyncio.timeout(probe.timeout_seconds):
+                if await _asked(probe, env, cwd, address):
+                    return True
+        await asyncio.sleep(wait_s)
+        wait_s = min(2 * wait_s, _POLL_S[1])
+    return False
+
+
+async def _asked(probe: Probe, env: Mapping[str, str], cwd: Path, address: str) -> bool:
+    if probe.exec is not None:
+        return await _ran(probe.exec, env, cwd)
+    if probe.http_get is not None:
+        return await _got(probe.http_get, address)
+    if probe.tcp_socket is not None:
+        return await _connected(probe.tcp_socket, address)
+    return True
+
+
+async def _ran(action: ExecAction, env: Mapping[str, str], cwd: Path) -> bool:
+    process = await asyncio.create_subprocess_exec(
+        *action.command,
+        env=env,
+        cwd=cwd,
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.DEVNULL,
+    )
+    try:
+        return await process.wait() == 0
+    finally:
+        if process.returncode is None:
+            process.kill()
+
+
+async def _got(action: HttpAction, address: str) -> bool:
+    url = f"{action.scheme.lower()}://{action.host or address}:{action.port}{action.path}"
+    async with aiohttp.ClientSession() as session, session.get(url, ssl=False) as answer:
+        return 200 <= answer.status < 400
+
+
+async def _connected(action: TcpAction, address: str) -> bool:
+    _, writer = await asyncio.open_connection(action.host or address, int(action.port))
+    writer.close()
+    return True
