@@ -127,9 +127,10 @@ def test_namespaces_are_chosen_by_name_or_by_labels() -> None:
     """An empty namespace selector means all; a changed label counts at once."""
     snapshot = zones("a", "b")
     put(snapshot, 0, Rules("else", (("app", "db"),)))
+    put(snapshot, 1, app("db"))
     by_label = pod_term("zone", DB, "ns", namespace_selector=selector_of({"team": "x"}))
     assert may(snapshot, app("web", affinity=(pod_term("zone", DB, "ns", ["else"]),))) == [0]
-    assert may(snapshot, app("web", affinity=(pod_term("zone", DB, "ns", namespace_selector=()),))) == [0]
+    assert may(snapshot, app("web", affinity=(pod_term("zone", DB, "ns", namespace_selector=()),))) == [0, 1]
     assert may(snapshot, app("web", affinity=(by_label,))) == []
     snapshot.peers.set_namespace("else", {"team": "x"})
     assert may(snapshot, app("web", affinity=(by_label,))) == [0]
@@ -261,6 +262,8 @@ def test_node_terms_are_alternatives_and_an_empty_one_is_none() -> None:
     assert may(snapshot, Rules(nodes=(NodeTerm(),))) == []
     assert may(snapshot, Rules(volumes=((in_a, n1), (not_n2,)))) == [0, 1, 2]
     assert may(snapshot, Rules(volumes=((in_a,), (not_n2,)))) == [0]
+    two_names = NodeTerm((), (requirement("metadata.name", "In", ("n0", "n1")),))
+    assert may(snapshot, Rules(nodes=(two_names,))) == []
     assert may(snapshot, Rules(node_name="n2")) == [2]
     assert may(snapshot, Rules(node_name="n9")) == []
 
@@ -317,6 +320,29 @@ def test_a_gang_that_wants_its_own_company_finds_the_zone_with_room_for_all() ->
     assert nodes_of(decide(snapshot, gang(1, 9, shape(rules=rules)))) == []
 
 
+def test_of_two_zones_with_room_for_all_the_cheaper_one_is_taken() -> None:
+    """The fullest node leads into zone a, where one of three has no room; b and c would do, and b is fuller."""
+    snapshot = zones("a", "b", "c")
+    for at in (0, 0, 1):
+        put(snapshot, at, Rules("ns"))
+    plan = decide(snapshot, gang(1, 3, shape(rules=app("web", affinity=(term(WEB),)))))
+    assert nodes_of(plan) == [[[1, 1, 1]]]
+
+
+def test_two_single_members_see_each_other() -> None:
+    """A ps and a worker that keeps away from it."""
+    ps = role("ps", 1, what=shape(2, rules=app("db")))
+    worker = role("worker", 1, what=shape(rules=app("web", anti_affinity=(term(DB),))))
+    assert nodes_of(decide(zones("a", "a", "b"), group(1, [ps, worker]))) == [[[0], [2]]]
+    assert nodes_of(decide(zones("a", "a"), group(1, [ps, worker]))) == []
+
+
+def test_members_of_a_bag_spread_themselves() -> None:
+    """Only their spread looks at them: two zones in turn."""
+    even = app("web", spread=(Spread("zone", 1, WEB),))
+    assert nodes_of(decide(zones("a", "b"), bag(1, 4, shape(rules=even)))) == [[[0, 1, 0, 1]]]
+
+
 def test_a_gang_in_one_rack_keeps_its_rules() -> None:
     """Rack b is the first in which three members find three nodes."""
     snapshot = Snapshot()
@@ -350,6 +376,17 @@ def test_who_was_refused_for_company_is_asked_again_after_it_came() -> None:
     early, late = bag(1, 1, near, priority=3), bag(3, 1, near, priority=1)
     friend = bag(2, 1, shape(rules=app("db")), priority=2)
     plan = decide(zones("a"), early, friend, late)
+    assert [p.group for p in plan.placements] == [2, 3]
+    assert [(r.group, r.code) for r in plan.reasons] == [(1, ReasonCode.NEIGHBOURS)]
+
+
+def test_a_cluster_that_places_pod_by_pod_asks_again_too() -> None:
+    """As above, with the profile of a stock cluster."""
+    near = shape(rules=app("job", affinity=(term(DB),)))
+    early, late = bag(1, 1, near, priority=3), bag(3, 1, near, priority=1)
+    friend = bag(2, 1, shape(rules=app("db")), priority=2)
+    stock = PROFILES["kube-like"]
+    plan = cycle(zones("a"), Catalogue(), QueueTree(), [early, friend, late], stock, 0)
     assert [p.group for p in plan.placements] == [2, 3]
     assert [(r.group, r.code) for r in plan.reasons] == [(1, ReasonCode.NEIGHBOURS)]
 
@@ -429,6 +466,7 @@ def test_questions_are_forgotten_and_asked_again(monkeypatch: pytest.MonkeyPatch
         assert [may(snapshot, rules) for rules in shapes] == [
             [1] if n <= number else [0, 1] for n in range(4)
         ]
+        assert max(len(kind.counts) for kind in snapshot.peers._kinds.values()) <= 2
     for number in range(4):
         snapshot.unclaim(owners[number], Statement())
         assert [may(snapshot, rules) for rules in shapes] == [
