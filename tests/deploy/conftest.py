@@ -57,6 +57,13 @@ class Cluster:
         assert done.returncode == 0, f"{' '.join(arguments)}\n{done.stderr}"
         return done.stdout
 
+    def helm(self, helm: str, *arguments: str) -> str:
+        """Run helm, which must succeed."""
+        command = [helm, *arguments, f"--kubeconfig={self._plane.kubeconfig()}"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        assert done.returncode == 0, f"{' '.join(arguments)}\n{done.stderr}"
+        return done.stdout
+
     def may(self, user: str, verb: str, resource: str, namespace: str) -> bool:
         """Whether the API server would let a user do this."""
         resource, _, subresource = resource.partition("/")  # to kubectl `pods/exec` is a pod of that name

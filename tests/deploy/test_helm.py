@@ -8,6 +8,7 @@ import subprocess
 
 import pytest
 
+from tests.deploy.conftest import Cluster
 from tests.deploy.rendering import (
     BASE,
     CHART,
@@ -154,6 +155,7 @@ def test_values_reach_the_containers(helm: str) -> None:
         "agent.port": "9000",
         "agent.cache.size": "2Ti",
         "agent.kubeletRoot": "/data/kubelet",
+        "agent.rates.network": "3G",
     }
     rendered = documents(rendered_helm(helm, values))
     image = "ghcr.io/flowsched/flowsched@sha256:" + "a" * 64
@@ -164,8 +166,10 @@ def test_values_reach_the_containers(helm: str) -> None:
     assert told["FLOWSCHED_AGENT_PORT"] == "9000"
     assert "--policy=fifo" in arguments(rendered, "flowsched")
     agent = arguments(rendered, "flowsched-agent")
-    assert {"--port=9000", "--cache-size=2Ti", "--pods=/data/kubelet/pods"} <= set(agent)
-    assert "--cache=/data/kubelet/plugins/flowsched.io/cache" in agent
+    assert {"--port=9000", "--cache-size=2Ti", "--nic-rate=3G"} <= set(agent)
+    folders = environment(rendered, "flowsched-agent")
+    assert folders["AGENT_CACHE"] == "/data/kubelet/plugins/flowsched.io/$(NODE_NAME)"
+    assert folders["AGENT_PODS"] == "/data/kubelet/pods"
     deployment = next(each for each in rendered if each["kind"] == "Deployment")
     assert deployment["spec"]["replicas"] == 3
 
@@ -179,4 +183,27 @@ def test_a_cache_elsewhere_is_a_mount_of_its_own(helm: str) -> None:
     volumes = {volume["name"]: volume.get("hostPath", {}).get("path") for volume in spec["volumes"]}
     mounts = {mount["name"]: mount["mountPath"] for mount in spec["containers"][0]["volumeMounts"]}
     assert (volumes["cache"], mounts["cache"]) == ("/mnt/nvme/flowsched", "/var/lib/flowsched")
-    assert "--cache=/var/lib/flowsched" in arguments(rendered, "flowsched-agent")
+    assert environment(rendered, "flowsched-agent")["AGENT_CACHE"] == "/var/lib/flowsched/$(NODE_NAME)"
+
+
+@pytest.mark.kubernetes
+def test_an_upgrade_keeps_the_token(cluster: Cluster, helm: str) -> None:
+    """Really installed, as another release: what was made at random the first time stays, and a tenant is added."""
+    chart = [
+        str(CHART),
+        "--namespace=default",
+        "--set=priorityClass.name=trial",
+        "--set=database.url=postgresql://x@y/z",
+    ]
+
+    def token() -> str:
+        return cluster.do("get", "secret", "trial-flowsched-token", "-o", "jsonpath={.data.token}")
+
+    cluster.helm(helm, "install", "trial", *chart, '--set-json=tenants=[{"namespace":"blue","create":true}]')
+    before = token()
+    tenants = '[{"namespace":"blue","create":true},{"namespace":"red","create":true}]'
+    cluster.helm(helm, "upgrade", "trial", *chart, f"--set-json=tenants={tenants}")
+    assert (len(before), token()) == (64, before)
+    cluster.helm(helm, "uninstall", "trial", "--namespace=default")
+    left = cluster.do("get", "namespace", "blue", "red", "-o", "name").split()
+    assert left == ["namespace/blue", "namespace/red"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -106,9 +107,9 @@ def test_the_agent_sees_the_kubelets_folder_but_not_its_keys(objects: list[Objec
     assert mounts["/var/log/pods"]["readOnly"] is True
     assert mounts["/var/lib/kubelet"]["mountPropagation"] == "HostToContainer"
     assert mounts["/var/lib/kubelet/pki"]["name"] == "covered"
-    arguments = dict(argument[2:].split("=", 1) for argument in spec["containers"][0]["args"])
-    assert arguments["cache"].startswith("/var/lib/kubelet/plugins/")
-    assert arguments["pods"] == "/var/lib/kubelet/pods"
+    told = {entry["name"]: entry.get("value") for entry in spec["containers"][0]["env"]}
+    assert told["AGENT_CACHE"] == "/var/lib/kubelet/plugins/flowsched.io/$(NODE_NAME)"
+    assert (told["AGENT_PODS"], told["AGENT_LOGS"]) == ("/var/lib/kubelet/pods", "/var/log/pods")
 
 
 def test_the_agent_runs_on_every_node_and_asks_the_api_server_nothing(objects: list[Object]) -> None:
@@ -217,13 +218,25 @@ def test_no_account_hands_out_a_token_by_itself(objects: list[Object]) -> None:
 
 
 def test_secrets_come_by_reference_and_never_on_a_command_line(objects: list[Object]) -> None:
-    """Arguments are seen by everybody on a node, and $(…) would put them there."""
+    """Arguments are seen by everybody on a node, so $(…) in one names nothing secret."""
     assert not [each for each in objects if each["kind"] in ("Secret", "ConfigMap")]
     for _, template in pod_templates(objects):
         for each in containers(template):
-            assert "$(" not in " ".join([*each["command"], *each["args"]])
-            plain = {entry["name"] for entry in each["env"] if "value" in entry}
-            assert plain.isdisjoint({"FLOWSCHED_DATABASE", "FLOWSCHED_TOKEN", "FLOWSCHED_AGENT_KEY"})
+            secret = {entry["name"] for entry in each["env"] if "secretKeyRef" in entry.get("valueFrom", {})}
+            named = set(re.findall(r"\$\((\w+)\)", " ".join([*each["command"], *each["args"]])))
+            assert named <= {entry["name"] for entry in each["env"]} - secret
+            known = {"FLOWSCHED_DATABASE", "FLOWSCHED_TOKEN", "FLOWSCHED_AGENT_KEY"}
+            assert known & {entry["name"] for entry in each["env"]} == secret
+
+
+def test_variables_are_known_before_they_are_used(objects: list[Object]) -> None:
+    """A kubelet expands $(…) in a variable only from those that stand above it."""
+    for _, template in pod_templates(objects):
+        for each in containers(template):
+            above: set[str] = set()
+            for entry in each["env"]:
+                assert set(re.findall(r"\$\((\w+)\)", entry.get("value", ""))) <= above
+                above.add(entry["name"])
 
 
 @pytest.mark.parametrize("folder", [BASE, *OVERLAYS], ids=lambda folder: folder.name)
