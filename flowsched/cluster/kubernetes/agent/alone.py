@@ -1,0 +1,128 @@
+"""The steps of a pod whose node has no agent: inputs are fetched by the pod itself, and only values come out of it.
+
+What other tasks made is never here then, and what this one makes cannot be kept for others.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from flowsched.cluster.kubernetes.agent import layout, orders
+from flowsched.cluster.kubernetes.agent.beneath import Unsafe
+from flowsched.cluster.kubernetes.agent.guard import Guard
+from flowsched.cluster.kubernetes.agent.layout import Held
+from flowsched.cluster.kubernetes.agent.orders import BadOrder, Order
+from flowsched.cluster.kubernetes.agent.publishing import look
+from flowsched.cluster.kubernetes.agent.sources import Sources
+from flowsched.cluster.kubernetes.podsteps import BAD_ORDER, DONE, INPUT_LOST, UNREACHABLE
+from flowsched.cluster.origins import NotFetched, Origins
+from flowsched.cluster.running.outputs import Refused
+
+_FETCHES: Final = 3
+_PAUSE_S: Final = 2.0
+#: Below the `inputs` volume, while they are being laid out.
+_FETCHED: Final = ".fetched"
+
+Env = Mapping[str, str]
+
+
+def stage_in(env: Env) -> tuple[int, dict[str, Any]]:
+    """Fetch the inputs from their origins and lay them out; returns the exit code and the message."""
+    try:
+        order = orders.read(env["FLOWSCHED_ORDER"])
+    except BadOrder as error:
+        return BAD_ORDER, {"reason": "OrderRefused", "message": str(error)}
+    inputs, work = _folders(env)
+    try:
+        held, lost = _fetch(order, env, inputs / _FETCHED)
+        if lost:
+            message = "; ".join(lost.values())[:1000]
+            return INPUT_LOST, {"reason": "InputLost", "lost": list(lost), "message": message}
+        _lay_out(order, held, inputs, work)
+        moved = sum(_size(Path(one.path)) for one in held.values())
+    except (OSError, Unsafe) as error:
+        return UNREACHABLE, {"reason": "StartFailed", "message": f"cannot lay out the inputs: {error}"}
+    finally:
+        shutil.rmtree(inputs / _FETCHED, ignore_errors=True)
+    return DONE, {"bytes_local": 0, "bytes_moved": moved}
+
+
+def stage_out(env: Env) -> dict[str, Any]:
+    """The values that the task left, as a message; or why not."""
+    try:
+        order = orders.read(env["FLOWSCHED_ORDER"])
+        work = os.open(_folders(env)[1], os.O_RDONLY | os.O_DIRECTORY)
+        found = look(work, order.outputs, env.get("FLOWSCHED_WORK"))
+    except Refused as refusal:
+        reason, message = refusal.args
+        return {"outputs": [], "reason": reason, "message": message}
+    except (KeyError, BadOrder, OSError) as error:
+        return {"outputs": [], "reason": "OutputFailed", "message": str(error)}
+    kept = [one.name for one in found if one.value is None]
+    if kept:
+        message = f"this node has no agent to keep outputs: {', '.join(kept)}; only values come without one"
+        return {"outputs": [], "reason": "OutputFailed", "message": message}
+    outputs = [
+        {"name": one.name, "uri": one.uri, "size_bytes": len((one.value or "").encode()), "value": one.value}
+        for one in found
+    ]
+    return {"outputs": outputs, "reason": "", "message": ""}
+
+
+def _folders(env: Env) -> tuple[Path, Path]:
+    return Path(env.get("FLOWSCHED_INPUTS", "/flowsched/inputs")), Path(
+        env.get("FLOWSCHED_WORK", "/flowsched/work")
+    )
+
+
+def _fetch(order: Order, env: Env, into: Path) -> tuple[dict[str, Held], dict[str, str]]:
+    """Fetch all; returns what was fetched, and of what could not be, why."""
+    schemes = frozenset((env.get("FLOWSCHED_SCHEMES") or "http,https,s3").split(","))
+    guarded = (("get_client", Guard(tuple((env.get("FLOWSCHED_NETWORKS") or "").split()))),)
+    origins = Origins((), schemes, options=(("http", guarded), ("https", guarded)))
+    sources = Sources(origins, b"")
+    held: dict[str, Held] = {}
+    lost: dict[str, str] = {}
+    for number, uri in enumerate(order.uris):
+        try:
+            held[uri] = _fetch_one(sources, uri, into / str(number))
+        except NotFetched as error:
+            lost[uri] = str(error)
+    return held, lost
+
+
+def _fetch_one(sources: Sources, uri: str, into: Path) -> Held:
+    if uri.startswith("flowsched:"):
+        raise NotFetched(f"{uri} was made by another task, and this node has no agent to have it", lost=True)
+    for left in range(_FETCHES - 1, -1, -1):
+        shutil.rmtree(into, ignore_errors=True)
+        into.mkdir(parents=True)
+        try:
+            return Held(str(into / sources.bring(uri, None, into, lambda _: None).name))
+        except NotFetched as error:
+            if error.permanent or not left:
+                raise
+            time.sleep(_PAUSE_S)
+    raise AssertionError("unreachable")
+
+
+def _lay_out(order: Order, held: Mapping[str, Held], inputs: Path, work: Path) -> None:
+    work_fd = os.open(work, os.O_RDONLY | os.O_DIRECTORY)
+    inputs_fd = os.open(inputs, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        layout.furnish(work_fd, order)
+        layout.lay_inputs(inputs_fd, order, held, str(inputs))
+    finally:
+        os.close(inputs_fd)
+        os.close(work_fd)
+
+
+def _size(path: Path) -> int:
+    if not path.is_dir():
+        return path.stat().st_size
+    return sum(file.lstat().st_size for file in path.rglob("*") if file.is_file() and not file.is_symlink())

@@ -1,0 +1,144 @@
+"""What this agent has done for which pod: one small file per pod, so that a restart and a second asking change nothing.
+
+A pod's first order is its only one: whoever learns another pod's uid can have nothing done to it with an order of his own.
+While a pod's volumes are there, what it reads is in use.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from flowsched.cluster.kubernetes.agent.volumes import is_uid
+from flowsched.cluster.running.records import write_record
+
+_SUFFIX: Final = ".json"
+
+
+class OtherOrder(Exception):
+    """The pod has another order, or the order another pod."""
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """What is written of one pod.
+
+    Args:
+        pod: The engine's name of it.
+        digest: Of its order.
+        at_ms: When it was last written.
+        uris: What it reads; forgotten once its volumes are gone.
+        charged: (found here, brought here) bytes of its inputs, once they have been laid out.
+        moving: Its outputs as they were found, from before the first is moved.
+        outcome: What was answered about its outputs.
+    """
+
+    pod: str
+    digest: str
+    at_ms: int
+    uris: tuple[str, ...] = ()
+    charged: tuple[int, int] | None = None
+    moving: tuple[dict[str, Any], ...] | None = None
+    outcome: dict[str, Any] | None = None
+
+
+class Ledger:
+    """The pages of all pods that this node had lately. For the event loop's thread, but for what says that it blocks.
+
+    Args:
+        folder: Where they lie.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._pages: dict[str, Page] = {}
+        self._by_pod: dict[str, str] = {}
+        self._users: dict[str, set[str]] = {}
+
+    def open(self) -> None:
+        """Read what is there; what cannot be read is forgotten. Blocks."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        for path in self._folder.iterdir():
+            uid, page = path.name.removesuffix(_SUFFIX), _read(path)
+            if page is None or not is_uid(uid):
+                path.unlink()
+            else:
+                self._keep(uid, page)
+
+    def page(self, uid: str) -> Page | None:
+        """The page of a pod."""
+        return self._pages.get(uid)
+
+    def users(self, uri: str) -> frozenset[str]:
+        """The pods that have read a dataset, as far as their volumes were there when it was last looked."""
+        return frozenset(self._users.get(uri, ()))
+
+    def begin(self, uid: str, page: Page) -> Page:
+        """The page of a pod, whose inputs are in use from now on; a new one if it has none.
+
+        Raises:
+            OtherOrder: It has one of another order, or the order belongs to another pod.
+        """
+        known = self._pages.get(uid)
+        if known is not None and known.digest != page.digest:
+            raise OtherOrder(f"the pod {uid} has another order")
+        if self._by_pod.get(page.pod, uid) != uid:
+            raise OtherOrder(f"the order of {page.pod} belongs to another pod")
+        return self._keep(uid, replace(known, uris=page.uris) if known else page)
+
+    def change(self, uid: str, **changes: Any) -> Page:
+        """Change a pod's page, in memory."""
+        return self._keep(uid, replace(self._pages[uid], **changes))
+
+    def store(self, uid: str, page: Page) -> None:
+        """Write a pod's page, wholly or not at all. Blocks."""
+        write_record(str(self._folder), uid + _SUFFIX, asdict(page))
+
+    def release(self, uid: str) -> None:
+        """A pod's inputs are not in use (any more): its volumes are gone, or it did not get them."""
+        page = self._pages[uid]
+        for uri in page.uris:
+            self._users[uri].discard(uid)
+            if not self._users[uri]:
+                del self._users[uri]
+        self._pages[uid] = replace(page, uris=())
+
+    def using(self) -> list[str]:
+        """The pods with datasets in use."""
+        return [uid for uid, page in self._pages.items() if page.uris]
+
+    def forget(self, before_ms: int) -> list[str]:
+        """Forget the pods that use nothing and whose pages were last written before a moment; returns their uids."""
+        old = [uid for uid, page in self._pages.items() if page.at_ms < before_ms and not page.uris]
+        for uid in old:
+            page = self._pages.pop(uid)
+            if self._by_pod.get(page.pod) == uid:
+                del self._by_pod[page.pod]
+        return old
+
+    def remove(self, uids: Iterable[str]) -> None:
+        """Remove the files of pods that are forgotten. Blocks."""
+        for uid in uids:
+            with suppress(FileNotFoundError):
+                (self._folder / (uid + _SUFFIX)).unlink()
+
+    def _keep(self, uid: str, page: Page) -> Page:
+        self._pages[uid] = page
+        self._by_pod[page.pod] = uid
+        for uri in page.uris:
+            self._users.setdefault(uri, set()).add(uid)
+        return page
+
+
+def _read(path: Path) -> Page | None:
+    try:
+        page = Page(**json.loads(path.read_bytes()))
+        charged = (int(page.charged[0]), int(page.charged[1])) if page.charged is not None else None
+        moving = tuple(page.moving) if page.moving is not None else None
+        return replace(page, uris=tuple(page.uris), charged=charged, moving=moving)
+    except (OSError, ValueError, TypeError, IndexError):
+        return None

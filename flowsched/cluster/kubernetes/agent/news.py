@@ -1,0 +1,77 @@
+"""What happened on this node, numbered, for whoever follows: the last so many events can be read again.
+
+Numbers begin anew with each run of the agent, which is why they go with its `instance`. Who has missed more than the window
+holds, or followed another instance, reads the whole list of replicas again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+
+class News:
+    """Events of one run of the agent. Used on the event loop only.
+
+    Args:
+        instance: Of this run.
+        window: How many events are kept.
+    """
+
+    def __init__(self, instance: str, window: int = 10_000) -> None:
+        self.instance = instance
+        self.seq = 0
+        self._lines: deque[bytes] = deque(maxlen=window)
+        self._bells: set[asyncio.Event] = set()
+
+    def replica(self, uri: str, size_bytes: int, present: bool) -> None:
+        """Tell that a dataset is here, or no longer is."""
+        self._tell(kind="replica", uri=uri, size_bytes=size_bytes, present=present)
+
+    def transfer(
+        self,
+        uri: str,
+        source: str | None,
+        moved_bytes: int,
+        size_bytes: int,
+        error: dict[str, Any] | None = None,
+    ) -> None:
+        """Tell how a transfer ended."""
+        self._tell(
+            kind="transfer", uri=uri, source=source, moved_bytes=moved_bytes, size_bytes=size_bytes, error=error
+        )  # fmt: skip
+
+    def heartbeat(self, seq: int) -> bytes:
+        """A line that says no more than that all up to `seq` has been told, and by which instance."""
+        return _line({"seq": seq, "kind": "heartbeat", "instance": self.instance})
+
+    def since(self, after: int) -> list[bytes] | None:
+        """The lines that follow number `after`; None if some of them are no longer known, or it is of another run."""
+        missing = self.seq - after
+        if not 0 <= missing <= len(self._lines):
+            return None
+        return [self._lines[number] for number in range(len(self._lines) - missing, len(self._lines))]
+
+    @contextmanager
+    def bell(self) -> Iterator[asyncio.Event]:
+        """An event that is set whenever something is told."""
+        event = asyncio.Event()
+        self._bells.add(event)
+        try:
+            yield event
+        finally:
+            self._bells.discard(event)
+
+    def _tell(self, **fields: Any) -> None:
+        self.seq += 1
+        self._lines.append(_line({"seq": self.seq, **fields}))
+        for event in self._bells:
+            event.set()
+
+
+def _line(value: dict[str, Any]) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode() + b"\n"

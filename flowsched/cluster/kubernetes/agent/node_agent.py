@@ -1,0 +1,174 @@
+"""The node agent, wired together: its folders, what it does with them, and the loop that lets go of what is over."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import secrets
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from flowsched.cluster.cache import Cache, Entry
+from flowsched.cluster.kubernetes.agent.keeping import Logs
+from flowsched.cluster.kubernetes.agent.ledger import Ledger
+from flowsched.cluster.kubernetes.agent.news import News
+from flowsched.cluster.kubernetes.agent.pods import Pods
+from flowsched.cluster.kubernetes.agent.publishing import Publisher
+from flowsched.cluster.kubernetes.agent.rates import Rates
+from flowsched.cluster.kubernetes.agent.settings import Settings
+from flowsched.cluster.kubernetes.agent.sources import Sources
+from flowsched.cluster.kubernetes.agent.transfers import Transfers
+from flowsched.cluster.kubernetes.agent.trees import Link
+from flowsched.cluster.kubernetes.agent.volumes import Volumes
+from flowsched.cluster.running.records import wall_ms
+from flowsched.errors import ConfigurationError
+
+log = structlog.get_logger(__name__)
+
+#: How long to wait for a predecessor to let go of the folders: a rolling update may overlap.
+PREDECESSOR_S: Final = 10.0
+_DAY_MS: Final = 86_400_000
+
+
+class Agent:
+    """A node agent without its door (see `server`).
+
+    Args:
+        settings: Of this node.
+        link: Makes hard links.
+        at: Told of each step of publishing that is done.
+        clock: Wall-clock ms.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        link: Link = os.link,
+        at: Callable[[str], object] = lambda _: None,
+        clock: Callable[[], int] = wall_ms,
+    ) -> None:
+        self.settings = settings
+        self.instance = secrets.token_hex(8)
+        self.news = News(self.instance)
+        self.cache = Cache(settings.cache, settings.cache_bytes)
+        self.rates = Rates(settings.disk_rate, settings.nic_rate)
+        self.volumes = Volumes(settings.pods)
+        self.ledger = Ledger(settings.state / "pods")
+        self.logs = Logs(settings.logs, settings.kept_logs, self.volumes.has, clock)
+        self.out_bytes = 0
+        self._clock = clock
+        self._link = link
+        self._publisher = Publisher(self.cache, settings.state / "outgoing", at)
+        self._sources = Sources(settings.origins, settings.key, self.rates.piece_bytes)
+        self._sweeper: asyncio.Task[None] | None = None
+        self._lock: int | None = None
+
+    async def open(self) -> None:
+        """Take the folders, and read what is there.
+
+        Raises:
+            ConfigurationError: Another agent has them.
+        """
+        await asyncio.to_thread(self.settings.state.mkdir, parents=True, exist_ok=True)
+        self._lock = await self._take(self.settings.state)
+        await asyncio.to_thread(self._read)
+        self.transfers = Transfers(
+            self.cache, self._sources.bring, self.rates, self.news, self.settings.parallel
+        )
+        self.pods = Pods(
+            self.volumes, self.cache, self.transfers, self.ledger, self._publisher, self.news, self._clock, self._link
+        )  # fmt: skip
+        self._sweeper = asyncio.create_task(self._sweep(), name="sweeper")
+        if not await asyncio.to_thread(same_mount, self.settings.cache, self.volumes.pods):
+            log.warning(
+                "cache and pods are on different mounts: inputs are copied, not linked",
+                cache=str(self.settings.cache),
+                pods=str(self.volumes.pods),
+            )
+
+    async def close(self) -> None:
+        """Let go. What is half done is taken up or removed at the next start."""
+        if self._lock is None:
+            return
+        self._sources.close()
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+            await asyncio.gather(self._sweeper, return_exceptions=True)
+            await self.pods.close()
+            await self.transfers.close()
+        os.close(self._lock)
+        self._lock = None
+
+    @property
+    def well(self) -> bool:
+        """Whether its loop goes on."""
+        return self._sweeper is not None and not self._sweeper.done()
+
+    async def evict(self, uri: str) -> bool | None:
+        """Remove a dataset; None if it was not there, False if it is in use."""
+        if await self.pods.in_use(uri):
+            return False
+        entry: Entry | None = await asyncio.to_thread(self.cache.evict, uri)
+        if entry is None:
+            return None
+        self.news.replica(uri, entry.size_bytes, present=False)
+        return True
+
+    # --- opening ---------------------------------------------------------------------------------------------
+
+    def _read(self) -> None:
+        self.cache.scan()
+        self.ledger.open()
+        self.logs.open()
+
+    async def _take(self, state: Path) -> int:
+        """Lock the folders; the lock goes with the process."""
+        fd = os.open(state / "in-use", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        end = time.monotonic() + PREDECESSOR_S
+        while True:
+            with suppress(BlockingIOError):
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return fd
+            if time.monotonic() > end:
+                os.close(fd)
+                raise ConfigurationError(f"another agent works in {state}: stop it, or use another folder")
+            await asyncio.sleep(0.05)
+
+    # --- what is over ----------------------------------------------------------------------------------------
+
+    async def _sweep(self) -> None:
+        while True:
+            await asyncio.sleep(self.settings.sweep_s)
+            before_ms = self._clock() - int(self.settings.kept_days * _DAY_MS)
+            try:
+                await self.pods.sweep(before_ms)
+                await asyncio.to_thread(self.logs.expire, before_ms, self.settings.kept_log_bytes)
+            except Exception:
+                log.exception("sweep broke")
+
+
+def same_mount(one: Path, other: Path) -> bool:
+    """Whether hard links are possible from one folder to another: link(2) minds the mount, not the file system."""
+    return _mount(one) == _mount(other)
+
+
+def _mount(folder: Path) -> str:
+    """The mount a folder lies on, by the kernel's number; the device's where there is no /proc."""
+    try:
+        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:
+        return ""
+    try:
+        with open(f"/proc/self/fdinfo/{fd}") as file:
+            return next(line.split()[1] for line in file if line.startswith("mnt_id:"))
+    except (OSError, StopIteration):
+        return str(os.fstat(fd).st_dev)
+    finally:
+        os.close(fd)

@@ -1,0 +1,260 @@
+"""What a pod's steps ask for: its inputs laid out before its task, its outputs published after it.
+
+Each asking becomes a job that goes on whoever waits for it: a step that asks again joins it, or is told how it ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import structlog
+
+from flowsched.cluster.cache import Cache
+from flowsched.cluster.kubernetes.agent import layout, orders, transfers
+from flowsched.cluster.kubernetes.agent.layout import Held
+from flowsched.cluster.kubernetes.agent.ledger import Ledger, Page
+from flowsched.cluster.kubernetes.agent.news import News
+from flowsched.cluster.kubernetes.agent.orders import Order
+from flowsched.cluster.kubernetes.agent.publishing import Publisher, as_moving, look
+from flowsched.cluster.kubernetes.agent.transfers import Transfers
+from flowsched.cluster.kubernetes.agent.trees import Link
+from flowsched.cluster.kubernetes.agent.volumes import INPUTS, WORK, Volumes
+from flowsched.cluster.origins import NotFetched
+from flowsched.cluster.running.outputs import Refused
+
+log = structlog.get_logger(__name__)
+
+#: How often a dataset that a pod waits for is asked for at its origin, and the pause before the next time.
+FETCHES: Final = 3
+FETCH_PAUSE_S: Final = 2.0
+_Job = tuple[str, str, str]  #: what, for which pod, by which order
+#: Datasets that workflows made have no origin to fetch them from.
+_MADE_HERE: Final = "flowsched:"
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a step sent, checked."""
+
+    uid: str
+    text: str
+    order: Order
+    path: str  #: where the pod has the volume that it is about
+
+
+class Pods:
+    """The pods of this node.
+
+    Args:
+        volumes: Their folders.
+        cache: The node's datasets.
+        coming: Its transfers.
+        ledger: What has been done.
+        publisher: Of outputs.
+        news: Whom to tell of new datasets.
+        clock: Wall-clock ms.
+        link: Makes hard links.
+    """
+
+    def __init__(
+        self,
+        volumes: Volumes,
+        cache: Cache,
+        coming: Transfers,
+        ledger: Ledger,
+        publisher: Publisher,
+        news: News,
+        clock: Callable[[], int],
+        link: Link,
+    ) -> None:
+        self._volumes = volumes
+        self._cache = cache
+        self._coming = coming
+        self._ledger = ledger
+        self._publisher = publisher
+        self._news = news
+        self._clock = clock
+        self._link = link
+        self._jobs: dict[_Job, asyncio.Task[dict[str, Any]]] = {}
+
+    async def prepare(self, request: Request, hold_s: float) -> dict[str, Any] | None:
+        """Lay out a pod's inputs: what is lost, and the bytes it is charged. None: it takes longer than `hold_s`.
+
+        Raises:
+            OtherOrder, NoVolume, Unsafe, OSError: It cannot be done.
+        """
+        job = ("inputs", request.uid, orders.digest(request.text))
+        return await self._join(job, lambda: self._prepare(request), hold_s)
+
+    async def publish(self, request: Request, hold_s: float) -> dict[str, Any] | None:
+        """Publish a pod's outputs: what they are, or a reason and a message. None: it takes longer than `hold_s`.
+
+        Raises:
+            OtherOrder, NoVolume, Unsafe, OSError: It cannot be done now.
+        """
+        job = ("outputs", request.uid, orders.digest(request.text))
+        return await self._join(job, lambda: self._publish(request), hold_s)
+
+    async def in_use(self, uri: str) -> bool:
+        """Whether the volumes of a pod that reads it are still there."""
+        users = self._ledger.users(uri)
+        return await asyncio.to_thread(lambda: any(self._volumes.has(uid) for uid in users))
+
+    async def sweep(self, before_ms: int) -> None:
+        """Let go of what pods used whose volumes are gone, and forget those that ended before a moment."""
+        using = self._ledger.using()
+        there = await asyncio.to_thread(lambda: {uid for uid in using if self._volumes.has(uid)})
+        busy = {uid for _, uid, _ in self._jobs}
+        for uid in using:
+            if uid not in there and uid not in busy:
+                self._ledger.release(uid)
+        old = self._ledger.forget(before_ms)
+        await asyncio.to_thread(self._forget, old)
+
+    async def close(self) -> None:
+        """End what is under way; it is taken up when it is asked for again."""
+        for job in self._jobs.values():
+            job.cancel()
+        await asyncio.gather(*self._jobs.values(), return_exceptions=True)
+
+    def _forget(self, uids: Iterable[str]) -> None:
+        uids = list(uids)
+        self._ledger.remove(uids)
+        for uid in uids:
+            self._publisher.clear(uid)
+
+    async def _join(
+        self, name: _Job, work: Callable[[], Coroutine[Any, Any, dict[str, Any]]], hold_s: float
+    ) -> dict[str, Any] | None:
+        """Start a job, or wait for the same one that is under way."""
+        job = self._jobs.get(name)
+        if job is None:
+            job = self._jobs[name] = asyncio.create_task(work(), name=" ".join(name))
+            job.add_done_callback(lambda done: self._ended(name, done))
+        await asyncio.wait([job], timeout=hold_s)
+        return job.result() if job.done() else None
+
+    def _ended(self, name: _Job, job: asyncio.Task[dict[str, Any]]) -> None:
+        del self._jobs[name]
+        if not job.cancelled():
+            job.exception()  # or asyncio would complain when nobody waits; whoever asks again has it done again
+
+    # --- inputs ----------------------------------------------------------------------------------------------
+
+    async def _prepare(self, request: Request) -> dict[str, Any]:
+        uid, order = request.uid, request.order
+        await asyncio.to_thread(self._look_for, request)
+        page = self._begin(request)
+        try:
+            lost = await self._fetch(order.uris)
+            if not lost:
+                await asyncio.to_thread(self._lay_out, request)
+        except BaseException:
+            self._unless_laid(uid, page)
+            raise
+        if lost:
+            self._unless_laid(uid, page)
+            message = "; ".join(lost.values())[:1000]
+            return {"lost": list(lost), "bytes_local": 0, "bytes_moved": 0, "message": message}
+        if page.charged is None:
+            sources = [self._coming.charge(uri) for uri in order.uris]
+            local, moved = sum(found for found, _ in sources), sum(brought for _, brought in sources)
+            page = self._ledger.change(uid, charged=(local, moved), at_ms=self._clock())
+            await asyncio.to_thread(self._ledger.store, uid, page)
+        assert page.charged is not None
+        local, moved = page.charged
+        return {"lost": [], "bytes_local": local, "bytes_moved": moved}
+
+    def _unless_laid(self, uid: str, page: Page) -> None:
+        """Let go of the inputs of a pod that did not get them; one that got them before keeps them."""
+        if page.charged is None:
+            self._ledger.release(uid)
+
+    def _begin(self, request: Request) -> Page:
+        page = Page(request.order.pod, orders.digest(request.text), self._clock(), request.order.uris)
+        return self._ledger.begin(request.uid, page)
+
+    async def _fetch(self, uris: tuple[str, ...]) -> dict[str, str]:
+        """Bring what is not here; returns what cannot be had, and why."""
+        missing = await asyncio.to_thread(lambda: [uri for uri in uris if self._cache.find(uri) is None])
+        errors = await asyncio.gather(*(self._fetch_one(uri) for uri in missing))
+        return {uri: error for uri, error in zip(missing, errors, strict=True) if error is not None}
+
+    async def _fetch_one(self, uri: str) -> str | None:
+        if uri.startswith(_MADE_HERE) and not self._coming.is_under_way(uri):
+            return f"{uri} is not on this node"
+        for attempt in range(FETCHES):
+            try:
+                await asyncio.shield(self._coming.start(transfers.Order(uri)))
+            except NotFetched as error:
+                if error.permanent or uri.startswith(_MADE_HERE) or attempt == FETCHES - 1:
+                    return str(error)
+                await asyncio.sleep(FETCH_PAUSE_S)
+            else:
+                break
+        return None
+
+    def _look_for(self, request: Request) -> None:
+        """Make sure that the pod is here before anything is fetched for it."""
+        with self._volumes.open(request.uid, WORK):
+            if request.order.inputs:
+                with self._volumes.open(request.uid, INPUTS):
+                    pass
+
+    def _lay_out(self, request: Request) -> None:
+        order = request.order
+        held: dict[str, Held] = {}
+        for uri in order.uris:
+            entry = self._cache.find(uri)
+            if entry is None:  # somebody emptied the cache behind our back, just now
+                raise FileNotFoundError(f"{uri} has gone from the cache")
+            held[uri] = Held(str(self._cache.payload(entry)))
+        with self._volumes.open(request.uid, WORK) as work:
+            layout.furnish(work, order)
+        if order.inputs:
+            with self._volumes.open(request.uid, INPUTS) as inputs:
+                layout.lay_inputs(inputs, order, held, request.path, self._link)
+
+    # --- outputs ---------------------------------------------------------------------------------------------
+
+    async def _publish(self, request: Request) -> dict[str, Any]:
+        uid = request.uid
+        known = self._ledger.page(uid)
+        if known is None or known.outcome is None:
+            await asyncio.to_thread(self._look_for, request)
+        page = self._begin(request)
+        if page.outcome is not None:
+            return page.outcome
+        try:
+            if page.moving is None:
+                moving = await asyncio.to_thread(self._look_at_outputs, request)
+                page = self._ledger.change(uid, moving=moving, at_ms=self._clock())
+                await asyncio.to_thread(self._ledger.store, uid, page)
+            outputs = await asyncio.to_thread(self._move, request, page)
+            outcome: dict[str, Any] = {"outputs": outputs}
+        except Refused as refusal:
+            reason, message = refusal.args
+            outcome = {"outputs": [], "reason": reason, "message": message[:2000]}
+        for output in outcome["outputs"]:
+            self._news.replica(output["uri"], output["size_bytes"], present=True)
+        page = self._ledger.change(uid, outcome=outcome, at_ms=self._clock())
+        await asyncio.to_thread(self._ledger.store, uid, page)
+        await asyncio.to_thread(self._publisher.clear, uid)
+        log.info(
+            "outputs published",
+            pod=request.order.pod,
+            outputs=len(outcome["outputs"]),
+            reason=outcome.get("reason", ""),
+        )
+        return outcome
+
+    def _look_at_outputs(self, request: Request) -> tuple[dict[str, Any], ...]:
+        with self._volumes.open(request.uid, WORK) as work:
+            return as_moving(look(work, request.order.outputs, request.path))
+
+    def _move(self, request: Request, page: Page) -> list[dict[str, Any]]:
+        with self._volumes.open(request.uid, WORK) as work:
+            return self._publisher.publish(request.uid, work, page.moving or ())

@@ -1,0 +1,279 @@
+"""The agent's door: HTTP for the service, for other agents, and for the steps in pods.
+
+Who may ask what is said at each route: nobody in particular (OPEN), who has the key (KEY), or who has an order that was
+signed with it (ORDER; the handler checks, since the order is in the body). What matches no route needs the key too: a
+stranger does not learn which routes exist.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import json
+from collections.abc import Awaitable, Callable
+from enum import Enum
+from typing import Any, Final
+
+import msgspec
+import structlog
+from aiohttp import web
+
+from flowsched.cluster.kubernetes.agent import orders, transfers
+from flowsched.cluster.kubernetes.agent.beneath import Unsafe
+from flowsched.cluster.kubernetes.agent.bodies import (
+    LARGEST,
+    LARGEST_ASKING,
+    Asking,
+    BadRequest,
+    Keep,
+    Orders,
+    Wanted,
+    body_of,
+    number_of,
+    uri_of,
+)
+from flowsched.cluster.kubernetes.agent.keeping import BadName, PodId
+from flowsched.cluster.kubernetes.agent.ledger import OtherOrder
+from flowsched.cluster.kubernetes.agent.node_agent import Agent
+from flowsched.cluster.kubernetes.agent.pods import Request
+from flowsched.cluster.kubernetes.agent.sources import Peer
+from flowsched.cluster.kubernetes.agent.streams import Streams
+from flowsched.cluster.kubernetes.agent.volumes import NoVolume
+
+log = structlog.get_logger(__name__)
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+LONGEST_PIECE: Final = 4 << 20
+#: How long requests that are under way may go on when the agent is stopped.
+_LAST_S: Final = 2.0
+
+
+class Policy(Enum):
+    """Who may use a route."""
+
+    OPEN = "anybody"
+    KEY = "who has the key"
+    ORDER = "who has a signed order"
+
+
+class Door:
+    """An agent's HTTP server.
+
+    Args:
+        agent: Whose it is.
+    """
+
+    def __init__(self, agent: Agent) -> None:
+        self._agent = agent
+        self._streams = Streams(agent)
+        self._runner: web.AppRunner | None = None
+        self.port = 0
+
+    @property
+    def routes(self) -> list[tuple[Policy, str, str, Handler]]:
+        """Every route, and who may use it."""
+        return [
+            (Policy.OPEN, "GET", "/healthz", self._health),
+            (Policy.OPEN, "GET", "/metrics", self._metrics),
+            (Policy.KEY, "GET", "/v1/replicas", self._replicas),
+            (Policy.KEY, "GET", "/v1/events", self._events),
+            (Policy.KEY, "POST", "/v1/transfers", self._transfer),
+            (Policy.KEY, "GET", "/v1/datasets", self._dataset),
+            (Policy.KEY, "DELETE", "/v1/datasets", self._evict),
+            (Policy.KEY, "GET", "/v1/logs", self._logs),
+            (Policy.KEY, "POST", "/v1/logs/keep", self._keep),
+            (Policy.KEY, "DELETE", "/v1/logs", self._expire),
+            (Policy.ORDER, "POST", "/v1/pods/{uid}/inputs", self._inputs),
+            (Policy.ORDER, "POST", "/v1/pods/{uid}/outputs", self._outputs),
+            (Policy.KEY, "GET", "/v1/pods/{uid}/outputs", self._outcome),
+        ]
+
+    async def open(self) -> None:
+        """Listen.
+
+        Raises:
+            OSError: The address is taken, or not this node's.
+        """
+        app = web.Application(middlewares=[self._admit], client_max_size=LARGEST)
+        for _, method, path, handler in self.routes:
+            app.router.add_route(method, path, handler)
+        settings = self._agent.settings
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=_LAST_S)
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, settings.host, settings.port, backlog=1024)
+        await site.start()
+        self.port = self._runner.addresses[0][1]
+
+    async def close(self) -> None:
+        """Listen no more."""
+        self._streams.close()
+        if self._runner is not None:
+            await self._runner.cleanup()
+
+    # --- admission -------------------------------------------------------------------------------------------
+
+    @web.middleware
+    async def _admit(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Let a request pass if its route's policy does, and turn refusals into answers."""
+        resource = request.match_info.route.resource
+        path = resource.canonical if resource is not None else ""
+        policy = self._policies().get((request.method, path), Policy.KEY)
+        if policy is Policy.KEY and not self._has_key(request):
+            return _problem(401, "send the header `Authorization: Bearer <key>` with the agents' key")
+        try:
+            return await handler(request)
+        except BadRequest as error:
+            return _problem(error.status, str(error))
+        except (orders.BadOrder, BadName) as error:
+            return _problem(400, str(error))
+        except OtherOrder as error:
+            return _problem(403, str(error))
+        except NoVolume as error:
+            return _problem(404, str(error))
+        except Unsafe as error:
+            log.warning("unsafe path", path=request.path, why=str(error))
+            return _problem(409, str(error))
+        except OSError as error:
+            log.warning("request failed", path=request.path, error=str(error))
+            return _problem(503, str(error))
+
+    def _policies(self) -> dict[tuple[str, str], Policy]:
+        return {(method, path): policy for policy, method, path, _ in self.routes}
+
+    def _has_key(self, request: web.Request) -> bool:
+        scheme, _, given = request.headers.get("Authorization", "").partition(" ")
+        same = hmac.compare_digest(given.strip().encode("utf-8", "surrogateescape"), self._agent.settings.key)
+        return scheme.lower() == "bearer" and same
+
+    # --- the node --------------------------------------------------------------------------------------------
+
+    async def _health(self, _: web.Request) -> web.StreamResponse:
+        agent = self._agent
+        body = {"node": agent.settings.node, "instance": agent.instance}
+        return _json(body, 200 if agent.well else 503)
+
+    async def _metrics(self, _: web.Request) -> web.StreamResponse:
+        agent, coming = self._agent, self._agent.transfers
+        values = {
+            "flowsched_agent_cache_bytes": agent.cache.used_bytes,
+            "flowsched_agent_cache_datasets": len(agent.cache.entries),
+            "flowsched_agent_received_bytes_total": coming.in_bytes,
+            "flowsched_agent_sent_bytes_total": agent.out_bytes,
+            "flowsched_agent_transfers_done_total": coming.done,
+            "flowsched_agent_transfers_failed_total": coming.failed,
+            "flowsched_agent_transfers_waiting": coming.waiting,
+            "flowsched_agent_readers": self._streams.readers,
+            "flowsched_agent_followers": self._streams.followers,
+        }
+        lines = (
+            f"# TYPE {name} {'counter' if name.endswith('_total') else 'gauge'}\n{name} {value}\n"
+            for name, value in values.items()
+        )
+        return web.Response(text="".join(lines), content_type="text/plain")
+
+    # --- datasets --------------------------------------------------------------------------------------------
+
+    async def _replicas(self, _: web.Request) -> web.StreamResponse:
+        news = self._agent.news
+        replicas = [
+            {"uri": e.uri, "size_bytes": e.size_bytes} for e in list(self._agent.cache.entries.values())
+        ]
+        return _json({"instance": news.instance, "seq": news.seq, "replicas": replicas})
+
+    async def _events(self, request: web.Request) -> web.StreamResponse:
+        after = number_of(request, "after", default=self._agent.news.seq)
+        return await self._streams.events(request, after, request.query.get("instance"))
+
+    async def _transfer(self, request: web.Request) -> web.StreamResponse:
+        told = await body_of(request, Orders)
+        wanted = [_order(each) for each in told.orders]
+        coming = self._agent.transfers
+        if coming.waiting + len(wanted) > transfers.MOST_WAITING:
+            return _problem(429, f"{coming.waiting} transfers wait already; come back later")
+        coming.order(wanted)
+        return _json({"accepted": len(wanted)}, 202)
+
+    async def _dataset(self, request: web.Request) -> web.StreamResponse:
+        return await self._streams.dataset(request, uri_of(request))
+
+    async def _evict(self, request: web.Request) -> web.StreamResponse:
+        gone = await self._agent.evict(uri_of(request))
+        if gone is None:
+            return _problem(404, "this node has no such dataset")
+        return web.Response(status=204) if gone else _problem(409, "a pod on this node uses it")
+
+    # --- logs ------------------------------------------------------------------------------------------------
+
+    async def _logs(self, request: web.Request) -> web.StreamResponse:
+        query, logs = request.query, self._agent.logs
+        where = (query.get("container", "task"), query.get("stream", "stdout"))
+        window = (number_of(request, "offset", 0), number_of(request, "limit", 1 << 20, LONGEST_PIECE))
+        if "name" in query:
+            piece, more = await asyncio.to_thread(logs.read_named, query["name"], *where, *window)
+        else:
+            pod = PodId(query.get("namespace", ""), query.get("pod", ""), query.get("uid", ""))
+            piece, more = await asyncio.to_thread(logs.read, pod, *where, *window)
+        headers = {"X-Flowsched-More": str(int(more)), "X-Flowsched-Offset": str(piece.offset)}
+        headers |= {"X-Content-Type-Options": "nosniff", "Content-Type": "application/octet-stream"}
+        return web.Response(body=piece.data, headers=headers)
+
+    async def _keep(self, request: web.Request) -> web.StreamResponse:
+        told = await body_of(request, Keep)
+        pods = [(PodId(each.namespace, each.pod, each.uid), each.name) for each in told.pods]
+        for pod, _ in pods:
+            _ = pod.folder  # all are checked before the first is copied
+        kept = [await asyncio.to_thread(self._agent.logs.keep, pod, name) for pod, name in pods]
+        there = [pod.uid for (pod, _), done in zip(pods, kept, strict=True) if done]
+        return _json({"kept": there, "missing": [pod.uid for pod, _ in pods if pod.uid not in there]})
+
+    async def _expire(self, request: web.Request) -> web.StreamResponse:
+        before_ms = number_of(request, "before_ms")
+        return _json({"removed": await asyncio.to_thread(self._agent.logs.expire, before_ms)})
+
+    # --- pods ------------------------------------------------------------------------------------------------
+
+    async def _inputs(self, request: web.Request) -> web.StreamResponse:
+        asking = await self._asking(request, "inputs_path")
+        return _or_pending(await self._agent.pods.prepare(asking, self._agent.settings.hold_s))
+
+    async def _outputs(self, request: web.Request) -> web.StreamResponse:
+        asking = await self._asking(request, "work_path")
+        return _or_pending(await self._agent.pods.publish(asking, self._agent.settings.hold_s))
+
+    async def _outcome(self, request: web.Request) -> web.StreamResponse:
+        page = self._agent.ledger.page(request.match_info["uid"])
+        if page is None or page.outcome is None:
+            return _problem(404, "nothing is known of this pod's outputs")
+        return _json(page.outcome)
+
+    async def _asking(self, request: web.Request, path: str) -> Request:
+        """A step's request, if its order is signed."""
+        told = await body_of(request, Asking, LARGEST_ASKING)
+        if not orders.is_signed(self._agent.settings.key, told.order, told.signature):
+            raise BadRequest(403, "this order was not signed with the agents' key")
+        mounted: str = getattr(told, path)
+        if not mounted.startswith("/") or len(mounted) > 4096 or any(ord(char) < 0x20 for char in mounted):
+            raise BadRequest(400, f"{path} is no absolute path")
+        order = await asyncio.to_thread(orders.read, told.order)
+        return Request(request.match_info["uid"], told.order, order, mounted)
+
+
+def _order(wanted: Wanted) -> transfers.Order:
+    orders.check_uri(wanted.uri)
+    peer = Peer(wanted.source.node, wanted.source.url) if wanted.source else None
+    return transfers.Order(wanted.uri, max(0, wanted.size_bytes), peer)
+
+
+def _or_pending(answer: dict[str, Any] | None) -> web.Response:
+    """An answer, or that it takes its time: ask again."""
+    return _json({"pending": True}, 202) if answer is None else _json(answer)
+
+
+def _json(value: Any, status: int = 200) -> web.Response:
+    return web.Response(body=msgspec.json.encode(value), status=status, content_type="application/json")
+
+
+def _problem(status: int, message: str) -> web.Response:
+    headers = {"Retry-After": "1"} if status in (429, 503) else None
+    body = json.dumps({"message": message}).encode()
+    return web.Response(body=body, status=status, content_type="application/json", headers=headers)

@@ -1,0 +1,146 @@
+"""What the agent sends bit by bit: datasets and events. A reader who takes nothing is cut, and holds no memory meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from typing import Final
+
+from aiohttp import web
+
+from flowsched.cluster.cache import Entry
+from flowsched.cluster.kubernetes.agent.bodies import BadRequest
+from flowsched.cluster.kubernetes.agent.node_agent import Agent
+from flowsched.cluster.kubernetes.agent.sources import wire_name
+from flowsched.cluster.reading import open_payload
+
+#: Readers of datasets, and followers of events, at a time. More are told to come back.
+MOST_READERS: Final = 64
+MOST_FOLLOWERS: Final = 16
+
+
+class Streams:
+    """Sends datasets and events.
+
+    Args:
+        agent: Whose they are.
+    """
+
+    def __init__(self, agent: Agent) -> None:
+        self._agent = agent
+        self._closing = asyncio.Event()
+        self.readers = 0
+        self.followers = 0
+
+    def close(self) -> None:
+        """Let the followers go."""
+        self._closing.set()
+
+    async def dataset(self, request: web.Request, uri: str) -> web.StreamResponse:
+        """Send a dataset: a file as it is, a folder as a tar stream.
+
+        Raises:
+            BadRequest: It is not here, or too many read at once.
+        """
+        cache = self._agent.cache
+        entry = await asyncio.to_thread(cache.find, uri)
+        if entry is None:
+            raise BadRequest(404, "this node has no such dataset")
+        if self.readers >= MOST_READERS:
+            raise BadRequest(503, f"{MOST_READERS} readers at a time are served; come back in a second")
+        self.readers += 1
+        try:
+            opened = await asyncio.to_thread(open_payload, cache.folder, cache.payload(entry))
+            if opened is None:
+                raise BadRequest(404, "this node has no such dataset any more")
+            return await self._send(request, entry, *opened)
+        finally:
+            self.readers -= 1
+
+    async def _send(
+        self, request: web.Request, entry: Entry, length: int, blocks: Iterator[bytes]
+    ) -> web.StreamResponse:
+        answer = web.StreamResponse(
+            headers={
+                "Content-Type": "application/octet-stream",
+                "X-Flowsched-Directory": str(int(entry.directory)),
+                "X-Flowsched-Name": wire_name(entry.name),
+                "X-Flowsched-Size": str(entry.size_bytes),
+            }
+        )
+        answer.content_length = length
+        await answer.prepare(request)
+        async with _cut_when_broken(request):
+            while (block := await asyncio.to_thread(next, blocks, None)) is not None:
+                await self._send_block(answer, block)
+        return answer
+
+    async def _send_block(self, answer: web.StreamResponse, block: bytes) -> None:
+        rates, view = self._agent.rates, memoryview(block)
+        for start in range(0, len(view), rates.piece_bytes):
+            piece = view[start : start + rates.piece_bytes]
+            async with asyncio.timeout(self._agent.settings.stall_s):
+                await answer.write(piece)
+            self._agent.out_bytes += len(piece)
+            await asyncio.sleep(rates.outgoing_s(len(piece)))
+
+    async def events(self, request: web.Request, after: int, instance: str | None) -> web.StreamResponse:
+        """Send events as they come, one JSON object to a line, and a heartbeat when none do.
+
+        Raises:
+            BadRequest: What follows `after` is no longer known: the list of replicas is to be read again.
+        """
+        news = self._agent.news
+        if news.since(after) is None or instance not in (None, news.instance):
+            raise BadRequest(
+                410, "these events are no longer known: read /v1/replicas, and follow from there"
+            )
+        if self.followers >= MOST_FOLLOWERS:
+            raise BadRequest(503, f"{MOST_FOLLOWERS} followers at a time are served")
+        answer = web.StreamResponse(headers={"Content-Type": "application/x-ndjson"})
+        self.followers += 1
+        try:
+            await answer.prepare(request)
+            async with _cut_when_broken(request):
+                await self._follow(answer, after)
+        finally:
+            self.followers -= 1
+        return answer
+
+    async def _follow(self, answer: web.StreamResponse, sent: int) -> None:
+        news, settings = self._agent.news, self._agent.settings
+        with news.bell() as bell:
+            await self._write(answer, news.heartbeat(sent))
+            while not self._closing.is_set():
+                bell.clear()
+                lines = news.since(sent)
+                if lines is None:
+                    return  # he was too slow; when he comes back he is told so
+                if lines:
+                    await self._write(answer, b"".join(lines))
+                    sent += len(lines)
+                elif not await self._rings(bell, settings.heartbeat_s):
+                    await self._write(answer, news.heartbeat(sent))
+
+    async def _rings(self, bell: asyncio.Event, within_s: float) -> bool:
+        """Whether something happens in time; the closing of the door counts."""
+        waits = [asyncio.create_task(event.wait()) for event in (bell, self._closing)]
+        done, _ = await asyncio.wait(waits, timeout=within_s, return_when=asyncio.FIRST_COMPLETED)
+        for wait in waits:
+            wait.cancel()
+        return bool(done)
+
+    async def _write(self, answer: web.StreamResponse, data: bytes) -> None:
+        async with asyncio.timeout(self._agent.settings.stall_s):
+            await answer.write(data)
+
+
+@asynccontextmanager
+async def _cut_when_broken(request: web.Request) -> AsyncIterator[None]:
+    """Cut the connection if the answer cannot be sent whole: else its reader would take what came for all there is."""
+    try:
+        yield
+    except (OSError, TimeoutError, ConnectionError):
+        if request.transport is not None:
+            request.transport.abort()

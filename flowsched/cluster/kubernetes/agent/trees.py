@@ -1,0 +1,206 @@
+"""Files and trees between a cache and a pod's folders: links where the file system can, copies where not.
+
+What a pod has written is only read by descriptor (see `beneath`). What lies in the cache is the agent's own, readable for
+every user, since a hard link has one owner and one mode for all, and writable for none.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from flowsched.cluster.kubernetes.agent import beneath
+from flowsched.cluster.kubernetes.agent.beneath import DEEPEST, Unsafe
+
+_BLOCK: Final = 4 << 20
+#: Why a hard link cannot be made although a copy can: another mount, somebody else's file, 65,000 links already.
+_COPY_INSTEAD: Final = frozenset({errno.EXDEV, errno.EPERM, errno.EACCES, errno.EMLINK, errno.EOPNOTSUPP})
+_NO_CLONE: Final = frozenset({errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EBADF})
+
+Link = Callable[..., None]  #: os.link
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """What was found at a path."""
+
+    size_bytes: int
+    directory: bool
+    movable: bool  #: nothing of it has another name elsewhere, or an owner whom we cannot replace
+
+
+def measure(at: int, name: str) -> Measure:
+    """Look at a file or tree that shall become a dataset.
+
+    Raises:
+        Unsafe: It is, or holds, something that a dataset cannot hold: a device, a socket, a link that leads out of it.
+    """
+    status = os.stat(name, dir_fd=at, follow_symlinks=False)
+    if stat.S_ISREG(status.st_mode):
+        return Measure(status.st_size, False, status.st_nlink == 1 and _can_be_ours(status))
+    if not stat.S_ISDIR(status.st_mode):
+        raise Unsafe(f"{name!r} is neither a file nor a folder")
+    size, movable = _measure_folder(at, name, (name,))
+    return Measure(size, True, movable and _can_be_ours(status))
+
+
+def _can_be_ours(status: os.stat_result) -> bool:
+    return os.geteuid() in (0, status.st_uid)
+
+
+def _measure_folder(at: int, name: str, way: tuple[str, ...]) -> tuple[int, bool]:
+    if len(way) > DEEPEST:
+        raise Unsafe(f"{way[0]!r} has more than {DEEPEST} folders in each other")
+    fd = beneath.open_folder(at, name)
+    total, movable = 0, True
+    try:
+        for inner in os.listdir(fd):
+            status = os.stat(inner, dir_fd=fd, follow_symlinks=False)
+            if stat.S_ISDIR(status.st_mode):
+                size, inner_movable = _measure_folder(fd, inner, (*way, inner))
+                total, movable = total + size, movable and inner_movable and _can_be_ours(status)
+            elif stat.S_ISLNK(status.st_mode):
+                check_link((*way, inner), os.readlink(inner, dir_fd=fd))
+            elif stat.S_ISREG(status.st_mode):
+                total += status.st_size
+                movable = movable and status.st_nlink == 1 and _can_be_ours(status)
+            else:
+                raise Unsafe(f"{'/'.join((*way, inner))!r} is neither a file nor a folder")
+    finally:
+        os.close(fd)
+    return total, movable
+
+
+def check_link(way: tuple[str, ...], target: str) -> None:
+    """Let a link inside a dataset pass if, by its text, it leads to somewhere in it. `way[0]` is the dataset's own name.
+
+    Raises:
+        Unsafe: It leads out.
+    """
+    depth = len(way) - 2
+    for part in target.split("/"):
+        depth += -1 if part == ".." else part not in ("", ".")
+        if depth < 0:
+            break
+    if target.startswith("/") or depth < 0:
+        raise Unsafe(f"{'/'.join(way)!r} leads out of it, to {target}")
+
+
+def copy(at: int, name: str, target: str) -> None:
+    """Copy a file or tree in bytes from a folder that others write to; `target` is new and ours."""
+    mode = os.stat(name, dir_fd=at, follow_symlinks=False).st_mode
+    if stat.S_ISLNK(mode):
+        os.symlink(os.readlink(name, dir_fd=at), target)
+    elif stat.S_ISDIR(mode):
+        os.mkdir(target, 0o755)
+        fd = beneath.open_folder(at, name)
+        try:
+            for inner in os.listdir(fd):
+                copy(fd, inner, f"{target}/{inner}")
+        finally:
+            os.close(fd)
+    else:
+        reading = beneath.open_file(at, name)
+        try:
+            writing = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            try:
+                copy_bytes(reading, writing)
+                os.fchmod(writing, stat.S_IMODE(os.fstat(reading).st_mode) & 0o777 | 0o400)
+            finally:
+                os.close(writing)
+        finally:
+            os.close(reading)
+
+
+def copy_bytes(reading: int, writing: int) -> None:
+    """Copy a file's bytes, in the kernel where it can: file systems that share blocks then share them."""
+    try:
+        while os.copy_file_range(reading, writing, _BLOCK):
+            pass
+    except OSError as error:
+        if error.errno not in _NO_CLONE:
+            raise
+    while block := os.read(reading, _BLOCK):  # from where the kernel stopped, which is the end if it did all
+        beneath.write_all(writing, block)
+
+
+def seal(path: str) -> int:
+    """Make a file or tree of the cache everybody's to read, nobody's to change, and durable; returns its bytes.
+
+    Folders are taken over before they are read, so whoever had one open can put nothing into it any more.
+
+    Raises:
+        Unsafe: It holds something that a dataset cannot hold.
+    """
+    return _seal(path, (os.path.basename(path),))
+
+
+def _seal(path: str, way: tuple[str, ...]) -> int:
+    mode = os.lstat(path).st_mode
+    if stat.S_ISLNK(mode) and len(way) > 1:
+        check_link(way, os.readlink(path))
+        return 0
+    if len(way) > DEEPEST or not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        raise Unsafe(f"{'/'.join(way)!r} is neither a file nor a folder")
+    directory = stat.S_ISDIR(mode)
+    flags = os.O_DIRECTORY if directory else os.O_NONBLOCK
+    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | flags)
+    try:
+        if os.fstat(fd).st_uid != os.geteuid():
+            os.fchown(fd, os.geteuid(), os.getegid())
+        os.fchmod(fd, 0o755 if directory else 0o555 if mode & 0o111 else 0o444)
+        size = 0 if directory else os.fstat(fd).st_size
+        if directory:
+            size = sum(_seal(f"{path}/{name}", (*way, name)) for name in os.listdir(fd))
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+    return size
+
+
+def place(source: str, at: int, name: str, link: Link = os.link) -> None:
+    """Put a file or tree of the cache into a folder, under a name that is taken from whoever has it.
+
+    Files are hard links, or copies where the system refuses a link; folders are made, links inside stay links.
+    """
+    beneath.remove(at, name)
+    _place(source, at, name, link)
+
+
+def _place(source: str, at: int, name: str, link: Link) -> None:
+    mode = os.lstat(source).st_mode
+    if stat.S_ISLNK(mode):
+        os.symlink(os.readlink(source), name, dir_fd=at)
+    elif stat.S_ISDIR(mode):
+        beneath.make_folder(at, name, 0o755)
+        fd = beneath.open_folder(at, name)
+        try:
+            for inner in os.listdir(source):
+                _place(f"{source}/{inner}", fd, inner, link)
+        finally:
+            os.close(fd)
+    else:
+        try:
+            link(source, name, dst_dir_fd=at, follow_symlinks=False)
+        except OSError as error:
+            if error.errno not in _COPY_INSTEAD:
+                raise
+            _copy_file(source, at, name, mode)
+
+
+def _copy_file(source: str, at: int, name: str, mode: int) -> None:
+    reading = os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        writing = os.open(name, flags, 0o600, dir_fd=at)
+        try:
+            copy_bytes(reading, writing)
+            os.fchmod(writing, stat.S_IMODE(mode))
+        finally:
+            os.close(writing)
+    finally:
+        os.close(reading)
