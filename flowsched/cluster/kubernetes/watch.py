@@ -249,8 +249,8 @@ class Reflector(Generic[T]):
             if self.counts.events > seen:
                 self._well()
                 await self._space_out()
-            elif trouble is None and self._clock() - begun >= LASTING_S:
-                self._well()
+            elif self._clock() - begun >= LASTING_S:
+                self._well()  # also after silence: a collection in which nothing happens may get no bookmarks
             else:
                 await self._back_off("" if trouble is None else str(trouble), _asked_s(trouble))
 
