@@ -124,8 +124,6 @@ class ProcessPod:
                 self._end()
                 return
         mains = [self._begin(one) for one in self._supervised if not one.record.init]
-        self.record.phase = "Running"
-        self._changed()
         if mains:
             await asyncio.wait(mains)
         await self._stop_sidecars(self._grace_s)
@@ -174,6 +172,8 @@ class ProcessPod:
         self.record.phase = "Succeeded" if done else "Failed"
 
     def _changed(self) -> None:
+        if self.record.phase == "Pending" and all(one.has_run for one in self.record.mains):
+            self.record.phase = "Running"
         self._shop.changed(self.report)
 
     def _supervisor(self, record: ContainerRecord) -> Supervisor:

@@ -13,6 +13,9 @@ from flowsched.cluster.kubernetes.hollow.spec import ENDED, Container, Pod, is_s
 #: What each container used, as a JSON object by container: a real kubelet does not write this.
 USAGE: Final = "flowsched.io/usage"
 
+#: In a list of a strategic merge patch: what was in it before goes.
+_REPLACE: Final = {"$patch": "replace"}
+
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
@@ -77,6 +80,11 @@ class ContainerRecord:
     def sidecar(self) -> bool:
         """Whether it is a native sidecar."""
         return self.init and is_sidecar(self.container)
+
+    @property
+    def has_run(self) -> bool:
+        """Whether it runs or has done so."""
+        return self.last is not None or not isinstance(self.state, Waiting)
 
     @property
     def ready(self) -> bool:
@@ -146,12 +154,12 @@ class PodRecord:
         status: dict[str, Any] = {
             "phase": self.phase,
             "hostIP": self.host_ip,
-            "hostIPs": [{"ip": self.host_ip}],
+            "hostIPs": [_REPLACE, {"ip": self.host_ip}],
             "startTime": stamp(self.accepted),
             "conditions": self._all_conditions(now),
         }
         if self.pod_ip:
-            status |= {"podIP": self.pod_ip, "podIPs": [{"ip": self.pod_ip}]}
+            status |= {"podIP": self.pod_ip, "podIPs": [_REPLACE, {"ip": self.pod_ip}]}
         if self.reason:
             status |= {"reason": self.reason, "message": self.message}
         uid = self.pod.metadata.uid
@@ -188,10 +196,8 @@ class PodRecord:
         before = self._conditions.get(kind)
         since = before[1] if before is not None and before[0] is holds else now
         self._conditions[kind] = (holds, since)
-        document = {"type": kind, "status": str(holds), "lastTransitionTime": stamp(since)}
-        if reason and not holds:
-            document["reason"] = reason
-        return document
+        why = None if holds else reason or None  # null, or the patch would leave the old one
+        return {"type": kind, "status": str(holds), "lastTransitionTime": stamp(since), "reason": why}
 
 
 def stamp(moment: datetime) -> str:
