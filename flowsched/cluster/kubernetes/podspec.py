@@ -1,0 +1,203 @@
+"""What a pod asks for, ours or anybody's, as kube-scheduler adds it up: amounts, ports, claims, QoS class. Pure.
+
+Where it may run beside that is in `podrules`.
+
+Source: k8s.io/component-helpers resource/helpers.go and k8s.io/kubernetes pkg/apis/core/v1/helper/qos (v1.36.3); KEP-753 for
+native sidecars. Held to those by `tests/kubernetes/thirdparty/pod_requests.jsonl`, which their own code has computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final
+
+from flowsched.cluster.kubernetes.metadata import Amounts, quantity
+from flowsched.cluster.kubernetes.pod import Container, ContainerStatus, Pod, ResourceRequirements
+from flowsched.errors import InvalidRequest
+from flowsched.scheduling.rules import HostPort, host_port
+from flowsched.workflow.resources import LARGEST_BYTES
+from flowsched.workflow.spec import Resources
+
+#: Nothing asks for more: sums of such amounts must still fit 64 bits. It is also what an amount counts as that is none, so
+#: that nothing is placed on it.
+LARGEST: Final = LARGEST_BYTES
+DEFAULT_GPU: Final = "nvidia.com/gpu"
+#: Amounts are added in billionths, Kubernetes' own precision, and rounded up once at the end.
+_NANO: Final = 10**9
+_POD_LEVEL: Final = ("cpu", "memory")
+_HUGEPAGES: Final = "hugepages-"
+_QOS: Final = ("cpu", "memory")
+
+Nanos = dict[str, int]
+
+
+def requests_of(pod: Pod, gpu_resource: str = DEFAULT_GPU) -> Resources:
+    """What a pod takes of a node.
+
+    The sum of its containers and sidecars, or what an init container needs beside the sidecars that have started before it, if
+    that is more; what is said for the pod as a whole instead, where it is; its overhead; and one of the node's `pods`.
+    A pod that is being resized takes the most of what it has and what it shall have.
+    """
+    total = _containers(pod)
+    if pod.spec.resources is not None:
+        said = _nanos(pod.spec.resources.requests)
+        total |= {name: amount for name, amount in said.items() if _is_pod_level(name)}
+    _add(total, _nanos(pod.spec.overhead))
+    return _resources(total, gpu_resource, pods=1)
+
+
+def resources_of(amounts: Amounts, gpu_resource: str = DEFAULT_GPU) -> Resources:
+    """A list of amounts (`minResources`, a node's `allocatable`) as resources; every other name is an extended one.
+
+    Raises:
+        InvalidRequest: One of them is no quantity, or negative.
+    """
+    return _resources({name: quantity(value, _NANO) for name, value in amounts.items()}, gpu_resource)
+
+
+def qos_class(pod: Pod) -> str:
+    """Guaranteed, Burstable or BestEffort; what the status says, if it says it."""
+    if pod.status.qos_class:
+        return pod.status.qos_class
+    everyone: Iterable[ResourceRequirements]
+    if pod.spec.resources is not None:
+        everyone = (pod.spec.resources,)
+        needs_limits = bool(pod.spec.resources.limits)
+    else:
+        everyone = [each.resources for each in (*pod.spec.containers, *pod.spec.init_containers)]
+        needs_limits = True
+    requests: Nanos = {}
+    limits: Nanos = {}
+    complete = True
+    for each in everyone:
+        limited = _positive(each.limits)
+        _add(requests, _positive(each.requests))
+        _add(limits, limited)
+        complete = complete and (len(limited) == len(_QOS) or not needs_limits)
+    if not requests and not limits:
+        return "BestEffort"
+    return "Guaranteed" if complete and requests == limits else "Burstable"
+
+
+def host_ports(pod: Pod) -> tuple[HostPort, ...]:
+    """The ports of the node that it needs while it runs: of its containers and sidecars."""
+    staying = [each for each in pod.spec.init_containers if _is_sidecar(each)]
+    ports = [port for each in (*staying, *pod.spec.containers) for port in each.ports if port.host_port > 0]
+    return tuple(sorted({host_port(port.host_port, port.protocol, port.host_ip) for port in ports}))
+
+
+def claims_of(pod: Pod) -> tuple[str, ...]:
+    """Names of its PersistentVolumeClaims, in its namespace; an ephemeral one is named after the pod and the volume."""
+    return tuple(_claims(pod))
+
+
+def unknown_in(pod: Pod) -> tuple[str, ...]:
+    """What it says that may decide where it runs, and that nobody here understands: such a pod is a shape of its own."""
+    found = ["resourceClaims"] if pod.spec.resource_claims else []
+    found += [f"volume {volume.name}" for volume in pod.spec.volumes if not volume.kind]
+    exclusive = ("gcePersistentDisk", "awsElasticBlockStore", "iscsi", "rbd")
+    found += [f"{each.kind} {each.name}" for each in pod.spec.volumes if each.kind in exclusive]
+    return tuple(found)
+
+
+def image_of(pod: Pod) -> str | None:
+    """The image of the container that asks for the most CPU, the first of such: the one that is probably large."""
+    if not pod.spec.containers:
+        return None
+    largest = max(pod.spec.containers, key=lambda each: _nanos(each.resources.requests).get("cpu", 0))
+    return largest.image or None
+
+
+def _containers(pod: Pod) -> Nanos:
+    statuses = {
+        each.name: each for each in (*pod.status.init_container_statuses, *pod.status.container_statuses)
+    }
+    infeasible = any(
+        each.type == "PodResizePending" and each.reason == "Infeasible" for each in pod.status.conditions
+    )
+    total: Nanos = {}
+    for container in pod.spec.containers:
+        _add(total, _effective(container, statuses.get(container.name), infeasible))
+    sidecars: Nanos = {}
+    starting: Nanos = {}  # the most that any init container needs while it runs
+    for container in pod.spec.init_containers:
+        if _is_sidecar(container):
+            needs = _effective(container, statuses.get(container.name), infeasible)
+            _add(total, needs)
+            _add(sidecars, needs)
+            _most(starting, sidecars)
+        else:
+            needs = _nanos(container.resources.requests)
+            _add(needs, sidecars)
+            _most(starting, needs)
+    _most(total, starting)
+    return total
+
+
+def _effective(container: Container, status: ContainerStatus | None, infeasible: bool) -> Nanos:
+    """What a container holds while it is resized in place (KEP-1287): a kubelet takes, and gives back, step by step."""
+    wanted = _nanos(container.resources.requests)
+    if status is None or status.resources is None:
+        return wanted
+    held = _nanos(status.resources.requests)
+    _most(held, _nanos(status.allocated_resources))
+    if not infeasible:
+        _most(held, wanted)
+    return held
+
+
+def _is_sidecar(container: Container) -> bool:
+    return container.restart_policy == "Always"
+
+
+def _is_pod_level(name: str) -> bool:
+    return name in _POD_LEVEL or name.startswith(_HUGEPAGES)
+
+
+def _claims(pod: Pod) -> Iterator[str]:
+    for volume in pod.spec.volumes:
+        if volume.persistent_volume_claim is not None:
+            yield volume.persistent_volume_claim.claim_name
+        elif volume.ephemeral is not None:
+            yield f"{pod.metadata.name}-{volume.name}"
+
+
+def _positive(amounts: Amounts) -> Nanos:
+    return {name: amount for name, amount in _nanos(amounts).items() if name in _QOS and amount > 0}
+
+
+def _nanos(amounts: Amounts) -> Nanos:
+    """Amounts in billionths. One that is no quantity, which no API server would have let in, is more than there is."""
+    found: Nanos = {}
+    for name, value in amounts.items():
+        try:
+            found[name] = quantity(value, _NANO)
+        except InvalidRequest:
+            found[name] = LARGEST * _NANO
+    return found
+
+
+def _add(total: Nanos, more: Mapping[str, int]) -> None:
+    for name, amount in more.items():
+        total[name] = total.get(name, 0) + amount
+
+
+def _most(total: Nanos, other: Mapping[str, int]) -> None:
+    for name, amount in other.items():
+        total[name] = max(total.get(name, 0), amount)
+
+
+def _resources(nanos: Mapping[str, int], gpu_resource: str, pods: int = 0) -> Resources:
+    rest = dict(nanos)
+    cpu = _whole(rest.pop("cpu", 0), _NANO // 1000)
+    memory = _whole(rest.pop("memory", 0), _NANO)
+    disk = _whole(rest.pop("ephemeral-storage", 0), _NANO)
+    gpu = _whole(rest.pop(gpu_resource, 0), _NANO // 1000) if gpu_resource else 0
+    extended = {name: _whole(amount, _NANO) for name, amount in sorted(rest.items()) if amount}
+    if pods:
+        extended["pods"] = pods
+    return Resources(cpu, memory, disk, gpu, extended)
+
+
+def _whole(nanos: int, unit: int) -> int:
+    return min(-(-nanos // unit), LARGEST)
