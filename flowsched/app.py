@@ -14,11 +14,14 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
 from flowsched.errors import ConfigurationError, FlowschedError
+
+if TYPE_CHECKING:
+    from flowsched.cluster.kubernetes.settings import KubernetesSettings
 
 DEFAULT_PORT: Final = 8470
 IMAGES: Final = ("ignore", "refuse")
@@ -46,6 +49,7 @@ class Settings:
         keep_days: Workflows that ended longer ago are removed with their logs and data; 0 = never.
         take_over: Use a database that was used with another cluster (root): that one is gone for good.
         log_level, log_json: Of the log on stderr.
+        kubernetes: The cluster that tasks run on; None = this machine.
     """
 
     host: str = "127.0.0.1"
@@ -66,6 +70,12 @@ class Settings:
     take_over: bool = False
     log_level: str = "info"
     log_json: bool = False
+    kubernetes: KubernetesSettings | None = None
+
+    @property
+    def replicated(self) -> bool:
+        """Whether other processes may serve the same database: then each answers, and one of them leads."""
+        return self.kubernetes is not None and self.url.startswith("postgres")
 
     @property
     def url(self) -> str:
@@ -180,7 +190,7 @@ async def assembled(settings: Settings) -> AsyncIterator[tuple[Any, Any, Any, An
     check(settings)
     failpoint = from_environment(os.environ)
     settings.root.mkdir(parents=True, exist_ok=True)
-    executor = local_cluster(settings, failpoint.now)
+    executor = await _executor(settings, failpoint)
     async with await Database.open(settings.url) as database:
         reads = Workflows(database)
         alone = settings.url.startswith("sqlite")
@@ -197,11 +207,13 @@ async def assembled(settings: Settings) -> AsyncIterator[tuple[Any, Any, Any, An
                 keep_days=settings.keep_days,
                 take_over=settings.take_over,
                 holder=holder_of(settings),
-                secret=_secret(settings.root),
+                secret=_shared_secret(settings),
                 clock=now_ms,
                 monotonic=time.monotonic,
                 failpoint=failpoint,
             )
+            if settings.kubernetes is not None:
+                executor.may_act = leader.holds
             service = Service(
                 database,
                 writer,
@@ -212,6 +224,7 @@ async def assembled(settings: Settings) -> AsyncIterator[tuple[Any, Any, Any, An
                 clock=now_ms,
                 new_id=new_id,
                 failpoint=failpoint,
+                replicated=settings.replicated,
             )
             yield service, leader, writer, executor
 
@@ -221,9 +234,27 @@ def holder_of(settings: Settings) -> str:
 
     Only one process at a time has it: whoever leads has locked the root before.
     """
+    if settings.kubernetes is not None:  # no lock of a root says that there is only one
+        return f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
     root = settings.root.absolute()
     mark = hashlib.sha256(_secret(root) + os.fsencode(root)).hexdigest()[:12]
     return f"{socket.gethostname()}-{mark}"
+
+
+async def _executor(settings: Settings, failpoint: Any) -> Any:
+    """Where tasks run."""
+    if settings.kubernetes is None:
+        return local_cluster(settings, failpoint.now)
+    from flowsched.cluster.kubernetes.settings import open_cluster
+
+    return await open_cluster(settings.kubernetes, clock=now_ms, failpoint=failpoint)
+
+
+def _shared_secret(settings: Settings) -> bytes:
+    """What gang tokens are derived from: the same in all replicas, where there are several."""
+    if settings.kubernetes is not None and settings.kubernetes.agent_key:
+        return hashlib.sha256(b"gangs " + settings.kubernetes.agent_key.encode()).digest()
+    return _secret(settings.root)
 
 
 def _secret(root: Path) -> bytes:
@@ -259,7 +290,8 @@ async def running(settings: Settings) -> AsyncIterator[Running]:
         await runner.setup()
         leading = asyncio.create_task(leader.run(), name="leader")
         try:
-            await _until_ready(service, leading)
+            if not settings.replicated:
+                await _until_ready(service, leading)
             site = web.TCPSite(runner, settings.host, settings.port)
             try:
                 await site.start()

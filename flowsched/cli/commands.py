@@ -9,9 +9,11 @@ from typing import Annotated, Any, Final
 import typer
 
 from flowsched import __version__
-from flowsched.cli import upkeep
+from flowsched.cli import agent, upkeep
 from flowsched.cli.context import Options, ask, options, run
 from flowsched.cli.options import (
+    Cluster,
+    Context,
     Cpu,
     Database,
     DiskRate,
@@ -21,8 +23,10 @@ from flowsched.cli.options import (
     Group,
     Id,
     Images,
+    Kubeconfig,
     Limit,
     Memory,
+    Namespace,
     NicRate,
     Nodes,
     Out,
@@ -32,6 +36,7 @@ from flowsched.cli.options import (
     Reason,
     Root,
     amounts,
+    kubernetes_settings,
     settings_for,
     token_from,
 )
@@ -58,6 +63,8 @@ queue = typer.Typer(help="List and change queues.", no_args_is_help=True, rich_m
 app.add_typer(queue, name="queue")
 app.add_typer(upkeep.db, name="db")
 app.add_typer(upkeep.secret, name="secret")
+app.add_typer(agent.pod, name="pod", hidden=True)
+app.command(name="agent")(agent.agent)
 
 
 @app.callback()
@@ -135,8 +142,12 @@ def serve(
     ] = False,
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
     log_json: Annotated[bool, typer.Option("--log-json", help="One JSON object per line of log.")] = False,
+    cluster: Cluster = "local",
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
+    namespace: Namespace = None,
 ) -> None:
-    """Start the service, with this machine as its cluster.
+    """Start the service, with this machine as its cluster, or on Kubernetes.
 
     It is the API, the scheduler and the runner in one process.
 
@@ -146,6 +157,7 @@ def serve(
         ctx, root=root, host=host, port=port, database=db, nodes=nodes, cpu=cpu, memory=memory, gpus=gpus,
         disk_rate=disk_rate, nic_rate=nic_rate, racks=racks, policy=policy, images=images, log_level=log_level, log_json=log_json,
         keep_days=keep_days, take_over=take_over, token=token_from(token_file) or options(ctx).token,
+        kubernetes=kubernetes_settings(cluster, kubeconfig, context, namespace),
     )  # fmt: skip
     from flowsched import app as service
 

@@ -14,6 +14,7 @@ from flowsched.cli.output_form import Form
 
 if TYPE_CHECKING:
     from flowsched.app import Settings
+    from flowsched.cluster.kubernetes.settings import KubernetesSettings
 
 #: Options that are hoisted to the front, wherever they stand: with a value, and without.
 _VALUED: Final = ("--server", "--token")
@@ -97,6 +98,16 @@ Fetch = Annotated[
 Images = Annotated[
     str, typer.Option(help="Stages that name a container image: ignore the image, or refuse their tasks.")
 ]
+Cluster = Annotated[
+    str, typer.Option(envvar="FLOWSCHED_CLUSTER", help="Where tasks run: local (this machine) or kubernetes.")
+]
+Kubeconfig = Annotated[
+    Path | None, typer.Option(help="With kubernetes. [KUBECONFIG, the pod's own account, ~/.kube/config]")
+]
+Context = Annotated[str | None, typer.Option(help="Of the kubeconfig. [its current one]")]
+Namespace = Annotated[
+    str | None, typer.Option(help="Where tasks run on Kubernetes. [FLOWSCHED_NAMESPACES, else flowsched]")
+]
 Policy = Annotated[str, typer.Option(help="How to schedule.")]
 
 
@@ -111,6 +122,22 @@ def settings_for(
     if "log_level" not in given:
         given["log_level"] = "debug" if options(ctx).debug else "error"
     return Settings(root=root or data_folder(), database=database, **given)
+
+
+def kubernetes_settings(
+    cluster: str, kubeconfig: Path | None, context: str | None, namespace: str | None
+) -> KubernetesSettings | None:
+    """What is said of Kubernetes by options and FLOWSCHED_* variables; None for this machine."""
+    if cluster == "local":
+        return None
+    if cluster != "kubernetes":
+        raise typer.BadParameter(f"local or kubernetes, not {cluster!r}", param_hint="--cluster")
+    from dataclasses import replace
+
+    from flowsched.cluster.kubernetes.settings import from_environment
+
+    settings = replace(from_environment(os.environ), kubeconfig=kubeconfig, context=context)
+    return replace(settings, namespace=namespace) if namespace else settings
 
 
 def token_from(path: Path | None) -> str | None:

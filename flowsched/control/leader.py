@@ -221,6 +221,13 @@ class Leader:
             if isinstance(node, NodeInfo):
                 self.nodes = [n for n in self.nodes if n.name != node.name] + [node]
 
+    def holds(self) -> bool:
+        """Whether this process leads, by its own monotonic clock: asked before anything is started in the cluster, since a
+        process that was paused does not know that another has taken over meanwhile.
+        """
+        left = LEASE_MS / 1000 - (self._monotonic() - self._renewed)
+        return self.epoch > 0 and left > 1.0
+
     async def _acquire(self) -> int:
         while True:
             asked = self._monotonic()

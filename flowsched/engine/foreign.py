@@ -27,7 +27,6 @@ from flowsched.scheduling.foreign import (
     PodWaits,
     RoomTaken,
 )
-from flowsched.scheduling.rules import Rules
 from flowsched.scheduling.snapshot import Claim, ClaimKind
 
 if TYPE_CHECKING:
@@ -57,14 +56,6 @@ class Placed(NamedTuple):
     owned: bool
     node: int
     seen: bool  #: it was seen there
-
-
-class Peer(NamedTuple):
-    """A pod on a node that rules of others may look at."""
-
-    node: int
-    rules: Rules | None
-    leaving: bool = False
 
 
 @dataclass(slots=True)
@@ -112,6 +103,8 @@ def report_foreign(recorder: Recorder, event: ForeignEvent) -> None:
             work = recorder.state.foreign.get(key)
             if work is not None:
                 recorder.statement.assign(work, "group", None)
+                recorder.statement.assign(work, "complete", False)
+                recorder.statement.assign(work, "done", {})
                 _tidy(recorder, key)
         case PodWaits(pod):
             _waits(recorder, pod)
@@ -141,10 +134,10 @@ def bind(recorder: Recorder, pod: ForeignPod, node: int) -> None:
         queue=queue,
         since_ms=recorder.now,
         until_ms=None,
+        rules=pod.template.rules,
         group=f"{pod.namespace}/{pod.name}" if group is None else f"{group.namespace}/{group.name}",
     )
     state.snapshot.claim(claim, statement)
-    _peer_in(recorder, pod.uid, Peer(node, pod.template.rules))
     statement.put(
         work.placed, pod.uid, Placed(pod.role, pod, pod.namespace, pod.name, pod.owned, node, False)
     )
@@ -209,9 +202,8 @@ def _waits(recorder: Recorder, pod: ForeignPod) -> None:
 def _taken(recorder: Recorder, event: RoomTaken) -> None:
     state, statement = recorder.state, recorder.statement
     node = node_index(state, event.node)
-    _peer_in(recorder, event.owner, Peer(node, event.rules, event.leaving))
     if event.owner in state.pods:
-        _moved(recorder, event.owner, node)
+        _moved(recorder, event, node)
         return  # one of ours, which has its claim already
     _seen(recorder, event.owner)
     if event.group:
@@ -222,18 +214,20 @@ def _taken(recorder: Recorder, event: RoomTaken) -> None:
         statement.put(state.foreign_pods, event.owner, event.group)
         _judge(recorder, event.group)
     amount = state.snapshot.vector(event.resources)
-    queue, since = event.queue, event.since_ms
-    known = state.snapshot.claims.get(event.owner)
-    if known is not None and (known.node, known.amount) == (node, amount):
-        return
-    claim = Claim(event.owner, node, amount, ClaimKind.RUNNING, queue, since, None, 0, event.group)
-    state.snapshot.claim(claim, statement)
+    kind = ClaimKind.RELEASING if event.leaving else ClaimKind.RUNNING
+    queue, since, rules = event.queue, event.since_ms, event.rules
+    claim = Claim(event.owner, node, amount, kind, queue, since, None, 0, event.group, rules)
+    if state.snapshot.claims.get(event.owner) != claim:
+        state.snapshot.claim(claim, statement)
 
 
-def _moved(recorder: Recorder, name: str, node: int) -> None:
-    """One of our pods was bound by another scheduler (hand-over), which chose for itself."""
-    state, statement = recorder.state, recorder.statement
+def _moved(recorder: Recorder, event: RoomTaken, node: int) -> None:
+    """One of our pods as it is: others' rules may look at its labels; in a hand-over the other scheduler chose for itself."""
+    state, statement, name = recorder.state, recorder.statement, event.owner
     claim = state.snapshot.claims.get(name)
+    if claim is not None and claim.rules != event.rules:
+        claim = replace(claim, rules=event.rules)
+        state.snapshot.claim(claim, statement)
     if claim is None or claim.node == node:
         return
     ref = state.pods[name]
@@ -248,7 +242,6 @@ def _moved(recorder: Recorder, name: str, node: int) -> None:
 
 def _left(recorder: Recorder, owner: str, succeeded: bool) -> None:
     state, statement = recorder.state, recorder.statement
-    _peer_out(recorder, owner)
     if owner in state.pods:
         return  # its end is told as one of ours
     _seen(recorder, owner)
@@ -293,7 +286,6 @@ def _forget(recorder: Recorder, uid: str) -> None:
     if key is not None:
         statement.pop(state.foreign[key].placed, uid)
     state.snapshot.unclaim(uid, statement)
-    _peer_out(recorder, uid)
 
 
 def _stop_waiting(recorder: Recorder, uid: str) -> None:
@@ -326,31 +318,6 @@ def _judge(recorder: Recorder, key: str) -> None:
     elif not half and work.short_since is not None:
         statement.assign(work, "short_since", None)
         statement.exclude(state.halved, key)
-
-
-def _peer_in(recorder: Recorder, owner: str, peer: Peer) -> None:
-    """A pod is on a node, for the rules of others."""
-    state = recorder.state
-    if state.peers.get(owner) == peer:
-        return
-    _peer_out(recorder, owner)
-    if peer.rules is not None:
-        _count(recorder, peer, +1)
-        recorder.statement.put(state.peers, owner, peer)
-
-
-def _peer_out(recorder: Recorder, owner: str) -> None:
-    """A pod is not on its node any more."""
-    known = recorder.statement.pop(recorder.state.peers, owner)
-    if known is not None:
-        _count(recorder, known, -1)
-
-
-def _count(recorder: Recorder, peer: Peer, pods: int) -> None:
-    peers, rules = recorder.state.snapshot.peers, peer.rules
-    assert rules is not None
-    peers.count(rules, peer.node, peer.leaving, pods)
-    recorder.statement.undo_with(lambda: peers.count(rules, peer.node, peer.leaving, -pods))
 
 
 def _tidy(recorder: Recorder, key: str) -> None:

@@ -19,7 +19,7 @@ from flowsched.workflow.estimates import Estimates
 from flowsched.workflow.run import WorkflowRun
 
 if TYPE_CHECKING:
-    from flowsched.engine.foreign import ClassKey, ForeignWork, Peer
+    from flowsched.engine.foreign import ClassKey, ForeignWork
     from flowsched.scheduling.foreign import PodTemplate
 
 
@@ -133,7 +133,6 @@ class EngineState:
         self.assumed: dict[str, int] = {}  #: uid of a foreign pod whose binding is under way -> since (ms)
         self.halved: set[str] = set()  #: foreign gangs that stand half placed
         self.holding: set[str] = set()  #: foreign groups for whom room is held
-        self.peers: dict[str, Peer] = {}  #: pods on nodes that rules may look at
         self.epoch = epoch
         self.secret = secret
 

@@ -280,4 +280,3 @@ def test_nothing_is_left_of_a_group_when_all_of_it_has_gone() -> None:
     assert not scene.state.foreign
     assert not scene.state.foreign_pods
     assert not scene.state.assumed
-    assert not scene.state.peers

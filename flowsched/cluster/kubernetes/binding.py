@@ -1,0 +1,166 @@
+"""Bindings of pods that others made: sent once, with the pod's uid and version as preconditions, and never guessed about.
+
+The engine holds a pod's room from its decision on until the outcome is seen. So each order ends in exactly one of: the watch
+shows the pod on its node, the watch shows it gone, or `BindRefused`. A lost answer is followed by a look.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any, Final, Protocol
+
+import msgspec
+import structlog
+
+from flowsched.cluster.kubernetes.bodies import binding, deletion
+from flowsched.cluster.kubernetes.client import MERGE, Answer, Client, Unreachable, decoded
+from flowsched.cluster.kubernetes.marks import PREFIX
+from flowsched.cluster.kubernetes.objects import Pod as PodObject
+from flowsched.scheduling.executor import ClusterEvent
+from flowsched.scheduling.foreign import Bind, BindRefused, Evict, PodWaits
+
+log = structlog.get_logger(__name__)
+
+#: Annotation of a pod that a new leader has looked at: it makes older bindings of it fail.
+FENCE: Final = f"{PREFIX}fenced-by"
+_FIRST_PAUSE_S: Final = 0.2
+_LONGEST_PAUSE_S: Final = 10.0
+
+
+class Waiting(Protocol):
+    """What the view knows of pods that wait."""
+
+    def waits(self, uid: str) -> PodWaits | None:
+        """The pod as it waits now; None if it does not."""
+        ...
+
+
+class Binding:
+    """The bindings under way.
+
+    Args:
+        client: Of the API server.
+        view: What is known of waiting pods.
+        report: Takes events.
+        may_act: Whether this process still leads, by its own clock; asked right before each call.
+        failpoint: Where a crash would be interesting.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        view: Waiting,
+        *,
+        report: Callable[[ClusterEvent], None],
+        may_act: Callable[[], bool],
+        failpoint: Callable[[str], Awaitable[None]],
+    ) -> None:
+        self._client = client
+        self._view = view
+        self._report = report
+        self._may_act = may_act
+        self._failpoint = failpoint
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.sent = 0
+        self.refused = 0
+
+    async def close(self) -> None:
+        """Stop; a new leader fences what is still under way."""
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def bind(self, orders: Sequence[Bind]) -> None:
+        """Send bindings; returns at once."""
+        for order in orders:
+            self._spawn(self._bind(order))
+
+    def evict(self, orders: Sequence[Evict]) -> None:
+        """Take pods away; their controllers make them again."""
+        for order in orders:
+            log.warning("pod evicted", namespace=order.namespace, pod=order.name, why=order.reason)
+            self._spawn(self._delete(order))
+
+    async def fence(self, uids: Sequence[str]) -> None:
+        """Touch each of these pods that still waits: its version changes, and a binding that an earlier leader has under way
+        (it carries the version it saw) is refused. Pods that do not wait any more have been bound, or are gone.
+        """
+        waiting = [found for found in map(self._view.waits, uids) if found is not None]
+        await asyncio.gather(*(self._touch(found) for found in waiting))
+
+    async def _touch(self, found: PodWaits) -> None:
+        pod = found.pod
+        path = f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}"
+        body = msgspec.json.encode(
+            {"metadata": {"uid": pod.uid, "annotations": {FENCE: f"after {pod.version}"}}}
+        )
+        pause = _FIRST_PAUSE_S
+        while True:
+            answer = await self._ask("PATCH", path, body, content_type=MERGE)
+            if answer is not None and (answer.ok or answer.status in (404, 409)):
+                return
+            await asyncio.sleep(pause)
+            pause = min(_LONGEST_PAUSE_S, pause * 2)
+
+    async def _bind(self, order: Bind) -> None:
+        found = self._view.waits(order.uid)
+        if found is None or not self._may_act():
+            if found is not None:
+                self._refuse(order, "this process does not lead any more")
+            return  # seen on a node, or gone: the watch has told
+        path = f"/api/v1/namespaces/{order.namespace}/pods/{order.name}"
+        body = binding(order.name, order.namespace, order.uid, order.node, found.pod.version)
+        self.sent += 1
+        answer = await self._ask("POST", f"{path}/binding", body)
+        if answer is not None and answer.ok:
+            await self._failpoint("kube.bound")
+            return
+        await self._look(order, path, answer)
+
+    async def _look(self, order: Bind, path: str, answer: Answer | None) -> None:
+        """No success was told: see what is."""
+        pause = _FIRST_PAUSE_S
+        while True:
+            seen = await self._ask("GET", path, None)
+            if seen is not None and seen.status == 404:
+                return  # the watch tells that it is gone
+            if seen is not None and seen.ok:
+                pod = decoded(seen.body, PodObject, path)
+                if pod.metadata.uid != order.uid or pod.spec.node_name:
+                    return  # on a node, ours or another: the watch tells which
+                why = answer.message if answer is not None else "no answer"
+                self._refuse(order, why)
+                return
+            await asyncio.sleep(pause)
+            pause = min(_LONGEST_PAUSE_S, pause * 2)
+
+    def _refuse(self, order: Bind, why: str) -> None:
+        self.refused += 1
+        log.info("binding refused", namespace=order.namespace, pod=order.name, node=order.node, why=why)
+        self._report(BindRefused(order.uid, order.node, why))
+
+    async def _delete(self, order: Evict) -> None:
+        path = f"/api/v1/namespaces/{order.namespace}/pods/{order.name}"
+        await self._ask("DELETE", path, deletion(order.uid))
+
+    async def _ask(
+        self, method: str, path: str, body: bytes | None, content_type: str = "application/json"
+    ) -> Answer | None:
+        try:
+            return await self._client.call(method, path, body=body, content_type=content_type)
+        except Unreachable:
+            return None
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(self._guarded(work))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    @staticmethod
+    async def _guarded(work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await work
+        except Exception:  # one pod's work must not end the others'
+            log.exception("work on a pod failed")
+

@@ -1,0 +1,158 @@
+"""What a gang of ours needs beside its pods: a PodGroup for others to see, a Service by which members find each other, a Secret.
+
+All three belong to one generation of one shard, are made before its first pod and removed after its last. Making them twice
+is making them once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+import structlog
+
+from flowsched.cluster.kubernetes.bodies import gang_secret, gang_service
+from flowsched.cluster.kubernetes.client import Client, Unreachable, decoded
+from flowsched.cluster.kubernetes.forms import Form, group_path
+from flowsched.cluster.kubernetes.names import dns_label, group_name
+from flowsched.cluster.kubernetes.objects import OnlyMetadata
+from flowsched.cluster.kubernetes.podgroups import group_manifest
+from flowsched.cluster.kubernetes.refusals import judge
+from flowsched.cluster.kubernetes.release import GroupRef, Owner, ReleaseSettings
+from flowsched.scheduling.executor import Pod
+
+log = structlog.get_logger(__name__)
+
+_FIRST_PAUSE_S: Final = 0.2
+_LONGEST_PAUSE_S: Final = 10.0
+
+
+@dataclass(slots=True, eq=False)
+class _Gang:
+    """One generation of one shard."""
+
+    name: str
+    members: set[str] = field(default_factory=set)
+    made: asyncio.Task[GroupRef] | None = None
+
+
+class Gangs:
+    """The gangs that live.
+
+    Args:
+        client: Of the API server.
+        settings: How pods are released.
+        form: Of their PodGroups.
+    """
+
+    def __init__(self, client: Client, settings: ReleaseSettings, form: Form) -> None:
+        self._client = client
+        self._settings = settings
+        self.form = form
+        self._gangs: dict[str, _Gang] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def name_of(self, pod: Pod) -> str | None:
+        """The name of a pod's group; None if it is alone."""
+        if pod.gang is None:
+            return None
+        return group_name(pod.workflow, pod.stage, pod.shard, pod.gang.generation)
+
+    def member(self, pod: Pod) -> None:
+        """A pod of a gang lives (it was found there)."""
+        name = self.name_of(pod)
+        if name is not None:
+            self._gangs.setdefault(name, _Gang(name)).members.add(pod.name)
+
+    def left(self, pod: Pod) -> None:
+        """A pod is no more; with the last one the rest goes."""
+        name = self.name_of(pod)
+        gang = self._gangs.get(name) if name is not None else None
+        if gang is None:
+            return
+        gang.members.discard(pod.name)
+        if not gang.members:
+            del self._gangs[gang.name]
+            task = asyncio.create_task(self._remove(gang), name=f"remove {gang.name}")
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def close(self) -> None:
+        """Stop working."""
+        tasks = [*self._tasks, *(gang.made for gang in self._gangs.values() if gang.made is not None)]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def ready(self, pod: Pod, told: Callable[[str], None]) -> GroupRef | None:
+        """See to it that a pod's group is there.
+
+        Args:
+            pod: One of its members.
+            told: Is told why it takes long.
+        """
+        if pod.gang is None:
+            return None
+        self.member(pod)
+        gang = self._gangs[self.name_of(pod) or ""]
+        if gang.made is None:
+            gang.made = asyncio.create_task(self._make(gang, pod, told), name=f"make {gang.name}")
+        return await asyncio.shield(gang.made)
+
+    async def _make(self, gang: _Gang, pod: Pod, told: Callable[[str], None]) -> GroupRef:
+        assert pod.gang is not None
+        settings, space = self._settings, self._settings.namespace
+        owner = None
+        if self.form is not Form.NONE:
+            body = group_manifest(self.form, gang.name, pod, settings)
+            meta = await self._create(group_path(self.form, space), gang.name, body, told)
+            owner = Owner(self.form.value, "PodGroup", gang.name, meta.metadata.uid)
+        core = f"/api/v1/namespaces/{space}"
+        name = dns_label(gang.name)
+        await self._create(f"{core}/services", name, gang_service(gang.name, settings, owner), told)
+        secret = gang_secret(gang.name, pod.gang.token, settings, owner)
+        await self._create(f"{core}/secrets", name, secret, told)
+        return GroupRef(gang.name, self.form, owner, pod.queue)
+
+    async def _create(
+        self, path: str, name: str, body: bytes, told: Callable[[str], None]
+    ) -> OnlyMetadata:
+        """Create an object, or find it there. Tries until it is so."""
+        pause = _FIRST_PAUSE_S
+        while True:
+            try:
+                answer = await self._client.call("POST", path, body=body)
+                if answer.ok:
+                    return decoded(answer.body, OnlyMetadata, path)
+                if answer.reason == "AlreadyExists":
+                    if path.endswith("/secrets"):
+                        return OnlyMetadata()  # it may be made, and not read
+                    found = await self._client.get(f"{path}/{name}", OnlyMetadata)
+                    if found is not None:
+                        return found
+                told(f"{path}: {judge(answer).reason}: {answer.message}")
+            except Unreachable as silence:
+                told(str(silence))
+            await asyncio.sleep(pause)
+            pause = min(_LONGEST_PAUSE_S, pause * 2)
+
+    async def _remove(self, gang: _Gang) -> None:
+        """What is left of a gang; the garbage collector would do it too where there is a PodGroup that owns the rest."""
+        space, name = self._settings.namespace, dns_label(gang.name)
+        paths = [f"/api/v1/namespaces/{space}/services/{name}", f"/api/v1/namespaces/{space}/secrets/{name}"]
+        if self.form is not Form.NONE:
+            paths.append(group_path(self.form, space, gang.name))
+        for path in paths:
+            pause = _FIRST_PAUSE_S
+            while True:
+                try:
+                    answer = await self._client.call("DELETE", path, body=None)
+                    if answer.ok or answer.status in (403, 404):
+                        break
+                    log.warning("not removed", path=path, why=answer.message)
+                except Unreachable:
+                    pass
+                await asyncio.sleep(pause)
+                pause = min(_LONGEST_PAUSE_S, pause * 2)

@@ -1,0 +1,130 @@
+"""What a person says of the Kubernetes cluster that flowsched runs on, and the executor that comes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from flowsched.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from flowsched.cluster.kubernetes.cluster import KubernetesCluster
+
+#: What is built from deploy/Dockerfile; its `flowsched` runs the steps of a pod.
+DEFAULT_IMAGE: Final = "ghcr.io/flowsched/flowsched:0.1.0"
+HAND_OVER: Final = ("volcano", "default-scheduler")
+
+
+@dataclass(frozen=True, slots=True)
+class KubernetesSettings:
+    """See `flowsched serve --help`.
+
+    Args:
+        kubeconfig, context: How to find the API server; None = as every controller does.
+        namespace: Where tasks run.
+        image: Of the steps that run in tasks' pods.
+        default_image: Of tasks that name none; "" = such a task is refused.
+        agent_key: What node agents and the service share; "" = there are no agents.
+        agent_port: Where agents listen.
+        pod_groups: Form of our gangs' PodGroups: auto, native, scheduler-plugins, volcano, none.
+        scheduler_name: Whose pods we place: `spec.schedulerName`.
+        instance: Which installation this is, where there are several.
+        hand_over: The scheduler that places our pods instead of us; "" = we do.
+        gang_addresses: "dns", or "seat" for hollow nodes, which have no DNS.
+        run_as_user: The user that tasks run as.
+        in_flight: Requests open at a time.
+    """
+
+    kubeconfig: Path | None = None
+    context: str | None = None
+    namespace: str = "flowsched"
+    image: str = DEFAULT_IMAGE
+    default_image: str = ""
+    agent_key: str = ""
+    agent_port: int = 8475
+    pod_groups: str = "auto"
+    scheduler_name: str = "flowsched"
+    instance: str = "flowsched"
+    hand_over: str = ""
+    gang_addresses: str = "dns"
+    run_as_user: int = 1000
+    in_flight: int = 32
+
+
+def from_environment(environment: Mapping[str, str]) -> KubernetesSettings:
+    """Settings from FLOWSCHED_* variables, which a Deployment sets.
+
+    Raises:
+        ConfigurationError: One of them is not a number, or not one of those there are.
+    """
+    told = {name: environment[f"FLOWSCHED_{name}"] for name in _VARIABLES if environment.get(f"FLOWSCHED_{name}")}
+    texts = {_VARIABLES[name]: value for name, value in told.items() if name not in _NUMBERS}
+    numbers = {}
+    for name in _NUMBERS & told.keys():
+        try:
+            numbers[_VARIABLES[name]] = int(told[name])
+        except ValueError:
+            raise ConfigurationError(f"FLOWSCHED_{name} is a whole number, not {told[name]!r}") from None
+    if "namespace" in texts:
+        texts["namespace"] = texts["namespace"].split(",")[0].strip()
+    settings = KubernetesSettings(**texts, **numbers)  # type: ignore[arg-type]
+    if settings.hand_over not in ("", *HAND_OVER):
+        raise ConfigurationError(f"pods are handed over to {' or '.join(HAND_OVER)}, not {settings.hand_over!r}")
+    if settings.gang_addresses not in ("dns", "seat"):
+        raise ConfigurationError(f"FLOWSCHED_GANG_ADDRESSES is dns or seat, not {settings.gang_addresses!r}")
+    return settings
+
+
+_VARIABLES: Final = {
+    "NAMESPACES": "namespace",
+    "IMAGE": "image",
+    "DEFAULT_IMAGE": "default_image",
+    "AGENT_KEY": "agent_key",
+    "AGENT_PORT": "agent_port",
+    "POD_GROUPS": "pod_groups",
+    "SCHEDULER_NAME": "scheduler_name",
+    "INSTANCE": "instance",
+    "HAND_OVER": "hand_over",
+    "GANG_ADDRESSES": "gang_addresses",
+    "RUN_AS_USER": "run_as_user",
+    "IN_FLIGHT": "in_flight",
+}
+_NUMBERS: Final = frozenset({"AGENT_PORT", "RUN_AS_USER", "IN_FLIGHT"})
+
+
+async def open_cluster(
+    settings: KubernetesSettings,
+    *,
+    clock: Callable[[], int],
+    failpoint: Callable[[str], Awaitable[None]],
+) -> KubernetesCluster:
+    """The executor; it has not been started yet.
+
+    Raises:
+        ConfigurationError: There is no API server to be found.
+    """
+    from flowsched.cluster.kubernetes.cluster import ClusterSettings, KubernetesCluster
+    from flowsched.cluster.kubernetes.credentials import connect
+    from flowsched.cluster.kubernetes.release import ReleaseSettings
+
+    connection = await connect(settings.kubeconfig, settings.context)
+    release = ReleaseSettings(
+        namespace=settings.namespace,
+        our_image=settings.image,
+        default_image=settings.default_image,
+        agent_key=settings.agent_key.encode(),
+        agent_port=settings.agent_port if settings.agent_key else 0,
+        run_as_user=settings.run_as_user,
+        instance=settings.instance,
+        scheduler_name=settings.scheduler_name,
+        hand_over=settings.hand_over or None,  # type: ignore[arg-type]
+        gang_addresses=settings.gang_addresses,  # type: ignore[arg-type]
+    )
+    return KubernetesCluster(
+        connection,
+        ClusterSettings(release, settings.agent_key, settings.pod_groups, settings.in_flight),
+        clock=clock,
+        failpoint=failpoint,
+    )

@@ -1,0 +1,356 @@
+"""What the watches show, kept as far as it is needed, and told to the engine as events: nodes, namespaces, others' pods.
+
+A pod is one of three things here: ours (it goes to `own`), one that waits for our scheduler, or a stranger that only takes
+room. Each is told once for each state it is in; what is told can be told again from here at any time (`everything`).
+No I/O.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from flowsched.cluster.kubernetes.agents import Agents
+from flowsched.cluster.kubernetes.foreign_groups import GroupBook
+from flowsched.cluster.kubernetes.marks import INSTANCE, MANAGED_BY
+from flowsched.cluster.kubernetes.names import label_value
+from flowsched.cluster.kubernetes.nodes import node_info
+from flowsched.cluster.kubernetes.objects import Namespace, Node, Pod, moment_ms
+from flowsched.cluster.kubernetes.own import OwnPods, engine_name
+from flowsched.cluster.kubernetes.podrules import rules_of, template_of
+from flowsched.cluster.kubernetes.podspec import requests_of
+from flowsched.cluster.kubernetes.release import ReleaseSettings
+from flowsched.cluster.kubernetes.thirdparty import priority_of
+from flowsched.cluster.kubernetes.volumes import Volumes
+from flowsched.cluster.kubernetes.watch import Batch
+from flowsched.scheduling.executor import ClusterEvent, NodeChanged, NodeInfo
+from flowsched.scheduling.foreign import (
+    ForeignEvent,
+    ForeignPod,
+    NamespaceSeen,
+    PodLeft,
+    PodTemplate,
+    PodWaits,
+    RoomTaken,
+)
+from flowsched.scheduling.rules import Rules, narrowed, watched_keys
+
+EVERYTHING: Final = Rules()
+_ENDED: Final = ("Succeeded", "Failed")
+AGENT_COMPONENT: Final = "node-agent"
+
+
+@dataclass(slots=True)
+class Seen:
+    """A pod of somebody else, as it was told last."""
+
+    namespace: str
+    name: str
+    event: ForeignEvent
+    pod: Pod | None = None  #: kept whole while it waits
+    group: str = ""  #: key of its group, if it is one of those that we schedule
+    rules: Rules = EVERYTHING  #: with all of its labels
+
+
+@dataclass(slots=True)
+class View:
+    """The cluster as the watches show it.
+
+    Args:
+        settings: How we release pods, and which installation we are.
+        own: Our pods.
+        agents: Node agents.
+        groups: Others' PodGroups.
+        volumes: Claims and volumes.
+        report: Takes events.
+        gpu_resource: What whole devices are called on nodes and in pods.
+    """
+
+    settings: ReleaseSettings
+    own: OwnPods
+    agents: Agents
+    groups: GroupBook
+    volumes: Volumes
+    report: Callable[[ClusterEvent], None]
+    nodes: dict[str, NodeInfo] = field(default_factory=dict)
+    pods: dict[str, Seen] = field(default_factory=dict)  #: by uid, not ours
+    namespaces: dict[str, dict[str, str]] = field(default_factory=dict)
+    unread: Counter[str] = field(default_factory=Counter)
+    watched: frozenset[str] | None = None  #: label keys that any pod's rules look at; None = nobody looks at pods
+    _widened: bool = False
+    _templates: dict[PodTemplate, PodTemplate] = field(default_factory=dict)
+    _owned: dict[str, str] = field(default_factory=dict)  #: uid -> name of our pods
+    _agent_pods: dict[str, str] = field(default_factory=dict)  #: uid of an agent's pod -> node
+    _complained: set[str] = field(default_factory=set)
+
+    def everything(self) -> list[ClusterEvent]:
+        """All that was told of others, once more, in an order in which it can be applied."""
+        events: list[ClusterEvent] = [NodeChanged(node) for node in self.nodes.values()]
+        events += [NamespaceSeen(name, labels) for name, labels in self.namespaces.items()]
+        events += self.groups.everything()
+        events += [seen.event for seen in self.pods.values()]
+        for name in self._owned.values():
+            obj = self.own.object_of(name)
+            if obj is not None and obj.spec.node_name:
+                events.append(self._room(obj, name))
+        return events
+
+    # --- nodes and namespaces --------------------------------------------------------------------------------
+
+    def nodes_changed(self, batch: Batch[Node]) -> None:
+        """Nodes came, changed or went."""
+        if batch.replaced is not None:
+            here = {node.metadata.name for node in batch.replaced}
+            here |= {meta.name for meta in batch.unread}
+            for name in [name for name in self.nodes if name not in here]:
+                self._node_gone(name)
+            for node in batch.replaced:
+                self._node(node)
+        for change, node in batch.changed:
+            if change == "DELETED":
+                self._node_gone(node.metadata.name)
+            else:
+                self._node(node)
+
+    def _node(self, node: Node) -> None:
+        info = node_info(node, gpu_resource=self.settings.gpu_resource)
+        if self.nodes.get(info.name) != info:
+            self.nodes[info.name] = info
+            self.report(NodeChanged(info))
+
+    def _node_gone(self, name: str) -> None:
+        known = self.nodes.pop(name, None)
+        if known is not None:
+            self.report(NodeChanged(replace(known, ready=False)))
+            self.agents.gone(name, node_lost=True)
+            self.own.node_lost(name)
+
+    def namespaces_changed(self, batch: Batch[Namespace]) -> None:
+        """Labels of namespaces."""
+        if batch.replaced is not None:
+            here = {each.metadata.name for each in batch.replaced}
+            for name in [name for name in self.namespaces if name not in here]:
+                del self.namespaces[name]
+                self.report(NamespaceSeen(name, None))
+        for change, each in (*(("ADDED", one) for one in batch.replaced or ()), *batch.changed):
+            name, labels = each.metadata.name, dict(each.metadata.labels)
+            if change == "DELETED":
+                self.namespaces.pop(name, None)
+                self.report(NamespaceSeen(name, None))
+            elif self.namespaces.get(name) != labels:
+                self.namespaces[name] = labels
+                self.report(NamespaceSeen(name, labels))
+
+    # --- pods ------------------------------------------------------------------------------------------------
+
+    def pods_changed(self, batch: Batch[Pod]) -> None:
+        """Pods came, changed or went."""
+        if batch.replaced is not None:
+            here = {pod.metadata.uid for pod in batch.replaced} | {meta.uid for meta in batch.unread}
+            self._missing([uid for uid in self.pods if uid not in here])
+            self.own.relisted(here)
+            for uid in [uid for uid in self._owned if uid not in here]:
+                self._own_gone(uid)
+            for pod in batch.replaced:
+                self._pod(pod)
+        for change, pod in batch.changed:
+            if change == "DELETED":
+                self._pod_gone(pod)
+            else:
+                self._pod(pod)
+        for meta in batch.unread:
+            self.unread[meta.uid] += 1
+        if self._widened:
+            self._tell_again()
+
+    def reconsider(self, uids: Iterable[str]) -> None:
+        """Something that waiting pods depend on has changed: their PodGroup, a volume."""
+        for uid in list(uids):
+            seen = self.pods.get(uid)
+            if seen is not None and seen.pod is not None:
+                self._pod(seen.pod)
+
+    def waits(self, uid: str) -> PodWaits | None:
+        """A pod as it waits now; None if it does not."""
+        seen = self.pods.get(uid)
+        return seen.event if seen is not None and isinstance(seen.event, PodWaits) else None
+
+    def waiting(self) -> Sequence[str]:
+        """Pods that wait for us, by uid."""
+        return [uid for uid, seen in self.pods.items() if seen.pod is not None]
+
+    def _pod(self, pod: Pod) -> None:
+        name = engine_name(pod) if self._ours(pod) else None
+        if name is not None:
+            self._own(pod, name)
+            return
+        self._agent(pod)
+        event = self._event(pod)
+        uid = pod.metadata.uid
+        known = self.pods.get(uid)
+        if event is None:
+            if known is not None:
+                self._forget(uid, pod.status.phase == "Succeeded")
+            return
+        waits = pod if isinstance(event, PodWaits) else None
+        group = self._group_of(pod)
+        if group:
+            self.groups.observe(pod)
+        if known is not None and known.group and known.group != group:
+            self.groups.lost(uid, known.group)
+        if known is not None and known.event == event:
+            known.pod, known.group = waits, group
+            return
+        full = rules_of(pod)
+        self.pods[uid] = Seen(pod.metadata.namespace, pod.metadata.name, event, waits, group, full)
+        self.report(event)
+
+    def _group_of(self, pod: Pod) -> str:
+        """The key of its group, if it is one that we schedule."""
+        ours = pod.spec.scheduler_name == self.settings.scheduler_name
+        return self.groups.place_of(pod)[0] if ours else ""
+
+    def _narrowed(self, rules: Rules) -> Rules | None:
+        """Rules with as many labels as somebody looks at. A new look at labels makes everybody be told anew."""
+        keys = watched_keys(rules)
+        if keys is not None and (self.watched is None or not keys <= self.watched):
+            self.watched = keys | (self.watched or frozenset())
+            self._widened = True
+        return narrowed(rules, self.watched)
+
+    def _tell_again(self) -> None:
+        """Somebody looks at labels that nobody looked at before: now they matter."""
+        self._widened = False
+        for seen in self.pods.values():
+            event = seen.event
+            if isinstance(event, RoomTaken):
+                fresh: ForeignEvent = replace(event, rules=narrowed(seen.rules, self.watched))
+            elif isinstance(event, PodWaits):
+                template = replace(event.pod.template, rules=self._narrowed(_with_volumes(seen.rules, event.pod.template.rules)))
+                fresh = PodWaits(replace(event.pod, template=template))
+            else:
+                continue
+            if fresh != event:
+                seen.event = fresh
+                self.report(fresh)
+
+    def _event(self, pod: Pod) -> ForeignEvent | None:
+        """What a pod of somebody else is to us now; None = nothing."""
+        if pod.status.phase in _ENDED:
+            return None
+        if pod.spec.node_name:
+            return self._room(pod, pod.metadata.uid)
+        if pod.spec.scheduler_name != self.settings.scheduler_name or pod.metadata.deletion_timestamp:
+            return None
+        if pod.spec.scheduling_gates:
+            return None
+        return PodWaits(self._foreign(pod))
+
+    def _foreign(self, pod: Pod) -> ForeignPod:
+        meta = pod.metadata
+        group, role = self.groups.place_of(pod)
+        volumes, problem = self.volumes.of(pod)
+        template = template_of(pod, volumes, problem, self.settings.gpu_resource)
+        rules = template.rules if template.rules is not None else EVERYTHING
+        template = replace(template, rules=self._narrowed(rules))
+        template = self._templates.setdefault(template, template)
+        return ForeignPod(
+            uid=meta.uid,
+            namespace=meta.namespace,
+            name=meta.name,
+            version=meta.resource_version,
+            group=group,
+            role=role,
+            template=template,
+            priority=priority_of(pod),
+            created_ms=moment_ms(meta.creation_timestamp) or 0,
+            owned=any(owner.controller for owner in meta.owner_references),
+        )
+
+    def _room(self, pod: Pod, owner: str) -> RoomTaken:
+        """What a pod takes on its node. Room is free when its containers have ended, not when it shall be deleted."""
+        meta = pod.metadata
+        ours = pod.spec.scheduler_name == self.settings.scheduler_name and owner == meta.uid
+        group, role = self.groups.place_of(pod) if ours else ("", "")
+        return RoomTaken(
+            owner=owner,
+            node=pod.spec.node_name,
+            resources=requests_of(pod, self.settings.gpu_resource),
+            queue=self.groups.queue_of(pod) if ours else "",
+            group=group,
+            role=role,
+            rules=self._narrowed(rules_of(pod)),
+            leaving=meta.deletion_timestamp is not None,
+            since_ms=moment_ms(pod.status.start_time) or 0,
+            owned=any(owner.controller for owner in meta.owner_references),
+            namespace=meta.namespace,
+            name=meta.name,
+        )
+
+    def _pod_gone(self, pod: Pod) -> None:
+        uid = pod.metadata.uid
+        if uid in self._owned:
+            self.own.seen(pod, deleted=True)
+            self._own_gone(uid)
+            return
+        node = self._agent_pods.pop(uid, None)
+        if node is not None and node not in self._agent_pods.values():
+            self.agents.gone(node)
+        if uid in self.pods:
+            self._forget(uid, pod.status.phase == "Succeeded")
+
+    def _missing(self, uids: Sequence[str]) -> None:
+        for uid in uids:
+            node = self._agent_pods.pop(uid, None)
+            if node is not None:
+                self.agents.gone(node)
+            self._forget(uid, False)
+
+    def _forget(self, uid: str, succeeded: bool) -> None:
+        seen = self.pods.pop(uid)
+        self.report(PodLeft(uid, succeeded))
+        if seen.group:
+            self.groups.lost(uid, seen.group)
+
+    # --- ours, and agents ------------------------------------------------------------------------------------
+
+    def _ours(self, pod: Pod) -> bool:
+        labels = pod.metadata.labels
+        return (
+            labels.get(MANAGED_BY) == "flowsched"
+            and labels.get(INSTANCE) == label_value(self.settings.instance)
+            and pod.metadata.namespace == self.settings.namespace
+        )
+
+    def _own(self, pod: Pod, name: str) -> None:
+        known = self._owned.get(pod.metadata.uid)
+        self._owned[pod.metadata.uid] = name
+        if pod.spec.node_name and pod.status.phase not in _ENDED:
+            event = self._room(pod, name)
+            self.report(event)
+        elif known is not None and pod.status.phase in _ENDED:
+            self.report(PodLeft(name))
+        self.own.seen(pod)
+
+    def _own_gone(self, uid: str) -> None:
+        name = self._owned.pop(uid)
+        self.report(PodLeft(name))
+
+    def _agent(self, pod: Pod) -> None:
+        """A node agent's pod: where it answers."""
+        labels, status = pod.metadata.labels, pod.status
+        if labels.get("app.kubernetes.io/component") != AGENT_COMPONENT or not pod.spec.node_name:
+            return
+        if labels.get("app.kubernetes.io/part-of") != "flowsched" or not status.pod_ip:
+            return
+        if status.phase == "Running" and pod.metadata.deletion_timestamp is None:
+            self._agent_pods[pod.metadata.uid] = pod.spec.node_name
+            host = f"[{status.pod_ip}]" if ":" in status.pod_ip else status.pod_ip
+            self.agents.seen(pod.spec.node_name, f"http://{host}:{self.settings.agent_port}")
+
+
+def _with_volumes(rules: Rules, told: Rules | None) -> Rules:
+    """Rules with all labels, and the volumes' terms that were found since."""
+    return replace(rules, volumes=told.volumes) if told is not None else rules
