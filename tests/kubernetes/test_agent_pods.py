@@ -1,0 +1,644 @@
+"""Inputs into pods and outputs out of them: real agents over folders as a kubelet lays them out."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+import textwrap
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+
+from flowsched.cluster.cache import Cache
+from flowsched.cluster.kubernetes.agent import orders
+from flowsched.cluster.kubernetes.agent.ledger import Ledger
+from flowsched.cluster.kubernetes.agent.orders import BadOrder
+from tests.kubernetes.agent_world import Node, Served, order, reads, several, signed, writes
+
+X = "flowsched:wf/a/0/1/x"
+
+
+@pytest.fixture
+async def stack() -> AsyncIterator[AsyncExitStack]:
+    async with AsyncExitStack() as opened:
+        yield opened
+
+
+@pytest.fixture
+async def node(stack: AsyncExitStack, tmp_path: Path) -> Served:
+    """One node and its agent."""
+    (only,) = await several(stack, tmp_path, 1)
+    return only
+
+
+# --- inputs --------------------------------------------------------------------------------------------------
+
+
+async def test_an_input_is_a_hard_link_into_the_cache(node: Served) -> None:
+    """Where the order says, readable for everybody; its bytes were here already, and no byte was copied."""
+    cached = node.put(X, b"12345")
+    uid = node.node.pod()
+    reply = await node.inputs(uid, order(inputs=[reads(X, "data/x.bam")]))
+    assert (reply.status, reply.json) == (200, {"lost": [], "bytes_local": 5, "bytes_moved": 0})
+    linked = node.node.inputs(uid) / "data" / "x.bam"
+    assert linked.samefile(cached)
+    assert stat.S_IMODE(linked.stat().st_mode) == 0o444
+    assert stat.S_IMODE(linked.parent.stat().st_mode) == 0o755
+
+
+@pytest.mark.parametrize("number", [errno.EXDEV, errno.EPERM, errno.EMLINK])
+async def test_where_links_are_refused_inputs_are_copied(
+    stack: AsyncExitStack, tmp_path: Path, number: int
+) -> None:
+    """Another mount, a file system without links, a file with too many."""
+
+    def link(*_: Any, **__: Any) -> None:
+        raise OSError(number, os.strerror(number))
+
+    node = await stack.enter_async_context(Served(Node(tmp_path / "n"), link=link))
+    cached = node.put(X, b"12345")
+    uid = node.node.pod()
+    assert (await node.inputs(uid, order(inputs=[reads(X, "x")]))).status == 200
+    copied = node.node.inputs(uid) / "x"
+    assert not copied.samefile(cached)
+    assert (copied.read_bytes(), stat.S_IMODE(copied.stat().st_mode)) == (b"12345", 0o444)
+
+
+@pytest.mark.skipif(not os.path.isdir("/dev/shm"), reason="needs a second file system")
+async def test_a_cache_on_another_file_system(stack: AsyncExitStack, tmp_path: Path) -> None:
+    """The real EXDEV, both ways: an input is copied there, an output is copied back."""
+    if os.stat("/dev/shm").st_dev == tmp_path.stat().st_dev:
+        pytest.skip("needs a second file system")
+    with _folder_in_memory() as memory:
+        node = Node(tmp_path / "n")
+        served = Served(node, cache=memory / "cache", state=memory / "state", kept_logs=memory / "logs")
+        async with served:
+            served.put(X, b"12345")
+            uid = node.pod()
+            told = order(inputs=[reads(X, "x")], outputs=[writes("out")])
+            assert (await served.inputs(uid, told)).status == 200
+            assert (node.inputs(uid) / "x").read_bytes() == b"12345"
+            (node.work(uid) / "out").write_bytes(b"abc")
+            reply = await served.outputs(uid, told)
+            assert reply.json["outputs"][0]["size_bytes"] == 3
+            got = await served.call("GET", "/v1/datasets", params={"uri": "flowsched:wf/s/0/1/out"})
+            assert got.body == b"abc"
+
+
+async def test_a_folder_is_a_tree_of_links(node: Served, tmp_path: Path) -> None:
+    """Folders are made, files are linked, links stay links."""
+    tree = tmp_path / "shared" / "index"
+    (tree / "sub").mkdir(parents=True)
+    (tree / "sub" / "f").write_bytes(b"1")
+    (tree / "l").symlink_to("sub/f")
+    uid = node.node.pod()
+    reply = await node.inputs(uid, order(inputs=[reads(tree.as_uri(), "idx/index")]))
+    assert reply.json == {"lost": [], "bytes_local": 0, "bytes_moved": 1}
+    laid = node.node.inputs(uid) / "idx" / "index"
+    assert (laid / "sub" / "f").samefile(node.agent.cache.home(tree.as_uri()) / "index" / "sub" / "f")
+    assert os.readlink(laid / "l") == "sub/f"
+
+
+async def test_a_manifest_names_files_that_the_task_can_read(node: Served) -> None:
+    """In shard order, each in a folder of its own, since they may all have one name; a line is a line whatever the name."""
+    uris = [f"flowsched:wf/a/{shard}/1/x" for shard in range(3)]
+    for shard, uri in enumerate(uris):
+        node.put(uri, str(shard).encode(), "calls.vcf" if shard < 2 else "a\nb")
+    uid = node.node.pod()
+    given = {"name": "calls", "uris": uris, "manifest": True, "path": "calls.manifest"}
+    reply = await node.inputs(uid, order(inputs=[given]), inputs_path="/flowsched/inputs")
+    assert reply.status == 200
+    text = (node.node.inputs(uid) / "calls.manifest").read_text()
+    assert text.splitlines() == [
+        "/flowsched/inputs/calls.d/0/calls.vcf",
+        "/flowsched/inputs/calls.d/1/calls.vcf",
+        "/flowsched/inputs/calls.d/2/a_b",
+    ]
+    for line, content in zip(text.splitlines(), "012", strict=True):
+        assert (node.node.inputs(uid) / line.removeprefix("/flowsched/inputs/")).read_text() == content
+
+
+async def test_an_empty_manifest(node: Served) -> None:
+    """No shard, no line."""
+    uid = node.node.pod()
+    given = {"name": "none", "uris": [], "manifest": True, "path": "none.manifest"}
+    assert (await node.inputs(uid, order(inputs=[given]))).status == 200
+    assert (node.node.inputs(uid) / "none.manifest").read_text() == ""
+
+
+async def test_what_a_task_writes_to_is_made_as_its_volume_is(node: Served) -> None:
+    """Folders of outputs, tmp and the hostfile: the group's to write to, with its set-gid bit, as a kubelet gives it."""
+    uid = node.node.pod()
+    work = node.node.work(uid)
+    if os.geteuid() == 0:
+        os.chown(work, 0, 4711)
+        work.chmod(0o2775)
+    asked = order(folders=["a/b", "c", "."], hostfile="one slots=2\n")
+    assert (await node.inputs(uid, asked)).status == 200
+    wanted = stat.S_IMODE(work.stat().st_mode)
+    made = {name: work / name for name in ("a", "a/b", "c", "tmp")}
+    assert {name: stat.S_IMODE(path.stat().st_mode) for name, path in made.items()} == dict.fromkeys(made, wanted)
+    assert {path.stat().st_gid for path in made.values()} == {work.stat().st_gid}
+    assert (work / "hostfile").read_text() == "one slots=2\n"
+    assert stat.S_IMODE((work / "hostfile").stat().st_mode) == wanted & 0o666
+
+
+async def test_the_first_to_use_what_was_brought_is_charged(node: Served, tmp_path: Path) -> None:
+    """Bytes that travelled are charged once; asking again does not change what a pod was told."""
+    file = tmp_path / "shared" / "x"
+    file.parent.mkdir()
+    file.write_bytes(b"12345")
+    await node.bring({"uri": str(file)})
+    first, second = node.node.pod(), node.node.pod()
+    one, two = (order(pod, inputs=[reads(str(file), "x")]) for pod in ("one", "two"))
+    told = [await node.inputs(first, one), await node.inputs(second, two), await node.inputs(first, one)]
+    assert [(reply.json["bytes_local"], reply.json["bytes_moved"]) for reply in told] == [(0, 5), (5, 0), (0, 5)]
+
+
+async def test_a_missing_input_is_fetched_from_its_origin(node: Served, tmp_path: Path) -> None:
+    """The step waits for it; the bytes are charged to the pod."""
+    file = tmp_path / "shared" / "x"
+    file.parent.mkdir()
+    file.write_bytes(b"12345")
+    uid = node.node.pod()
+    reply = await node.inputs(uid, order(inputs=[reads(file.as_uri(), "x")]))
+    assert reply.json == {"lost": [], "bytes_local": 0, "bytes_moved": 5}
+    assert (node.node.inputs(uid) / "x").read_bytes() == b"12345"
+
+
+async def test_an_input_that_a_workflow_made_has_no_origin(node: Served) -> None:
+    """It is lost, and so is what its origin does not have; nothing is laid out, and nothing is in use for that."""
+    node.put(X, b"1")
+    uid = node.node.pod()
+    inputs = [reads("flowsched:gone", "g"), reads("file:///no/such", "n", "n"), reads(X, "x", "x")]
+    reply = await node.inputs(uid, order(inputs=inputs))
+    assert (reply.status, reply.json["lost"]) == (200, ["flowsched:gone", "file:///no/such"])
+    assert "flowsched:gone is not on this node" in reply.json["message"]
+    assert list(node.node.inputs(uid).iterdir()) == []
+    assert (await node.call("DELETE", "/v1/datasets", params={"uri": X})).status == 204
+
+
+async def test_an_input_on_its_way_from_a_peer_is_waited_for(stack: AsyncExitStack, tmp_path: Path) -> None:
+    """Though nobody could fetch it: the transfer that the service ordered is joined."""
+    first, second = await several(stack, tmp_path, 2, nic_rate=400_000)
+    first.put(X, bytes(200_000))
+    peer = {"node": "node-0", "url": first.url}
+    await second.call("POST", "/v1/transfers", json={"orders": [{"uri": X, "source": peer}]})
+    uid = second.node.pod()
+    reply = await second.inputs(uid, order(inputs=[reads(X, "x")]))
+    assert reply.json == {"lost": [], "bytes_local": 0, "bytes_moved": 200_000}
+
+
+async def test_a_step_is_not_kept_waiting_for_long(stack: AsyncExitStack, tmp_path: Path) -> None:
+    """It is told that the agent is at it, asks again, and the origin is asked once."""
+    go = asyncio.Event()
+    asked = 0
+
+    async def slow(_: web.Request) -> web.Response:
+        nonlocal asked
+        asked += 1
+        await go.wait()
+        return web.Response(body=b"abc")
+
+    app = web.Application()
+    app.router.add_get("/x", slow)
+    origin = await stack.enter_async_context(TestServer(app))
+    node = await stack.enter_async_context(Served(Node(tmp_path / "n"), hold_s=0.1))
+    uid = node.node.pod()
+    told = order(inputs=[reads(str(origin.make_url("/x")), "x")])
+    for _ in range(2):
+        reply = await node.inputs(uid, told)
+        assert (reply.status, reply.json) == (202, {"pending": True})
+    go.set()
+    while (reply := await node.inputs(uid, told)).status == 202:
+        pass
+    assert reply.json == {"lost": [], "bytes_local": 0, "bytes_moved": 3}
+    assert asked == 1
+
+
+# --- who may ask ---------------------------------------------------------------------------------------------
+
+
+async def test_an_order_that_was_not_signed(node: Served) -> None:
+    """Another key, another order, no signature: nothing is done, and nothing is told of what is there."""
+    uid = node.node.pod()
+    good = signed(order(inputs=[reads("flowsched:gone", "g")]))
+    other = orders.pack(order(inputs=[reads("flowsched:other", "g")]))
+    forged = [
+        signed(order(), b"another-key-of-the-agents"),
+        good | {"order": other},
+        good | {"signature": ""},
+        good | {"signature": good["signature"][:-1]},
+        good | {"signature": good["signature"].upper()},
+        good | {"signature": "ü\ud800".encode("utf-8", "surrogatepass").decode("utf-8", "replace")},
+        good | {"order": good["order"] + " "},
+    ]
+    for body in forged:
+        for what in ("inputs", "outputs"):
+            reply = await node.call("POST", f"/v1/pods/{uid}/{what}", key=None, json=body)
+            assert reply.status == 403, (body, reply.body)
+    assert list(node.node.inputs(uid).iterdir()) == []
+    assert list(node.node.work(uid).iterdir()) == []
+
+
+async def test_a_pod_has_one_order_and_an_order_one_pod(node: Served) -> None:
+    """Whoever learns of a pod's uid, or of another pod's order, can have nothing done with it."""
+    mine, victim = node.node.pod(), node.node.pod()
+    (node.node.work(victim) / "secret").write_text("s")
+    assert (await node.inputs(victim, order("victim"))).status == 200
+    steals = order("mine", outputs=[writes("secret")])
+    assert (await node.outputs(victim, steals)).status == 403
+    assert (await node.inputs(mine, order("victim"))).status == 403
+    assert (node.node.work(victim) / "secret").read_text() == "s"
+    assert await node.replicas() == {}
+
+
+async def test_the_binding_of_pod_and_order_outlives_the_agent(tmp_path: Path) -> None:
+    """It is on the disk."""
+    place = Node(tmp_path / "n")
+    uid = place.pod()
+    async with Served(place) as before:
+        assert (await before.inputs(uid, order("one"))).status == 200
+    async with Served(place) as after:
+        assert (await after.inputs(uid, order("two"))).status == 403
+        assert (await after.inputs(uid, order("one"))).status == 200
+
+
+async def test_pods_that_are_not_here(node: Served) -> None:
+    """404, also for what can be no pod's uid; no folder appears."""
+    for uid in ("none", "..", "%2e%2e", ".", "a%2Fb", "a%00b", "%2e%2e%2f%2e%2e", "x" * 300):
+        for what in ("inputs", "outputs"):
+            url = f"/v1/pods/{uid}/{what}"
+            reply = await node.call("POST", url, key=None, json=signed(order(f"p-{uid}")))
+            assert reply.status in (401, 404), (uid, reply.status)
+    assert os.listdir(node.node.folder / "pods") == []
+
+
+HOSTILE_PATHS = ["/etc/x", "../x", "a/../../x", "a/..", "", "a\0b", "n" * 256, "/".join("a" * 300), ".."]
+
+
+@pytest.mark.parametrize("path", HOSTILE_PATHS)
+async def test_signed_paths_that_lead_out_are_refused_all_the_same(node: Served, path: str) -> None:
+    """Should flowsched itself be led astray: inputs, outputs and folders stay in the pod's volumes."""
+    node.put(X, b"x")
+    uid = node.node.pod()
+    before = sorted(str(found) for found in node.node.folder.rglob("*"))
+    wrong = [
+        order(inputs=[reads(X, path)]),
+        order(outputs=[writes("x") | {"path": path}]),
+        *([order(folders=[path])] if path else []),
+    ]
+    for told in wrong:
+        assert (await node.inputs(uid, told)).status == 400
+        assert (await node.outputs(uid, told)).status == 400
+    assert sorted(str(found) for found in node.node.folder.rglob("*")) == before
+
+
+@pytest.mark.parametrize("part", ["pod", "volumes", "kind", "volume", "inner"])
+async def test_links_in_the_way_are_not_followed(node: Served, tmp_path: Path, part: str) -> None:
+    """A link where a folder of the pod should be, wherever on the way: nothing is written through it."""
+    node.put(X, b"x")
+    uid = node.node.pod()
+    inputs = node.node.inputs(uid)
+    place = {
+        "pod": node.node.folder / "pods" / uid,
+        "volumes": node.node.folder / "pods" / uid / "volumes",
+        "kind": inputs.parent,
+        "volume": inputs,
+        "inner": inputs / "data",
+    }[part]
+    if part != "inner":
+        place.rename(tmp_path / "moved")
+    else:
+        (tmp_path / "moved").mkdir()
+    place.symlink_to(tmp_path / "moved")
+    before = sorted(str(found) for found in (tmp_path / "moved").rglob("*"))
+    reply = await node.inputs(uid, order(inputs=[reads(X, "data/x")], folders=[]))
+    assert reply.status == 409, reply.body
+    if part == "inner" or part == "volume":
+        assert sorted(str(found) for found in (tmp_path / "moved").rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "null",
+        "[]",
+        "{",
+        '{"pod": 1}',
+        "z:",
+        "z:!!!",
+        "z:AAAA",
+        '{"pod":"p","inputs":[{"name":"a","uris":[],"manifest":false,"path":"x"}],"outputs":[],"folders":[],"hostfile":null}',
+        '{"pod":"p","inputs":[{"name":"a","uris":["a\\n"],"manifest":false,"path":"x"}],"outputs":[],"folders":[],"hostfile":null}',
+        '{"pod":"p","inputs":[{"name":"a","uris":["\\ud800"],"manifest":false,"path":"x"}],"outputs":[],"folders":[],"hostfile":null}',
+        "[" * 100_000,
+    ],
+)
+def test_orders_that_cannot_be_understood(text: str) -> None:
+    """Each is refused as such, whoever signed it."""
+    with pytest.raises(BadOrder):
+        orders.read(text)
+
+
+def test_a_packed_order_that_would_fill_the_memory_is_refused() -> None:
+    """A bomb of 100 MB in 100 kB."""
+    text = orders.pack({**order(), "hostfile": "0" * 100_000_000})
+    assert len(text) < 200_000
+    with pytest.raises(BadOrder, match="longer than"):
+        orders.read(text)
+
+
+def test_a_long_order_fits_into_a_variable() -> None:
+    """10,000 shards in a manifest: 0.6 MB of JSON, less than the 128 KiB that Linux takes, and it reads as it was."""
+    uris = [f"flowsched:germline-0123456789/call/{shard}/1/variants" for shard in range(10_000)]
+    told = order(inputs=[{"name": "calls", "uris": uris, "manifest": True, "path": "calls.manifest"}])
+    text = orders.pack(told)
+    assert len(json.dumps(told)) > 500_000
+    assert len(text) < 128 << 10
+    assert orders.read(text).uris == tuple(uris)
+
+
+# --- in use --------------------------------------------------------------------------------------------------
+
+
+async def test_a_dataset_is_in_use_while_the_volumes_of_its_pod_are_there(tmp_path: Path) -> None:
+    """409 until the kubelet has removed them, also across a restart of the agent."""
+    place = Node(tmp_path / "n")
+    uid = place.pod()
+    async with Served(place) as node:
+        node.put(X, b"12345")
+        assert (await node.inputs(uid, order(inputs=[reads(X, "x")]))).status == 200
+        assert (await node.call("DELETE", "/v1/datasets", params={"uri": X})).status == 409
+    async with Served(place) as node:
+        assert (await node.call("DELETE", "/v1/datasets", params={"uri": X})).status == 409
+        place.remove(uid)
+        assert (await node.call("DELETE", "/v1/datasets", params={"uri": X})).status == 204
+        assert (await node.call("DELETE", "/v1/datasets", params={"uri": X})).status == 404
+        assert await node.replicas() == {}
+    assert place.half_made() == []
+
+
+async def test_the_sweeper_forgets_pods_that_are_gone(tmp_path: Path) -> None:
+    """At once what they used, after some days what they did."""
+    place = Node(tmp_path / "n")
+    uid = place.pod()
+    async with Served(place) as node:
+        node.put(X, b"12345")
+        await node.inputs(uid, order(inputs=[reads(X, "x")]))
+        place.remove(uid)
+        await node.agent.pods.sweep(before_ms=0)
+        assert node.agent.ledger.users(X) == frozenset()
+        assert node.agent.ledger.page(uid) is not None
+        await node.agent.pods.sweep(before_ms=1 << 60)
+        assert node.agent.ledger.page(uid) is None
+    assert os.listdir(place.folder / "state" / "pods") == []
+
+
+# --- outputs -------------------------------------------------------------------------------------------------
+
+
+async def test_outputs_become_datasets(node: Served) -> None:
+    """A file, a folder, a value: moved, read-only, told as events, and other nodes can have them."""
+    uid = node.node.pod()
+    work = node.node.work(uid)
+    (work / "deep").mkdir()
+    (work / "deep" / "out.bam").write_bytes(b"12345")
+    (work / "tree" / "sub").mkdir(parents=True)
+    (work / "tree" / "sub" / "f").write_bytes(b"123")
+    (work / "tree" / "l").symlink_to("sub/f")
+    (work / "n").write_text("42\n")
+    told = order(outputs=[writes("deep/out.bam"), writes("tree"), writes("n", value=True), writes("no", optional=True)])
+    inode = (work / "deep" / "out.bam").stat().st_ino
+    reply = await node.outputs(uid, told)
+    base = "flowsched:wf/s/0/1"
+    assert reply.json == {
+        "outputs": [
+            {"name": "deep-out.bam", "uri": f"{base}/deep-out.bam", "size_bytes": 5, "value": None},
+            {"name": "tree", "uri": f"{base}/tree", "size_bytes": 3, "value": None},
+            {"name": "n", "uri": f"{base}/n", "size_bytes": 3, "value": "42\n"},
+        ]
+    }
+    published = node.agent.cache.home(f"{base}/deep-out.bam") / "out.bam"
+    assert (published.stat().st_ino, stat.S_IMODE(published.stat().st_mode)) == (inode, 0o444)
+    assert os.readlink(node.agent.cache.home(f"{base}/tree") / "tree" / "l") == "sub/f"
+    assert await node.replicas() == {f"{base}/deep-out.bam": 5, f"{base}/tree": 3, f"{base}/n": 3}
+    heard = await node.told(0, lambda events: len(events) == 3)
+    assert [event["uri"] for event in heard] == [f"{base}/deep-out.bam", f"{base}/tree", f"{base}/n"]
+
+
+async def test_publishing_twice_answers_the_same(tmp_path: Path) -> None:
+    """Also when the work is gone, the agent was restarted and the pod is no more; and the service can read it."""
+    place = Node(tmp_path / "n")
+    uid = place.pod()
+    (place.work(uid) / "out").write_bytes(b"123")
+    told = order(outputs=[writes("out", value=True)])
+    async with Served(place) as node:
+        assert (await node.call("GET", f"/v1/pods/{uid}/outputs")).status == 404
+        first = await node.outputs(uid, told)
+        assert first.status == 200
+        assert (await node.outputs(uid, told)).json == first.json
+    place.remove(uid)
+    async with Served(place) as node:
+        assert (await node.outputs(uid, told)).json == first.json
+        assert (await node.call("GET", f"/v1/pods/{uid}/outputs")).json == first.json
+        assert (await node.call("GET", f"/v1/pods/{uid}/outputs", key=None)).status == 401
+
+
+async def test_an_output_that_was_not_written(node: Served) -> None:
+    """Nothing is published then, and the answer stays what it was."""
+    uid = node.node.pod()
+    (node.node.work(uid) / "one").write_bytes(b"1")
+    told = order(outputs=[writes("one"), writes("two")])
+    reply = await node.outputs(uid, told)
+    assert (reply.status, reply.json["reason"], reply.json["outputs"]) == (200, "OutputMissing", [])
+    assert "there: one" in reply.json["message"]
+    (node.node.work(uid) / "two").write_bytes(b"2")
+    assert (await node.outputs(uid, told)).json == reply.json
+    assert await node.replicas() == {}
+
+
+REFUSED = {
+    "absolute": lambda work: (work / "out").symlink_to("/etc/passwd"),
+    "out": lambda work: (work / "out").symlink_to("../../../../../secret"),
+    "inputs": lambda work: (work / "out").symlink_to("../inputs"),
+    "parent": lambda work: (work / "dir").symlink_to("/etc") or (work / "out").symlink_to("dir/passwd"),
+    "itself": lambda work: (work / "out").symlink_to("."),
+    "circle": lambda work: (work / "out").symlink_to("out"),
+    "pipe": lambda work: os.mkfifo(work / "out"),
+    "in-a-tree": lambda work: (work / "out").mkdir() or (work / "out" / "x").symlink_to("../../../secret"),
+    "absolute-in-a-tree": lambda work: (work / "out").mkdir() or (work / "out" / "x").symlink_to("/etc"),
+    "pipe-in-a-tree": lambda work: (work / "out").mkdir() or os.mkfifo(work / "out" / "x"),
+    "sibling-volume": lambda work: (work / "out").symlink_to("/flowsched/work-evil/x"),
+    "mount-and-out": lambda work: (work / "out").symlink_to("/flowsched/work/../../etc/passwd"),
+}
+
+
+@pytest.mark.parametrize("attack", REFUSED)
+async def test_outputs_that_lead_out_are_refused(node: Served, tmp_path: Path, attack: str) -> None:
+    """Whatever a task leaves there: nothing of the node's is read, nothing is published."""
+    (tmp_path / "secret").write_text("s")
+    uid = node.node.pod()
+    REFUSED[attack](node.node.work(uid))
+    reply = await node.outputs(uid, order(outputs=[writes("out")]))
+    assert (reply.status, reply.json["reason"], reply.json["outputs"]) == (200, "OutputRefused", []), reply.json
+    assert await node.replicas() == {}
+
+
+async def test_links_that_stay_inside_are_followed(node: Served) -> None:
+    """Relative ones, and absolute ones to where the task had its folder."""
+    uid = node.node.pod()
+    work = node.node.work(uid)
+    (work / "v1").mkdir()
+    (work / "v1" / "model").write_bytes(b"12")
+    (work / "latest").symlink_to("/flowsched/work/v1")
+    (work / "best").symlink_to("latest/../latest/model")
+    reply = await node.outputs(uid, order(outputs=[writes("best")]))
+    assert reply.json["outputs"][0]["size_bytes"] == 2
+    assert (node.agent.cache.home("flowsched:wf/s/0/1/best") / "model").read_bytes() == b"12"
+
+
+async def test_a_value_that_is_too_long_is_refused(node: Served) -> None:
+    """4 KiB at most; a folder is no value."""
+    uid, other = node.node.pod(), node.node.pod()
+    (node.node.work(uid) / "n").write_bytes(bytes(4097))
+    (node.node.work(other) / "n").mkdir()
+    for number, pod in enumerate((uid, other)):
+        told = order(f"p{number}", outputs=[writes("n", value=True)])
+        assert (await node.outputs(pod, told)).json["reason"] == "OutputRefused"
+
+
+async def test_an_input_handed_on_as_an_output_is_copied(node: Served) -> None:
+    """Its bytes belong to the other dataset too."""
+    cached = node.put(X, b"12345")
+    uid = node.node.pod()
+    os.link(cached, node.node.work(uid) / "same")
+    await node.outputs(uid, order(outputs=[writes("same")]))
+    made = node.agent.cache.home("flowsched:wf/s/0/1/same") / "same"
+    assert (made.read_bytes(), made.samefile(cached)) == (b"12345", False)
+
+
+async def test_outputs_in_each_other_and_outputs_twice(node: Served) -> None:
+    """A folder, a file of it, and that file once more: all three are whole."""
+    uid = node.node.pod()
+    (node.node.work(uid) / "d").mkdir()
+    (node.node.work(uid) / "d" / "f").write_bytes(b"123")
+    outputs = [writes("d"), writes("d/f"), {**writes("d/f", "flowsched:wf/s/0/1/again"), "name": "again"}]
+    reply = await node.outputs(uid, order(outputs=outputs))
+    assert [each["size_bytes"] for each in reply.json["outputs"]] == [3, 3, 3]
+    assert await node.replicas() == {each["uri"]: 3 for each in outputs}
+
+
+async def test_an_output_named_as_the_record_is(node: Served) -> None:
+    """The record of a dataset lies beside it, and takes nothing's place."""
+    uid = node.node.pod()
+    (node.node.work(uid) / "meta.json").write_bytes(b"{}x")
+    await node.outputs(uid, order(outputs=[writes("meta.json")]))
+    got = await node.call("GET", "/v1/datasets", params={"uri": "flowsched:wf/s/0/1/meta.json"})
+    assert got.body == b"{}x"
+
+
+async def test_a_program_with_rights_of_its_own_loses_them(node: Served) -> None:
+    """No set-uid bit, no writer and no owner but the agent is left on what was published."""
+    uid = node.node.pod()
+    file = node.node.work(uid) / "tool"
+    file.write_bytes(b"#!")
+    if os.geteuid() == 0:
+        os.chown(file, 4711, 4711)
+    file.chmod(0o6777)
+    await node.outputs(uid, order(outputs=[writes("tool")]))
+    made = (node.agent.cache.home("flowsched:wf/s/0/1/tool") / "tool").stat()
+    assert (stat.S_IMODE(made.st_mode), made.st_uid) == (0o555, os.geteuid())
+
+
+async def test_a_tree_deeper_than_anybody_needs_is_refused(node: Served) -> None:
+    """Walking it would end in the interpreter's own limit."""
+    uid = node.node.pod()
+    path = node.node.work(uid) / "out"
+    for _ in range(250):
+        path = path / "d"
+    path.mkdir(parents=True)
+    reply = await node.outputs(uid, order(outputs=[writes("out")]))
+    assert reply.json["reason"] == "OutputRefused"
+
+
+PUBLISH = """
+    import json, os, signal, sys
+    from pathlib import Path
+    from flowsched.cluster.cache import Cache
+    from flowsched.cluster.kubernetes.agent.publishing import Publisher
+    folder, moving, step, number = Path(sys.argv[1]), json.loads(sys.argv[2]), sys.argv[3], int(sys.argv[4])
+    seen = 0
+    def at(name):
+        global seen
+        seen += name == step
+        if name == step and seen == number:
+            os.kill(os.getpid(), signal.SIGKILL)
+    cache = Cache(folder / "cache")
+    cache.scan()
+    work = os.open(folder / "work", os.O_RDONLY)
+    print(json.dumps(Publisher(cache, folder / "outgoing", at).publish("uid", work, moving)))
+"""
+
+
+@pytest.mark.parametrize("number", [1, 2])
+@pytest.mark.parametrize("step", ["moved", "sealed", "published"])
+def test_an_agent_killed_between_the_steps_of_publishing(tmp_path: Path, step: str, number: int) -> None:
+    """kill -9 after each step of each output: the next life answers as this one would have, and every byte is there."""
+    (tmp_path / "work" / "tree").mkdir(parents=True)
+    (tmp_path / "work" / "tree" / "f").write_bytes(b"12345")
+    (tmp_path / "work" / "file").write_bytes(b"123")
+    moving = [
+        {"name": "t", "uri": "u:t", "way": ["tree"], "value": None, "moves": True},
+        {"name": "f", "uri": "u:f", "way": ["file"], "value": "123", "moves": number == 1},
+    ]
+    command = [sys.executable, "-c", textwrap.dedent(PUBLISH), str(tmp_path), json.dumps(moving)]
+    killed = subprocess.run([*command, step, str(number)], capture_output=True, timeout=60)
+    assert killed.returncode == -signal.SIGKILL
+    done = subprocess.run([*command, "never", "0"], capture_output=True, timeout=60, check=True)
+    assert json.loads(done.stdout) == [
+        {"name": "t", "uri": "u:t", "size_bytes": 5, "value": None},
+        {"name": "f", "uri": "u:f", "size_bytes": 3, "value": "123"},
+    ]
+    cache = Cache(tmp_path / "cache")
+    cache.scan()
+    assert {uri: entry.size_bytes for uri, entry in cache.entries.items()} == {"u:t": 5, "u:f": 3}
+    assert (cache.home("u:t") / "tree" / "f").read_bytes() == b"12345"
+    assert (cache.home("u:f") / "file").read_bytes() == b"123"
+    assert [name for name in os.listdir(tmp_path / "cache") if name.startswith(".")] == []
+
+
+def test_a_page_that_cannot_be_read_is_forgotten(tmp_path: Path) -> None:
+    """A disk that lies does not keep the agent from starting."""
+    folder = tmp_path / "pods"
+    folder.mkdir()
+    for name, text in (("a.json", "{"), ("b.json", "[]"), ("c.json", '{"pod": 1}'), ("..x.json", "{}"), ("d.tmp", "")):
+        (folder / name).write_text(text)
+    ledger = Ledger(folder)
+    ledger.open()
+    assert ledger.using() == []
+    assert os.listdir(folder) == []
+
+
+class _folder_in_memory:
+    """A folder on another file system."""
+
+    def __enter__(self) -> Path:
+        self.path = Path("/dev/shm") / f"flowsched-test-{os.getpid()}"
+        self.path.mkdir()
+        return self.path
+
+    def __exit__(self, *_: object) -> None:
+        subprocess.run(["rm", "-rf", str(self.path)], check=True)
