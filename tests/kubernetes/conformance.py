@@ -400,7 +400,7 @@ class Conformance(WatchConformance):
         """A Lease: create once; replace with the version that was read; otherwise conflict. PUT of a new one creates."""
         path = LEASES.format(talk.namespace)
         lease = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": "leader"}}
-        lease["spec"] = {"holderIdentity": "a", "leaseDurationSeconds": 15}  # type: ignore[assignment]
+        lease["spec"] = {"holderIdentity": "a", "leaseDurationSeconds": 15}
         status, held = await talk.post(path, lease)
         assert status == 201
         assert reason((await talk.post(path, lease))[1]) == "AlreadyExists"
@@ -510,7 +510,7 @@ class Conformance(WatchConformance):
         """As a DELETE does; a missing pod is not found."""
         await talk.new_pod("a", nodeName="some-node")
         eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "a"}}
-        eviction["deleteOptions"] = {"gracePeriodSeconds": 0}  # type: ignore[assignment]
+        eviction["deleteOptions"] = {"gracePeriodSeconds": 0}
         assert (await talk.post(f"{talk.pods}/a/eviction", eviction))[0] == 201
         assert (await talk.get(f"{talk.pods}/a"))[0] == 404
         assert (await talk.post(f"{talk.pods}/a/eviction", eviction))[0] == 404

@@ -71,9 +71,10 @@ class Answer:
     def about(self) -> Status:
         """The Status in the body; an empty one if the body is something else."""
         try:
-            return msgspec.json.decode(self.body, type=Status)
+            found = msgspec.json.decode(self.body, type=Status)
         except msgspec.MsgspecError:
             return Status()
+        return found if found.kind == "Status" else Status()
 
     @property
     def reason(self) -> str:
@@ -82,9 +83,9 @@ class Answer:
 
     @property
     def message(self) -> str:
-        """Words for people: the server's, or the beginning of whatever a proxy sent in its place."""
+        """Why not, for people: the server's words, or the beginning of whatever a proxy sent in their place."""
         about = self.about
-        if about.message or about.kind == "Status":
+        if self.ok or about.kind:
             return about.message
         return self.body[:500].decode(errors="replace").strip()
 

@@ -78,6 +78,7 @@ class Connection:
         namespace: Of the kubeconfig's context or of the pod we run in.
         renew: Called after a 401; True if other credentials are to be tried.
         proxy: URL of an HTTP proxy.
+        server_name: That the server's certificate must have; None = the URL's.
     """
 
     url: str
@@ -86,6 +87,7 @@ class Connection:
     namespace: str = "default"
     renew: Callable[[], Awaitable[bool]] | None = None
     proxy: str | None = None
+    server_name: str | None = None
 
 
 @dataclass(slots=True)
@@ -273,6 +275,7 @@ class Client:
             headers=headers,
             ssl=self._tls,
             proxy=self.connection.proxy,
+            server_hostname=self.connection.server_name,
             timeout=timeout,
             allow_redirects=False,
             read_bufsize=STREAM_BUFFER_BYTES,
@@ -314,6 +317,7 @@ class Client:
                     headers=headers,
                     ssl=self._tls,
                     proxy=self.connection.proxy,
+                    server_hostname=self.connection.server_name,
                     timeout=aiohttp.ClientTimeout(total=timeout_s or self.timeout_s, sock_connect=CONNECT_S),
                     allow_redirects=False,
                 ) as response:

@@ -54,6 +54,8 @@ class Request:
     @property
     def verb(self) -> str:
         """As RBAC names it."""
+        if not self.plural:
+            return self.method.lower()
         if self.method == "GET":
             return "watch" if self.watching else "get" if self.name else "list"
         if self.method == "DELETE" and not self.name:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+import ssl
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Self
@@ -30,6 +31,7 @@ class FakeApi(Api):
     Args:
         tokens: Bearer tokens that are let in; None = no token is needed.
         bookmark_s: How often a watch that allows it gets a bookmark.
+        tls: Its certificate; None = plain HTTP.
         settings: Of `Api`.
 
     Attributes:
@@ -38,10 +40,18 @@ class FakeApi(Api):
         silent: Whether watches are told nothing; see `silence`.
     """
 
-    def __init__(self, *, tokens: set[str] | None = None, bookmark_s: float = 60.0, **settings: Any) -> None:
+    def __init__(
+        self,
+        *,
+        tokens: set[str] | None = None,
+        bookmark_s: float = 60.0,
+        tls: ssl.SSLContext | None = None,
+        **settings: Any,
+    ) -> None:
         super().__init__(**settings)
         self.tokens = tokens
         self.bookmark_s = bookmark_s
+        self._tls = tls
         self.faults = Faults()
         self.counts: Counter[tuple[str, str]] = Counter()
         self.silent = False
@@ -57,7 +67,7 @@ class FakeApi(Api):
     @property
     def url(self) -> str:
         """Where it listens."""
-        return f"http://127.0.0.1:{self._port}"
+        return f"{'http' if self._tls is None else 'https'}://127.0.0.1:{self._port}"
 
     @property
     def connection(self) -> Connection:
@@ -82,7 +92,9 @@ class FakeApi(Api):
             web.Server(self._serve, handler_cancellation=True), shutdown_timeout=0.1
         )
         await self._runner.setup()
-        site = web.TCPSite(self._runner, "127.0.0.1", self._port, reuse_address=True, backlog=1024)
+        site = web.TCPSite(
+            self._runner, "127.0.0.1", self._port, ssl_context=self._tls, reuse_address=True, backlog=1024
+        )
         await site.start()
         self._port = self._runner.addresses[0][1]
 
