@@ -126,6 +126,7 @@ def test_success_follows_stage_out() -> None:
     spec = w.written(w.task(outputs=(OutputFile("bam", "a.bam", "flowsched:x"),)))["spec"]
     assert [each["name"] for each in spec["initContainers"]] == ["stage-in", "stage-out"]
     assert spec["initContainers"][1]["restartPolicy"] == "Always"
+    assert spec["initContainers"][1]["startupProbe"]["exec"] == {"command": ["flowsched", "pod", "ready"]}
     assert spec["initContainers"][1]["resources"] == {"requests": {"cpu": "0", "memory": "0"}}
     assert spec["terminationGracePeriodSeconds"] == 3600
 

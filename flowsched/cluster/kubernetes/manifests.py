@@ -47,6 +47,13 @@ CONFINED: Final[dict[str, Any]] = {
     "runAsNonRoot": True,
     "seccompProfile": {"type": "RuntimeDefault"},
 }
+#: Asked once in all, as a rule: the command itself waits.
+READY: Final[dict[str, Any]] = {
+    "exec": {"command": ["flowsched", "pod", "ready"]},
+    "periodSeconds": 1,
+    "timeoutSeconds": 35,
+    "failureThreshold": 10,
+}
 #: How long a task may take to end after SIGTERM where nobody says otherwise: Kubernetes' own figure.
 _GRACE_S: Final = 30
 
@@ -166,6 +173,8 @@ def _steps(pod: Pod, settings: ReleaseSettings, extras: Extras, ask: Ask) -> lis
         return [stage_in]
     stage_out = _step(STAGE_OUT, settings, env) | {
         "restartPolicy": "Always",
+        # The task may not start, and so not end, before stage-out would notice.
+        "startupProbe": READY,
         "resources": ask.sidecar,
         "volumeMounts": _mounts(settings, shared_read_only=False, inputs_read_only=True),
     }

@@ -23,6 +23,8 @@ ROLE: Final = f"{PREFIX}role"
 VOID: Final = f"{PREFIX}void"
 #: Annotation of a tombstone: why.
 REASON: Final = f"{PREFIX}reason"
+#: Annotation: what each container used, as a JSON object by container, where the node says it.
+USAGE: Final = f"{PREFIX}usage"
 MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 INSTANCE: Final = "app.kubernetes.io/instance"
 

@@ -1,0 +1,85 @@
+"""What our steps and the nodes left in a pod: read as data, whatever it is. Pure; nothing here raises."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final, TypeVar
+
+import msgspec
+
+from flowsched.scheduling.executor import Published
+
+#: A kubelet takes 4 KiB; what is longer was written by somebody else, and is cut.
+LONGEST_MESSAGE: Final = 4096
+
+T = TypeVar("T")
+Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
+
+
+class _Output(msgspec.Struct, frozen=True):
+    name: str
+    uri: str
+    size_bytes: Count
+    value: str | None = None
+
+
+class Result(msgspec.Struct, frozen=True):
+    """What stage-out tells. `more`: not all of it found room in the message."""
+
+    outputs: tuple[_Output, ...] = ()
+    reason: str = ""
+    message: str = ""
+    more: bool = False
+
+    @property
+    def published(self) -> tuple[Published, ...]:
+        """The outputs, as executors report them."""
+        return tuple(Published(each.name, each.uri, each.size_bytes, each.value) for each in self.outputs)
+
+
+class Staged(msgspec.Struct, frozen=True):
+    """What stage-in tells."""
+
+    bytes_local: Count = 0
+    bytes_moved: Count = 0
+    reason: str = ""
+    message: str = ""
+    lost: tuple[str, ...] = ()
+
+
+class Used(msgspec.Struct, frozen=True):
+    """What a container used, where its node says it."""
+
+    cpu_ms: Count = 0
+    max_rss_bytes: Count = 0
+
+
+_NOTHING: Final = Staged()
+_NO_USAGE: Final = Used()
+
+
+def read_result(text: str | bytes) -> Result | None:
+    """Stage-out's message, or the agent's answer to the same question; None if it is none."""
+    return _read(text, Result)
+
+
+def read_staged(text: str) -> Staged:
+    """Stage-in's message; empty if it is none."""
+    return _read(text, Staged) or _NOTHING
+
+
+def read_usage(text: str, container: str) -> Used:
+    """What a container used, of an annotation that has it by container; nothing if it is none."""
+    everyone = _read(text, dict[str, Used]) or {}
+    return everyone.get(container, _NO_USAGE)
+
+
+def shortened(text: str) -> str:
+    """As much of a text as is kept, in characters that can be stored anywhere."""
+    return text[:LONGEST_MESSAGE].replace("\0", "�").encode(errors="replace").decode()
+
+
+def _read(text: str | bytes, kind: type[T]) -> T | None:
+    try:
+        return msgspec.json.decode(text, type=kind)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return None

@@ -1,0 +1,277 @@
+"""What the status of one of our own pods means: it waits, it started, it ended, it is no more. Pure.
+
+Who is to blame decides. What the task did is an end (PodEnded), and an attempt of its owner's. What the cluster did, a refusal
+by the kubelet, an eviction, a lost node, inputs that are not there, is none (PodGone). What a container wrote is data: whatever
+it is, it becomes a text, never an error of ours.
+
+    phase Succeeded                the task's exit code is 0, and stage-out's result decides the rest
+    phase Failed, with a reason    DeadlineExceeded is the task's timeout; every other reason is the cluster's
+    phase Failed, without          an init container or the task itself failed
+    DELETED                        as far as it had got
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from flowsched.cluster.kubernetes.manifests import STAGE_IN, STAGE_OUT, TASK
+from flowsched.cluster.kubernetes.marks import USAGE
+from flowsched.cluster.kubernetes.messages import Staged, read_result, read_staged, read_usage, shortened
+from flowsched.cluster.kubernetes.metadata import condition_of, moment_ms
+from flowsched.cluster.kubernetes.pod import ContainerStatus, Pod, Terminated
+from flowsched.cluster.kubernetes.waiting import Waiting, waiting_for
+from flowsched.scheduling.executor import PodEnded, PodGone, PodStarted, Published, Usage
+
+__all__ = ["Outcome", "Waiting", "outcome", "told_all"]
+
+Final_ = PodEnded | PodGone
+Outcome = PodStarted | PodEnded | PodGone | Waiting
+
+TIMEOUT_CODE: Final = 143  #: 128 + SIGTERM, as on a local cluster
+OOM_CODE: Final = 137
+#: Exit codes of a program that cannot be run, as a shell has them.
+_NOT_FOUND: Final = 127
+_NOT_RUNNABLE: Final = 126
+#: Exit codes of `podsteps`.
+_INPUT_LOST: Final = 66
+_UNREACHABLE: Final = 75
+#: Words of a kubelet for a container that could not be started at all.
+_START_REASONS: Final = frozenset({"StartError", "ContainerCannotRun"})
+#: What a kubelet writes when it has lost track of a container: the node was restarted, say.
+_LOST_TRACK: Final = "ContainerStatusUnknown"
+#: Reasons of failed pods that may have run even where no container's status says so.
+_INTERRUPTED: Final = frozenset({"Evicted", "Preempting", "NodeShutdown", "NodeLost", "PodDeleted"})
+#: A word of the kubelet's that says too little.
+_RENAMED: Final = {"Terminated": "NodeShutdown", "Shutdown": "NodeShutdown"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """One of our pods, and what else is known of it."""
+
+    pod: Pod
+    name: str
+    now_ms: int
+    released: bool
+    deleted: bool
+
+    def container(self, name: str) -> ContainerStatus | None:
+        """The status of one of its containers, of whatever kind."""
+        status = self.pod.status
+        everyone = (*status.init_container_statuses, *status.container_statuses)
+        return next((each for each in everyone if each.name == name), None)
+
+    def terminated(self, name: str) -> Terminated | None:
+        """How a container ended; the last time, if it is to be started again."""
+        status = self.container(name)
+        return None if status is None else status.state.terminated or status.last_state.terminated
+
+    @property
+    def started_ms(self) -> int | None:
+        """When the task's process started; None = it did not, as far as one can see."""
+        status = self.container(TASK)
+        if status is None:
+            return None
+        ended = self.terminated(TASK)
+        if ended is not None:
+            if ended.reason in _START_REASONS:
+                return None
+            return _moment(ended.started_at) or _moment(ended.finished_at) or self.now_ms
+        running = status.state.running
+        return None if running is None else _moment(running.started_at) or self.now_ms
+
+    def gone(self, reason: str, started: bool | None = None, lost: tuple[str, ...] = ()) -> PodGone:
+        """An end that is not the task's doing."""
+        if started is None:
+            started = self.started_ms is not None
+        return PodGone(self.name, self.now_ms, shortened(reason), started, lost)
+
+    def ended(
+        self, code: int, reason: str = "", message: str = "", outputs: tuple[Published, ...] = ()
+    ) -> PodEnded:
+        """An end of the task's own."""
+        task = self.terminated(TASK)
+        at_ms = (_moment(task.finished_at) if task else None) or self.now_ms
+        why, words = shortened(reason), shortened(message)
+        return PodEnded(self.name, at_ms, code, why, words, outputs, self._usage())
+
+    def _usage(self) -> Usage:
+        staged = self._staged()
+        used = read_usage(self.pod.metadata.annotations.get(USAGE, ""), TASK)
+        return Usage(
+            cpu_ms=used.cpu_ms,
+            max_rss_bytes=used.max_rss_bytes,
+            bytes_local=staged.bytes_local,
+            bytes_moved=staged.bytes_moved,
+        )
+
+    def _staged(self) -> Staged:
+        step = self.terminated(STAGE_IN)
+        return read_staged(step.message if step else "")
+
+
+def outcome(
+    pod: Pod, name: str, now_ms: int, *, released: bool = False, deleted: bool = False
+) -> tuple[Outcome, ...]:
+    """What a pod's status says.
+
+    Args:
+        pod: One of ours, as it was last seen.
+        name: The engine's name of it.
+        now_ms: When it was seen: ends that the cluster does not date have this moment.
+        released: Whether we have asked for its end.
+        deleted: Whether the object is no more.
+
+    Returns:
+        In this order: PodStarted if its task has ever run; then its end if it has one (nothing follows an end), else what it
+        waits for (`Waiting` with "" if it goes on well) while its task has not started.
+    """
+    seen = _Seen(pod, name, now_ms, released, deleted)
+    started_ms = seen.started_ms
+    found: tuple[Outcome, ...] = () if started_ms is None else (PodStarted(name, started_ms),)
+    final = _final(seen)
+    if final is not None:
+        return (*found, final)
+    return found or (waiting_for(pod),)
+
+
+def told_all(pod: Pod) -> bool:
+    """Whether stage-out's message holds all that it published; else the node's agent knows the rest (and nobody else)."""
+    status = next((each for each in pod.status.init_container_statuses if each.name == STAGE_OUT), None)
+    ended = None if status is None else status.state.terminated or status.last_state.terminated
+    result = None if ended is None else read_result(ended.message)
+    return result is None or not result.more
+
+
+def _final(seen: _Seen) -> Final_ | None:
+    """The pod's end, if it has come."""
+    match seen.pod.status.phase:
+        case "Succeeded":
+            return _succeeded(seen)
+        case "Failed":
+            return _failed(seen)
+    if not seen.deleted:
+        return None
+    started = _may_have_run(seen)
+    if seen.released:
+        return seen.gone("Released", started)
+    return seen.gone(_disruption(seen) or "PodDeleted", started)
+
+
+def _succeeded(seen: _Seen) -> Final_:
+    """The task is well; what became of its outputs?"""
+    if _was_released(seen):
+        return seen.ended(0, "Released")
+    if not any(each.name == STAGE_OUT for each in seen.pod.spec.init_containers):
+        return seen.ended(0)
+    step = seen.terminated(STAGE_OUT)
+    result = read_result(step.message) if step else None
+    if result is None:
+        why = f"{step.reason} ({step.exit_code}): {step.message}" if step else "it left no result"
+        return seen.ended(0, "OutputFailed", f"stage-out: {why}")
+    match result.reason:
+        case "":
+            return seen.ended(0, outputs=result.published)
+        case "AgentUnreachable":
+            return seen.gone(result.reason, started=True)
+        case "OrderRefused":
+            return seen.ended(0, "OutputFailed", result.message)
+    return seen.ended(0, result.reason, result.message)
+
+
+def _failed(seen: _Seen) -> Final_:
+    status = seen.pod.status
+    reason = _RENAMED.get(status.reason, status.reason)
+    task = seen.terminated(TASK)
+    if reason == "DeadlineExceeded":
+        return seen.ended(TIMEOUT_CODE, "Timeout", status.message)
+    if reason:
+        return seen.gone(reason, _may_have_run(seen) if reason in _INTERRUPTED else None)
+    if task is None or task.reason == _LOST_TRACK:
+        return _never_ended(seen, task)
+    if _was_released(seen):
+        return seen.ended(task.exit_code, "Released")
+    disruption = _disruption(seen)
+    if disruption and task.exit_code != 0:
+        return seen.gone(disruption, started=True)
+    return _task_failed(seen, task)
+
+
+def _never_ended(seen: _Seen, task: Terminated | None) -> Final_:
+    """The pod has failed, and its task has no end of its own."""
+    if seen.released:
+        return seen.gone("Released", started=task is not None)
+    if task is not None:
+        return seen.gone(_LOST_TRACK, started=True)
+    disruption = _disruption(seen)
+    if disruption:
+        return seen.gone(disruption)
+    for step in seen.pod.status.init_container_statuses:
+        ended = step.state.terminated
+        if ended is not None and ended.exit_code != 0 and step.name != STAGE_OUT:
+            return _step_failed(seen, step.name, ended)
+    return seen.gone("PodFailed", _may_have_run(seen))
+
+
+def _step_failed(seen: _Seen, name: str, step: Terminated) -> Final_:
+    """A container before the task failed: the task never ran."""
+    told = read_staged(step.message)
+    if name == STAGE_IN and step.exit_code == _INPUT_LOST:
+        return seen.gone("InputLost", started=False, lost=told.lost)
+    if name == STAGE_IN and step.exit_code == _UNREACHABLE:
+        return seen.gone(told.reason or "AgentUnreachable", started=False)
+    if step.reason == _LOST_TRACK:
+        return seen.gone(_LOST_TRACK, started=False)
+    words = told.message or step.message
+    return seen.ended(_NOT_RUNNABLE, "StartFailed", f"{name}: {step.reason} ({step.exit_code}): {words}")
+
+
+def _task_failed(seen: _Seen, task: Terminated) -> PodEnded:
+    """The task ended by itself, and not well (or well in a pod that failed all the same)."""
+    if task.reason in _START_REASONS:
+        missing = any(words in task.message for words in ("not found", "no such file"))
+        return seen.ended(_NOT_FOUND if missing else _NOT_RUNNABLE, "StartFailed", task.message)
+    if task.reason == "OOMKilled":
+        return seen.ended(OOM_CODE, "OOMKilled", task.message or "it used more memory than it may")
+    message = task.message
+    if not message and task.exit_code > 128:
+        message = f"killed by signal {task.exit_code - 128}"
+    return seen.ended(task.exit_code, "" if task.exit_code else "PodFailed", message)
+
+
+def _was_released(seen: _Seen) -> bool:
+    """Whether the task ended because we asked for it: at or after the moment when the deletion was accepted."""
+    if not seen.released:
+        return False
+    metadata = seen.pod.metadata
+    deadline_ms = moment_ms(metadata.deletion_timestamp)
+    if deadline_ms is None:
+        return seen.deleted
+    asked_ms = deadline_ms - 1000 * (metadata.deletion_grace_period_seconds or 0)
+    task = seen.terminated(TASK)
+    ended_ms = _moment(task.finished_at) if task else None
+    return ended_ms is None or ended_ms >= asked_ms
+
+
+def _disruption(seen: _Seen) -> str:
+    """Why somebody took the pod away, if Kubernetes says so: EvictionByEvictionAPI, PreemptionByScheduler …"""
+    condition = condition_of(seen.pod.status.conditions, "DisruptionTarget")
+    if condition is None or condition.status != "True":
+        return ""
+    return condition.reason or "Evicted"
+
+
+def _may_have_run(seen: _Seen) -> bool:
+    """Whether the task's process may have run: what cannot be known counts as yes."""
+    if seen.started_ms is not None:
+        return True
+    return (
+        bool(seen.pod.spec.node_name) and seen.container(TASK) is None and seen.pod.status.phase != "Pending"
+    )
+
+
+def _moment(timestamp: str | None) -> int | None:
+    """A moment as wall-clock ms. Kubelets write 1970 where there is none."""
+    found = moment_ms(timestamp)
+    return found if found is not None and found > 0 else None
