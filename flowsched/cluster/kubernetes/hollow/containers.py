@@ -178,6 +178,13 @@ async def _ended(pid: int) -> None:
         os.close(watched)
 
 
+def own(argv: Sequence[str]) -> list[str]:
+    """`flowsched` is this very program; the working folder of a pod must not shadow its modules (-P)."""
+    if argv and Path(argv[0]).name == "flowsched":
+        return [sys.executable, "-P", "-m", "flowsched", *argv[1:]]
+    return list(argv)
+
+
 def _program(command: Command) -> str:
     """The program's path, looked up in the container's own PATH."""
     name = command.argv[0]
@@ -198,13 +205,13 @@ def _tied(argv: Sequence[str]) -> list[str]:
 
 
 def _handles(pid: int, number: int) -> bool:
-    """Whether a process has a handler for a signal; True where nobody can tell."""
+    """Whether a process has a handler for a signal, or has blocked it to wait for it; True where nobody can tell."""
     try:
         status = (_PROC / str(pid) / "status").read_text()
     except OSError:
         return True
-    caught = next((line.split()[1] for line in status.splitlines() if line.startswith("SigCgt:")), "0")
-    return bool(int(caught, 16) & (1 << (number - 1)))
+    lines = (line.split() for line in status.splitlines() if line.startswith(("SigCgt:", "SigBlk:")))
+    return any(int(mask, 16) & (1 << (number - 1)) for _, mask in lines)
 
 
 def _kill_all(group: int, mark: str) -> None:

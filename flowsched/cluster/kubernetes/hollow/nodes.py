@@ -96,7 +96,9 @@ class HollowNodes:
         self._client = client
         self._mode = mode
         self._fate = fate
-        self.root = Path(root or tempfile.mkdtemp(prefix="flowsched-hollow-")).absolute()
+        if root is None and mode == "exec":
+            root = Path(tempfile.mkdtemp(prefix="flowsched-hollow-"))
+        self.root = (root or Path()).absolute()
         self._addresses = Addresses()
         self._reporter = Reporter(client, in_flight)
         self._registry = Registry(client, heartbeat_s)

@@ -8,18 +8,37 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import aiohttp
 
+from flowsched.cluster.kubernetes.hollow.containers import own
 from flowsched.cluster.kubernetes.hollow.spec import ExecAction, HttpAction, Probe, TcpAction
 
 #: A kubelet asks once per period (a second at least); here tests wait, so the period only bounds how long it may take.
 _POLL_S: Final = (0.05, 0.5)
 
 
-async def has_started(probe: Probe, env: Mapping[str, str], cwd: Path, address: str) -> bool:
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Whom a probe asks.
+
+    Args:
+        env: The container's environment.
+        cwd: Its working folder.
+        address: The pod's.
+        ports: Of the container, by name.
+    """
+
+    env: Mapping[str, str]
+    cwd: Path
+    address: str
+    ports: Mapping[str, int]
+
+
+async def has_started(probe: Probe, asked: Asked) -> bool:
     """Ask until the probe succeeds; False if it has failed for as long as it may."""
     loop = asyncio.get_running_loop()
     end = loop.time() + probe.initial_delay_seconds + probe.period_seconds * probe.failure_threshold
@@ -27,28 +46,28 @@ async def has_started(probe: Probe, env: Mapping[str, str], cwd: Path, address: 
     while loop.time() < end:
         with contextlib.suppress(OSError, TimeoutError, aiohttp.ClientError):
             async with asyncio.timeout(probe.timeout_seconds):
-                if await _asked(probe, env, cwd, address):
+                if await _succeeds(probe, asked):
                     return True
         await asyncio.sleep(wait_s)
         wait_s = min(2 * wait_s, _POLL_S[1])
     return False
 
 
-async def _asked(probe: Probe, env: Mapping[str, str], cwd: Path, address: str) -> bool:
+async def _succeeds(probe: Probe, asked: Asked) -> bool:
     if probe.exec is not None:
-        return await _ran(probe.exec, env, cwd)
+        return await _ran(probe.exec, asked)
     if probe.http_get is not None:
-        return await _got(probe.http_get, address)
+        return await _got(probe.http_get, asked)
     if probe.tcp_socket is not None:
-        return await _connected(probe.tcp_socket, address)
+        return await _connected(probe.tcp_socket, asked)
     return True
 
 
-async def _ran(action: ExecAction, env: Mapping[str, str], cwd: Path) -> bool:
+async def _ran(action: ExecAction, asked: Asked) -> bool:
     process = await asyncio.create_subprocess_exec(
-        *action.command,
-        env=env,
-        cwd=cwd,
+        *own(action.command),
+        env=asked.env,
+        cwd=asked.cwd,
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.DEVNULL,
         stderr=asyncio.subprocess.DEVNULL,
@@ -60,13 +79,19 @@ async def _ran(action: ExecAction, env: Mapping[str, str], cwd: Path) -> bool:
             process.kill()
 
 
-async def _got(action: HttpAction, address: str) -> bool:
-    url = f"{action.scheme.lower()}://{action.host or address}:{action.port}{action.path}"
+async def _got(action: HttpAction, asked: Asked) -> bool:
+    url = (
+        f"{action.scheme.lower()}://{action.host or asked.address}:{_number(action.port, asked)}{action.path}"
+    )
     async with aiohttp.ClientSession() as session, session.get(url, ssl=False) as answer:
         return 200 <= answer.status < 400
 
 
-async def _connected(action: TcpAction, address: str) -> bool:
-    _, writer = await asyncio.open_connection(action.host or address, int(action.port))
+async def _connected(action: TcpAction, asked: Asked) -> bool:
+    _, writer = await asyncio.open_connection(action.host or asked.address, _number(action.port, asked))
     writer.close()
     return True
+
+
+def _number(port: int | str, asked: Asked) -> int:
+    return port if isinstance(port, int) else asked.ports.get(port, 0)

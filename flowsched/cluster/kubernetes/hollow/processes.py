@@ -20,7 +20,7 @@ from flowsched.cluster.kubernetes.answers import Malformed, Refused, Unreachable
 from flowsched.cluster.kubernetes.client import Client
 from flowsched.cluster.kubernetes.hollow import environment as env
 from flowsched.cluster.kubernetes.hollow import volumes
-from flowsched.cluster.kubernetes.hollow.containers import Command, End
+from flowsched.cluster.kubernetes.hollow.containers import Command, End, own
 from flowsched.cluster.kubernetes.hollow.lives import Leave, deadline_s, overdue
 from flowsched.cluster.kubernetes.hollow.maps import fetched
 from flowsched.cluster.kubernetes.hollow.reports import Report
@@ -207,13 +207,13 @@ class ProcessPod:
             NeedsCommand, Unresolved, Refused, Unreachable, Malformed: It cannot be started now.
         """
         container, pod = record.container, self.record.pod
-        own = self._place.folder / "containers" / container.name
+        folder = self._place.folder / "containers" / container.name
         ground = env.Ground(
             pod=pod,
             host_ip=self.record.host_ip,
             pod_ip=self.record.pod_ip,
             folders=self._folders,
-            termination_log=own / "termination-log",
+            termination_log=folder / "termination-log",
             services=_services(self._shop.client.connection.url),
             maps=await fetched(self._shop.client, pod, env.references(container)),
             resolve=self._shop.resolve,
@@ -225,9 +225,9 @@ class ProcessPod:
         if not record.init:
             await asyncio.to_thread(_resolve_hostfile, said.get(_HOSTFILE), self._shop.resolve)
         command = Command(
-            argv=_ours(argv),
-            env=_base(pod.hostname, own) | said,
-            cwd=_cwd(container, ground, own),
+            argv=own(argv),
+            env=_base(pod.hostname, folder) | said,
+            cwd=_cwd(container, ground, folder),
             log=self._log(record),
             mark=f"{pod.metadata.uid}/{container.name}/{record.restarts}",
         )
@@ -269,18 +269,11 @@ def _entry_point(known: Mapping[str, Sequence[str]], container: Container) -> Se
     return known[max(fitting, key=len)] if fitting else ()
 
 
-def _ours(argv: Sequence[str]) -> list[str]:
-    """`flowsched` is this very program; the working folder of a pod must not shadow its modules (-P)."""
-    if Path(argv[0]).name == "flowsched":
-        return [sys.executable, "-P", "-m", "flowsched", *argv[1:]]
-    return list(argv)
-
-
-def _cwd(container: Container, ground: env.Ground, own: Path) -> Path:
+def _cwd(container: Container, ground: env.Ground, folder: Path) -> Path:
     """The working folder: in a volume, or below a folder that stands for the image's file system."""
     asked = container.working_dir or "/"
     path = env.relocated(asked, container, ground)
-    return Path(path) if path != asked else own / "root" / asked.lstrip("/")
+    return Path(path) if path != asked else folder / "root" / asked.lstrip("/")
 
 
 def _resolve_hostfile(path: str | None, resolve: Callable[[str], str]) -> None:

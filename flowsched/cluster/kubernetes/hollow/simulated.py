@@ -111,11 +111,13 @@ class SimulatedPod:
         for one in self.record.containers:
             done = one.init and not one.sidecar
             one.state = self._terminated(one, 0, now, now) if done else Running(now)
+            one.started = not done
         self.record.phase = "Running"
 
     def _finish(self, code: int) -> None:
         now = datetime.now(UTC)
         for one in self.record.containers:
+            one.started = False
             if isinstance(one.state, Running):
                 one.state = self._terminated(one, 0 if one.sidecar else code, one.state.started, now)
         self.record.phase = "Failed" if code else "Succeeded"

@@ -78,6 +78,7 @@ class Port(Read, frozen=True):
     """A port that is open in the pod, and perhaps on the node."""
 
     container_port: int
+    name: str = ""
     host_port: int = 0
     protocol: str = "TCP"
 
@@ -96,7 +97,7 @@ class ExecAction(Read, frozen=True):
 
 
 class HttpAction(Read, frozen=True):
-    """A GET; a port may be a name, which hollow nodes do not know."""
+    """A GET; a port is a number, or the name of one of the container's."""
 
     path: str = "/"
     port: int | str = 80

@@ -74,6 +74,7 @@ class ContainerRecord:
     init: bool
     state: State
     last: Terminated | None = None
+    started: bool = False  #: it runs, and its startup probe has succeeded
     restarts: int = 0
 
     @property
@@ -91,7 +92,7 @@ class ContainerRecord:
         """What its readiness probe would say: an init container is ready once it is done."""
         if self.init and not self.sidecar:
             return isinstance(self.state, Terminated) and self.state.code == 0
-        return isinstance(self.state, Running)
+        return self.started
 
     def document(self, uid: str) -> dict[str, Any]:
         """Its `containerStatuses` entry."""
@@ -103,7 +104,7 @@ class ContainerRecord:
             if isinstance(self.state, Waiting)
             else f"hollow://{uid}/{self.container.name}/{self.restarts}",
             "ready": self.ready,
-            "started": isinstance(self.state, Running),
+            "started": self.started,
             "restartCount": self.restarts,
             "state": self.state.document(),
             "lastState": self.last.document() if self.last is not None else {},

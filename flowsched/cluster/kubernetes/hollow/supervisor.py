@@ -14,7 +14,8 @@ from flowsched.cluster.kubernetes.answers import Malformed, Refused, Unreachable
 from flowsched.cluster.kubernetes.hollow.containers import Command, End, NotRunnable, Run
 from flowsched.cluster.kubernetes.hollow.environment import Unresolved
 from flowsched.cluster.kubernetes.hollow.logs import last_lines
-from flowsched.cluster.kubernetes.hollow.probes import has_started
+from flowsched.cluster.kubernetes.hollow.probes import Asked, has_started
+from flowsched.cluster.kubernetes.hollow.spec import Probe
 from flowsched.cluster.kubernetes.hollow.statuses import ContainerRecord, Running, State, Terminated, Waiting
 
 Policy = Literal["Never", "OnFailure", "Always"]
@@ -131,25 +132,36 @@ class Supervisor:
             now = datetime.now(UTC)
             return Terminated(_NOT_RUNNABLE, "StartError", str(error), now, now)
         self._run = run
+        probe = self.record.container.startup_probe
+        starting = None
+        if probe is None:
+            self._has_started()
+        else:
+            starting = asyncio.get_running_loop().create_task(self._wait_until_started(probe, prepared))
         self._set(Running(run.started))
-        starting = asyncio.get_running_loop().create_task(self._wait_until_started(prepared))
         try:
             end = await asyncio.shield(ending)
         finally:
-            starting.cancel()
+            if starting is not None:
+                starting.cancel()
             self._run = None
+            self.record.started = False
         self._ended(self.record, end)
         message = self._message(prepared, end.code)
         return Terminated(end.code, "Error" if end.code else "Completed", message, end.started, end.finished)
 
-    async def _wait_until_started(self, prepared: Prepared) -> None:
-        probe = self.record.container.startup_probe
+    async def _wait_until_started(self, probe: Probe, prepared: Prepared) -> None:
+        ports = {port.name: port.container_port for port in self.record.container.ports}
         command = prepared.command
-        if probe is None or await has_started(probe, command.env, command.cwd, prepared.address):
-            self.started.set()
-            return
-        if self._run is not None:
+        if await has_started(probe, Asked(command.env, command.cwd, prepared.address, ports)):
+            self._has_started()
+            self._changed()
+        elif self._run is not None:
             self._run.kill()
+
+    def _has_started(self) -> None:
+        self.record.started = True
+        self.started.set()
 
     def _message(self, prepared: Prepared, code: int) -> str:
         message = prepared.termination_log.read_bytes()[:_MESSAGE_BYTES].decode(errors="replace")
