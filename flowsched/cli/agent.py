@@ -88,6 +88,9 @@ def agent(
             help="A private range that HTTP origins may lie in, such as 10.0.0.0/8. Repeatable. [none]"
         ),
     ] = None,
+    copies: Annotated[
+        bool, typer.Option("--copies", help="Copy inputs, never link them: where SELinux is enforcing.")
+    ] = False,
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
     log_json: Annotated[bool, typer.Option("--log-json", help="One JSON object per line of log.")] = False,
 ) -> None:
@@ -108,6 +111,7 @@ def agent(
             kept_logs=kept_logs or beside / "logs", host=host, port=port, cache_bytes=parse_bytes(cache_size),
             disk_rate=parse_bytes(disk_rate), nic_rate=parse_bytes(nic_rate), parallel=parallel,
             roots=tuple(root or ()), networks=tuple(network or ()), kept_days=keep_days, schemes=schemes,
+            copies=copies,
         )  # fmt: skip
         _log(log_level, log_json)
         await running.run(settings)

@@ -97,7 +97,7 @@ class Node:
 class Served:
     """A real agent in this process, with its door open."""
 
-    def __init__(self, node: Node, *, link: Callable[..., None] = os.link, **changes: Any) -> None:
+    def __init__(self, node: Node, *, link: Callable[..., None] | None = None, **changes: Any) -> None:
         self.node = node
         self.agent = Agent(node.settings(**changes), link=link)
         self.door = Door(self.agent)
@@ -139,7 +139,9 @@ class Served:
         reply = await self.call("POST", "/v1/transfers", json={"orders": list(wanted)})
         assert reply.status == 202, reply.body
         uris = [each["uri"] for each in wanted]
-        ends = await self.told(seq, lambda heard: {e["uri"] for e in heard if e["kind"] == "transfer"} >= set(uris))
+        ends = await self.told(
+            seq, lambda heard: {e["uri"] for e in heard if e["kind"] == "transfer"} >= set(uris)
+        )
         last = {event["uri"]: event for event in ends if event["kind"] == "transfer"}
         return [last[uri] for uri in uris]
 
@@ -185,6 +187,13 @@ async def call(
     timeout = aiohttp.ClientTimeout(total=PATIENCE_S)
     async with session.request(method, url, headers=headers, timeout=timeout, **given) as answer:
         return Reply(answer.status, await answer.read(), answer.headers)
+
+
+async def until(holds: Callable[[], Any]) -> None:
+    """Wait for what nobody tells."""
+    async with asyncio.timeout(PATIENCE_S):
+        while not holds():  # noqa: ASYNC110 - a file on a disk, a process elsewhere
+            await asyncio.sleep(0.02)
 
 
 def order(pod: str = "fs-wf-s-0-1", **changes: Any) -> dict[str, Any]:

@@ -148,7 +148,9 @@ async def test_what_a_task_writes_to_is_made_as_its_volume_is(node: Served) -> N
     assert (await node.inputs(uid, asked)).status == 200
     wanted = stat.S_IMODE(work.stat().st_mode)
     made = {name: work / name for name in ("a", "a/b", "c", "tmp")}
-    assert {name: stat.S_IMODE(path.stat().st_mode) for name, path in made.items()} == dict.fromkeys(made, wanted)
+    assert {name: stat.S_IMODE(path.stat().st_mode) for name, path in made.items()} == dict.fromkeys(
+        made, wanted
+    )
     assert {path.stat().st_gid for path in made.values()} == {work.stat().st_gid}
     assert (work / "hostfile").read_text() == "one slots=2\n"
     assert stat.S_IMODE((work / "hostfile").stat().st_mode) == wanted & 0o666
@@ -163,7 +165,11 @@ async def test_the_first_to_use_what_was_brought_is_charged(node: Served, tmp_pa
     first, second = node.node.pod(), node.node.pod()
     one, two = (order(pod, inputs=[reads(str(file), "x")]) for pod in ("one", "two"))
     told = [await node.inputs(first, one), await node.inputs(second, two), await node.inputs(first, one)]
-    assert [(reply.json["bytes_local"], reply.json["bytes_moved"]) for reply in told] == [(0, 5), (5, 0), (0, 5)]
+    assert [(reply.json["bytes_local"], reply.json["bytes_moved"]) for reply in told] == [
+        (0, 5),
+        (5, 0),
+        (0, 5),
+    ]
 
 
 async def test_a_missing_input_is_fetched_from_its_origin(node: Served, tmp_path: Path) -> None:
@@ -398,6 +404,8 @@ async def test_the_sweeper_forgets_pods_that_are_gone(tmp_path: Path) -> None:
     async with Served(place) as node:
         node.put(X, b"12345")
         await node.inputs(uid, order(inputs=[reads(X, "x")]))
+        await node.agent.pods.sweep(before_ms=1 << 60)
+        assert node.agent.ledger.users(X) == {uid}
         place.remove(uid)
         await node.agent.pods.sweep(before_ms=0)
         assert node.agent.ledger.users(X) == frozenset()
@@ -420,7 +428,9 @@ async def test_outputs_become_datasets(node: Served) -> None:
     (work / "tree" / "sub" / "f").write_bytes(b"123")
     (work / "tree" / "l").symlink_to("sub/f")
     (work / "n").write_text("42\n")
-    told = order(outputs=[writes("deep/out.bam"), writes("tree"), writes("n", value=True), writes("no", optional=True)])
+    told = order(
+        outputs=[writes("deep/out.bam"), writes("tree"), writes("n", value=True), writes("no", optional=True)]
+    )
     inode = (work / "deep" / "out.bam").stat().st_ino
     reply = await node.outputs(uid, told)
     base = "flowsched:wf/s/0/1"
@@ -493,7 +503,9 @@ async def test_outputs_that_lead_out_are_refused(node: Served, tmp_path: Path, a
     uid = node.node.pod()
     REFUSED[attack](node.node.work(uid))
     reply = await node.outputs(uid, order(outputs=[writes("out")]))
-    assert (reply.status, reply.json["reason"], reply.json["outputs"]) == (200, "OutputRefused", []), reply.json
+    assert (reply.status, reply.json["reason"], reply.json["outputs"]) == (200, "OutputRefused", []), (
+        reply.json
+    )
     assert await node.replicas() == {}
 
 
@@ -596,7 +608,7 @@ PUBLISH = """
 @pytest.mark.parametrize("number", [1, 2])
 @pytest.mark.parametrize("step", ["moved", "sealed", "published"])
 def test_an_agent_killed_between_the_steps_of_publishing(tmp_path: Path, step: str, number: int) -> None:
-    """kill -9 after each step of each output: the next life answers as this one would have, and every byte is there."""
+    """Killed by -9 after each step of each output: the next life answers as this one would have, and every byte is there."""
     (tmp_path / "work" / "tree").mkdir(parents=True)
     (tmp_path / "work" / "tree" / "f").write_bytes(b"12345")
     (tmp_path / "work" / "file").write_bytes(b"123")
@@ -624,7 +636,13 @@ def test_a_page_that_cannot_be_read_is_forgotten(tmp_path: Path) -> None:
     """A disk that lies does not keep the agent from starting."""
     folder = tmp_path / "pods"
     folder.mkdir()
-    for name, text in (("a.json", "{"), ("b.json", "[]"), ("c.json", '{"pod": 1}'), ("..x.json", "{}"), ("d.tmp", "")):
+    for name, text in (
+        ("a.json", "{"),
+        ("b.json", "[]"),
+        ("c.json", '{"pod": 1}'),
+        ("..x.json", "{}"),
+        ("d.tmp", ""),
+    ):
         (folder / name).write_text(text)
     ledger = Ledger(folder)
     ledger.open()

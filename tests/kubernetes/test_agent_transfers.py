@@ -19,7 +19,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from flowsched.cluster.kubernetes.agent.sources import stored_name
-from tests.kubernetes.agent_world import AgentProcess, Node, Served, call, several
+from tests.kubernetes.agent_world import AgentProcess, Node, Served, call, several, until
 
 
 @pytest.fixture
@@ -121,8 +121,7 @@ async def test_a_second_order_joins_the_transfer_under_way(stack: AsyncExitStack
     order = {"uri": "flowsched:x", "source": {"node": "peer", "url": str(peer.make_url(""))}}
     for _ in range(3):
         assert (await only.call("POST", "/v1/transfers", json={"orders": [order, order]})).status == 202
-    while not asked:
-        await asyncio.sleep(0.01)
+    await until(lambda: asked)
     go.set()
     heard = await only.told(0, lambda events: any(event["kind"] == "transfer" for event in events))
     assert [event["kind"] for event in heard] == ["replica", "transfer"]
@@ -310,7 +309,9 @@ async def test_origins_that_are_refused(stack: AsyncExitStack, tmp_path: Path, u
     assert await only.replicas() == {}
 
 
-async def test_private_addresses_are_fetched_from_where_that_is_set(stack: AsyncExitStack, tmp_path: Path) -> None:
+async def test_private_addresses_are_fetched_from_where_that_is_set(
+    stack: AsyncExitStack, tmp_path: Path
+) -> None:
     """The same server, with and without its range among the agent's networks."""
 
     async def hello(_: web.Request) -> web.Response:
@@ -405,7 +406,7 @@ async def test_a_full_cache_takes_nothing_more(stack: AsyncExitStack, tmp_path: 
 
 
 async def test_an_agent_killed_in_mid_transfer_leaves_nothing_half_done(tmp_path: Path) -> None:
-    """kill -9 with bytes on the disk; the next start shows no dataset, has swept the rest, and brings it whole."""
+    """Killed by -9 with bytes on the disk; the next start shows no dataset, has swept the rest, and brings it whole."""
     data = os.urandom(3_000_000)
     async with Served(Node(tmp_path / "a", "a")) as peer, aiohttp.ClientSession() as session:
         peer.put("flowsched:x", data)
@@ -414,8 +415,7 @@ async def test_an_agent_killed_in_mid_transfer_leaves_nothing_half_done(tmp_path
         with AgentProcess(node, "--nic-rate", "500k") as first:
             url = await asyncio.to_thread(first.url)
             assert (await call(session, "POST", f"{url}/v1/transfers", json=orders)).status == 202
-            while not any(path.stat().st_size for path in (node.folder / "cache").glob(".tmp-*/*")):
-                await asyncio.sleep(0.02)
+            await until(lambda: any(file.stat().st_size for file in node.folder.glob("cache/.tmp-*/*")))
             first.kill(signal.SIGKILL)
         assert node.half_made() != []
         with AgentProcess(node) as again:
@@ -447,8 +447,7 @@ async def test_an_agent_that_is_asked_to_stop_does_not_wait_for_a_peer(tmp_path:
             url = await asyncio.to_thread(process.url)
             orders = {"orders": [{"uri": str(origin.make_url("/x"))}]}
             await call(session, "POST", f"{url}/v1/transfers", json=orders)
-            while not node.half_made():
-                await asyncio.sleep(0.02)
+            await until(node.half_made)
             assert await asyncio.to_thread(process.kill, signal.SIGTERM) == 0
 
 

@@ -7,6 +7,7 @@ While a pod's volumes are there, what it reads is in use.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from flowsched.cluster.kubernetes.agent.volumes import is_uid
-from flowsched.cluster.running.records import write_record
+from flowsched.cluster.running.records import sync_folder
 
 _SUFFIX: Final = ".json"
 
@@ -95,8 +96,14 @@ class Ledger:
         return self._keep(uid, replace(self._pages[uid], **changes))
 
     def store(self, uid: str, page: Page) -> None:
-        """Write a pod's page, wholly or not at all. Blocks."""
-        write_record(str(self._folder), uid + _SUFFIX, asdict(page))
+        """Write a pod's page, so that it is there wholly or not at all, also after the power fails. Blocks."""
+        path, temporary = self._folder / (uid + _SUFFIX), self._folder / f".{uid}.tmp"
+        with open(temporary, "w") as file:
+            json.dump(asdict(page), file)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.rename(path)
+        sync_folder(str(self._folder))
 
     def release(self, uid: str) -> None:
         """A pod's inputs are not in use (any more): its volumes are gone, or it did not get them."""
@@ -111,14 +118,16 @@ class Ledger:
         """The pods with datasets in use."""
         return [uid for uid, page in self._pages.items() if page.uris]
 
-    def forget(self, before_ms: int) -> list[str]:
-        """Forget the pods that use nothing and whose pages were last written before a moment; returns their uids."""
-        old = [uid for uid, page in self._pages.items() if page.at_ms < before_ms and not page.uris]
-        for uid in old:
+    def written_before(self, at_ms: int) -> list[str]:
+        """The pods that use nothing and whose pages were last written before a moment."""
+        return [uid for uid, page in self._pages.items() if page.at_ms < at_ms and not page.uris]
+
+    def forget(self, uids: Iterable[str]) -> None:
+        """Forget pods that are gone."""
+        for uid in uids:
             page = self._pages.pop(uid)
             if self._by_pod.get(page.pod) == uid:
                 del self._by_pod[page.pod]
-        return old
 
     def remove(self, uids: Iterable[str]) -> None:
         """Remove the files of pods that are forgotten. Blocks."""

@@ -24,7 +24,7 @@ from flowsched.cluster.kubernetes.agent.rates import Rates
 from flowsched.cluster.kubernetes.agent.settings import Settings
 from flowsched.cluster.kubernetes.agent.sources import Sources
 from flowsched.cluster.kubernetes.agent.transfers import Transfers
-from flowsched.cluster.kubernetes.agent.trees import Link
+from flowsched.cluster.kubernetes.agent.trees import Link, no_link
 from flowsched.cluster.kubernetes.agent.volumes import Volumes
 from flowsched.cluster.running.records import wall_ms
 from flowsched.errors import ConfigurationError
@@ -41,7 +41,7 @@ class Agent:
 
     Args:
         settings: Of this node.
-        link: Makes hard links.
+        link: Makes hard links; default `os.link`, if the settings have it.
         at: Told of each step of publishing that is done.
         clock: Wall-clock ms.
     """
@@ -50,7 +50,7 @@ class Agent:
         self,
         settings: Settings,
         *,
-        link: Link = os.link,
+        link: Link | None = None,
         at: Callable[[str], object] = lambda _: None,
         clock: Callable[[], int] = wall_ms,
     ) -> None:
@@ -64,7 +64,7 @@ class Agent:
         self.logs = Logs(settings.logs, settings.kept_logs, self.volumes.has, clock)
         self.out_bytes = 0
         self._clock = clock
-        self._link = link
+        self._link = link or (no_link if settings.copies else os.link)
         self._publisher = Publisher(self.cache, settings.state / "outgoing", at)
         self._sources = Sources(settings.origins, settings.key, self.rates.piece_bytes)
         self._sweeper: asyncio.Task[None] | None = None
@@ -86,7 +86,8 @@ class Agent:
             self.volumes, self.cache, self.transfers, self.ledger, self._publisher, self.news, self._clock, self._link
         )  # fmt: skip
         self._sweeper = asyncio.create_task(self._sweep(), name="sweeper")
-        if not await asyncio.to_thread(same_mount, self.settings.cache, self.volumes.pods):
+        same = await asyncio.to_thread(same_mount, self.settings.cache, self.volumes.pods)
+        if not same and not self.settings.copies:
             log.warning(
                 "cache and pods are on different mounts: inputs are copied, not linked",
                 cache=str(self.settings.cache),

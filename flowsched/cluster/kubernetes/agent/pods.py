@@ -105,14 +105,20 @@ class Pods:
 
     async def sweep(self, before_ms: int) -> None:
         """Let go of what pods used whose volumes are gone, and forget those that ended before a moment."""
-        using = self._ledger.using()
-        there = await asyncio.to_thread(lambda: {uid for uid in using if self._volumes.has(uid)})
-        busy = {uid for _, uid, _ in self._jobs}
-        for uid in using:
-            if uid not in there and uid not in busy:
-                self._ledger.release(uid)
-        old = self._ledger.forget(before_ms)
+        for uid in await self._gone(self._ledger.using()):
+            self._ledger.release(uid)
+        old = await self._gone(self._ledger.written_before(before_ms))
+        self._ledger.forget(old)
         await asyncio.to_thread(self._forget, old)
+
+    async def _gone(self, uids: list[str]) -> list[str]:
+        """Those of some pods whose volumes are gone, and with whom nothing is being done."""
+        there = await asyncio.to_thread(lambda: {uid for uid in uids if self._volumes.has(uid)})
+        return [uid for uid in uids if uid not in there and not self.is_busy(uid)]
+
+    def is_busy(self, uid: str) -> bool:
+        """Whether something is being done for a pod."""
+        return any(busy == uid for _, busy, _ in self._jobs)
 
     async def close(self) -> None:
         """End what is under way; it is taken up when it is asked for again."""

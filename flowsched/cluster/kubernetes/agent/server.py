@@ -88,6 +88,11 @@ class Door:
             (Policy.KEY, "GET", "/v1/pods/{uid}/outputs", self._outcome),
         ]
 
+    @property
+    def readers(self) -> int:
+        """How many read a dataset now."""
+        return self._streams.readers
+
     async def open(self) -> None:
         """Listen.
 
@@ -241,10 +246,13 @@ class Door:
         return _or_pending(await self._agent.pods.publish(asking, self._agent.settings.hold_s))
 
     async def _outcome(self, request: web.Request) -> web.StreamResponse:
-        page = self._agent.ledger.page(request.match_info["uid"])
-        if page is None or page.outcome is None:
-            return _problem(404, "nothing is known of this pod's outputs")
-        return _json(page.outcome)
+        uid = request.match_info["uid"]
+        page = self._agent.ledger.page(uid)
+        if page is not None and page.outcome is not None:
+            return _json(page.outcome)
+        if self._agent.pods.is_busy(uid):
+            return _or_pending(None)
+        return _problem(404, "nothing is known of this pod's outputs")
 
     async def _asking(self, request: web.Request, path: str) -> Request:
         """A step's request, if its order is signed."""

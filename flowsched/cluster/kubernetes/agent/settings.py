@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -38,6 +38,8 @@ class Settings:
         schemes: Of origins beside `file` that may be fetched from.
         roots: Folders of the node below which `file:` origins may lie.
         networks: Private ranges that HTTP origins may lie in; see `Guard`.
+        copies: Copy inputs into pods, never link them: for nodes where SELinux is enforcing, since a runtime labels what lies
+            in a pod's volume for that pod alone, and a linked file has one label for all.
         kept_days: How long logs and the results of pods are kept.
         kept_log_bytes: At most so much of them; the oldest go first. 0 = no limit.
         hold_s: How long a pod's step is kept waiting before it is told to ask again.
@@ -47,7 +49,7 @@ class Settings:
     """
 
     node: str
-    key: bytes
+    key: bytes = field(repr=False)
     cache: Path
     pods: Path
     logs: Path
@@ -62,6 +64,7 @@ class Settings:
     schemes: frozenset[str] = frozenset({"http", "https", "s3"})
     roots: tuple[Path, ...] = ()
     networks: tuple[str, ...] = ()
+    copies: bool = False
     kept_days: float = KEPT_DAYS
     kept_log_bytes: int = KEPT_LOG_BYTES
     hold_s: float = 20.0

@@ -24,6 +24,11 @@ _NO_CLONE: Final = frozenset({errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOP
 Link = Callable[..., None]  #: os.link
 
 
+def no_link(*_: object, **__: object) -> None:
+    """Refuse to make a link, as between two mounts: what should be linked is copied then."""
+    raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
+
+
 @dataclass(frozen=True, slots=True)
 class Measure:
     """What was found at a path."""
