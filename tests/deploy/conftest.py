@@ -12,7 +12,7 @@ import pytest
 
 from flowsched.cluster.kubernetes.controlplane import ControlPlane, find, missing
 from flowsched.cluster.kubernetes.programs import NotStarted
-from tests.deploy.rendering import DEPLOY, VOLCANO_CRDS
+from tests.deploy.rendering import BASE, DEPLOY, VOLCANO_CRDS
 
 
 def _needed(why: str) -> None:
@@ -45,6 +45,10 @@ class Cluster:
     def __init__(self, kubectl: str, plane: ControlPlane) -> None:
         self._kubectl = kubectl
         self._plane = plane
+
+    def kubeconfig(self, user: str) -> Path:
+        """The file with which a user reaches it."""
+        return self._plane.kubeconfig(user)
 
     def ask(self, *arguments: str, told: str = "", user: str = "admin") -> subprocess.CompletedProcess[str]:
         """Run kubectl, whatever it answers."""
@@ -94,3 +98,10 @@ def cluster(kubectl: str) -> Iterator[Cluster]:
         pytest.fail(f"the control plane did not start: {error}", pytrace=False)
     finally:
         plane.stop()
+
+
+@pytest.fixture(scope="session")
+def installed(cluster: Cluster) -> Cluster:
+    """The base really applied; no controller runs, so nothing starts."""
+    cluster.do("apply", "-k", str(BASE))
+    return cluster

@@ -126,7 +126,7 @@ def test_without_the_agent_nothing_touches_the_host(helm: str) -> None:
     rendered = documents(rendered_helm(helm, {**LIKE_THE_BASE, "agent.enabled": "false"}))
     assert "hostPath" not in json.dumps(rendered)
     assert not any("agent" in each["metadata"]["name"] for each in rendered)
-    assert environment(rendered, "flowsched")["FLOWSCHED_AGENT_PORT"] == ""
+    assert environment(rendered, "flowsched")["FLOWSCHED_AGENT_PORT"] == "0"
 
 
 def test_each_tenant_gets_its_own(helm: str) -> None:
@@ -156,6 +156,10 @@ def test_values_reach_the_containers(helm: str) -> None:
         "agent.cache.size": "2Ti",
         "agent.kubeletRoot": "/data/kubelet",
         "agent.rates.network": "3G",
+        "agent.networks[0]": "10.20.0.0/16",
+        "agent.copies": "true",
+        "scheduler.handOver": "volcano",
+        "tasks.defaultImage": "busybox:1.37",
     }
     rendered = documents(rendered_helm(helm, values))
     image = "ghcr.io/flowsched/flowsched@sha256:" + "a" * 64
@@ -166,9 +170,14 @@ def test_values_reach_the_containers(helm: str) -> None:
     assert told["FLOWSCHED_AGENT_PORT"] == "9000"
     assert "--policy=fifo" in arguments(rendered, "flowsched")
     agent = arguments(rendered, "flowsched-agent")
-    assert {"--port=9000", "--cache-size=2Ti", "--nic-rate=3G"} <= set(agent)
+    assert {"--port=9000", "--cache-size=2Ti", "--nic-rate=3G", "--network=10.20.0.0/16", "--copies"} <= set(
+        agent
+    )
+    assert (told["FLOWSCHED_HAND_OVER"], told["FLOWSCHED_DEFAULT_IMAGE"]) == ("volcano", "busybox:1.37")
+    ports = dict(pod_templates(rendered))["flowsched-agent"]["spec"]["containers"][0]["ports"]
+    assert ports == [{"name": "http", "containerPort": 9000, "hostPort": 9000}]
     folders = environment(rendered, "flowsched-agent")
-    assert folders["AGENT_CACHE"] == "/data/kubelet/plugins/flowsched.io/$(NODE_NAME)"
+    assert folders["AGENT_CACHE"] == "/data/kubelet/plugins/flowsched.io/$(NODE_NAME)/cache"
     assert folders["AGENT_PODS"] == "/data/kubelet/pods"
     deployment = next(each for each in rendered if each["kind"] == "Deployment")
     assert deployment["spec"]["replicas"] == 3
@@ -183,7 +192,7 @@ def test_a_cache_elsewhere_is_a_mount_of_its_own(helm: str) -> None:
     volumes = {volume["name"]: volume.get("hostPath", {}).get("path") for volume in spec["volumes"]}
     mounts = {mount["name"]: mount["mountPath"] for mount in spec["containers"][0]["volumeMounts"]}
     assert (volumes["cache"], mounts["cache"]) == ("/mnt/nvme/flowsched", "/var/lib/flowsched")
-    assert environment(rendered, "flowsched-agent")["AGENT_CACHE"] == "/var/lib/flowsched/$(NODE_NAME)"
+    assert environment(rendered, "flowsched-agent")["AGENT_CACHE"] == "/var/lib/flowsched/$(NODE_NAME)/cache"
 
 
 @pytest.mark.kubernetes

@@ -14,6 +14,8 @@ from typer.main import get_command
 
 from flowsched.api.table import ROUTES
 from flowsched.cli.commands import app
+from flowsched.cluster.kubernetes.settings import from_environment
+from flowsched.cluster.kubernetes.view import AGENT_COMPONENT
 from tests.deploy.rendering import (
     BASE,
     CHART,
@@ -108,7 +110,7 @@ def test_the_agent_sees_the_kubelets_folder_but_not_its_keys(objects: list[Objec
     assert mounts["/var/lib/kubelet"]["mountPropagation"] == "HostToContainer"
     assert mounts["/var/lib/kubelet/pki"]["name"] == "covered"
     told = {entry["name"]: entry.get("value") for entry in spec["containers"][0]["env"]}
-    assert told["AGENT_CACHE"] == "/var/lib/kubelet/plugins/flowsched.io/$(NODE_NAME)"
+    assert told["AGENT_CACHE"] == "/var/lib/kubelet/plugins/flowsched.io/$(NODE_NAME)/cache"
     assert (told["AGENT_PODS"], told["AGENT_LOGS"]) == ("/var/lib/kubelet/pods", "/var/log/pods")
 
 
@@ -136,6 +138,16 @@ def test_no_container_writes_its_image_or_gains_privileges(objects: list[Object]
             assert context["capabilities"]["drop"] == ["ALL"]
             added = context["capabilities"].get("add", [])
             assert added == (["CHOWN", "DAC_OVERRIDE", "FOWNER"] if name == "flowsched-agent" else [])
+
+
+def test_what_is_written_to_is_a_volume(objects: list[Object]) -> None:
+    """Temporary files everywhere, and the service's own folder: the image cannot be written to."""
+    for name, template in pod_templates(objects):
+        for each in containers(template):
+            places = {mount["mountPath"] for mount in each["volumeMounts"] if not mount.get("readOnly")}
+            assert places == ({"/tmp", "/data"} if name == "flowsched" else {"/tmp", "/var/lib/kubelet"})
+            root = [entry["value"] for entry in each["env"] if entry["name"] == "FLOWSCHED_ROOT"]
+            assert set(root) <= places
 
 
 def test_the_probes_ask_what_the_api_serves_without_a_token(objects: list[Object]) -> None:
@@ -258,6 +270,32 @@ def test_the_example_holds_no_usable_secret(kubectl: str) -> None:
     assert {name: bool(value) for name, value in held.items()} == {"key": False, "token": False, "url": True}
 
 
+def test_the_service_knows_its_agents(objects: list[Object]) -> None:
+    """By the labels that its view of the cluster looks for, in the namespace that it is told."""
+    agent = one(objects, "DaemonSet", "flowsched-agent")
+    labels = agent["spec"]["template"]["metadata"]["labels"]
+    assert labels["app.kubernetes.io/component"] == AGENT_COMPONENT
+    assert labels["app.kubernetes.io/part-of"] == "flowsched"
+    container = one(objects, "Deployment", "flowsched")["spec"]["template"]["spec"]["containers"][0]
+    fields = {entry["name"]: entry.get("valueFrom", {}).get("fieldRef") for entry in container["env"]}
+    assert fields["FLOWSCHED_AGENT_NAMESPACE"] == {"fieldPath": "metadata.namespace"}
+    assert agent["metadata"]["namespace"] == "flowsched-system"
+
+
+def test_the_service_takes_what_the_deployment_tells_it(objects: list[Object]) -> None:
+    """The settings that it reads from its environment are those that stand there."""
+    container = one(objects, "Deployment", "flowsched")["spec"]["template"]["spec"]["containers"][0]
+    settings = from_environment({entry["name"]: entry.get("value", "") for entry in container["env"]})
+    assert settings.namespace == "flowsched"
+    assert settings.image == container["image"]
+    assert (settings.agent_port, settings.pod_groups) == (8475, "auto")
+    assert (settings.scheduler_name, settings.instance, settings.run_as_user) == (
+        "flowsched",
+        "flowsched",
+        1000,
+    )
+
+
 def options_of(command: list[str]) -> set[str] | None:
     """The options that a command of the CLI takes; None if there is no such command."""
     found: Any = get_command(app)
@@ -277,6 +315,5 @@ def test_the_command_line_takes_what_the_containers_say(objects: list[Object], k
     """Every option in a manifest is one that the command has."""
     container: dict[str, Any] = one(objects, kind, name)["spec"]["template"]["spec"]["containers"][0]
     taken = options_of(container["command"])
-    if taken is None or (kind == "Deployment" and "--cluster" not in taken):
-        pytest.skip(f"`{' '.join(container['command'])}` does not know Kubernetes yet")
+    assert taken is not None
     assert {argument.split("=")[0] for argument in container["args"]} <= taken

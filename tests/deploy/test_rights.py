@@ -83,10 +83,11 @@ def test_no_right_is_given_both_in_the_cluster_and_in_a_tenant() -> None:
 
 
 def test_in_the_whole_cluster_it_writes_bindings_statuses_and_events_only() -> None:
-    """What is not in a tenant's namespace can be placed and told about, not made, changed or removed."""
+    """What is not in a tenant's namespace can be placed, told about and evicted; not made, changed or deleted."""
     writes = {right for right in rbac_rules(BASE) if right.verb not in ("get", "list", "watch")}
     assert writes == {
         Right("cluster", "", "pods/binding", "create"),
+        Right("cluster", "", "pods/eviction", "create"),
         Right("cluster", "", "pods/status", "patch"),
         Right("cluster", "events.k8s.io", "events", "create"),
         Right("cluster", "events.k8s.io", "events", "patch"),
@@ -109,8 +110,9 @@ def test_only_a_tenants_role_makes_and_removes() -> None:
     """Everything that comes into being for a task is in its tenant's namespace."""
     rights = rbac_rules(TENANT)
     assert {right.scope for right in rights} == {"tenant"}
-    assert {right.resource for right in rights} == {"pods", "services", "secrets", "podgroups"}
-    assert {right.resource for right in rights if right.verb not in ("create", "delete")} == {"services"}
+    assert {right.resource for right in rights} == {"pods", "pods/log", "services", "secrets", "podgroups"}
+    reads = {right.resource for right in rights if right.verb not in ("create", "delete")}
+    assert reads == {"services", "pods/log"}
 
 
 def test_helm_gives_the_same_rights(helm: str) -> None:

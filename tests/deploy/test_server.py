@@ -93,23 +93,18 @@ def test_the_agent_passes_in_its_own_namespace(cluster: Cluster, templates: dict
     assert "created (server dry run)" in cluster.do("create", "--dry-run=server", "-f", "-", told=pod)
 
 
-@pytest.fixture(scope="module")
-def installed(cluster: Cluster) -> Cluster:
-    """The base really applied; no controller runs, so nothing starts."""
-    cluster.do("apply", "-k", str(BASE))
-    return cluster
-
-
 @pytest.mark.parametrize(
     ("verb", "resource", "namespace"),
     [
         ("create", "pods/binding", "default"),
+        ("create", "pods/eviction", "default"),
         ("patch", "pods/status", "default"),
         ("watch", "pods", "default"),
         ("list", "nodes", "default"),
         ("create", "pods", "flowsched"),
         ("delete", "pods", "flowsched"),
         ("create", "secrets", "flowsched"),
+        ("get", "pods/log", "flowsched"),
         ("create", "podgroups.scheduling.x-k8s.io", "flowsched"),
         ("patch", "podgroups.scheduling.volcano.sh", "default"),
     ],
@@ -130,6 +125,8 @@ def test_the_service_may(installed: Cluster, verb: str, resource: str, namespace
         ("create", "pods", "flowsched-system"),
         ("create", "pods/exec", "flowsched"),
         ("patch", "pods", "flowsched"),
+        ("patch", "pods", "kube-system"),
+        ("get", "pods/log", "default"),
         ("create", "secrets", "default"),
         ("patch", "nodes", "default"),
         ("create", "rolebindings.rbac.authorization.k8s.io", "flowsched"),
