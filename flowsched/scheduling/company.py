@@ -99,7 +99,7 @@ def _look_at_each_other(snapshot: Snapshot, roles: Sequence[tuple[Shape, int]]) 
     return any(
         _looks_at(snapshot, looking, seen)
         for one, looking in ruled
-        if looking.about_pods
+        if looking.about_pods or looking.wishes
         for other, seen in ruled
         if one != other or roles[one][1] > 1
     )
@@ -114,11 +114,11 @@ def _looks_at(snapshot: Snapshot, looking: Rules, seen: Rules) -> bool:
     return (
         any(
             term_selects(term, seen.namespace, labels, namespaces)
-            for term in (*looking.affinity, *looking.anti_affinity)
+            for term in (*looking.affinity, *looking.anti_affinity, *(t for _, t in looking.preferred_pods))
         )
         or any(
             spread.selector and looking.namespace == seen.namespace and selects(spread.selector, labels)
-            for spread in looking.spread
+            for spread in (*looking.spread, *looking.preferred_spread)
         )
         or any(collide(port, held) for port in looking.ports for held in seen.ports)
     )

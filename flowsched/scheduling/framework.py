@@ -25,6 +25,7 @@ from flowsched.scheduling.plugins.locality import StageIn
 from flowsched.scheduling.plugins.nodes import node_affinity, node_name, volume_nodes
 from flowsched.scheduling.plugins.ports import free_ports
 from flowsched.scheduling.plugins.spread import evenly_spread
+from flowsched.scheduling.plugins.wishes import wishes
 from flowsched.scheduling.podgroup import PodGroup, RoleRequest, Shape
 from flowsched.scheduling.snapshot import Snapshot
 
@@ -108,7 +109,7 @@ class Profile:
 
     def all_costs(self) -> tuple[Cost, ...]:
         """Costs of every pod."""
-        return ((slowdown_now,) if self.contention else ()) + self.costs
+        return ((slowdown_now,) if self.contention else ()) + (wishes,) + self.costs
 
     def all_step_costs(self) -> tuple[Cost, ...]:
         """Costs of every pod, once for each pod of its group that is already on the node."""

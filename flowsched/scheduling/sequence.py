@@ -30,6 +30,7 @@ from flowsched.scheduling.placement import (
     place_role,
 )
 from flowsched.scheduling.plugins.topology import feasible_racks
+from flowsched.scheduling.plugins.wishes import wish_ms
 from flowsched.scheduling.snapshot import Snapshot
 from flowsched.scheduling.statement import Statement
 
@@ -114,6 +115,8 @@ class _Walk:
         self.trial = Trial(problem.room, single=False)
         self.nodes: list[list[int]] = [[] for _ in problem.tables]
         self.costs: list[list[int]] = [[] for _ in problem.tables]
+        #: For each role, (N,) ms of its wishes when it was priced: part of its table.
+        self.priced = [wish_ms(problem.snapshot, shape) for shape in problem.company.shapes]
 
     def run(self) -> Reached:
         for extras in (False, True):
@@ -136,7 +139,10 @@ class _Walk:
         if self.among is not None:
             table = replace(table, allowed=table.allowed & self.among)
         mask, refusals = beside_others(problem.snapshot, shape, table.allowed)
-        table = replace(table, allowed=mask)
+        each, priced, wished = table.each, self.priced[at], wish_ms(problem.snapshot, shape)
+        if each is not None and priced is not None and wished is not None:
+            each = each + (wished - priced)
+        table = replace(table, allowed=mask, each=each)
         spots = place_role(self.trial.room, problem.allocatable, table, 1, problem.packing, NEVER)
         if not len(spots.nodes):
             return refusals

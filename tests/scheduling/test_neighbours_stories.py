@@ -401,6 +401,44 @@ def test_a_long_bag_that_looks_at_itself_is_placed_over_several_cycles() -> None
     assert [r.code for r in plan.reasons] == [ReasonCode.BACKLOG_WINDOW]
 
 
+# ---- wishes ----
+
+
+def test_a_wish_decides_between_nodes_and_keeps_nobody_away() -> None:
+    """The nodes it would rather have first; where they are full, any."""
+    ssd = NodeTerm((requirement("disk", "In", ("ssd",)),))
+    snapshot = zones("a", "b")
+    snapshot.put_node(node("n2", 2, labels={"disk": "ssd"}))
+    what = bag(1, 3, shape(rules=Rules(preferred_nodes=((50, ssd),))))
+    assert nodes_of(decide(snapshot, what)) == [[[2, 2, 0]]]
+
+
+def test_wishes_about_pods_are_for_or_against() -> None:
+    """Near the db, and if it can be had not with another web."""
+    snapshot = zones("a", "a", "b")
+    put(snapshot, 1, app("db"))
+    near = Rules("ns", preferred_pods=((10, term(DB)),))
+    assert nodes_of(decide(snapshot, bag(1, 1, shape(rules=near)))) == [[[1]]]
+    away = Rules("ns", preferred_pods=((-10, term(DB)),))
+    assert nodes_of(decide(snapshot, bag(1, 1, shape(rules=away)))) == [[[2]]]
+    both = Rules("ns", preferred_pods=((10, term(DB)), (-100, term(DB, "host"))))
+    assert nodes_of(decide(snapshot, bag(1, 1, shape(rules=both)))) == [[[0]]]
+
+
+def test_members_that_would_rather_be_apart_are_spread_as_far_as_there_are_nodes() -> None:
+    """Preferred anti-affinity to one's own kind looks again after each pod; the fourth shares a node."""
+    apart = app("web", preferred_pods=((-100, term(WEB, "host")),))
+    assert nodes_of(decide(zones("a", "a", "b"), gang(1, 4, shape(rules=apart)))) == [[[0, 1, 2, 0]]]
+
+
+def test_members_that_would_rather_be_even_are_spread_over_zones() -> None:
+    """ScheduleAnyway: in turn while it can be had, then where there is room."""
+    even = app("web", preferred_spread=(Spread("zone", 1, WEB),))
+    assert nodes_of(decide(zones("a", "b", cores=3), bag(1, 4, shape(rules=even)))) == [[[0, 1, 0, 1]]]
+    small = zones("a", "b", "b", cores=1)
+    assert nodes_of(decide(small, bag(1, 3, shape(rules=even)))) == [[[0, 1, 2]]]
+
+
 # ---- reasons ----
 
 
