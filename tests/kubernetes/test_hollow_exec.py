@@ -319,6 +319,15 @@ while True:
     await gone(client, namespace, "p")
     assert (hollow.root / "host" / node / "data/said").read_text() == "left in peace"
     assert marked(made["metadata"]["uid"]) == []
+    await _until_empty(hollow.root / "pods", hollow.root / "log/pods")
+
+
+async def _until_empty(*folders: Path) -> None:
+    """A kubelet removes a pod's volumes when it has ended, and its logs when its object is gone."""
+    end = time.monotonic() + PATIENCE_S
+    while any(list(folder.iterdir()) for folder in folders):
+        assert time.monotonic() < end
+        await asyncio.sleep(0.05)
 
 
 async def _until_it_says(client: Client, namespace: str, name: str, word: str) -> None:

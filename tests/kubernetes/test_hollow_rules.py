@@ -262,6 +262,8 @@ def test_limits_and_overhead_count_too() -> None:
     container = {"name": "c", "resources": {"limits": {"cpu": "1", "memory": "1Gi"}}}
     pod = made({"containers": [container], "overhead": {"cpu": "250m"}})
     assert requested(pod) == {"cpu": 1250, "memory": 1 << 30, "pods": 1}
+    whole = made({"containers": [container], "resources": {"requests": {"cpu": "3"}}})
+    assert requested(whole) == {"cpu": 3000, "memory": 1 << 30, "pods": 1}
 
 
 def room(**labels: str) -> Room:

@@ -88,7 +88,7 @@ def requested(pod: Pod) -> dict[str, int]:
     """What the pod as a whole asks for.
 
     Its containers and sidecars together, or the neediest init container with the sidecars that run by then, whichever
-    is more; then the overhead of its runtime class.
+    is more; what the pod says as a whole counts instead; then the overhead of its runtime class.
     """
     sidecars: dict[str, int] = {}
     peak: dict[str, int] = {}
@@ -100,7 +100,8 @@ def requested(pod: Pod) -> dict[str, int]:
         else:
             peak = _largest(peak, _sum((sidecars, own)))
     together = _sum((sidecars, *map(_asks, pod.spec.containers)))
-    total = _sum((_largest(peak, together), amounts(pod.spec.overhead)))
+    said = amounts({**pod.spec.resources.limits, **pod.spec.resources.requests})
+    total = _sum((_largest(peak, together) | said, amounts(pod.spec.overhead)))
     total["pods"] = 1
     return total
 

@@ -23,6 +23,9 @@ class Life(Protocol):
     def kill(self) -> None:
         """End at once, by SIGKILL: the node is lost, or the pod has been deleted by force."""
 
+    async def forget(self) -> None:
+        """Remove what outlives its processes, its logs: its object is gone."""
+
 
 class Leave:
     """An order to end, given at most once."""

@@ -18,7 +18,7 @@ from typing import Final, Literal, Self
 
 import structlog
 
-from flowsched.cluster.kubernetes.client import Client
+from flowsched.cluster.kubernetes.client import Client, Unreachable
 from flowsched.cluster.kubernetes.hollow.addresses import Addresses
 from flowsched.cluster.kubernetes.hollow.admission import Room, amounts
 from flowsched.cluster.kubernetes.hollow.lives import Life
@@ -221,14 +221,13 @@ class HollowNodes:
 
     async def _close(self) -> None:
         """Take the nodes away; their pods stay as they are."""
-        try:
-            if self._port is not None:
-                await self._port.close_all()
-            async with asyncio.TaskGroup() as group:
-                for name in self._alive():
-                    group.create_task(self._registry.remove(name))
-        finally:
-            self._addresses.close()
+        self._addresses.close()
+        if self._port is not None:
+            await self._port.close_all()
+        removed = await asyncio.gather(*map(self._registry.remove, self._alive()), return_exceptions=True)
+        left = [error for error in removed if isinstance(error, Unreachable)]
+        if left:
+            log.warning("hollow nodes are left behind", nodes=len(left), why=str(left[0]))
 
     async def _watch(self) -> None:
         reflector = Reflector(self._client, "/api/v1/pods", Pod, params={"fieldSelector": "spec.nodeName!="})
@@ -277,7 +276,7 @@ class HollowNodes:
         tenant = _Tenant(self._life(record), node)
         self._tenants[pod.metadata.uid] = tenant
         if pod.status.phase == "Running":
-            _forget(record)
+            _orphaned(record)
         else:
             refusal = node.room.admit(pod)
             if refusal is None:
@@ -329,13 +328,18 @@ class HollowNodes:
         if tenant is not None:
             tenant.life.report.mute()
             tenant.life.kill()
+            self._spawn(self._forget(tenant))
+
+    async def _forget(self, tenant: _Tenant) -> None:
+        await tenant.over.wait()
+        await tenant.life.forget()
 
     def _spawn(self, work: Coroutine[None, None, None]) -> None:
         assert self._group is not None
         self._group.create_task(work)
 
 
-def _forget(record: PodRecord) -> None:
+def _orphaned(record: PodRecord) -> None:
     """The pod's processes ended with those who had started them."""
     now = datetime.now(UTC)
     for one in record.containers:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -103,6 +104,10 @@ class ProcessPod:
         self.leave.give(0.0)
         for one in self._supervised:
             one.kill()
+
+    async def forget(self) -> None:
+        """Remove its logs, as a kubelet does."""
+        await asyncio.to_thread(shutil.rmtree, self._place.logs, ignore_errors=True)
 
     @property
     def _grace_s(self) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
@@ -26,8 +27,8 @@ log = structlog.get_logger(__name__)
 
 _NODES: Final = "/api/v1/nodes"
 _PAUSE_S: Final = 0.5
-#: So often is asked before an API server that does not answer is given up.
-_TRIES: Final = 60
+#: So often is asked before an API server that does not answer is given up: at a start, and at an end.
+_START_TRIES, _END_TRIES = 60, 4
 #: As node-lifecycle-controller taints a node that it has not heard of.
 _UNREACHABLE: Final = (
     {"key": "node.kubernetes.io/unreachable", "effect": "NoSchedule"},
@@ -67,8 +68,12 @@ class Registry:
         self._uids[template.name] = msgspec.json.decode(answer.body, type=OnlyMetadata).metadata.uid
 
     async def remove(self, name: str) -> None:
-        """Delete a Node."""
-        await self._ask("DELETE", f"{_NODES}/{name}")
+        """Delete a Node.
+
+        Raises:
+            Unreachable: The API server is away.
+        """
+        await self._ask("DELETE", f"{_NODES}/{name}", tries=_END_TRIES)
 
     async def give_up(self, name: str) -> None:
         """Mark a Node as node-lifecycle-controller does when it has not heard of it."""
@@ -88,7 +93,7 @@ class Registry:
     async def delete_pod(self, pod: Pod) -> None:
         """Let a pod that has ended vanish, as the last thing that a kubelet does for it."""
         options = {"gracePeriodSeconds": 0, "preconditions": {"uid": pod.metadata.uid}}
-        answer = await self._ask("DELETE", pod.path, options)
+        answer = await self._ask("DELETE", pod.path, options, tries=None)
         if not answer.ok and answer.status not in (404, 409):
             log.warning("pod not deleted", pod=pod.key, why=answer.message)
 
@@ -126,20 +131,25 @@ class Registry:
         path: str,
         document: Mapping[str, Any] | None = None,
         content_type: str = "application/json",
+        tries: int | None = _START_TRIES,
     ) -> Answer:
         """Ask until there is an answer: everything that is asked here may be asked twice.
 
+        Args:
+            method, path, document, content_type: What is asked.
+            tries: How often at most; None = for ever.
+
         Raises:
-            Unreachable: There has been none for long.
+            Unreachable: There was no answer.
         """
         body = None if document is None else msgspec.json.encode(document)
-        for left in reversed(range(_TRIES)):
+        for tried in itertools.count(1):
             try:
                 answer = await self._client.call(method, path, body=body, content_type=content_type)
-                if answer.status < 500 and answer.status != 429:
+                if tried == tries or (answer.status < 500 and answer.status != 429):
                     return answer
             except Unreachable:
-                if not left:
+                if tried == tries:
                     raise
             await asyncio.sleep(_PAUSE_S * (1 + random.random()))
-        return answer
+        raise AssertionError("it is asked for ever, or the last try returns or raises")

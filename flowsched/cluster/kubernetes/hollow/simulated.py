@@ -106,6 +106,9 @@ class SimulatedPod:
         """End at once."""
         self.leave.give(0.0)
 
+    async def forget(self) -> None:
+        """Nothing is left of it."""
+
     def _start(self) -> None:
         now = datetime.now(UTC)
         for one in self.record.containers:

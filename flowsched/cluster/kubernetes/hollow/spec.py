@@ -237,6 +237,7 @@ class Spec(Read, frozen=True):
     service_account_name: str = ""
     node_selector: dict[str, str] = field(default_factory=dict)
     overhead: dict[str, str] = field(default_factory=dict)
+    resources: Resources = Resources()
 
 
 class Status(Read, frozen=True):
