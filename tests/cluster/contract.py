@@ -247,9 +247,9 @@ class ExecutorContract:
     async def test_an_input_that_is_not_on_the_node(self, world: World) -> None:
         """The pod never starts, and says which dataset is missing."""
         cluster, ear, _ = await world.open()
-        await cluster.launch([program("a", "exit 0", **reads(world.outside))])
+        await cluster.launch([program("a", "exit 0", **reads("flowsched:nowhere/data"))])
         gone = await ear.gone("a")
-        assert (gone.reason, gone.started, gone.lost_inputs) == ("InputLost", False, (world.outside,))
+        assert (gone.reason, gone.started, gone.lost_inputs) == ("InputLost", False, ("flowsched:nowhere/data",))
 
     async def test_the_bytes_of_an_attempt(self, world: World) -> None:
         """The first to use what was brought is charged for it; the second found it there."""

@@ -77,6 +77,7 @@ class _Agent:
     replicas: dict[str, int] = field(default_factory=dict)
     orders: dict[str, list[Transfer]] = field(default_factory=dict)  #: under way, by uri
     bytes_in: int = 0
+    heard: bool = False
 
 
 class Agents:
@@ -86,9 +87,17 @@ class Agents:
         key: What they and the service share.
         report: Takes events, on the event loop.
         clock: Wall-clock ms.
+        has_node: Whether there is such a node.
     """
 
-    def __init__(self, key: str, report: Callable[[ClusterEvent], None], clock: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        key: str,
+        report: Callable[[ClusterEvent], None],
+        clock: Callable[[], int],
+        has_node: Callable[[str], bool],
+    ) -> None:
+        self._has_node = has_node
         self._headers = {"Authorization": f"Bearer {key}"}
         self._report = report
         self._clock = clock
@@ -155,6 +164,11 @@ class Agents:
         """Nodes with an agent."""
         return tuple(self._agents)
 
+    @property
+    def ready(self) -> Sequence[str]:
+        """Nodes whose agents have told what they hold."""
+        return tuple(node for node, agent in self._agents.items() if agent.heard)
+
     def flows(self) -> Mapping[str, tuple[int, int]]:
         """Node -> (bytes in, bytes out) that agents have really moved."""
         names = {*self._agents, *self._out}
@@ -167,6 +181,12 @@ class Agents:
         fresh: dict[str, list[Transfer]] = defaultdict(list)
         for order in orders:
             agent = self._agents.get(order.dest)
+            if agent is None and not self._has_node(order.dest):
+                text = f"there is no node {order.dest!r}"
+                self._report(
+                    TransferFailed(order.uri, order.dest, self._clock(), text, order.source, permanent=True)
+                )
+                continue
             if agent is None:
                 self._waiting[order.dest].append((order, asyncio.get_running_loop().time()))
                 continue
@@ -257,7 +277,7 @@ class Agents:
         for uri, size in now.items():
             if agent.replicas.get(uri) != size:
                 self._report(ReplicaSeen(uri, agent.node, size))
-        agent.replicas = now
+        agent.replicas, agent.heard = now, True
         return told.seq
 
     async def _read_events(self, agent: _Agent, seq: int) -> None:

@@ -163,4 +163,3 @@ class Binding:
             await work
         except Exception:  # one pod's work must not end the others'
             log.exception("work on a pod failed")
-

@@ -138,7 +138,7 @@ class KubernetesCluster:
         await self._identify()
         discovered = await self._discover()
         self.form = choose_form(discovered, self.settings.pod_groups)
-        self._agents = Agents(self.settings.agent_key, self._report, self._clock)
+        self._agents = Agents(self.settings.agent_key, self._report, self._clock, self._has_node)
         self._gangs = Gangs(self.client, release, self.form)
         self._own = OwnPods(
             self.client,
@@ -148,12 +148,20 @@ class KubernetesCluster:
             clock=self._clock,
             may_act=lambda: self.may_act(),
             failpoint=self._failpoint,
+            has_node=self._has_node,
         )
         self._volumes = Volumes()
-        self._groups = GroupBook(release, self._report)
+        native = next(
+            (form for form in _GROUPS if form.native and "PodGroup" in discovered.get(form.value, ())), None
+        )
+        self._groups = GroupBook(release, self._report, native or Form.NATIVE_BETA)
         self._view = View(release, self._own, self._agents, self._groups, self._volumes, self._report)
         self._binding = Binding(
-            self.client, self._view, report=self._report, may_act=lambda: self.may_act(), failpoint=self._failpoint
+            self.client,
+            self._view,
+            report=self._report,
+            may_act=lambda: self.may_act(),
+            failpoint=self._failpoint,
         )
         self._conditions = Conditions(self.client, self._view, self._groups, self._clock)
         self._agents.start()
@@ -182,7 +190,9 @@ class KubernetesCluster:
             await self._agents.transfer(orders)
             return
         for order in orders:
-            self._report(TransferDone(order.uri, order.dest, self._clock(), 0, order.source, order.size_bytes))
+            self._report(
+                TransferDone(order.uri, order.dest, self._clock(), 0, order.source, order.size_bytes)
+            )
 
     async def events(self) -> AsyncIterator[Sequence[ClusterEvent]]:
         """What happens, in batches; ends after `stop`."""
@@ -290,6 +300,10 @@ class KubernetesCluster:
         """Say why groups wait."""
         self._conditions.publish(verdicts)
 
+    def agents_ready(self) -> Sequence[str]:
+        """Nodes whose agents have told what they hold."""
+        return self._agents.ready
+
     def health(self) -> tuple[bool, str]:
         """Whether every watch is well, and if not what is wrong with which."""
         for path, reflector in self._reflectors.items():
@@ -322,6 +336,9 @@ class KubernetesCluster:
         if self._listening:
             self._queue.append(event)
             self._news.set()
+
+    def _has_node(self, name: str) -> bool:
+        return name in self._view.nodes
 
     def _spawn(self, work: Any, name: str) -> None:
         self._tasks.append(asyncio.create_task(work, name=name))

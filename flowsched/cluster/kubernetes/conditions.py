@@ -50,7 +50,12 @@ class Conditions:
     """
 
     def __init__(
-        self, client: Client, pods: Pods, groups: GroupBook, clock: Callable[[], int], instance: str = "flowsched"
+        self,
+        client: Client,
+        pods: Pods,
+        groups: GroupBook,
+        clock: Callable[[], int],
+        instance: str = "flowsched",
     ) -> None:
         self._client = client
         self._pods = pods
@@ -112,9 +117,7 @@ class Conditions:
             "message": f"{code}: {message}"[:_MESSAGE],
             "lastTransitionTime": timestamp(self._clock()),
         }
-        body = msgspec.json.encode(
-            {"metadata": {"uid": uid}, "status": {"conditions": [condition]}}
-        )
+        body = msgspec.json.encode({"metadata": {"uid": uid}, "status": {"conditions": [condition]}})
         path = f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}/status"
         self.writes += 1
         answer = await self._client.call("PATCH", path, body=body, content_type=STRATEGIC)

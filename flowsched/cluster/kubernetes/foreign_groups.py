@@ -17,7 +17,14 @@ from flowsched.cluster.kubernetes.names import label_value
 from flowsched.cluster.kubernetes.objects import Pod, moment_ms
 from flowsched.cluster.kubernetes.podgroups import Life
 from flowsched.cluster.kubernetes.release import ReleaseSettings
-from flowsched.cluster.kubernetes.thirdparty import GroupLink, link_of, queue_of, read_group, role_of
+from flowsched.cluster.kubernetes.thirdparty import (
+    GroupLink,
+    link_of,
+    queue_of,
+    read_group,
+    role_of,
+    rule_in,
+)
 from flowsched.cluster.kubernetes.watch import Batch
 from flowsched.scheduling.executor import ClusterEvent
 from flowsched.scheduling.foreign import ForeignGroup, GroupGone, GroupSeen
@@ -63,10 +70,17 @@ class GroupBook:
     Args:
         settings: Which PodGroups are ours (those are left alone here).
         report: Takes events.
+        native: The version of native PodGroups that this cluster serves.
     """
 
-    def __init__(self, settings: ReleaseSettings, report: Callable[[ClusterEvent], None]) -> None:
+    def __init__(
+        self,
+        settings: ReleaseSettings,
+        report: Callable[[ClusterEvent], None],
+        native: Form = Form.NATIVE_BETA,
+    ) -> None:
         self._settings = settings
+        self._native = native
         self._report = report
         self.groups: dict[str, Group] = {}
         self.dirty: set[str] = set()  #: whose status may have changed
@@ -124,9 +138,11 @@ class GroupBook:
 
     def place_of(self, pod: Pod) -> tuple[str, str]:
         """(key of its group, role in it)."""
-        link = link_of(pod)
+        link = link_of(pod, self._native)
         if link is None:
             return _owner_key(pod), ""
+        if link.form is Form.NONE:
+            return f"{link.kind}/{pod.metadata.namespace}/{link.name}", role_of(pod)
         return _key(link.form, pod.metadata.namespace, link.name), role_of(pod)
 
     def queue_of(self, pod: Pod) -> str:
@@ -141,7 +157,7 @@ class GroupBook:
         key, _ = self.place_of(pod)
         group = self.groups.get(key)
         if group is None:
-            group = self.groups[key] = self._stand_in(pod, key, link_of(pod))
+            group = self.groups[key] = self._stand_in(pod, key, link_of(pod, self._native))
         phase = pod.status.phase if pod.spec.node_name or pod.status.phase in _ENDED else ""
         if group.pods.get(pod.metadata.uid) != phase:
             group.pods[pod.metadata.uid] = phase
@@ -163,7 +179,10 @@ class GroupBook:
         """A group whose object has not been seen, or that has none."""
         meta = pod.metadata
         if link is not None:
-            return Group(key, link.form, meta.namespace, link.name)
+            said = rule_in(pod, key)
+            if said is not None:
+                self._report(GroupSeen(said))
+            return Group(key, link.form, meta.namespace, link.name, told=said)
         owner = next((each for each in meta.owner_references if each.controller), None)
         name = owner.name if owner is not None else meta.name
         rule = ForeignGroup(

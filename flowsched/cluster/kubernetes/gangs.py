@@ -116,9 +116,7 @@ class Gangs:
         await self._create(f"{core}/secrets", name, secret, told)
         return GroupRef(gang.name, self.form, owner, pod.queue)
 
-    async def _create(
-        self, path: str, name: str, body: bytes, told: Callable[[str], None]
-    ) -> OnlyMetadata:
+    async def _create(self, path: str, name: str, body: bytes, told: Callable[[str], None]) -> OnlyMetadata:
         """Create an object, or find it there. Tries until it is so."""
         pause = _FIRST_PAUSE_S
         while True:

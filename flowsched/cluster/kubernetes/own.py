@@ -8,7 +8,7 @@ server is asked again. What is done is seen by the watch; nothing here ends by i
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -71,6 +71,7 @@ class OwnPods:
         clock: Wall-clock ms.
         may_act: Whether this process still leads, by its own clock: asked right before every write that starts something.
         failpoint: Where a crash would be interesting.
+        has_node: Whether there is such a node: the server does not ask when a pod is bound.
     """
 
     def __init__(
@@ -83,7 +84,9 @@ class OwnPods:
         clock: Callable[[], int],
         may_act: Callable[[], bool],
         failpoint: Failpoint,
+        has_node: Callable[[str], bool],
     ) -> None:
+        self._has_node = has_node
         self._client = client
         self._settings = settings
         self._gangs = gangs
@@ -128,6 +131,12 @@ class OwnPods:
         if live is not None:
             self._look(live, obj, deleted)
 
+    def relisted(self, uids: Collection[str]) -> None:
+        """A complete list has been read: what is not in it is gone."""
+        for known in (self._objects, self._voids):
+            for obj in [obj for obj in known.values() if obj.metadata.uid not in uids]:
+                self.seen(obj, deleted=True)
+
     def object_of(self, name: str) -> PodObject | None:
         """A pod as it was last seen."""
         return self._objects.get(name)
@@ -154,6 +163,9 @@ class OwnPods:
                 self._again(live)
                 continue
             live = self._live[pod.name] = _Live(pod.name, pod, node=pod.node)
+            if not self._has_node(pod.node):
+                live.task = self._spawn(self._entomb(live, "NoSuchNode"))
+                continue
             gangs.setdefault(self._gangs.name_of(pod) or pod.name, []).append(live)
         for members in gangs.values():
             ready = asyncio.Barrier(len(members)) if len(members) > 1 else None
@@ -351,7 +363,9 @@ class OwnPods:
     def _bound_elsewhere(self, live: _Live, obj: PodObject) -> None:
         """Somebody else's scheduler was faster: the pod runs where we took no room for it, so it goes."""
         if obj.spec.node_name and obj.spec.node_name != live.node:
-            log.warning("pod bound by somebody else", pod=live.name, node=obj.spec.node_name, wanted=live.node)
+            log.warning(
+                "pod bound by somebody else", pod=live.name, node=obj.spec.node_name, wanted=live.node
+            )
             self._spawn(self._delete(obj, None))
 
     async def _refuse(self, live: _Live, obj: PodObject, message: str) -> None:
@@ -508,4 +522,3 @@ def _extras(order: Pod) -> Extras:
         order.cpu_millicores, order.memory_bytes, order.disk_bytes, order.gpu_millis, dict(order.extended)
     )
     return Extras(resources=resources, limits=order.limits, rules=order.rules or Rules())
-

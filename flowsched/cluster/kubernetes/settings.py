@@ -59,7 +59,9 @@ def from_environment(environment: Mapping[str, str]) -> KubernetesSettings:
     Raises:
         ConfigurationError: One of them is not a number, or not one of those there are.
     """
-    told = {name: environment[f"FLOWSCHED_{name}"] for name in _VARIABLES if environment.get(f"FLOWSCHED_{name}")}
+    told = {
+        name: environment[f"FLOWSCHED_{name}"] for name in _VARIABLES if environment.get(f"FLOWSCHED_{name}")
+    }
     texts = {_VARIABLES[name]: value for name, value in told.items() if name not in _NUMBERS}
     numbers = {}
     for name in _NUMBERS & told.keys():
@@ -71,7 +73,9 @@ def from_environment(environment: Mapping[str, str]) -> KubernetesSettings:
         texts["namespace"] = texts["namespace"].split(",")[0].strip()
     settings = KubernetesSettings(**texts, **numbers)  # type: ignore[arg-type]
     if settings.hand_over not in ("", *HAND_OVER):
-        raise ConfigurationError(f"pods are handed over to {' or '.join(HAND_OVER)}, not {settings.hand_over!r}")
+        raise ConfigurationError(
+            f"pods are handed over to {' or '.join(HAND_OVER)}, not {settings.hand_over!r}"
+        )
     if settings.gang_addresses not in ("dns", "seat"):
         raise ConfigurationError(f"FLOWSCHED_GANG_ADDRESSES is dns or seat, not {settings.gang_addresses!r}")
     return settings

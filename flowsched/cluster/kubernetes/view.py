@@ -78,7 +78,9 @@ class View:
     pods: dict[str, Seen] = field(default_factory=dict)  #: by uid, not ours
     namespaces: dict[str, dict[str, str]] = field(default_factory=dict)
     unread: Counter[str] = field(default_factory=Counter)
-    watched: frozenset[str] | None = None  #: label keys that any pod's rules look at; None = nobody looks at pods
+    watched: frozenset[str] | None = (
+        None  #: label keys that any pod's rules look at; None = nobody looks at pods
+    )
     _widened: bool = False
     _templates: dict[PodTemplate, PodTemplate] = field(default_factory=dict)
     _owned: dict[str, str] = field(default_factory=dict)  #: uid -> name of our pods
@@ -228,7 +230,10 @@ class View:
             if isinstance(event, RoomTaken):
                 fresh: ForeignEvent = replace(event, rules=narrowed(seen.rules, self.watched))
             elif isinstance(event, PodWaits):
-                template = replace(event.pod.template, rules=self._narrowed(_with_volumes(seen.rules, event.pod.template.rules)))
+                template = replace(
+                    event.pod.template,
+                    rules=self._narrowed(_with_volumes(seen.rules, event.pod.template.rules)),
+                )
                 fresh = PodWaits(replace(event.pod, template=template))
             else:
                 continue

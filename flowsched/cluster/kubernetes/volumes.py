@@ -78,7 +78,11 @@ class Volumes:
         name = claim.spec.storage_class_name
         if name is None:
             name = next(
-                (n for n, each in self.classes.items() if each.metadata.annotations.get(DEFAULT_CLASS) == "true"),
+                (
+                    n
+                    for n, each in self.classes.items()
+                    if each.metadata.annotations.get(DEFAULT_CLASS) == "true"
+                ),
                 "",
             )
         storage = self.classes.get(name)

@@ -1,0 +1,163 @@
+"""A whole small cluster: an API server, hollow nodes that really run pods' commands, a node agent on each; and an executor over it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+from flowsched.cluster.kubernetes.client import Client, Connection
+from flowsched.cluster.kubernetes.cluster import ClusterSettings, KubernetesCluster
+from flowsched.cluster.kubernetes.hollow.nodes import HollowNodes
+from flowsched.cluster.kubernetes.hollow.templates import NodeTemplate
+from flowsched.cluster.kubernetes.release import ReleaseSettings
+from flowsched.scheduling.executor import ClusterEvent, NodeInfo, PodEnded, PodGone, PodStarted
+from tests.cluster.samples import Ear
+
+KEY = "a key that agents and the service share"
+SYSTEM = "flowsched-system"
+PATIENCE_S = 60.0
+
+
+async def nothing(_: str) -> None:
+    """A failpoint that is not armed."""
+
+
+async def make(client: Client, path: str, document: dict[str, Any]) -> dict[str, Any]:
+    """Create an object, unless it is there."""
+    answer = await client.call("POST", path, body=json.dumps(document).encode())
+    assert answer.ok or answer.reason == "AlreadyExists", answer
+    made: dict[str, Any] = json.loads(answer.body)
+    return made
+
+
+def agent_pod(node: str, hollow: HollowNodes, root: Path) -> dict[str, Any]:
+    """A node's agent, as the DaemonSet would make it; hollow nodes have no mount namespaces, so it is told real folders."""
+    home = root / "agents" / node
+    command = [
+        "flowsched", "agent", "--host=$(HOST_IP)", "--port=8475", f"--node={node}", f"--cache={home}/cache",
+        f"--state={home}/state", f"--pods={hollow.root}/pods", f"--logs={hollow.root}/log/pods", "--scheme=file",
+        f"--root={root}", "--log-level=warning",
+    ]  # fmt: skip
+    labels = {"app.kubernetes.io/component": "node-agent", "app.kubernetes.io/part-of": "flowsched"}
+    env = [
+        {"name": "FLOWSCHED_AGENT_KEY", "value": KEY},
+        {"name": "HOST_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.hostIP"}}},
+    ]
+    container = {"name": "agent", "image": "flowsched", "command": command, "env": env}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"generateName": f"agent-{node}-", "labels": labels},
+        "spec": {"nodeName": node, "hostNetwork": True, "containers": [container]},
+    }
+
+
+class TaskEar(Ear):
+    """Hears of our own pods what every executor tells of them."""
+
+    def of(self, name: str) -> list[ClusterEvent]:
+        """All about one pod."""
+        return [event for event in super().of(name) if isinstance(event, PodStarted | PodEnded | PodGone)]
+
+
+class KubeWorld:
+    """Where a Kubernetes executor lives. It outlives the executor.
+
+    Args:
+        connection: To the API server.
+        namespace: Where tasks run.
+        root: Folders of nodes, agents and data.
+        nodes: Their templates.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        namespace: str,
+        root: Path,
+        nodes: Sequence[NodeTemplate] | None = None,
+        *,
+        agents: bool = True,
+        failpoint: Callable[[str], Awaitable[None]] = nothing,
+        **release: Any,
+    ) -> None:
+        self.connection = connection
+        self.namespace = namespace
+        self.root = root
+        self.failpoint = failpoint
+        self._templates = nodes or [NodeTemplate(f"node-{number}", cpu="16") for number in range(2)]
+        self._agents = agents
+        self._release = release
+        outside = root / "outside.txt"
+        outside.parent.mkdir(parents=True, exist_ok=True)
+        outside.write_bytes(b"outside")
+        self.outside = f"file://{outside}"
+        self.nothing = f"file://{root}/nothing.txt"
+        self.cluster: KubernetesCluster | None = None
+        self.ear: Ear | None = None
+        self._stack = AsyncExitStack()
+
+    async def __aenter__(self) -> KubeWorld:
+        self.client = await self._stack.enter_async_context(Client(self.connection))
+        for name in (SYSTEM, self.namespace):
+            document = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
+            await make(self.client, "/api/v1/namespaces", document)
+        self.hollow = await self._stack.enter_async_context(
+            HollowNodes(self.client, self._templates, "exec", self.root / "hollow", heartbeat_s=None)
+        )
+        self._agent_pods: list[str] = []
+        if self._agents:
+            for template in self._templates:
+                pod = agent_pod(template.name, self.hollow, self.root)
+                made = await make(self.client, f"/api/v1/namespaces/{SYSTEM}/pods", pod)
+                self._agent_pods.append(made["metadata"]["name"])
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.drop()
+        for name in self._agent_pods:
+            path = f"/api/v1/namespaces/{SYSTEM}/pods/{name}"
+            await self.client.call("DELETE", path, params={"gracePeriodSeconds": "0"})
+        path = f"/api/v1/namespaces/{self.namespace}/pods"
+        await self.client.call("DELETE", path, params={"gracePeriodSeconds": "0"})
+        await self._stack.aclose()
+
+    def settings(self) -> ClusterSettings:
+        """Of the executor."""
+        given = {"our_image": "flowsched", "default_image": "none", "gang_addresses": "seat", **self._release}
+        release = ReleaseSettings(namespace=self.namespace, agent_key=KEY.encode(), instance=self.namespace, **given)
+        return ClusterSettings(release, KEY if self._agents else "")
+
+    async def open(self) -> tuple[KubernetesCluster, Ear, Sequence[NodeInfo]]:
+        """Open an executor over the world; its agents have answered."""
+        self.cluster = KubernetesCluster(
+            self.connection,
+            self.settings(),
+            clock=lambda: time.time_ns() // 1_000_000,
+            failpoint=self.failpoint,
+        )
+        nodes = await self.cluster.start()
+        self.ear = TaskEar(self.cluster)  # type: ignore[arg-type]
+        await self.cluster.view()
+        if self._agents:
+            await self._agents_answer()
+        return self.cluster, self.ear, sorted(nodes, key=lambda node: node.name)
+
+    async def _agents_answer(self) -> None:
+        assert self.cluster is not None
+        async with asyncio.timeout(PATIENCE_S):
+            while len(self.cluster.agents_ready()) < len(self._templates):
+                await asyncio.sleep(0.05)
+
+    async def drop(self) -> None:
+        """The service dies, the world goes on."""
+        if self.ear is not None:
+            await self.ear.close()
+        if self.cluster is not None:
+            await self.cluster.stop()
+        self.cluster = self.ear = None
