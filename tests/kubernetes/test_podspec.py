@@ -275,6 +275,10 @@ def test_what_nobody_here_understands_is_said() -> None:
         }
     )
     assert unknown_in(given) == ("resourceClaims", "volume new", "gcePersistentDisk disk")
+    assert (
+        template_of(given).problem == "it claims devices (gpu): dynamic resource allocation is not done here"
+    )
+    assert template_of(given, problem="no volume").problem == "no volume"
     assert unknown_in(pod({"volumes": [{"name": "x", "configMap": {"name": "c"}}]})) == ()
 
 

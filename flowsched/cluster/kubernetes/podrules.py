@@ -46,8 +46,16 @@ def template_of(
         tolerations=toleration_rows(pod),
         rules=rules_of(pod, volumes),
         image=image_of(pod),
-        problem=problem,
+        problem=problem or _problem(pod),
     )
+
+
+def _problem(pod: Pod) -> str:
+    """Why it is placed nowhere, whatever room there is: devices that somebody would have to allocate to it first."""
+    if not pod.spec.resource_claims:
+        return ""
+    names = ", ".join(claim.name for claim in pod.spec.resource_claims)
+    return f"it claims devices ({names}): dynamic resource allocation is not done here"
 
 
 def selector_pairs(pod: Pod) -> tuple[tuple[str, str], ...]:
