@@ -98,7 +98,7 @@ def report_foreign(recorder: Recorder, event: ForeignEvent) -> None:
     """Apply one event. Each tells a state, so hearing it twice changes nothing."""
     match event:
         case GroupSeen(group):
-            recorder.statement.assign(_work(recorder, group.key), "group", group)
+            _rule(recorder, group)
         case GroupGone(key):
             work = recorder.state.foreign.get(key)
             if work is not None:
@@ -110,8 +110,8 @@ def report_foreign(recorder: Recorder, event: ForeignEvent) -> None:
             _waits(recorder, pod)
         case RoomTaken():
             _taken(recorder, event)
-        case PodLeft(owner, succeeded):
-            _left(recorder, owner, succeeded)
+        case PodLeft():
+            _left(recorder, event)
         case BindRefused(uid):
             _refused(recorder, uid)
         case NamespaceSeen(name, labels):
@@ -172,6 +172,14 @@ def release_half_placed(recorder: Recorder) -> None:
 
 
 # ---------------------------------------------------------------------------------------------------- events
+
+
+def _rule(recorder: Recorder, group: ForeignGroup) -> None:
+    work = _work(recorder, group.key)
+    recorder.statement.assign(work, "group", group)
+    if group.started and not work.complete:
+        recorder.statement.assign(work, "complete", True)
+        _judge(recorder, group.key)
 
 
 def _work(recorder: Recorder, key: str) -> ForeignWork:
@@ -240,20 +248,22 @@ def _moved(recorder: Recorder, event: RoomTaken, node: int) -> None:
     state.snapshot.claim(replace(claim, node=node), statement)
 
 
-def _left(recorder: Recorder, owner: str, succeeded: bool) -> None:
-    state, statement = recorder.state, recorder.statement
+def _left(recorder: Recorder, event: PodLeft) -> None:
+    state, statement, owner = recorder.state, recorder.statement, event.owner
     if owner in state.pods:
         return  # its end is told as one of ours
     _seen(recorder, owner)
-    key = state.foreign_pods.get(owner)
-    if key is None:
+    key = state.foreign_pods.get(owner) or (event.group if event.succeeded else "")
+    if not key:
         state.snapshot.unclaim(owner, statement)
         return
-    work = state.foreign[key]
+    work = _work(recorder, key)
     placed = work.placed.get(owner)
     _forget(recorder, owner)
-    if succeeded and placed is not None:
-        statement.put(work.done, owner, placed.role)
+    if event.succeeded:
+        statement.put(work.done, owner, placed.role if placed is not None else event.role)
+    else:
+        statement.pop(work.done, owner)
     _judge(recorder, key)
     _tidy(recorder, key)
 

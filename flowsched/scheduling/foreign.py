@@ -91,6 +91,7 @@ class ForeignGroup:
         created_ms: When it was made.
         version: Of the object the rule was read from.
         problem: Why nothing of it can be placed; "" = nothing is wrong.
+        started: Its status says that its minimum has been on nodes once.
     """
 
     key: str
@@ -105,6 +106,7 @@ class ForeignGroup:
     created_ms: int = 0
     version: str = ""
     problem: str = ""
+    started: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,11 +166,13 @@ class RoomTaken:
 class PodLeft:
     """A foreign or a stranger's pod has ended or is no more: it neither waits nor takes room.
 
-    `succeeded`: it ended well, and still counts for its group's minimum.
+    `succeeded`: it ended well, and still counts for the minimum of its `group`, in this `role`.
     """
 
     owner: str
     succeeded: bool = False
+    group: str = ""
+    role: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ import pytest
 from flowsched.cluster.kubernetes.client import Client, Connection
 from flowsched.cluster.kubernetes.controlplane import ControlPlane, missing
 from flowsched.cluster.kubernetes.programs import NotStarted
+from tests.kubernetes.definitions import apply_crds
 
 _NUMBERS = itertools.count()
 
@@ -78,3 +79,9 @@ async def namespace(client: Client) -> str:
     answer = await client.call("POST", "/api/v1/namespaces", body=document.encode())
     assert answer.status == 201, answer
     return name
+
+
+@pytest.fixture
+async def crds(client: Client) -> None:
+    """The PodGroup definitions of scheduler-plugins and Volcano, applied to the shared API server and established."""
+    await apply_crds(client)

@@ -13,9 +13,10 @@ from typing import Any, Final, Protocol
 import msgspec
 import structlog
 
-from flowsched.cluster.kubernetes.bodies import binding, deletion
+from flowsched.cluster.kubernetes.bodies import binding
 from flowsched.cluster.kubernetes.client import MERGE, Answer, Client, Unreachable, decoded
 from flowsched.cluster.kubernetes.marks import PREFIX
+from flowsched.cluster.kubernetes.objects import OnlyMetadata
 from flowsched.cluster.kubernetes.objects import Pod as PodObject
 from flowsched.scheduling.executor import ClusterEvent
 from flowsched.scheduling.foreign import Bind, BindRefused, Evict, PodWaits
@@ -45,6 +46,7 @@ class Binding:
         report: Takes events.
         may_act: Whether this process still leads, by its own clock; asked right before each call.
         failpoint: Where a crash would be interesting.
+        caught_up: Waits until the view shows everything up to a resourceVersion.
     """
 
     def __init__(
@@ -55,7 +57,9 @@ class Binding:
         report: Callable[[ClusterEvent], None],
         may_act: Callable[[], bool],
         failpoint: Callable[[str], Awaitable[None]],
+        caught_up: Callable[[int], Awaitable[None]],
     ) -> None:
+        self._caught_up = caught_up
         self._client = client
         self._view = view
         self._report = report
@@ -91,14 +95,18 @@ class Binding:
 
     async def _touch(self, found: PodWaits) -> None:
         pod = found.pod
-        path = f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}"
+        # By its status: the right to patch whole pods would let its holder change anybody's image.
+        path = f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}/status"
         body = msgspec.json.encode(
             {"metadata": {"uid": pod.uid, "annotations": {FENCE: f"after {pod.version}"}}}
         )
         pause = _FIRST_PAUSE_S
         while True:
             answer = await self._ask("PATCH", path, body, content_type=MERGE)
-            if answer is not None and (answer.ok or answer.status in (404, 409)):
+            if answer is not None and answer.ok:
+                await self._caught_up(int(decoded(answer.body, OnlyMetadata, path).metadata.resource_version))
+                return
+            if answer is not None and answer.status in (404, 409, 422):  # another pod, or none
                 return
             await asyncio.sleep(pause)
             pause = min(_LONGEST_PAUSE_S, pause * 2)
@@ -141,8 +149,19 @@ class Binding:
         self._report(BindRefused(order.uid, order.node, why))
 
     async def _delete(self, order: Evict) -> None:
-        path = f"/api/v1/namespaces/{order.namespace}/pods/{order.name}"
-        await self._ask("DELETE", path, deletion(order.uid))
+        """By eviction, which respects disruption budgets; asked again by the engine if the gang is still half placed."""
+        path = f"/api/v1/namespaces/{order.namespace}/pods/{order.name}/eviction"
+        body = msgspec.json.encode(
+            {
+                "apiVersion": "policy/v1",
+                "kind": "Eviction",
+                "metadata": {"name": order.name, "namespace": order.namespace},
+                "deleteOptions": {"preconditions": {"uid": order.uid}},
+            }
+        )
+        answer = await self._ask("POST", path, body)
+        if answer is not None and not answer.ok and answer.status not in (404, 409):
+            log.warning("pod not evicted", namespace=order.namespace, pod=order.name, why=answer.message)
 
     async def _ask(
         self, method: str, path: str, body: bytes | None, content_type: str = "application/json"

@@ -74,12 +74,16 @@ class ClusterSettings:
         agent_key: What node agents and the service share; "" = there are no agents.
         pod_groups: The form of our own gangs' PodGroups: a key of `forms.WISHES`.
         in_flight: Requests open at a time.
+        agent_namespace: Pods elsewhere that look like agents are none: an agent is told the key.
+        answers_to: Scheduler names whose pods are ours to place, beside `release.scheduler_name`.
     """
 
     release: ReleaseSettings
     agent_key: str = ""
     pod_groups: str = "auto"
     in_flight: int = 32
+    agent_namespace: str = "flowsched-system"
+    answers_to: frozenset[str] = frozenset()
 
 
 class KubernetesCluster:
@@ -155,13 +159,23 @@ class KubernetesCluster:
             (form for form in _GROUPS if form.native and "PodGroup" in discovered.get(form.value, ())), None
         )
         self._groups = GroupBook(release, self._report, native or Form.NATIVE_BETA)
-        self._view = View(release, self._own, self._agents, self._groups, self._volumes, self._report)
+        self._view = View(
+            release,
+            self._own,
+            self._agents,
+            self._groups,
+            self._volumes,
+            self._report,
+            frozenset({release.scheduler_name, *self.settings.answers_to}),
+            self.settings.agent_namespace,
+        )
         self._binding = Binding(
             self.client,
             self._view,
             report=self._report,
             may_act=lambda: self.may_act(),
             failpoint=self._failpoint,
+            caught_up=self._caught_up,
         )
         self._conditions = Conditions(self.client, self._view, self._groups, self._clock)
         self._agents.start()
@@ -186,7 +200,7 @@ class KubernetesCluster:
 
     async def transfer(self, orders: Sequence[Transfer]) -> None:
         """Have node agents copy; where there are none, pods fetch for themselves."""
-        if self.settings.agent_key:
+        if self.settings.release.agent_port:
             await self._agents.transfer(orders)
             return
         for order in orders:
@@ -404,6 +418,11 @@ class KubernetesCluster:
                 except Exception:  # one strange object must not end the watch for all (FAULTS.md row 28)
                     log.exception("a batch of a watch was not understood")
                 listed.set()
+
+    async def _caught_up(self, version: int) -> None:
+        """Wait until the pods' watch has shown everything up to a version."""
+        while self._reflectors["/api/v1/pods"].version < version:
+            await asyncio.sleep(0.02)
 
     async def _synced(self) -> None:
         """Wait until every watch is well: nothing is placed on a view with holes."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from flowsched.cluster.kubernetes.forms import Form
@@ -114,7 +114,7 @@ class GroupBook:
             return
         key = _key(form, meta.namespace, meta.name)
         group = self.groups.setdefault(key, Group(key, form, meta.namespace, meta.name))
-        rule = read_group(form, each, key)
+        rule = replace(read_group(form, each, key), started=_has_started(form, each))
         if group.uid and group.uid != meta.uid:  # another object of the same name
             self._report(GroupGone(key))
             group.started, group.life, group.verdict = False, None, ("", "")
@@ -196,6 +196,17 @@ class GroupBook:
         return Group(key, Form.NONE, meta.namespace, name, told=rule)
 
 
+def _has_started(form: Form, each: Any) -> bool:
+    """Whether a group's status, which only its scheduler writes, says that its minimum was on nodes once."""
+    status = each.status
+    if status is None:
+        return False
+    if form.native:
+        types = ("PodGroupScheduled", "PodGroupInitiallyScheduled")
+        return any(c.type in types and c.status == "True" for c in status.conditions or ())
+    return (status.phase or "") in ("Scheduling", "Running", "Unknown", "Completed", "Finished", "Failed")
+
+
 def _key(form: Form, namespace: str, name: str) -> str:
     return f"{form.value}/{namespace}/{name}"
 
@@ -208,6 +219,4 @@ def _owner_key(pod: Pod) -> str:
 
 def _same(one: ForeignGroup, other: ForeignGroup) -> bool:
     """Whether two versions say the same rule."""
-    from dataclasses import replace
-
     return replace(one, version="") == replace(other, version="")

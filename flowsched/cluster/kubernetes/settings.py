@@ -29,12 +29,14 @@ class KubernetesSettings:
         agent_key: What node agents and the service share; "" = there are no agents.
         agent_port: Where agents listen.
         pod_groups: Form of our gangs' PodGroups: auto, native, scheduler-plugins, volcano, none.
-        scheduler_name: Whose pods we place: `spec.schedulerName`.
+        scheduler_name: Whose pods we place: `spec.schedulerName`; several with commas, the first is our own pods'.
         instance: Which installation this is, where there are several.
         hand_over: The scheduler that places our pods instead of us; "" = we do.
         gang_addresses: "dns", or "seat" for hollow nodes, which have no DNS.
         run_as_user: The user that tasks run as.
         in_flight: Requests open at a time.
+        agent_namespace: Where node agents run.
+        service_account: Of tasks' pods; "" = their namespace's default.
     """
 
     kubeconfig: Path | None = None
@@ -51,6 +53,8 @@ class KubernetesSettings:
     gang_addresses: str = "dns"
     run_as_user: int = 1000
     in_flight: int = 32
+    agent_namespace: str = "flowsched-system"
+    service_account: str = ""
 
 
 def from_environment(environment: Mapping[str, str]) -> KubernetesSettings:
@@ -94,6 +98,8 @@ _VARIABLES: Final = {
     "GANG_ADDRESSES": "gang_addresses",
     "RUN_AS_USER": "run_as_user",
     "IN_FLIGHT": "in_flight",
+    "AGENT_NAMESPACE": "agent_namespace",
+    "SERVICE_ACCOUNT": "service_account",
 }
 _NUMBERS: Final = frozenset({"AGENT_PORT", "RUN_AS_USER", "IN_FLIGHT"})
 
@@ -114,6 +120,7 @@ async def open_cluster(
     from flowsched.cluster.kubernetes.release import ReleaseSettings
 
     connection = await connect(settings.kubeconfig, settings.context)
+    names = [name.strip() for name in settings.scheduler_name.split(",") if name.strip()] or ["flowsched"]
     release = ReleaseSettings(
         namespace=settings.namespace,
         our_image=settings.image,
@@ -122,13 +129,21 @@ async def open_cluster(
         agent_port=settings.agent_port if settings.agent_key else 0,
         run_as_user=settings.run_as_user,
         instance=settings.instance,
-        scheduler_name=settings.scheduler_name,
+        scheduler_name=names[0],
+        service_account=settings.service_account,
         hand_over=settings.hand_over or None,  # type: ignore[arg-type]
         gang_addresses=settings.gang_addresses,  # type: ignore[arg-type]
     )
     return KubernetesCluster(
         connection,
-        ClusterSettings(release, settings.agent_key, settings.pod_groups, settings.in_flight),
+        ClusterSettings(
+            release,
+            settings.agent_key,
+            settings.pod_groups,
+            settings.in_flight,
+            settings.agent_namespace,
+            frozenset(names),
+        ),
         clock=clock,
         failpoint=failpoint,
     )

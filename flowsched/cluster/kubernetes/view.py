@@ -65,7 +65,8 @@ class View:
         groups: Others' PodGroups.
         volumes: Claims and volumes.
         report: Takes events.
-        gpu_resource: What whole devices are called on nodes and in pods.
+        names: Scheduler names that we answer to.
+        agent_namespace: Where node agents are; nobody else is told the key.
     """
 
     settings: ReleaseSettings
@@ -74,6 +75,8 @@ class View:
     groups: GroupBook
     volumes: Volumes
     report: Callable[[ClusterEvent], None]
+    names: frozenset[str]
+    agent_namespace: str
     nodes: dict[str, NodeInfo] = field(default_factory=dict)
     pods: dict[str, Seen] = field(default_factory=dict)  #: by uid, not ours
     namespaces: dict[str, dict[str, str]] = field(default_factory=dict)
@@ -211,7 +214,7 @@ class View:
 
     def _group_of(self, pod: Pod) -> str:
         """The key of its group, if it is one that we schedule."""
-        ours = pod.spec.scheduler_name == self.settings.scheduler_name
+        ours = pod.spec.scheduler_name in self.names
         return self.groups.place_of(pod)[0] if ours else ""
 
     def _narrowed(self, rules: Rules) -> Rules | None:
@@ -243,11 +246,14 @@ class View:
 
     def _event(self, pod: Pod) -> ForeignEvent | None:
         """What a pod of somebody else is to us now; None = nothing."""
+        uid = pod.metadata.uid
         if pod.status.phase in _ENDED:
-            return None
+            if not self._group_of(pod):
+                return None
+            return PodLeft(uid, pod.status.phase == "Succeeded", *self.groups.place_of(pod))
         if pod.spec.node_name:
-            return self._room(pod, pod.metadata.uid)
-        if pod.spec.scheduler_name != self.settings.scheduler_name or pod.metadata.deletion_timestamp:
+            return self._room(pod, uid)
+        if pod.spec.scheduler_name not in self.names or pod.metadata.deletion_timestamp:
             return None
         if pod.spec.scheduling_gates:
             return None
@@ -277,7 +283,7 @@ class View:
     def _room(self, pod: Pod, owner: str) -> RoomTaken:
         """What a pod takes on its node. Room is free when its containers have ended, not when it shall be deleted."""
         meta = pod.metadata
-        ours = pod.spec.scheduler_name == self.settings.scheduler_name and owner == meta.uid
+        ours = pod.spec.scheduler_name in self.names and owner == meta.uid
         group, role = self.groups.place_of(pod) if ours else ("", "")
         return RoomTaken(
             owner=owner,
@@ -315,7 +321,8 @@ class View:
 
     def _forget(self, uid: str, succeeded: bool) -> None:
         seen = self.pods.pop(uid)
-        self.report(PodLeft(uid, succeeded))
+        if not isinstance(seen.event, PodLeft):
+            self.report(PodLeft(uid, succeeded, seen.group))
         if seen.group:
             self.groups.lost(uid, seen.group)
 
@@ -346,6 +353,8 @@ class View:
     def _agent(self, pod: Pod) -> None:
         """A node agent's pod: where it answers."""
         labels, status = pod.metadata.labels, pod.status
+        if pod.metadata.namespace != self.agent_namespace:
+            return
         if labels.get("app.kubernetes.io/component") != AGENT_COMPONENT or not pod.spec.node_name:
             return
         if labels.get("app.kubernetes.io/part-of") != "flowsched" or not status.pod_ip:

@@ -1,0 +1,89 @@
+"""The whole service over a `KubeWorld`, in this process: SQLite, the leader's loops, the Kubernetes executor; no HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flowsched.app import new_id, now_ms
+from flowsched.cluster.kubernetes.client import Connection
+from flowsched.cluster.kubernetes.cluster import ClusterSettings, KubernetesCluster
+from flowsched.control.history import ALONE_POLL_S, History
+from flowsched.control.intake import Documents
+from flowsched.control.leader import Leader
+from flowsched.control.service import Service
+from flowsched.scheduling.framework import PROFILES
+from flowsched.store.database import Database
+from flowsched.store.workflows import Workflows
+from flowsched.store.writer import GroupWriter
+from tests.kubernetes.exec_world import nothing
+
+
+@dataclass(slots=True)
+class Running:
+    """A service that leads."""
+
+    service: Service
+    leader: Leader
+    cluster: KubernetesCluster
+
+    async def ended(self, workflow: str, patience_s: float = 120.0) -> Any:
+        """Wait for a workflow's end."""
+        async with asyncio.timeout(patience_s):
+            while True:
+                view = await self.service.workflow(workflow)
+                if view.state in ("SUCCEEDED", "FAILED", "CANCELLED"):
+                    return view
+                await asyncio.sleep(0.1)
+
+    async def until(self, holds: Callable[[], Awaitable[Any]], patience_s: float = 60.0) -> Any:
+        """Wait until something holds."""
+        async with asyncio.timeout(patience_s):
+            while not (found := await holds()):
+                await asyncio.sleep(0.05)
+        return found
+
+
+@asynccontextmanager
+async def serving(
+    connection: Connection,
+    settings: ClusterSettings,
+    folder: Path,
+    *,
+    failpoint: Callable[[str], Awaitable[None]] = nothing,
+    database: str | None = None,
+) -> AsyncIterator[Running]:
+    """A service from its start to its end; what runs in the cluster goes on."""
+    folder.mkdir(parents=True, exist_ok=True)
+    cluster = KubernetesCluster(connection, settings, clock=now_ms, failpoint=failpoint)
+    url = database or f"sqlite:///{folder / 'flowsched.db'}"
+    async with await Database.open(url) as opened:
+        reads = Workflows(opened)
+        history, documents = History(reads, ALONE_POLL_S), Documents(reads)
+        async with GroupWriter(opened) as writer:
+            leader = Leader(
+                opened, writer, cluster, history, documents, profile=PROFILES["flowsched"], holder=new_id(),
+                secret=b"s" * 32, clock=now_ms, monotonic=time.monotonic, failpoint=failpoint,
+            )  # fmt: skip
+            cluster.may_act = leader.holds
+            service = Service(
+                opened, writer, cluster, history, documents, leader, clock=now_ms, new_id=new_id, failpoint=failpoint,
+            )  # fmt: skip
+            leading = asyncio.create_task(leader.run())
+            try:
+                async with asyncio.timeout(60):
+                    while not service.ready()[0]:
+                        if leading.done():
+                            leading.result()
+                        await asyncio.sleep(0.02)
+                yield Running(service, leader, cluster)
+            finally:
+                leading.cancel()
+                with contextlib.suppress(asyncio.CancelledError, Exception):
+                    await leading
