@@ -6,6 +6,7 @@ import asyncio
 import errno
 import json
 import os
+import shutil
 import signal
 import stat
 import subprocess
@@ -24,6 +25,7 @@ from flowsched.cluster.cache import Cache
 from flowsched.cluster.kubernetes.agent import orders
 from flowsched.cluster.kubernetes.agent.ledger import Ledger
 from flowsched.cluster.kubernetes.agent.orders import BadOrder
+from flowsched.cluster.kubernetes.names import pod_name
 from tests.kubernetes.agent_world import Node, Served, order, reads, several, signed, writes
 
 X = "flowsched:wf/a/0/1/x"
@@ -156,6 +158,28 @@ async def test_what_a_task_writes_to_is_made_as_its_volume_is(node: Served) -> N
     assert stat.S_IMODE((work / "hostfile").stat().st_mode) == wanted & 0o666
 
 
+FURNISH = """
+    import os, sys
+    from flowsched.cluster.kubernetes.agent import layout
+    from flowsched.cluster.kubernetes.agent.orders import Order
+    layout.furnish(os.open(sys.argv[1], os.O_RDONLY), Order("p", (), (), ("a/b",), "h"))
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or shutil.which("setpriv") is None, reason="needs root and setpriv")
+def test_an_agent_with_few_capabilities_keeps_the_set_gid_bit(tmp_path: Path) -> None:
+    """Those that the DaemonSet has: no CAP_FSETID among them, without which the kernel drops the bit in silence."""
+    os.chown(tmp_path, 0, 4711)
+    tmp_path.chmod(0o2775)
+    few = ["setpriv", "--bounding-set=-all,+chown,+dac_override,+fowner"]
+    subprocess.run(
+        [*few, sys.executable, "-c", textwrap.dedent(FURNISH), str(tmp_path)], check=True, timeout=60
+    )
+    made = [(tmp_path / name).stat() for name in ("a", "a/b", "tmp", "hostfile")]
+    assert [stat.S_IMODE(each.st_mode) for each in made] == [0o2775, 0o2775, 0o2775, 0o664]
+    assert {(each.st_uid, each.st_gid) for each in made} == {(0, 4711)}
+
+
 async def test_the_first_to_use_what_was_brought_is_charged(node: Served, tmp_path: Path) -> None:
     """Bytes that travelled are charged once; asking again does not change what a pod was told."""
     file = tmp_path / "shared" / "x"
@@ -268,6 +292,26 @@ async def test_a_pod_has_one_order_and_an_order_one_pod(node: Served) -> None:
     assert (await node.inputs(mine, order("victim"))).status == 403
     assert (node.node.work(victim) / "secret").read_text() == "s"
     assert await node.replicas() == {}
+
+
+@pytest.mark.parametrize(
+    ("engine_name", "object_name", "status"),
+    [
+        ("fs-wf-s-0-1", "fs-wf-s-0-1", 200),
+        ("fs-wf-s-0-1", "fs-wf-other-0-1", 403),
+        ("fs-wf-Align_it-0-1", pod_name("fs-wf-Align_it-0-1"), 200),
+    ],
+)
+async def test_an_order_is_only_good_for_the_pod_that_it_names(
+    node: Served, engine_name: str, object_name: str, status: int
+) -> None:
+    """The kubelet has written down whose uid it is: an order of another pod is refused before anything is done."""
+    uid = node.node.pod()
+    (node.node.folder / "logs" / f"flowsched_{object_name}_{uid}").mkdir()
+    (node.node.work(uid) / "o").write_text("x")
+    told = order(engine_name, outputs=[writes("o")])
+    assert (await node.inputs(uid, told)).status == status
+    assert (await node.outputs(uid, told)).status == status
 
 
 async def test_the_binding_of_pod_and_order_outlives_the_agent(tmp_path: Path) -> None:
@@ -397,6 +441,18 @@ async def test_a_dataset_is_in_use_while_the_volumes_of_its_pod_are_there(tmp_pa
     assert place.half_made() == []
 
 
+async def test_a_pod_that_gets_its_inputs_at_the_second_try_uses_them(node: Served) -> None:
+    """What was let go of when one was lost is in use again."""
+    node.put(X, b"1")
+    uid = node.node.pod()
+    told = order(inputs=[reads(X, "x"), reads("flowsched:y", "y", "y")])
+    assert (await node.inputs(uid, told)).json["lost"] == ["flowsched:y"]
+    node.put("flowsched:y", b"2")
+    assert (await node.inputs(uid, told)).json["lost"] == []
+    for uri in (X, "flowsched:y"):
+        assert (await node.call("DELETE", "/v1/datasets", params={"uri": uri})).status == 409
+
+
 async def test_the_sweeper_forgets_pods_that_are_gone(tmp_path: Path) -> None:
     """At once what they used, after some days what they did."""
     place = Node(tmp_path / "n")
@@ -488,6 +544,7 @@ REFUSED = {
     "itself": lambda work: (work / "out").symlink_to("."),
     "circle": lambda work: (work / "out").symlink_to("out"),
     "pipe": lambda work: os.mkfifo(work / "out"),
+    "just-out-of-a-tree": lambda work: (work / "out").mkdir() or (work / "out" / "x").symlink_to("../y"),
     "in-a-tree": lambda work: (work / "out").mkdir() or (work / "out" / "x").symlink_to("../../../secret"),
     "absolute-in-a-tree": lambda work: (work / "out").mkdir() or (work / "out" / "x").symlink_to("/etc"),
     "pipe-in-a-tree": lambda work: (work / "out").mkdir() or os.mkfifo(work / "out" / "x"),
@@ -551,6 +608,16 @@ async def test_outputs_in_each_other_and_outputs_twice(node: Served) -> None:
     reply = await node.outputs(uid, order(outputs=outputs))
     assert [each["size_bytes"] for each in reply.json["outputs"]] == [3, 3, 3]
     assert await node.replicas() == {each["uri"]: 3 for each in outputs}
+
+
+async def test_one_file_as_two_outputs(node: Served) -> None:
+    """It is copied for the first and moved for the last."""
+    uid = node.node.pod()
+    (node.node.work(uid) / "f").write_bytes(b"123")
+    outputs = [writes("f"), {**writes("f", "flowsched:wf/s/0/1/again"), "name": "again"}]
+    reply = await node.outputs(uid, order(outputs=outputs))
+    assert [each["size_bytes"] for each in reply.json["outputs"]] == [3, 3]
+    assert not (node.node.work(uid) / "f").exists()
 
 
 async def test_an_output_named_as_the_record_is(node: Served) -> None:

@@ -7,18 +7,21 @@ import hashlib
 import io
 import os
 import signal
+import subprocess
+import sys
 import tarfile
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import aiohttp
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from flowsched.cluster.kubernetes.agent.sources import stored_name
+from flowsched.cluster.kubernetes.agent.sources import Sources, stored_name
+from flowsched.cluster.origins import NotFetched, Origins
 from tests.kubernetes.agent_world import AgentProcess, Node, Served, call, several, until
 
 
@@ -173,6 +176,7 @@ async def test_a_peer_that_wants_another_key(stack: AsyncExitStack, tmp_path: Pa
     first.put("flowsched:x", b"x")
     (told,) = await second.bring({"uri": "flowsched:x", "source": source(first)})
     assert "401" in told["error"]["message"]
+    assert (told["error"]["lost"], told["error"]["permanent"]) == (False, False)
     assert await second.replicas() == {}
 
 
@@ -376,6 +380,26 @@ async def test_an_origin_that_fails(stack: AsyncExitStack, tmp_path: Path) -> No
     assert only.node.half_made() == []
 
 
+async def test_file_systems_are_not_chained(stack: AsyncExitStack, tmp_path: Path) -> None:
+    """Refused by the uri's text: what fsspec would make of it depends on what is installed."""
+    (only,) = await several(stack, tmp_path, 1)
+    (told,) = await only.bring({"uri": "s3::http://169.254.169.254/x"})
+    assert told["error"]["permanent"]
+    assert "chains file systems" in told["error"]["message"]
+
+
+def test_an_origin_that_ends_too_early(tmp_path: Path) -> None:
+    """Fewer bytes than its length, with no error of its own: not kept, and asked again."""
+
+    class Short(Origins):
+        def open(self, uri: str) -> tuple[BinaryIO, int | None]:
+            return io.BytesIO(b"123"), 5
+
+    with pytest.raises(NotFetched, match="ended after 3 of 5 bytes") as failed:
+        Sources(Short(()), b"").bring("s3://b/x", None, tmp_path, lambda _: None)
+    assert (failed.value.lost, failed.value.permanent) == (False, False)
+
+
 async def test_a_dataset_that_is_no_file_and_no_folder(stack: AsyncExitStack, tmp_path: Path) -> None:
     """Pipes, and folders with links that lead out of them, cannot be datasets."""
     os.mkfifo(shared(tmp_path, "pipe"))
@@ -449,6 +473,25 @@ async def test_an_agent_that_is_asked_to_stop_does_not_wait_for_a_peer(tmp_path:
             await call(session, "POST", f"{url}/v1/transfers", json=orders)
             await until(node.half_made)
             assert await asyncio.to_thread(process.kill, signal.SIGTERM) == 0
+
+
+@pytest.mark.parametrize(
+    ("key", "said"), [("", "16 printable"), ("short", "16 printable"), ("x" * 32, "cannot listen")]
+)
+def test_an_agent_that_cannot_start_says_why(tmp_path: Path, key: str, said: str) -> None:
+    """In one sentence, with an exit code: no key, a short one, an address that is not the node's."""
+    program = "import typer; from flowsched.cli.agent import agent; typer.run(agent)"
+    paths = [
+        argument
+        for name in ("cache", "state", "pods", "logs")
+        for argument in (f"--{name}", str(tmp_path / name))
+    ]
+    command = [sys.executable, "-c", program, "--node", "n", *paths, "--host", "192.0.2.1"]
+    env = {"PATH": os.environ["PATH"], "FLOWSCHED_AGENT_KEY": key}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60)
+    assert done.returncode not in (0, None)
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 async def test_two_agents_do_not_share_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

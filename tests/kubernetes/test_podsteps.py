@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import signal
+import subprocess
 import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator, Mapping
@@ -379,6 +380,19 @@ def test_no_message_is_longer_than_a_kubelet_takes(message: dict[str, Any], limi
     told = json.loads(text)
     assert told["more"] is True
     assert told.get("reason") == message.get("reason")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"), [(["nothing"], 2), ([], 2), (["stage-in"], 64), (["ready", "twice"], 2)]
+)
+def test_the_steps_are_commands(tmp_path: Path, arguments: list[str], code: int) -> None:
+    """As a module, and below `flowsched pod`; what is no step is a wrong usage."""
+    env = {"PATH": os.environ["PATH"], "FLOWSCHED_TERMINATION_LOG": str(tmp_path / "log")}
+    typed = "from flowsched.cli.agent import pod; pod()"
+    for start in (["-m", "flowsched.cluster.kubernetes.podsteps"], ["-c", typed]):
+        command = [sys.executable, *start, *arguments]
+        done = subprocess.run(command, env=env, capture_output=True, timeout=PATIENCE_S)
+        assert done.returncode == code, done.stderr
 
 
 async def test_the_steps_import_little() -> None:

@@ -115,6 +115,15 @@ class Logs:
             return Piece(offset, b""), goes_on
         return piece, goes_on or len(piece.data) == limit
 
+    def pod_of(self, uid: str) -> str | None:
+        """The name of the pod with a uid, as its kubelet has written it down; None if it has not (yet)."""
+        try:
+            names = os.listdir(self._live)
+        except FileNotFoundError:
+            return None
+        found = next((name for name in names if name.endswith(f"_{uid}")), None)
+        return None if found is None else found.split("_")[1]
+
     def read_named(
         self, name: str, container: str, stream: str, offset: int, limit: int
     ) -> tuple[Piece, bool]:

@@ -89,7 +89,13 @@ def furnish(work: int, order: Order) -> None:
 
 
 def _give(fd: int, like: os.stat_result, mode: int) -> None:
-    """Make something as the working folder is. A new owner may cost it its set-gid bit, so the mode comes last."""
+    """Make something as the working folder is.
+
+    Linux drops the set-gid bit without a word where the group is not the caller's and he has no CAP_FSETID, which an agent
+    need not have: so the mode is set while the group is ours. A change of a folder's owner leaves it its bits.
+    """
+    if os.geteuid() == 0:
+        os.fchown(fd, os.geteuid(), os.getegid())
+    os.fchmod(fd, mode)
     if os.geteuid() == 0:
         os.fchown(fd, like.st_uid, like.st_gid)
-    os.fchmod(fd, mode)

@@ -83,7 +83,8 @@ class Agent:
             self.cache, self._sources.bring, self.rates, self.news, self.settings.parallel
         )
         self.pods = Pods(
-            self.volumes, self.cache, self.transfers, self.ledger, self._publisher, self.news, self._clock, self._link
+            self.volumes, self.logs.pod_of, self.cache, self.transfers, self.ledger, self._publisher, self.news,
+            self._clock, self._link,
         )  # fmt: skip
         self._sweeper = asyncio.create_task(self._sweep(), name="sweeper")
         same = await asyncio.to_thread(same_mount, self.settings.cache, self.volumes.pods)

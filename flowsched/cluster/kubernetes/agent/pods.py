@@ -15,13 +15,14 @@ import structlog
 from flowsched.cluster.cache import Cache
 from flowsched.cluster.kubernetes.agent import layout, orders, transfers
 from flowsched.cluster.kubernetes.agent.layout import Held
-from flowsched.cluster.kubernetes.agent.ledger import Ledger, Page
+from flowsched.cluster.kubernetes.agent.ledger import Ledger, OtherOrder, Page
 from flowsched.cluster.kubernetes.agent.news import News
 from flowsched.cluster.kubernetes.agent.orders import Order
 from flowsched.cluster.kubernetes.agent.publishing import Publisher, as_moving, look
 from flowsched.cluster.kubernetes.agent.transfers import Transfers
 from flowsched.cluster.kubernetes.agent.trees import Link
 from flowsched.cluster.kubernetes.agent.volumes import INPUTS, WORK, Volumes
+from flowsched.cluster.kubernetes.names import pod_name
 from flowsched.cluster.origins import NotFetched
 from flowsched.cluster.running.outputs import Refused
 
@@ -50,6 +51,7 @@ class Pods:
 
     Args:
         volumes: Their folders.
+        pod_of: The name of the pod object with a uid, if the node knows it.
         cache: The node's datasets.
         coming: Its transfers.
         ledger: What has been done.
@@ -62,6 +64,7 @@ class Pods:
     def __init__(
         self,
         volumes: Volumes,
+        pod_of: Callable[[str], str | None],
         cache: Cache,
         coming: Transfers,
         ledger: Ledger,
@@ -71,6 +74,7 @@ class Pods:
         link: Link,
     ) -> None:
         self._volumes = volumes
+        self._pod_of = pod_of
         self._cache = cache
         self._coming = coming
         self._ledger = ledger
@@ -204,7 +208,14 @@ class Pods:
         return None
 
     def _look_for(self, request: Request) -> None:
-        """Make sure that the pod is here before anything is fetched for it."""
+        """Make sure that the pod is here, and the order its own, before anything is done for it.
+
+        An order does not know its pod's uid, since it is in the pod before that has one. But it knows the name, and so does
+        the node: a kubelet names a pod's folder of logs before it starts the first container.
+        """
+        name = self._pod_of(request.uid)
+        if name is not None and name != pod_name(request.order.pod):
+            raise OtherOrder(f"the pod {request.uid} is {name}, and the order is of {request.order.pod}")
         with self._volumes.open(request.uid, WORK):
             if request.order.inputs:
                 with self._volumes.open(request.uid, INPUTS):
@@ -249,10 +260,11 @@ class Pods:
         page = self._ledger.change(uid, outcome=outcome, at_ms=self._clock())
         await asyncio.to_thread(self._ledger.store, uid, page)
         await asyncio.to_thread(self._publisher.clear, uid)
-        log.info(
-            "outputs published",
+        told = log.info if "reason" in outcome else log.debug
+        told(
+            "outputs",
             pod=request.order.pod,
-            outputs=len(outcome["outputs"]),
+            published=len(outcome["outputs"]),
             reason=outcome.get("reason", ""),
         )
         return outcome

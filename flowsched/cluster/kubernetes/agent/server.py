@@ -66,6 +66,7 @@ class Door:
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
         self._streams = Streams(agent)
+        self._policies = {(method, path): policy for policy, method, path, _ in self.routes}
         self._runner: web.AppRunner | None = None
         self.port = 0
 
@@ -122,7 +123,7 @@ class Door:
         """Let a request pass if its route's policy does, and turn refusals into answers."""
         resource = request.match_info.route.resource
         path = resource.canonical if resource is not None else ""
-        policy = self._policies().get((request.method, path), Policy.KEY)
+        policy = self._policies.get((request.method, path), Policy.KEY)
         if policy is Policy.KEY and not self._has_key(request):
             return _problem(401, "send the header `Authorization: Bearer <key>` with the agents' key")
         try:
@@ -141,9 +142,6 @@ class Door:
         except OSError as error:
             log.warning("request failed", path=request.path, error=str(error))
             return _problem(503, str(error))
-
-    def _policies(self) -> dict[tuple[str, str], Policy]:
-        return {(method, path): policy for policy, method, path, _ in self.routes}
 
     def _has_key(self, request: web.Request) -> bool:
         scheme, _, given = request.headers.get("Authorization", "").partition(" ")

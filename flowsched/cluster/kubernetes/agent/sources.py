@@ -256,8 +256,7 @@ def _refused(error: NotFetched) -> NotFetched:
     """The same error, for good if the address itself is refused: trying again is no use."""
     cause: BaseException | None = error
     while cause is not None:
-        os_error = getattr(cause, "os_error", None)
-        if isinstance(cause, Forbidden) or isinstance(os_error, Forbidden):
+        if isinstance(cause, Forbidden):
             return NotFetched(str(error), permanent=True)
         cause = cause.__cause__ or cause.__context__
     return error
