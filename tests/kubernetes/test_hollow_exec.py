@@ -478,6 +478,21 @@ c.sendall(b"hello")
     assert told == f"hello {m}:80,{w}:81 not.a.name\n"
 
 
+async def test_names_in_mpis_file_of_hosts_are_replaced_too(
+    client: Client, hollow: HollowNodes, node: str, namespace: str
+) -> None:
+    """An init container wrote it, the main container reads addresses."""
+    mount = {"volumeMounts": [{"name": "work", "mountPath": "/work"}]}
+    env = {"env": [{"name": "FLOWSCHED_HOSTFILE", "value": "/work/hostfile"}]}
+    write = shell(f'echo "w.g.{namespace}.svc slots=2" > "$FLOWSCHED_HOSTFILE"', "stage-in", **mount, **env)
+    read = shell('cat "$FLOWSCHED_HOSTFILE"', **mount, **env)
+    names = {"hostname": "w", "subdomain": "g"}
+    volumes = [{"name": "work", "emptyDir": {}}]
+    await bound(client, namespace, "p", node, read, initContainers=[write], volumes=volumes, **names)
+    found = await ended(client, namespace, "p")
+    assert await text(client, namespace, "p") == f"{found['status']['podIP']} slots=2\n"
+
+
 async def test_a_missing_secret_is_waited_for(
     client: Client, hollow: HollowNodes, node: str, namespace: str
 ) -> None:

@@ -7,6 +7,7 @@ told here. A pod that was running before this process began has lost its process
 from __future__ import annotations
 
 import asyncio
+import shutil
 import tempfile
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import aclosing
@@ -68,7 +69,7 @@ class HollowNodes:
         client: Of the API server; `in_flight` of it bounds registration.
         nodes: Which nodes.
         mode: "simulate": pods end when their fate says; "exec": their commands really run, on Linux.
-        root: Where volumes and logs are, in mode exec; None is a temporary folder. It stays.
+        root: Where volumes and logs are, in mode exec; None is a temporary folder that goes at the end.
         heartbeat_s: How often each node renews its Lease; None = never, for benches without node-lifecycle-controller.
         fate: What becomes of a simulated pod.
         entry_points: Beginning of an image's name -> what it runs where a pod gives no command.
@@ -96,7 +97,8 @@ class HollowNodes:
         self._client = client
         self._mode = mode
         self._fate = fate
-        if root is None and mode == "exec":
+        self._temporary = mode == "exec" and root is None
+        if self._temporary:
             root = Path(tempfile.mkdtemp(prefix="flowsched-hollow-"))
         self.root = (root or Path()).absolute()
         self._addresses = Addresses()
@@ -222,6 +224,8 @@ class HollowNodes:
     async def _close(self) -> None:
         """Take the nodes away; their pods stay as they are."""
         self._addresses.close()
+        if self._temporary:
+            await asyncio.to_thread(shutil.rmtree, self.root, ignore_errors=True)
         if self._port is not None:
             await self._port.close_all()
         removed = await asyncio.gather(*map(self._registry.remove, self._alive()), return_exceptions=True)
