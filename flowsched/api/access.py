@@ -7,6 +7,7 @@ the `Host` check), or by a form or `fetch` that sends blindly (stopped by the `O
 
 from __future__ import annotations
 
+import base64
 import hmac
 import ipaddress
 from collections.abc import Mapping
@@ -35,12 +36,30 @@ def admit(policy: Policy, token: str | None, method: str, headers: Mapping[str, 
 
 
 def check_token(token: str, authorization: str) -> None:
-    """Compare in constant time; the scheme's case does not matter (RFC 9110)."""
+    """Compare in constant time; the scheme's case does not matter (RFC 9110).
+
+    The token is also taken as the password of anybody (`Basic`): some clients can send nothing else, such as a kube-scheduler
+    that calls its extender, which sends what stands in the URL before the host.
+    """
     scheme, _, given = authorization.partition(" ")
+    offered = _password(given) if scheme.lower() == "basic" else _text(given)
     wanted = token.encode("utf-8", "surrogateescape")
-    same = hmac.compare_digest(given.strip().encode("utf-8", "surrogateescape"), wanted)
-    if scheme.lower() != "bearer" or not same:
+    same = hmac.compare_digest(offered or b"", wanted)
+    if scheme.lower() not in ("basic", "bearer") or offered is None or not same:
         raise Unauthorized("Send the header `Authorization: Bearer <token>` with this server's token")
+
+
+def _text(given: str) -> bytes:
+    return given.strip().encode("utf-8", "surrogateescape")
+
+
+def _password(given: str) -> bytes | None:
+    """The password of Basic credentials (RFC 7617); None if they are none. A user's name has no colon in it."""
+    try:
+        _, colon, password = base64.b64decode(given.strip(), validate=True).partition(b":")
+    except ValueError:
+        return None
+    return password if colon else None
 
 
 def check_host(host: str) -> None:

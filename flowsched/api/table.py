@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from flowsched.api import cluster, pages, streams, workflows
+from flowsched.api import cluster, extender, pages, streams, workflows
 from flowsched.api.problems import MEDIA as PROBLEM
 from flowsched.api.routes import PREFIX, Answer, Body, Policy, Query, Route
 from flowsched.workflow.views import (
@@ -150,6 +150,22 @@ _CLUSTER: Final[tuple[Route[Any], ...]] = (
     ),
 )  # fmt: skip
 
+_QUESTION: Final = Body("The pod, and the nodes asked about; at most 64 MiB.", extender.ExtenderArgs)
+_SCHEDULER: Final[tuple[Route[Any], ...]] = (
+    Route(
+        "POST", "/scheduler/filter", extender.filter_nodes, Policy.READ,
+        "For a kube-scheduler's extender: which nodes a pod may have", Query,
+        _ok("What is left, and why not the others.", extender.ExtenderFilterResult), body=_QUESTION,
+        tag="scheduler",
+    ),
+    Route(
+        "POST", "/scheduler/prioritize", extender.prioritize_nodes, Policy.READ,
+        "For a kube-scheduler's extender: which nodes rather", Query,
+        _ok("0 to 10 for each node; all 0 is no opinion.", list[extender.HostPriority]), body=_QUESTION,
+        tag="scheduler",
+    ),
+)  # fmt: skip
+
 _SERVER: Final[tuple[Route[Any], ...]] = (
     Route(
         "GET", "/livez", pages.get_livez, Policy.OPEN, "Is it alive?", Query,
@@ -181,4 +197,4 @@ _SERVER: Final[tuple[Route[Any], ...]] = (
     ),
 )  # fmt: skip
 
-ROUTES: Final[tuple[Route[Any], ...]] = (*_WORKFLOWS, *_EVENTS, *_CLUSTER, *_SERVER)
+ROUTES: Final[tuple[Route[Any], ...]] = (*_WORKFLOWS, *_EVENTS, *_CLUSTER, *_SCHEDULER, *_SERVER)

@@ -122,6 +122,14 @@ class Facade(Protocol):
         """All nodes."""
         ...
 
+    async def refused_nodes(self, pod: bytes) -> Mapping[str, str]:
+        """Nodes that another scheduler's pod (a Kubernetes object in JSON) may not have now, and why. None where nobody leads."""
+        ...
+
+    async def node_scores(self, pod: bytes, nodes: Sequence[str]) -> list[int]:
+        """How much each node is liked for such a pod, 0 to 10; 0 for all without an opinion, and where nobody leads."""
+        ...
+
     def live(self) -> tuple[bool, str]:
         """Whether the loops are moving, and if not which one is stuck."""
         ...

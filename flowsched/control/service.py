@@ -12,6 +12,7 @@ import numpy as np
 
 from flowsched.control import answers
 from flowsched.control.dispatch import Dispatcher
+from flowsched.control.extender import Extender, scores
 from flowsched.control.facade import OutputData
 from flowsched.control.history import History, happens
 from flowsched.control.intake import Documents, decode
@@ -86,6 +87,7 @@ class Service:
         self._clock = clock
         self._new_id = new_id
         self._failpoint = failpoint
+        self._extender = Extender()
 
     # ------------------------------------------------------------------------------------------ workflows
 
@@ -367,6 +369,18 @@ class Service:
     async def nodes(self) -> list[NodeView]:
         """All nodes."""
         return answers.node_views(self._leading(), self._executor.flows())
+
+    async def refused_nodes(self, pod: bytes) -> dict[str, str]:
+        """Nodes that another scheduler's pod may not have now, and why."""
+        leading = self._leader.dispatcher
+        if leading is None:
+            return {}
+        return self._extender.refused(leading.state, leading.steps, pod, self._clock())
+
+    async def node_scores(self, pod: bytes, nodes: Sequence[str]) -> list[int]:
+        """How much each node is liked for such a pod, 0 to 10."""
+        state = self._state()
+        return [0] * len(nodes) if state is None else scores(state, pod, nodes)
 
     def live(self) -> tuple[bool, str]:
         """Whether the loops are moving."""

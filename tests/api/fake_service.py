@@ -116,6 +116,9 @@ class FakeService:
         self.finish_on_submit: str | None = None
         self.alive: tuple[bool, str] = (True, "")
         self.prepared: tuple[bool, str] = (True, "")
+        self.refused: dict[str, str] = {}
+        self.points: dict[str, int] = {}
+        self.pods: list[bytes] = []
 
     # -- what tests do to it
 
@@ -313,6 +316,16 @@ class FakeService:
                 allocatable={"cpu": 8000, "memory": 16 << 30}, used={"cpu": 2000, "memory": 4 << 30},
             )
         ]  # fmt: skip
+
+    async def refused_nodes(self, pod: bytes) -> Mapping[str, str]:
+        self._fail()
+        self.pods.append(pod)
+        return self.refused
+
+    async def node_scores(self, pod: bytes, nodes: Sequence[str]) -> list[int]:
+        self._fail()
+        self.pods.append(pod)
+        return [self.points.get(node, 0) for node in nodes]
 
     def live(self) -> tuple[bool, str]:
         return self.alive

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 from collections.abc import AsyncIterator
 
 import pytest
@@ -35,6 +36,8 @@ POLICIES = {
     "GET /api/v1/queues": Policy.READ,
     "PUT /api/v1/queues/{name}": Policy.WRITE,
     "GET /api/v1/nodes": Policy.READ,
+    "POST /scheduler/filter": Policy.READ,
+    "POST /scheduler/prioritize": Policy.READ,
     "GET /livez": Policy.OPEN,
     "GET /readyz": Policy.OPEN,
     "GET /api/v1/openapi.json": Policy.READ,
@@ -45,16 +48,40 @@ POLICIES = {
 }
 TOKEN = "s3cret-tökën"
 GOOD = {"Authorization": f"Bearer {TOKEN}"}
+
+
+def basic(credentials: str) -> dict[str, str]:
+    """What Go's HTTP client sends for `http://user:password@host`."""
+    return {"Authorization": "Basic " + base64.b64encode(credentials.encode()).decode()}
+
+
 #: What each identity sends, and whether it is let in where a token is needed.
 IDENTITIES = {
     "nobody": ({}, False),
     "wrong token": ({"Authorization": "Bearer wrong"}, False),
     "beginning of the token": ({"Authorization": "Bearer s3cret"}, False),
     "empty token": ({"Authorization": "Bearer "}, False),
-    "token as a password": ({"Authorization": "Basic czNjcmV0"}, False),
+    "token without a user": (basic(TOKEN), False),
+    "token as a user": (basic(f"{TOKEN}:"), False),
+    "wrong password": (basic("flowsched:wrong"), False),
+    "beginning of the token as a password": (basic("flowsched:s3cret"), False),
+    "token and more as a password": (basic(f"flowsched:{TOKEN}:"), False),
+    "empty password": (basic("flowsched:"), False),
+    "nothing of Basic": ({"Authorization": "Basic"}, False),
+    "no base64": ({"Authorization": f"Basic flowsched:{TOKEN}"}, False),
+    "token as a bearer's password": (
+        {"Authorization": "Bearer " + basic(f"flowsched:{TOKEN}")["Authorization"][6:]},
+        False,
+    ),
     "token without a scheme": ({"Authorization": TOKEN}, False),
     "owner": (GOOD, True),
     "owner in capitals": ({"Authorization": f"BEARER {TOKEN}"}, True),
+    "token as a password": (basic(f"flowsched:{TOKEN}"), True),
+    "token as anybody's password": (basic(f":{TOKEN}"), True),
+    "token as a password, in small letters": (
+        {"Authorization": "b" + basic(f"x:{TOKEN}")["Authorization"][1:]},
+        True,
+    ),
 }
 
 

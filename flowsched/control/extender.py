@@ -1,0 +1,266 @@
+"""What flowsched says to a stock kube-scheduler that asks it about its own pods: where not (filter), and where best (prioritize).
+
+It speaks only of what kube-scheduler cannot see: room that our engine holds for somebody, disk bandwidth, and where data lie.
+Whether a pod fits beside the pods that both can see is left to kube-scheduler, whose view of those is fresher than ours.
+
+Judgement over a leader's memory, which it does not change: no SQL, no waiting, work in proportion to nodes and claims.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from flowsched.cluster.kubernetes.marks import ENGINE_NAME
+from flowsched.cluster.kubernetes.nodes import IMAGE
+from flowsched.cluster.kubernetes.pod import Pod
+from flowsched.cluster.kubernetes.podhints import Hints, hints_of
+from flowsched.cluster.kubernetes.podspec import image_of, requests_of
+from flowsched.control.holds import Holds, holds_of
+from flowsched.engine.inputs import MissingInput, dataset_ids
+from flowsched.engine.state import EngineState
+from flowsched.errors import InvalidRequest
+from flowsched.scheduling.catalogue import Catalogue
+from flowsched.scheduling.podgroup import PodGroup, RoleRequest, Shape
+from flowsched.scheduling.snapshot import AXES, IO, Claim, Snapshot
+from flowsched.workflow.spec import Resources
+
+#: What a node may be refused for. Few fixed sentences: kube-scheduler counts nodes by them ("3 flowsched holds …").
+HELD: Final = "flowsched holds its free room for pods of a group that are still to come"
+BINDING: Final = "flowsched is binding pods to its free room"
+PROMISED: Final = "flowsched has promised its room to a gang that waits"
+DISK: Final = "its disk bandwidth is spoken for"
+REASONS: Final = ("", HELD, BINDING, PROMISED, DISK)
+
+#: `MaxExtenderPriority` of k8s.io/kube-scheduler/extender/v1.
+HIGHEST: Final = 10
+#: Differences below this do not get the whole scale: a second is worth a point at most.
+SCALE_MS: Final = 10_000
+#: `system-cluster-critical`: the cluster itself needs such pods, so nothing is held against them.
+CRITICAL: Final = 2_000_000_000
+#: Beyond any honest cost; ten times as much still fits 64 bits.
+_DEAREST_MS: Final = 1 << 52
+
+Ints = NDArray[np.int64]
+Mask = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A pod that kube-scheduler asks about.
+
+    Args:
+        pod: The pod.
+        resources: What it takes of a node, as kube-scheduler adds it up.
+        hints: What its annotations say.
+        claim: The room our engine holds for this very pod: it is ours, and was handed over.
+    """
+
+    pod: Pod
+    resources: Resources
+    hints: Hints
+    claim: Claim | None
+
+
+class Extender:
+    """Keeps what is held from one question to the next, while nothing changes."""
+
+    def __init__(self) -> None:
+        self._holds: Holds | None = None
+        self._of: tuple[EngineState, int, int] | None = None
+
+    def refused(self, state: EngineState, steps: int, raw: bytes, now: int) -> dict[str, str]:
+        """The nodes a pod may not have now, and why. `steps`: how many the engine has made.
+
+        Raises:
+            InvalidRequest: It is no pod.
+        """
+        asked = ask(state, raw)
+        key = (state, steps, state.snapshot.generation)
+        if self._holds is None or self._of != key:
+            self._holds, self._of = holds_of(state, now), key
+        return refused(state, self._holds, asked, now)
+
+
+def ask(state: EngineState, raw: bytes) -> Asked:
+    """Read a pod.
+
+    Raises:
+        InvalidRequest: It is none.
+    """
+    try:
+        pod = msgspec.json.decode(raw, type=Pod)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidRequest(f"the pod cannot be read: {error}") from error
+    claims = state.snapshot.claims
+    name = pod.metadata.annotations.get(ENGINE_NAME, "")
+    claim = claims.get(name) if name in state.pods else None
+    return Asked(pod, requests_of(pod), hints_of(pod), claim)
+
+
+# ------------------------------------------------------------------------------------------------------ filter
+
+
+def refused(state: EngineState, holds: Holds, asked: Asked, now: int) -> dict[str, str]:
+    """The nodes a pod may not have now, and why.
+
+    A node is refused where the pod would take room of an axis on which our engine holds some there, and only if what is left
+    beside that is too little. Pods of DaemonSets (our own agents are such) and pods critical to the cluster are let pass.
+    """
+    if _exempt(asked.pod):
+        return {}
+    snapshot, need = state.snapshot, _demand(state, asked)
+    late = holds.delayed_by(asked.hints.runtime_ms, now)
+    why = np.zeros(len(snapshot), dtype=np.int8)
+    for axis in np.flatnonzero(need).tolist():
+        for reason, where in _verdicts(snapshot, holds, asked.claim, axis, need[axis], late):
+            why[where & (why == 0)] = REASONS.index(reason)
+    return {snapshot.names[at]: REASONS[why[at]] for at in np.flatnonzero(why).tolist()}
+
+
+def _verdicts(
+    snapshot: Snapshot, holds: Holds, own: Claim | None, axis: int, need: int, late: bool
+) -> Iterator[tuple[str, Mask]]:
+    """For each reason, (N,) where it speaks against so much of one axis."""
+    free = snapshot.allocatable[:, axis] - snapshot.used[:, axis]
+    binding = holds.binding[:, axis].copy()
+    if own is not None and axis < len(own.amount):
+        free[own.node] += own.amount[axis]
+        binding[own.node] -= own.amount[axis]
+    wants = np.full(len(free), need)
+    if axis == IO:  # more than a node's disk carries means all it carries: such a pod runs alone there
+        np.minimum(wants, snapshot.allocatable[:, IO], out=wants)
+    short = wants > free
+    if axis == IO:
+        yield DISK, short
+    yield HELD, short & (holds.nominated[:, axis] > 0)
+    yield BINDING, short & (binding > 0)
+    if late:
+        yield PROMISED, (holds.promised[:, axis] > 0) & (wants > free + holds.later(axis))
+
+
+def _exempt(pod: Pod) -> bool:
+    daemon = any(owner.controller and owner.kind == "DaemonSet" for owner in pod.metadata.owner_references)
+    return daemon or (pod.spec.priority or 0) >= CRITICAL
+
+
+def _demand(state: EngineState, asked: Asked) -> Ints:
+    """(R,) what the pod takes. Resources that no node of ours has told of are left out: we hold nothing of them."""
+    has = asked.resources
+    io = asked.hints.io_rate if state.profile.contention else 0
+    known = (has.cpu_millicores, has.memory_bytes, has.disk_bytes, has.gpu_millis, io)
+    more = (has.extended.get(name, 0) for name in state.snapshot.axes[len(AXES) :])
+    return np.array([*known, *more], dtype=np.int64)
+
+
+# -------------------------------------------------------------------------------------------------- prioritize
+
+
+def scores(state: EngineState, raw: bytes, nodes: Sequence[str]) -> list[int]:
+    """How much each node is liked, 0 to 10: the cheapest gets 10; all get 0 where they cost the same.
+
+    Raises:
+        InvalidRequest: It is no pod.
+    """
+    index = state.snapshot.index
+    at = [index.get(name, -1) for name in nodes]
+    known = np.array([place for place in at if place >= 0], dtype=np.int64)
+    points = dict(zip(known.tolist(), _points(costs(state, ask(state, raw))[known]), strict=True))
+    return [points.get(place, 0) for place in at]
+
+
+def _points(cost: Ints) -> list[int]:
+    """From ms to points: fewer for whatever is dearer, in proportion."""
+    if not len(cost):
+        return []
+    above = cost - cost.min()
+    dearest = int(above.max())
+    if dearest == 0:
+        return [0] * len(cost)
+    lost = -(-HIGHEST * above // max(dearest, SCALE_MS))
+    return [HIGHEST - int(points) for points in lost]
+
+
+def costs(state: EngineState, asked: Asked) -> Ints:
+    """(N,) ms a pod costs on each node as our own scheduler sees it: its data and image brought there, its disk shared."""
+    snapshot, profile = state.snapshot, state.profile
+    catalogue, inputs = _inputs(state, asked)
+    image = _image(catalogue, image_of(asked.pod))
+    shape = Shape(tuple(_demand(state, asked).tolist()), io_bytes=asked.hints.io_bytes, image=image)
+    role = RoleRequest("pod", shape, 1, 1)
+    meta = asked.pod.metadata
+    group = PodGroup(
+        key=0,
+        name=f"{meta.namespace}/{meta.name}",
+        queue="default",
+        workflow="",
+        priority=asked.pod.spec.priority or 0,
+        rank_ms=0,
+        ready_ms=0,
+        gang=False,
+        roles=(role,),
+        inputs=inputs,
+        runtime_ms=asked.hints.runtime_ms,
+    )
+    total = np.zeros(len(snapshot), dtype=np.int64)
+    for cost in (*profile.all_first_costs(), *profile.all_costs()):
+        more = cost(snapshot, catalogue, group, role)
+        if more is not None:
+            total += np.clip(more, 0, _DEAREST_MS)
+    return np.minimum(total, _DEAREST_MS)
+
+
+def _inputs(state: EngineState, asked: Asked) -> tuple[Catalogue, tuple[int, ...]]:
+    """What the pod reads, and the catalogue that numbers it.
+
+    Datasets that nobody has told of are numbered beside the engine's catalogue, which is not for strangers to fill.
+    """
+    wanted = asked.hints.inputs
+    if not wanted:
+        return state.catalogue, _engines_inputs(state, asked)
+    found = [state.catalogue.find(uri) for uri, _ in wanted]
+    if all(dataset is not None and state.catalogue.sizes[dataset] for dataset in found):
+        return state.catalogue, tuple(dataset for dataset in found if dataset is not None)
+    beside = Catalogue()
+    numbers = tuple(_copy(state.catalogue, beside, uri, size) for uri, size in wanted)
+    image = _image(state.catalogue, image_of(asked.pod))
+    if image is not None:
+        _copy(state.catalogue, beside, image, 0)
+    return beside, numbers
+
+
+def _copy(catalogue: Catalogue, beside: Catalogue, uri: str, size: int) -> int:
+    known = catalogue.find(uri)
+    if known is None:
+        return beside.intern(uri, size)
+    number = beside.intern(uri, catalogue.sizes[known] or size)
+    for node in catalogue.nodes_of(known):
+        beside.add_replica(number, node)
+    beside.expect(number, tuple(catalogue.expected_on(known)))
+    return number
+
+
+def _engines_inputs(state: EngineState, asked: Asked) -> tuple[int, ...]:
+    """What one of our own pods reads, which was handed over."""
+    if asked.claim is None:
+        return ()
+    ref = state.pods[asked.claim.owner]
+    run = state.runs.get(ref.workflow)
+    if run is None:
+        return ()
+    stage = run.stages[ref.stage]
+    try:
+        return dataset_ids(state, run, stage, ref.task // stage.members)
+    except MissingInput:
+        return ()
+
+
+def _image(catalogue: Catalogue, image: str | None) -> str | None:
+    """The image as the catalogue knows it."""
+    names = () if image is None else (IMAGE + image, image)
+    return next((name for name in names if catalogue.find(name) is not None), None)
