@@ -35,13 +35,13 @@ async def make(client: Client, path: str, document: dict[str, Any]) -> dict[str,
     return made
 
 
-def agent_pod(node: str, hollow: HollowNodes, root: Path) -> dict[str, Any]:
+def agent_pod(node: str, hollow: HollowNodes, root: Path, roots: Sequence[Path] = ()) -> dict[str, Any]:
     """A node's agent, as the DaemonSet would make it; hollow nodes have no mount namespaces, so it is told real folders."""
     home = root / "agents" / node
     command = [
         "flowsched", "agent", "--host=$(HOST_IP)", "--port=8475", f"--node={node}", f"--cache={home}/cache",
         f"--state={home}/state", f"--pods={hollow.root}/pods", f"--logs={hollow.root}/log/pods", "--scheme=file",
-        f"--root={root}", "--log-level=warning",
+        f"--root={root}", "--log-level=warning", *(f"--root={each}" for each in roots),
     ]  # fmt: skip
     labels = {"app.kubernetes.io/component": "node-agent", "app.kubernetes.io/part-of": "flowsched"}
     env = [
@@ -83,6 +83,7 @@ class KubeWorld:
         nodes: Sequence[NodeTemplate] | None = None,
         *,
         agents: bool = True,
+        roots: Sequence[Path] = (),
         failpoint: Callable[[str], Awaitable[None]] = nothing,
         **release: Any,
     ) -> None:
@@ -92,6 +93,7 @@ class KubeWorld:
         self.failpoint = failpoint
         self._templates = nodes or [NodeTemplate(f"node-{number}", cpu="16") for number in range(2)]
         self._agents = agents
+        self._roots = tuple(roots)
         self._release = release
         outside = root / "outside.txt"
         outside.parent.mkdir(parents=True, exist_ok=True)
@@ -113,7 +115,7 @@ class KubeWorld:
         self._agent_pods: list[str] = []
         if self._agents:
             for template in self._templates:
-                pod = agent_pod(template.name, self.hollow, self.root)
+                pod = agent_pod(template.name, self.hollow, self.root, self._roots)
                 made = await make(self.client, f"/api/v1/namespaces/{SYSTEM}/pods", pod)
                 self._agent_pods.append(made["metadata"]["name"])
         return self

@@ -1,0 +1,77 @@
+"""Whole workflows on Kubernetes: the service, a real API server, node agents, and hollow nodes that really run the commands."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flowsched.client.documents import read
+from flowsched.cluster.kubernetes.client import Connection
+from flowsched.cluster.kubernetes.hollow.templates import NodeTemplate
+from tests.kubernetes.exec_world import KubeWorld
+from tests.kubernetes.service_world import Running, serving
+
+pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(300)]
+
+WORKFLOWS = Path(__file__).parent.parent.parent / "workflows"
+
+
+@pytest.fixture
+async def world(api: Connection, namespace: str, tmp_path: Path) -> AsyncIterator[KubeWorld]:
+    """Three nodes of four cores, each with an agent, that may take the example workflows' files."""
+    nodes = [NodeTemplate(f"{namespace}-{number}", cpu="4") for number in range(3)]
+    async with KubeWorld(api, namespace, tmp_path, nodes, roots=(WORKFLOWS,)) as world:
+        yield world
+
+
+@pytest.fixture
+async def running(world: KubeWorld, tmp_path: Path) -> AsyncIterator[Running]:
+    async with serving(world.connection, world.settings(), tmp_path / "service") as running:
+        yield running
+
+
+async def leftovers(world: KubeWorld) -> list[str]:
+    """What is left of a workflow in its namespace."""
+    found = []
+    for path in ("pods", "services"):
+        answer = await world.client.call("GET", f"/api/v1/namespaces/{world.namespace}/{path}")
+        found += [f"{path}/{item['metadata']['name']}" for item in json.loads(answer.body)["items"]]
+    return found
+
+
+async def outcome(running: Running, name: str) -> Any:
+    """Submit one of the example workflows, and wait for its end."""
+    submitted = await running.service.submit(read(WORKFLOWS / f"{name}.json"))
+    view = await running.ended(submitted.id, 200)
+    if view.state != "SUCCEEDED":
+        stages = await running.service.stages(submitted.id)
+        told = [(stage.name, stage.state, stage.reason) for stage in stages]
+        raise AssertionError(f"{name}: {view.state} {view.reason} {told}")
+    return view
+
+
+async def value(running: Running, workflow: str, stage: str, output: str) -> str:
+    """A recorded output."""
+    for task in (await running.service.tasks(workflow, stage=stage)).tasks:
+        full = await running.service.task(workflow, stage, task.index)
+        for each in full.outputs:
+            if each.name == output:
+                return (each.value or "").strip()
+    raise AssertionError(f"{stage} has no output {output}")
+
+
+@pytest.mark.parametrize("name", ["variant-calling", "parameter-server", "spark-like"])
+async def test_an_example_workflow_runs_to_its_end(
+    running: Running, world: KubeWorld, name: str
+) -> None:
+    """As on a local cluster, with the same document; and nothing of it is left in the namespace afterwards."""
+    await outcome(running, name)
+
+    async def nothing() -> bool:
+        return not await leftovers(world)
+
+    await running.until(nothing, 60)
