@@ -309,8 +309,8 @@ class Reflector(Generic[T]):
             found = self._decoder.decode(raw)
             metadata = found.metadata
         except msgspec.MsgspecError:
-            self.counts.skipped += 1
             bare = msgspec.json.decode(raw, type=OnlyMetadata)
+            self.counts.skipped += 1
             metadata = bare.metadata
             # Its name and uid are enough to bury it; anything else must not look like an object without content.
             found = self._decoder.decode(msgspec.json.encode(bare)) if change == "DELETED" else None
