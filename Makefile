@@ -6,10 +6,10 @@ BIN := $(VENV)/bin
 STAMPS := $(VENV)/.stamps
 PYTEST_WORKERS ?= 2
 
-.PHONY: help demo test lint check bench crash-test postgres format schema clean
+.PHONY: help demo demo-kubernetes test lint check bench bench-kube crash-test kube-assets kube-test postgres format schema clean
 
 help: ## list what can be made
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-15s %s\n", $$1, $$2}'
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit("flowsched needs Python 3.11 or later, found " + sys.version.split()[0] + ": make PYTHON=/path/to/python3.11") if sys.version_info < (3, 11) else None'
@@ -27,6 +27,9 @@ $(STAMPS)/test: pyproject.toml | $(VENV)/bin/python
 
 demo: $(STAMPS)/demo ## real genomics and gang training on three virtual nodes, on this machine
 	@$(BIN)/flowsched demo
+
+demo-kubernetes: $(STAMPS)/test ## the same on a real API server (after make kube-assets)
+	@$(BIN)/flowsched demo --kubernetes
 
 lint: $(STAMPS)/test ## ruff, mypy --strict, import contracts
 	$(BIN)/ruff check .
@@ -47,6 +50,12 @@ bench: $(STAMPS)/test ## placement, durable transitions, submission: ratios to a
 	$(BIN)/python bench/placement.py
 	$(BIN)/python bench/transitions.py
 	$(BIN)/python bench/submission.py
+
+kube-assets: ## build etcd, kube-apiserver, kube-scheduler, kubectl, helm for the tests (needs Go; minutes the first time)
+	sh tests/tools/install_kube.sh
+
+kube-test: $(STAMPS)/test ## all tests on a real API server; a missing one is a failure
+	FLOWSCHED_REQUIRE_KUBE=1 $(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist loadfile tests/kubernetes tests/deploy
 
 postgres: ## install a PostgreSQL server for the tests, if there is none (Debian, Ubuntu)
 	sh tests/tools/install_postgres.sh

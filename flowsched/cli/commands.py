@@ -353,6 +353,10 @@ def demo(
     policy: Annotated[str | None, typer.Option(help="Only with this policy. [all, side by side]")] = None,
     kill: Annotated[int, typer.Option(min=0, help="Kill the service so many times meanwhile.")] = 0,
     seconds: Annotated[float | None, typer.Option(min=1, help="Stop after so long.")] = None,
+    kubernetes: Annotated[
+        bool,
+        typer.Option("--kubernetes", help="On a real API server, with nodes that run pods as processes."),
+    ] = False,
 ) -> None:
     """See it work: workflows, gangs and crashes on this machine."""
     from types import SimpleNamespace
@@ -360,7 +364,14 @@ def demo(
     from flowsched.cli import demo as show_piece
 
     given = options(ctx)
-    run(given, show_piece.main(SimpleNamespace(policy=policy, kill=kill, seconds=seconds, debug=given.debug)))
+    run(
+        given,
+        show_piece.main(
+            SimpleNamespace(
+                policy=policy, kill=kill, seconds=seconds, kubernetes=kubernetes, debug=given.debug
+            )
+        ),
+    )
 
 
 @app.command()

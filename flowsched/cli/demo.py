@@ -15,16 +15,19 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
+
+if TYPE_CHECKING:
+    from flowsched.cli.demo_kubernetes import SmallCluster
 
 GANGS: Final = 5
 NODES: Final = 3
@@ -32,11 +35,9 @@ CPU: Final = "4"
 MEMORY: Final = "4Gi"
 #: A gang of 2 × 1 + 4 × 1.5 cores: twelve cores have room for one and a half of them.
 GANG_CORES: Final = 8
-#: The deadlock is called one when nothing has started or ended for so long.
-STILL_S: Final = 5.0
-#: And the comparison ends after this long at the latest.
-COMPARE_S: Final = 20.0
 DEMO_S: Final = 120.0
+#: Pods are processes of three programs each there, started by hollow kubelets on the same two or four cores.
+KUBERNETES_S: Final = 420.0
 
 
 class Options(Protocol):
@@ -45,6 +46,7 @@ class Options(Protocol):
     policy: str | None
     kill: int
     seconds: float | None
+    kubernetes: bool
 
 
 @dataclass(slots=True)
@@ -56,7 +58,8 @@ class Serving:
     port: int
     kills: int = 0
     process: asyncio.subprocess.Process | None = None
-    log: Any = field(default=None)
+    arguments: Sequence[str] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def url(self) -> str:
@@ -66,10 +69,22 @@ class Serving:
     async def start(self) -> None:
         """Start it; it recovers what it finds in its root."""
         words = f"serve --port {self.port} --root {self.root} --nodes {NODES} --cpu {CPU} --memory {MEMORY}"
-        command = [sys.executable, "-m", "flowsched", *words.split(), "--policy", self.policy]
+        command = [
+            sys.executable,
+            "-m",
+            "flowsched",
+            *words.split(),
+            "--policy",
+            self.policy,
+            *self.arguments,
+        ]
         with (self.root / "service.log").open("ab") as log:
             self.process = await asyncio.create_subprocess_exec(
-                *command, stdin=asyncio.subprocess.DEVNULL, stdout=log, stderr=log
+                *command,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env={**os.environ, **self.environment},
             )
 
     async def kill(self) -> None:
@@ -110,12 +125,16 @@ def free_port() -> int:
 
 
 @asynccontextmanager
-async def service(root: Path, policy: str) -> AsyncIterator[tuple[Serving, Any]]:
+async def service(
+    root: Path, policy: str, small: SmallCluster | None = None
+) -> AsyncIterator[tuple[Serving, Any]]:
     """A service of its own and a client of it."""
     from flowsched.client import Client
 
     await asyncio.to_thread(root.mkdir, parents=True, exist_ok=True)
     serving = Serving(root, policy, free_port())
+    if small is not None:
+        serving.arguments, serving.environment = small.arguments, small.environment
     await serving.start()
     try:
         async with Client(serving.url) as client:
@@ -145,22 +164,29 @@ async def main(options: Options) -> int:
     console = Console()
     root = Path(tempfile.mkdtemp(prefix="flowsched-demo-"))
     begun = time.monotonic()
+    kind = "Kubernetes" if options.kubernetes else "virtual"
     console.print(
         Text.assemble(
             ("flowsched demo", "bold"),
-            f": {NODES} virtual nodes of {CPU} cores on this machine, a new SQLite file in {root}",
+            f": {NODES} {kind} nodes of {CPU} cores on this machine, a new SQLite file in {root}",
         )
     )
     console.print(
         f"Submitting real variant calling (NA18507) and {GANGS} training gangs of 2 ps + 4 workers, {GANG_CORES} cores each:"
         f" there is room for one and a half.\n"
     )
+    if options.kubernetes:
+        good = await _on_kubernetes(console, root, options)
+        console.print(f"\nAll in {time.monotonic() - begun:.0f} s.")
+        return 0 if good else 1
     only = options.policy
     good = True
     if only in (None, "flowsched"):
         good = await _scheduled(console, root / "flowsched", options)
     if only in (None, "kube-like") and not options.kill:
-        good = await _deadlock(console, root / "kube-like") and good
+        from flowsched.cli.demo_pod_by_pod import deadlock
+
+        good = await deadlock(console, root / "kube-like") and good
     console.print(f"\nAll in {time.monotonic() - begun:.0f} s. What to try next:")
     for line in _next_steps(root / "flowsched"):
         console.print(Text("  " + line, "cyan"), soft_wrap=True)
@@ -193,15 +219,31 @@ def _forget_bulk(root: Path) -> None:
 # ---------------------------------------------------------------------------------------- with flowsched
 
 
-async def _scheduled(console: Console, root: Path, options: Options) -> bool:
-    async with service(root, "flowsched") as (serving, client):
+async def _on_kubernetes(console: Console, root: Path, options: Options) -> bool:
+    from flowsched.cli.demo_kubernetes import small_cluster, stock_scheduler
+
+    async with small_cluster(root, console, NODES, CPU, MEMORY, [share("workflows")]) as small:
+        good = await _scheduled(console, root / "flowsched", options, small)
+        if not options.kill:
+            good = await stock_scheduler(console, small, GANGS) and good
+    return good
+
+
+async def _scheduled(
+    console: Console, root: Path, options: Options, small: SmallCluster | None = None
+) -> bool:
+    async with service(root, "flowsched", small) as (serving, client):
         runs = [await client.submit(share("workflows", "variant-calling.json"))]
-        gang = _gang_document()
+        gang = gang_document()
         runs += [await client.submit(gang | {"name": f"train-{number + 1}"}) for number in range(GANGS)]
         killer = asyncio.create_task(_killer(serving, options.kill))
         try:
             views = await _follow(
-                console, client, [run.id for run in runs], options.seconds or DEMO_S, serving
+                console,
+                client,
+                [run.id for run in runs],
+                options.seconds or (KUBERNETES_S if options.kubernetes else DEMO_S),
+                serving,
             )
             await _last_kill(killer, options.kill, serving)
         finally:
@@ -214,7 +256,8 @@ async def _scheduled(console: Console, root: Path, options: Options) -> bool:
         return good
 
 
-def _gang_document() -> dict[str, Any]:
+def gang_document() -> dict[str, Any]:
+    """The training gang that is submitted several times."""
     from flowsched.client.documents import read
 
     document: dict[str, Any] = json.loads(read(share("workflows", "parameter-server.json")))
@@ -373,67 +416,3 @@ def _overlaps(attempts: Sequence[Any]) -> int:
     """1 if two tries of one task ran at the same time."""
     spans = sorted((a.started_at, a.ended_at) for a in attempts if a.started_at and a.ended_at)
     return int(any(begin < end for (_, end), (begin, _) in pairwise(spans)))
-
-
-# ---------------------------------------------------------------------------------------- without gangs
-
-
-async def _deadlock(console: Console, root: Path) -> bool:
-    """The same gangs, pod by pod: each gets some of its members, none gets all."""
-    console.print(
-        Text(
-            f"\nThe same {GANGS} gangs under --policy kube-like: pod by pod, as a stock cluster places them.",
-            "bold",
-        )
-    )
-    async with service(root, "kube-like") as (_, client):
-        gang = _gang_document()
-        gang["stages"][0]["retry"] = {"attempts": 1}
-        runs = [await client.submit(gang | {"name": f"train-{number + 1}"}) for number in range(GANGS)]
-        idents = [run.id for run in runs]
-        placed, still = await _until_still(client, idents)
-        names = dict(zip(idents, (f"train-{number + 1}" for number in range(GANGS)), strict=True))
-        order = [f"{names[ident]}/{role}" for _, ident, role in sorted(placed)]
-        console.print("Placed in this order: " + ", ".join(order), soft_wrap=True)
-        views = [await client.get(ident) for ident in idents]
-        for view in views:
-            running = sum(view.counts.get(state, 0) for state in ("BINDING", "BOUND", "RUNNING"))
-            console.print(
-                f"  {view.name}: {running} of {view.tasks} members hold room and wait for the others"
-            )
-        done = sum(view.state == "SUCCEEDED" for view in views)
-        if done == 0 and still:
-            console.print(
-                Text(
-                    f"Deadlock: for {STILL_S:.0f} s nothing has started or ended, and no gang is complete. "
-                    "(They would wait for ever; this is where the demo gives up.)",
-                    "bold red",
-                )
-            )
-        else:
-            console.print(Text(f"No deadlock this time: {done} of {GANGS} gangs finished.", "bold yellow"))
-        for ident in idents:
-            await client.cancel(ident)
-        for ident in idents:
-            await client.wait(ident, timeout=20)
-        return done == 0 and still
-
-
-async def _until_still(client: Any, idents: Sequence[str]) -> tuple[set[tuple[Any, str, str]], bool]:
-    """Watch until nothing moves for a while: what was placed when, and whether it stood still."""
-    begun = moved = time.monotonic()
-    before: Any = None
-    placed: set[tuple[Any, str, str]] = set()
-    while time.monotonic() - begun < COMPARE_S:
-        views = [await client.get(ident) for ident in idents]
-        now = [(view.state, sorted(view.counts.items())) for view in views]
-        for ident in idents:
-            async for task in client.tasks(ident):
-                if task.bound_at is not None:
-                    placed.add((task.bound_at, ident, f"{task.role}-{task.index}"))
-        if now != before or not placed:
-            before, moved = now, time.monotonic()
-        elif time.monotonic() - moved > STILL_S:
-            return placed, True
-        await asyncio.sleep(0.3)
-    return placed, False
