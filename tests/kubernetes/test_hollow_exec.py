@@ -544,6 +544,31 @@ async def test_volumes_of_every_kind(client: Client, hollow: HollowNodes, node: 
     assert await text(client, namespace, "q") == "kept\n"
 
 
+async def test_a_service_accounts_token_is_one_of_this_pod(
+    client: Client, hollow: HollowNodes, node: str, namespace: str
+) -> None:
+    """The API server knows by it who asks, and for which pod."""
+    account = {"metadata": {"name": "robot"}}
+    path = f"/api/v1/namespaces/{namespace}/serviceaccounts"
+    assert (await client.call("POST", path, body=json.dumps(account).encode())).status == 201
+    projected = {"sources": [{"serviceAccountToken": {"path": "token", "expirationSeconds": 600}}]}
+    main = shell(
+        'cat "$T"',
+        env=[{"name": "T", "value": "/t/token"}],
+        volumeMounts=[{"name": "t", "mountPath": "/t"}],
+    )
+    # An administrator may say whose pod this is: admission, which is off here, would check that.
+    spec = {"serviceAccountName": "robot", "volumes": [{"name": "t", "projected": projected}]}
+    await bound(client, namespace, "p", node, main, **spec)
+    await ended(client, namespace, "p")
+    review = {"spec": {"token": (await text(client, namespace, "p")).strip()}}
+    path = "/apis/authentication.k8s.io/v1/tokenreviews"
+    answer = await client.call("POST", path, body=json.dumps(review).encode())
+    user = json.loads(answer.body)["status"]["user"]
+    assert user["username"] == f"system:serviceaccount:{namespace}:robot"
+    assert user["extra"]["authentication.kubernetes.io/pod-name"] == ["p"]
+
+
 async def test_what_a_pod_used_is_noted_on_it(
     client: Client, hollow: HollowNodes, node: str, namespace: str
 ) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import os
 import shutil
 import signal
@@ -200,8 +201,18 @@ def _program(command: Command) -> str:
 
 def _tied(argv: Sequence[str]) -> list[str]:
     """The command, made to die with us; util-linux' setpriv does it without the start of an interpreter."""
-    tie = shutil.which("setpriv")
-    return [tie, "--pdeathsig", "KILL", "--", *argv] if tie is not None else leashed(argv)
+    tie = _setpriv()
+    return [*tie, *argv] if tie else leashed(argv)
+
+
+@functools.lru_cache
+def _setpriv() -> tuple[str, ...]:
+    """How setpriv is called; empty if there is none, or only busybox' which cannot do it."""
+    found = shutil.which("setpriv")
+    if found is None:
+        return ()
+    call = (found, "--pdeathsig", "KILL", "--")
+    return call if subprocess.run([*call, "true"], capture_output=True, check=False).returncode == 0 else ()
 
 
 def _handles(pid: int, number: int) -> bool:
