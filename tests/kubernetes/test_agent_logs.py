@@ -180,11 +180,12 @@ async def test_names_that_lead_elsewhere(node: Served, params: dict[str, str]) -
         assert (await node.call("POST", "/v1/logs/keep", json=kept)).status == 400
 
 
-async def test_a_log_that_is_a_link_is_not_read(node: Served, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["0.log", "0.log.20260701-000001", "0.log.20260701-000001.gz"])
+async def test_a_log_that_is_a_link_is_not_read(node: Served, tmp_path: Path, name: str) -> None:
     """Runtimes of CRI write ordinary files."""
     (tmp_path / "secret").write_text("2026-07-01T00:00:01.0Z stdout F secret\n")
     task = container(node)
-    (task.folder / "0.log").symlink_to(tmp_path / "secret")
+    (task.folder / name).symlink_to(tmp_path / "secret")
     assert (await read(node)).status == 503
 
 
@@ -215,6 +216,21 @@ async def test_kept_logs_outlive_their_pod_and_the_agent(tmp_path: Path) -> None
         named = await node.call("GET", "/v1/logs", params={"name": "fs-wf-s-0-1", "container": "task"})
         assert named.body == b"out 0\nout 1\nout 2\nend\n"
         assert (await node.call("POST", "/v1/logs/keep", json=asked)).json["kept"] == [UID]
+
+
+async def test_kept_logs_keep_their_offsets(node: Served) -> None:
+    """Though their beginning was gone when they were kept."""
+    task = container(node)
+    task.write("stdout", "a" * 9)
+    task.rotate("20260701-000001")
+    task.write("stdout", "b" * 9)
+    assert len((await read(node)).body) == 20
+    (task.folder / "0.log.20260701-000001").unlink()
+    await node.call("POST", "/v1/logs/keep", json={"pods": [{**POD, "name": "n"}]})
+    shutil.rmtree(task.folder.parent)
+    reply = await read(node, offset=3)
+    assert (reply.body, reply.headers["X-Flowsched-Offset"]) == (b"b" * 9 + b"\n", "10")
+    assert (await read(node, offset=15)).body == b"bbbb\n"
 
 
 async def test_kept_logs_expire(tmp_path: Path) -> None:

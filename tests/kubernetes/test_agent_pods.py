@@ -169,7 +169,7 @@ FURNISH = """
 @pytest.mark.skipif(os.geteuid() != 0 or shutil.which("setpriv") is None, reason="needs root and setpriv")
 def test_an_agent_with_few_capabilities_keeps_the_set_gid_bit(tmp_path: Path) -> None:
     """Those that the DaemonSet has: no CAP_FSETID among them, without which the kernel drops the bit in silence."""
-    os.chown(tmp_path, 0, 4711)
+    os.chown(tmp_path, 4712, 4711)
     tmp_path.chmod(0o2775)
     few = ["setpriv", "--bounding-set=-all,+chown,+dac_override,+fowner"]
     subprocess.run(
@@ -177,7 +177,7 @@ def test_an_agent_with_few_capabilities_keeps_the_set_gid_bit(tmp_path: Path) ->
     )
     made = [(tmp_path / name).stat() for name in ("a", "a/b", "tmp", "hostfile")]
     assert [stat.S_IMODE(each.st_mode) for each in made] == [0o2775, 0o2775, 0o2775, 0o664]
-    assert {(each.st_uid, each.st_gid) for each in made} == {(0, 4711)}
+    assert {(each.st_uid, each.st_gid) for each in made} == {(4712, 4711)}
 
 
 async def test_the_first_to_use_what_was_brought_is_charged(node: Served, tmp_path: Path) -> None:
@@ -451,6 +451,18 @@ async def test_a_pod_that_gets_its_inputs_at_the_second_try_uses_them(node: Serv
     assert (await node.inputs(uid, told)).json["lost"] == []
     for uri in (X, "flowsched:y"):
         assert (await node.call("DELETE", "/v1/datasets", params={"uri": uri})).status == 409
+
+
+async def test_a_pod_that_has_its_inputs_goes_on_using_them(node: Served) -> None:
+    """Though it asks again, and one of them is not in the cache any more: somebody emptied that behind our back."""
+    node.put(X, b"1")
+    other = node.put("flowsched:y", b"2")
+    uid = node.node.pod()
+    told = order(inputs=[reads(X, "x"), reads("flowsched:y", "y", "y")])
+    assert (await node.inputs(uid, told)).json["lost"] == []
+    shutil.rmtree(other.parent)
+    assert (await node.inputs(uid, told)).json["lost"] == ["flowsched:y"]
+    assert (await node.call("DELETE", "/v1/datasets", params={"uri": X})).status == 409
 
 
 async def test_the_sweeper_forgets_pods_that_are_gone(tmp_path: Path) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import signal
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
 
 import structlog
 
@@ -14,6 +16,9 @@ from flowsched.errors import ConfigurationError
 
 log = structlog.get_logger(__name__)
 
+#: For work on files. asyncio's own six on two cores would all be busy while six large outputs reach the disk.
+_THREADS: Final = 24
+
 
 async def run(settings: Settings) -> None:
     """Run a node agent until SIGINT or SIGTERM.
@@ -23,6 +28,7 @@ async def run(settings: Settings) -> None:
     """
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
+    loop.set_default_executor(ThreadPoolExecutor(_THREADS, thread_name_prefix="files"))
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
     agent = Agent(settings)
