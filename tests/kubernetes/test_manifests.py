@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from flowsched.cluster.environment import Paths, environment
 from flowsched.cluster.kubernetes.agent import orders
+from flowsched.cluster.kubernetes.manifests import pod_manifest
 from flowsched.cluster.kubernetes.podenv import addressed
 from flowsched.cluster.kubernetes.podorder import input_path
 from flowsched.cluster.kubernetes.release import Extras, Refusal, SharedVolume
@@ -128,7 +129,7 @@ def test_success_follows_stage_out() -> None:
     assert spec["initContainers"][1]["restartPolicy"] == "Always"
     assert spec["initContainers"][1]["startupProbe"]["exec"] == {"command": ["flowsched", "pod", "ready"]}
     assert spec["initContainers"][1]["resources"] == {"requests": {"cpu": "0", "memory": "0"}}
-    assert spec["terminationGracePeriodSeconds"] == 3600
+    assert spec["terminationGracePeriodSeconds"] == 300
 
 
 def test_an_installation_without_agents() -> None:
@@ -345,6 +346,32 @@ def test_disk_devices_and_limits() -> None:
         "requests": {"cpu": "1500m", "memory": "1048576"},
         "limits": {"cpu": "4", "memory": "268435456"},
     }
+
+
+def test_an_order_says_its_own_extras() -> None:
+    """Whoever releases it need not repeat them."""
+    pod = w.task(
+        disk_bytes=7,
+        extended={"example.org/fpga": 1},
+        limits=Resources(cpu_millicores=2000),
+        rules=Rules(tolerations=(Toleration("a", "Exists"),)),
+    )
+    told = pod_manifest(pod, w.SETTINGS)
+    assert isinstance(told, bytes)
+    manifest = json.loads(told)
+    task = w.container(manifest, "task")["resources"]
+    assert (task["requests"]["ephemeral-storage"], task["limits"]["cpu"]) == ("7", "2")
+    assert task["limits"]["example.org/fpga"] == "1"
+    assert manifest["spec"]["tolerations"] == [{"key": "a", "operator": "Exists"}]
+
+
+def test_what_a_task_prints_is_not_kept_with_its_end() -> None:
+    """It may be a secret (P11). Steps print none, and their last words are worth having."""
+    manifest = w.written(w.task(outputs=OUT))
+    policies = [
+        w.container(manifest, name)["terminationMessagePolicy"] for name in ("stage-in", "stage-out", "task")
+    ]
+    assert policies == ["FallbackToLogsOnError", "FallbackToLogsOnError", "File"]
 
 
 # --- where it may run ----------------------------------------------------------------------------------------

@@ -79,8 +79,9 @@ def final(seen: Pod, **known: bool) -> PodEnded | PodGone:
 
 STAGED = ended("stage-in", 0, message={"bytes_local": 3, "bytes_moved": 4})
 WELL = (STAGED, ended("stage-out", 0, message=PUBLISHED), ended("task", 0))
-DELETED_AT_START = {"deletionTimestamp": "2026-11-21T12:00:35Z", "deletionGracePeriodSeconds": 30}
-DELETED_LATER = {"deletionTimestamp": "2026-11-21T12:00:40Z", "deletionGracePeriodSeconds": 30}
+#: The deletion was asked for in the second in which the task ended, and one second later.
+DELETED_AT_END = {"deletionTimestamp": "2026-11-21T12:00:39Z", "deletionGracePeriodSeconds": 30}
+DELETED_LATER = {"deletionTimestamp": "2026-11-21T13:00:10Z", "deletionGracePeriodSeconds": 3600}
 
 
 # --- the task's own ends -------------------------------------------------------------------------------------
@@ -152,6 +153,7 @@ def test_an_agent_that_cannot_be_reached_is_not_the_tasks_fault() -> None:
     [
         (ended("task", 3, message="the last line"), 3, "", "the last line"),
         (ended("task", 139), 139, "", "killed by signal 11"),
+        (ended("task", 128), 128, "", ""),
         (ended("task", 137, "OOMKilled"), 137, "OOMKilled", "it used more memory than it may"),
         (ended("task", 1, "OOMKilled", "Killed"), 137, "OOMKilled", "Killed"),
         (ended("task", 137), 137, "", "killed by signal 9"),
@@ -190,6 +192,10 @@ def test_a_timeout() -> None:
     end = final(seen)
     assert isinstance(end, PodEnded)
     assert (end.exit_code, end.reason, end.message) == (143, "Timeout", "longer than 90 s")
+    early = final(pod("Failed", STAGED, waits("task"), reason="DeadlineExceeded", message="longer than 90 s"))
+    assert isinstance(early, PodEnded)
+    assert (early.exit_code, early.reason) == (143, "Timeout")
+    assert "had not started" in early.message
 
 
 def test_what_the_node_measured() -> None:
@@ -272,11 +278,15 @@ def test_interruptions_charge_nobody(reason: str, word: str) -> None:
 def test_a_drained_node() -> None:
     """A task that ends in the grace of an eviction was evicted; one that is done by then is done."""
     evicted = {"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI"}
-    seen = pod("Failed", STAGED, ended("task", 143), condition=evicted, **DELETED_AT_START)
+    seen = pod("Failed", STAGED, ended("task", 143), condition=evicted, **DELETED_AT_END)
     assert final(seen) == PodGone("fs-a", NOW, "EvictionByEvictionAPI", True)
-    done = final(pod("Succeeded", *WELL, condition=evicted, **DELETED_AT_START))
+    done = final(pod("Succeeded", *WELL, condition=evicted, **DELETED_AT_END))
     assert isinstance(done, PodEnded)
     assert (done.exit_code, done.reason) == (0, "")
+    unsaid = {**evicted, "reason": ""}
+    assert final(pod("Failed", STAGED, ended("task", 143), condition=unsaid)) == PodGone(
+        "fs-a", NOW, "Evicted", True
+    )
     not_any_more = {**evicted, "status": "False"}
     assert isinstance(final(pod("Failed", STAGED, ended("task", 1), condition=not_any_more)), PodEnded)
 
@@ -329,11 +339,11 @@ def test_a_failed_pod_that_says_nothing() -> None:
 
 def test_a_released_pod() -> None:
     """Its end is told with the exit code it had; what it published then is not."""
-    seen = pod("Failed", STAGED, ended("task", 143), **DELETED_AT_START)
+    seen = pod("Failed", STAGED, ended("task", 143), **DELETED_AT_END)
     end = final(seen, released=True)
     assert isinstance(end, PodEnded)
     assert (end.exit_code, end.reason) == (143, "Released")
-    well = final(pod("Succeeded", *WELL, **DELETED_AT_START), released=True)
+    well = final(pod("Succeeded", *WELL, **DELETED_AT_END), released=True)
     assert isinstance(well, PodEnded)
     assert (well.exit_code, well.reason, well.outputs) == (0, "Released", ())
 
@@ -353,7 +363,7 @@ def test_a_release_that_came_too_late() -> None:
     [
         (pod("Pending", node=""), False),
         (pod("Pending", STAGED, waits("task")), False),
-        (pod("Failed", ended("stage-in", 143), waits("task"), **DELETED_AT_START), False),
+        (pod("Failed", ended("stage-in", 143), waits("task"), **DELETED_AT_END), False),
         (pod("Running", STAGED, runs("task")), True),
     ],
 )

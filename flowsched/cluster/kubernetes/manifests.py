@@ -24,12 +24,12 @@ from flowsched.cluster.kubernetes.podenv import (
 )
 from flowsched.cluster.kubernetes.release import (
     INPUTS,
-    NO_EXTRAS,
     WORK,
     Extras,
     GroupRef,
     Refusal,
     ReleaseSettings,
+    extras_of,
 )
 from flowsched.cluster.kubernetes.wishes import affinity, toleration
 from flowsched.scheduling.executor import Pod
@@ -61,7 +61,7 @@ Json = dict[str, Any]
 
 
 def pod_manifest(
-    pod: Pod, settings: ReleaseSettings, group: GroupRef | None = None, extras: Extras = NO_EXTRAS
+    pod: Pod, settings: ReleaseSettings, group: GroupRef | None = None, extras: Extras | None = None
 ) -> bytes | Refusal:
     """The pod of one attempt of one task, without a node: it is bound later.
 
@@ -69,7 +69,7 @@ def pod_manifest(
         pod: What to run.
         settings: Of the installation.
         group: Its gang; None = it is alone.
-        extras: What its stage says beyond the order.
+        extras: What its stage says beside the order; None = what the order says itself.
 
     Returns:
         The body of its creation, or why there can be no such pod: the attempt has failed then, and for the same reason
@@ -79,6 +79,7 @@ def pod_manifest(
     if not image.strip():
         return Refusal("ImageRefused", "the task names no image, and there is no default image here")
     pod = addressed(pod, settings, group)
+    extras = extras or extras_of(pod)
     told = task_environment(pod, settings, group, extras)
     if isinstance(told, Refusal):
         return told
@@ -207,7 +208,8 @@ def _task(pod: Pod, settings: ReleaseSettings, image: str, told: TaskEnvironment
         "env": told.env,
         "resources": task_resources(ask),
         "volumeMounts": mounts,
-        "terminationMessagePolicy": "FallbackToLogsOnError",
+        # What a task prints may be a secret; its end is kept in a database. It may write a message of its own choice.
+        "terminationMessagePolicy": "File",
         "securityContext": CONFINED,
     }
     if told.command:

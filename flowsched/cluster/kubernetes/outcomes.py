@@ -185,7 +185,8 @@ def _failed(seen: _Seen) -> Final_:
     reason = _RENAMED.get(status.reason, status.reason)
     task = seen.terminated(TASK)
     if reason == "DeadlineExceeded":
-        return seen.ended(TIMEOUT_CODE, "Timeout", status.message)
+        early = "" if task else "; its task had not started: pulling images and laying out inputs count"
+        return seen.ended(TIMEOUT_CODE, "Timeout", status.message + early)
     if reason:
         return seen.gone(reason, _may_have_run(seen) if reason in _INTERRUPTED else None)
     if task is None or task.reason == _LOST_TRACK:

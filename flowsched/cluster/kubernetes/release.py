@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple
 
 from flowsched.cluster.kubernetes.forms import Form
+from flowsched.scheduling.executor import Pod
 from flowsched.workflow.spec import Resources, Rules, Toleration
 
 #: Where a pod's inputs and its working folder are, in every container of it.
@@ -47,7 +48,8 @@ class ReleaseSettings:
         step_cpu_millicores, step_memory_bytes: What stage-out asks for *beside* what the task asks for.
         pod_level_resources: Say the pod's amounts once for all containers (Kubernetes 1.34): a pod with stage-out is
             Guaranteed then without more room.
-        publish_s: How long stage-out may take.
+        publish_s: How long stage-out may take. It is also how long a task that ignores SIGTERM lives on after its timeout, or when
+            its node is drained: Kubernetes has one figure for all containers of a pod.
     """
 
     namespace: str
@@ -75,7 +77,7 @@ class ReleaseSettings:
     step_cpu_millicores: int = 0
     step_memory_bytes: int = 0
     pod_level_resources: bool = False
-    publish_s: int = 3600
+    publish_s: int = 300
 
     @property
     def scheduler(self) -> str:
@@ -112,7 +114,7 @@ class GroupRef:
 
 @dataclass(frozen=True, slots=True)
 class Extras:
-    """What a stage says of a pod beyond its launch order.
+    """What a stage says of a pod beside command, CPU, memory and GPU.
 
     Args:
         resources: For disk and extended resources; CPU, memory and GPU are the order's.
@@ -127,7 +129,12 @@ class Extras:
     file_names: Mapping[str, str] = field(default_factory=dict)
 
 
-NO_EXTRAS: Final = Extras()
+def extras_of(pod: Pod) -> Extras:
+    """What a launch order itself says of these."""
+    resources = Resources(
+        pod.cpu_millicores, pod.memory_bytes, pod.disk_bytes, pod.gpu_millis, dict(pod.extended)
+    )
+    return Extras(resources, pod.limits, pod.rules or Rules())
 
 
 @dataclass(frozen=True, slots=True)
