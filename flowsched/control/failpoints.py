@@ -16,6 +16,8 @@ from typing import Final
 from flowsched.errors import ConfigurationError
 
 ENVIRONMENT: Final = "FLOWSCHED_FAILPOINTS"
+#: Passed on Kubernetes only: where pods are objects of a server, and others make some, too.
+KUBERNETES: Final = ("bind.before", "bind.after", "evict.before", "kube.created", "kube.bound")
 #: Every point there is; arming another one is refused, so that a test cannot pass because of a typing error.
 POINTS: Final = (
     "submit.before",
@@ -28,9 +30,6 @@ POINTS: Final = (
     "launch.after",
     "release.before",
     "transfer.before",
-    "evict.before",
-    "bind.before",
-    "bind.after",
     "recover.before",
     "recover.after",
     "launch.made",
@@ -38,6 +37,7 @@ POINTS: Final = (
     "launch.spawned",
     "look.seen",
     "release.marked",
+    *KUBERNETES,
 )
 
 

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from flowsched.control.failpoints import POINTS
 from tests.crash.conftest import KILLS, LINES, SEED
-from tests.crash.harness import Campaign, Nursery
+from tests.crash.harness import POINTS, Campaign, Nursery
 
 
 @pytest.mark.slow

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from flowsched.control.failpoints import POINTS
 from tests.crash.conftest import LINES, SEED
-from tests.crash.harness import Campaign, Nursery, Report
+from tests.crash.harness import POINTS, Campaign, Nursery, Report
 from tests.crash.mutants import ALL
 
 #: mutant -> which list of the report must tell of it.
