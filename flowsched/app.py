@@ -50,6 +50,7 @@ class Settings:
         take_over: Use a database that was used with another cluster (root): that one is gone for good.
         log_level, log_json: Of the log on stderr.
         kubernetes: The cluster that tasks run on; None = this machine.
+        advertise: Where other replicas reach this one.
     """
 
     host: str = "127.0.0.1"
@@ -71,6 +72,7 @@ class Settings:
     log_level: str = "info"
     log_json: bool = False
     kubernetes: KubernetesSettings | None = None
+    advertise: str | None = None
 
     @property
     def replicated(self) -> bool:
@@ -235,7 +237,8 @@ def holder_of(settings: Settings) -> str:
     Only one process at a time has it: whoever leads has locked the root before.
     """
     if settings.kubernetes is not None:  # no lock of a root says that there is only one
-        return f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
+        at = f" at {settings.advertise}" if settings.advertise else ""
+        return f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}{at}"
     root = settings.root.absolute()
     mark = hashlib.sha256(_secret(root) + os.fsencode(root)).hexdigest()[:12]
     return f"{socket.gethostname()}-{mark}"

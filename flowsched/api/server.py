@@ -12,6 +12,7 @@ from typing import Any
 from aiohttp import web
 
 from flowsched.api.access import admit, policy_of
+from flowsched.api.forwarding import forwarding
 from flowsched.api.openapi import openapi
 from flowsched.api.pages import CONTENT_SECURITY_POLICY
 from flowsched.api.parameters import decode_query
@@ -43,7 +44,8 @@ def build_api(
     serving = Serving(facade, limits or Limits(), token, openapi(routes))
     policies = {(route.method, route.path): route.policy for route in routes}
     application = web.Application(
-        middlewares=[problems, _access(policies, token)], client_max_size=serving.limits.body_bytes
+        middlewares=[problems, _access(policies, token), forwarding(facade)],
+        client_max_size=serving.limits.body_bytes,
     )
     for route in routes:
         handler = _bound(route, serving)

@@ -12,6 +12,7 @@ from flowsched import __version__
 from flowsched.cli import agent, upkeep
 from flowsched.cli.context import Options, ask, options, run
 from flowsched.cli.options import (
+    Advertise,
     Cluster,
     Context,
     Cpu,
@@ -146,6 +147,7 @@ def serve(
     kubeconfig: Kubeconfig = None,
     context: Context = None,
     namespace: Namespace = None,
+    advertise: Advertise = None,
 ) -> None:
     """Start the service, with this machine as its cluster, or on Kubernetes.
 
@@ -157,7 +159,7 @@ def serve(
         ctx, root=root, host=host, port=port, database=db, nodes=nodes, cpu=cpu, memory=memory, gpus=gpus,
         disk_rate=disk_rate, nic_rate=nic_rate, racks=racks, policy=policy, images=images, log_level=log_level, log_json=log_json,
         keep_days=keep_days, take_over=take_over, token=token_from(token_file) or options(ctx).token,
-        kubernetes=kubernetes_settings(cluster, kubeconfig, context, namespace),
+        kubernetes=kubernetes_settings(cluster, kubeconfig, context, namespace), advertise=advertise,
     )  # fmt: skip
     from flowsched import app as service
 

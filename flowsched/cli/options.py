@@ -108,6 +108,10 @@ Context = Annotated[str | None, typer.Option(help="Of the kubeconfig. [its curre
 Namespace = Annotated[
     str | None, typer.Option(help="Where tasks run on Kubernetes. [FLOWSCHED_NAMESPACES, else flowsched]")
 ]
+Advertise = Annotated[
+    str | None,
+    typer.Option(envvar="FLOWSCHED_ADVERTISE", help="URL at which other replicas reach this process."),
+]
 Policy = Annotated[str, typer.Option(help="How to schedule.")]
 
 

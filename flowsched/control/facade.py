@@ -130,6 +130,10 @@ class Facade(Protocol):
         """How much each node is liked for such a pod, 0 to 10; 0 for all without an opinion, and where nobody leads."""
         ...
 
+    async def leader(self) -> str | None:
+        """The URL of the process that leads, if it is another one and says where it is."""
+        ...
+
     def live(self) -> tuple[bool, str]:
         """Whether the loops are moving, and if not which one is stuck."""
         ...

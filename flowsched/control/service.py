@@ -28,6 +28,7 @@ from flowsched.errors import Conflict, InvalidRequest, NotFound, Unavailable
 from flowsched.scheduling.executor import Executor
 from flowsched.scheduling.queues import Queue
 from flowsched.store.database import Database
+from flowsched.store.lease import Lease
 from flowsched.store.queues import Queues
 from flowsched.store.requests import Submission
 from flowsched.store.rows import QueueRow
@@ -54,6 +55,8 @@ COMMANDS: Final = ("cancel", "pause", "resume", "retry")
 STUCK_MS: Final = 60_000
 #: And after so many failures in a row nobody should believe in the next try.
 STUCK_TERMS: Final = 5
+#: How long it is believed who leads.
+LEADER_MS: Final = 1_000
 #: How long a command's answer waits for the leader; it is durable anyway.
 CARRIED_OUT_S: Final = 5.0
 
@@ -76,6 +79,8 @@ class Service:
         replicated: bool = False,
     ) -> None:
         self._replicated = replicated
+        self._leader_url: str | None = None
+        self._looked_ms = 0
         self._database = database
         self._reads = Workflows(database)
         self._queues = Queues(database)
@@ -381,6 +386,17 @@ class Service:
         """How much each node is liked for such a pod, 0 to 10."""
         state = self._state()
         return [0] * len(nodes) if state is None else scores(state, pod, nodes)
+
+    async def leader(self) -> str | None:
+        """See `Facade.leader`; asked of the database, at most once a second."""
+        if self._leader.epoch or not self._replicated:
+            return None
+        now = self._clock()
+        if now - self._looked_ms > LEADER_MS:
+            holding = await Lease(self._database).look()
+            _, _, url = holding.holder.partition(" at ")
+            self._leader_url, self._looked_ms = url or None, now
+        return self._leader_url
 
     def live(self) -> tuple[bool, str]:
         """Whether the loops are moving."""

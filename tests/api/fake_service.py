@@ -114,6 +114,7 @@ class FakeService:
         self.failure: BaseException | None = None
         self.submissions = 0
         self.finish_on_submit: str | None = None
+        self.leads_at: str | None = None
         self.alive: tuple[bool, str] = (True, "")
         self.prepared: tuple[bool, str] = (True, "")
         self.refused: dict[str, str] = {}
@@ -326,6 +327,9 @@ class FakeService:
         self._fail()
         self.pods.append(pod)
         return [self.points.get(node, 0) for node in nodes]
+
+    async def leader(self) -> str | None:
+        return self.leads_at
 
     def live(self) -> tuple[bool, str]:
         return self.alive

@@ -1,0 +1,57 @@
+"""Replicas: what only the leading process knows is asked of it, so that it does not matter which of them a client meets."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+import aiohttp
+from aiohttp import web
+
+from flowsched.control.facade import Facade
+from flowsched.errors import Unavailable
+
+#: Handlers that need the leader's memory.
+LEADERS: Final = frozenset({"list_queues", "put_queue", "list_nodes", "explain_workflow"})
+#: Set on what was forwarded: it is not forwarded again.
+MARK: Final = "Flowsched-Forwarded"
+_HEADERS: Final = ("Authorization", "Content-Type", "Accept", "Idempotency-Key")
+_TIMEOUT_S: Final = 15.0
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+def forwarding(facade: Facade) -> Any:
+    """The middleware: a standby sends some requests on to the leader."""
+
+    @web.middleware
+    async def forward(request: web.Request, handler: Handler) -> web.StreamResponse:
+        name = request.match_info.route.name
+        if name not in LEADERS or MARK in request.headers:
+            return await handler(request)
+        url = await facade.leader()
+        if url is None:
+            return await handler(request)
+        return await _ask(request, url)
+
+    return forward
+
+
+async def _ask(request: web.Request, url: str) -> web.Response:
+    headers = {name: request.headers[name] for name in _HEADERS if name in request.headers} | {MARK: "1"}
+    body = await request.read() if request.can_read_body else None
+    timeout = aiohttp.ClientTimeout(_TIMEOUT_S)
+    try:
+        async with (
+            aiohttp.ClientSession(timeout=timeout) as session,
+            session.request(
+                request.method,
+                url.rstrip("/") + request.raw_path,
+                data=body,
+                headers=headers,
+                allow_redirects=False,
+            ) as answer,
+        ):
+            kind = {"Content-Type": answer.headers.get("Content-Type", "application/json")}
+            return web.Response(status=answer.status, body=await answer.read(), headers=kind)
+    except (aiohttp.ClientError, TimeoutError, OSError) as error:
+        raise Unavailable(f"the leading process at {url} does not answer: ask again in a moment") from error

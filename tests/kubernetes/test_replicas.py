@@ -1,0 +1,99 @@
+"""Two replicas of the service on one PostgreSQL and one cluster, as processes: one leads, both answer, the other takes over."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from flowsched.client import Client as Flowsched
+from flowsched.cluster.kubernetes.controlplane import ControlPlane
+from tests.kubernetes.exec_world import KEY, KubeWorld
+from tests.postgres import postgres_server, postgres_url  # noqa: F401 (fixtures)
+
+pytestmark = [pytest.mark.kubernetes, pytest.mark.postgresql, pytest.mark.timeout(300)]
+
+HELLO = {
+    "name": "hello",
+    "stages": [{"name": "s", "scatter": {"count": 3}, "command": ["sh", "-c", "echo hi"]}],
+}
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class Replica:
+    """One process."""
+
+    def __init__(self, process: asyncio.subprocess.Process, url: str) -> None:
+        self.process = process
+        self.url = url
+
+    async def says(self, path: str) -> tuple[int, str]:
+        async with aiohttp.ClientSession() as session, session.get(self.url + path) as answer:
+            return answer.status, await answer.text()
+
+    async def until(self, path: str, status: int, words: str = "") -> None:
+        async with asyncio.timeout(60):
+            while True:
+                try:
+                    found = await self.says(path)
+                except aiohttp.ClientError:
+                    found = (0, "")
+                if found[0] == status and words in found[1]:
+                    return
+                await asyncio.sleep(0.2)
+
+
+@asynccontextmanager
+async def replica(world: KubeWorld, kubeconfig: Path, database: str, folder: Path) -> AsyncIterator[Replica]:
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    folder.mkdir(parents=True)
+    environment = {
+        **os.environ, "FLOWSCHED_AGENT_KEY": KEY, "FLOWSCHED_DEFAULT_IMAGE": "none", "FLOWSCHED_GANG_ADDRESSES": "seat",
+        "FLOWSCHED_INSTANCE": world.namespace, "FLOWSCHED_ADVERTISE": url,
+    }  # fmt: skip
+    command = [
+        sys.executable, "-m", "flowsched", "serve", "--cluster", "kubernetes", "--kubeconfig", str(kubeconfig),
+        "--namespace", world.namespace, "--db", database, "--root", str(folder), "--port", str(port),
+    ]  # fmt: skip
+    with (folder / "log").open("wb") as log:
+        process = await asyncio.create_subprocess_exec(*command, env=environment, stdout=log, stderr=log)
+    try:
+        yield Replica(process, url)
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+
+
+async def test_two_replicas_answer_and_the_second_takes_over(
+    control_plane: ControlPlane, namespace: str, postgres_url: str, tmp_path: Path
+) -> None:
+    """What is submitted to the standby runs; its nodes are the leader's; after a kill -9 of the leader the standby leads."""
+    async with (
+        KubeWorld(control_plane.connection(), namespace, tmp_path) as world,
+        replica(world, control_plane.kubeconfig(), postgres_url, tmp_path / "a") as first,
+    ):
+        await first.until("/readyz", 200, "ok")
+        async with replica(world, control_plane.kubeconfig(), postgres_url, tmp_path / "b") as second:
+            await second.until("/readyz", 200)
+            assert '"node-0"' in (await second.says("/api/v1/nodes"))[1]
+            async with Flowsched(second.url) as client:
+                run = await client.submit(HELLO)
+                assert (await run.wait(timeout=60)).state == "SUCCEEDED"
+                first.process.kill()
+                later = await client.submit(HELLO)
+                assert (await later.wait(timeout=90)).state == "SUCCEEDED"
+            assert '"node-0"' in (await second.says("/api/v1/nodes"))[1]
