@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from typing import Any
 
@@ -33,6 +33,13 @@ def binding(name: str, node: str, **metadata: Any) -> dict[str, Any]:
         "metadata": {"name": name, **metadata},
         "target": {"kind": "Node", "name": node},
     }
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    """Wait until something holds."""
+    async with asyncio.timeout(PATIENCE_S):
+        while not holds():  # noqa: ASYNC110 (what is waited for gives no event)
+            await asyncio.sleep(0.005)
 
 
 class Talk:

@@ -28,6 +28,7 @@ from flowsched.cluster.kubernetes.verbs import named
 from flowsched.errors import Unavailable
 from tests.kubernetes.fake import (
     FakeApi,
+    Request,
     answering,
     database_full,
     over_quota,
@@ -37,7 +38,7 @@ from tests.kubernetes.fake import (
     webhook_fails,
     when,
 )
-from tests.kubernetes.talk import PATIENCE_S, Talk, binding, pod
+from tests.kubernetes.talk import PATIENCE_S, Talk, binding, pod, until
 
 PODS = "/api/v1/namespaces/default/pods"
 
@@ -138,6 +139,20 @@ async def test_a_list_whose_token_expires_is_begun_again(client: Client, api: Fa
     items, _ = await client.list(PODS, Pod, page=2)
     assert [item.metadata.name for item in items] == [f"a{number}" for number in range(5)]
     assert api.counts["list", "pods"] == 2 * (LIST_TRIES - 1) + 1
+
+
+async def test_the_version_of_a_list_is_that_of_its_first_page(client: Client, api: FakeApi) -> None:
+    """A watch from there misses nothing, whatever later pages say."""
+
+    def pages(request: Request) -> tuple[int, bytes, dict[str, str]] | None:
+        if request.verb != "list":
+            return None
+        first = "continue" not in request.query
+        metadata = {"resourceVersion": "5", "continue": "more"} if first else {"resourceVersion": "9"}
+        return 200, json.dumps({"metadata": metadata, "items": []}).encode(), {}
+
+    api.faults.refuse(pages)
+    assert await client.list(PODS, Pod) == ([], "5")
 
 
 async def test_fault_27_a_malformed_item_is_left_out_and_counted(client: Client, api: FakeApi) -> None:
@@ -260,9 +275,7 @@ async def test_an_answer_that_does_not_come(api: FakeApi) -> None:
         with pytest.raises(Unreachable) as late:
             await create(client, "a")
     assert late.value.sent
-    async with asyncio.timeout(PATIENCE_S):
-        while not api.objects("pods"):  # noqa: ASYNC110 (the fake's own delay)
-            await asyncio.sleep(0.02)
+    await until(lambda: len(api.objects("pods")) == 1)
 
 
 async def test_a_server_that_never_says_a_word() -> None:

@@ -8,15 +8,25 @@ import pytest
 
 from flowsched.cluster.kubernetes.client import Connection
 from tests.kubernetes.conformance import Conformance
+from tests.kubernetes.conformance_native import NativeConformance
 from tests.kubernetes.fake import FakeApi
 
 
-@pytest.fixture
-async def api() -> AsyncIterator[Connection]:
-    """A fake of the test's own."""
-    async with FakeApi() as fake:
-        yield fake.connection
-
-
 class TestFake(Conformance):
-    """All of it."""
+    """As it is served by default."""
+
+    @pytest.fixture
+    async def api(self) -> AsyncIterator[Connection]:
+        """A fake of the test's own."""
+        async with FakeApi() as fake:
+            yield fake.connection
+
+
+class TestFakeWithNativePodGroups(NativeConformance):
+    """With the feature gates on."""
+
+    @pytest.fixture
+    async def api(self) -> AsyncIterator[Connection]:
+        """A fake of the test's own."""
+        async with FakeApi(native_gangs=True) as fake:
+            yield fake.connection

@@ -198,6 +198,21 @@ async def test_fault_21_silence_is_noticed(api: FakeApi, client: Client, time: T
         assert follower.lists == 1
 
 
+async def test_a_collection_that_is_always_silent_is_no_trouble(
+    api: FakeApi, client: Client, time: Time
+) -> None:
+    """Where nothing happens there may be no bookmarks either: each new stream begins at once."""
+    async with Follower(client, time=time, idle_s=0.1) as follower:
+        for number in range(4):
+            await follower.until(
+                lambda n=number: follower.reflector.counts.reconnects == n and api.watches == 1
+            )
+            time.now += 40
+        await follower.until(lambda: follower.reflector.counts.reconnects == 4)
+        assert time.waits == []
+        assert follower.lists == 1
+
+
 async def test_fault_22_a_server_that_closes_every_watch_is_not_stormed(
     api: FakeApi, client: Client, time: Time
 ) -> None:
@@ -357,6 +372,12 @@ async def test_a_stale_list_that_is_repeated_is_believed(api: FakeApi, client: C
         assert batch.replaced == []
         assert api.counts["list", "pods"] == 1 + STALE_LISTS
         assert len(time.waits) == STALE_LISTS - 1
+        uid = api.objects("pods")[0]["metadata"]["uid"]
+        line = json.dumps(
+            {"type": "ADDED", "object": {"metadata": {"uid": uid, "resourceVersion": "4"}}}
+        ).encode()
+        api.faults.refuse(answering(when("watch"), 200, line + b"\n"))
+        assert [each.metadata.uid for _, each in (await anext(batches)).changed] == [uid]
 
 
 async def test_fault_27_rubbish_is_skipped_and_counted(api: FakeApi, client: Client) -> None:
@@ -381,6 +402,17 @@ async def test_fault_27_a_line_of_five_mebibytes(api: FakeApi, client: Client) -
         await follower.until(lambda: follower.picture.names == ["a", "b"])
         found = next(each for each in follower.picture.pods.values() if each.metadata.name == "a")
         assert len(found.metadata.annotations["long"]) == 5 << 20
+
+
+async def test_fault_27_an_event_beyond_the_limit(api: FakeApi, client: Client) -> None:
+    """Is dropped and counted; those around it are not."""
+    async with Follower(client, longest_line_bytes=100_000) as follower:
+        await follower.until(lambda: api.watches == 1)
+        new(api, "a")
+        new(api, "b", annotations={"long": "x" * 200_000})
+        new(api, "c")
+        await follower.until(lambda: follower.picture.names == ["a", "c"])
+        assert follower.reflector.counts.skipped == 1
 
 
 async def test_fault_27_an_object_that_cannot_be_decoded_is_not_gone(api: FakeApi, client: Client) -> None:
@@ -561,11 +593,14 @@ def test_memory_of_the_dead_is_bounded() -> None:
     """The oldest graves are forgotten; nothing of the living is."""
     memory = Memory()
     memory.begin(5)
+    assert memory.is_news(Metadata(uid="back", resource_version="7"), buried=True)
+    assert memory.is_news(Metadata(uid="back", resource_version="8"), buried=False)
     assert memory.is_news(Metadata(uid="living", resource_version="6"), buried=False)
     for number in range(GRAVES + 10):
         assert memory.is_news(Metadata(uid=f"u{number}", resource_version=str(10 + number)), buried=True)
     assert not memory.is_news(Metadata(uid="living", resource_version="6"), buried=False)
+    assert not memory.is_news(Metadata(uid="back", resource_version="8"), buried=False)
     assert not memory.is_news(Metadata(uid=f"u{GRAVES}", resource_version="9"), buried=False)
     assert not memory.is_news(Metadata(uid="another", resource_version="5"), buried=False)
-    assert len(memory._seen) == GRAVES + 1
+    assert len(memory._seen) == GRAVES + 2
     assert memory.newest == 10 + GRAVES + 9

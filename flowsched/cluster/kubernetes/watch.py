@@ -29,7 +29,7 @@ import structlog
 
 from flowsched.cluster.kubernetes.answers import Malformed, Refused, Status, Unreachable
 from flowsched.cluster.kubernetes.client import Client
-from flowsched.cluster.kubernetes.lines import Lines
+from flowsched.cluster.kubernetes.lines import LONGEST_BYTES, Lines
 from flowsched.cluster.kubernetes.metadata import HasMetadata, Metadata
 from flowsched.cluster.kubernetes.objects import OnlyMetadata, WatchEvent
 
@@ -133,6 +133,7 @@ class Reflector(Generic[T]):
         params: Selectors.
         idle_s: A silence of so long means a broken connection.
         page: Items of a list request.
+        longest_line_bytes: A longer event is dropped.
         clock: Monotonic seconds.
         sleep: Waits.
         jitter: A random number from 0 to 1.
@@ -151,6 +152,7 @@ class Reflector(Generic[T]):
         params: Mapping[str, str] | None = None,
         idle_s: float = IDLE_S,
         page: int = 500,
+        longest_line_bytes: int = LONGEST_BYTES,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         jitter: Callable[[], float] = random.random,
@@ -163,6 +165,7 @@ class Reflector(Generic[T]):
         self._params = dict(params or {})
         self._idle_s = idle_s
         self._page = page
+        self._longest = longest_line_bytes
         self._clock = clock
         self._sleep = sleep
         self._jitter = jitter
@@ -262,7 +265,7 @@ class Reflector(Generic[T]):
             "resourceVersion": str(self.version),
             "timeoutSeconds": str(int(WATCH_S * (1 + self._jitter() / 4))),
         }
-        lines = Lines()
+        lines = Lines(self._longest)
         async with aclosing(self._client.stream(self._path, params=params, idle_s=self._idle_s)) as pieces:
             async for piece in pieces:
                 self.problem = ""

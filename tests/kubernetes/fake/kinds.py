@@ -124,16 +124,8 @@ BUILT_IN = (
 )
 #: Served where the feature gates GenericWorkload and GangScheduling are on.
 NATIVE_GANGS = (
-    Kind(
-        "scheduling.k8s.io",
-        "v1alpha2",
-        "podgroups",
-        "PodGroup",
-        status=True,
-        generation=True,
-        strict=True,
-    ),
-    Kind("scheduling.k8s.io", "v1alpha2", "workloads", "Workload", generation=True, strict=True),
+    Kind("scheduling.k8s.io", "v1alpha2", "podgroups", "PodGroup", status=True),
+    Kind("scheduling.k8s.io", "v1alpha2", "workloads", "Workload"),
 )
 
 

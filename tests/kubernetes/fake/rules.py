@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from tests.kubernetes.fake import pods
+from tests.kubernetes.fake import groups, pods
 from tests.kubernetes.fake.kinds import Kind
 from tests.kubernetes.fake.replies import forbidden, invalid, not_found, refusal
 from tests.kubernetes.fake.store import Document, Store
@@ -74,6 +74,8 @@ class Rules:
                 new["status"] = old["status"]
         if kind.plural == "pods":
             pods.check_update(kind, old, new)
+        if groups.is_native(kind):
+            groups.check_update(kind, old, new)
         if kind.generation and _content(old) != _content(new):
             new["metadata"]["generation"] = old["metadata"].get("generation", 0) + 1
         return new
@@ -92,6 +94,8 @@ class Rules:
                 del merged["metadata"]["ownerReferences"]
         if kind.plural == "pods":
             pods.check_status(kind, old, merged)
+        if groups.is_native(kind):
+            groups.check_status(kind, merged)
         if kind.plural == "nodes":
             for condition in merged["status"].get("conditions") or ():
                 condition.setdefault("lastHeartbeatTime", None)
@@ -195,6 +199,8 @@ class Rules:
                 document["status"] = {"phase": "Pending"}
             case "events.k8s.io", _:
                 _check_event(kind, document)
+            case "scheduling.k8s.io", "podgroups":
+                groups.prepare(kind, document)
             case _, "priorityclasses":
                 document.setdefault("preemptionPolicy", "PreemptLowerPriority")
             case _, "customresourcedefinitions":

@@ -32,6 +32,7 @@ class FakeApi(Api):
         tokens: Bearer tokens that are let in; None = no token is needed.
         bookmark_s: How often a watch that allows it gets a bookmark.
         tls: Its certificate; None = plain HTTP.
+        port: 0 = any that is free.
         settings: Of `Api`.
 
     Attributes:
@@ -46,6 +47,7 @@ class FakeApi(Api):
         tokens: set[str] | None = None,
         bookmark_s: float = 60.0,
         tls: ssl.SSLContext | None = None,
+        port: int = 0,
         **settings: Any,
     ) -> None:
         super().__init__(**settings)
@@ -57,7 +59,7 @@ class FakeApi(Api):
         self.silent = False
         self._cuts: dict[asyncio.Event, tuple[asyncio.Event, web.BaseRequest]] = {}
         self._runner: web.ServerRunner | None = None
-        self._port = 0
+        self._port = port
 
     @property
     def watches(self) -> int:
