@@ -240,6 +240,26 @@ async def test_a_native_sidecar_ends_after_the_main_container(
     assert terminated(found)["finishedAt"] <= terminated(found, "stage-out")["finishedAt"]
 
 
+async def test_a_sidecar_may_block_sigterm_and_wait_for_it(
+    client: Client, hollow: HollowNodes, node: str, namespace: str
+) -> None:
+    """Then it needs no handler: the kernel keeps a blocked signal even for the first process of a container."""
+    script = """
+import os, signal
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+open(os.environ["READY"], "w").close()
+signal.sigwait({signal.SIGTERM})
+open(os.environ["FLOWSCHED_TERMINATION_LOG"], "w").write("heard")
+"""
+    mount = {"volumeMounts": [{"name": "work", "mountPath": "/work"}]}
+    env = [{"name": "READY", "value": "/work/ready"}]
+    waits = python(script, "waits", restartPolicy="Always", env=env, startupProbe=READY, **mount)
+    volumes = [{"name": "work", "emptyDir": {}}]
+    grace = {"terminationGracePeriodSeconds": 600}
+    await bound(client, namespace, "p", node, shell("true"), initContainers=[waits], volumes=volumes, **grace)
+    assert terminated(await ended(client, namespace, "p"), "waits")["message"] == "heard"
+
+
 async def test_a_sidecar_without_a_handler_is_killed_after_its_grace(
     client: Client, hollow: HollowNodes, node: str, namespace: str
 ) -> None:
