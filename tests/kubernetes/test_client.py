@@ -342,18 +342,23 @@ async def test_a_stream_is_told_piece_by_piece(client: Client, api: FakeApi) -> 
 
 
 async def test_a_stream_may_break(client: Client, api: FakeApi) -> None:
-    """By a reset, by silence, by a refusal."""
+    """By a reset, by silence, by a refusal; or it does not begin, as the server is away."""
     pieces = client.stream(PODS, params={"watch": "1"}, idle_s=PATIENCE_S)
     await anext(pieces)
     api.cut_watches(reset=True)
-    with pytest.raises(Unreachable):
+    with pytest.raises(Unreachable) as reset:
         await anext(pieces)
+    assert reset.value.sent
     pieces = client.stream(PODS, params={"watch": "1"}, idle_s=0.05)
     await anext(pieces)
     with pytest.raises(Unreachable):
         await anext(pieces)
     with pytest.raises(Refused):
         await anext(client.stream("/api/v1/nothing", params={"watch": "1"}))
+    await api.stop()
+    with pytest.raises(Unreachable) as away:
+        await anext(client.stream(PODS, params={"watch": "1"}))
+    assert not away.value.sent
 
 
 async def test_streams_do_not_count_as_requests_in_flight(api: FakeApi) -> None:

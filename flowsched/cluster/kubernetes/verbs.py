@@ -31,5 +31,5 @@ def named(method: str, path: str, params: Mapping[str, str] | None = None) -> tu
     elif method == "DELETE" and len(rest) == 1:
         verb = "deletecollection"
     else:
-        verb = _VERBS[method]
+        verb = _VERBS.get(method, method.lower())
     return verb, resource
