@@ -10,14 +10,28 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from typing import Any
 
+import msgspec
 import pytest
 
 from flowsched.cluster.kubernetes.client import Client
 from flowsched.cluster.kubernetes.controlplane import ControlPlane
 from flowsched.cluster.kubernetes.hollow.nodes import HollowNodes
+from flowsched.cluster.kubernetes.hollow.registry import Registry
 from flowsched.cluster.kubernetes.hollow.simulated import Fate
+from flowsched.cluster.kubernetes.hollow.spec import Pod
 from flowsched.cluster.kubernetes.hollow.templates import NodeTemplate
-from tests.kubernetes.bound import PATIENCE_S, bound, container, delete, ended, gone, running, terminated
+from tests.kubernetes.bound import (
+    PATIENCE_S,
+    bound,
+    container,
+    create,
+    delete,
+    ended,
+    gone,
+    pod,
+    running,
+    terminated,
+)
 from tests.kubernetes.fake import FakeApi, answering, status_body, when
 
 
@@ -103,9 +117,14 @@ async def test_a_simulated_pod_can_run_out_of_memory_and_of_time(server: Client,
     node = f"{space}-n"
     async with HollowNodes(server, [NodeTemplate(node)]):
         said = marks(runtime="10ms", exit_code="137", reason="OOMKilled")
-        await bound(server, space, "memory", node, container("main"), annotations=said)
+        beside = {**container("beside"), "restartPolicy": "Always"}
+        await bound(
+            server, space, "memory", node, container("main"), annotations=said, initContainers=[beside]
+        )
         await bound(server, space, "time", node, container("main"), activeDeadlineSeconds=1)
-        assert terminated(await ended(server, space, "memory"))["reason"] == "OOMKilled"
+        found = await ended(server, space, "memory")
+        assert terminated(found)["reason"] == "OOMKilled"
+        assert terminated(found, "beside")["exitCode"] == 0
         found = await ended(server, space, "time")
         assert (found["status"]["phase"], found["status"]["reason"]) == ("Failed", "DeadlineExceeded")
 
@@ -128,6 +147,19 @@ async def test_pods_that_were_there_before_are_taken_up(server: Client, space: s
     async with HollowNodes(server, [NodeTemplate(node)]):
         await ended(server, space, "p")
         await gone(server, space, "q")
+
+
+async def test_only_the_pod_that_ended_is_deleted(server: Client, space: str) -> None:
+    """Not another one that has its name by now."""
+    old = msgspec.convert(await create(server, space, "p", container("main")), Pod)
+    await delete(server, space, "p")
+    new = await create(server, space, "p", container("main"))
+    await Registry(server, None).delete_pod(old)
+    found = await pod(server, space, "p")
+    assert found is not None
+    assert found["metadata"]["uid"] == new["metadata"]["uid"]
+    await Registry(server, None).delete_pod(msgspec.convert(new, Pod))
+    assert await pod(server, space, "p") is None
 
 
 async def test_nodes_can_be_added_and_looked_up(server: Client, space: str) -> None:

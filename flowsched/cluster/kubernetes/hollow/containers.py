@@ -216,13 +216,17 @@ def _setpriv() -> tuple[str, ...]:
 
 
 def _handles(pid: int, number: int) -> bool:
-    """Whether a process has a handler for a signal, or has blocked it to wait for it; True where nobody can tell."""
+    """Whether a process has a handler for a signal, has blocked it, or waits for signals; True where nobody can tell.
+
+    While a process is in sigwait, what it waits for does not count as blocked in its status.
+    """
     try:
         status = (_PROC / str(pid) / "status").read_text()
+        waits = (_PROC / str(pid) / "wchan").read_text().startswith("do_sigtimedwait")
     except OSError:
         return True
     lines = (line.split() for line in status.splitlines() if line.startswith(("SigCgt:", "SigBlk:")))
-    return any(int(mask, 16) & (1 << (number - 1)) for _, mask in lines)
+    return waits or any(int(mask, 16) & (1 << (number - 1)) for _, mask in lines)
 
 
 def _kill_all(group: int, mark: str) -> None:
