@@ -128,6 +128,8 @@ def test_rates() -> None:
     assert (info.disk_rate, info.nic_in_rate, info.nic_out_rate) == (2 << 30, 1_250_000_000, 100_000_000)
     assert info.cache_bytes == 500 << 30
     assert complaints(node(annotations=annotations)) == ()
+    one_way = node_info(node(annotations={"flowsched.io/nic-in-rate": "10M"}))
+    assert (one_way.nic_in_rate, one_way.nic_out_rate) == (10_000_000, 117_000_000)
 
 
 def test_what_cannot_be_understood_is_not_said() -> None:

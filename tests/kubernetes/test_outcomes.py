@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from flowsched.cluster.kubernetes.messages import shortened
 from flowsched.cluster.kubernetes.objects import Pod
 from flowsched.cluster.kubernetes.outcomes import Outcome, Waiting, outcome, told_all
 from flowsched.scheduling.executor import PodEnded, PodGone, PodStarted, Published, Usage
@@ -411,6 +412,12 @@ def test_a_running_pod_has_started() -> None:
         ("ErrImagePull", "dial tcp: lookup registry.test: no such host", False),
         ("ErrImagePull", "toomanyrequests: You have reached your pull rate limit", False),
         ("CreateContainerConfigError", 'secret "aws" not found', True),
+        ("ErrImagePull", "unexpected status from HEAD request: 401 Unauthorized", True),
+        ("ErrImagePull", "no match for platform in manifest", True),
+        ("ErrImagePull", "dial tcp 10.0.0.1:443: connection refused: no such thing", False),
+        ("ErrImagePull", "the repository does not exist", True),
+        ("ImageInspectError", "", True),
+        ("ErrImageNeedsCommand", "", True),
         ("CreateContainerError", "context deadline exceeded", False),
         ("RunContainerError", "exec format error", True),
         ("SomethingNew", "not found", False),
@@ -420,6 +427,24 @@ def test_fault_37_a_pod_that_cannot_start(reason: str, message: str, permanent: 
     """It says why, and whether anybody else has to do something about it."""
     seen = pod("Pending", STAGED, waits("task", reason, message))
     assert told(seen) == (Waiting(reason, message, permanent),)
+
+
+def test_what_is_kept_of_a_message() -> None:
+    """Its beginning, in characters that any database takes."""
+    assert shortened("a\0b\ud800c") == "a\ufffdb?c"
+    assert shortened("x" * 5000) == "x" * 4096
+
+
+@pytest.mark.parametrize(
+    "message", ['{"bytes_local": -1}', '{"bytes_moved": 4611686018427387904}', "[]", "7", ""]
+)
+def test_counts_that_are_none(message: str) -> None:
+    """Nothing was counted then."""
+    end = final(
+        pod("Succeeded", ended("stage-in", 0, message=message), ended("task", 0), steps=("stage-in",))
+    )
+    assert isinstance(end, PodEnded)
+    assert end.usage == Usage()
 
 
 def test_a_sidecar_that_fails_again_and_again() -> None:
