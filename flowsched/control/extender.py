@@ -145,7 +145,7 @@ def _verdicts(
 
 
 def _exempt(pod: Pod) -> bool:
-    daemon = any(owner.controller and owner.kind == "DaemonSet" for owner in pod.metadata.owner_references)
+    daemon = any(owner.kind == "DaemonSet" for owner in pod.metadata.owner_references)
     return daemon or (pod.spec.priority or 0) >= CRITICAL
 
 

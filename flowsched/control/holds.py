@@ -18,7 +18,7 @@ from flowsched.engine.state import EngineState, GroupKey
 from flowsched.scheduling.ledger import EMPTY
 from flowsched.scheduling.podgroup import Shape
 from flowsched.scheduling.reservation import expected_ends
-from flowsched.scheduling.snapshot import IO, ClaimKind, Snapshot
+from flowsched.scheduling.snapshot import ClaimKind, Snapshot
 from flowsched.workflow.states import TaskState
 
 Ints = NDArray[np.int64]
@@ -98,7 +98,6 @@ def _promise(state: EngineState, now: int, promised: Ints, freed: Ints) -> int |
     for shape, nodes in zip(_shapes(state, reservation.group), reservation.nodes, strict=False):
         needs = np.zeros((len(nodes), len(snapshot.axes)), dtype=np.int64)
         needs[:, : len(shape.requests)] = shape.requests
-        needs[:, IO] = np.minimum(needs[:, IO], snapshot.allocatable[nodes, IO])
         np.add.at(promised, nodes, needs)
     there: NDArray[np.bool_] = np.logical_or.reduce(promised > 0, axis=1)
     _give_back(snapshot, there, reservation.start_ms, state.profile.default_runtime_ms, now, freed)

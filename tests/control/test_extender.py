@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,9 @@ from flowsched.control.extender import BINDING, DISK, HELD, PROMISED, Extender, 
 from flowsched.errors import InvalidRequest
 from flowsched.scheduling.executor import NodeChanged, ReplicaSeen
 from flowsched.scheduling.foreign import ForeignGroup, ForeignPod, GroupSeen, PodTemplate, PodWaits, RoomTaken
+from flowsched.scheduling.rules import Rules
+from flowsched.scheduling.snapshot import Claim, ClaimKind
+from flowsched.scheduling.statement import Statement
 from flowsched.workflow.spec import Resources
 from tests.engine.scene import Scene, node
 
@@ -136,6 +140,23 @@ def test_a_task_that_is_being_bound_is_counted_until_it_starts() -> None:
     assert refused(scene, pod("2")) == {}
 
 
+def test_a_task_that_the_watch_has_shown_on_its_node_is_counted_by_others() -> None:
+    """It may still take minutes until its process runs."""
+    scene = Scene(node("n0"))
+    scene.submit("w", {"name": "s", "command": ["x"], "resources": {"cpu": 3}})
+    scene.tell(replace(sits("fs-w-s-0-0", "n0", cpu=3), rules=Rules(namespace="ns")))
+    assert scene.states("w", "s") == "BINDING"
+    assert refused(scene, pod("2")) == {}
+
+
+def test_of_several_reasons_the_one_that_lasts_is_said() -> None:
+    """Room is held beside the driver, and a pod is being bound there."""
+    scene = driver()
+    scene.tell(GroupSeen(ForeignGroup("h", "ns", "job")), waits("x", "h"))
+    assert [order.node for order in scene.last.binds] == ["n0"]
+    assert refused(scene, pod("1")) == {"n0": HELD}
+
+
 def test_a_full_node_is_none_of_our_business() -> None:
     """Strangers fill it: kube-scheduler's news of them is fresher than ours."""
     scene = Scene(node("n0"))
@@ -151,7 +172,30 @@ def test_a_promise_is_kept_against_pods_that_might_outlast_it() -> None:
     assert refused(scene, pod("2", {"flowsched.io/runtime": "11m"})) == both
     assert refused(scene, pod("2", {"flowsched.io/runtime": "9m"})) == {}
     assert refused(scene, pod("2", activeDeadlineSeconds=500)) == {}
+    assert refused(scene, pod("2", activeDeadlineSeconds=700)) == both
     assert refused(scene, pod("2", {"flowsched.io/runtime": "1h"}, activeDeadlineSeconds=500)) == {}
+
+
+def test_a_node_that_is_too_small_is_not_refused_for_a_promise_to_others() -> None:
+    """n2 has two cores, of which nothing is promised: that three do not fit is kube-scheduler's to say."""
+    assert refused(promised(), pod("3")) == {"n0": PROMISED, "n1": PROMISED}
+
+
+def test_a_promise_that_is_overdue_is_not_put_off_by_work_however_short() -> None:
+    """After eleven minutes the task still runs, and the start that was promised first has passed."""
+    scene = promised()
+    scene.tell(after=660_000)
+    (reservation,) = scene.state.reservations
+    assert reservation.start_ms > scene.now + 10_000
+    assert refused(scene, pod("2", {"flowsched.io/runtime": "1s"})) == {"n0": PROMISED, "n1": PROMISED}
+
+
+def test_a_target_that_is_given_up_frees_no_room() -> None:
+    """Room of tasks whose inputs are still being copied is not taken yet, so none of it comes back by the promised start."""
+    scene = promised()
+    target = Claim("t", 1, (3000, MIB), ClaimKind.STAGING, "default", 0, scene.now + 1)
+    scene.state.snapshot.claim(target, Statement())
+    assert refused(scene, pod("2")) == {"n0": PROMISED, "n1": PROMISED}
 
 
 def test_room_beside_a_promise_is_for_everybody() -> None:
@@ -198,6 +242,14 @@ def test_disk_bandwidth_that_is_spoken_for_is_not_given_twice() -> None:
     assert refused(scene, pod("1")) == {}
 
 
+def test_a_policy_without_io_budgets_refuses_nothing_for_them() -> None:
+    """As its own cycles do not."""
+    scene = Scene(node("n0"), profile="kube-like")
+    scene.submit("w", {"name": "s", "command": ["x"], "resources": {"cpu": 1}, "io": {"read": "400M/s"}})
+    scene.start("fs-w-s-0-0")
+    assert refused(scene, pod("1", {"flowsched.io/io-read": "200M/s"})) == {}
+
+
 def test_what_the_cluster_itself_needs_is_let_pass() -> None:
     """Pods of DaemonSets (our agents!) and those whose priority is critical."""
     scene = driver(4)
@@ -217,6 +269,18 @@ def test_a_pod_of_ours_that_was_handed_over_may_have_its_own_room() -> None:
     assert refused(scene, pod("3", {"flowsched.io/pod": "fs-other-s-0-0"})) == {launched.node: BINDING}
 
 
+def test_room_of_a_pod_of_ours_is_not_room_of_its_siblings() -> None:
+    """Two tasks of two cores on one node: each has its own two; and where a stranger has come between, kube-scheduler decides."""
+    scene = Scene(node("n0"))
+    scene.submit("w", {"name": "s", "scatter": {"count": 2}, "command": ["x"], "resources": {"cpu": 2}})
+    own = {"flowsched.io/pod": "fs-w-s-0-0"}
+    assert refused(scene, pod("2", own)) == {}
+    assert refused(scene, pod("3", own)) == {"n0": BINDING}
+    scene.start("fs-w-s-1-0")
+    scene.tell(sits("stranger", "n0", cpu=1))
+    assert refused(scene, pod("2", own)) == {}
+
+
 def test_questions_change_nothing() -> None:
     """Strangers' resources, datasets and groups are not remembered."""
     scene = promised()
@@ -232,11 +296,11 @@ def test_questions_change_nothing() -> None:
 
 def test_the_answer_is_of_the_last_step() -> None:
     """What is held is computed once for a step, and again after the next, or when nodes have changed since."""
-    scene = Scene(node("n0"))
+    scene = Scene(node("n0"), node("n1", cpu=1))
     scene.tell(GroupSeen(ForeignGroup("g", "ns", "job")), waits("a", "g", cpu=3))
     extender = Extender()
     assert extender.refused(scene.state, 7, pod("2"), scene.now) == {"n0": BINDING}
-    scene.tell(NodeChanged(node("n1")))
+    scene.tell(NodeChanged(node("n2")))
     assert extender.refused(scene.state, 7, pod("2"), scene.now) == {"n0": BINDING}
     scene.tell(sits("a", "n0", "g", cpu=3))
     assert extender.refused(scene.state, 8, pod("2"), scene.now) == {}
@@ -311,6 +375,15 @@ def test_an_image_is_data_too() -> None:
     scene = Scene(node("n0"), node("n1"))
     scene.tell(ReplicaSeen("image:none", "n0", 4 * GB))
     assert liked(scene, pod()) == [10, 0]
+    assert liked(scene, pod("1", {"flowsched.io/inputs": "s3://new/one=1G"})) == [10, 0]
+
+
+def test_a_size_that_nobody_has_told_yet_is_taken_from_the_pod() -> None:
+    """n1 has it; that it is large is known only to whoever asks."""
+    scene = Scene(node("n0"), node("n1"))
+    scene.tell(ReplicaSeen("s3://lab/reads", "n1", 0))
+    assert liked(scene, pod("1", {"flowsched.io/inputs": "s3://lab/reads"})) == [9, 10]
+    assert liked(scene, pod("1", {"flowsched.io/inputs": "s3://lab/reads=12G"})) == [0, 10]
 
 
 def test_what_must_come_from_outside_comes_faster_to_a_faster_node() -> None:
@@ -346,7 +419,7 @@ def test_data_beyond_reason_stay_within_the_scale(size: str) -> None:
     """Whatever a stranger writes."""
     scene = Scene(node("n0"), node("n1"))
     scene.tell(ReplicaSeen("s3://lab/reads", "n1", 12 * GB))
-    inputs = ",".join(f"s3://x/{number}={size}" for number in range(500))
+    inputs = ",".join(f"s3://x/{number}={size}" for number in range(3000))
     annotations = {
         "flowsched.io/inputs": f"s3://lab/reads,{inputs}",
         "flowsched.io/io-read": size,
@@ -405,6 +478,7 @@ def test_disk_traffic_is_a_rate_or_bytes_over_the_runtime() -> None:
     assert said(io_read="6G", runtime="1m") == Hints(io_rate=100_000_000, io_bytes=6 * GB, runtime_ms=60_000)
     assert said(io_read="6G", io_write="1M/s") == Hints(io_rate=1_000_000, io_bytes=6 * GB)
     assert said(io_write="6G") == Hints(io_bytes=6 * GB)
+    assert said(io_read="6G", io_write="1M/s", runtime="1m").io_rate == 1_000_000
 
 
 def test_what_cannot_be_understood_counts_as_not_said() -> None:
