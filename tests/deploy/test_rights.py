@@ -90,7 +90,7 @@ def test_in_the_whole_cluster_it_writes_bindings_statuses_and_events_only() -> N
         Right("cluster", "", "pods/eviction", "create"),
         Right("cluster", "", "pods/status", "patch"),
         Right("cluster", "events.k8s.io", "events", "create"),
-        Right("cluster", "events.k8s.io", "events", "patch"),
+        Right("cluster", "", "persistentvolumeclaims", "patch"),
         Right("cluster", "scheduling.k8s.io", "podgroups/status", "patch"),
         Right("cluster", "scheduling.x-k8s.io", "podgroups/status", "patch"),
         Right("cluster", "scheduling.volcano.sh", "podgroups", "patch"),

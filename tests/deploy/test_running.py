@@ -114,6 +114,7 @@ def test_the_service_starts_with_the_rights_that_it_has(
     given = {
         "FLOWSCHED_DATABASE": f"sqlite:///{tmp_path / 'flowsched.db'}",
         "FLOWSCHED_TOKEN": "t" * 32,
+        "POD_IP": "127.0.0.1",
         "FLOWSCHED_AGENT_KEY": "k" * 32,
         "FLOWSCHED_AGENT_NAMESPACE": "flowsched-system",
     }

@@ -47,6 +47,7 @@ class Binding:
         may_act: Whether this process still leads, by its own clock; asked right before each call.
         failpoint: Where a crash would be interesting.
         caught_up: Waits until the view shows everything up to a resourceVersion.
+        volumes: Has the volumes of a pod (by uid) follow it to a node; says what is wrong.
     """
 
     def __init__(
@@ -58,8 +59,10 @@ class Binding:
         may_act: Callable[[], bool],
         failpoint: Callable[[str], Awaitable[None]],
         caught_up: Callable[[int], Awaitable[None]],
+        volumes: Callable[[str, str], Awaitable[str]],
     ) -> None:
         self._caught_up = caught_up
+        self._volumes = volumes
         self._client = client
         self._view = view
         self._report = report
@@ -118,6 +121,11 @@ class Binding:
                 self._refuse(order, "this process does not lead any more")
             return  # seen on a node, or gone: the watch has told
         path = f"/api/v1/namespaces/{order.namespace}/pods/{order.name}"
+        problem = await self._volumes(order.uid, order.node)
+        if problem:
+            self._refuse(order, problem)
+            return
+        found = self._view.waits(order.uid) or found  # its volumes may have taken a while
         body = binding(order.name, order.namespace, order.uid, order.node, found.pod.version)
         self.sent += 1
         answer = await self._ask("POST", f"{path}/binding", body)

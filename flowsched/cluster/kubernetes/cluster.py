@@ -17,6 +17,7 @@ import structlog
 
 from flowsched.cluster.kubernetes.agents import Agents
 from flowsched.cluster.kubernetes.binding import Binding
+from flowsched.cluster.kubernetes.claims import Claims
 from flowsched.cluster.kubernetes.client import Client, Connection
 from flowsched.cluster.kubernetes.conditions import Conditions
 from flowsched.cluster.kubernetes.foreign_groups import GroupBook
@@ -31,9 +32,11 @@ from flowsched.cluster.kubernetes.objects import (
     Node,
     PersistentVolume,
     PersistentVolumeClaim,
-    Pod as PodObject,
     StorageClass,
     VolcanoPodGroup,
+)
+from flowsched.cluster.kubernetes.objects import (
+    Pod as PodObject,
 )
 from flowsched.cluster.kubernetes.own import OwnPods
 from flowsched.cluster.kubernetes.release import ReleaseSettings
@@ -129,7 +132,7 @@ class KubernetesCluster:
 
     @property
     def binder(self) -> Binder:
-        """This one: others' pods are placed here too."""
+        """Itself: others' pods are placed here too."""
         return self
 
     async def start(self) -> Sequence[NodeInfo]:
@@ -155,6 +158,7 @@ class KubernetesCluster:
             has_node=self._has_node,
         )
         self._volumes = Volumes()
+        self._claims = Claims(self.client, self._volumes)
         native = next(
             (form for form in _GROUPS if form.native and "PodGroup" in discovered.get(form.value, ())), None
         )
@@ -176,6 +180,7 @@ class KubernetesCluster:
             may_act=lambda: self.may_act(),
             failpoint=self._failpoint,
             caught_up=self._caught_up,
+            volumes=self._bring_volumes,
         )
         self._conditions = Conditions(self.client, self._view, self._groups, self._clock)
         self._agents.start()
@@ -419,14 +424,20 @@ class KubernetesCluster:
                     log.exception("a batch of a watch was not understood")
                 listed.set()
 
+    async def _bring_volumes(self, uid: str, node: str) -> str:
+        seen = self._view.pods.get(uid)
+        if seen is None or seen.pod is None or not seen.pod.spec.volumes:
+            return ""
+        return await self._claims.follow(seen.pod, node)
+
     async def _caught_up(self, version: int) -> None:
         """Wait until the pods' watch has shown everything up to a version."""
-        while self._reflectors["/api/v1/pods"].version < version:
+        while self._reflectors["/api/v1/pods"].version < version:  # noqa: ASYNC110 - a reader of another's counter
             await asyncio.sleep(0.02)
 
     async def _synced(self) -> None:
         """Wait until every watch is well: nothing is placed on a view with holes."""
-        while not all(reflector.synced for reflector in self._reflectors.values()):
+        while not all(r.synced for r in self._reflectors.values()):  # noqa: ASYNC110 - as above
             await asyncio.sleep(0.1)
 
     async def _sweep(self) -> None:

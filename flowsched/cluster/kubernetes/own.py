@@ -14,8 +14,9 @@ from typing import Any, Final
 
 import structlog
 
-from flowsched.cluster.kubernetes.bodies import binding, deletion, tombstone
-from flowsched.cluster.kubernetes.client import Answer, Client, Unreachable, decoded
+from flowsched.cluster.kubernetes.answers import Refused, Unreachable
+from flowsched.cluster.kubernetes.bodies import binding, tombstone
+from flowsched.cluster.kubernetes.client import Client, decoded
 from flowsched.cluster.kubernetes.gangs import Gangs
 from flowsched.cluster.kubernetes.manifests import pod_manifest
 from flowsched.cluster.kubernetes.marks import ENGINE_NAME, REASON, VOID
@@ -23,17 +24,14 @@ from flowsched.cluster.kubernetes.names import pod_name
 from flowsched.cluster.kubernetes.objects import Pod as PodObject
 from flowsched.cluster.kubernetes.objects import moment_ms
 from flowsched.cluster.kubernetes.outcomes import Waiting, outcome
+from flowsched.cluster.kubernetes.podcalls import FIRST_PAUSE_S, LONGEST_PAUSE_S, PodCalls
 from flowsched.cluster.kubernetes.refusals import Permanent, judge
 from flowsched.cluster.kubernetes.release import Extras, Refusal, ReleaseSettings
-from flowsched.workflow.spec import Resources, Rules
 from flowsched.scheduling.executor import ClusterEvent, Pod, PodEnded, PodGone, PodHeld, PodStarted
+from flowsched.workflow.spec import Resources, Rules
 
 log = structlog.get_logger(__name__)
 
-_FIRST_PAUSE_S: Final = 0.2
-_LONGEST_PAUSE_S: Final = 20.0
-#: How often a create that a quota forbids is tried, by one pod for all.
-QUOTA_PERIOD_S: Final = 5.0
 #: A pod that cannot start for a reason that waiting does not change is given up after so long.
 START_S: Final = 300.0
 #: A pod that has ended although nobody waits for it is removed after so long.
@@ -257,7 +255,7 @@ class OwnPods:
         if isinstance(body, Refusal):
             self._finish(live, PodEnded(live.name, self._clock(), 126, body.reason, body.message))
             return False
-        pause = _FIRST_PAUSE_S
+        pause = FIRST_PAUSE_S
         while self._may_act():
             answer = await self._create(body, live)
             if answer is not None and answer.ok:
@@ -276,31 +274,8 @@ class OwnPods:
                     return False
                 self._hold(live, verdict.reason, verdict.message)
             await asyncio.sleep(pause)
-            pause = min(_LONGEST_PAUSE_S, pause * 2)
+            pause = min(LONGEST_PAUSE_S, pause * 2)
         return False
-
-    async def _create(self, body: bytes, live: _Live) -> Answer | None:
-        """Ask once; while a quota forbids pods, one at a time and not often. None: nobody knows."""
-        if not self._quota_hit:
-            answer = await self._ask("POST", self._path, body, live)
-            self._quota_hit = answer is not None and judge(answer).reason == "QuotaExceeded"
-            return answer
-        async with self._quota:
-            answer = await self._ask("POST", self._path, body, live)
-            still = answer is not None and judge(answer).reason == "QuotaExceeded"
-            if still:
-                self._hold(live, "QuotaExceeded", answer.message if answer is not None else "")
-                await asyncio.sleep(QUOTA_PERIOD_S)
-            else:
-                self._quota_hit = False
-            return answer
-
-    async def _ask(self, method: str, path: str, body: bytes | None, live: _Live) -> Answer | None:
-        try:
-            return await self._client.call(method, path, body=body)
-        except Unreachable as silence:
-            self._hold(live, "APIServerUnreachable", str(silence))
-            return None
 
     async def _meet(self, live: _Live) -> bool:
         """There is a pod of this name. True: it is ours, and goes on as if we had just made it."""
@@ -318,23 +293,11 @@ class OwnPods:
         self._look(live, obj, deleted=False)
         return live.final is None
 
-    async def _read(self, live: _Live) -> PodObject | None:
-        """The pod as the server has it; waits until the server answers."""
-        pause = _FIRST_PAUSE_S
-        while True:
-            answer = await self._ask("GET", f"{self._path}/{pod_name(live.name)}", None, live)
-            if answer is not None and answer.status == 404:
-                return None
-            if answer is not None and answer.ok:
-                return decoded(answer.body, PodObject, live.name)
-            await asyncio.sleep(pause)
-            pause = min(_LONGEST_PAUSE_S, pause * 2)
-
     async def _bind(self, live: _Live) -> None:
         """Bind the pod to its node, and to no other."""
         if self._settings.hand_over is not None:
             return  # somebody else's business
-        pause = _FIRST_PAUSE_S
+        pause = FIRST_PAUSE_S
         name = pod_name(live.name)
         body = binding(name, self._settings.namespace, live.uid, live.node)
         while live.final is None and self._may_act():
@@ -358,7 +321,7 @@ class OwnPods:
                     return
                 self._hold(live, verdict.reason, verdict.message)
             await asyncio.sleep(pause)
-            pause = min(_LONGEST_PAUSE_S, pause * 2)
+            pause = min(LONGEST_PAUSE_S, pause * 2)
 
     def _bound_elsewhere(self, live: _Live, obj: PodObject) -> None:
         """Somebody else's scheduler was faster: the pod runs where we took no room for it, so it goes."""
@@ -377,7 +340,7 @@ class OwnPods:
 
     async def _entomb(self, live: _Live, reason: str) -> None:
         """Take the name, so that nobody ever runs under it; unless somebody does already: then that pod goes on."""
-        pause = _FIRST_PAUSE_S
+        pause = FIRST_PAUSE_S
         while live.final is None:
             body = tombstone(live.name, self._settings, reason)
             answer = await self._ask("POST", self._path, body, live)
@@ -391,7 +354,7 @@ class OwnPods:
             if answer is not None:
                 self._hold(live, judge(answer).reason, answer.message)
             await asyncio.sleep(pause)
-            pause = min(_LONGEST_PAUSE_S, pause * 2)
+            pause = min(LONGEST_PAUSE_S, pause * 2)
 
     async def _release(self, live: _Live, before: asyncio.Task[None] | None, grace_ms: int) -> None:
         """End the pod, whatever became of its launch."""
@@ -413,22 +376,6 @@ class OwnPods:
         await self._delete(obj, -(-grace_ms // 1000))
         if not obj.spec.node_name and live.final is None and live.name not in self._objects:
             self._finish(live, self._gone(live, "Released"))
-
-    async def _delete(self, obj: PodObject, grace_s: int | None) -> None:
-        """Ask until the server has taken it; the watch shows when it is gone."""
-        pause = _FIRST_PAUSE_S
-        path = f"/api/v1/namespaces/{obj.metadata.namespace}/pods/{obj.metadata.name}"
-        body = deletion(obj.metadata.uid, grace_s)
-        while True:
-            try:
-                answer = await self._client.call("DELETE", path, body=body)
-                if answer.ok or answer.status in (404, 409):
-                    return
-                log.warning("pod not deleted", pod=obj.metadata.name, why=answer.message)
-            except Unreachable:
-                pass
-            await asyncio.sleep(pause)
-            pause = min(_LONGEST_PAUSE_S, pause * 2)
 
     async def _remove(self, obj: PodObject) -> None:
         """An ended pod (or a tombstone) is not needed any more."""
