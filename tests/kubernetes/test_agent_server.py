@@ -216,6 +216,25 @@ async def test_a_slow_reader_holds_no_memory_and_is_cut(tmp_path: Path) -> None:
         sock.close()
 
 
+async def test_a_dataset_that_vanishes_while_it_is_read(node: Served, tmp_path: Path) -> None:
+    """Its reader gets an error, not a part for the whole, and does not wait for the rest for ever."""
+    tree = tmp_path / "shared" / "tree"
+    tree.mkdir(parents=True)
+    (tree / "a").write_bytes(bytes(20_000_000))
+    (tree / "b").write_bytes(b"b")
+    await node.bring({"uri": str(tree)})
+    assert node.session is not None
+    headers = {"Authorization": f"Bearer {KEY.decode()}"}
+    async with node.session.get(
+        f"{node.url}/v1/datasets", params={"uri": str(tree)}, headers=headers
+    ) as answer:
+        await answer.content.readexactly(1000)
+        (node.agent.cache.home(str(tree)) / "tree" / "b").unlink()
+        async with asyncio.timeout(30):
+            with pytest.raises(aiohttp.ClientPayloadError):
+                await answer.read()
+
+
 async def test_readers_at_a_time_are_bounded(node: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     """One more than may read is told when to come back."""
     node.put(X, b"1")
@@ -225,6 +244,16 @@ async def test_readers_at_a_time_are_bounded(node: Served, monkeypatch: pytest.M
 
 
 # --- events --------------------------------------------------------------------------------------------------
+
+
+async def test_events_are_told_at_once(tmp_path: Path) -> None:
+    """A follower who waits does not wait for the next heartbeat."""
+    async with Served(Node(tmp_path / "n"), heartbeat_s=3600.0) as node:
+        heard = asyncio.create_task(node.told(0, lambda events: len(events) == 2))
+        for _ in range(2):
+            await asyncio.sleep(0.1)
+            node.agent.news.replica("flowsched:x", 1, present=True)
+        assert [event["seq"] for event in await heard] == [1, 2]
 
 
 async def test_events_go_on_from_a_number(node: Served) -> None:

@@ -98,9 +98,8 @@ class Reader:
         for stamp, path in files.rotated.items():
             if stamp not in lengths:
                 lengths[stamp] = sum(len(data) for data in self._decoded(path, stream, 0, marks))
-        if (
-            files.inode is not None
-        ):  # else the runtime has not begun a new file yet, and still writes to the last one
+        if files.inode is not None:
+            # Until the runtime has begun a new file it still writes to the one that was renamed.
             marks.lengths.update(lengths)
         data = bytearray()
         first, start = offset, 0  #: of the piece, and of the file at hand
