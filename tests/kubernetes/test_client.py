@@ -89,6 +89,14 @@ async def test_any_status_is_an_answer(client: Client) -> None:
     assert (missing.status, missing.reason) == (404, "NotFound")
 
 
+async def test_an_object_with_a_reason_is_no_refusal(client: Client) -> None:
+    """An event has one of its own, and a message."""
+    path = "/api/v1/namespaces/default/events"
+    event = {"metadata": {"name": "e"}, "reason": "Scheduled", "message": "placed"}
+    answer = await client.call("POST", path, body=json.dumps(event).encode())
+    assert (answer.status, answer.reason, answer.message) == (201, "", "")
+
+
 async def test_what_a_proxy_says_is_shown(client: Client, api: FakeApi) -> None:
     """An answer that is no Status has no reason, and its text is the message."""
     api.faults.refuse(answering(when(), 502, b"<html>bad gateway</html>\n"))

@@ -190,6 +190,18 @@ async def test_a_401_runs_the_plugin_and_the_call_succeeds(tmp_path: Path) -> No
         assert api.counts["get", "/version"] == 5
 
 
+async def test_many_401s_run_the_plugin_once(tmp_path: Path) -> None:
+    """And all calls succeed with its token."""
+    plugin, clock = Plugin(tmp_path), Clock()
+    async with FakeApi(tokens={"token-2"}) as api:
+        connection = await from_kubeconfig(str(written(tmp_path, plugin.user, api.url)), clock=clock)
+        clock.now += 1000
+        async with Client(connection) as client:
+            answers = await asyncio.gather(*(client.call("GET", "/version") for _ in range(20)))
+        assert {answer.status for answer in answers} == {200}
+        assert plugin.runs == 2
+
+
 @pytest.mark.parametrize(
     ("told", "expected"),
     [

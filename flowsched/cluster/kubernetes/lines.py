@@ -28,7 +28,7 @@ class Lines:
         self._keep(first)
         if not rest:
             return []
-        whole = b"" if self._dropping else b"".join(self._parts)
+        whole = b"".join(self._parts)
         self._parts, self._size, self._dropping = [], 0, False
         begun = rest.pop()
         lines = [line for line in (whole, *rest) if line]
