@@ -17,7 +17,15 @@ from flowsched.control.reconcile import Reconciler
 from flowsched.control.recover import Found, recover
 from flowsched.engine.events import BindingsSettled, EngineEvent, QueueChanged
 from flowsched.engine.state import EngineState
-from flowsched.errors import ConfigurationError, FlowschedError, LeadershipLost, OutcomeUnknown, StaleWrite
+from flowsched.errors import (
+    ConfigurationError,
+    FlowschedError,
+    LeadershipLost,
+    OutcomeUnknown,
+    StaleWrite,
+    StorageBusy,
+    Unavailable,
+)
 from flowsched.scheduling.executor import ClusterEvent, Executor, NodeInfo
 from flowsched.scheduling.framework import Profile
 from flowsched.scheduling.queues import Queue, QueueTree
@@ -31,6 +39,8 @@ log = structlog.get_logger(__name__)
 
 LEASE_MS: Final = 15_000
 RENEW_S: Final = 5.0
+#: Between two tries of a renewal that found the database busy.
+BUSY_PAUSE_S: Final = 0.2
 #: Name of the row that says which cluster the database goes with; it never expires.
 CLUSTER: Final = "cluster"
 FOR_EVER_MS: Final = 1_000_000_000_000
@@ -265,19 +275,37 @@ class Leader:
             await claim.acquire(ours, FOR_EVER_MS, self._clock())
 
     async def _renew(self) -> None:
-        """Renew in time, by our own monotonic clock, or stop before another may begin (FAULTS.md row 14)."""
+        """Renew in time, by our own monotonic clock, or stop before another may begin (FAULTS.md row 14).
+
+        A database that is busy, with our own large transaction perhaps, is asked again: only time ends the lease.
+        """
         while True:
             await asyncio.sleep(RENEW_S)
-            asked = self._monotonic()
-            remaining = LEASE_MS / 1000 - (asked - self._renewed) - 1.0
+            left_s = LEASE_MS / 1000 - (self._monotonic() - self._renewed) - 1.0
             try:
-                async with asyncio.timeout(max(0.1, remaining)):
-                    held = await self._lease.renew(self.epoch, LEASE_MS, self._clock())
+                async with asyncio.timeout(max(0.1, left_s)):
+                    await self._insist()
             except TimeoutError as error:
                 raise LeadershipLost("the lease could not be renewed in time") from error
+
+    async def _insist(self) -> None:
+        """Ask to go on leading until there is an answer.
+
+        Raises:
+            LeadershipLost: Another leads.
+        """
+        while True:
+            asked = self._monotonic()
+            try:
+                held = await self._lease.renew(self.epoch, LEASE_MS, self._clock())
+            except (StorageBusy, Unavailable) as busy:
+                log.warning("the lease is not renewed yet", error=str(busy))
+                await asyncio.sleep(BUSY_PAUSE_S)
+                continue
             if not held:
                 raise LeadershipLost("another process leads now")
             self._renewed = asked
+            return
 
     def queue_changed(self, row: QueueRow) -> None:
         """A queue was configured."""

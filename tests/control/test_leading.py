@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
+import sqlite3
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from flowsched.app import Settings, running
+from flowsched.control import leader
 
 DOCUMENT = json.dumps(
     {
@@ -75,3 +79,20 @@ async def test_a_database_of_another_root_is_refused_until_somebody_says_that_it
         assert up.facade.ready() == (True, "ok")
     async with running(replace(there, take_over=True)) as up:
         assert up.facade.ready() == (True, "ok")
+
+
+async def test_a_lease_outlives_a_database_that_is_locked_for_a_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A backup, or our own large transaction, keeps the lock longer than SQLite waits: the service goes on leading."""
+    monkeypatch.setattr(leader, "RENEW_S", 0.05)
+    async with running(Settings(port=0, root=tmp_path, log_level="error")) as up:
+        epoch = up.service._leader.epoch
+        with contextlib.closing(sqlite3.connect(tmp_path / "flowsched.db", isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            await asyncio.sleep(2.5)
+            other.execute("ROLLBACK")
+        async with asyncio.timeout(30):
+            await up.facade.submit(DOCUMENT)
+        assert up.facade.ready() == (True, "ok")
+        assert up.service._leader.epoch == epoch
