@@ -263,3 +263,10 @@ def test_a_gang_that_waits_with_more_memory_is_explained_for_each_member() -> No
     assert scene.launched == []
     told = [(e.code, e.tasks) for e in explain(scene.state, scene.runs["w"], scene.now)]
     assert told == [("LargerThanCluster", 2)]
+
+
+def test_the_largest_io_that_can_be_said_is_placed() -> None:
+    """4Pi to read and to write: their cost fits 64 bits, and the task runs."""
+    scene = Scene(node())
+    scene.submit("w", {"name": "s", "command": ["x"], "io": {"read": "4Pi", "write": "4Pi"}})
+    assert scene.launched == ["fs-w-s-0-0"]

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 from numpy.typing import NDArray
 
 from flowsched.scheduling.catalogue import Catalogue
 from flowsched.scheduling.podgroup import PodGroup, RoleRequest
 from flowsched.scheduling.snapshot import Snapshot
+
+
+_MOST: Final = 1 << 62
+#: 34 years; times as many neighbours as a node has pods.
+_LONGEST_MS: Final = 1 << 40
 
 
 def slowdown_step(
@@ -22,7 +29,8 @@ def slowdown_step(
     if not role.shape.io_bytes:
         return None
     disk = snapshot.disk_rate
-    return np.where(disk > 0, 2 * role.shape.io_bytes * 1000 // np.maximum(disk, 1), 0)
+    bytes_ms = min(2 * role.shape.io_bytes * 1000, _MOST)  # of a user's words: products must fit 64 bits
+    return np.where(disk > 0, np.minimum(bytes_ms // np.maximum(disk, 1), _LONGEST_MS), 0)
 
 
 def slowdown_now(
