@@ -11,7 +11,6 @@ from flowsched.scheduling.catalogue import Catalogue
 from flowsched.scheduling.podgroup import PodGroup, RoleRequest
 from flowsched.scheduling.snapshot import Snapshot
 
-
 _MOST: Final = 1 << 62
 #: 34 years; times as many neighbours as a node has pods.
 _LONGEST_MS: Final = 1 << 40
