@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from flowsched import __version__
-from flowsched.cli import agent, upkeep
+from flowsched.cli import agent, hollow, upkeep
 from flowsched.cli.context import Options, ask, options, run
 from flowsched.cli.options import (
     Advertise,
@@ -64,8 +64,6 @@ queue = typer.Typer(help="List and change queues.", no_args_is_help=True, rich_m
 app.add_typer(queue, name="queue")
 app.add_typer(upkeep.db, name="db")
 app.add_typer(upkeep.secret, name="secret")
-app.add_typer(agent.pod, name="pod", hidden=True)
-app.command(name="agent")(agent.agent)
 
 
 @app.callback()
@@ -398,3 +396,8 @@ def _command(ctx: typer.Context, workflow: str, kind: str, reason: str | None, o
     from flowsched.cli import listing
 
     ask(ctx, lambda client: listing.command(client, workflow, kind, reason, output))
+
+
+app.add_typer(agent.pod, name="pod", hidden=True)
+app.command(name="agent")(agent.agent)
+app.command(name="hollow")(hollow.hollow)
