@@ -604,3 +604,13 @@ def test_memory_of_the_dead_is_bounded() -> None:
     assert not memory.is_news(Metadata(uid="another", resource_version="5"), buried=False)
     assert len(memory._seen) == GRAVES + 2
     assert memory.newest == 10 + GRAVES + 9
+
+
+def test_memory_begins_again_with_a_list() -> None:
+    """After a restored backup versions are lower than those of yesterday, and news all the same."""
+    memory = Memory()
+    memory.begin(5)
+    assert memory.is_news(Metadata(uid="u", resource_version="9"), buried=False)
+    memory.begin(3)
+    assert memory.newest == 3
+    assert memory.is_news(Metadata(uid="u", resource_version="4"), buried=False)
