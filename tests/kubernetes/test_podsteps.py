@@ -191,6 +191,22 @@ async def test_a_long_fetch_is_waited_for(rig: Rig) -> None:
         assert await pod.ended(process) == (0, {"bytes_local": 0, "bytes_moved": 3})
 
 
+async def test_patience_begins_anew_with_every_word_of_the_agent(rig: Rig) -> None:
+    """It was at it for longer than the patience, and then in trouble for a moment: the step asks once more."""
+    answers = [202, 202, 202, 503, 200]
+
+    async def script(_: web.Request) -> web.Response:
+        await asyncio.sleep(0.3)
+        return web.Response(status=answers.pop(0), body=b"{}")
+
+    app = web.Application()
+    app.router.add_post("/{tail:.*}", script)
+    async with TestServer(app) as agent:
+        pod = rig.pod(order(), agent=str(agent.make_url("")), FLOWSCHED_PATIENCE_S="0.8")
+        assert await pod.run("stage-in") == (0, {"bytes_local": 0, "bytes_moved": 0})
+    assert answers == []
+
+
 async def test_a_packed_order(rig: Rig) -> None:
     """10,000 shards reach the agent through one variable."""
     uris = [f"flowsched:wf/call/{shard}/1/variants" for shard in range(10_000)]
@@ -275,6 +291,15 @@ async def test_a_signal_before_it_waits_is_not_lost_on_it(rig: Rig) -> None:
     process.send_signal(signal.SIGTERM)
     code, message = await pod.ended(process)
     assert (code, [each["name"] for each in message["outputs"]]) == (0, ["n"])
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+async def test_signals_are_blocked_once_it_is_ready(rig: Rig) -> None:
+    """Blocked, not only waited for: one that comes between two steps of it is kept for it, even of a first process."""
+    process = await rig.pod(order()).stage_out()
+    status = await asyncio.to_thread(Path(f"/proc/{process.pid}/status").read_text)
+    blocked = next(int(line.split()[1], 16) for line in status.splitlines() if line.startswith("SigBlk:"))
+    assert blocked & 1 << (signal.SIGTERM - 1)
 
 
 async def test_nobody_is_ready_who_has_not_started(rig: Rig) -> None:
