@@ -38,11 +38,11 @@ from flowsched.cluster.kubernetes.objects import (
 from flowsched.cluster.kubernetes.objects import (
     Pod as PodObject,
 )
-from flowsched.cluster.kubernetes.own import OwnPods
+from flowsched.cluster.kubernetes.own import START_S, WAIT_S, OwnPods
 from flowsched.cluster.kubernetes.release import ReleaseSettings
 from flowsched.cluster.kubernetes.view import View
 from flowsched.cluster.kubernetes.volumes import Volumes
-from flowsched.cluster.kubernetes.watch import Batch, Reflector
+from flowsched.cluster.kubernetes.watch import IDLE_S, Batch, Reflector
 from flowsched.errors import ConfigurationError
 from flowsched.scheduling.executor import (
     Binder,
@@ -59,7 +59,8 @@ log = structlog.get_logger(__name__)
 T = TypeVar("T", bound=HasMetadata)
 
 SWEEP_S: Final = 5.0
-#: Our own view must be no older than this, or nothing new is bound: events may be stuck somewhere.
+#: Before a collection is read again that could not be understood.
+REREAD_S: Final = 5.0
 _GROUPS: Final[Mapping[Form, type[Any]]] = {
     Form.NATIVE_BETA: NativePodGroup,
     Form.NATIVE_ALPHA: NativePodGroup,
@@ -79,6 +80,9 @@ class ClusterSettings:
         in_flight: Requests open at a time.
         agent_namespace: Pods elsewhere that look like agents are none: an agent is told the key.
         answers_to: Scheduler names whose pods are ours to place, beside `release.scheduler_name`.
+        start_s: A pod that cannot start for a reason that waiting does not change is given up after so long.
+        wait_s: A pod that has a node and does not start is given up after so long, whatever is said of it.
+        idle_s: A watch that is silent for so long is broken.
     """
 
     release: ReleaseSettings
@@ -87,6 +91,9 @@ class ClusterSettings:
     in_flight: int = 32
     agent_namespace: str = "flowsched-system"
     answers_to: frozenset[str] = frozenset()
+    start_s: float = START_S
+    wait_s: float = WAIT_S
+    idle_s: float = IDLE_S
 
 
 class KubernetesCluster:
@@ -156,6 +163,8 @@ class KubernetesCluster:
             may_act=lambda: self.may_act(),
             failpoint=self._failpoint,
             has_node=self._has_node,
+            start_s=self.settings.start_s,
+            wait_s=self.settings.wait_s,
         )
         self._volumes = Volumes()
         self._claims = Claims(self.client, self._volumes)
@@ -296,7 +305,8 @@ class KubernetesCluster:
     # --- Binder ----------------------------------------------------------------------------------------------
 
     async def view(self) -> Sequence[ClusterEvent]:
-        """All that others' pods are now; older news is dropped."""
+        """All that others' pods are now; older news is dropped. A term of leading begins: what is to be adopted has been."""
+        self._own.begin()
         self._listen()
         await self._synced()
         kept = [event for event in self._queue if self._of_own(event)]
@@ -395,7 +405,7 @@ class KubernetesCluster:
         plan.append(("/api/v1/pods", PodObject, self._view.pods_changed))
         for path, kind, handler in plan:
             listed = asyncio.Event()
-            reflector: Reflector[Any] = Reflector(self.client, path, kind)
+            reflector: Reflector[Any] = Reflector(self.client, path, kind, idle_s=self.settings.idle_s)
             self._reflectors[path] = reflector
             self._spawn(self._follow(reflector, handler, listed), f"watch {path}")
             await listed.wait()
@@ -416,13 +426,19 @@ class KubernetesCluster:
     async def _follow(
         self, reflector: Reflector[T], handler: Callable[[Batch[T]], None], listed: asyncio.Event
     ) -> None:
-        async with aclosing(reflector.changes()) as batches:
-            async for batch in batches:
-                try:
-                    handler(batch)
-                except Exception:  # one strange object must not end the watch for all (FAULTS.md row 28)
-                    log.exception("a batch of a watch was not understood")
-                listed.set()
+        while True:
+            try:
+                async with aclosing(reflector.changes()) as batches:
+                    async for batch in batches:
+                        try:
+                            handler(batch)
+                        finally:
+                            listed.set()
+            except (
+                Exception
+            ):  # a view that stands still is worse than one that is read again (FAULTS.md row 28)
+                log.exception("a watch was not understood and is begun anew")
+            await asyncio.sleep(REREAD_S)
 
     async def _bring_volumes(self, uid: str, node: str) -> str:
         seen = self._view.pods.get(uid)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from flowsched.cluster.kubernetes.forms import Form
@@ -17,6 +18,7 @@ from flowsched.cluster.kubernetes.names import label_value
 from flowsched.cluster.kubernetes.objects import Pod, moment_ms
 from flowsched.cluster.kubernetes.podgroups import Life
 from flowsched.cluster.kubernetes.release import ReleaseSettings
+from flowsched.cluster.kubernetes.strange import taken
 from flowsched.cluster.kubernetes.thirdparty import (
     GroupLink,
     link_of,
@@ -98,12 +100,12 @@ class GroupBook:
             for key in [key for key, group in self.groups.items() if group.form is form and key not in here]:
                 self._gone(key)
             for each in batch.replaced:
-                self._seen(form, each)
+                taken(partial(self._seen, form), each)
         for change, each in batch.changed:
             if change == "DELETED":
                 self._gone(_key(form, each.metadata.namespace, each.metadata.name))
             else:
-                self._seen(form, each)
+                taken(partial(self._seen, form), each)
 
     def _seen(self, form: Form, each: Any) -> None:
         meta = each.metadata

@@ -19,8 +19,8 @@ from flowsched.cluster.kubernetes.forms import Form, group_path
 from flowsched.cluster.kubernetes.names import dns_label, group_name
 from flowsched.cluster.kubernetes.objects import OnlyMetadata
 from flowsched.cluster.kubernetes.podgroups import group_manifest
-from flowsched.cluster.kubernetes.refusals import judge
-from flowsched.cluster.kubernetes.release import GroupRef, Owner, ReleaseSettings
+from flowsched.cluster.kubernetes.refusals import Permanent, judge
+from flowsched.cluster.kubernetes.release import GroupRef, Owner, Refusal, ReleaseSettings
 from flowsched.scheduling.executor import Pod
 
 log = structlog.get_logger(__name__)
@@ -29,13 +29,17 @@ _FIRST_PAUSE_S: Final = 0.2
 _LONGEST_PAUSE_S: Final = 10.0
 
 
+class _Denied(Exception):
+    """What a gang needs will never be made."""
+
+
 @dataclass(slots=True, eq=False)
 class _Gang:
     """One generation of one shard."""
 
     name: str
     members: set[str] = field(default_factory=set)
-    made: asyncio.Task[GroupRef] | None = None
+    made: asyncio.Task[GroupRef | Refusal] | None = None
 
 
 class Gangs:
@@ -66,18 +70,27 @@ class Gangs:
         if name is not None:
             self._gangs.setdefault(name, _Gang(name)).members.add(pod.name)
 
-    def left(self, pod: Pod) -> None:
-        """A pod is no more; with the last one the rest goes."""
+    def left(self, pod: Pod) -> asyncio.Task[None] | None:
+        """A pod is no more; with the last one the rest goes: that is what is returned then."""
         name = self.name_of(pod)
         gang = self._gangs.get(name) if name is not None else None
         if gang is None:
-            return
+            return None
         gang.members.discard(pod.name)
-        if not gang.members:
-            del self._gangs[gang.name]
-            task = asyncio.create_task(self._remove(gang), name=f"remove {gang.name}")
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+        if gang.members:
+            return None
+        del self._gangs[gang.name]
+        return self._start_removing(gang)
+
+    def stray(self, name: str) -> asyncio.Task[None] | None:
+        """The last pod of a gang that is known by its name alone is to go: the rest goes before it."""
+        return None if name in self._gangs else self._start_removing(_Gang(name))
+
+    def _start_removing(self, gang: _Gang) -> asyncio.Task[None]:
+        task = asyncio.create_task(self._remove(gang), name=f"remove {gang.name}")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
 
     async def close(self) -> None:
         """Stop working."""
@@ -86,8 +99,8 @@ class Gangs:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def ready(self, pod: Pod, told: Callable[[str], None]) -> GroupRef | None:
-        """See to it that a pod's group is there.
+    async def ready(self, pod: Pod, told: Callable[[str], None]) -> GroupRef | Refusal | None:
+        """See to it that a pod's group is there; a Refusal if it never will be.
 
         Args:
             pod: One of its members.
@@ -101,7 +114,13 @@ class Gangs:
             gang.made = asyncio.create_task(self._make(gang, pod, told), name=f"make {gang.name}")
         return await asyncio.shield(gang.made)
 
-    async def _make(self, gang: _Gang, pod: Pod, told: Callable[[str], None]) -> GroupRef:
+    async def _make(self, gang: _Gang, pod: Pod, told: Callable[[str], None]) -> GroupRef | Refusal:
+        try:
+            return await self._make_all(gang, pod, told)
+        except _Denied as denied:
+            return Refusal("StartFailed", str(denied))
+
+    async def _make_all(self, gang: _Gang, pod: Pod, told: Callable[[str], None]) -> GroupRef:
         assert pod.gang is not None
         settings, space = self._settings, self._settings.namespace
         owner = None
@@ -117,7 +136,11 @@ class Gangs:
         return GroupRef(gang.name, self.form, owner, pod.queue)
 
     async def _create(self, path: str, name: str, body: bytes, told: Callable[[str], None]) -> OnlyMetadata:
-        """Create an object, or find it there. Tries until it is so."""
+        """Create an object, or find it there. Tries until it is so.
+
+        Raises:
+            _Denied: It will never be: a policy forbids it, or it is not valid.
+        """
         pause = _FIRST_PAUSE_S
         while True:
             try:
@@ -130,7 +153,10 @@ class Gangs:
                     found = await self._client.get(f"{path}/{name}", OnlyMetadata)
                     if found is not None:
                         return found
-                told(f"{path}: {judge(answer).reason}: {answer.message}")
+                verdict = judge(answer)
+                if isinstance(verdict, Permanent):
+                    raise _Denied(f"{path}: {verdict.message}")
+                told(f"{path}: {verdict.reason}: {answer.message}")
             except Unreachable as silence:
                 told(str(silence))
             await asyncio.sleep(pause)
@@ -138,6 +164,9 @@ class Gangs:
 
     async def _remove(self, gang: _Gang) -> None:
         """What is left of a gang; the garbage collector would do it too where there is a PodGroup that owns the rest."""
+        if gang.made is not None and not gang.made.done():
+            gang.made.cancel()
+            await asyncio.gather(gang.made, return_exceptions=True)
         space, name = self._settings.namespace, dns_label(gang.name)
         paths = [f"/api/v1/namespaces/{space}/services/{name}", f"/api/v1/namespaces/{space}/secrets/{name}"]
         if self.form is not Form.NONE:

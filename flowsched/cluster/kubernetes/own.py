@@ -1,75 +1,43 @@
-"""Our own pods on the API server: made and bound on order, followed to their end, removed once that end is durable.
+"""Our own pods: which there shall be, which there are, and what nobody needs any more. What each goes through is `podlives`.
 
-A pod's name is used once (FAULTS.md P3). `AlreadyExists` with our mark is success; a name that must never run is taken by a
-*tombstone*, so that an earlier leader that wakes up late is told that it exists. An answer that got lost is never guessed: the
-server is asked again. What is done is seen by the watch; nothing here ends by its age.
+What is done is seen by the watch; nothing that is assumed here ends by its age.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from collections.abc import Callable, Collection, Sequence
+from typing import Final
 
-import structlog
-
-from flowsched.cluster.kubernetes.answers import Refused, Unreachable
-from flowsched.cluster.kubernetes.bodies import binding, tombstone
-from flowsched.cluster.kubernetes.client import Client, decoded
+from flowsched.cluster.kubernetes.answers import Malformed, Refused, Unreachable
+from flowsched.cluster.kubernetes.client import Client
 from flowsched.cluster.kubernetes.gangs import Gangs
-from flowsched.cluster.kubernetes.manifests import pod_manifest
-from flowsched.cluster.kubernetes.marks import ENGINE_NAME, REASON, VOID
-from flowsched.cluster.kubernetes.names import pod_name
+from flowsched.cluster.kubernetes.marks import GROUP, REASON, VOID
 from flowsched.cluster.kubernetes.objects import Pod as PodObject
 from flowsched.cluster.kubernetes.objects import moment_ms
-from flowsched.cluster.kubernetes.outcomes import Waiting, outcome
-from flowsched.cluster.kubernetes.podcalls import FIRST_PAUSE_S, LONGEST_PAUSE_S, PodCalls
-from flowsched.cluster.kubernetes.refusals import Permanent, judge
-from flowsched.cluster.kubernetes.release import Extras, Refusal, ReleaseSettings
-from flowsched.scheduling.executor import ClusterEvent, Pod, PodEnded, PodGone, PodHeld, PodStarted
-from flowsched.workflow.spec import Resources, Rules
-
-log = structlog.get_logger(__name__)
+from flowsched.cluster.kubernetes.podcalls import QUOTA, Doubt
+from flowsched.cluster.kubernetes.podlives import Failpoint, Live, PodLives, Report, engine_name
+from flowsched.cluster.kubernetes.release import ReleaseSettings
+from flowsched.scheduling.executor import Pod, PodEnded, PodGone
 
 #: A pod that cannot start for a reason that waiting does not change is given up after so long.
 START_S: Final = 300.0
+#: A pod that has a node and does not start is given up after so long, whatever its kubelet says of it.
+WAIT_S: Final = 3600.0
+#: A gang that a quota keeps from being whole gives back what it has after so long: two such would wait for each other.
+SHORT_S: Final = 60.0
 #: A pod that has ended although nobody waits for it is removed after so long.
 STRAY_S: Final = 60.0
 #: A tombstone stands so long: no leader sleeps longer and is still connected.
 TOMBSTONE_MS: Final = 6 * 3_600_000
-Report = Callable[[ClusterEvent], None]
-Failpoint = Callable[[str], Awaitable[None]]
 
 
-@dataclass(slots=True, eq=False)
-class _Live:
-    """A pod that somebody waits for."""
-
-    name: str
-    order: Pod | None = None
-    uid: str = ""
-    node: str = ""
-    told_start: bool = False
-    released: bool = False
-    final: PodEnded | PodGone | None = None
-    held: tuple[str, str] = ("", "")
-    stuck_since: float | None = None  #: on the loop's clock: it waits for what will not come
-    task: asyncio.Task[None] | None = None
-
-
-class OwnPods:
+class OwnPods(PodLives):
     """Those that flowsched makes.
 
     Args:
-        client: Of the API server.
-        settings: How pods are released.
-        gangs: Their PodGroups, Services and Secrets.
-        report: Takes events, on the event loop.
-        clock: Wall-clock ms.
-        may_act: Whether this process still leads, by its own clock: asked right before every write that starts something.
-        failpoint: Where a crash would be interesting.
-        has_node: Whether there is such a node: the server does not ask when a pod is bound.
+        client, settings, gangs, report, clock, may_act, failpoint, has_node: See `PodLives`.
+        start_s, wait_s: See `START_S` and `WAIT_S`.
     """
 
     def __init__(
@@ -83,29 +51,24 @@ class OwnPods:
         may_act: Callable[[], bool],
         failpoint: Failpoint,
         has_node: Callable[[str], bool],
+        start_s: float = START_S,
+        wait_s: float = WAIT_S,
     ) -> None:
-        self._has_node = has_node
-        self._client = client
-        self._settings = settings
-        self._gangs = gangs
-        self._report = report
-        self._clock = clock
-        self._may_act = may_act
-        self._failpoint = failpoint
-        self._live: dict[str, _Live] = {}
-        self._objects: dict[str, PodObject] = {}  #: by engine name, as last seen
-        self._voids: dict[str, PodObject] = {}
+        super().__init__(
+            client,
+            settings,
+            gangs,
+            report=report,
+            clock=clock,
+            may_act=may_act,
+            failpoint=failpoint,
+            has_node=has_node,
+        )
+        self._start_s, self._wait_s = start_s, wait_s
         self._strays: dict[str, float] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._quota = asyncio.Lock()
-        self._quota_hit = False
-        self._path = f"/api/v1/namespaces/{settings.namespace}/pods"
-
-    async def close(self) -> None:
-        """Stop working; what is there stays."""
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._adopted: set[str] = set()
+        self._begun = False  #: whether this process has led, and knows whom it waits for
+        self._short: dict[str, float] = {}  #: gang -> since when a quota keeps it from being whole
 
     # --- what the watch shows --------------------------------------------------------------------------------
 
@@ -145,24 +108,32 @@ class OwnPods:
         return live is not None and live.final is None
 
     def node_lost(self, node: str) -> None:
-        """A node is no more: its kubelet will never say how its pods ended."""
+        """A node is no more: its kubelet will never say how its pods ended. (What is bound too late to be seen here, or went
+        while nobody led, `sweep` finds.)
+        """
+        if not self._leads():
+            return
         for name, obj in list(self._objects.items()):
             if obj.spec.node_name == node:
                 self._spawn(self._force(name, obj))
+
+    def _leads(self) -> bool:
+        """Whether what is to be tidied away is this process's business."""
+        return self._begun and self._may_act()
 
     # --- what is asked ---------------------------------------------------------------------------------------
 
     def launch(self, pods: Sequence[Pod]) -> None:
         """Make and bind pods; gangs as a whole before any of theirs is bound. Returns at once."""
-        gangs: dict[str, list[_Live]] = {}
+        gangs: dict[str, list[Live]] = {}
         for pod in pods:
             live = self._live.get(pod.name)
             if live is not None and (live.final is not None or live.order is not None or live.released):
                 self._again(live)
                 continue
-            live = self._live[pod.name] = _Live(pod.name, pod, node=pod.node)
+            live = self._live[pod.name] = Live(pod.name, pod, node=pod.node, doubt=Doubt(open=False))
             if not self._has_node(pod.node):
-                live.task = self._spawn(self._entomb(live, "NoSuchNode"))
+                self._finish(live, self._gone(live, "NoSuchNode"))
                 continue
             gangs.setdefault(self._gangs.name_of(pod) or pod.name, []).append(live)
         for members in gangs.values():
@@ -173,7 +144,11 @@ class OwnPods:
     async def adopt(self, pods: Sequence[Pod]) -> None:
         """Take over pods of an earlier leader: those that are there go on, those that are not never will be."""
         for pod in pods:
-            live = self._live[pod.name] = _Live(pod.name, pod, node=pod.node)
+            before = self._live.get(pod.name)
+            if before is not None and before.task is not None:
+                before.task.cancel()  # of an earlier term of this process: it is asked anew
+            live = self._live[pod.name] = Live(pod.name, pod, node=pod.node)
+            self._adopted.add(pod.name)
             self._gangs.member(pod)
             obj = self._objects.get(pod.name)
             void = self._voids.get(pod.name)
@@ -187,10 +162,22 @@ class OwnPods:
             else:
                 live.task = self._spawn(self._entomb(live, "NotLaunched"))
 
+    def begin(self) -> None:
+        """A term begins: who has not been adopted has an end that is durable, and nobody waits for it any more."""
+        for name in self._live.keys() - self._adopted:
+            live = self._live.pop(name)
+            if live.task is not None:
+                live.task.cancel()
+            if live.order is not None:
+                self._gangs.left(live.order)
+        self._adopted.clear()
+        self._strays.clear()
+        self._begun = True
+
     def release(self, names: Sequence[str], grace_ms: int) -> None:
         """End pods; what does not exist never will."""
         for name in names:
-            live = self._live.setdefault(name, _Live(name))
+            live = self._live.setdefault(name, Live(name))
             if live.final is not None:
                 self._report(live.final)
             elif not live.released:
@@ -203,269 +190,101 @@ class OwnPods:
         for name in names:
             live = self._live.pop(name, None)
             obj = self._objects.get(name)
-            if live is not None and live.order is not None:
-                self._gangs.left(live.order)
+            rest = self._gangs.left(live.order) if live is not None and live.order is not None else None
             if obj is not None:
-                self._spawn(self._remove(obj))
+                self._spawn(self._remove(obj, rest))
 
     def orphans(self) -> list[str]:
         """Pods that live although nobody asked for them."""
         return [name for name, obj in self._objects.items() if name not in self._live and not _ended(obj)]
 
     async def sweep(self) -> None:
-        """What only time tells: pods that cannot start, ended pods that nobody settles, old tombstones."""
+        """What only time tells: pods that cannot start, gangs that stay half made, ended pods that nobody settles, old
+        tombstones, pods on nodes that are no more. Only who leads tidies: others do not know what is still needed.
+        """
+        if not self._leads():
+            self._strays.clear()
+            return
         now = asyncio.get_running_loop().time()
         for live in list(self._live.values()):
-            if live.stuck_since is not None and now - live.stuck_since > START_S and live.final is None:
-                reason, message = live.held
-                live.stuck_since = None
-                self._give_up(live, f"{reason}: {message}")
+            if live.final is None:
+                self._limit(live, now)
+        self._share_quota(now)
         ended = {n for n, obj in self._objects.items() if n not in self._live and _ended(obj)}
         self._strays = {name: self._strays.get(name, now) for name in ended}
         for name, since in self._strays.items():
             if now - since > STRAY_S:
-                self._spawn(self._remove(self._objects[name]))
+                self._spawn(self._remove_stray(self._objects[name]))
         old = self._clock() - TOMBSTONE_MS
         for void in list(self._voids.values()):
             if (moment_ms(void.metadata.creation_timestamp) or old) < old:
                 self._spawn(self._remove(void))
+        await self._clear_lost_nodes()
 
-    # --- one pod ---------------------------------------------------------------------------------------------
+    def _limit(self, live: Live, now: float) -> None:
+        """Give up a pod that has not started for too long (FAULTS.md row 37)."""
+        reason, message = live.held
+        if live.stuck_since is not None and now - live.stuck_since > self._start_s:
+            live.stuck_since = None
+            end = PodEnded(live.name, self._clock(), 126, "StartFailed", f"{reason}: {message}")
+            self._spawn(self._give_up(live, end))
+        elif live.bound_since is not None and now - live.bound_since > self._wait_s:
+            live.bound_since = None
+            self._spawn(self._give_up(live, self._gone(live, reason or "NotStarted")))
 
-    async def _launch(self, live: _Live, ready: asyncio.Barrier | None) -> None:
-        """Make one pod, wait for the others of its gang, bind it."""
-        made = await self._make(live)
-        if not made:
-            if ready is not None:
-                await ready.abort()
-            return
-        if ready is not None:
+    def _share_quota(self, now: float) -> None:
+        """Let gangs that a quota keeps from being whole give back the members they have: the first of them last."""
+        short: dict[str, Live] = {}
+        for live in self._live.values():
+            gang = self._gangs.name_of(live.order) if live.order is not None else None
+            if gang is not None and live.final is None and not live.released and live.held[0] == QUOTA:
+                short.setdefault(gang, live)
+        self._short = {gang: self._short.get(gang, now) for gang in short}
+        for number, (gang, since) in enumerate(sorted(self._short.items(), key=lambda item: item[1])):
+            if now - since > (SHORT_S if number else 2 * SHORT_S):
+                live = short[gang]
+                before, live.task = live.task, None
+                live.task = self._spawn(self._withdraw(live, before, QUOTA))
+
+    async def _clear_lost_nodes(self) -> None:
+        """Pods on nodes that the watch does not show: if the server has no such node either, nobody will tell how they end."""
+        lost: dict[str, list[str]] = {}
+        for name, obj in self._objects.items():
+            if obj.spec.node_name and not _ended(obj) and not self._has_node(obj.spec.node_name):
+                lost.setdefault(obj.spec.node_name, []).append(name)
+        for node, names in lost.items():
             try:
-                await ready.wait()
-            except asyncio.BrokenBarrierError:
-                return  # another member cannot be made: the engine, which hears of that, takes this one away too
-        await self._bind(live)
+                there = await self._calls.is_node(node)
+            except (Refused, Unreachable, Malformed):
+                continue
+            for name in names if not there else ():
+                if name in self._objects:
+                    self._spawn(self._force(name, self._objects[name]))
 
-    async def _make(self, live: _Live) -> bool:
-        """Create the pod. False: it has ended already, or this process must not act any more."""
-        order = live.order
-        assert order is not None
-        group = await self._gangs.ready(order, lambda why: self._hold(live, "GangObjects", why))
-        body = pod_manifest(order, self._settings, group, _extras(order))
-        if isinstance(body, Refusal):
-            self._finish(live, PodEnded(live.name, self._clock(), 126, body.reason, body.message))
-            return False
-        pause = FIRST_PAUSE_S
-        while self._may_act():
-            answer = await self._create(body, live)
-            if answer is not None and answer.ok:
-                live.uid = decoded(answer.body, PodObject, live.name).metadata.uid
-                await self._failpoint("kube.created")
-                self._hold(live, "", "")
-                return True
-            if answer is not None and answer.reason == "AlreadyExists":
-                return await self._meet(live)
-            if answer is not None:
-                verdict = judge(answer)
-                if isinstance(verdict, Permanent):
-                    self._finish(
-                        live, PodEnded(live.name, self._clock(), 126, "StartFailed", verdict.message)
-                    )
-                    return False
-                self._hold(live, verdict.reason, verdict.message)
-            await asyncio.sleep(pause)
-            pause = min(LONGEST_PAUSE_S, pause * 2)
-        return False
+    # --- removing --------------------------------------------------------------------------------------------
 
-    async def _meet(self, live: _Live) -> bool:
-        """There is a pod of this name. True: it is ours, and goes on as if we had just made it."""
-        obj = await self._read(live)
-        if obj is None:
-            return False if live.final is not None else await self._make(live)
-        if engine_name(obj) != live.name:
-            message = f"a pod {obj.metadata.name!r} exists and is not flowsched's; it is left alone"
-            self._finish(live, PodEnded(live.name, self._clock(), 126, "StartFailed", message))
-            return False
-        if VOID in obj.metadata.labels:
-            self._finish(live, self._gone(live, obj.metadata.annotations.get(REASON, "Voided")))
-            return False
-        live.uid = obj.metadata.uid
-        self._look(live, obj, deleted=False)
-        return live.final is None
+    async def _remove(self, obj: PodObject, after: asyncio.Task[None] | None = None) -> None:
+        """An ended pod (or a tombstone) is not needed any more. The last one of a gang goes after the rest of it: as long as
+        it is there, a restart sees that something is to be removed.
+        """
+        if after is not None:
+            await asyncio.wait({after})
+        await self._calls.delete(obj, 0)
 
-    async def _bind(self, live: _Live) -> None:
-        """Bind the pod to its node, and to no other."""
-        if self._settings.hand_over is not None:
-            return  # somebody else's business
-        pause = FIRST_PAUSE_S
-        name = pod_name(live.name)
-        body = binding(name, self._settings.namespace, live.uid, live.node)
-        while live.final is None and self._may_act():
-            answer = await self._ask("POST", f"{self._path}/{name}/binding", body, live)
-            if answer is not None and answer.ok:
-                await self._failpoint("kube.bound")
-                self._hold(live, "", "")
-                return
-            obj = await self._read(live)
-            if obj is None or obj.metadata.uid != live.uid:
-                if live.name not in self._objects:  # else the watch tells it
-                    self._finish(live, self._gone(live, "PodDeleted"))
-                return
-            if obj.spec.node_name or obj.metadata.deletion_timestamp:
-                self._bound_elsewhere(live, obj)
-                return
-            if answer is not None:
-                verdict = judge(answer)
-                if isinstance(verdict, Permanent):
-                    await self._refuse(live, obj, verdict.message)
-                    return
-                self._hold(live, verdict.reason, verdict.message)
-            await asyncio.sleep(pause)
-            pause = min(LONGEST_PAUSE_S, pause * 2)
-
-    def _bound_elsewhere(self, live: _Live, obj: PodObject) -> None:
-        """Somebody else's scheduler was faster: the pod runs where we took no room for it, so it goes."""
-        if obj.spec.node_name and obj.spec.node_name != live.node:
-            log.warning(
-                "pod bound by somebody else", pod=live.name, node=obj.spec.node_name, wanted=live.node
-            )
-            self._spawn(self._delete(obj, None))
-
-    async def _refuse(self, live: _Live, obj: PodObject, message: str) -> None:
-        """A binding that will never be accepted: the pod goes, and its task is placed anew."""
-        self._hold(live, "BindRefused", message)
-        await self._delete(obj, 0)
-        if live.final is None:
-            self._finish(live, self._gone(live, "BindRefused"))
-
-    async def _entomb(self, live: _Live, reason: str) -> None:
-        """Take the name, so that nobody ever runs under it; unless somebody does already: then that pod goes on."""
-        pause = FIRST_PAUSE_S
-        while live.final is None:
-            body = tombstone(live.name, self._settings, reason)
-            answer = await self._ask("POST", self._path, body, live)
-            if answer is not None and answer.ok:
-                self._finish(live, self._gone(live, reason))
-                return
-            if answer is not None and answer.reason == "AlreadyExists":
-                if await self._meet(live) and not live.released:
-                    await self._bind(live)
-                return
-            if answer is not None:
-                self._hold(live, judge(answer).reason, answer.message)
-            await asyncio.sleep(pause)
-            pause = min(LONGEST_PAUSE_S, pause * 2)
-
-    async def _release(self, live: _Live, before: asyncio.Task[None] | None, grace_ms: int) -> None:
-        """End the pod, whatever became of its launch."""
-        if before is not None:
-            before.cancel()
-            await asyncio.gather(before, return_exceptions=True)
-        if live.final is not None:
-            return
-        obj = self._objects.get(live.name)
-        if obj is None:
-            await self._entomb(live, "Released")
-            if live.final is not None or not live.uid:
-                return
-            obj = await self._read(live)
-        if obj is None:
-            self._finish(live, self._gone(live, "Released"))
-            return
-        live.uid = obj.metadata.uid
-        await self._delete(obj, -(-grace_ms // 1000))
-        if not obj.spec.node_name and live.final is None and live.name not in self._objects:
-            self._finish(live, self._gone(live, "Released"))
-
-    async def _remove(self, obj: PodObject) -> None:
-        """An ended pod (or a tombstone) is not needed any more."""
-        await self._delete(obj, 0)
+    async def _remove_stray(self, obj: PodObject) -> None:
+        """An ended pod that nobody knows: with the last of its gang goes the rest of that."""
+        group = obj.metadata.labels.get(GROUP, "")
+        others = (each.metadata.labels.get(GROUP) for each in self._objects.values() if each is not obj)
+        rest = self._gangs.stray(group) if group and group not in others else None
+        await self._remove(obj, rest)
 
     async def _force(self, name: str, obj: PodObject) -> None:
         """The node is gone, and with it whatever ran there: only the object is left."""
-        await self._delete(obj, 0)
+        await self._calls.delete(obj, 0)
         live = self._live.get(name)
         if live is not None and live.final is None:
             self._finish(live, PodGone(name, self._clock(), "NodeLost", started=live.told_start))
 
-    # --- telling ---------------------------------------------------------------------------------------------
-
-    def _look(self, live: _Live, obj: PodObject, deleted: bool) -> None:
-        """Tell what a pod's status says."""
-        if live.final is not None or (live.uid and live.uid != obj.metadata.uid):
-            return
-        live.uid = obj.metadata.uid
-        now = self._clock()
-        for event in outcome(obj, live.name, now, released=live.released, deleted=deleted):
-            if isinstance(event, Waiting):
-                self._wait(live, event)
-            elif isinstance(event, PodStarted):
-                live.stuck_since = None
-                if not live.told_start:
-                    live.told_start = True
-                    self._report(event)
-            else:
-                self._finish(live, event)
-
-    def _wait(self, live: _Live, waiting: Waiting) -> None:
-        loop = asyncio.get_running_loop()
-        if waiting.permanent and live.stuck_since is None:
-            live.stuck_since = loop.time()
-        elif not waiting.permanent:
-            live.stuck_since = None
-        self._hold(live, waiting.reason, waiting.message)
-
-    def _hold(self, live: _Live, reason: str, message: str) -> None:
-        """Tell what keeps a pod from starting, once for each kind of reason."""
-        if live.final is None and live.held[0] != reason:
-            live.held = (reason, message)
-            self._report(PodHeld(live.name, reason, message))
-
-    def _give_up(self, live: _Live, message: str) -> None:
-        obj = self._objects.get(live.name)
-        if obj is not None:
-            self._spawn(self._delete(obj, 0))
-        self._finish(live, PodEnded(live.name, self._clock(), 126, "StartFailed", message))
-
-    def _finish(self, live: _Live, event: PodEnded | PodGone) -> None:
-        if live.final is None:
-            live.final = event
-            self._report(event)
-
-    def _again(self, live: _Live) -> None:
-        """Asked twice: say how it is."""
-        if live.final is not None:
-            self._report(live.final)
-
-    def _gone(self, live: _Live, reason: str) -> PodGone:
-        return PodGone(live.name, self._clock(), reason, started=live.told_start)
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = asyncio.create_task(self._guarded(work))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
-
-    async def _guarded(self, work: Coroutine[Any, Any, None]) -> None:
-        try:
-            await work
-        except Exception:  # one pod's work must not end the others'
-            log.exception("work on a pod failed")
-
-
-def engine_name(obj: PodObject) -> str | None:
-    """The engine's name of one of our pods; None if the object's own name says that it is not the one."""
-    name = obj.metadata.annotations.get(ENGINE_NAME)
-    return name if name is not None and pod_name(name) == obj.metadata.name else None
-
 
 def _ended(obj: PodObject) -> bool:
     return obj.status.phase in ("Succeeded", "Failed")
-
-
-def _extras(order: Pod) -> Extras:
-    """What the manifest needs beyond the order's own fields."""
-    resources = Resources(
-        order.cpu_millicores, order.memory_bytes, order.disk_bytes, order.gpu_millis, dict(order.extended)
-    )
-    return Extras(resources=resources, limits=order.limits, rules=order.rules or Rules())

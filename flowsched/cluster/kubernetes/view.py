@@ -14,14 +14,14 @@ from typing import Final
 
 from flowsched.cluster.kubernetes.agents import Agents
 from flowsched.cluster.kubernetes.foreign_groups import GroupBook
-from flowsched.cluster.kubernetes.marks import INSTANCE, MANAGED_BY
-from flowsched.cluster.kubernetes.names import label_value
 from flowsched.cluster.kubernetes.nodes import node_info
 from flowsched.cluster.kubernetes.objects import Namespace, Node, Pod, moment_ms
-from flowsched.cluster.kubernetes.own import OwnPods, engine_name
+from flowsched.cluster.kubernetes.own import OwnPods
+from flowsched.cluster.kubernetes.podlives import engine_name, is_ours
 from flowsched.cluster.kubernetes.podrules import rules_of, template_of
 from flowsched.cluster.kubernetes.podspec import requests_of
 from flowsched.cluster.kubernetes.release import ReleaseSettings
+from flowsched.cluster.kubernetes.strange import taken
 from flowsched.cluster.kubernetes.thirdparty import priority_of
 from flowsched.cluster.kubernetes.volumes import Volumes
 from flowsched.cluster.kubernetes.watch import Batch
@@ -112,12 +112,12 @@ class View:
             for name in [name for name in self.nodes if name not in here]:
                 self._node_gone(name)
             for node in batch.replaced:
-                self._node(node)
+                taken(self._node, node)
         for change, node in batch.changed:
             if change == "DELETED":
                 self._node_gone(node.metadata.name)
             else:
-                self._node(node)
+                taken(self._node, node)
 
     def _node(self, node: Node) -> None:
         info = node_info(node, gpu_resource=self.settings.gpu_resource)
@@ -159,12 +159,12 @@ class View:
             for uid in [uid for uid in self._owned if uid not in here]:
                 self._own_gone(uid)
             for pod in batch.replaced:
-                self._pod(pod)
+                self._take(pod)
         for change, pod in batch.changed:
             if change == "DELETED":
-                self._pod_gone(pod)
+                taken(self._pod_gone, pod)
             else:
-                self._pod(pod)
+                self._take(pod)
         for meta in batch.unread:
             self.unread[meta.uid] += 1
         if self._widened:
@@ -175,7 +175,7 @@ class View:
         for uid in list(uids):
             seen = self.pods.get(uid)
             if seen is not None and seen.pod is not None:
-                self._pod(seen.pod)
+                self._take(seen.pod)
 
     def waits(self, uid: str) -> PodWaits | None:
         """A pod as it waits now; None if it does not."""
@@ -186,8 +186,22 @@ class View:
         """Pods that wait for us, by uid."""
         return [uid for uid, seen in self.pods.items() if seen.pod is not None]
 
+    def _take(self, pod: Pod) -> None:
+        """A pod that is not understood takes room all the same, as far as can be seen."""
+        if not taken(self._pod, pod):
+            taken(self._plain, pod)
+
+    def _plain(self, pod: Pod) -> None:
+        uid, meta = pod.metadata.uid, pod.metadata
+        if uid in self.pods or uid in self._owned or not pod.spec.node_name or pod.status.phase in _ENDED:
+            return
+        resources = requests_of(pod, self.settings.gpu_resource)
+        event = RoomTaken(uid, pod.spec.node_name, resources, namespace=meta.namespace, name=meta.name)
+        self.pods[uid] = Seen(meta.namespace, meta.name, event)
+        self.report(event)
+
     def _pod(self, pod: Pod) -> None:
-        name = engine_name(pod) if self._ours(pod) else None
+        name = engine_name(pod) if is_ours(pod, self.settings) else None
         if name is not None:
             self._own(pod, name)
             return
@@ -327,14 +341,6 @@ class View:
             self.groups.lost(uid, seen.group)
 
     # --- ours, and agents ------------------------------------------------------------------------------------
-
-    def _ours(self, pod: Pod) -> bool:
-        labels = pod.metadata.labels
-        return (
-            labels.get(MANAGED_BY) == "flowsched"
-            and labels.get(INSTANCE) == label_value(self.settings.instance)
-            and pod.metadata.namespace == self.settings.namespace
-        )
 
     def _own(self, pod: Pod, name: str) -> None:
         known = self._owned.get(pod.metadata.uid)

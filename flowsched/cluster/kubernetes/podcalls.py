@@ -1,0 +1,140 @@
+"""Calls about single pods of ours, repeated until the server has answered; and a quota that forbids pods, asked by one for all."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import structlog
+
+from flowsched.cluster.kubernetes.answers import Answer, Unreachable
+from flowsched.cluster.kubernetes.bodies import deletion
+from flowsched.cluster.kubernetes.client import Client, decoded
+from flowsched.cluster.kubernetes.names import pod_name
+from flowsched.cluster.kubernetes.objects import Node
+from flowsched.cluster.kubernetes.objects import Pod as PodObject
+from flowsched.cluster.kubernetes.refusals import judge
+
+log = structlog.get_logger(__name__)
+
+FIRST_PAUSE_S: Final = 0.2
+LONGEST_PAUSE_S: Final = 20.0
+_LEAD_PAUSE_S: Final = 0.1
+#: How often a create that a quota forbids is tried, by one pod for all.
+QUOTA_PERIOD_S: Final = 5.0
+#: So many creates are under way at a time: a quota that forbids them is noticed by no more.
+CREATES: Final = 32
+QUOTA: Final = "QuotaExceeded"
+#: Is told (reason, message) of what keeps a pod from starting.
+Told = Callable[[str, str], None]
+
+
+@dataclass(slots=True)
+class Doubt:
+    """Whether a pod may have been made, or may yet be, without our having been told: a create is on its way, or its answer was
+    lost. An earlier leader's creates are always in doubt.
+    """
+
+    open: bool = True
+
+
+class PodCalls:
+    """What is asked of the API server about pods of one namespace.
+
+    Args:
+        client: Of the API server.
+        namespace: Where the pods are.
+        may_act: Whether this process still leads: asked right before what starts something.
+    """
+
+    def __init__(self, client: Client, namespace: str, may_act: Callable[[], bool]) -> None:
+        self._client = client
+        self._may_act = may_act
+        self.path = f"/api/v1/namespaces/{namespace}/pods"
+        self._turns = asyncio.Semaphore(CREATES)
+        self._prober = asyncio.Lock()
+        self._quota = ""  #: why a quota forbids pods at present
+
+    async def ask(self, method: str, path: str, body: bytes | None, told: Told) -> Answer | None:
+        """Ask once. None: nobody knows what became of it."""
+        try:
+            return await self._client.call(method, path, body=body)
+        except Unreachable as silence:
+            told("APIServerUnreachable", str(silence))
+            return None
+
+    async def leads(self) -> None:
+        """Wait until this process may act. One that has been paused may lead on; one that may not any more is ended soon."""
+        while not self._may_act():  # noqa: ASYNC110 - a clock decides, nobody sets an event
+            await asyncio.sleep(_LEAD_PAUSE_S)
+
+    async def create(self, body: bytes, doubt: Doubt, told: Told) -> Answer | None:
+        """Create a pod, once; while a quota forbids pods, one asks for all, and not often. None: nobody knows."""
+        while True:
+            async with self._turns:
+                if not self._quota:
+                    answer = await self._create(body, doubt, told)
+                    self._quota = _forbidden(answer) or self._quota
+                    return answer
+            told(QUOTA, self._quota)
+            async with self._prober:
+                if not self._quota:
+                    continue
+                answer = await self._create(body, doubt, told)
+                if answer is not None:
+                    self._quota = _forbidden(answer)
+                if not self._quota:
+                    return answer
+                told(QUOTA, self._quota)
+                await asyncio.sleep(QUOTA_PERIOD_S)
+
+    async def _create(self, body: bytes, doubt: Doubt, told: Told) -> Answer | None:
+        await self.leads()
+        before, doubt.open = doubt.open, True
+        answer = await self.ask("POST", self.path, body, told)
+        doubt.open = before or answer is None or answer.undecided
+        return answer
+
+    async def read(self, name: str, told: Told) -> PodObject | None:
+        """A pod (by its engine name) as the server has it; waits until the server answers."""
+        pause = FIRST_PAUSE_S
+        while True:
+            answer = await self.ask("GET", f"{self.path}/{pod_name(name)}", None, told)
+            if answer is not None and answer.status == 404:
+                return None
+            if answer is not None and answer.ok:
+                return decoded(answer.body, PodObject, name)
+            await asyncio.sleep(pause)
+            pause = min(LONGEST_PAUSE_S, pause * 2)
+
+    async def delete(self, obj: PodObject, grace_s: int | None) -> None:
+        """Ask until the server has taken it; the watch shows when it is gone."""
+        pause = FIRST_PAUSE_S
+        path = f"/api/v1/namespaces/{obj.metadata.namespace}/pods/{obj.metadata.name}"
+        body = deletion(obj.metadata.uid, grace_s)
+        while True:
+            try:
+                answer = await self._client.call("DELETE", path, body=body)
+                if answer.ok or answer.status in (404, 409):
+                    return
+                log.warning("pod not deleted", pod=obj.metadata.name, why=answer.message)
+            except Unreachable:
+                pass
+            await asyncio.sleep(pause)
+            pause = min(LONGEST_PAUSE_S, pause * 2)
+
+    async def is_node(self, name: str) -> bool:
+        """Whether the server has such a node, whatever the watch has shown so far. Raises as `Client.list`."""
+        nodes, _ = await self._client.list(
+            "/api/v1/nodes", Node, params={"fieldSelector": f"metadata.name={name}"}
+        )
+        return bool(nodes)
+
+
+def _forbidden(answer: Answer | None) -> str:
+    """In whose words a quota forbids it; "" if none does."""
+    if answer is None or answer.ok or judge(answer).reason != QUOTA:
+        return ""
+    return answer.message
