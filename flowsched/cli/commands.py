@@ -147,7 +147,7 @@ def serve(
     namespace: Namespace = None,
     advertise: Advertise = None,
 ) -> None:
-    """Start the service, with this machine as its cluster, or on Kubernetes.
+    """Start the service, on this machine or on Kubernetes.
 
     It is the API, the scheduler and the runner in one process.
 

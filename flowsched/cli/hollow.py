@@ -25,7 +25,9 @@ def hollow(
         Path | None, typer.Option(help="Volumes and logs, with --exec. [a temporary folder]")
     ] = None,
 ) -> None:
-    """Register nodes with an API server and move their pods through their lives.
+    """Give an API server nodes without kubelets, for trials.
+
+    Their pods live and end as if they were run.
 
     They go when it ends. Without --exec pods end when their annotation flowsched.io/hollow-runtime says.
     """
