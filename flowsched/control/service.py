@@ -19,6 +19,7 @@ from flowsched.control.intake import Documents, decode
 from flowsched.control.leader import Leader
 from flowsched.control.outputs import open_output
 from flowsched.control.queue_settings import queue_row
+from flowsched.control.whereabouts import Whereabouts
 from flowsched.engine.changes import task_row
 from flowsched.engine.explain import Explanation, explain
 from flowsched.engine.pods import pod_name
@@ -28,7 +29,6 @@ from flowsched.errors import Conflict, InvalidRequest, NotFound, Unavailable
 from flowsched.scheduling.executor import Executor
 from flowsched.scheduling.queues import Queue
 from flowsched.store.database import Database
-from flowsched.store.lease import Lease
 from flowsched.store.queues import Queues
 from flowsched.store.requests import Submission
 from flowsched.store.rows import QueueRow
@@ -55,8 +55,6 @@ COMMANDS: Final = ("cancel", "pause", "resume", "retry")
 STUCK_MS: Final = 60_000
 #: And after so many failures in a row nobody should believe in the next try.
 STUCK_TERMS: Final = 5
-#: How long it is believed who leads.
-LEADER_MS: Final = 1_000
 #: How long a command's answer waits for the leader; it is durable anyway.
 CARRIED_OUT_S: Final = 5.0
 
@@ -79,8 +77,7 @@ class Service:
         replicated: bool = False,
     ) -> None:
         self._replicated = replicated
-        self._leader_url: str | None = None
-        self._looked_ms = 0
+        self._whereabouts = Whereabouts(database, clock)
         self._database = database
         self._reads = Workflows(database)
         self._queues = Queues(database)
@@ -319,7 +316,7 @@ class Service:
 
     async def explain(self, workflow: str, *, stage: str | None = None) -> list[ExplanationView]:
         """Why what does not run does not run; for what has failed, why it failed."""
-        row = await self._reads.get(workflow)
+        await self._reads.get(workflow)  # there must be one
         run, state = self._run(workflow), self._state()
         if run is not None and state is not None:
             found = explain(state, run, self._clock())
@@ -332,7 +329,6 @@ class Service:
         if stage is not None:
             await self._locate(workflow, stage, 0)
             found = [each for each in found if each.stage == stage]
-        del row
         return [answers.explanation_view(each) for each in found]
 
     def events(self, workflow: str | None, after: int) -> AsyncIterator[Sequence[EventView]]:
@@ -391,20 +387,12 @@ class Service:
         """See `Facade.leader`; asked of the database, at most once a second."""
         if self._leader.epoch or not self._replicated:
             return None
-        now = self._clock()
-        if now - self._looked_ms > LEADER_MS:
-            holding = await Lease(self._database).look()
-            _, _, url = holding.holder.partition(" at ")
-            self._leader_url, self._looked_ms = url or None, now
-        return self._leader_url
+        return await self._whereabouts.url()
 
     def live(self) -> tuple[bool, str]:
         """Whether the loops are moving."""
         if self._leader.failures >= STUCK_TERMS:
-            return (
-                False,
-                f"leader: its loops failed {self._leader.failures} times one after the other; see the log",
-            )
+            return False, f"leader: its loops failed {self._leader.failures} times in a row; see the log"
         dispatcher = self._leader.dispatcher
         if dispatcher is not None and dispatcher.busy_since is not None:
             busy = self._clock() - dispatcher.busy_since
@@ -415,8 +403,7 @@ class Service:
     def ready(self) -> tuple[bool, str]:
         """Whether it leads and has recovered."""
         if self._leader.epoch == 0:
-            # Of several replicas one leads; the others accept and answer all the same.
-            return self._replicated, "leader: waiting for the lease"
+            return self._replicated, "leader: waiting for the lease"  # replicas answer all the same
         if self._leader.dispatcher is None:
             return False, "recovery: not finished"
         return True, "ok"

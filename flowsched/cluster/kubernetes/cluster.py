@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from functools import partial
+from typing import Any, Final
 
 import msgspec
 import structlog
 
+from flowsched.cluster.kubernetes import objects
 from flowsched.cluster.kubernetes.agents import Agents
 from flowsched.cluster.kubernetes.binding import Binding
 from flowsched.cluster.kubernetes.claims import Claims
@@ -24,25 +25,12 @@ from flowsched.cluster.kubernetes.foreign_groups import GroupBook
 from flowsched.cluster.kubernetes.forms import Form, choose_form
 from flowsched.cluster.kubernetes.gangs import Gangs
 from flowsched.cluster.kubernetes.names import pod_name
-from flowsched.cluster.kubernetes.objects import (
-    CoschedulingPodGroup,
-    HasMetadata,
-    Namespace,
-    NativePodGroup,
-    Node,
-    PersistentVolume,
-    PersistentVolumeClaim,
-    StorageClass,
-    VolcanoPodGroup,
-)
-from flowsched.cluster.kubernetes.objects import (
-    Pod as PodObject,
-)
 from flowsched.cluster.kubernetes.own import START_S, WAIT_S, OwnPods
 from flowsched.cluster.kubernetes.release import ReleaseSettings
 from flowsched.cluster.kubernetes.view import View
 from flowsched.cluster.kubernetes.volumes import Volumes
-from flowsched.cluster.kubernetes.watch import IDLE_S, Batch, Reflector
+from flowsched.cluster.kubernetes.watch import IDLE_S, Batch
+from flowsched.cluster.kubernetes.watches import Watches
 from flowsched.errors import ConfigurationError
 from flowsched.scheduling.executor import (
     Binder,
@@ -56,16 +44,14 @@ from flowsched.scheduling.executor import (
 from flowsched.scheduling.foreign import Bind, Evict, Verdict
 
 log = structlog.get_logger(__name__)
-T = TypeVar("T", bound=HasMetadata)
 
 SWEEP_S: Final = 5.0
-#: Before a collection is read again that could not be understood.
-REREAD_S: Final = 5.0
+PODS: Final = "/api/v1/pods"
 _GROUPS: Final[Mapping[Form, type[Any]]] = {
-    Form.NATIVE_BETA: NativePodGroup,
-    Form.NATIVE_ALPHA: NativePodGroup,
-    Form.SCHEDULER_PLUGINS: CoschedulingPodGroup,
-    Form.VOLCANO: VolcanoPodGroup,
+    Form.NATIVE_BETA: objects.NativePodGroup,
+    Form.NATIVE_ALPHA: objects.NativePodGroup,
+    Form.SCHEDULER_PLUGINS: objects.CoschedulingPodGroup,
+    Form.VOLCANO: objects.VolcanoPodGroup,
 }
 
 
@@ -128,7 +114,7 @@ class KubernetesCluster:
         self._listening = False
         self._tasks: list[asyncio.Task[None]] = []
         self._identity = connection.url
-        self._reflectors: dict[str, Reflector[Any]] = {}
+        self._watches = Watches(self.client, settings.idle_s)
 
     # --- Executor --------------------------------------------------------------------------------------------
 
@@ -188,7 +174,7 @@ class KubernetesCluster:
             report=self._report,
             may_act=lambda: self.may_act(),
             failpoint=self._failpoint,
-            caught_up=self._caught_up,
+            caught_up=partial(self._watches.caught_up, PODS),
             volumes=self._bring_volumes,
         )
         self._conditions = Conditions(self.client, self._view, self._groups, self._clock)
@@ -296,6 +282,7 @@ class KubernetesCluster:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._watches.close()
         for name in ("_own", "_gangs", "_agents", "_binding"):
             part = getattr(self, name, None)
             if part is not None:
@@ -308,7 +295,7 @@ class KubernetesCluster:
         """All that others' pods are now; older news is dropped. A term of leading begins: what is to be adopted has been."""
         self._own.begin()
         self._listen()
-        await self._synced()
+        await self._watches.synced()
         kept = [event for event in self._queue if self._of_own(event)]
         self._queue = kept
         return self._view.everything()
@@ -335,10 +322,8 @@ class KubernetesCluster:
 
     def health(self) -> tuple[bool, str]:
         """Whether every watch is well, and if not what is wrong with which."""
-        for path, reflector in self._reflectors.items():
-            if reflector.problem:
-                return False, f"{path}: {reflector.problem}"
-        return True, "ok"
+        problem = self._watches.problem
+        return not problem, problem or "ok"
 
     # --- inside ----------------------------------------------------------------------------------------------
 
@@ -373,11 +358,11 @@ class KubernetesCluster:
         self._tasks.append(asyncio.create_task(work, name=name))
 
     async def _identify(self) -> None:
-        system = await self.client.get("/api/v1/namespaces/kube-system", Namespace)
+        system = await self.client.get("/api/v1/namespaces/kube-system", objects.Namespace)
         uid = system.metadata.uid if system is not None else self.client.connection.url
         release = self.settings.release
         self._identity = f"kubernetes {uid}, namespace {release.namespace}, instance {release.instance}"
-        if await self.client.get(f"/api/v1/namespaces/{release.namespace}", Namespace) is None:
+        if await self.client.get(f"/api/v1/namespaces/{release.namespace}", objects.Namespace) is None:
             raise ConfigurationError(
                 f"there is no namespace {release.namespace!r}: create it, or name another one by --namespace"
             )
@@ -395,20 +380,16 @@ class KubernetesCluster:
     async def _follow_all(self, forms: Sequence[Form]) -> None:
         """Start every watch; return when all have been listed, in an order in which nothing is seen too early."""
         plan: list[tuple[str, type[Any], Callable[[Any], None]]] = [
-            ("/api/v1/nodes", Node, self._view.nodes_changed),
-            ("/api/v1/namespaces", Namespace, self._view.namespaces_changed),
-            ("/apis/storage.k8s.io/v1/storageclasses", StorageClass, self._on_volumes("classes")),
-            ("/api/v1/persistentvolumes", PersistentVolume, self._on_volumes("volumes")),
-            ("/api/v1/persistentvolumeclaims", PersistentVolumeClaim, self._on_volumes("claims")),
+            ("/api/v1/nodes", objects.Node, self._view.nodes_changed),
+            ("/api/v1/namespaces", objects.Namespace, self._view.namespaces_changed),
+            ("/apis/storage.k8s.io/v1/storageclasses", objects.StorageClass, self._on_volumes("classes")),
+            ("/api/v1/persistentvolumes", objects.PersistentVolume, self._on_volumes("volumes")),
+            ("/api/v1/persistentvolumeclaims", objects.PersistentVolumeClaim, self._on_volumes("claims")),
         ]
         plan += [(f"/apis/{form.value}/podgroups", _GROUPS[form], self._on_groups(form)) for form in forms]
-        plan.append(("/api/v1/pods", PodObject, self._view.pods_changed))
+        plan.append((PODS, objects.Pod, self._view.pods_changed))
         for path, kind, handler in plan:
-            listed = asyncio.Event()
-            reflector: Reflector[Any] = Reflector(self.client, path, kind, idle_s=self.settings.idle_s)
-            self._reflectors[path] = reflector
-            self._spawn(self._follow(reflector, handler, listed), f"watch {path}")
-            await listed.wait()
+            await self._watches.follow(path, kind, handler)
 
     def _on_groups(self, form: Form) -> Callable[[Batch[Any]], None]:
         def handle(batch: Batch[Any]) -> None:
@@ -423,38 +404,11 @@ class KubernetesCluster:
 
         return handle
 
-    async def _follow(
-        self, reflector: Reflector[T], handler: Callable[[Batch[T]], None], listed: asyncio.Event
-    ) -> None:
-        while True:
-            try:
-                async with aclosing(reflector.changes()) as batches:
-                    async for batch in batches:
-                        try:
-                            handler(batch)
-                        finally:
-                            listed.set()
-            except (
-                Exception
-            ):  # a view that stands still is worse than one that is read again (FAULTS.md row 28)
-                log.exception("a watch was not understood and is begun anew")
-            await asyncio.sleep(REREAD_S)
-
     async def _bring_volumes(self, uid: str, node: str) -> str:
         seen = self._view.pods.get(uid)
         if seen is None or seen.pod is None or not seen.pod.spec.volumes:
             return ""
         return await self._claims.follow(seen.pod, node)
-
-    async def _caught_up(self, version: int) -> None:
-        """Wait until the pods' watch has shown everything up to a version."""
-        while self._reflectors["/api/v1/pods"].version < version:  # noqa: ASYNC110 - a reader of another's counter
-            await asyncio.sleep(0.02)
-
-    async def _synced(self) -> None:
-        """Wait until every watch is well: nothing is placed on a view with holes."""
-        while not all(r.synced for r in self._reflectors.values()):  # noqa: ASYNC110 - as above
-            await asyncio.sleep(0.1)
 
     async def _sweep(self) -> None:
         while True:
@@ -465,7 +419,7 @@ class KubernetesCluster:
                 log.exception("sweep failed")
 
     async def _api_logs(
-        self, obj: PodObject | None, stream: str, offset: int, limit: int
+        self, obj: objects.Pod | None, stream: str, offset: int, limit: int
     ) -> tuple[bytes, bool]:
         """Both streams together, as the API server gives them: they are told as stdout."""
         if obj is None or stream != "stdout":
