@@ -128,7 +128,8 @@ class View:
     def _node_gone(self, name: str) -> None:
         known = self.nodes.pop(name, None)
         if known is not None:
-            self.report(NodeChanged(replace(known, ready=False)))
+            # Without its labels: a node that is gone is no domain of any topology.
+            self.report(NodeChanged(replace(known, ready=False, labels={})))
             self.agents.gone(name, node_lost=True)
             self.own.node_lost(name)
 
