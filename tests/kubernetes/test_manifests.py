@@ -313,6 +313,10 @@ def test_limits_like_requests_make_a_pod_guaranteed() -> None:
     )
     with_outputs = replace(whole, outputs=OUT)
     assert classes(w.written(with_outputs, extras=w.LIMITED)) == (True, False, True)
+    for half in ({"step_cpu_millicores": 10}, {"step_memory_bytes": 64 << 20}):
+        told = w.written(with_outputs, replace(w.SETTINGS, **half), extras=w.LIMITED)
+        assert w.container(told, "stage-out")["resources"] == {"requests": {"cpu": "0", "memory": "0"}}
+        assert classes(told) == (True, False, True)
     generous = replace(w.SETTINGS, step_cpu_millicores=10, step_memory_bytes=64 << 20)
     assert classes(w.written(with_outputs, generous, extras=w.LIMITED)) == (True, True, True)
 

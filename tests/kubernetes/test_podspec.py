@@ -270,11 +270,21 @@ def test_what_nobody_here_understands_is_said() -> None:
             "volumes": [
                 {"name": "new", "quantumDisk": {}},
                 {"name": "disk", "gcePersistentDisk": {"pdName": "d"}},
+                {"name": "lun", "iscsi": {"iqn": "i"}},
+                {"name": "ceph", "rbd": {"image": "i"}},
+                {"name": "ebs", "awsElasticBlockStore": {"volumeID": "v"}},
                 {"name": "scratch", "emptyDir": {}},
             ],
         }
     )
-    assert unknown_in(given) == ("resourceClaims", "volume new", "gcePersistentDisk disk")
+    assert unknown_in(given) == (
+        "resourceClaims",
+        "volume new",
+        "gcePersistentDisk disk",
+        "iscsi lun",
+        "rbd ceph",
+        "awsElasticBlockStore ebs",
+    )
     assert (
         template_of(given).problem == "it claims devices (gpu): dynamic resource allocation is not done here"
     )
