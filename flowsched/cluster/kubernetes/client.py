@@ -1,8 +1,9 @@
 """Calls to a Kubernetes API server: raw HTTP with keep-alive, bytes in, bytes out, typed structs where asked for.
 
-Measured in KUBE.md: kubernetes_asyncio costs 2-4 times as much CPU per call as this and 100 times as much per object
-read; 16-32 requests in flight are the knee. So a client holds at most `in_flight` requests open (streams do not count) and
-decodes straight into structs. Any HTTP status is an `Answer`; only silence is an exception (`Unreachable`).
+Measured (KUBE.md, bench/kube): kubernetes_asyncio costs 2-4 times as much CPU per call as aiohttp, which costs thrice as
+much as `connections`, and 100 times as much per object read; 16-32 requests in flight are the knee. So a client holds at
+most `in_flight` requests open (streams do not count) and decodes straight into structs. Any HTTP status is an `Answer`;
+only silence is an exception (`Unreachable`).
 """
 
 from __future__ import annotations
@@ -12,19 +13,21 @@ import random
 import ssl
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Final, Generic, TypeVar
-from urllib.parse import urlencode
+from urllib.parse import urlencode, urlsplit
 
-import aiohttp
 import msgspec
-from yarl import URL
 
 from flowsched import __version__
 from flowsched.cluster.kubernetes.answers import Answer, Malformed, Refused, Unreachable
+from flowsched.cluster.kubernetes.connections import Connections, Lost
 from flowsched.cluster.kubernetes.metadata import Metadata
 from flowsched.cluster.kubernetes.objects import ObjectList, OnlyMetadata
+from flowsched.cluster.kubernetes.sessions import Sessions
 from flowsched.cluster.kubernetes.verbs import named
+from flowsched.cluster.kubernetes.wire import Reply, preamble, request
 
 __all__ = [
     "MERGE",
@@ -52,14 +55,16 @@ LONGEST_WAIT_S: Final = 8.0
 CONNECT_S: Final = 10.0
 #: Below the 90 s after which an API server closes an idle connection, so that a request seldom meets a closed one.
 KEEP_ALIVE_S: Final = 60.0
-#: How much of a stream is read ahead of its reader; twice as much stops the server, which then cuts the stream.
-STREAM_BUFFER_BYTES: Final = 4 << 20
 #: A list whose continue token expires is begun again so often in pages, then read in one piece.
 LIST_TRIES: Final = 3
 
-#: What is raised before anything has been sent.
-_NOT_SENT: Final = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
-_LOST: Final = (aiohttp.ClientError, TimeoutError, OSError)
+_HEADERS: Final = {
+    "User-Agent": f"flowsched/{__version__}",
+    "Accept": "application/json",
+    "Accept-Encoding": "identity",  # the server's CPU is the wall, not the wire
+}
+#: Sent once more if they meet a connection that the server has just closed.
+_REPEATABLE: Final = ("GET", "PUT", "DELETE")
 
 
 async def no_headers() -> Mapping[str, str]:
@@ -105,7 +110,7 @@ class Listing(Generic[T]):
 class Client:
     """One API server.
 
-    A call is sent at most once, but for what the server itself puts off. Exception: aiohttp repeats a GET, PUT or DELETE
+    A call is sent at most once, but for what the server itself puts off. Exception: a GET, PUT or DELETE is repeated
     that meets a connection which the server has just closed. A PUT carries a resourceVersion and a DELETE a uid, so
     the worst is a Conflict or NotFound for what we did ourselves.
 
@@ -138,9 +143,16 @@ class Client:
         self._turns = asyncio.Semaphore(in_flight)
         self._sleep = sleep
         self._jitter = jitter
-        self._base = connection.url.rstrip("/")
-        self._tls = connection.ssl if connection.ssl is not None else True
-        self._http: aiohttp.ClientSession | None = None
+        parts = urlsplit(connection.url.rstrip("/"))
+        self._host, self._prefix = parts.netloc.rpartition("@")[2], parts.path
+        self._headers: Mapping[str, str] = {}
+        self._common = b""  #: header lines of `_headers` and our own
+        limits = {"connect_s": CONNECT_S, "keep_alive_s": KEEP_ALIVE_S}
+        tls, name = connection.ssl, connection.server_name
+        self._sessions = Sessions(parts.geturl(), tls, connection.proxy, name, headers=_HEADERS, **limits)
+        self._direct: Connections | None = None
+        if connection.proxy is None:
+            self._direct = Connections(parts.geturl(), tls, name, **limits)
 
     async def __aenter__(self) -> Client:
         return self
@@ -150,9 +162,9 @@ class Client:
 
     async def close(self) -> None:
         """Close all connections."""
-        if self._http is not None:
-            await self._http.close()
-            self._http = None
+        if self._direct is not None:
+            await self._direct.close()
+        await self._sessions.close()
 
     async def call(
         self,
@@ -180,7 +192,7 @@ class Client:
         self.calls[named(method, path, params)] += 1
         renewed = False
         for tries in range(1, TRIES + 1):
-            answer = await self._ask(method, path, body, content_type, params, timeout_s)
+            answer = await self._ask(method, path, body, content_type, params, timeout_s or self.timeout_s)
             if answer.status == 401 and not renewed and self.connection.renew is not None:
                 renewed = True
                 if await self.connection.renew():
@@ -266,34 +278,21 @@ class Client:
             Unreachable: No answer, silence, or an end in the middle.
         """
         self.calls[named("GET", path, params)] += 1
-        timeout = aiohttp.ClientTimeout(
-            total=None, sock_connect=CONNECT_S, sock_read=idle_s or self.timeout_s
-        )
         headers = await self.connection.headers()
-        request = self._session().get(
-            self._url(path, params),
-            headers=headers,
-            ssl=self._tls,
-            proxy=self.connection.proxy,
-            server_hostname=self.connection.server_name,
-            timeout=timeout,
-            allow_redirects=False,
-            read_bufsize=STREAM_BUFFER_BYTES,
-        )
+        pieces = self._sessions.stream(_target(path, params), headers, idle_s=idle_s or self.timeout_s)
         try:
-            async with request as response:
-                if response.status != 200:
-                    answer = Answer(response.status, await response.read(), _retry_after(response.headers))
-                    if response.status == 401 and self.connection.renew is not None:
+            async with aclosing(pieces):
+                async for piece in pieces:
+                    if isinstance(piece, bytes):
+                        yield piece
+                        continue
+                    if piece.status == 401 and self.connection.renew is not None:
                         await (
                             self.connection.renew()
                         )  # for the next time: a stream's reader comes again by itself
-                    raise Refused(f"GET {path}", answer)
-                yield b""
-                async for piece in response.content.iter_any():
-                    yield piece
-        except _LOST as lost:
-            raise Unreachable(f"GET {path}: {_words(lost)}", sent=not isinstance(lost, _NOT_SENT)) from lost
+                    raise Refused(f"GET {path}", _answer(piece))
+        except Lost as lost:
+            raise Unreachable(f"GET {path}: {lost}", sent=lost.sent) from lost
 
     async def _ask(
         self,
@@ -302,48 +301,39 @@ class Client:
         body: bytes | None,
         content_type: str,
         params: Mapping[str, str] | None,
-        timeout_s: float | None,
+        timeout_s: float,
     ) -> Answer:
         """Send a request once."""
-        headers = dict(await self.connection.headers())
-        if body is not None:
-            headers["Content-Type"] = content_type
+        headers = await self.connection.headers()
+        target = _target(path, params)
         async with self._turns:
             try:
-                async with self._session().request(
-                    method,
-                    self._url(path, params),
-                    data=body,
-                    headers=headers,
-                    ssl=self._tls,
-                    proxy=self.connection.proxy,
-                    server_hostname=self.connection.server_name,
-                    timeout=aiohttp.ClientTimeout(total=timeout_s or self.timeout_s, sock_connect=CONNECT_S),
-                    allow_redirects=False,
-                ) as response:
-                    return Answer(response.status, await response.read(), _retry_after(response.headers))
-            except _LOST as lost:
-                sent = not isinstance(lost, _NOT_SENT)
-                raise Unreachable(f"{method} {path}: {_words(lost)}", sent=sent) from lost
+                if self._direct is not None:
+                    raw = request(
+                        method, f"{self._prefix}{target}", self._preamble(headers), body, content_type
+                    )
+                    again = method in _REPEATABLE
+                    return _answer(await self._direct.ask(raw, timeout_s=timeout_s, repeatable=again))
+                if body is not None:
+                    headers = {**headers, "Content-Type": content_type}
+                return _answer(await self._sessions.ask(method, target, headers, body, timeout_s))
+            except Lost as lost:
+                raise Unreachable(f"{method} {path}: {lost}", sent=lost.sent) from lost
 
-    def _url(self, path: str, params: Mapping[str, str] | None) -> URL:
-        query = f"?{urlencode(params)}" if params else ""
-        return URL(f"{self._base}{path}{query}", encoded=True)
+    def _preamble(self, headers: Mapping[str, str]) -> bytes:
+        """Header lines, made anew when the credentials change."""
+        if headers != self._headers or not self._common:
+            self._headers = dict(headers)
+            self._common = preamble(self._host, {**self._headers, **_HEADERS})
+        return self._common
 
-    def _session(self) -> aiohttp.ClientSession:
-        """The open session; made on first use, as it belongs to the running loop."""
-        if self._http is None:
-            self._http = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE_S),
-                headers={
-                    "User-Agent": f"flowsched/{__version__}",
-                    "Accept": "application/json",
-                    "Accept-Encoding": "identity",  # the server's CPU is the wall, not the wire
-                },
-                cookie_jar=aiohttp.DummyCookieJar(),
-                trust_env=False,
-            )
-        return self._http
+
+def _target(path: str, params: Mapping[str, str] | None) -> str:
+    return f"{path}?{urlencode(params)}" if params else path
+
+
+def _answer(reply: Reply) -> Answer:
+    return Answer(reply.status, reply.body, _retry_after(reply.retry_after))
 
 
 def decoded(body: bytes | msgspec.Raw, kind: type[T], what: str) -> T:
@@ -379,11 +369,6 @@ def _put_off(answer: Answer) -> float | None:
     return None
 
 
-def _retry_after(headers: Mapping[str, str]) -> float | None:
+def _retry_after(told: str) -> float | None:
     """Seconds. The form with a date is not used by API servers, and is as good as none."""
-    told = headers.get("Retry-After", "")
     return float(told) if told.isascii() and told.isdigit() else None
-
-
-def _words(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}".rstrip(": ")
