@@ -44,7 +44,7 @@ def random_cluster(rng: np.random.Generator) -> tuple[Snapshot, Catalogue]:
         if rng.random() < 0.5:
             claim = Claim(f"c{at}", at, (500, GIB), ClaimKind.RUNNING, "q", 0, None, int(rng.integers(2)))
             snapshot.claim(claim, Statement())
-    image = catalogue.intern("tool:1", GIB, origin=True)
+    image = catalogue.intern("image:tool:1", GIB, origin=True)
     for at in range(len(snapshot)):
         if rng.random() < 0.5:
             catalogue.add_replica(image, at)

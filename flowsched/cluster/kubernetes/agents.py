@@ -20,6 +20,7 @@ import structlog
 from flowsched.scheduling.executor import (
     ClusterEvent,
     Opened,
+    Published,
     ReplicaSeen,
     Transfer,
     TransferDone,
@@ -47,6 +48,17 @@ class _Replicas(msgspec.Struct):
     instance: str
     seq: int
     replicas: list[_Replica]
+
+
+class _Output(msgspec.Struct):
+    name: str
+    uri: str
+    size_bytes: int
+    value: str | None = None
+
+
+class _Outputs(msgspec.Struct):
+    outputs: list[_Output]
 
 
 class _Error(msgspec.Struct):
@@ -230,6 +242,22 @@ class Agents:
                 return await answer.read(), answer.headers.get("X-Flowsched-More", "0") == "1"
         except _LOST:
             return None
+
+    async def outputs(self, node: str, uid: str) -> tuple[Published, ...] | None:
+        """All that a pod has published there; None if nobody answers, or knows."""
+        agent = self._agents.get(node)
+        if agent is None:
+            return None
+        try:
+            async with self._http.get(
+                f"{agent.url}/v1/pods/{uid}/outputs", timeout=aiohttp.ClientTimeout(30)
+            ) as answer:
+                if answer.status != 200:
+                    return None
+                told = msgspec.json.decode(await answer.read(), type=_Outputs)
+        except (*_LOST, msgspec.MsgspecError):
+            return None
+        return tuple(Published(each.name, each.uri, each.size_bytes, each.value) for each in told.outputs)
 
     async def keep_logs(self, node: str, pods: Sequence[Mapping[str, str]]) -> bool:
         """Have logs copied, so that they outlive their pods. False: nobody answered."""

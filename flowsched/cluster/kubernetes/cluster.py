@@ -24,9 +24,10 @@ from flowsched.cluster.kubernetes.conditions import Conditions
 from flowsched.cluster.kubernetes.foreign_groups import GroupBook
 from flowsched.cluster.kubernetes.forms import Form, choose_form
 from flowsched.cluster.kubernetes.gangs import Gangs
-from flowsched.cluster.kubernetes.names import pod_name
+from flowsched.cluster.kubernetes.images import Images
 from flowsched.cluster.kubernetes.own import START_S, WAIT_S, OwnPods
 from flowsched.cluster.kubernetes.release import ReleaseSettings
+from flowsched.cluster.kubernetes.results import Results
 from flowsched.cluster.kubernetes.view import View
 from flowsched.cluster.kubernetes.volumes import Volumes
 from flowsched.cluster.kubernetes.watch import IDLE_S, Batch
@@ -144,7 +145,7 @@ class KubernetesCluster:
             self.client,
             release,
             self._gangs,
-            report=self._report,
+            report=lambda event: self._results.report(event),
             clock=self._clock,
             may_act=lambda: self.may_act(),
             failpoint=self._failpoint,
@@ -152,7 +153,9 @@ class KubernetesCluster:
             start_s=self.settings.start_s,
             wait_s=self.settings.wait_s,
         )
+        self._results = Results(self._agents, self._own.object_of, self._report)
         self._volumes = Volumes()
+        self._images = Images(self._report)
         self._claims = Claims(self.client, self._volumes)
         native = next(
             (form for form in _GROUPS if form.native and "PodGroup" in discovered.get(form.value, ())), None
@@ -167,6 +170,7 @@ class KubernetesCluster:
             self._report,
             frozenset({release.scheduler_name, *self.settings.answers_to}),
             self.settings.agent_namespace,
+            self._images,
         )
         self._binding = Binding(
             self.client,
@@ -192,6 +196,8 @@ class KubernetesCluster:
 
     async def launch(self, pods: Sequence[Pod]) -> None:
         """Make and bind pods; outcomes come as events."""
+        for image in {pod.image for pod in pods}:
+            self._images.wanted(image)
         self._own.launch(pods)
 
     async def release(self, names: Sequence[str], grace_ms: int) -> None:
@@ -225,15 +231,11 @@ class KubernetesCluster:
         """A piece of the log of a task's container, from its node's agent; without one from the API server."""
         obj = self._own.object_of(name)
         where = node or (obj.spec.node_name if obj is not None else "")
-        query = {
-            "namespace": self.settings.release.namespace,
-            "pod": pod_name(name),
-            "uid": obj.metadata.uid if obj is not None else "",
-            "container": "task",
-            "stream": stream,
-            "offset": str(offset),
-            "limit": str(limit),
-        }
+        query = {"container": "task", "stream": stream, "offset": str(offset), "limit": str(limit)}
+        if obj is None:
+            query["name"] = name  # kept by its agent
+        else:
+            query |= {"namespace": obj.metadata.namespace, "pod": obj.metadata.name, "uid": obj.metadata.uid}
         found = await self._agents.logs(where, query)
         if found is not None:
             live = obj is not None and obj.status.phase not in ("Succeeded", "Failed")
@@ -283,7 +285,7 @@ class KubernetesCluster:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._watches.close()
-        for name in ("_own", "_gangs", "_agents", "_binding"):
+        for name in ("_own", "_results", "_gangs", "_agents", "_binding"):
             part = getattr(self, name, None)
             if part is not None:
                 await part.close()

@@ -14,6 +14,7 @@ from typing import Final
 
 from flowsched.cluster.kubernetes.agents import Agents
 from flowsched.cluster.kubernetes.foreign_groups import GroupBook
+from flowsched.cluster.kubernetes.images import Images
 from flowsched.cluster.kubernetes.nodes import node_info
 from flowsched.cluster.kubernetes.objects import Namespace, Node, Pod, moment_ms
 from flowsched.cluster.kubernetes.own import OwnPods
@@ -67,6 +68,7 @@ class View:
         report: Takes events.
         names: Scheduler names that we answer to.
         agent_namespace: Where node agents are; nobody else is told the key.
+        images: Which nodes have which.
     """
 
     settings: ReleaseSettings
@@ -77,6 +79,7 @@ class View:
     report: Callable[[ClusterEvent], None]
     names: frozenset[str]
     agent_namespace: str
+    images: Images
     nodes: dict[str, NodeInfo] = field(default_factory=dict)
     pods: dict[str, Seen] = field(default_factory=dict)  #: by uid, not ours
     namespaces: dict[str, dict[str, str]] = field(default_factory=dict)
@@ -94,6 +97,7 @@ class View:
         """All that was told of others, once more, in an order in which it can be applied."""
         events: list[ClusterEvent] = [NodeChanged(node) for node in self.nodes.values()]
         events += [NamespaceSeen(name, labels) for name, labels in self.namespaces.items()]
+        events += self.images.everything()
         events += self.groups.everything()
         events += [seen.event for seen in self.pods.values()]
         for name in self._owned.values():
@@ -121,6 +125,7 @@ class View:
 
     def _node(self, node: Node) -> None:
         info = node_info(node, gpu_resource=self.settings.gpu_resource)
+        self.images.seen(node)
         if self.nodes.get(info.name) != info:
             self.nodes[info.name] = info
             self.report(NodeChanged(info))
@@ -130,6 +135,7 @@ class View:
         if known is not None:
             # Without its labels: a node that is gone is no domain of any topology.
             self.report(NodeChanged(replace(known, ready=False, labels={})))
+            self.images.gone(name)
             self.agents.gone(name, node_lost=True)
             self.own.node_lost(name)
 
@@ -282,6 +288,7 @@ class View:
         rules = template.rules if template.rules is not None else EVERYTHING
         template = replace(template, rules=self._narrowed(rules))
         template = self._templates.setdefault(template, template)
+        self.images.wanted(template.image)
         return ForeignPod(
             uid=meta.uid,
             namespace=meta.namespace,

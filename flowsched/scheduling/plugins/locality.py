@@ -12,6 +12,8 @@ from flowsched.scheduling.catalogue import Catalogue
 from flowsched.scheduling.podgroup import PodGroup, RoleRequest
 from flowsched.scheduling.snapshot import Snapshot
 
+#: Images are datasets of this kind: node.status.images are their replicas.
+IMAGE: Final = "image:"
 #: What any copy takes beside its bytes: to be ordered, connected, published and seen.
 COPY_OVERHEAD_MS: Final = 1_000
 
@@ -39,7 +41,7 @@ class StageIn:
         its way only. None = there are no inputs.
         """
         inputs = group.inputs
-        image = catalogue.find(role.shape.image) if role.shape.image else None
+        image = catalogue.find(IMAGE + role.shape.image) if role.shape.image else None
         if image is not None:
             inputs = (*inputs, image)
         if not inputs:

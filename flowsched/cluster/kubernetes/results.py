@@ -1,0 +1,70 @@
+"""Ends of our pods whose outputs do not all fit into a termination message (4 KiB): the rest is asked of the node's agent."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
+
+import structlog
+
+from flowsched.cluster.kubernetes.agents import Agents
+from flowsched.cluster.kubernetes.objects import Pod as PodObject
+from flowsched.cluster.kubernetes.outcomes import told_all
+from flowsched.scheduling.executor import ClusterEvent, PodEnded, PodGone
+
+log = structlog.get_logger(__name__)
+
+#: An agent that does not answer for so long has lost what the pod made, as far as anybody can tell.
+PATIENCE_S: Final = 60.0
+_PAUSE_S: Final = 1.0
+
+
+class Results:
+    """Between our pods and those who hear of them.
+
+    Args:
+        agents: Who know the rest.
+        object_of: The pod as it was last seen.
+        report: Takes events.
+    """
+
+    def __init__(
+        self,
+        agents: Agents,
+        object_of: Callable[[str], PodObject | None],
+        report: Callable[[ClusterEvent], None],
+    ) -> None:
+        self._agents = agents
+        self._object_of = object_of
+        self._report = report
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def report(self, event: ClusterEvent) -> None:
+        """Pass an event on, completed if need be."""
+        obj = self._object_of(event.name) if isinstance(event, PodEnded) else None
+        if obj is None or not isinstance(event, PodEnded) or event.reason or told_all(obj):
+            self._report(event)
+            return
+        task = asyncio.create_task(self._complete(event, obj), name=f"outputs of {event.name}")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def close(self) -> None:
+        """Stop; whoever adopts the pod asks again."""
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _complete(self, event: PodEnded, obj: PodObject) -> None:
+        loop = asyncio.get_running_loop()
+        end = loop.time() + PATIENCE_S
+        while loop.time() < end:
+            outputs = await self._agents.outputs(obj.spec.node_name, obj.metadata.uid)
+            if outputs is not None:
+                self._report(replace(event, outputs=outputs))
+                return
+            await asyncio.sleep(_PAUSE_S)
+        log.warning("outputs are not known", pod=event.name, node=obj.spec.node_name)
+        self._report(PodGone(event.name, event.at_ms, "AgentUnreachable", started=True))
