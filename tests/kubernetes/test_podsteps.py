@@ -293,13 +293,26 @@ async def test_a_signal_before_it_waits_is_not_lost_on_it(rig: Rig) -> None:
     assert (code, [each["name"] for each in message["outputs"]]) == (0, ["n"])
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-async def test_signals_are_blocked_once_it_is_ready(rig: Rig) -> None:
-    """Blocked, not only waited for: one that comes between two steps of it is kept for it, even of a first process."""
-    process = await rig.pod(order()).stage_out()
-    status = await asyncio.to_thread(Path(f"/proc/{process.pid}/status").read_text)
-    blocked = next(int(line.split()[1], 16) for line in status.splitlines() if line.startswith("SigBlk:"))
-    assert blocked & 1 << (signal.SIGTERM - 1)
+async def test_a_signal_while_it_publishes_does_not_end_it(rig: Rig) -> None:
+    """Signals are blocked, not only waited for."""
+    asked, go = asyncio.Event(), asyncio.Event()
+
+    async def slow(_: web.Request) -> web.Response:
+        asked.set()
+        await go.wait()
+        return web.Response(body=b'{"outputs": []}')
+
+    app = web.Application()
+    app.router.add_post("/{tail:.*}", slow)
+    async with TestServer(app) as agent:
+        pod = rig.pod(order(), agent=str(agent.make_url("")))
+        process = await pod.stage_out()
+        process.terminate()
+        async with asyncio.timeout(PATIENCE_S):
+            await asked.wait()
+        process.terminate()
+        go.set()
+        assert await pod.ended(process) == (0, {"outputs": [], "reason": "", "message": ""})
 
 
 async def test_nobody_is_ready_who_has_not_started(rig: Rig) -> None:
