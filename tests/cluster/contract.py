@@ -249,7 +249,11 @@ class ExecutorContract:
         cluster, ear, _ = await world.open()
         await cluster.launch([program("a", "exit 0", **reads("flowsched:nowhere/data"))])
         gone = await ear.gone("a")
-        assert (gone.reason, gone.started, gone.lost_inputs) == ("InputLost", False, ("flowsched:nowhere/data",))
+        assert (gone.reason, gone.started, gone.lost_inputs) == (
+            "InputLost",
+            False,
+            ("flowsched:nowhere/data",),
+        )
 
     async def test_the_bytes_of_an_attempt(self, world: World) -> None:
         """The first to use what was brought is charged for it; the second found it there."""

@@ -45,7 +45,7 @@ async def test_terminated_its_tasks_go_on_and_the_next_start_takes_them_up(
         campaign.start()
         await campaign.ready()
         ident = (await campaign.client.submit(document)).id
-        while not (tmp_path / "starts").exists():  # noqa: ASYNC110 - another process makes it
+        while not (tmp_path / "starts").exists():
             await asyncio.sleep(0.02)
         assert campaign.service is not None
         await campaign.service.kill(signal.SIGTERM)

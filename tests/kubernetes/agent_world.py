@@ -192,7 +192,7 @@ async def call(
 async def until(holds: Callable[[], Any]) -> None:
     """Wait for what nobody tells."""
     async with asyncio.timeout(PATIENCE_S):
-        while not holds():  # noqa: ASYNC110 - a file on a disk, a process elsewhere
+        while not holds():
             await asyncio.sleep(0.02)
 
 

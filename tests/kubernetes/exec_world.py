@@ -132,7 +132,9 @@ class KubeWorld:
     def settings(self) -> ClusterSettings:
         """Of the executor."""
         given = {"our_image": "flowsched", "default_image": "none", "gang_addresses": "seat", **self._release}
-        release = ReleaseSettings(namespace=self.namespace, agent_key=KEY.encode(), instance=self.namespace, **given)
+        release = ReleaseSettings(
+            namespace=self.namespace, agent_key=KEY.encode(), instance=self.namespace, **given
+        )
         return ClusterSettings(release, KEY if self._agents else "")
 
     async def open(self) -> tuple[KubernetesCluster, Ear, Sequence[NodeInfo]]:

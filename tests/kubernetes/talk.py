@@ -38,7 +38,7 @@ def binding(name: str, node: str, **metadata: Any) -> dict[str, Any]:
 async def until(holds: Callable[[], bool]) -> None:
     """Wait until something holds."""
     async with asyncio.timeout(PATIENCE_S):
-        while not holds():  # noqa: ASYNC110 (what is waited for gives no event)
+        while not holds():
             await asyncio.sleep(0.005)
 
 
@@ -151,7 +151,7 @@ class Talk:
     async def served(self, path: str) -> None:
         """Wait until a path is served: that of a new kind is so a second after its definition."""
         async with asyncio.timeout(PATIENCE_S):
-            while (await self.get(path))[0] != 200:  # noqa: ASYNC110 (a server gives no event for this)
+            while (await self.get(path))[0] != 200:
                 await asyncio.sleep(0.1)
 
 

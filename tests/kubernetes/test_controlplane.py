@@ -93,7 +93,7 @@ async def test_a_program_that_ends_at_once_shows_its_log(tmp_path: Path) -> None
         [str(binary(tmp_path, "bad", "#!/bin/sh\necho no such flag\nexit 3\n"))], tmp_path / "log"
     )
     program.start()
-    while program.pid is not None:  # noqa: ASYNC110 - a child sets no Event
+    while program.pid is not None:
         await asyncio.sleep(0.01)
     with pytest.raises(NotStarted, match=r"bad has ended with 3: no such flag"):
         program.check()

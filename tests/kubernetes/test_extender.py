@@ -38,7 +38,7 @@ pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(300)]
 async def until(holds: Callable[[], bool]) -> None:
     """Wait for something in this process."""
     async with asyncio.timeout(PATIENCE_S):
-        while not holds():  # noqa: ASYNC110 (nobody tells)
+        while not holds():
             await asyncio.sleep(0.02)
 
 

@@ -45,7 +45,7 @@ async def install(client: Client) -> None:
         await created(client, "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", body)
     for form in (Form.SCHEDULER_PLUGINS, Form.VOLCANO):
         async with asyncio.timeout(60):
-            while (await client.call("GET", group_path(form, "default"))).status != 200:  # noqa: ASYNC110 - nobody tells us
+            while (await client.call("GET", group_path(form, "default"))).status != 200:
                 await asyncio.sleep(0.1)
 
 

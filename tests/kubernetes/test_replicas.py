@@ -16,7 +16,7 @@ import pytest
 from flowsched.client import Client as Flowsched
 from flowsched.cluster.kubernetes.controlplane import ControlPlane
 from tests.kubernetes.exec_world import KEY, KubeWorld
-from tests.postgres import postgres_server, postgres_url  # noqa: F401 (fixtures)
+from tests.postgres import postgres_server, postgres_url  # noqa: F401
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.postgresql, pytest.mark.timeout(300)]
 
@@ -79,7 +79,10 @@ async def replica(world: KubeWorld, kubeconfig: Path, database: str, folder: Pat
 
 
 async def test_two_replicas_answer_and_the_second_takes_over(
-    control_plane: ControlPlane, namespace: str, postgres_url: str, tmp_path: Path
+    control_plane: ControlPlane,
+    namespace: str,
+    postgres_url: str,  # noqa: F811
+    tmp_path: Path,
 ) -> None:
     """What is submitted to the standby runs; its nodes are the leader's; after a kill -9 of the leader the standby leads."""
     async with (

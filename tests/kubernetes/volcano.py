@@ -130,5 +130,5 @@ def _served() -> Iterable[str]:
 
 async def _until_served(client: Client, path: str) -> None:
     async with asyncio.timeout(_WAIT_S):
-        while not (await client.call("GET", path)).ok:  # noqa: ASYNC110 - nobody tells us
+        while not (await client.call("GET", path)).ok:
             await asyncio.sleep(0.1)

@@ -23,6 +23,6 @@ async def test_what_was_cancelled_while_nobody_led_is_never_launched(tmp_path: P
         await one.service.command(ident, "cancel")
         one.lead()
         await one.ready()
-        while (await one.service.workflow(ident)).state != "CANCELLED":  # noqa: ASYNC110 - as a user would
+        while (await one.service.workflow(ident)).state != "CANCELLED":
             await asyncio.sleep(0.01)
     assert not world.launched

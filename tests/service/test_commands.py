@@ -18,7 +18,7 @@ DOCUMENT = b'{"name": "w", "stages": [{"name": "a", "command": ["x"]}]}'
 
 
 async def until(made: Process, ident: str, state: str) -> None:
-    while (await made.service.workflow(ident)).state != state:  # noqa: ASYNC110 - as a user would
+    while (await made.service.workflow(ident)).state != state:
         await asyncio.sleep(0.01)
 
 

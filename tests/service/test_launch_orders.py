@@ -39,7 +39,7 @@ async def test_a_memory_limit_grows_with_the_request(tmp_path: Path) -> None:
         one.lead()
         await one.ready()
         ident = (await one.service.submit(document)).id
-        while (await one.service.workflow(ident)).state != "SUCCEEDED":  # noqa: ASYNC110 - as a user would
+        while (await one.service.workflow(ident)).state != "SUCCEEDED":
             await asyncio.sleep(0.01)
     mebi = 1 << 20
     found = sorted((p.stage, p.memory_bytes // mebi, p.memory_limit_bytes) for p in launched)
