@@ -1,4 +1,4 @@
-"""A whole small cluster: an API server, hollow nodes that really run pods' commands, a node agent on each; and an executor over it."""
+"""A whole small cluster: an API server, hollow nodes that run pods' commands, a node agent on each; and an executor over it."""
 
 from __future__ import annotations
 
