@@ -280,10 +280,12 @@ class OwnPods(PodLives):
 
     async def _force(self, name: str, obj: PodObject) -> None:
         """The node is gone, and with it whatever ran there: only the object is left."""
-        await self._calls.delete(obj, 0)
         live = self._live.get(name)
         if live is not None and live.final is None:
-            self._finish(live, PodGone(name, self._clock(), "NodeLost", started=live.told_start))
+            gone = PodGone(name, self._clock(), "NodeLost", started=live.told_start)
+            await self._end_by(live, obj, gone)
+        else:
+            await self._calls.delete(obj, 0)
 
 
 def _ended(obj: PodObject) -> bool:

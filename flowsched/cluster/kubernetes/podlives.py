@@ -45,6 +45,9 @@ class Live:
     told_start: bool = False
     released: bool = False
     final: PodEnded | PodGone | None = None
+    verdict: PodEnded | PodGone | None = (
+        None  #: what is told once it is deleted: we ourselves have it deleted for that
+    )
     held: tuple[str, str] = ("", "")
     stuck_since: float | None = None  #: on the loop's clock: it waits for what will not come
     bound_since: float | None = None  #: it has a node, and has not started
@@ -208,9 +211,7 @@ class PodLives:
     async def _refuse(self, live: Live, obj: PodObject, message: str) -> None:
         """A binding that will never be accepted: the pod goes, and its task is placed anew."""
         self._hold(live, "BindRefused", message)
-        await self._calls.delete(obj, 0)
-        if live.final is None:
-            self._finish(live, self._gone(live, "BindRefused"))
+        await self._end_by(live, obj, self._gone(live, "BindRefused"))
 
     async def _entomb(self, live: Live, reason: str) -> None:
         """Take the name, so that nobody ever runs under it; unless somebody does already: then that pod goes on."""
@@ -274,7 +275,8 @@ class PodLives:
                     live.told_start = True
                     self._report(event)
             else:
-                self._finish(live, event)
+                known = live.verdict if deleted and isinstance(event, PodGone) else None
+                self._finish(live, known or event)
 
     def _wait(self, live: Live, waiting: Waiting, *, bound: bool) -> None:
         now = asyncio.get_running_loop().time()
@@ -293,10 +295,18 @@ class PodLives:
             self._report(PodHeld(live.name, reason, message))
 
     async def _give_up(self, live: Live, end: PodEnded | PodGone) -> None:
-        """Remove it first: its room is not free before."""
         obj = self._objects.get(live.name)
         if obj is not None:
-            await self._calls.delete(obj, 0)
+            await self._end_by(live, obj, end)
+        else:
+            self._finish(live, end)
+
+    async def _end_by(self, live: Live, obj: PodObject, end: PodEnded | PodGone) -> None:
+        """Remove a pod for good, and tell why: not before it is gone, since its room is not free before. The watch may be faster
+        than the answer, and would call it deleted.
+        """
+        live.verdict = end
+        await self._calls.delete(obj, 0)
         self._finish(live, end)
 
     def _told(self, live: Live) -> Callable[[str, str], None]:

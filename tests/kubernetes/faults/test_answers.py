@@ -1,0 +1,171 @@
+"""Answers that get lost, and those that say no: at every one there is one pod for each attempt, and no attempt is charged for it."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from flowsched.cluster.kubernetes.names import pod_name
+from tests.kubernetes.fake import FakeApi, answering, over_quota, status_body, too_many, when
+from tests.kubernetes.faults.world import World, attempts, bag, document, gang
+from tests.kubernetes.proxy import Proxy
+from tests.kubernetes.service_world import Running
+
+
+async def warm(running: Running) -> None:
+    """Have connections open: a request on a new one would not get through the TLS handshake without answers."""
+    await asyncio.gather(*(running.cluster.client.call("GET", "/version") for _ in range(4)))
+
+
+@pytest.mark.kubernetes
+async def test_fault_03_a_create_whose_answer_is_lost_makes_one_pod(world: World) -> None:
+    """The server makes the pod, the connection is reset before it can say so; asked again it says AlreadyExists, and our pod
+    is taken for what it is. Real API server, through a proxy.
+    """
+    async with Proxy(world.connection) as proxy, world.serving(proxy.connection) as running:
+        await warm(running)
+        proxy.answering = False
+        made = await running.service.submit(document(bag(1)))
+        await world.witness.until(world.witness.tasks)
+        proxy.speak()
+        assert (await running.ended(made.id)).state == "SUCCEEDED"
+        assert await attempts(running, made.id) == [(0, "")]
+        await world.nothing_left(running)
+    assert len(world.witness.tasks()) == 1
+
+
+@pytest.mark.kubernetes
+async def test_fault_03_a_bind_whose_answer_is_lost_binds_once(world: World) -> None:
+    """A second binding of a bound pod is a Conflict, also to the same node: it is looked at, not believed. Real API server."""
+    async with Proxy(world.connection) as proxy:
+
+        async def deaf(point: str) -> None:
+            if point == "kube.created":
+                proxy.answering = False
+
+        async with world.serving(proxy.connection, failpoint=deaf) as running:
+            await warm(running)
+            made = await running.service.submit(document(bag(1)))
+            await world.witness.until(
+                lambda: [life for life in world.witness.tasks() if life.pod.spec.node_name]
+            )
+            proxy.speak()
+            assert (await running.ended(made.id)).state == "SUCCEEDED"
+            assert await attempts(running, made.id) == [(0, "")]
+            await world.nothing_left(running)
+
+
+@pytest.mark.kubernetes
+async def test_fault_03_answers_that_are_lost_again_and_again(world: World) -> None:
+    """A network that forgets a third of all answers slows gangs and bags down, and does nothing else. Real API server."""
+
+    async def forget(proxy: Proxy) -> None:
+        while True:
+            await asyncio.sleep(0.4)
+            proxy.answering = False
+            await asyncio.sleep(0.2)
+            proxy.speak()
+
+    async with Proxy(world.connection) as proxy, world.serving(proxy.connection) as running:
+        forgetting = asyncio.create_task(forget(proxy))
+        made = await running.service.submit(document(gang(3), bag(4)))
+        await asyncio.sleep(5)
+        forgetting.cancel()
+        await asyncio.wait({forgetting})
+        proxy.speak()
+        assert (await running.ended(made.id)).state == "SUCCEEDED"
+        assert set(await attempts(running, made.id)) == {(0, "")}
+        await world.nothing_left(running)
+
+
+@pytest.mark.kubernetes
+@pytest.mark.parametrize("marked", [False, True], ids=["plain", "marked"])
+async def test_fault_04_a_name_that_a_stranger_has_taken(world: World, marked: bool) -> None:
+    """Somebody's pod has the name, perhaps even with our annotation: it is neither adopted nor touched, and the attempt fails
+    with the reason. Real API server.
+    """
+    submitted: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+    async def taken(point: str) -> None:
+        if point != "launch.before" or world.witness.lives.get("stranger"):
+            return
+        name = f"fs-{await submitted}-bag-0-0"
+        metadata = {"annotations": {"flowsched.io/pod": name}} if marked else {}
+        if not await world.talk.names(world.talk.pods):
+            await world.talk.new_pod(pod_name(name), metadata=metadata, schedulerName="somebody")
+
+    async with world.serving(failpoint=taken) as running:
+        made = await running.service.submit(document(bag(1, retry={"attempts": 1})))
+        submitted.set_result(made.id)
+        view = await running.ended(made.id)
+        assert view.state == "FAILED"
+        assert "is not flowsched's" in view.reason
+        (only,) = (await world.talk.get(world.talk.pods))[1]["items"]
+        assert only["spec"]["schedulerName"] == "somebody"
+        assert "nodeName" not in only["spec"]
+        assert "deletionTimestamp" not in only["metadata"]
+
+
+REFUSALS = {
+    "429": (429, {"Retry-After": "1"}),
+    "500": (500, {}),
+    "503": (503, {}),
+    "503 later": (503, {"Retry-After": "1"}),
+    "504": (504, {}),
+}
+
+
+@pytest.mark.parametrize("status", REFUSALS)
+async def test_fault_23_a_server_that_puts_off(fake_world: World, fake: FakeApi, status: str) -> None:
+    """Creates and binds that are put off or fail come later, and cost no attempt: five refusals of each are waited out, and no
+    more calls are made than it takes. The fake: a real server refuses like this only when it is drowned.
+    """
+    code, headers = REFUSALS[status]
+    async with fake_world.serving() as running:
+        for match in (when("create", "pods"), when("create", "pods/binding")):
+            fake.faults.refuse(answering(match, code, status_body(code, "not now"), headers), times=5)
+        made = await running.service.submit(document(bag(3), gang(2)))
+        assert (await running.ended(made.id)).state == "SUCCEEDED"
+        assert set(await attempts(running, made.id)) == {(0, "")}
+        await fake_world.nothing_left(running)
+    assert fake.counts["create", "pods"] == 5 + 5
+    assert fake.counts["create", "pods/binding"] == 5 + 5
+
+
+async def test_fault_24_a_quota_that_forbids_five_hundred_pods(fake_world: World, fake: FakeApi) -> None:
+    """Where a quota is used up, one pod asks for all, once in a period; everybody says why; when it is raised, all run. The fake,
+    whose quota never counts wrong; its like on the real one is `test_fault_24_a_real_quota`.
+    """
+    async with fake_world.serving() as running:
+        fake.faults.refuse(over_quota(when("create", "pods")))
+        made = await running.service.submit(document(bag(500, cpu=0.01)))
+        await running.until(lambda: _told(running, made.id, "QuotaExceeded"))
+        before = fake.counts["create", "pods"]
+        assert before <= 32 + 2
+        await asyncio.sleep(3.0)
+        assert fake.counts["create", "pods"] - before <= 3.0 / 0.5 * 2
+        assert "exceeded quota" in await _told(running, made.id, "QuotaExceeded")
+        fake.faults.clear()
+        assert (await running.ended(made.id)).state == "SUCCEEDED"
+        assert set(await attempts(running, made.id)) == {(0, "")}
+        await fake_world.nothing_left(running)
+
+
+async def _told(running: Running, workflow: str, code: str) -> str:
+    """What `explain` says under a code."""
+    found = await running.service.explain(workflow)
+    return next((each.message for each in found if each.code == code), "")
+
+
+async def test_fault_24_who_waits_for_a_quota_can_be_cancelled(fake_world: World, fake: FakeApi) -> None:
+    """Nothing has been made, so nothing is left: no tombstone either, which the quota would forbid as well."""
+    async with fake_world.serving() as running:
+        fake.faults.refuse(over_quota(when("create", "pods")))
+        made = await running.service.submit(document(bag(50, cpu=0.01), gang(2, cpu=0.01)))
+        await running.until(lambda: _told(running, made.id, "QuotaExceeded"))
+        await running.service.command(made.id, "cancel")
+        assert (await running.ended(made.id)).state == "CANCELLED"
+        fake.faults.clear()
+        await fake_world.nothing_left(running)
+    assert not fake.objects("pods")
