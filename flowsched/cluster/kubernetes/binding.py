@@ -16,7 +16,6 @@ import structlog
 from flowsched.cluster.kubernetes.bodies import binding
 from flowsched.cluster.kubernetes.client import MERGE, Answer, Client, Unreachable, decoded
 from flowsched.cluster.kubernetes.marks import PREFIX
-from flowsched.cluster.kubernetes.objects import OnlyMetadata
 from flowsched.cluster.kubernetes.objects import Pod as PodObject
 from flowsched.scheduling.executor import ClusterEvent
 from flowsched.scheduling.foreign import Bind, BindRefused, Evict, PodWaits
@@ -96,7 +95,8 @@ class Binding:
         waiting = [found for found in map(self._view.waits, uids) if found is not None]
         await asyncio.gather(*(self._touch(found) for found in waiting))
 
-    async def _touch(self, found: PodWaits) -> None:
+    async def _touch(self, found: PodWaits) -> PodObject | None:
+        """Change a pod's version, and wait until the view shows it. Returns the pod as it is then; None if it is no more."""
         pod = found.pod
         # By its status: the right to patch whole pods would let its holder change anybody's image.
         path = f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}/status"
@@ -107,10 +107,11 @@ class Binding:
         while True:
             answer = await self._ask("PATCH", path, body, content_type=MERGE)
             if answer is not None and answer.ok:
-                await self._caught_up(int(decoded(answer.body, OnlyMetadata, path).metadata.resource_version))
-                return
+                touched = decoded(answer.body, PodObject, path)
+                await self._caught_up(int(touched.metadata.resource_version))
+                return touched
             if answer is not None and answer.status in (404, 409, 422):  # another pod, or none
-                return
+                return None
             await asyncio.sleep(pause)
             pause = min(_LONGEST_PAUSE_S, pause * 2)
 
@@ -125,17 +126,35 @@ class Binding:
         if problem:
             self._refuse(order, problem)
             return
-        found = self._view.waits(order.uid) or found  # its volumes may have taken a while
+        found = self._view.waits(
+            order.uid
+        )  # its volumes may have taken a while: it may have changed, and the leader
+        if found is None:
+            return
+        if not self._may_act():
+            self._refuse(order, "this process does not lead any more")
+            return
         body = binding(order.name, order.namespace, order.uid, order.node, found.pod.version)
         self.sent += 1
         answer = await self._ask("POST", f"{path}/binding", body)
         if answer is not None and answer.ok:
             await self._failpoint("kube.bound")
             return
-        await self._look(order, path, answer)
+        if answer is None or answer.undecided:
+            await self._fenced_look(order, found)
+        else:
+            await self._look(order, path, answer)
 
-    async def _look(self, order: Bind, path: str, answer: Answer | None) -> None:
-        """No success was told: see what is."""
+    async def _fenced_look(self, order: Bind, found: PodWaits) -> None:
+        """Nobody knows: the binding may even be on its way still. A read alone would not tell, so the pod's version is changed in
+        the same write: what comes later is refused.
+        """
+        pod = await self._touch(found)
+        if pod is not None and not pod.spec.node_name:
+            self._refuse(order, "no answer")
+
+    async def _look(self, order: Bind, path: str, answer: Answer) -> None:
+        """It was refused: see what is."""
         pause = _FIRST_PAUSE_S
         while True:
             seen = await self._ask("GET", path, None)
@@ -145,8 +164,7 @@ class Binding:
                 pod = decoded(seen.body, PodObject, path)
                 if pod.metadata.uid != order.uid or pod.spec.node_name:
                     return  # on a node, ours or another: the watch tells which
-                why = answer.message if answer is not None else "no answer"
-                self._refuse(order, why)
+                self._refuse(order, answer.message)
                 return
             await asyncio.sleep(pause)
             pause = min(_LONGEST_PAUSE_S, pause * 2)
