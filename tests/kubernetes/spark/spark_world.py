@@ -126,7 +126,7 @@ class History:
 
     def told(self) -> str:
         """What was up, moment by moment."""
-        lines = []
+        lines: list[str] = []
         for moment in self.moments:
             up = sorted(f"{one} {role} x{len(names)}".strip() for (one, role), names in moment.up.items())
             line = ", ".join(up) or "nothing"

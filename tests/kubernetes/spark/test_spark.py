@@ -6,8 +6,10 @@ placed. A scheduler that sees only pods starts every driver and has no room left
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,7 @@ from flowsched.cluster.kubernetes.objects import Pod
 from flowsched.cluster.kubernetes.release import ReleaseSettings
 from tests.kubernetes.bound import container
 from tests.kubernetes.bound import create as create_pod
+from tests.kubernetes.conftest import require
 from tests.kubernetes.service_world import Running, serving
 from tests.kubernetes.spark.spark_world import (
     DRIVER_CONTAINER,
@@ -187,3 +190,55 @@ async def test_ten_applications_finish_on_four_nodes(
             if moment.up.get((name, "driver")) and not moment.done.get((name, "executor"))
         ]
         assert len(hungry) <= 2, history.told()
+
+
+@pytest.mark.parametrize("nodes", [("2",)], indirect=True)
+async def test_two_drivers_that_wait_together_run_one_after_the_other(
+    api: Connection, client: Client, namespace: str, nodes: HollowNodes, submitter: Submitter, tmp_path: Path
+) -> None:
+    """Room for one driver and its executor; both drivers are there before we are."""
+    small = replace(submitter, executors=1)
+    async with followed(client, namespace) as history:
+        await asyncio.gather(*map(small.submit, ("one", "two")))
+        async with serving(api, settings(namespace), tmp_path) as running:
+            await finished(running, history, 2)
+            await completed(running, client, namespace, 2)
+
+    assert_pi(nodes, history)
+    for moment in history.moments:
+        assert not (moment.up.get(("one", "driver")) and moment.up.get(("two", "driver"))), history.told()
+
+
+@pytest.mark.parametrize("nodes", [("2",)], indirect=True)
+async def test_the_stock_scheduler_starts_both_drivers_and_neither_gets_its_executor(
+    control_plane: ControlPlane, client: Client, namespace: str, nodes: HollowNodes, submitter: Submitter
+) -> None:
+    """The same two applications: each driver holds a core and waits for the other's."""
+    require("kube-scheduler")
+    small = replace(submitter, scheduler="default-scheduler", executors=1)
+    async with followed(client, namespace) as history:
+        await asyncio.gather(*map(small.submit, ("one", "two")))
+        stock = await control_plane.scheduler()
+        try:
+            async with asyncio.timeout(240):
+                while len(unplaced(history)) < 2:
+                    await asyncio.sleep(0.1)
+            before = (history.moments[-1].up, unplaced(history))
+            await asyncio.sleep(5)
+            after = (history.moments[-1].up, unplaced(history))
+        finally:
+            stock.kill()
+    assert before == after
+    up, waiting = after
+    assert sorted(up) == [("one", "driver"), ("two", "driver")]
+    assert waiting == ["one", "two"]
+
+
+def unplaced(history: History) -> list[str]:
+    """The applications whose executor the stock scheduler has looked at in vain."""
+    return sorted(
+        pod.metadata.labels["test-app"]
+        for pod in history.pods.values()
+        if pod.metadata.labels.get("spark-role") == "executor"
+        and any(each.reason == "Unschedulable" for each in pod.status.conditions)
+    )
