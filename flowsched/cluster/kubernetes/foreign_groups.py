@@ -147,16 +147,15 @@ class GroupBook:
             return f"{link.kind}/{pod.metadata.namespace}/{link.name}", role_of(pod)
         return _key(link.form, pod.metadata.namespace, link.name), role_of(pod)
 
-    def queue_of(self, pod: Pod) -> str:
+    def queue_of(self, pod: Pod, key: str) -> str:
         """Who pays: its group's queue, else what it says itself."""
-        group = self.groups.get(self.place_of(pod)[0])
+        group = self.groups.get(key)
         if group is not None and group.told is not None and group.told.queue:
             return group.told.queue
         return queue_of(pod) or "default"
 
-    def observe(self, pod: Pod) -> None:
-        """A pod that we schedule, or have scheduled."""
-        key, _ = self.place_of(pod)
+    def observe(self, pod: Pod, key: str) -> None:
+        """A pod of a group that we schedule, or have scheduled."""
         group = self.groups.get(key)
         if group is None:
             group = self.groups[key] = self._stand_in(pod, key, link_of(pod, self._native))

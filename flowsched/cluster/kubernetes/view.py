@@ -8,18 +8,18 @@ No I/O.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 from flowsched.cluster.kubernetes.agents import Agents
+from flowsched.cluster.kubernetes.alike import Alike, Kinds
 from flowsched.cluster.kubernetes.foreign_groups import GroupBook
 from flowsched.cluster.kubernetes.images import Images
 from flowsched.cluster.kubernetes.nodes import node_info
 from flowsched.cluster.kubernetes.objects import Namespace, Node, Pod, moment_ms
 from flowsched.cluster.kubernetes.own import OwnPods
 from flowsched.cluster.kubernetes.podlives import engine_name, is_ours
-from flowsched.cluster.kubernetes.podrules import rules_of, template_of
 from flowsched.cluster.kubernetes.podspec import requests_of
 from flowsched.cluster.kubernetes.release import ReleaseSettings
 from flowsched.cluster.kubernetes.strange import taken
@@ -32,13 +32,10 @@ from flowsched.scheduling.foreign import (
     ForeignPod,
     NamespaceSeen,
     PodLeft,
-    PodTemplate,
     PodWaits,
     RoomTaken,
 )
-from flowsched.scheduling.rules import Rules, narrowed, watched_keys
 
-EVERYTHING: Final = Rules()
 _ENDED: Final = ("Succeeded", "Failed")
 AGENT_COMPONENT: Final = "node-agent"
 
@@ -52,7 +49,8 @@ class Seen:
     event: ForeignEvent
     pod: Pod | None = None  #: kept whole while it waits
     group: str = ""  #: key of its group, if it is one of those that we schedule
-    rules: Rules = EVERYTHING  #: with all of its labels
+    kind: Alike | None = None  #: None = it was not understood
+    labels: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -84,14 +82,14 @@ class View:
     pods: dict[str, Seen] = field(default_factory=dict)  #: by uid, not ours
     namespaces: dict[str, dict[str, str]] = field(default_factory=dict)
     unread: Counter[str] = field(default_factory=Counter)
-    watched: frozenset[str] | None = (
-        None  #: label keys that any pod's rules look at; None = nobody looks at pods
-    )
-    _widened: bool = False
-    _templates: dict[PodTemplate, PodTemplate] = field(default_factory=dict)
+    kinds: Kinds = field(init=False)
     _owned: dict[str, str] = field(default_factory=dict)  #: uid -> name of our pods
     _agent_pods: dict[str, str] = field(default_factory=dict)  #: uid of an agent's pod -> node
     _complained: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        """Nothing has been seen yet."""
+        self.kinds = Kinds(self.settings.gpu_resource)
 
     def everything(self) -> list[ClusterEvent]:
         """All that was told of others, once more, in an order in which it can be applied."""
@@ -174,7 +172,7 @@ class View:
                 self._take(pod)
         for meta in batch.unread:
             self.unread[meta.uid] += 1
-        if self._widened:
+        if self.kinds.widened:
             self._tell_again()
 
     def reconsider(self, uids: Iterable[str]) -> None:
@@ -213,7 +211,8 @@ class View:
             self._own(pod, name)
             return
         self._agent(pod)
-        event = self._event(pod)
+        group, role = self._place(pod)
+        event = self._event(pod, group, role)
         uid = pod.metadata.uid
         known = self.pods.get(uid)
         if event is None:
@@ -221,43 +220,36 @@ class View:
                 self._forget(uid, pod.status.phase == "Succeeded")
             return
         waits = pod if isinstance(event, PodWaits) else None
-        group = self._group_of(pod)
         if group:
-            self.groups.observe(pod)
+            self.groups.observe(pod, group)
         if known is not None and known.group and known.group != group:
             self.groups.lost(uid, known.group)
         if known is not None and known.event == event:
-            known.pod, known.group = waits, group
+            known.pod, known.group, known.labels = waits, group, pod.metadata.labels
             return
-        full = rules_of(pod)
-        self.pods[uid] = Seen(pod.metadata.namespace, pod.metadata.name, event, waits, group, full)
+        meta = pod.metadata
+        kind = None if isinstance(event, PodLeft) else self.kinds.of(pod)
+        self.pods[uid] = Seen(meta.namespace, meta.name, event, waits, group, kind, meta.labels)
         self.report(event)
 
-    def _group_of(self, pod: Pod) -> str:
-        """The key of its group, if it is one that we schedule."""
-        ours = pod.spec.scheduler_name in self.names
-        return self.groups.place_of(pod)[0] if ours else ""
-
-    def _narrowed(self, rules: Rules) -> Rules | None:
-        """Rules with as many labels as somebody looks at. A new look at labels makes everybody be told anew."""
-        keys = watched_keys(rules)
-        if keys is not None and (self.watched is None or not keys <= self.watched):
-            self.watched = keys | (self.watched or frozenset())
-            self._widened = True
-        return narrowed(rules, self.watched)
+    def _place(self, pod: Pod) -> tuple[str, str]:
+        """The key of its group and its role there, if it is one that we schedule."""
+        return self.groups.place_of(pod) if pod.spec.scheduler_name in self.names else ("", "")
 
     def _tell_again(self) -> None:
         """Somebody looks at labels that nobody looked at before: now they matter."""
-        self._widened = False
+        self.kinds.widened = False
         for seen in self.pods.values():
             event = seen.event
+            if seen.kind is None:
+                continue
             if isinstance(event, RoomTaken):
-                fresh: ForeignEvent = replace(event, rules=narrowed(seen.rules, self.watched))
+                rules = self.kinds.rules(seen.kind, seen.labels)
+                fresh: ForeignEvent = replace(event, rules=rules)
             elif isinstance(event, PodWaits):
-                template = replace(
-                    event.pod.template,
-                    rules=self._narrowed(_with_volumes(seen.rules, event.pod.template.rules)),
-                )
+                told = event.pod.template
+                volumes = told.rules.volumes if told.rules is not None else ()
+                template = self.kinds.template(seen.kind, seen.labels, volumes, told.problem)
                 fresh = PodWaits(replace(event.pod, template=template))
             else:
                 continue
@@ -265,29 +257,21 @@ class View:
                 seen.event = fresh
                 self.report(fresh)
 
-    def _event(self, pod: Pod) -> ForeignEvent | None:
+    def _event(self, pod: Pod, group: str, role: str) -> ForeignEvent | None:
         """What a pod of somebody else is to us now; None = nothing."""
         uid = pod.metadata.uid
         if pod.status.phase in _ENDED:
-            if not self._group_of(pod):
-                return None
-            return PodLeft(uid, pod.status.phase == "Succeeded", *self.groups.place_of(pod))
+            return PodLeft(uid, pod.status.phase == "Succeeded", group, role) if group else None
         if pod.spec.node_name:
-            return self._room(pod, uid)
-        if pod.spec.scheduler_name not in self.names or pod.metadata.deletion_timestamp:
+            return self._room(pod, uid, group, role)
+        if not group or pod.metadata.deletion_timestamp or pod.spec.scheduling_gates:
             return None
-        if pod.spec.scheduling_gates:
-            return None
-        return PodWaits(self._foreign(pod))
+        return PodWaits(self._foreign(pod, group, role))
 
-    def _foreign(self, pod: Pod) -> ForeignPod:
+    def _foreign(self, pod: Pod, group: str, role: str) -> ForeignPod:
         meta = pod.metadata
-        group, role = self.groups.place_of(pod)
-        volumes, problem = self.volumes.of(pod)
-        template = template_of(pod, volumes, problem, self.settings.gpu_resource)
-        rules = template.rules if template.rules is not None else EVERYTHING
-        template = replace(template, rules=self._narrowed(rules))
-        template = self._templates.setdefault(template, template)
+        volumes, problem = self.volumes.of(pod) if pod.spec.volumes else ((), "")
+        template = self.kinds.template(self.kinds.of(pod), meta.labels, volumes, problem)
         self.images.wanted(template.image)
         return ForeignPod(
             uid=meta.uid,
@@ -299,25 +283,24 @@ class View:
             template=template,
             priority=priority_of(pod),
             created_ms=moment_ms(meta.creation_timestamp) or 0,
-            owned=any(owner.controller for owner in meta.owner_references),
+            owned=is_owned(pod),
         )
 
-    def _room(self, pod: Pod, owner: str) -> RoomTaken:
+    def _room(self, pod: Pod, owner: str, group: str = "", role: str = "") -> RoomTaken:
         """What a pod takes on its node. Room is free when its containers have ended, not when it shall be deleted."""
         meta = pod.metadata
-        ours = pod.spec.scheduler_name in self.names and owner == meta.uid
-        group, role = self.groups.place_of(pod) if ours else ("", "")
+        kind = self.kinds.of(pod)
         return RoomTaken(
             owner=owner,
             node=pod.spec.node_name,
-            resources=requests_of(pod, self.settings.gpu_resource),
-            queue=self.groups.queue_of(pod) if ours else "",
+            resources=kind.template.resources,
+            queue=self.groups.queue_of(pod, group) if group else "",
             group=group,
             role=role,
-            rules=self._narrowed(rules_of(pod)),
+            rules=self.kinds.rules(kind, meta.labels),
             leaving=meta.deletion_timestamp is not None,
             since_ms=moment_ms(pod.status.start_time) or 0,
-            owned=any(owner.controller for owner in meta.owner_references),
+            owned=is_owned(pod),
             namespace=meta.namespace,
             name=meta.name,
         )
@@ -379,6 +362,6 @@ class View:
             self.agents.seen(pod.spec.node_name, f"http://{host}:{self.settings.agent_port}")
 
 
-def _with_volumes(rules: Rules, told: Rules | None) -> Rules:
-    """Rules with all labels, and the volumes' terms that were found since."""
-    return replace(rules, volumes=told.volumes) if told is not None else rules
+def is_owned(pod: Pod) -> bool:
+    """Whether a controller would make it again."""
+    return any(owner.controller for owner in pod.metadata.owner_references)
