@@ -223,10 +223,22 @@ def _taken(recorder: Recorder, event: RoomTaken) -> None:
         _judge(recorder, event.group)
     amount = state.snapshot.vector(event.resources)
     kind = ClaimKind.RELEASING if event.leaving else ClaimKind.RUNNING
-    queue, since, rules = event.queue, event.since_ms, event.rules
-    claim = Claim(event.owner, node, amount, kind, queue, since, None, 0, event.group, rules)
-    if state.snapshot.claims.get(event.owner) != claim:
+    known = state.snapshot.claims.get(event.owner)
+    if known is None or not _holds(known, event, node, amount, kind):
+        queue, since, rules = event.queue, event.since_ms, event.rules
+        claim = Claim(event.owner, node, amount, kind, queue, since, None, 0, event.group, rules)
         state.snapshot.claim(claim, statement)
+
+
+def _holds(claim: Claim, event: RoomTaken, node: int, amount: tuple[int, ...], kind: ClaimKind) -> bool:
+    """Whether a claim says what is seen: then the one that was made with the decision stays, and its moment with it."""
+    place = (claim.node, claim.kind, claim.amount) == (node, kind, amount)
+    return (
+        place
+        and claim.queue == event.queue
+        and claim.rules == event.rules
+        and event.since_ms in (0, claim.since_ms)
+    )
 
 
 def _moved(recorder: Recorder, event: RoomTaken, node: int) -> None:
