@@ -82,9 +82,8 @@ def stage_out(env: Env) -> int:
     Outputs that are missing are told, and are no failure of this step: the task's own exit code decides.
     """
     signal.pthread_sigmask(signal.SIG_BLOCK, _ENDS)
-    for (
-        number
-    ) in _ENDS:  # never called, since the signal stays blocked; but who looks sees that it is waited for
+    # Never called, since the signals stay blocked; but whoever looks at the process sees that it is waiting for them.
+    for number in _ENDS:
         signal.signal(number, lambda *_: None)
     with _listening(env):
         signal.sigwait(_ENDS)
