@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+
 
 def main() -> None:
     """Run the command line."""
+    if sys.argv[1:2] == ["pod"] and sys.argv[2:3] != ["--help"]:
+        from flowsched.cluster.kubernetes import podsteps  # of every task's pod: a fifth of the start-up time
+
+        raise SystemExit(podsteps.main(sys.argv[2:]))
     from flowsched.cli.commands import app
 
     app(prog_name="flowsched")

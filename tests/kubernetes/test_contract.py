@@ -49,3 +49,12 @@ class TestOnTheRealServer(ExecutorContract):
                 await asyncio.sleep(0.05)
         assert await cluster.logs("a", "stdout", 0, 100, "node-0") == (b"out\n", False)
         assert await cluster.logs("a", "stderr", 1, 2, "node-0") == (b"rr", True)
+
+    async def test_what_a_failed_pod_wrote_is_dropped(self, world: KubeWorld) -> None:
+        """Stage-out cannot know how its task ended; the executor can, and has the agent remove it."""
+        cluster, ear, _ = await world.open()
+        await cluster.launch([program("a", "write bam 12; exit 3")])
+        assert (await ear.ended("a")).outputs == ()
+        async with asyncio.timeout(30):
+            while await cluster.open_dataset("flowsched:a/bam", ["node-0"]) is not None:
+                await asyncio.sleep(0.1)

@@ -153,7 +153,7 @@ class KubernetesCluster:
             start_s=self.settings.start_s,
             wait_s=self.settings.wait_s,
         )
-        self._results = Results(self._agents, self._own.object_of, self._report)
+        self._results = Results(self._agents, self._own.object_of, self._own.outputs_of, self._report)
         self._volumes = Volumes()
         self._images = Images(self._report)
         self._claims = Claims(self.client, self._volumes)

@@ -102,6 +102,15 @@ class OwnPods(PodLives):
         """A pod as it was last seen."""
         return self._objects.get(name)
 
+    def outputs_of(self, name: str) -> Sequence[str]:
+        """The datasets that a pod was to write."""
+        live = self._live.get(name)
+        return (
+            [output.uri for output in live.order.outputs]
+            if live is not None and live.order is not None
+            else []
+        )
+
     def waits_for(self, name: str) -> bool:
         """Whether the pod's end is waited for."""
         live = self._live.get(name)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 import structlog
 
@@ -27,6 +27,7 @@ class Results:
     Args:
         agents: Who know the rest.
         object_of: The pod as it was last seen.
+        uris_of: What the pod was to write.
         report: Takes events.
     """
 
@@ -34,8 +35,10 @@ class Results:
         self,
         agents: Agents,
         object_of: Callable[[str], PodObject | None],
+        uris_of: Callable[[str], Sequence[str]],
         report: Callable[[ClusterEvent], None],
     ) -> None:
+        self._uris_of = uris_of
         self._agents = agents
         self._object_of = object_of
         self._report = report
@@ -43,13 +46,26 @@ class Results:
 
     def report(self, event: ClusterEvent) -> None:
         """Pass an event on, completed if need be."""
-        obj = self._object_of(event.name) if isinstance(event, PodEnded) else None
-        if obj is None or not isinstance(event, PodEnded) or event.reason or told_all(obj):
+        obj = self._object_of(event.name) if isinstance(event, PodEnded | PodGone) else None
+        failed = isinstance(event, PodGone) or (
+            isinstance(event, PodEnded) and bool(event.exit_code or event.reason)
+        )
+        if obj is not None and failed:
+            self._spawn(self._drop(self._uris_of(str(getattr(event, "name", ""))), obj.spec.node_name))
+        if obj is None or failed or not isinstance(event, PodEnded) or told_all(obj):
             self._report(event)
             return
-        task = asyncio.create_task(self._complete(event, obj), name=f"outputs of {event.name}")
+        self._spawn(self._complete(event, obj))
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+    async def _drop(self, uris: Sequence[str], node: str) -> None:
+        """What a failed attempt has left is nobody's: stage-out cannot know how its task ended."""
+        for uri in uris:
+            await self._agents.evict(uri, node)
 
     async def close(self) -> None:
         """Stop; whoever adopts the pod asks again."""
