@@ -228,7 +228,7 @@ def shape_of(state: EngineState, run: WorkflowRun, stage: StageRun, role: int, m
     rules = spec.rules
     resources = resources_of(stage, spec.roles[role], memory_steps)
     shape = Shape(
-        requests=state.snapshot.vector(resources, io_rate(state, run, stage)),
+        requests=state.snapshot.pod_vector(resources, io_rate(state, run, stage)),
         selector=tuple(sorted(rules.selector.items())),
         tolerations=tuple(sorted((t.key, t.operator, t.value, t.effect) for t in rules.tolerations)),
         io_bytes=spec.io_read_bytes + spec.io_write_bytes,

@@ -181,7 +181,7 @@ def reclaim(state: EngineState, run: WorkflowRun, pods: Iterable[Pod], statement
         claim = Claim(
             owner=pod.name,
             node=node_index(state, pod.node),
-            amount=state.snapshot.vector(resources),
+            amount=state.snapshot.pod_vector(resources),
             kind=ClaimKind.RUNNING,
             queue=run.spec.queue,
             since_ms=max(bound, 0),

@@ -11,6 +11,7 @@ Every change goes through a `Statement`. It must not know how decisions are made
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -204,6 +205,12 @@ class Snapshot:
             self._set_axes(self.axes + tuple(new_axes))
         known = (cpu, resources.memory_bytes, resources.disk_bytes, resources.gpu_millis, io)
         return known + tuple(asked.get(name, 0) for name in self.axes[len(AXES) :])
+
+    def pod_vector(self, resources: Resources, io: int = 0) -> tuple[int, ...]:
+        """(R,) what one pod of ours asks for: where nodes take only so many pods, it is one of them."""
+        if PODS in self.axes and resources.extended.get(PODS, 0) < 1:
+            resources = replace(resources, extended={**resources.extended, PODS: 1})
+        return self.vector(resources, io)
 
     def queue_usage(self, queue: str) -> tuple[int, ...]:
         """(R,) held by claims of this queue, children not included (STAGING claims hold nothing)."""

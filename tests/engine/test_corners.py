@@ -6,6 +6,7 @@ from typing import Any
 
 from flowsched.engine.events import Command, Revived, Tick
 from flowsched.engine.explain import explain
+from flowsched.engine.recovery import reclaim
 from flowsched.engine.state import EngineState
 from flowsched.engine.step import step
 from flowsched.scheduling.executor import NodeChanged, NodeInfo, PodStarted, ReplicaSeen
@@ -270,3 +271,18 @@ def test_the_largest_io_that_can_be_said_is_placed() -> None:
     scene = Scene(node())
     scene.submit("w", {"name": "s", "command": ["x"], "io": {"read": "4Pi", "write": "4Pi"}})
     assert scene.launched == ["fs-w-s-0-0"]
+
+
+def test_a_task_is_one_of_the_pods_that_a_node_takes() -> None:
+    """A kubelet refuses the pod after the last it takes, however little it asks for; a restart counts the same."""
+    few = node(cpu=4, extended={"pods": 2})
+    scene = Scene(few)
+    scene.submit("w", {"name": "s", "command": ["x"], "scatter": {"count": 5}, "resources": {"cpu": "100m"}})
+    assert scene.launched == ["fs-w-s-0-0", "fs-w-s-1-0"]
+    scene.end("fs-w-s-0-0")
+    assert scene.launched == ["fs-w-s-2-0"]
+    again = EngineState()
+    again.snapshot.put_node(few)
+    reclaim(again, scene.runs["w"], scene.pods.values(), Statement())
+    assert again.snapshot.used.tolist() == scene.state.snapshot.used.tolist()
+    assert again.snapshot.used[0, again.snapshot.axes.index("pods")] == 2
