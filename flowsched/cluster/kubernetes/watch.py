@@ -45,7 +45,7 @@ WATCH_S: Final = 240.0
 #: Productive connections begin at least so far from the last but one.
 PAIR_S: Final = 2.0
 #: Waits after connections that brought nothing: none, 1, 2, 4 … s, plus at most a half.
-LONGEST_WAIT_S: Final = 30.0
+LONGEST_WAIT_S: Final = 20.0
 #: A connection that brought nothing, but lasted so long, was no failure.
 LASTING_S: Final = 30.0
 #: So many stale lists in a row are believed.
@@ -176,6 +176,7 @@ class Reflector(Generic[T]):
         self._heard = clock()
         self._begun: deque[float] = deque(maxlen=2)
         self._barren = 0  #: connections and lists in a row that brought nothing
+        self._forgotten = 0  #: of these, watches that were told 410
 
     @property
     def synced(self) -> bool:
@@ -244,9 +245,11 @@ class Reflector(Generic[T]):
                 await self._back_off(problem, least_s=1.0)
                 return
             if gone is not None or (isinstance(trouble, Refused) and trouble.answer.status == 410):
-                self._barren += 1  # a server that forgets at once must not be listed without pause
-                if self._barren > 1:
-                    await self._pause()
+                # A server that forgets at once must not be listed without pause. One that was away and has forgotten may be:
+                # what was waited then does not count.
+                self._forgotten += 1
+                self._barren = self._forgotten
+                await self._pause()
                 return
             self.counts.reconnects += 1
             if self.counts.events > seen:
@@ -328,7 +331,7 @@ class Reflector(Generic[T]):
 
     def _well(self) -> None:
         self.problem = ""
-        self._barren = 0
+        self._barren = self._forgotten = 0
 
     async def _space_out(self) -> None:
         """Keep connections that end quickly, but bring something, from following each other too fast."""
