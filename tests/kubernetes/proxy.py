@@ -26,6 +26,7 @@ class _Pair:
 
     client: asyncio.StreamWriter
     server: asyncio.StreamWriter
+    silent: bool = False
 
     def reset(self) -> None:
         """End both halves by RST: nobody says goodbye."""
@@ -125,12 +126,14 @@ class Proxy:
                 pair.close()
         return len(pairs)
 
-    def silence(self) -> None:
-        """Pass nothing in either direction, and leave all open: a connection that is half open."""
-        self.asking = self.answering = False
+    def silence(self) -> int:
+        """Lose all that is said on the connections there are, and leave them open: they are half open. New ones are well."""
+        for pair in self._pairs:
+            pair.silent = True
+        return len(self._pairs)
 
     def speak(self) -> None:
-        """Pass again. What the server said meanwhile is lost, so connections from then are of no use: they are reset."""
+        """Pass again. What was said meanwhile is lost, so connections from then are of no use: they are reset."""
         self.cut(reset=True)
         self.asking = self.answering = True
 
@@ -148,8 +151,8 @@ class Proxy:
         self._tasks.add(own)
         try:
             async with asyncio.TaskGroup() as group:
-                group.create_task(self._up(reader, far_writer))
-                group.create_task(self._down(far_reader, writer))
+                group.create_task(self._up(pair, reader))
+                group.create_task(self._down(pair, far_reader))
         except* (OSError, asyncio.IncompleteReadError):
             pass  # somebody has hung up
         finally:
@@ -157,24 +160,25 @@ class Proxy:
             self._tasks.discard(own)
             pair.close()
 
-    async def _up(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _up(self, pair: _Pair, reader: asyncio.StreamReader) -> None:
         """What the client says, to the server."""
         while data := await reader.read(_CHUNK):
             if self.delay_s:
                 await asyncio.sleep(self.delay_s)
             await self._asking.wait()
-            writer.write(data)
-            await writer.drain()
+            if not pair.silent:
+                pair.server.write(data)
+                await pair.server.drain()
         with contextlib.suppress(OSError):
-            writer.write_eof() if writer.can_write_eof() else writer.close()
+            pair.server.write_eof() if pair.server.can_write_eof() else pair.server.close()
 
-    async def _down(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _down(self, pair: _Pair, reader: asyncio.StreamReader) -> None:
         """What the server says, to the client."""
         while data := await reader.read(_CHUNK):
             if self.delay_s:
                 await asyncio.sleep(self.delay_s)
-            if self.answering:
-                writer.write(data)
-                await writer.drain()
-        if self.answering:
-            writer.close()
+            if self.answering and not pair.silent:
+                pair.client.write(data)
+                await pair.client.drain()
+        if self.answering and not pair.silent:
+            pair.client.close()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -17,12 +17,12 @@ from tests.kubernetes.faults.world import World
 
 
 @pytest.fixture(autouse=True, scope="session")
-def mutant() -> Iterator[str]:
+def mutant() -> str:
     """The seeded fault of this run, if there is one."""
     name = os.environ.get(mutants.ENVIRONMENT, "")
     if name:
         mutants.ALL[name].seed()
-    yield name
+    return name
 
 
 @pytest.fixture(autouse=True)

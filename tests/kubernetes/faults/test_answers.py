@@ -1,4 +1,4 @@
-"""Answers that get lost, and those that say no: at every one there is one pod for each attempt, and no attempt is charged for it."""
+"""Answers that get lost, and those that say no: each attempt has one pod all the same, and no attempt is charged for it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from flowsched.cluster.kubernetes.names import pod_name
-from tests.kubernetes.fake import FakeApi, answering, over_quota, status_body, too_many, when
+from tests.kubernetes.fake import FakeApi, answering, over_quota, status_body, when
 from tests.kubernetes.faults.world import World, attempts, bag, document, gang
 from tests.kubernetes.proxy import Proxy
 from tests.kubernetes.service_world import Running

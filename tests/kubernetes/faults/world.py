@@ -49,6 +49,19 @@ def document(*stages: Mapping[str, Any], name: str = "faults") -> bytes:
     return json.dumps({"name": name, "stages": list(stages)}).encode()
 
 
+#: Requests of the nodes and of the witness carry it, so that a fake can spare them.
+UNDISTURBED = "X-Undisturbed"
+
+
+def _marked(
+    headers: Callable[[], Awaitable[Mapping[str, str]]],
+) -> Callable[[], Awaitable[Mapping[str, str]]]:
+    async def provide() -> Mapping[str, str]:
+        return {**await headers(), UNDISTURBED: "1"}
+
+    return provide
+
+
 class World:
     """A cluster of simulated nodes in which one installation of flowsched works, of one namespace and one scheduler name.
 
@@ -59,13 +72,14 @@ class World:
         nodes: Cores of each node.
 
     Attributes:
-        fates: Stage -> what becomes of its pods; what is not named runs for `RUNTIME_S`.
+        fates: Stage -> what becomes of its pods; what is not named runs for `RUNTIME_S`. Others' pods ("") run for ever.
     """
 
     def __init__(
         self, connection: Connection, namespace: str, folder: Path, nodes: Sequence[str] = ("4", "4")
     ) -> None:
         self.connection = connection
+        self._own = replace(connection, headers=_marked(connection.headers))
         self.namespace = namespace
         self.folder = folder
         self.fates: dict[str, Fate] = {}
@@ -74,7 +88,7 @@ class World:
         self._stack = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
-        self.client = await self._stack.enter_async_context(Client(self.connection))
+        self.client = await self._stack.enter_async_context(Client(self._own))
         self.talk = Talk(self.client, self.namespace)
         self.hollow = await self._stack.enter_async_context(
             HollowNodes(self.client, self._templates, heartbeat_s=None, fate=self._fate)
@@ -89,7 +103,7 @@ class World:
 
     def _fate(self, pod: Pod) -> Fate:
         stage = pod.metadata.labels.get("flowsched.io/stage", "")
-        return self.fates.get(stage, Fate(runtime_s=RUNTIME_S))
+        return self.fates.get(stage, Fate(runtime_s=RUNTIME_S) if stage else ENDLESS)
 
     def settings(self, **changes: Any) -> ClusterSettings:
         """Of the installation."""
