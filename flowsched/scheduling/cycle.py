@@ -37,6 +37,7 @@ from flowsched.scheduling.statement import Statement
 #: What groups have in common that are refused for the same lack of room.
 Family = tuple[bool, tuple[int, ...] | None, tuple[tuple[Shape, int], ...]]
 
+_ALL = 1 << 62
 _NO_TARGET = "no room where its inputs are, and what is free elsewhere is being prepared for others"
 _ONE_BY_ONE = "its pods look at each other, so a cycle places only as many as it looks at groups"
 _NOT_NOW = (ReasonCode.INSUFFICIENT, ReasonCode.GANG_INCOMPLETE, ReasonCode.RACK, ReasonCode.IO_BUDGET)
@@ -49,6 +50,7 @@ def cycle(
     backlog: Sequence[PodGroup],
     profile: Profile,
     now: int,
+    most: int | None = None,
 ) -> Plan:
     """Decide what starts now, what is promised, and why the rest waits.
 
@@ -60,6 +62,8 @@ def cycle(
             with what is left.
         profile: The policy.
         now: The moment, wall-clock ms.
+        most: After so many pods the rest waits for the next cycle; a gang that has begun is placed as a whole. None = all
+            go. Without gangs it is not asked for.
 
     Returns:
         Placements in the order in which they were decided, at most one for a group; reservations; and a
@@ -69,7 +73,7 @@ def cycle(
         return plan_podwise(snapshot, catalogue, queues, backlog, profile, now)
     statement = Statement()
     try:
-        return _Cycle(snapshot, catalogue, queues, backlog, profile, now, statement).run()
+        return _Cycle(snapshot, catalogue, queues, backlog, profile, now, statement, most).run()
     finally:
         statement.rollback()
 
@@ -101,7 +105,9 @@ class _Cycle:
         profile: Profile,
         now: int,
         statement: Statement,
+        most: int | None,
     ) -> None:
+        self.left = _ALL if most is None else most  #: pods that this cycle may still place
         self.snapshot, self.catalogue, self.queues = snapshot, catalogue, queues
         self.profile, self.now, self.statement = profile, now, statement
         self.room = Room(snapshot)
@@ -117,6 +123,7 @@ class _Cycle:
         # Once a group found no soft room, later ones get no new targets: it would be passed by for ever.
         self.closed = False
         self.delays = Delays(now, profile.shortest_wait_ms)
+        self.any_ready = bool(snapshot.ready.any())
 
     # ---- the loop ----
 
@@ -134,7 +141,7 @@ class _Cycle:
                 continue
             groups, group = self.waiting[name], self.waiting[name][at[name]]
             again = group.key in self.given
-            if looked >= self.profile.window and not again:
+            if self.left <= 0 or (looked >= self.profile.window and not again):
                 continue  # its queue is done for this cycle; a bag that is being served elsewhere goes on
             looked += not again
             if self.consider(group, heap[0][0] if heap else None):
@@ -153,6 +160,8 @@ class _Cycle:
         text = (
             f"not among the {self.profile.window} groups a cycle looks at; more important ones are before it"
         )
+        if self.left <= 0:
+            text = "more important ones are on their way to their nodes; it follows at once"
         for name in sorted(at):
             for group in self.waiting[name][at[name] :]:
                 self.reasons.append(Reason(group.key, ReasonCode.BACKLOG_WINDOW, text))
@@ -176,7 +185,7 @@ class _Cycle:
             budget = self.profile.window - self.placed(group)
             if offer.one_by_one and budget <= 0:
                 return self.refuse(Reason(group.key, ReasonCode.BACKLOG_WINDOW, _ONE_BY_ONE))
-            most = min(left, budget) if offer.one_by_one else left
+            most = min(left, self.left, budget if offer.one_by_one else left)
             offer = offer.wanting(self.turn(group, most, rival))
         else:
             offer = self.within_cap(offer)
@@ -229,12 +238,12 @@ class _Cycle:
 
     def barred(self, group: PodGroup) -> Reason | None:
         """What keeps a group from being tried at all."""
-        if self.queues.paused(group.queue):
+        if self.shares.paused(group.queue):
             return Reason(group.key, ReasonCode.PAUSED, f"queue {group.queue} is paused")
-        if not self.snapshot.ready.any():
+        if not self.any_ready:
             text = f"none of {len(self.snapshot)} nodes is ready"
             return Reason(group.key, ReasonCode.NO_NODES, text, {"nodes": len(self.snapshot)})
-        if self.profile.locality:
+        if self.profile.locality and group.inputs:
             lost = [dataset for dataset in group.inputs if self.catalogue.lost(dataset)]
             if lost:
                 first = self.catalogue.uris[lost[0]]
@@ -244,6 +253,8 @@ class _Cycle:
 
     def over_cap(self, group: PodGroup) -> Reason | None:
         """The cap that forbids the smallest start of a group."""
+        if not self.shares.limited(group.queue):
+            return None
         least = minimum_of(group, len(self.snapshot.axes))
         capped = self.shares.capped_by(group.queue, least)
         if capped is None:
@@ -336,6 +347,7 @@ class _Cycle:
             empty = [np.zeros(0, dtype=np.int64) for _ in group.roles]
             given = self.given[group.key] = _Given(list(empty), list(empty))
         given.held = self.hold_rest(fit)
+        self.left -= fit.pods
         end = self.now + runtime_of(group, self.profile)
         for table, role, spots, bound in zip(offer.tables, offer.order, fit.spots, fit.bound, strict=True):
             self.room.take(offer.axes, table, spots, bound, fit.long)

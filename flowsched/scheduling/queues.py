@@ -108,6 +108,7 @@ class Shares:
         self._total = snapshot.total
         self._usage: dict[str, list[int]] = {}
         self._paths: dict[str, tuple[Queue, ...]] = {}
+        self._keys: dict[str, QueueKey] = {}  #: as they are now
         for name in snapshot.paying_queues:
             self.add(name, snapshot.queue_usage(name))
 
@@ -124,13 +125,27 @@ class Shares:
 
     def add(self, name: str, amount: Sequence[int], times: int = 1) -> None:
         """The queue, and so its ancestors, get `times` this amount."""
+        self._keys.clear()
         for queue in self.path(name):
             used = self._usage.setdefault(queue.name, [0] * len(self._total))
             for axis, value in enumerate(amount[: len(used)]):
                 used[axis] += times * value
 
+    def paused(self, name: str) -> bool:
+        """As `QueueTree.paused`."""
+        return any(queue.paused for queue in self.path(name))
+
+    def limited(self, name: str) -> bool:
+        """Whether the queue or an ancestor has a cap."""
+        return any(queue.cap is not None for queue in self.path(name))
+
     def key(self, name: str, extra: Sequence[int] = (), times: int = 0) -> QueueKey:
         """Where the queue stands in the order, lowest first, if it had `times` `extra` more."""
+        if not times:
+            known = self._keys.get(name)
+            if known is None:
+                known = self._keys[name] = tuple(self._level(queue, (), 0) for queue in self.path(name))
+            return known
         return tuple(self._level(queue, extra, times) for queue in self.path(name))
 
     def _level(self, queue: Queue, extra: Sequence[int], times: int) -> tuple[int, int, int, str]:

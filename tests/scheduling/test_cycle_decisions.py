@@ -64,6 +64,17 @@ def test_minimums_of_all_roles_come_before_extras_of_any() -> None:
     assert nodes(plan) == {1: [[0], [0]]}
 
 
+def test_a_cycle_places_so_many_pods_and_the_rest_follows() -> None:
+    """Of 4 + 6 pods and a gang of 3 a cycle of 5 places the first bag and one of the second; one of 11 begins the gang, whole."""
+    groups = [bag(1, 4), bag(2, 6), gang(3, 3)]
+    five = cycle(cluster(20), Catalogue(), QueueTree(), groups, OURS, NOW, 5)
+    assert {key: len(where[0]) for key, where in nodes(five).items()} == {1: 4, 2: 1}
+    assert codes(five) == {2: "BacklogWindow", 3: "BacklogWindow"}
+    eleven = cycle(cluster(20), Catalogue(), QueueTree(), groups, OURS, NOW, 11)
+    assert {key: len(where[0]) for key, where in nodes(eleven).items()} == {1: 4, 2: 6, 3: 3}
+    assert codes(eleven) == {}
+
+
 def test_five_gangs_of_eight_cores_on_twelve_start_one_at_a_time() -> None:
     """Flowsched starts the first whole; a stock cluster interleaves their pods, and no gang is complete."""
     gangs = [gang(key, 8) for key in range(1, 6)]
