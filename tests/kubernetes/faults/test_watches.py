@@ -1,4 +1,4 @@
-"""Watches that are cut, fall silent, forget, go back or talk rubbish; an API server that is killed; pods that go behind our back."""
+"""Watches that are cut, fall silent, forget, go back or talk rubbish; an API server that is killed; pods that somebody deletes."""
 
 from __future__ import annotations
 
@@ -276,8 +276,8 @@ async def test_fault_32_a_binding_that_comes_late(fake_world: World, fake: FakeA
 
 
 async def test_fault_32_a_binding_that_is_not_seen(fake_world: World, fake: FakeApi) -> None:
-    """Accepted, and for long not shown by the watch: its room is held until it is seen, so nobody else gets it (P6). The fake, whose
-    watches can be made silent alone.
+    """Accepted, and for long not shown by the watch: its room is held until it is seen, so nobody else gets it (P6). The fake,
+    whose watches can be made silent alone.
     """
     talk = fake_world.talk
     for node in fake_world.nodes[1:]:
