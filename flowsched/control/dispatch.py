@@ -141,7 +141,8 @@ class Dispatcher:
         """Wait until there is something to do, then a moment more for what comes with it."""
         timeout = None if wake_ms is None else max(0.0, (wake_ms - self._clock()) / 1000)
         try:
-            await asyncio.wait_for(self._wake.wait(), timeout)
+            async with asyncio.timeout(timeout):  # wait_for of Python 3.11 may lose a cancel
+                await self._wake.wait()
             await asyncio.sleep(DEBOUNCE_S)
         except TimeoutError:
             return

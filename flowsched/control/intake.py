@@ -100,7 +100,8 @@ class Intake:
             except FlowschedError as error:
                 log.warning("submissions cannot be read now, trying again", error=str(error))
             try:
-                await asyncio.wait_for(self._wake.wait(), POLL_S)
+                async with asyncio.timeout(POLL_S):  # wait_for of Python 3.11 may lose a cancel
+                    await self._wake.wait()
             except TimeoutError:
                 continue
 
