@@ -55,23 +55,55 @@ class Backlog:
 def collect(state: EngineState, now: int) -> Backlog:
     """Everything that may be placed now, at most `profile.window` groups a stage (the rest waits its turn)."""
     backlog = Backlog({}, [], [], None)
+    paused: dict[str, bool] = {}
     for workflow, number in sorted(state.ready, key=lambda pair: (state.runs[pair[0]].seq, pair[1])):
         run = state.runs[workflow]
-        if run.paused or run.cancel_requested or state.queues.paused(run.spec.queue):
+        queue = run.spec.queue
+        if queue not in paused:
+            paused[queue] = state.queues.paused(queue)
+        if run.paused or run.cancel_requested or paused[queue]:
             continue
         stage = run.stages[number]
+        if _again(state, backlog, run, stage):
+            continue
         queued = np.flatnonzero(stage.task_state == TaskState.QUEUED)
         held = stage.not_before[queued] > now
-        if held.any():
+        all_of_it = not held.any()
+        if not all_of_it:
             wake = int(stage.not_before[queued[held]].min())
             backlog.wake_ms = wake if backlog.wake_ms is None else min(backlog.wake_ms, wake)
             queued = queued[~held]
         if len(queued) == 0:
             continue
         offer = _gangs if stage.spec.gang else _bags
-        for key, tasks in offer(state, run, stage, queued):
-            _add(state, backlog, run, stage, key, tasks)
+        added = [
+            _add(state, backlog, run, stage, key, tasks) for key, tasks in offer(state, run, stage, queued)
+        ]
+        if all_of_it and not stage.spec.gang and not private(stage):
+            state.offers[workflow, number] = [each for each in added if each is not None]
     return backlog
+
+
+def _again(state: EngineState, backlog: Backlog, run: WorkflowRun, stage: StageRun) -> bool:
+    """Offer a bag as it was offered last, if nothing of its stage has changed since: of a thousand stages that wait, few
+    change at a time.
+    """
+    axes, offered = len(state.snapshot.axes), state.offers.get((run.id, stage.number))
+    if not offered or any(len(role.shape.requests) != axes for role in offered[0].group.roles):
+        return False
+    for candidate in offered:
+        group = candidate.group
+        key = state.groups[group.key]
+        if state.inputs.get((run.id, stage.number)) is not group.inputs and group.inputs:
+            return False
+        if any(state.catalogue.lost(dataset) for dataset in group.inputs):
+            return False
+        told = (runtime_ms(state, run, stage), state.staged_on.get(key, ()), state.promises.get(group.key))  # type: ignore[arg-type]
+        if told != (group.runtime_ms, group.staged_on, group.promised_ms):
+            return False
+    for candidate in offered:
+        backlog.candidates[candidate.group.key] = candidate
+    return True
 
 
 def _add(
@@ -81,18 +113,18 @@ def _add(
     stage: StageRun,
     key: GroupKey,
     tasks: tuple[Indices, ...],
-) -> None:
+) -> Candidate | None:
     first = int(np.concatenate(tasks)[0])
     shard = first // stage.members
     try:
         inputs = dataset_ids(state, run, stage, shard)
     except MissingInput as missing:
         backlog.unrunnable.append(Unrunnable(run, stage, np.concatenate(tasks), str(missing)))
-        return
+        return None
     lost = [dataset for dataset in inputs if state.catalogue.lost(dataset)]
     if lost:
         backlog.lost.extend((run, state.catalogue.uris[dataset]) for dataset in lost)
-        return
+        return None
     number = state.key_of(key)
     everything = np.concatenate(tasks)
     group = PodGroup(
@@ -111,7 +143,8 @@ def _add(
         staged_on=state.staged_on.get(key, ()),
         promised_ms=state.promises.get(number),
     )
-    backlog.candidates[number] = Candidate(run, stage, group, tasks)
+    candidate = backlog.candidates[number] = Candidate(run, stage, group, tasks)
+    return candidate
 
 
 def group_name(run: WorkflowRun, stage: StageRun, key: GroupKey) -> str:

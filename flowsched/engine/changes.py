@@ -88,9 +88,14 @@ class Recorder:
                 releasing = np.flatnonzero(stage.task_state == TaskState.RELEASING)
                 advance.changes.release.extend((stage.number, task) for task in releasing.tolist())
 
-    def absorb(self) -> None:
-        """Take over what advances have freed, released and made ready so far, so that the cycle sees it."""
+    def absorb(self) -> bool:
+        """Take over what advances have freed, released and made ready so far, so that the cycle sees it.
+
+        Returns:
+            Whether there was anything.
+        """
         asked, self._asked = self._asked, {}
+        anything = False
         for workflow in asked:
             run = self._runs[workflow]
             changes = self._advances[workflow].changes
@@ -101,9 +106,11 @@ class Recorder:
                 stage = run.stages[number]
                 self.releases.append(pod_name(run.id, stage.spec.name, task, int(stage.attempt[task])))
             changes.release.clear()
+            anything = anything or bool(changes.fresh)
             for number in sorted(changes.fresh):
                 self._note_ready(run, run.stages[number])
             changes.fresh.clear()
+        return anything
 
     def free(self, run: WorkflowRun, stage: StageRun, task: int, attempt: int) -> None:
         """An attempt holds nothing any more."""
@@ -114,14 +121,16 @@ class Recorder:
             self.statement.pop(state.gpu_load[claim.node], name)
         self.statement.pop(state.pods, name)
         self.statement.pop(state.held, name)
+        self.statement.exclude(state.under_way, name)
         self.dirty = True
 
     def _note_ready(self, run: WorkflowRun, stage: StageRun) -> None:
         pair = (run.id, stage.number)
+        self.state.offers.pop(pair, None)
         if stage.counts[TaskState.QUEUED] > 0 and not run.state.terminal:
             if pair not in self.state.ready:
                 self.statement.include(self.state.ready, pair)
-            self.dirty = True
+                self.dirty = True
         else:
             self.statement.exclude(self.state.ready, pair)
 

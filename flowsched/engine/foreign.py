@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from flowsched.engine.delta import BindingWrite
+from flowsched.engine.pace import left
 from flowsched.engine.recovery import node_index
 from flowsched.scheduling.foreign import (
     Bind,
@@ -116,7 +117,6 @@ def report_foreign(recorder: Recorder, event: ForeignEvent) -> None:
             _refused(recorder, uid)
         case NamespaceSeen(name, labels):
             recorder.state.snapshot.peers.set_namespace(name, labels)  # not undone: the event comes again
-    recorder.dirty = True
 
 
 def bind(recorder: Recorder, pod: ForeignPod, node: int) -> None:
@@ -228,6 +228,7 @@ def _taken(recorder: Recorder, event: RoomTaken) -> None:
         queue, since, rules = event.queue, event.since_ms, event.rules
         claim = Claim(event.owner, node, amount, kind, queue, since, None, 0, event.group, rules)
         state.snapshot.claim(claim, statement)
+        recorder.dirty = True
 
 
 def _holds(claim: Claim, event: RoomTaken, node: int, amount: tuple[int, ...], kind: ClaimKind) -> bool:
@@ -244,12 +245,15 @@ def _holds(claim: Claim, event: RoomTaken, node: int, amount: tuple[int, ...], k
 def _moved(recorder: Recorder, event: RoomTaken, node: int) -> None:
     """One of our pods as it is: others' rules may look at its labels; in a hand-over the other scheduler chose for itself."""
     state, statement, name = recorder.state, recorder.statement, event.owner
+    left(recorder, name)
     claim = state.snapshot.claims.get(name)
     if claim is not None and claim.rules != event.rules:
         claim = replace(claim, rules=event.rules)
         state.snapshot.claim(claim, statement)
+        recorder.dirty = True
     if claim is None or claim.node == node:
         return
+    recorder.dirty = True
     ref = state.pods[name]
     run = state.runs.get(ref.workflow)
     if run is not None:

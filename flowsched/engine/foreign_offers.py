@@ -72,11 +72,13 @@ def serve_held(recorder: Recorder) -> list[Reason]:
         work = state.foreign[key]
         if work.held_until is not None and recorder.now >= work.held_until:
             _drop_hold(recorder, key)
+            recorder.dirty = True
             continue
         if work.held_until is not None:
             recorder.wake_at(work.held_until)
         if work.waiting:
             reasons.extend(_serve(recorder, key, work))
+            recorder.dirty = True
     return reasons
 
 

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from flowsched.engine.backlog import Candidate, collect
+from flowsched.engine import pace
+from flowsched.engine.backlog import Backlog, Candidate, collect
 from flowsched.engine.changes import Recorder
 from flowsched.engine.foreign import release_half_placed
 from flowsched.engine.foreign_offers import carry_out_foreign, collect_foreign, serve_held
 from flowsched.engine.pods import choose_gpus, encode_pod, make_pod, pod_name, seats
 from flowsched.engine.reports import make_again
 from flowsched.engine.staging import begin, sweep
-from flowsched.engine.state import PodRef
+from flowsched.engine.state import GroupKey, PodRef
 from flowsched.scheduling.cycle import cycle
 from flowsched.scheduling.plan import Placement, Plan, Reason, ReasonCode
+from flowsched.scheduling.podgroup import PodGroup
 from flowsched.scheduling.snapshot import AXES, Claim, ClaimKind
 from flowsched.workflow.spec import On
 from flowsched.workflow.states import TaskState
@@ -31,20 +33,76 @@ Indices = NDArray[np.int64]
 Devices = tuple[tuple[int, int], ...]
 
 
-def place(recorder: Recorder) -> int | None:
-    """Offer the backlog to the scheduler and carry out its plan. Returns when a back-off ends, or None."""
+def place(recorder: Recorder) -> None:
+    """Offer the backlog to the scheduler and carry out its plan, if it is time to look at it."""
     sweep(recorder)
-    recorder.absorb()
+    recorder.dirty |= recorder.absorb()
     state = recorder.state
     _give_up_waiting(recorder)
     release_half_placed(recorder)
     held_back = serve_held(recorder)
+    if not pace.is_due(recorder):
+        if held_back:
+            _keep_reasons(recorder, held_back)
+        return
+    if state.ready and (state.crowded or pace.is_full(state)):
+        recorder.statement.assign(state, "crowded", True)
+        if not pace.reserved_for_ours(state):
+            _place_foreign(recorder, held_back)
+        return
+    recorder.dirty = False
     foreign = collect_foreign(state)
     told = (*held_back, *foreign.reasons)
-    if not state.ready and not foreign.candidates:
+    backlog = _collected(recorder)
+    groups = [candidate.group for candidate in backlog.candidates.values()]
+    groups += [candidate.group for candidate in foreign.candidates.values()]
+    if not groups:
         if state.reasons or state.reservations or told:
             _carried_out(recorder, Plan(reasons=told))  # who waited does not wait any more
-        return None
+        pace.looked(recorder, 0, backlog.wake_ms)
+        return
+    plan = _plan(recorder, groups)
+    placed = 0
+    refused: list[Reason | None] = []
+    for placement in plan.placements:
+        placed += sum(len(nodes) for nodes in placement.nodes)
+        if placement.group in foreign.candidates:
+            carry_out_foreign(recorder, foreign.candidates[placement.group], placement)
+        else:
+            refused.append(_carry_out(recorder, backlog.candidates[placement.group], placement))
+    reasons = (*plan.reasons, *(reason for reason in refused if reason), *told)
+    _carried_out(recorder, replace(plan, reasons=reasons))
+    pace.looked(recorder, len(groups), backlog.wake_ms, full=placed >= pace.STEP)
+    recorder.absorb()
+
+
+def _place_foreign(recorder: Recorder, held_back: Sequence[Reason]) -> None:
+    """Enough of ours is under way: only others' pods are looked at, and what was said of ours stays."""
+    state = recorder.state
+    recorder.dirty = False
+    foreign = collect_foreign(state)
+    groups = [candidate.group for candidate in foreign.candidates.values()]
+    plan = _plan(recorder, groups) if groups else Plan()
+    for placement in plan.placements:
+        carry_out_foreign(recorder, foreign.candidates[placement.group], placement)
+    placed = sum(len(nodes) for placement in plan.placements for nodes in placement.nodes)
+    theirs = (*plan.reasons, *foreign.reasons, *held_back)
+    ours = [each for each in state.reasons.values() if isinstance(state.groups.get(each.group), GroupKey)]
+    _carried_out(recorder, replace(plan, reasons=(*ours, *theirs)))
+    later = state.look_at if state.look_at is not None and state.look_at > recorder.now else None
+    pace.looked(recorder, len(groups), later, full=placed >= pace.STEP)
+
+
+def _plan(recorder: Recorder, groups: list[PodGroup]) -> Plan:
+    state = recorder.state
+    return cycle(
+        state.snapshot, state.catalogue, state.queues, groups, state.profile, recorder.now, pace.STEP
+    )
+
+
+def _collected(recorder: Recorder) -> Backlog:
+    """What of ours waits. What can never run has failed then, and what lost its inputs has them made again."""
+    state = recorder.state
     backlog = collect(state, recorder.now)
     if backlog.unrunnable or backlog.lost:
         for lost in backlog.unrunnable:
@@ -54,22 +112,13 @@ def place(recorder: Recorder) -> int | None:
         recorder.absorb()
         # Others of these stages may have been cancelled, or wait again.
         backlog = collect(state, recorder.now)
-    if not backlog.candidates and not foreign.candidates:
-        _carried_out(recorder, Plan(reasons=told))
-        return backlog.wake_ms
-    groups = [candidate.group for candidate in backlog.candidates.values()]
-    groups += [candidate.group for candidate in foreign.candidates.values()]
-    plan = cycle(state.snapshot, state.catalogue, state.queues, groups, state.profile, recorder.now)
-    held: list[Reason | None] = []
-    for placement in plan.placements:
-        if placement.group in foreign.candidates:
-            carry_out_foreign(recorder, foreign.candidates[placement.group], placement)
-        else:
-            held.append(_carry_out(recorder, backlog.candidates[placement.group], placement))
-    reasons = (*plan.reasons, *(reason for reason in held if reason), *told)
-    _carried_out(recorder, replace(plan, reasons=reasons))
-    recorder.absorb()
-    return backlog.wake_ms
+    return backlog
+
+
+def _keep_reasons(recorder: Recorder, more: Sequence[Reason]) -> None:
+    """Nobody has looked at the others: why they wait is as it was."""
+    reasons = {**recorder.state.reasons, **{reason.group: reason for reason in more}}
+    recorder.statement.assign(recorder.state, "reasons", reasons)
 
 
 def _carried_out(recorder: Recorder, plan: Plan) -> None:
@@ -103,7 +152,8 @@ def _give_up_waiting(recorder: Recorder) -> None:
             moment = recorder.advance(run).overdue(stage)
             if moment is not None:
                 recorder.wake_at(moment)
-    recorder.absorb()
+    if recorder.absorb():
+        recorder.dirty = True
 
 
 def _carry_out(recorder: Recorder, candidate: Candidate, placement: Placement) -> Reason | None:
@@ -206,6 +256,7 @@ def _bind(
         if gpus:
             statement.put(state.gpu_load.setdefault(node, {}), name, gpus)
         statement.put(state.pods, name, PodRef(run.id, stage.number, task, attempt))
+        statement.include(state.under_way, name)
         recorder.intend(run, stage, pod, encode_pod(pod))
     where = sorted({state.snapshot.names[node] for node in nodes.tolist()})
     recorder.advance(run).changes.events.append(

@@ -190,6 +190,8 @@ def reclaim(state: EngineState, run: WorkflowRun, pods: Iterable[Pod], statement
         )
         state.snapshot.claim(claim, statement)
         statement.put(state.pods, pod.name, PodRef(run.id, stage.number, task, pod.attempt))
+        if stage.task_state[task] == TaskState.BINDING:
+            statement.include(state.under_way, pod.name)
         if pod.gang is not None:
             _remember_addresses(state, run, stage, pod, statement)
         for device in pod.gpu_ids:

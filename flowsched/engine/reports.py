@@ -6,6 +6,7 @@ from flowsched.engine.changes import Recorder
 from flowsched.engine.delta import AttemptEnd, ReplicaWrite
 from flowsched.engine.foreign import report_foreign
 from flowsched.engine.inputs import producer_of
+from flowsched.engine.pace import held, left
 from flowsched.engine.staging import arrived, failed
 from flowsched.engine.state import PodRef
 from flowsched.scheduling.executor import (
@@ -28,6 +29,7 @@ def report(recorder: Recorder, event: ClusterEvent) -> None:
     """Apply one report. News of pods that are not known (any more) is old news: nothing happens."""
     match event:
         case PodStarted(name, at_ms):
+            left(recorder, name)
             found = _find(recorder, name)
             if found is not None:
                 run, stage, ref = found
@@ -59,6 +61,7 @@ def report(recorder: Recorder, event: ClusterEvent) -> None:
 
 def _held(recorder: Recorder, name: str, reason: str, message: str) -> None:
     """What keeps a pod from starting is kept for those who ask; not in SQL, since the cluster tells it again."""
+    held(recorder, name, reason)
     if name in recorder.state.pods and reason:
         recorder.statement.put(recorder.state.held, name, (reason, message))
     else:

@@ -19,6 +19,7 @@ from flowsched.workflow.estimates import Estimates
 from flowsched.workflow.run import WorkflowRun
 
 if TYPE_CHECKING:
+    from flowsched.engine.backlog import Candidate
     from flowsched.engine.foreign import ClassKey, ForeignWork
     from flowsched.scheduling.foreign import PodTemplate
 
@@ -133,6 +134,14 @@ class EngineState:
         self.assumed: dict[str, int] = {}  #: uid of a foreign pod whose binding is under way -> since (ms)
         self.halved: set[str] = set()  #: foreign gangs that stand half placed
         self.holding: set[str] = set()  #: foreign groups for whom room is held
+        self.offers: dict[
+            tuple[str, int], list[Candidate]
+        ] = {}  #: bags of stages that have not changed since
+        self.under_way: set[str] = set()  #: pods of ours that have not got to their node yet
+        self.crowded = False  #: as many as may be were under way, and no more follow for a while
+        self.restless = True  #: something may let somebody start, and nobody has looked since
+        self.rest_until = 0  #: no look before this moment
+        self.look_at: int | None = None  #: a look is due at this moment, whatever happens
         self.epoch = epoch
         self.secret = secret
 
@@ -158,6 +167,8 @@ class EngineState:
             del self.inputs[cached]
         for base in [base for base in self.gang_bases if base[0] == workflow]:
             del self.gang_bases[base]
+        for pair in [pair for pair in self.offers if pair[0] == workflow]:
+            del self.offers[pair]
         self.ready = {pair for pair in self.ready if pair[0] != workflow}
         self.runs.pop(workflow, None)
 

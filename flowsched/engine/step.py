@@ -29,8 +29,8 @@ from flowsched.engine.recovery import reclaim
 from flowsched.engine.reports import report
 from flowsched.engine.staging import order_transfers
 from flowsched.engine.state import EngineState
-from flowsched.scheduling.executor import Pod, Transfer
-from flowsched.scheduling.foreign import Bind, Evict
+from flowsched.scheduling.executor import Pod, PodHeld, PodStarted, Transfer
+from flowsched.scheduling.foreign import Bind, Evict, RoomTaken
 from flowsched.statement import Statement
 
 
@@ -72,6 +72,11 @@ class Step:
     def drop(self) -> None:
         """The delta was not written: the state is what it was before the step."""
         self.statement.rollback()
+        self.state.offers.clear()  # made of what has been undone
+
+
+#: All others may. What RoomTaken changes, it says itself.
+_LETS_NOBODY_START = (PodStarted, PodHeld, RoomTaken)
 
 
 def step(state: EngineState, events: Sequence[EngineEvent], now: int) -> Step:
@@ -82,17 +87,18 @@ def step(state: EngineState, events: Sequence[EngineEvent], now: int) -> Step:
         events: What happened, in order.
         now: Wall-clock ms; never less than in the step before (the caller sees to it).
     """
-    recorder = Recorder(state, Statement(), now)
+    recorder = Recorder(state, Statement(), now, dirty=not events)
     # 1. What happened, in order; each event with all that follows inside its workflow.
     for event in events:
         _apply(recorder, event)
     # 2. What is ready gets room; what lacks bytes gets a target.
-    wake = place(recorder)
+    place(recorder)
     # 3. Bytes that shall move, as far as links allow.
     transfers = order_transfers(recorder)
+    if recorder.dirty:  # since the look at the backlog
+        recorder.statement.assign(state, "restless", True)
     # 4. Rows.
     result = recorder.finish()
-    wakes = [moment for moment in (wake, recorder.wake_ms) if moment is not None]
     return Step(
         state=state,
         statement=recorder.statement,
@@ -104,12 +110,14 @@ def step(state: EngineState, events: Sequence[EngineEvent], now: int) -> Step:
         transfers=transfers,
         ended=result.ended,
         foreign_ended=recorder.foreign_ended,
-        wake_ms=min(wakes, default=None),
+        wake_ms=recorder.wake_ms,
     )
 
 
 def _apply(recorder: Recorder, event: EngineEvent) -> None:
     state, statement = recorder.state, recorder.statement
+    if not isinstance(event, _LETS_NOBODY_START):
+        recorder.dirty = True
     match event:
         case Accepted(run):
             if run.id not in state.runs:
