@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 STAMPS := $(VENV)/.stamps
 PYTEST_WORKERS ?= 2
 
-.PHONY: help demo demo-kubernetes test lint check bench bench-kube crash-test kube-assets kube-test postgres format schema clean
+.PHONY: help demo demo-kubernetes test lint check bench crash-test kube-assets kube-test postgres format schema clean
 
 help: ## list what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-15s %s\n", $$1, $$2}'
