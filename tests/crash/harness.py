@@ -49,13 +49,17 @@ RARE = ("recover.", "submit.", "release.", "transfer.")
 
 
 class Nursery:
-    """Where services are forked from, see `nursery.py`."""
+    """Where services are forked from, see `nursery.py`.
 
-    def __init__(self) -> None:
+    Args:
+        script: Another one like it.
+    """
+
+    def __init__(self, script: Path = HERE / "nursery.py") -> None:
         env = os.environ | {"OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": str(HERE.parents[1])}
         env.pop("FLOWSCHED_FAILPOINTS", None)
         self._process = subprocess.Popen(
-            [sys.executable, str(HERE / "nursery.py")],
+            [sys.executable, str(script)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=env,

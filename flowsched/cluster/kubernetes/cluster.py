@@ -416,7 +416,7 @@ class KubernetesCluster:
         while True:
             await asyncio.sleep(SWEEP_S)
             try:
-                await self._own.sweep()
+                await self.settle(await self._own.sweep())
             except Exception:  # the sweep goes on
                 log.exception("sweep failed")
 

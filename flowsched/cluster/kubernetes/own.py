@@ -26,8 +26,8 @@ START_S: Final = 300.0
 WAIT_S: Final = 3600.0
 #: A gang that a quota keeps from being whole gives back what it has after so long: two such would wait for each other.
 SHORT_S: Final = 60.0
-#: A pod that has ended although nobody waits for it is removed after so long.
-STRAY_S: Final = 60.0
+#: A pod that has ended although nobody waits for it is removed after so long: the service was killed before it could do so.
+STRAY_S: Final = 15.0
 #: A tombstone stands so long: no leader sleeps longer and is still connected.
 TOMBSTONE_MS: Final = 6 * 3_600_000
 
@@ -199,6 +199,9 @@ class OwnPods(PodLives):
         for name in names:
             live = self._live.pop(name, None)
             obj = self._objects.get(name)
+            if live is None and obj is not None:
+                self._spawn(self._remove_stray(obj))
+                continue
             rest = self._gangs.left(live.order) if live is not None and live.order is not None else None
             if obj is not None:
                 self._spawn(self._remove(obj, rest))
@@ -207,13 +210,16 @@ class OwnPods(PodLives):
         """Pods that live although nobody asked for them."""
         return [name for name, obj in self._objects.items() if name not in self._live and not _ended(obj)]
 
-    async def sweep(self) -> None:
+    async def sweep(self) -> Sequence[str]:
         """What only time tells: pods that cannot start, gangs that stay half made, ended pods that nobody settles, old
         tombstones, pods on nodes that are no more. Only who leads tidies: others do not know what is still needed.
+
+        Returns:
+            Ended pods that nobody knows, to be settled.
         """
         if not self._leads():
             self._strays.clear()
-            return
+            return ()
         now = asyncio.get_running_loop().time()
         for live in list(self._live.values()):
             if live.final is None:
@@ -221,14 +227,12 @@ class OwnPods(PodLives):
         self._share_quota(now)
         ended = {n for n, obj in self._objects.items() if n not in self._live and _ended(obj)}
         self._strays = {name: self._strays.get(name, now) for name in ended}
-        for name, since in self._strays.items():
-            if now - since > STRAY_S:
-                self._spawn(self._remove_stray(self._objects[name]))
         old = self._clock() - TOMBSTONE_MS
         for void in list(self._voids.values()):
             if (moment_ms(void.metadata.creation_timestamp) or old) < old:
                 self._spawn(self._remove(void))
         await self._clear_lost_nodes()
+        return [name for name, since in self._strays.items() if now - since > STRAY_S]
 
     def _limit(self, live: Live, now: float) -> None:
         """Give up a pod that has not started for too long (FAULTS.md row 37)."""
