@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from flowsched.cluster.kubernetes.cluster import KubernetesCluster
 from flowsched.cluster.kubernetes.forms import Form
-from flowsched.cluster.kubernetes.objects import CoschedulingPodGroup, Node, Pod, VolcanoPodGroup
+from flowsched.cluster.kubernetes.objects import CoschedulingPodGroup, Pod, VolcanoPodGroup
 from flowsched.cluster.kubernetes.strange import MISUNDERSTOOD
 from flowsched.cluster.kubernetes.watch import Batch
 from flowsched.engine.state import EngineState
