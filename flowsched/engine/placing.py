@@ -16,7 +16,7 @@ from flowsched.engine.foreign_offers import carry_out_foreign, collect_foreign, 
 from flowsched.engine.pods import choose_gpus, encode_pod, make_pod, pod_name, seats
 from flowsched.engine.reports import make_again
 from flowsched.engine.staging import begin, sweep
-from flowsched.engine.state import GroupKey, PodRef
+from flowsched.engine.state import EngineState, GroupKey, PodRef
 from flowsched.scheduling.cycle import cycle
 from flowsched.scheduling.plan import Placement, Plan, Reason, ReasonCode
 from flowsched.scheduling.podgroup import PodGroup
@@ -140,9 +140,10 @@ def _promises(before: Mapping[int, int], plan: Plan) -> dict[int, int]:
 
 def _give_up_waiting(recorder: Recorder) -> None:
     """Policies on `task_pending`: what has waited too long, and when the next will have."""
-    staging = {(group.workflow, group.stage) for group in recorder.state.staging.values()}
-    for workflow, number in sorted(recorder.state.ready | staging):
-        run = recorder.state.runs[workflow]
+    state = recorder.state
+    staging = {(group.workflow, group.stage) for group in state.staging.values()}
+    for workflow, number in sorted(pair for pair in state.ready | staging if _may_give_up(state, *pair)):
+        run = state.runs[workflow]
         stage = run.stages[number]
         if stage.spec.gang and stage.uniform is None:
             half = recorder.advance(run).half_gangs(stage)
@@ -154,6 +155,11 @@ def _give_up_waiting(recorder: Recorder) -> None:
                 recorder.wake_at(moment)
     if recorder.absorb():
         recorder.dirty = True
+
+
+def _may_give_up(state: EngineState, workflow: str, number: int) -> bool:
+    spec = state.runs[workflow].stages[number].spec
+    return spec.gang or bool(spec.policies)
 
 
 def _carry_out(recorder: Recorder, candidate: Candidate, placement: Placement) -> Reason | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any, Final
 
 import msgspec
@@ -16,6 +17,25 @@ LONGEST_STRING: Final = 128 << 10
 LARGEST_MANIFEST: Final = 1 << 20
 #: Kubernetes' own limit, of names and values together.
 LARGEST_ANNOTATIONS: Final = 256 << 10
+#: As JSON spells it.
+_ZERO: Final = b"\\u0000"
+
+
+def encoded(pod: Pod, manifest: Mapping[str, Any]) -> bytes | Refusal:
+    """A pod's manifest as the body of its creation, or why it can be created nowhere.
+
+    What is short as a whole and has no zero byte has no faulty text either; only the rest is looked at one by one.
+    """
+    try:
+        raw = msgspec.json.encode(manifest)
+    except UnicodeEncodeError:
+        raw = b""
+    if 0 < len(raw) < LONGEST_STRING and _ZERO not in raw:
+        spec = manifest["spec"]
+        containers = [*spec["initContainers"], *spec["containers"]]
+        if all(_is_name(variable["name"]) for each in containers for variable in each["env"]):
+            return raw
+    return fault_of(pod, manifest) or raw
 
 
 def fault_of(pod: Pod, manifest: Mapping[str, Any]) -> Refusal | None:
@@ -52,12 +72,17 @@ def _strings(container: Mapping[str, Any]) -> Refusal | None:
             return fault
     for variable in container["env"]:
         name, value = variable["name"], variable.get("value", "")
-        if not name or "=" in name or not (name.isascii() and name.isprintable()):
+        if not _is_name(name):
             return Refusal("StartFailed", f"{name!r} is no name of a variable")
         fault = _string(f"the variable {name}", name + value, _bytes(name) + 1 + _bytes(value))
         if fault is not None:
             return fault
     return None
+
+
+@lru_cache(maxsize=8192)
+def _is_name(name: str) -> bool:
+    return bool(name) and "=" not in name and name.isascii() and name.isprintable()
 
 
 def _string(what: str, text: str, size: int) -> Refusal | None:

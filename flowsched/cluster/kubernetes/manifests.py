@@ -9,11 +9,9 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-import msgspec
-
 from flowsched.cluster.kubernetes.amounts import Ask, asked, pod_resources, step_resources, task_resources
 from flowsched.cluster.kubernetes.forms import PodLink, pod_link
-from flowsched.cluster.kubernetes.limits import fault_of
+from flowsched.cluster.kubernetes.limits import encoded
 from flowsched.cluster.kubernetes.marks import annotations_of, labels_of, owner_reference
 from flowsched.cluster.kubernetes.names import member_host, pod_name
 from flowsched.cluster.kubernetes.podenv import (
@@ -89,7 +87,7 @@ def pod_manifest(
         "metadata": _metadata(pod, settings, group),
         "spec": _spec(pod, settings, group, extras, image.strip(), told),
     }
-    return fault_of(pod, manifest) or msgspec.json.encode(manifest)
+    return encoded(pod, manifest)
 
 
 def _metadata(pod: Pod, settings: ReleaseSettings, group: GroupRef | None) -> Json:

@@ -102,6 +102,7 @@ def quantity(value: str | int | float, scale: int = 1) -> int:
     return parse_quantity(value, scale)
 
 
+@lru_cache(maxsize=8192)
 def moment_ms(timestamp: str | None) -> int | None:
     """A timestamp of the API ("2026-11-21T11:39:58Z", with or without a fraction) as wall-clock ms; None if it is none."""
     if not timestamp:

@@ -10,6 +10,7 @@ import base64
 import hashlib
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 #: RFC 1123: a DNS label. Names are kept to one, although most kinds may be longer: a pod's name is then a host's name.
@@ -36,6 +37,7 @@ class SecretKey:
     key: str
 
 
+@lru_cache(maxsize=8192)
 def dns_label(text: str) -> str:
     """A DNS label (at most 63 letters, digits and dashes) for a text."""
     if _DNS_LABEL.fullmatch(text):
@@ -63,6 +65,7 @@ def member_address(role: str, role_index: int, service: str, namespace: str) -> 
     return f"{member_host(role, role_index)}.{service}.{namespace}.svc"
 
 
+@lru_cache(maxsize=8192)
 def label_value(text: str) -> str:
     """A label's value (at most 63 letters, digits, `-`, `_` and `.`) for a text; "" stays ""."""
     if _LABEL_VALUE.fullmatch(text):
