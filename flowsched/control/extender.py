@@ -190,8 +190,9 @@ def costs(state: EngineState, asked: Asked) -> Ints:
     """(N,) ms a pod costs on each node as our own scheduler sees it: its data and image brought there, its disk shared."""
     snapshot, profile = state.snapshot, state.profile
     catalogue, inputs = _inputs(state, asked)
-    image = _image(catalogue, image_of(asked.pod))
-    shape = Shape(tuple(_demand(state, asked).tolist()), io_bytes=asked.hints.io_bytes, image=image)
+    shape = Shape(
+        tuple(_demand(state, asked).tolist()), io_bytes=asked.hints.io_bytes, image=image_of(asked.pod)
+    )
     role = RoleRequest("pod", shape, 1, 1)
     meta = asked.pod.metadata
     group = PodGroup(
@@ -228,8 +229,8 @@ def _inputs(state: EngineState, asked: Asked) -> tuple[Catalogue, tuple[int, ...
         return state.catalogue, tuple(dataset for dataset in found if dataset is not None)
     beside = Catalogue()
     numbers = tuple(_copy(state.catalogue, beside, uri, size) for uri, size in wanted)
-    image = _image(state.catalogue, image_of(asked.pod))
-    if image is not None:
+    image = f"{IMAGE}{image_of(asked.pod)}"
+    if state.catalogue.find(image) is not None:
         _copy(state.catalogue, beside, image, 0)
     return beside, numbers
 
@@ -258,9 +259,3 @@ def _engines_inputs(state: EngineState, asked: Asked) -> tuple[int, ...]:
         return dataset_ids(state, run, stage, ref.task // stage.members)
     except MissingInput:
         return ()
-
-
-def _image(catalogue: Catalogue, image: str | None) -> str | None:
-    """The image as the catalogue knows it."""
-    names = () if image is None else (IMAGE + image, image)
-    return next((name for name in names if catalogue.find(name) is not None), None)

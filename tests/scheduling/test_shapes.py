@@ -150,7 +150,7 @@ def decided(what: Shape) -> object:
     snapshot.put_node(node("n2", 9, labels={"disk": "hdd"}, rack="b"))
     snapshot.put_node(node("n3", 2, 2, taints=(("gpu", "", "NoSchedule"),), rack="a"))
     snapshot.claim(Claim("r", 0, (1000,), ClaimKind.RUNNING, "q", 0, None, 1), Statement())
-    catalogue.add_replica(catalogue.intern("tool:1", 50 * GIB, origin=True), 2)
+    catalogue.add_replica(catalogue.intern("image:tool:1", 50 * GIB, origin=True), 2)
     plan: Plan = cycle(snapshot, catalogue, QueueTree(), [gang(1, 3, what)], OURS, 0)
     return [[where.tolist() for where in p.nodes] for p in plan.placements], [r.code for r in plan.reasons]
 
