@@ -106,12 +106,12 @@ def test_every_variable_that_is_named_is_read() -> None:
 
 @pytest.mark.kubernetes
 def test_the_server_takes_every_object_that_is_shown(cluster: Cluster) -> None:
-    """The Job, the groups; the template of Spark's has no name yet, and the scheduler's configuration is no object."""
+    """The Job and the groups; the template of Spark's has no name yet."""
     assert VOLCANO_CRDS.is_dir()
     shown = [each for block in blocks("yaml") for each in documents(block)]
     kinds = [each["kind"] for each in shown]
-    assert kinds == ["Job", "PodGroup", "PodGroup", "KubeSchedulerConfiguration"]
-    for each in shown[:3]:
+    assert kinds == ["Job", "PodGroup", "PodGroup"]
+    for each in shown:
         each.setdefault("metadata", {"name": "spark", "namespace": "default"})
         said = cluster.do("create", "--dry-run=server", "--validate=strict", "-f", "-", told=json.dumps(each))
         assert "created (server dry run)" in said

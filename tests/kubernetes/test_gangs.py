@@ -135,11 +135,13 @@ async def test_the_stock_scheduler_is_stuck_with_five(
 ) -> None:
     """Pod by pod each job gets some of its members and none gets all: nine pods sit, and nothing moves any more."""
     require("kube-scheduler")
-    for pod in interleaved(5, "default-scheduler"):
-        pod["metadata"]["annotations"]["flowsched.io/hollow-runtime"] = "1h"  # a member waits for the others
-        await create(client, f"/api/v1/namespaces/{namespace}/pods", pod)
-    stock = await control_plane.scheduler()
+    stock = await control_plane.scheduler()  # first: of pods that are there before it, it takes any order
     try:
+        for pod in interleaved(5, "default-scheduler"):
+            pod["metadata"]["annotations"]["flowsched.io/hollow-runtime"] = (
+                "1h"  # a member waits for the others
+            )
+            await create(client, f"/api/v1/namespaces/{namespace}/pods", pod)
         async with asyncio.timeout(60):
             while sum(placed(await pods(client, namespace)).values()) < 9:
                 await asyncio.sleep(0.2)

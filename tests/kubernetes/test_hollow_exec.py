@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import resource
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -599,7 +600,8 @@ async def test_what_a_pod_used_is_noted_on_it(
     usage = json.loads(found["metadata"]["annotations"]["flowsched.io/usage"])
     assert set(usage) == {"first", "main"}
     assert 300 <= usage["main"]["cpu_ms"] < 10_000
-    assert 80_000_000 < usage["main"]["max_rss_bytes"] < 200_000_000
+    ours = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # what forks counts too, until the exec
+    assert 80_000_000 < usage["main"]["max_rss_bytes"] < max(200_000_000, ours + 1)
 
 
 async def test_the_end_of_the_log_takes_the_place_of_a_message(
