@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 STAMPS := $(VENV)/.stamps
 PYTEST_WORKERS ?= 2
 
-.PHONY: help demo demo-kubernetes test lint check bench crash-test kube-assets kube-test postgres format schema clean
+.PHONY: help demo demo-kubernetes test lint check bench bench-kube crash-test kube-assets kube-test postgres format schema clean
 
 help: ## list what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-15s %s\n", $$1, $$2}'
@@ -50,6 +50,9 @@ bench: $(STAMPS)/test ## placement, durable transitions, submission: ratios to a
 	$(BIN)/python bench/placement.py
 	$(BIN)/python bench/transitions.py
 	$(BIN)/python bench/submission.py
+
+bench-kube: $(STAMPS)/test ## pods bound per second on a real API server: ours, kube-scheduler, Volcano, a raw loop
+	$(BIN)/python bench/kube/run.py
 
 kube-assets: ## build etcd, kube-apiserver, kube-scheduler, kubectl, helm for the tests (needs Go; minutes the first time)
 	sh tests/tools/install_kube.sh
