@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import socket
 import struct
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Self
 from urllib.parse import urlsplit
 
@@ -43,6 +45,15 @@ class _Pair:
             half.close()
 
 
+def through(kubeconfig: Path, proxy: Proxy, path: Path) -> Path:
+    """A kubeconfig like another one, that reaches the server by a proxy."""
+    document = json.loads(kubeconfig.read_text())
+    for each in document["clusters"]:
+        each["cluster"]["server"] = proxy.connection.url
+    path.write_text(json.dumps(document))
+    return path
+
+
 class Proxy:
     """Passes on what comes; what it does to it may be changed at any time.
 
@@ -56,6 +67,7 @@ class Proxy:
         asking: Whether what clients send gets through; else it is kept, and goes on when this is set again.
         answering: Whether what the server sends gets through; else it is lost.
         accepted: Connections so far.
+        kept: Pieces of requests that wait for `asking`.
     """
 
     def __init__(self, connection: Connection) -> None:
@@ -65,6 +77,7 @@ class Proxy:
         self.delay_s = 0.0
         self.answering = True
         self.accepted = 0
+        self.kept = 0
         self._asking = asyncio.Event()
         self._asking.set()
         self._pairs: set[_Pair] = set()
@@ -165,7 +178,9 @@ class Proxy:
         while data := await reader.read(_CHUNK):
             if self.delay_s:
                 await asyncio.sleep(self.delay_s)
+            self.kept += 1
             await self._asking.wait()
+            self.kept -= 1
             if not pair.silent:
                 pair.server.write(data)
                 await pair.server.drain()

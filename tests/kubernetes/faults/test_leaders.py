@@ -1,0 +1,192 @@
+"""Two services on one PostgreSQL and one real API server: one leads, and who led before changes nothing (rows 13, 15, 17)."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from flowsched.cluster.kubernetes.controlplane import ControlPlane
+from tests.crash.harness import Nursery
+from tests.kubernetes.faults.services import PATIENCE_S, Service, nursing
+from tests.kubernetes.faults.witness import Life
+from tests.kubernetes.faults.world import World, bag, document, gang
+from tests.kubernetes.proxy import Proxy, through
+from tests.postgres import fresh_postgres, postgres_server  # noqa: F401
+
+pytestmark = [pytest.mark.kubernetes, pytest.mark.postgresql, pytest.mark.slow, pytest.mark.timeout(300)]
+
+LEASE_S = 5.0
+
+
+@pytest.fixture
+async def nursery() -> AsyncIterator[Nursery]:
+    async with nursing() as nursery:
+        yield nursery
+
+
+async def ready(service: Service) -> None:
+    """Wait until it answers /readyz with 200: a standby does so, too."""
+    async with asyncio.timeout(PATIENCE_S), aiohttp.ClientSession() as session:
+        while True:
+            try:
+                async with session.get(f"{service.url}/readyz") as answer:
+                    if answer.status == 200:
+                        return
+            except aiohttp.ClientError:
+                pass
+            assert not service.dead(), service.tail()
+            await asyncio.sleep(0.1)
+
+
+def of_epoch(world: World, epoch: int) -> list[Life]:
+    """Pods of tasks that a leader of this epoch has made."""
+    return [
+        life for life in world.witness.tasks() if life.pod.metadata.labels["flowsched.io/epoch"] == str(epoch)
+    ]
+
+
+async def test_fault_13_a_leader_that_is_paused_in_mid_write(
+    control_plane: ControlPlane,
+    world: World,
+    nursery: Nursery,
+    tmp_path: Path,
+    fresh_postgres: Callable[[], str],  # noqa: F811
+) -> None:
+    """The leader stands still for three lease times while its requests are on their way: creates of its own pods, and the binding
+    of somebody else's. Another leads, gives up on what is not there, and has it made anew. Then the late requests arrive: no pod is
+    made (tombstones have the names), none is bound (its version is another one). Awake again, it sees that it leads no more.
+    """
+    database, config = fresh_postgres(), control_plane.kubeconfig()
+    async with Proxy(world.connection) as proxy:
+        by_proxy = through(config, proxy, tmp_path / "by-proxy.json")
+        old = Service(nursery, tmp_path / "old", by_proxy, world.namespace, database=database, short=True)
+        new = Service(nursery, tmp_path / "new", config, world.namespace, database=database, short=True)
+        try:
+            old.start()
+            await ready(old)
+            await old.ended(await old.submit(document(bag(6, cpu=0.1, name="warm")), "warm"))
+            new.start()
+            await ready(new)
+            for node in world.nodes:
+                await world.hollow.cordon(node)
+            await world.talk.post(world.talk.pods, foreign(world))
+            await asyncio.sleep(1)
+
+            proxy.asking = False
+            await world.hollow.cordon(world.nodes[0], cordoned=False)
+            workflow = await new.submit(document(gang(2), bag(1)), "work")
+            await until(
+                lambda: proxy.kept >= 4
+            )  # two of the gang need a Service first: so many requests are on their way
+            old.signal(signal.SIGSTOP)
+            stopped = time.monotonic()
+            await world.hollow.cordon(
+                world.nodes[0]
+            )  # the next leader has no room for anybody, so nobody binds
+            first = len(of_epoch(world, 1))
+            assert not world.witness.tasks("bag")
+
+            # The next leader takes the name of what has not been made, and fences what may yet be bound.
+            await world.witness.until(
+                lambda: {life.name for life in world.witness.voids()} >= {f"fs-{workflow}-bag-0-0"}
+            )
+            await world.witness.until(lambda: fenced(world))
+            await asyncio.sleep(max(0.0, stopped + 3 * LEASE_S - time.monotonic()))
+            proxy.asking = True  # what was on its way arrives
+            await asyncio.sleep(1.5)
+            assert len(of_epoch(world, 1)) == first
+            assert not on_node(world), "a leader that had been deposed has bound a pod"
+
+            for node in world.nodes:
+                await world.hollow.cordon(node, cordoned=False)
+            await world.witness.until(lambda: on_node(world), PATIENCE_S)
+            old.signal(signal.SIGCONT)
+            await until(old.dead)
+            assert (await new.ended(workflow)).state == "SUCCEEDED"
+            assert len(of_epoch(world, 1)) == first
+            world.witness.judge()
+        finally:
+            old.signal(signal.SIGCONT) if not old.dead() else None
+            await old.close()
+            await new.close()
+
+
+def foreign(world: World) -> dict[str, object]:
+    """A pod that somebody else made and leaves to us to place."""
+    container = {"name": "main", "image": "none", "resources": {"requests": {"cpu": "1"}}}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "foreign"},
+        "spec": {"schedulerName": world.namespace, "containers": [container]},
+    }
+
+
+def on_node(world: World) -> bool:
+    """Whether the foreign pod has been bound."""
+    lives = world.witness.lives.values()
+    return any(life.pod.metadata.name == "foreign" and life.pod.spec.node_name for life in lives)
+
+
+def fenced(world: World) -> bool:
+    """Whether the foreign pod has been looked at by another leader."""
+    lives = world.witness.lives.values()
+    return any("flowsched.io/fenced-by" in life.pod.metadata.annotations for life in lives)
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while not holds():
+            await asyncio.sleep(0.05)
+
+
+async def test_fault_15_17_two_replicas_accept_together_and_one_gives_up(
+    control_plane: ControlPlane,
+    world: World,
+    nursery: Nursery,
+    tmp_path: Path,
+    fresh_postgres: Callable[[], str],  # noqa: F811
+) -> None:
+    """Thirty workflows are sent to both replicas at the same time, with the same keys: each is accepted once. The leader's first
+    launch raises, which it survives; then it is told to end in the middle of the work, gives its lease back, and the other leads.
+    All end well, and nothing runs twice.
+    """
+    database, config = fresh_postgres(), control_plane.kubeconfig()
+    services = [
+        Service(nursery, tmp_path / name, config, world.namespace, database=database)
+        for name in ("one", "other")
+    ]
+    one, other = services
+    try:
+        one.start("launch.before=raise:no space left on device@1")
+        await ready(one)
+        other.start()
+        await ready(other)
+        work = document(bag(2, cpu=0.1), gang(2, cpu=0.1, needs=["bag"]))
+        sent = [service.submit(work, f"key-{number}") for number in range(30) for service in services]
+        ids = await asyncio.gather(*sent)
+        assert len(set(ids)) == 30
+        assert ids[0::2] == ids[1::2]
+        await world.witness.until(lambda: [life for life in world.witness.tasks("train") if life.started])
+        one.signal(signal.SIGTERM)
+        await until(one.dead)
+        views = await asyncio.gather(*(other.ended(each) for each in sorted(set(ids))))
+        assert {view.state for view in views} == {"SUCCEEDED"}
+        assert len([view async for view in other.client.list()]) == 30
+        assert {life.pod.metadata.labels["flowsched.io/epoch"] for life in world.witness.tasks()} == {
+            "1",
+            "2",
+        }
+        async with asyncio.timeout(60):
+            while await world.leftovers():
+                await asyncio.sleep(0.3)
+        world.witness.judge()
+    finally:
+        for service in services:
+            await service.close()
