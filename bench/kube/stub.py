@@ -7,7 +7,8 @@ since aiohttp's server would cost more than what is to be measured. Beside the A
 
     POST /stub/pods   {"count", "bound", "scheduler", "owners"}   makes pods without a request for each
     POST /stub/reset                                              begins the counts anew
-    GET  /stub/facts                                              what has happened since (`Facts`)
+    POST /stub/count                                              how many were bound since (cheap)
+    POST /stub/facts                                              what has happened since (`Facts`)
 
 Its URL is the first line that it prints. It ends with its standard input.
 """
@@ -56,7 +57,6 @@ class Facts(msgspec.Struct):
     pods_on_nodes: int = 0
     overcommitted: list[str] = []  #: nodes that have given more than they have
     requests: dict[str, int] = {}
-    binds_s: list[float] = []  #: the moment of each bind
 
 
 class Stub:
@@ -66,6 +66,7 @@ class Stub:
         self.api = Api(history=HISTORY)
         self.facts = Facts()
         self.seen: Counter[str] = Counter()
+        self.bound: Counter[str] = Counter()  #: accepted bindings by pod
         self.nodes = [f"node-{number:05}" for number in range(nodes)]
         self.made = 0
         self.api.add({"kind": "Namespace", "apiVersion": "v1", "metadata": {"name": NAMESPACE}})
@@ -100,9 +101,9 @@ class Stub:
         elif request.method == "POST" and request.plural == "pods":
             if request.subresource == "binding":
                 facts.bound += 1
+                self.bound[request.name] += 1
                 facts.first_bind_s = facts.first_bind_s or now
                 facts.last_bind_s = now
-                facts.binds_s.append(now)
             elif not request.subresource:
                 facts.created += 1
                 facts.first_create_s = facts.first_create_s or now
@@ -110,11 +111,14 @@ class Stub:
 
     def control(self, request: Request) -> Reply:
         """What benches ask of the stub itself."""
+        if request.path == "/stub/count":
+            return Reply(200, msgspec.json.encode({"bound": self.facts.bound}))
         if request.path == "/stub/pods":
             self.fill(**msgspec.json.decode(request.body))
         elif request.path == "/stub/reset":
             self.facts = Facts()
             self.seen.clear()
+            self.bound.clear()
         return Reply(200, msgspec.json.encode(self.told()))
 
     def told(self) -> Facts:
@@ -132,6 +136,7 @@ class Stub:
         facts = self.facts
         facts.pods, facts.pods_on_nodes = pods, int(sum(count for count, _ in used.values()))
         facts.cpu_s = time.process_time()
+        facts.bound_twice = sum(count > 1 for count in self.bound.values())
         facts.requests = dict(self.seen)
         facts.overcommitted = [name for name, taken in used.items() if self._too_much(name, taken)]
         return facts
