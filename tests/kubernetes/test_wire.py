@@ -8,15 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowsched.cluster.kubernetes.wire import (
-    LONGEST_HEAD_BYTES,
-    NotHttp,
-    Pieces,
-    Reader,
-    Reply,
-    preamble,
-    request,
-)
+from flowsched.cluster.kubernetes.wire import LONGEST_HEAD_BYTES, NotHttp, Reader, Reply, preamble, request
 
 LENGTH = b"HTTP/1.1 201 Created\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}"
 CHUNKS = (
@@ -50,32 +42,6 @@ def test_a_reply_is_the_same_however_it_is_cut(first: bytes, second: bytes, cuts
     assert read(reader, second, cuts) == [REPLIES[second]]
 
 
-@given(st.sampled_from(list(REPLIES)), st.lists(st.integers(0, 1000)))
-def test_pieces_of_a_reply_are_the_reply(raw: bytes, cuts: list[int]) -> None:
-    """Read as it comes, its body is the same, and its end is seen with its last byte."""
-    places = sorted({0, len(raw), *(cut % (len(raw) + 1) for cut in cuts)})
-    pieces = Pieces()
-    body = b""
-    for a, b in itertools.pairwise(places):
-        assert not pieces.over
-        body += pieces.feed(raw[a:b])
-    assert (pieces.over, pieces.status) == (True, REPLIES[raw].status)
-    assert pieces.whole(body) == REPLIES[raw]._replace(kept=False)
-
-
-def test_pieces_without_a_length() -> None:
-    """They end with the connection; any other reply that ends so was cut."""
-    pieces = Pieces()
-    assert pieces.feed(b"HTTP/1.0 200 OK\r\n\r\n") == b""
-    assert pieces.feed(b"abc") == b"abc"
-    assert not pieces.over
-    assert pieces.end()
-    for cut in (CHUNKS[:-1], LENGTH[:-1], b""):
-        pieces = Pieces()
-        pieces.feed(cut)
-        assert not pieces.end()
-
-
 @given(st.binary(max_size=200), st.lists(st.integers(0, 1000), max_size=5))
 def test_whatever_arrives_is_a_reply_or_none(raw: bytes, cuts: list[int]) -> None:
     """Nothing else is raised."""
@@ -83,11 +49,6 @@ def test_whatever_arrives_is_a_reply_or_none(raw: bytes, cuts: list[int]) -> Non
         read(Reader(), raw, cuts)
         read(Reader(), LENGTH[:20] + raw, cuts)
         read(Reader(), CHUNKS[:47] + raw, cuts)
-    except NotHttp:
-        pass
-    try:
-        Pieces().feed(CHUNKS[:47] + raw)
-        Pieces().feed(raw)
     except NotHttp:
         pass
 

@@ -278,12 +278,8 @@ class Client:
             Unreachable: No answer, silence, or an end in the middle.
         """
         self.calls[named("GET", path, params)] += 1
-        headers, target = await self.connection.headers(), _target(path, params)
-        if self._direct is not None:
-            raw = request("GET", f"{self._prefix}{target}", self._preamble(headers), None, "")
-            pieces = self._direct.stream(raw, idle_s=idle_s or self.timeout_s)
-        else:
-            pieces = self._sessions.stream(target, headers, idle_s=idle_s or self.timeout_s)
+        headers = await self.connection.headers()
+        pieces = self._sessions.stream(_target(path, params), headers, idle_s=idle_s or self.timeout_s)
         try:
             async with aclosing(pieces):
                 async for piece in pieces:

@@ -1,7 +1,7 @@
 """Connections to one API server, kept alive: a request goes out, its reply comes back, or it is said how far it got.
 
-A call costs 60 µs of CPU here, with TLS, and 220 by aiohttp's client (`bench/kube`), and a pod costs two of them and some events
-of a watch. Proxies stay with aiohttp (`sessions`).
+A call costs 55 µs of CPU here and 150 µs by aiohttp's client (`bench/kube`), and a pod costs two. Streams, which are few,
+and proxies stay with aiohttp (`client`).
 """
 
 from __future__ import annotations
@@ -9,15 +9,13 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections import deque
-from collections.abc import AsyncGenerator
 from typing import Final
 from urllib.parse import urlsplit
 
-from flowsched.cluster.kubernetes.sockets import Socket, connect
-from flowsched.cluster.kubernetes.wire import NotHttp, Pieces, Reader, Reply
+from flowsched.cluster.kubernetes.wire import NotHttp, Reader, Reply
 
-#: How much of a stream is read ahead of its reader; then the server has to wait, and cuts the stream after a while.
-STREAM_BUFFER_BYTES: Final = 8 << 20
+#: Another address of a host is tried after so long.
+_OTHER_ADDRESS_S: Final = 0.25
 
 
 class Lost(Exception):
@@ -80,78 +78,62 @@ class Connections:
         ends = loop.time() + timeout_s
         while True:
             used = self._used(loop.time())
-            connection = used or _Connection(await self._open(timeout_s))
+            connection = used or await self._open(ends - loop.time())
             try:
                 reply = await connection.ask(request, ends - loop.time())
             except Lost as lost:
-                if used is not None and repeatable and connection.closed_by_server and not lost.begun:
+                if used is not None and repeatable and connection.ended and not lost.begun:
                     continue
                 raise
             if reply.kept and not connection.ended:
                 connection.since = loop.time()
                 self._idle.append(connection)
             else:
-                connection.close()
+                connection.abort()
             return reply
-
-    async def stream(self, request: bytes, *, idle_s: float) -> AsyncGenerator[Reply | bytes, None]:
-        """Send a request and read its reply piece by piece; the first piece is empty. A refusal comes as a whole instead.
-
-        Raises:
-            Lost: No reply, silence for `idle_s`, or an end in the middle.
-        """
-        stream = _Stream(await self._open(idle_s))
-        try:
-            stream.begin(request)
-            while True:
-                piece = await stream.next(idle_s)
-                if piece is None:
-                    return
-                yield piece
-                if isinstance(piece, Reply):
-                    return
-        finally:
-            stream.close()
 
     async def close(self) -> None:
         """Close those that nobody uses."""
         while self._idle:
-            self._idle.pop().close()
+            self._idle.pop().abort()
 
     def _used(self, now: float) -> _Connection | None:
         """A connection that is open and idle, the one used last: the others may grow old."""
         while self._idle and (self._idle[0].ended or now - self._idle[0].since > self._keep_alive_s):
-            self._idle.popleft().close()
+            self._idle.popleft().abort()
         while self._idle:
             connection = self._idle.pop()
             if not connection.ended:
                 return connection
         return None
 
-    async def _open(self, timeout_s: float) -> Socket:
-        limit_s = min(self._connect_s, timeout_s)
+    async def _open(self, left_s: float) -> _Connection:
+        loop = asyncio.get_running_loop()
         try:
-            return await connect(self.host, self.port, self._tls, self._server_name, limit_s)
+            async with asyncio.timeout(max(0.0, min(self._connect_s, left_s))):
+                _, connection = await loop.create_connection(
+                    _Connection,
+                    self.host,
+                    self.port,
+                    ssl=self._tls,
+                    server_hostname=self._server_name,
+                    happy_eyeballs_delay=_OTHER_ADDRESS_S,
+                )
         except (OSError, TimeoutError) as error:
             said = f"{type(error).__name__}: {error}".rstrip(": ")
             raise Lost(f"cannot connect to {self.host}:{self.port}: {said}", sent=False) from error
+        return connection
 
 
-class _Connection:
+class _Connection(asyncio.Protocol):
     """One connection, with at most one request under way."""
 
-    def __init__(self, socket: Socket) -> None:
+    def __init__(self) -> None:
+        self.ended = False
         self.since = 0.0  #: idle since, on the loop's clock
-        self.closed_by_server = False
         self._reader = Reader()
         self._waiter: asyncio.Future[Reply] | None = None
-        self._socket = socket
-        socket.attach(self._received, self._over)
-
-    @property
-    def ended(self) -> bool:
-        """Whether it is of no use any more."""
-        return self._socket.ended
+        self._transport: asyncio.Transport | None = None
 
     async def ask(self, request: bytes, timeout_s: float) -> Reply:
         """Send, and wait.
@@ -159,24 +141,28 @@ class _Connection:
         Raises:
             Lost: No reply. The connection is of no use any more.
         """
+        if self._transport is None or self.ended:
+            raise Lost("the connection is closed", sent=False)
         loop = asyncio.get_running_loop()
         self._waiter = loop.create_future()
         timer = loop.call_later(max(0.0, timeout_s), self._expire, timeout_s)
-        self._socket.write(request)
+        self._transport.write(request)
         try:
             return await self._waiter
         except (
             BaseException
         ):  # whoever asked does not wait any more: what comes now would answer the next request
-            self.close()
+            self.abort()
             raise
         finally:
             timer.cancel()
             self._waiter = None
 
-    def close(self) -> None:
+    def abort(self) -> None:
         """Close it at once."""
-        self._socket.close()
+        self.ended = True
+        if self._transport is not None:
+            self._transport.abort()
 
     def _expire(self, timeout_s: float) -> None:
         self._fail(f"TimeoutError: no reply within {timeout_s:.3g} s")
@@ -186,95 +172,37 @@ class _Connection:
         if waiter is not None and not waiter.done():
             waiter.set_exception(Lost(why, sent=True, begun=self._reader.begun))
 
-    def _received(self, data: bytes) -> None:
+    # --- asyncio.Protocol ------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """It is open."""
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
         """Some of a reply; or something that nobody has asked for, after which nothing can be believed."""
         waiter = self._waiter
         if waiter is None or waiter.done():
-            self.close()
+            self.abort()
             return
         try:
             reply = self._reader.feed(data)
         except NotHttp as error:
             self._fail(str(error))
-            self.close()
+            self.abort()
             return
         if reply is not None:
             waiter.set_result(reply)
 
-    def _over(self, why: str) -> None:
-        """The connection has ended: that may be the end of a reply."""
-        self.closed_by_server = True
+    def eof_received(self) -> None:
+        """The server says no more: that may be the end of a reply."""
+        self.ended = True
         waiter = self._waiter
-        reply = self._reader.end() if waiter is not None and not waiter.done() and not why else None
+        reply = self._reader.end() if waiter is not None and not waiter.done() else None
         if waiter is not None and reply is not None:
             waiter.set_result(reply)
-        else:
-            self._fail(why or "the server closed the connection")
 
-
-class _Stream:
-    """One connection whose reply is read as it comes."""
-
-    def __init__(self, socket: Socket) -> None:
-        self._socket = socket
-        self._pieces = Pieces()
-        self._arrived: list[bytes] = []
-        self._size = 0
-        self._news = asyncio.Event()
-        self._trouble: Lost | None = None
-        self._told = False  #: that the server has begun to answer
-
-    def begin(self, request: bytes) -> None:
-        """Send the request."""
-        self._socket.attach(self._received, self._over)
-        self._socket.write(request)
-
-    async def next(self, idle_s: float) -> Reply | bytes | None:
-        """All that has arrived; None at the end.
-
-        Raises:
-            Lost: Nothing comes, or nothing more.
-        """
-        while True:
-            if not self._told and self._pieces.status == 200:
-                self._told = True
-                return b""
-            if self._arrived and self._pieces.status == 200:
-                piece = b"".join(self._arrived) if len(self._arrived) > 1 else self._arrived[0]
-                self._arrived, self._size = [], 0
-                self._socket.resume()
-                return piece
-            if self._trouble is not None:
-                raise self._trouble
-            if self._pieces.over:
-                return None if self._told else self._pieces.whole(b"".join(self._arrived))
-            self._news.clear()
-            try:
-                async with asyncio.timeout(idle_s):
-                    await self._news.wait()
-            except TimeoutError:
-                raise Lost(f"TimeoutError: silence for {idle_s:.3g} s", sent=True, begun=self._told) from None
-
-    def close(self) -> None:
-        """Read no more."""
-        self._socket.close()
-
-    def _received(self, data: bytes) -> None:
-        try:
-            piece = self._pieces.feed(data)
-        except NotHttp as error:
-            self._trouble = Lost(str(error), sent=True, begun=True)
-            self._socket.close()
-            piece = b""
-        if piece:
-            self._arrived.append(piece)
-            self._size += len(piece)
-            if self._size > STREAM_BUFFER_BYTES:
-                self._socket.pause()
-        self._news.set()
-
-    def _over(self, why: str) -> None:
-        if not self._pieces.end() or why:
-            said = why or "the server closed the connection in the middle of its answer"
-            self._trouble = self._trouble or Lost(said, sent=True, begun=self._pieces.status > 0)
-        self._news.set()
+    def connection_lost(self, exc: Exception | None) -> None:
+        """It is closed."""
+        self.ended = True
+        self._fail(f"{type(exc).__name__}: {exc}" if exc is not None else "the server closed the connection")

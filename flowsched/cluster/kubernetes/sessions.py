@@ -1,4 +1,4 @@
-"""aiohttp, for what `connections` does not do: calls and streams by way of a proxy."""
+"""aiohttp, for what `connections` does not do: streams, and calls by way of a proxy."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from typing import Final
 import aiohttp
 from yarl import URL
 
-from flowsched.cluster.kubernetes.connections import STREAM_BUFFER_BYTES, Lost
+from flowsched.cluster.kubernetes.connections import Lost
 from flowsched.cluster.kubernetes.wire import Reply
 
+#: How much of a stream is read ahead of its reader; twice as much stops the server, which then cuts the stream.
+STREAM_BUFFER_BYTES: Final = 4 << 20
 #: What is raised before anything has been sent.
 _NOT_SENT: Final = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
 _LOST: Final = (aiohttp.ClientError, TimeoutError, OSError)
@@ -94,7 +96,7 @@ class Sessions:
                 server_hostname=self._server_name,
                 timeout=timeout,
                 allow_redirects=False,
-                read_bufsize=STREAM_BUFFER_BYTES // 2,  # twice as much stops the server
+                read_bufsize=STREAM_BUFFER_BYTES,
             ) as response:
                 if response.status != 200:
                     told = response.headers.get("Retry-After", "")

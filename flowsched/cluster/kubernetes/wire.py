@@ -102,9 +102,18 @@ class Reader:
         return self._finish(bytes(self._buffer), kept=False)
 
     def _begin(self) -> bool:
-        """Read the head, if it is there."""
-        self._head = _take_head(self._buffer)
-        return self._head is not None
+        """Read the head, if it is there; what only says that an answer will follow is passed over."""
+        while True:
+            end = self._buffer.find(_END)
+            if end < 0:
+                if len(self._buffer) > LONGEST_HEAD_BYTES:
+                    raise NotHttp("the head of the reply does not end")
+                return False
+            head = _read_head(bytes(self._buffer[:end]))
+            del self._buffer[: end + len(_END)]
+            if head.status >= 200:
+                self._head = head
+                return True
 
     def _chunks(self) -> bool:
         """Read chunks as far as they are there; whether that was all."""
@@ -145,92 +154,6 @@ class Reader:
         return Reply(head.status, body, head.retry_after, kept and head.kept)
 
 
-class Pieces:
-    """Reads one reply as it comes.
-
-    Attributes:
-        status: Of the reply; 0 until its head is there.
-        over: Whether it is complete.
-    """
-
-    def __init__(self) -> None:
-        self.status = 0
-        self.over = False
-        self._head: _Head | None = None
-        self._buffer = bytearray()  #: of the head, or between two chunks
-        self._left = 0  #: bytes of the chunk, or of the body, that are still to come
-        self._trailing = False
-
-    def feed(self, data: bytes) -> bytes:
-        """Take what has arrived; as much of the body as there is in it.
-
-        Raises:
-            NotHttp: It is no reply.
-        """
-        if self._head is None:
-            self._buffer += data
-            self._head = _take_head(self._buffer)
-            if self._head is None:
-                return b""
-            self.status = self._head.status
-            data, self._buffer = bytes(self._buffer), bytearray()
-            self._left = self._head.length or 0
-            self.over = self._head.length == 0
-        if self._head.chunked:
-            return self._dechunk(data)
-        if self._head.length is None:
-            return data
-        self._left -= len(data)
-        self.over = self._left <= 0
-        return data if self._left >= 0 else data[: self._left]
-
-    def end(self) -> bool:
-        """The connection has ended. False: in the middle of the reply."""
-        if self._head is not None and not self._head.chunked and self._head.length is None:
-            self.over = True
-        return self.over
-
-    def whole(self, body: bytes) -> Reply:
-        """The reply, all of whose body this is."""
-        assert self._head is not None
-        return Reply(self._head.status, body, self._head.retry_after, False)
-
-    def _dechunk(self, data: bytes) -> bytes:
-        found: list[bytes] = []
-        at = 0
-        if self._buffer:
-            data, self._buffer = bytes(self._buffer) + data, bytearray()
-        while at < len(data) and not self.over:
-            if self._left > 2:  # of the chunk itself; its line's end is counted too
-                piece = data[at : at + self._left - 2]
-                found.append(piece)
-                at += len(piece)
-                self._left -= len(piece)
-                continue
-            if self._left:
-                if len(data) - at < 2:
-                    break
-                if data[at : at + 2] != b"\r\n":
-                    raise NotHttp("a chunk is longer than it says")
-                at, self._left = at + 2, 0
-                continue
-            end = data.find(b"\r\n", at)
-            if end < 0:
-                if len(data) - at > _LONGEST_CHUNK_LINE:
-                    raise NotHttp("a chunk does not begin as chunks do")
-                break
-            line = data[at:end]
-            at = end + 2
-            if self._trailing:
-                self.over = not line
-            elif size := _hexadecimal(line):
-                self._left = size + 2
-            else:
-                self._trailing = True
-        self._buffer += data[at:]
-        return b"".join(found) if len(found) != 1 else found[0]
-
-
 class _Head(NamedTuple):
     """What a head says. `length` None = as long as the connection."""
 
@@ -239,20 +162,6 @@ class _Head(NamedTuple):
     chunked: bool
     kept: bool
     retry_after: str
-
-
-def _take_head(buffer: bytearray) -> _Head | None:
-    """Take the head from the buffer, if it is there; what only says that an answer will follow is passed over."""
-    while True:
-        end = buffer.find(_END)
-        if end < 0:
-            if len(buffer) > LONGEST_HEAD_BYTES:
-                raise NotHttp("the head of the reply does not end")
-            return None
-        head = _read_head(bytes(buffer[:end]))
-        del buffer[: end + len(_END)]
-        if head.status >= 200:
-            return head
 
 
 def _read_head(raw: bytes) -> _Head:
