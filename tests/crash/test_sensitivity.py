@@ -10,14 +10,15 @@ from tests.crash.conftest import LINES, SEED
 from tests.crash.harness import POINTS, Campaign, Nursery, Report
 from tests.crash.mutants import ALL
 
-#: mutant -> which list of the report must tell of it.
+#: mutant -> which lists of the report may tell of it. A pod that is left alone leaks, or still runs beside its successor:
+#: whichever the kills bring out first.
 CAUGHT = {
-    "act_before_commit": "broken",
-    "adopt_gives_up_what_runs": "doubled",
-    "recovery_forgets_open_intents": "lost",
-    "answer_before_commit": "lost",
-    "keys_are_forgotten": "doubled",
-    "released_pods_are_left_alone": "leaked",
+    "act_before_commit": ("broken",),
+    "adopt_gives_up_what_runs": ("doubled",),
+    "recovery_forgets_open_intents": ("lost",),
+    "answer_before_commit": ("lost",),
+    "keys_are_forgotten": ("doubled",),
+    "released_pods_are_left_alone": ("leaked", "doubled"),
 }
 
 
@@ -28,8 +29,6 @@ async def test_a_seeded_fault_is_caught(tmp_path: Path, nursery: Nursery, mutant
     """The same plan as for the real service tells of the promise that the mutant breaks."""
     campaign = Campaign(tmp_path, nursery, kills=len(POINTS) + 12, seed=SEED, mutant=mutant, still_s=8)
     report: Report = await campaign.run()
-    told = getattr(report, CAUGHT[mutant])
-    LINES.append(
-        f"mutant {mutant}: {report.kills.total()} kills, {CAUGHT[mutant]}: {(told or ['NOT CAUGHT'])[0][:90]}"
-    )
+    told = [f"{which}: {line}" for which in CAUGHT[mutant] for line in getattr(report, which)]
+    LINES.append(f"mutant {mutant}: {report.kills.total()} kills, {(told or ['NOT CAUGHT'])[0][:90]}")
     assert told, report.faults

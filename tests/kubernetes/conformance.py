@@ -457,6 +457,7 @@ class Conformance(WatchConformance):
         await talk.new_pod("a", terminationGracePeriodSeconds=30)
         await talk.bind("a", "some-node")
         path = f"{talk.pods}/a"
+        await talk.until_cached("a", lambda pod: pod["spec"].get("nodeName"))
         _, ending = await talk.delete(path)
         assert ending["metadata"]["deletionGracePeriodSeconds"] == 30
         again = await talk.delete(path)

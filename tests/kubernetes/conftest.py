@@ -15,6 +15,7 @@ import pytest
 
 from flowsched.cluster.kubernetes.client import Client, Connection
 from flowsched.cluster.kubernetes.controlplane import ControlPlane, missing
+from flowsched.cluster.kubernetes.objects import Node
 from flowsched.cluster.kubernetes.programs import NotStarted
 from tests.kubernetes.definitions import apply_crds
 
@@ -56,6 +57,27 @@ def own_control_plane() -> Iterator[ControlPlane]:
     plane = running(ControlPlane())
     yield plane
     plane.stop()
+
+
+@pytest.fixture(autouse=True)
+def leaves_no_node(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Nodes belong to no namespace: one that a test leaves on the shared API server changes what later tests see."""
+    yield
+    if "control_plane" not in request.fixturenames:
+        return
+    connection: Connection = request.getfixturevalue("control_plane").connection()
+
+    async def left() -> list[str]:
+        async with Client(connection) as client:
+            nodes, _ = await client.list("/api/v1/nodes", Node)
+            names = [node.metadata.name for node in nodes]
+            for name in names:
+                await client.call("DELETE", f"/api/v1/nodes/{name}")
+            return names
+
+    with asyncio.Runner() as runner:
+        names = runner.run(left())
+    assert not names, f"nodes that this test left behind: {names}"
 
 
 @pytest.fixture

@@ -109,6 +109,14 @@ class Talk:
         assert status == 200, found
         return found
 
+    async def until_cached(self, name: str, holds: Callable[[dict[str, Any]], Any]) -> None:
+        """Wait until the server's cache of pods has it. The first try of a DELETE takes a pod from there, and where that one is not
+        bound yet, the grace of 0 that it settles on stays, also when the newer pod is looked at.
+        """
+        async with asyncio.timeout(PATIENCE_S):
+            while not holds((await self.get(f"{self.pods}/{name}", resourceVersion="0"))[1]):
+                await asyncio.sleep(0.005)
+
     async def bind(
         self, name: str, node: str, *, params: Mapping[str, str] | None = None, **metadata: Any
     ) -> tuple[int, dict[str, Any]]:

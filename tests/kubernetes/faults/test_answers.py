@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 
 import pytest
 
+from flowsched.cluster.kubernetes import own
+from flowsched.cluster.kubernetes.controlplane import CONTROLLER_MANAGER, ControlPlane
 from flowsched.cluster.kubernetes.names import pod_name
-from tests.kubernetes.fake import FakeApi, answering, over_quota, status_body, when
+from tests.kubernetes.conftest import require
+from tests.kubernetes.fake import FakeApi, Request, answering, over_quota, status_body, when
 from tests.kubernetes.faults.world import World, attempts, bag, document, gang
 from tests.kubernetes.proxy import Proxy
 from tests.kubernetes.service_world import Running
@@ -169,3 +173,128 @@ async def test_fault_24_who_waits_for_a_quota_can_be_cancelled(fake_world: World
         fake.faults.clear()
         await fake_world.nothing_left(running)
     assert not fake.objects("pods")
+
+
+async def test_fault_24_a_gang_that_a_quota_keeps_short_does_not_begin(
+    fake_world: World, fake: FakeApi
+) -> None:
+    """All members are made before the first is bound: with one forbidden, none runs (P4), and with it allowed all do. The fake."""
+    last = over_quota(lambda request: when("create", "pods")(request) and b"-train-2-" in request.body)
+    async with fake_world.serving() as running:
+        fake.faults.refuse(last)
+        made = await running.service.submit(document(gang(3)))
+        await running.until(lambda: _told(running, made.id, "QuotaExceeded"))
+        await asyncio.sleep(1.0)
+        assert len(fake_world.witness.tasks()) == 2
+        assert not fake.counts["create", "pods/binding"]
+        fake.faults.clear()
+        assert (await running.ended(made.id)).state == "SUCCEEDED"
+        assert set(await attempts(running, made.id)) == {(0, "")}
+        await fake_world.nothing_left(running)
+
+
+async def test_fault_24_gangs_that_a_quota_keeps_short_do_not_wait_for_each_other(
+    fake_world: World, fake: FakeApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Room in the quota for one gang and a half: each would keep what it has and wait for the rest. After a while all but the first
+    give back what they have, so all run, one after the other. The fake; the while is 1 s instead of 60.
+    """
+    monkeypatch.setattr(own, "SHORT_S", 1.0)
+
+    def full(request: Request) -> tuple[int, bytes, Mapping[str, str]] | None:
+        alive = [pod for pod in fake.objects("pods") if pod["status"]["phase"] not in ("Succeeded", "Failed")]
+        return over_quota(when("create", "pods"))(request) if len(alive) >= 4 else None
+
+    async with fake_world.serving() as running:
+        fake.faults.refuse(full)
+        made = [await running.service.submit(document(gang(3, cpu=0.1))) for _ in range(3)]
+        for each in made:
+            assert (await running.ended(each.id)).state == "SUCCEEDED"
+            assert {reason for _, reason in await attempts(running, each.id)} <= {
+                "",
+                "QuotaExceeded",
+                "Released",
+            }
+        await fake_world.nothing_left(running)
+
+
+@pytest.mark.kubernetes
+async def test_fault_24_a_real_quota(control_plane: ControlPlane, world: World) -> None:
+    """Two pods at a time are allowed: four tasks run two by two, and those that wait say why. Real API server, and the controller
+    that counts.
+    """
+    require(CONTROLLER_MANAGER)
+    quota = {
+        "apiVersion": "v1",
+        "kind": "ResourceQuota",
+        "metadata": {"name": "pods"},
+        "spec": {"hard": {"pods": "2"}},
+    }
+    counting = await control_plane.controller_manager(("resourcequota-controller",))
+    try:
+        assert (await world.talk.post(f"{world.talk.here}/resourcequotas", quota))[0] == 201
+        async with world.serving() as running:
+            made = await running.service.submit(document(bag(4, cpu=0.1)))
+            assert "exceeded quota: pods" in await running.until(
+                lambda: _told(running, made.id, "QuotaExceeded")
+            )
+            assert (await running.ended(made.id)).state == "SUCCEEDED"
+            assert set(await attempts(running, made.id)) == {(0, "")}
+            await world.nothing_left(running)
+    finally:
+        counting.kill()
+
+
+@pytest.mark.kubernetes
+async def test_fault_04_a_stranger_of_the_same_name_is_not_bound(world: World) -> None:
+    """Between create and bind our pod is deleted and somebody makes another one of its name: a binding says which pod it means, so
+    the stranger is left alone. Real API server.
+    """
+    swapped: list[str] = []
+
+    async def swap(point: str) -> None:
+        if point == "kube.created" and not swapped:
+            await world.witness.until(lambda: len(world.witness.tasks()) == 1)
+            swapped.append(world.witness.tasks()[0].pod.metadata.name)
+            await world.talk.delete(f"{world.talk.pods}/{swapped[0]}", gracePeriodSeconds="0")
+            await world.talk.new_pod(swapped[0], schedulerName="somebody")
+
+    async with world.serving(failpoint=swap) as running:
+        made = await running.service.submit(document(bag(1)))
+        assert (await running.ended(made.id)).state == "SUCCEEDED"
+        stranger = await world.talk.pod(swapped[0])
+        assert "nodeName" not in stranger["spec"]
+
+
+async def test_fault_14_a_leader_that_may_not_act_for_a_while(fake_world: World, fake: FakeApi) -> None:
+    """A process that was paused does not know whether it still leads: it makes and binds nothing until it does, then goes on with
+    what it had begun. The fake.
+    """
+    acts = asyncio.Event()
+    acts.set()
+
+    async def pause(point: str) -> None:
+        if point in ("launch.before", "kube.created"):
+            acts.clear()
+
+    async with fake_world.serving(failpoint=pause) as running:
+        running.cluster.may_act = acts.is_set
+        made = await running.service.submit(document(bag(1)))
+        for what in ("pods", "pods/binding"):
+            await running.until(lambda: _stands(acts))
+            before = fake.counts["create", what]
+            await asyncio.sleep(0.5)
+            assert fake.counts["create", what] == before == 0
+            acts.set()
+            await running.until(lambda what=what: _made(fake, what))
+        assert (await running.ended(made.id)).state == "SUCCEEDED"
+        assert await attempts(running, made.id) == [(0, "")]
+        await fake_world.nothing_left(running)
+
+
+async def _stands(acts: asyncio.Event) -> bool:
+    return not acts.is_set()
+
+
+async def _made(fake: FakeApi, what: str) -> bool:
+    return fake.counts["create", what] == 1

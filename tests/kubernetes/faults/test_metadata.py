@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 import msgspec
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -18,10 +19,12 @@ from flowsched.cluster.kubernetes.cluster import KubernetesCluster
 from flowsched.cluster.kubernetes.forms import Form
 from flowsched.cluster.kubernetes.objects import CoschedulingPodGroup, Pod, VolcanoPodGroup
 from flowsched.cluster.kubernetes.strange import MISUNDERSTOOD
+from flowsched.cluster.kubernetes.view import View
 from flowsched.cluster.kubernetes.watch import Batch
 from flowsched.engine.state import EngineState
 from flowsched.engine.step import step
 from flowsched.scheduling.executor import ClusterEvent
+from flowsched.scheduling.foreign import RoomTaken
 from tests.cluster.samples import pod as order
 from tests.kubernetes.exec_world import nothing
 from tests.kubernetes.fake import FakeApi
@@ -190,5 +193,32 @@ async def test_fault_28_no_metadata_stops_the_service(fake: FakeApi, fake_world:
             step(state, [], 1_700_000_001_000).keep()
 
         survives()
+    finally:
+        await cluster.stop()
+
+
+async def test_fault_28_a_bug_that_an_object_brings_out_costs_only_itself(
+    fake: FakeApi, fake_world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An object that we cannot deal with, for whatever reason, is left out: others in the same news are seen, and the room it takes
+    is counted. The fake.
+    """
+    cluster = KubernetesCluster(fake.connection, fake_world.settings(), clock=lambda: 0, failpoint=nothing)
+    try:
+        await cluster.start()
+        await cluster.view()
+        event_of = View._event
+
+        def buggy(view: View, pod: Pod, *others: Any) -> Any:
+            if pod.metadata.uid == "odd":
+                raise ZeroDivisionError("a bug of ours")
+            return event_of(view, pod, *others)
+
+        monkeypatch.setattr(View, "_event", buggy)
+        three = [innocent(uid, "n1") for uid in ("before", "odd", "after")]
+        cluster._view.pods_changed(Batch(replaced=three))
+        taken = [seen.event for seen in cluster._view.pods.values()]
+        assert [event.owner for event in taken if isinstance(event, RoomTaken)] == ["before", "odd", "after"]
+        assert MISUNDERSTOOD.pop("odd") == 1
     finally:
         await cluster.stop()

@@ -10,8 +10,12 @@ from typing import Any
 
 import pytest
 
+from flowsched.app import now_ms
+from flowsched.cluster.kubernetes import own
 from flowsched.cluster.kubernetes.client import Connection
+from flowsched.cluster.kubernetes.cluster import KubernetesCluster
 from flowsched.cluster.kubernetes.hollow.templates import NodeTemplate, node_document
+from tests.kubernetes.exec_world import nothing
 from tests.kubernetes.faults.world import ENDLESS, World, attempts, bag, document, gang
 from tests.kubernetes.service_world import Running
 
@@ -119,12 +123,22 @@ async def test_fault_09_a_pod_that_finished_and_went_while_nobody_led(world: Wor
         await world.nothing_left(running)
 
 
-async def test_fault_09_a_result_waits_for_its_leader(world: World) -> None:
-    """A pod that ended while nobody led, or while a standby watched, is still there for the next leader. Real API server."""
+async def test_fault_09_a_result_waits_for_its_leader(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pod that ended while nobody led is still there for the next leader, although a standby watched it for long: who does not
+    lead removes nothing. Real API server.
+    """
+    monkeypatch.setattr(own, "STRAY_S", 0.2)
     async with world.serving() as running:
         made = await running.service.submit(document(gang(2), bag(2)))
         await world.witness.until(lambda: len([life for life in world.witness.tasks() if life.runs]) == 4)
     await world.witness.until(lambda: all(life.pod.ended for life in world.witness.tasks()))
+    standby = KubernetesCluster(
+        world.connection, world.settings(), clock=now_ms, may_act=lambda: False, failpoint=nothing
+    )
+    await standby.start()
+    await asyncio.sleep(1.5)
+    await standby.stop()
+    assert len(world.witness.here()) == 4
     async with world.serving() as running:
         assert (await running.ended(made.id)).state == "SUCCEEDED"
         assert set(await attempts(running, made.id)) == {(0, "")}
@@ -328,3 +342,28 @@ async def _waits(running: Running, count: int) -> bool:
 async def _minimum(running: Running, minimum: int) -> bool:
     works = running.leader.dispatcher.state.foreign.values() if running.leader.dispatcher is not None else ()
     return any(work.group is not None and work.group.minimum == minimum for work in works)
+
+
+async def test_p6_room_is_free_when_a_pod_is_gone_not_when_it_is_deleted(silent_world: World) -> None:
+    """A pod that is being deleted still has its cores: nobody else gets them before its kubelet says that it has ended. Real API
+    server, with a kubelet of the test's own.
+    """
+    world = silent_world
+    async with world.serving():
+        await world.talk.post(world.talk.pods, _whole("first", world.namespace))
+        await world.witness.until(lambda: _members_bound(world) == ["first"])
+        await world.talk.delete(f"{world.talk.pods}/first")
+        await world.talk.post(world.talk.pods, _whole("second", world.namespace))
+        await asyncio.sleep(1.5)
+        assert _members_bound(world) == ["first"]
+        await world.talk.delete(f"{world.talk.pods}/first", gracePeriodSeconds="0")
+        await world.witness.until(lambda: "second" in _members_bound(world))
+        world.witness.judge()
+        await world.talk.delete(f"{world.talk.pods}/second", gracePeriodSeconds="0")
+
+
+def _whole(name: str, scheduler: str) -> dict[str, Any]:
+    """A pod that takes a whole node."""
+    container = {"name": "main", "image": "none", "resources": {"requests": {"cpu": "8"}}}
+    spec = {"schedulerName": scheduler, "containers": [container]}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
