@@ -17,13 +17,16 @@ from flowsched.engine.foreign_offers import verdicts
 from flowsched.engine.state import EngineState
 from flowsched.engine.step import Step, step
 from flowsched.errors import CancelRequested, StorageBusy
-from flowsched.scheduling.executor import Executor
+from flowsched.scheduling.executor import Executor, PodHeld, PodStarted
+from flowsched.scheduling.foreign import RoomTaken
 from flowsched.store.writer import GroupWriter
 
 log = structlog.get_logger(__name__)
 
 #: Events that come this close together are one step: a stage's thousand ends need not be a thousand commits.
 DEBOUNCE_S: Final = 0.003
+#: Events that change nobody's chances need not be a step of their own so soon: a commit costs as much as a hundred of them.
+QUIET_S: Final = 0.05
 #: How long a task has to end by itself when it is taken away, before it is killed.
 GRACE_MS: Final = 5_000
 #: Pause before a step is tried again while the database is away.
@@ -55,13 +58,25 @@ class Dispatcher:
         self._committed = committed
         self._inbox: list[EngineEvent] = []
         self._wake = asyncio.Event()
+        self._later: asyncio.TimerHandle | None = None  #: wakes for quiet events
         self._now = 0
         self._told: object = None  #: the reasons that were published last
 
     def tell(self, events: Sequence[EngineEvent]) -> None:
         """Something happened. Never blocks; the events are applied in order, soon."""
         self._inbox.extend(events)
-        self._wake.set()
+        if not all(map(self._is_quiet, events)):
+            self._wake.set()
+        elif self._later is None:
+            self._later = asyncio.get_running_loop().call_later(QUIET_S, self._wake.set)
+
+    def _is_quiet(self, event: EngineEvent) -> bool:
+        """Whether it tells no more than that what was decided takes place. The sight of strangers' pods is urgent: they take
+        room that somebody else could be given.
+        """
+        if isinstance(event, RoomTaken):
+            return event.owner in self.state.assumed or event.owner in self.state.pods
+        return isinstance(event, (PodStarted, PodHeld))
 
     async def run(self) -> None:
         """Step for ever. Ends by an error that needs a rebuild or another leader (see `GroupWriter.commit`)."""
@@ -148,3 +163,6 @@ class Dispatcher:
             return
         finally:
             self._wake.clear()
+            if self._later is not None:
+                self._later.cancel()
+                self._later = None
