@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 DEFAULT_PORT: Final = 8470
 IMAGES: Final = ("ignore", "refuse")
 #: Crockford's alphabet in lower case: no i, l, o, u, so that ids can be read aloud.
+#: When the garbage collector looks, see `spare_the_collector`.
+COLLECT: Final = (25_000, 20, 50)
 _ALPHABET: Final = "0123456789abcdefghjkmnpqrstvwxyz"
 
 
@@ -346,6 +348,7 @@ async def serve(settings: Settings) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop)
     configure_logging(settings)
+    gc.set_threshold(*COLLECT)
     try:
         async with running(settings) as service:
             spare_the_collector()
@@ -366,7 +369,7 @@ def spare_the_collector() -> None:
     """
     gc.collect()
     gc.freeze()
-    gc.set_threshold(25_000, 20, 50)
+    gc.set_threshold(*COLLECT)
 
 
 async def database_upgrade(url: str) -> str:

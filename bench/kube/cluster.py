@@ -144,8 +144,13 @@ class Bench:
 
     def server_cpu(self) -> tuple[float, float]:
         """CPU seconds of (kube-apiserver, etcd)."""
+        server, etcd = self.server_pids()
+        return cpu_s([server]), cpu_s([etcd])
+
+    def server_pids(self) -> tuple[int, int]:
+        """Processes of (kube-apiserver, etcd)."""
         programs = self.plane.programs
-        return cpu_s([pid_of(programs[APISERVER])]), cpu_s([pid_of(programs[ETCD])])
+        return pid_of(programs[APISERVER]), pid_of(programs[ETCD])
 
     async def bindings(self) -> Counter[str]:
         """How many bindings the API server has answered, by status."""

@@ -39,6 +39,15 @@ def memory_mb(pid: int) -> tuple[float, float]:
     return int(told["VmRSS"].split()[0]) / 1024, int(told["VmHWM"].split()[0]) / 1024
 
 
+def keep_to(pids: Iterable[int], cores: Iterable[int]) -> None:
+    """Let processes, with all threads that they have and will have, run on these cores only."""
+    wanted = set(cores)
+    for pid in pids:
+        for thread in Path(f"/proc/{pid}/task").iterdir():
+            with contextlib.suppress(ProcessLookupError):  # it has ended meanwhile
+                os.sched_setaffinity(int(thread.name), wanted)
+
+
 def kubeconfig_of(url: str, path: Path) -> Path:
     """A kubeconfig for an API server without TLS or credentials."""
     document = {

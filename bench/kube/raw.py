@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import itertools
 import sys
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
@@ -82,15 +82,28 @@ def maker(number: int, settings: ReleaseSettings) -> Work:
     return work
 
 
+def places(nodes: list[Node], pods: list[Pod]) -> Iterator[str]:
+    """Nodes in turn, each as often as it takes another pod."""
+    used = Counter(pod.spec.node_name for pod in pods)
+    room = {
+        node.metadata.name: int(node.status.allocatable["pods"]) - used[node.metadata.name] for node in nodes
+    }
+    while room:
+        room = {name: left for name, left in room.items() if left > 0}
+        for name in room:
+            room[name] -= 1
+            yield name
+
+
 async def run(given: argparse.Namespace) -> None:
     async with Client(await connect(given.kubeconfig, None), in_flight=given.in_flight) as client:
         nodes, _ = await client.list("/api/v1/nodes", Node)
-        names = itertools.cycle(node.metadata.name for node in nodes)
+        pods, _ = await client.list(PATH, Pod)
+        names = places(nodes, pods)
         if given.create:
             settings = ReleaseSettings(NAMESPACE, "flowsched", "", b"")
             todo: Iterator[Work] = iter([maker(number, settings) for number in range(given.create)])
         else:
-            pods, _ = await client.list(PATH, Pod)
             todo = iter([binder(pod) for pod in pods if not pod.spec.node_name])
         spare_the_collector()
         print("ready", flush=True)

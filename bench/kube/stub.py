@@ -17,10 +17,12 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import itertools
 import os
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl
@@ -64,6 +66,7 @@ class Stub:
 
     def __init__(self, nodes: int, pods_per_node: int, cpu: int) -> None:
         self.api = Api(history=HISTORY)
+        self.pods_per_node = pods_per_node
         self.facts = Facts()
         self.seen: Counter[str] = Counter()
         self.bound: Counter[str] = Counter()  #: accepted bindings by pod
@@ -149,13 +152,22 @@ class Stub:
         return taken[0] > int(amounts["pods"]) or taken[1] > int(amounts["cpu"]) + 1e-9
 
     def fill(self, count: int, bound: bool = False, scheduler: str = "flowsched", owners: int = 10) -> None:
-        """Make pods as controllers would: on nodes in turn, or waiting for a scheduler."""
-        for _ in range(count):
-            number = self.made
+        """Make pods as controllers would: on nodes that have room, in turn, or waiting for a scheduler."""
+        places = self.places() if bound else itertools.repeat("")
+        for number, node in zip(range(self.made, self.made + count), places, strict=False):
             self.made += 1
-            self.api.add(
-                pod(number, scheduler, owners, self.nodes[number % len(self.nodes)] if bound else "")
-            )
+            self.api.add(pod(number, scheduler, owners, node))
+
+    def places(self) -> Iterator[str]:
+        """Nodes in turn, each as often as it takes another pod."""
+        entries = self.api.store.collections["", "pods"].entries.values()
+        used = Counter(entry.fields.get("spec.nodeName") for entry in entries)
+        room = {name: self.pods_per_node - used[name] for name in self.nodes}
+        while room:
+            room = {name: left for name, left in room.items() if left > 0}
+            for name in room:
+                room[name] -= 1
+                yield name
 
 
 class _Resources(msgspec.Struct):

@@ -163,6 +163,7 @@ def node_index(state: EngineState, name: str | None) -> int:
 def reclaim(state: EngineState, run: WorkflowRun, pods: Iterable[Pod], statement: Statement) -> list[str]:
     """Take the room of pods that may still be there. Returns those nobody wants any more, to be released."""
     orphans = []
+    amounts: dict[tuple[int, int], tuple[int, ...]] = {}
     for pod in pods:
         stage = run.stages[run.number_of(pod.stage)]
         task = pod.index
@@ -176,12 +177,15 @@ def reclaim(state: EngineState, run: WorkflowRun, pods: Iterable[Pod], statement
             continue
         role = stage.spec.roles[int(stage.role_of[task % stage.members])]
         # Its memory may have grown since the document was written: what it asked for when it was bound counts.
-        resources = replace(role.resources, memory_bytes=pod.memory_bytes)
+        shape = (id(role), pod.memory_bytes)
+        if shape not in amounts:
+            resources = replace(role.resources, memory_bytes=pod.memory_bytes)
+            amounts[shape] = state.snapshot.pod_vector(resources)
         bound = int(stage.times[task, 2])
         claim = Claim(
             owner=pod.name,
             node=node_index(state, pod.node),
-            amount=state.snapshot.pod_vector(resources),
+            amount=amounts[shape],
             kind=ClaimKind.RUNNING,
             queue=run.spec.queue,
             since_ms=max(bound, 0),

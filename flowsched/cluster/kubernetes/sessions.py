@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ssl
 from collections.abc import AsyncGenerator, Mapping
 from typing import Final
@@ -14,6 +15,10 @@ from flowsched.cluster.kubernetes.wire import Reply
 
 #: How much of a stream is read ahead of its reader; twice as much stops the server, which then cuts the stream.
 STREAM_BUFFER_BYTES: Final = 4 << 20
+#: Pieces of a stream that come this close together are many ...
+CLOSE_S: Final = 0.01
+#: ... and are gathered for so long. What comes alone is read at once.
+GATHER_S: Final = 0.005
 #: What is raised before anything has been sent.
 _NOT_SENT: Final = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
 _LOST: Final = (aiohttp.ClientError, TimeoutError, OSError)
@@ -103,8 +108,13 @@ class Sessions:
                     yield Reply(response.status, await response.read(), told, True)
                     return
                 yield b""
+                loop = asyncio.get_running_loop()
+                last = -1.0
                 async for piece in response.content.iter_any():
                     yield piece
+                    if loop.time() - last < CLOSE_S:
+                        await _gather(response)
+                    last = loop.time()
         except _LOST as lost:
             raise _lost(lost) from lost
 
@@ -127,6 +137,18 @@ class Sessions:
                 trust_env=False,
             )
         return self._opened
+
+
+async def _gather(response: aiohttp.ClientResponse) -> None:
+    """Let what comes next pile up in the socket, so that it is one piece: each costs as much as reading many events."""
+    transport = None if response.connection is None else response.connection.transport
+    if transport is None:
+        return
+    transport.pause_reading()
+    try:
+        await asyncio.sleep(GATHER_S)
+    finally:
+        transport.resume_reading()
 
 
 def _lost(error: BaseException) -> Lost:
