@@ -15,7 +15,7 @@ from typing import Any, Final
 import msgspec
 import structlog
 
-from flowsched.cluster.kubernetes import objects
+from flowsched.cluster.kubernetes import numa, objects
 from flowsched.cluster.kubernetes.agents import Agents
 from flowsched.cluster.kubernetes.binding import Binding
 from flowsched.cluster.kubernetes.claims import Claims
@@ -172,6 +172,8 @@ class KubernetesCluster:
             self.settings.agent_namespace,
             self._images,
         )
+        if numa.KIND in discovered.get(numa.GROUP, ()):
+            self._view.with_zones()
         self._binding = Binding(
             self.client,
             self._view,
@@ -372,11 +374,11 @@ class KubernetesCluster:
     async def _discover(self) -> dict[str, set[str]]:
         """Which kinds are served in which group and version, of the groups that we know PodGroups of."""
         found: dict[str, set[str]] = {}
-        for form in _GROUPS:
-            answer = await self.client.call("GET", f"/apis/{form.value}")
+        for group in (*(form.value for form in _GROUPS), numa.GROUP):
+            answer = await self.client.call("GET", f"/apis/{group}")
             if answer.ok:
                 served = msgspec.json.decode(answer.body, type=_Resources)
-                found[form.value] = {resource.kind for resource in served.resources}
+                found[group] = {resource.kind for resource in served.resources}
         return found
 
     async def _follow_all(self, forms: Sequence[Form]) -> None:
@@ -388,6 +390,8 @@ class KubernetesCluster:
             ("/api/v1/persistentvolumes", objects.PersistentVolume, self._on_volumes("volumes")),
             ("/api/v1/persistentvolumeclaims", objects.PersistentVolumeClaim, self._on_volumes("claims")),
         ]
+        if self._view.topologies is not None:
+            plan.insert(0, (numa.PATH, numa.NodeResourceTopology, self._view.topologies_changed))
         plan += [(f"/apis/{form.value}/podgroups", _GROUPS[form], self._on_groups(form)) for form in forms]
         plan.append((PODS, objects.Pod, self._view.pods_changed))
         for path, kind, handler in plan:
