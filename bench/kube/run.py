@@ -1,6 +1,6 @@
 """Pods bound per second on a real API server: raw loop, ours, stock kube-scheduler, Volcano's vc-scheduler, in one run.
 
-    python bench/kube/run.py [--nodes 100,1000,5000] [--pods 1000] [--rounds 3] [--shape plain|gangs]
+    python bench/kube/run.py [--nodes 100,1000,5000] [--pods 2000] [--rounds 3] [--shape plain|gangs]
                              [--who raw,ours,kube-scheduler,volcano,raw-own,ours-own] [--shared] [--json]
 
 Nodes are objects without kubelets and without heartbeats (no controller manager runs). For each size of cluster and each round,
@@ -230,7 +230,7 @@ def main() -> None:
     parser.add_argument(
         "--nodes", type=lambda text: sorted(map(int, text.split(","))), default=[100, 1000, 5000]
     )
-    parser.add_argument("--pods", type=int, default=1000)
+    parser.add_argument("--pods", type=int, default=2000)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--shape", choices=loads.SHAPES, default="plain")
     parser.add_argument("--who", type=lambda text: text.split(","), default=list(KINDS))
