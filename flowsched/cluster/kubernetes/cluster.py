@@ -21,6 +21,7 @@ from flowsched.cluster.kubernetes.binding import Binding
 from flowsched.cluster.kubernetes.claims import Claims
 from flowsched.cluster.kubernetes.client import Client, Connection
 from flowsched.cluster.kubernetes.conditions import Conditions
+from flowsched.cluster.kubernetes.deviceclaims import claimed_devices
 from flowsched.cluster.kubernetes.foreign_groups import GroupBook
 from flowsched.cluster.kubernetes.forms import Form, choose_form
 from flowsched.cluster.kubernetes.gangs import Gangs
@@ -141,6 +142,7 @@ class KubernetesCluster:
         self.form = choose_form(discovered, self.settings.pod_groups)
         self._agents = Agents(self.settings.agent_key, self._report, self._clock, self._has_node)
         self._gangs = Gangs(self.client, release, self.form)
+        self._devices = await claimed_devices(self.client, release, lambda: self.may_act())
         self._own = OwnPods(
             self.client,
             release,
@@ -150,6 +152,7 @@ class KubernetesCluster:
             may_act=lambda: self.may_act(),
             failpoint=self._failpoint,
             has_node=self._has_node,
+            devices=self._devices,
             start_s=self.settings.start_s,
             wait_s=self.settings.wait_s,
         )
@@ -171,6 +174,7 @@ class KubernetesCluster:
             frozenset({release.scheduler_name, *self.settings.answers_to}),
             self.settings.agent_namespace,
             self._images,
+            self._devices,
         )
         self._binding = Binding(
             self.client,
@@ -285,7 +289,7 @@ class KubernetesCluster:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._watches.close()
-        for name in ("_own", "_results", "_gangs", "_agents", "_binding"):
+        for name in ("_own", "_results", "_gangs", "_agents", "_binding", "_devices"):
             part = getattr(self, name, None)
             if part is not None:
                 await part.close()
@@ -382,6 +386,7 @@ class KubernetesCluster:
     async def _follow_all(self, forms: Sequence[Form]) -> None:
         """Start every watch; return when all have been listed, in an order in which nothing is seen too early."""
         plan: list[tuple[str, type[Any], Callable[[Any], None]]] = [
+            *(self._devices.watched() if self._devices is not None else ()),
             ("/api/v1/nodes", objects.Node, self._view.nodes_changed),
             ("/api/v1/namespaces", objects.Namespace, self._view.namespaces_changed),
             ("/apis/storage.k8s.io/v1/storageclasses", objects.StorageClass, self._on_volumes("classes")),

@@ -14,6 +14,7 @@ from typing import Final
 
 from flowsched.cluster.kubernetes.agents import Agents
 from flowsched.cluster.kubernetes.alike import Alike, Kinds
+from flowsched.cluster.kubernetes.deviceclaims import DeviceClaims
 from flowsched.cluster.kubernetes.foreign_groups import GroupBook
 from flowsched.cluster.kubernetes.images import Images
 from flowsched.cluster.kubernetes.nodes import node_info
@@ -67,6 +68,7 @@ class View:
         names: Scheduler names that we answer to.
         agent_namespace: Where node agents are; nobody else is told the key.
         images: Which nodes have which.
+        devices: How many GPUs a node has, where they are claimed; None = as many as the node itself says.
     """
 
     settings: ReleaseSettings
@@ -78,6 +80,7 @@ class View:
     names: frozenset[str]
     agent_namespace: str
     images: Images
+    devices: DeviceClaims | None = None
     nodes: dict[str, NodeInfo] = field(default_factory=dict)
     pods: dict[str, Seen] = field(default_factory=dict)  #: by uid, not ours
     namespaces: dict[str, dict[str, str]] = field(default_factory=dict)
@@ -90,6 +93,8 @@ class View:
     def __post_init__(self) -> None:
         """Nothing has been seen yet."""
         self.kinds = Kinds(self.settings.gpu_resource)
+        if self.devices is not None:
+            self.devices.changed = self._devices_changed
 
     def everything(self) -> list[ClusterEvent]:
         """All that was told of others, once more, in an order in which it can be applied."""
@@ -123,9 +128,17 @@ class View:
 
     def _node(self, node: Node) -> None:
         info = node_info(node, gpu_resource=self.settings.gpu_resource)
+        if self.devices is not None:
+            info = replace(info, gpu_millis=self.devices.gpu_millis(info.name))
         self.images.seen(node)
         if self.nodes.get(info.name) != info:
             self.nodes[info.name] = info
+            self.report(NodeChanged(info))
+
+    def _devices_changed(self, name: str, gpu_millis: int) -> None:
+        known = self.nodes.get(name)
+        if known is not None and known.gpu_millis != gpu_millis:
+            self.nodes[name] = info = replace(known, gpu_millis=gpu_millis)
             self.report(NodeChanged(info))
 
     def _node_gone(self, name: str) -> None:
