@@ -330,7 +330,7 @@ def test_an_allocation_is_what_kube_scheduler_would_write() -> None:
 def test_patches_are_of_one_version() -> None:
     """With nobody left there is no allocation; others' finalizers stay."""
     known = claim("c", "a", 7, "u1", finalizers=["x", FINALIZER])
-    precondition = {"uid": "u1", "resourceVersion": "7"}
+    precondition = {"resourceVersion": "7"}
     user = Consumer(resource="pods", name="p", uid="u2")
     assert json.loads(status_patch(known, [user])) == {
         "metadata": precondition,

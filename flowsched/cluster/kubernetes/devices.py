@@ -158,7 +158,7 @@ def status_patch(
 ) -> bytes:
     """Who uses a claim from now on, and what it was given if it had nothing; with nobody left it has nothing any more.
 
-    A merge patch, so that what drivers have written stays; of this version of this claim only.
+    A merge patch, so that what drivers have written stays; of the version that was seen, which no other object has.
     """
     users = list(consumers)
     status: dict[str, Any] = {"reservedFor": users or None}
@@ -170,11 +170,11 @@ def status_patch(
 
 
 def finalizers_patch(claim: ResourceClaim, *, protected: bool) -> bytes:
-    """Protect a claim, or do so no more; of this version of this claim only, and others' finalizers stay."""
+    """Protect a claim, or do so no more; of the version that was seen, and others' finalizers stay."""
     rest = [each for each in claim.metadata.finalizers if each != FINALIZER]
     finalizers = [*rest, FINALIZER] if protected else rest
     return msgspec.json.encode({"metadata": {**_precondition(claim), "finalizers": finalizers or None}})
 
 
 def _precondition(claim: ResourceClaim) -> dict[str, str]:
-    return {"uid": claim.metadata.uid, "resourceVersion": claim.metadata.resource_version}
+    return {"resourceVersion": claim.metadata.resource_version}
