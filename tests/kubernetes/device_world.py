@@ -8,7 +8,8 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any
 
 from flowsched.cluster.kubernetes.client import MERGE, Client
-from tests.kubernetes.exec_world import make
+from flowsched.cluster.kubernetes.devices import claim_name
+from tests.kubernetes.exec_world import KubeWorld, make
 
 API = "/apis/resource.k8s.io/v1"
 
@@ -89,3 +90,72 @@ async def until(holds: Callable[[], Awaitable[Any]], patience_s: float = 60.0) -
         while not (found := await holds()):
             await asyncio.sleep(0.05)
     return found
+
+
+#: Told to the driver for every device of the class.
+CONFIG = {"apiVersion": "gpu.test/v1", "kind": "GpuConfig", "sharing": {"strategy": "TimeSlicing"}}
+
+
+class Gpus(KubeWorld):
+    """One node with two GPUs of a driver of this test's own, and tasks that run until they are told to end."""
+
+    async def __aenter__(self) -> Gpus:
+        await super().__aenter__()
+        self.driver, self.node = f"{self.namespace}.gpu.test", f"{self.namespace}-n"
+        opaque = [{"opaque": {"driver": self.driver, "parameters": CONFIG}}]
+        await device_class(self.client, self.driver, opaque)
+        self.slices = [await publish(self.client, self.driver, self.node, ["gpu-a", "gpu-b"])]
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        for name in self.slices:
+            await self.client.call("DELETE", f"{API}/resourceslices/{name}")
+        await self.client.call("DELETE", f"{API}/deviceclasses/{self.driver}")
+        await super().__aexit__(*exc)
+
+    def until_told(self, name: str) -> list[str]:
+        """A command that waits for a file."""
+        return ["/bin/sh", "-c", f"while [ ! -e {self.root}/{name} ]; do sleep 0.1; done"]
+
+    def tell(self, name: str) -> None:
+        """Let them end."""
+        (self.root / name).touch()
+
+    def claim(self, number: int) -> str:
+        """The name of our claim on a GPU of the node."""
+        return claim_name(self.node, number, self.settings().release)
+
+    async def claims(self) -> dict[str, dict[str, Any]]:
+        """All claims of the namespace."""
+        return await claims(self.client, self.namespace)
+
+    async def pods(self) -> dict[str, dict[str, Any]]:
+        """Uid -> pod that lives."""
+        return await pods(self.client, self.namespace)
+
+    async def patch(self, claim: str, document: dict[str, Any], part: str = "") -> None:
+        """Somebody changes a claim."""
+        path = f"{API}/namespaces/{self.namespace}/resourceclaims/{claim}{part}"
+        answer = await self.client.call("PATCH", path, body=json.dumps(document).encode(), content_type=MERGE)
+        assert answer.ok, answer
+
+
+def reserved(claim: dict[str, Any]) -> set[str]:
+    """Uids of a claim's users."""
+    return {each["uid"] for each in claim["status"].get("reservedFor", [])}
+
+
+def given(claim: dict[str, Any]) -> str:
+    """The device that it has."""
+    return str(claim["status"]["allocation"]["devices"]["results"][0]["device"])
+
+
+def workflow(command: list[str], gpu: float, count: int = 1) -> bytes:
+    """Tasks with GPUs."""
+    stage = {
+        "name": "s",
+        "scatter": {"count": count},
+        "command": command,
+        "resources": {"cpu": 1, "gpu": gpu},
+    }
+    return json.dumps({"name": "g", "stages": [stage]}).encode()

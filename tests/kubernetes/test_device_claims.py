@@ -10,77 +10,19 @@ from typing import Any
 
 import pytest
 
-from flowsched.cluster.kubernetes.client import MERGE, Client, Connection
+from flowsched.cluster.kubernetes.client import Client, Connection
 from flowsched.cluster.kubernetes.cluster import KubernetesCluster
 from flowsched.cluster.kubernetes.deviceclaims import DeviceClaims
-from flowsched.cluster.kubernetes.devices import FINALIZER, claim_name
+from flowsched.cluster.kubernetes.devices import FINALIZER
 from flowsched.cluster.kubernetes.hollow.templates import NodeTemplate
 from flowsched.cluster.kubernetes.release import ReleaseSettings
 from flowsched.scheduling.executor import NodeChanged
 from tests.cluster.samples import shell
 from tests.kubernetes import device_world as gpus
-from tests.kubernetes.device_world import until
-from tests.kubernetes.exec_world import KubeWorld
+from tests.kubernetes.device_world import CONFIG, Gpus, given, reserved, until, workflow
 from tests.kubernetes.service_world import Running, serving
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(240)]
-
-#: Told to the driver for every device of the class.
-CONFIG = {"apiVersion": "gpu.test/v1", "kind": "GpuConfig", "sharing": {"strategy": "TimeSlicing"}}
-
-
-class Gpus(KubeWorld):
-    """One node with two GPUs of a driver of this test's own, and tasks that run until they are told to end."""
-
-    async def __aenter__(self) -> Gpus:
-        await super().__aenter__()
-        self.driver, self.node = f"{self.namespace}.gpu.test", f"{self.namespace}-n"
-        opaque = [{"opaque": {"driver": self.driver, "parameters": CONFIG}}]
-        await gpus.device_class(self.client, self.driver, opaque)
-        self.slices = [await gpus.publish(self.client, self.driver, self.node, ["gpu-a", "gpu-b"])]
-        return self
-
-    async def __aexit__(self, *exc: object) -> None:
-        for name in self.slices:
-            await self.client.call("DELETE", f"{gpus.API}/resourceslices/{name}")
-        await self.client.call("DELETE", f"{gpus.API}/deviceclasses/{self.driver}")
-        await super().__aexit__(*exc)
-
-    def until_told(self, name: str) -> list[str]:
-        """A command that waits for a file."""
-        return ["/bin/sh", "-c", f"while [ ! -e {self.root}/{name} ]; do sleep 0.1; done"]
-
-    def tell(self, name: str) -> None:
-        """Let them end."""
-        (self.root / name).touch()
-
-    def claim(self, number: int) -> str:
-        """The name of our claim on a GPU of the node."""
-        return claim_name(self.node, number, self.settings().release)
-
-    async def claims(self) -> dict[str, dict[str, Any]]:
-        """All claims of the namespace."""
-        return await gpus.claims(self.client, self.namespace)
-
-    async def pods(self) -> dict[str, dict[str, Any]]:
-        """Uid -> pod that lives."""
-        return await gpus.pods(self.client, self.namespace)
-
-    async def patch(self, claim: str, document: dict[str, Any], part: str = "") -> None:
-        """Somebody changes a claim."""
-        path = f"{gpus.API}/namespaces/{self.namespace}/resourceclaims/{claim}{part}"
-        answer = await self.client.call("PATCH", path, body=json.dumps(document).encode(), content_type=MERGE)
-        assert answer.ok, answer
-
-
-def reserved(claim: dict[str, Any]) -> set[str]:
-    """Uids of a claim's users."""
-    return {each["uid"] for each in claim["status"].get("reservedFor", [])}
-
-
-def given(claim: dict[str, Any]) -> str:
-    """The device that it has."""
-    return str(claim["status"]["allocation"]["devices"]["results"][0]["device"])
 
 
 @pytest.fixture
@@ -95,17 +37,6 @@ async def world(api: Connection, namespace: str, tmp_path: Path) -> AsyncIterato
 async def running(world: Gpus, tmp_path: Path) -> AsyncIterator[Running]:
     async with serving(world.connection, world.settings(), tmp_path / "service") as running:
         yield running
-
-
-def workflow(command: list[str], gpu: float, count: int = 1) -> bytes:
-    """Tasks with GPUs."""
-    stage = {
-        "name": "s",
-        "scatter": {"count": count},
-        "command": command,
-        "resources": {"cpu": 1, "gpu": gpu},
-    }
-    return json.dumps({"name": "g", "stages": [stage]}).encode()
 
 
 async def test_four_halves_share_two_devices(running: Running, world: Gpus) -> None:

@@ -32,14 +32,15 @@ class Inventory:
         self._slices: dict[str, ResourceSlice] = {}  #: by name, those of the driver
         self._pools: dict[str, set[str]] = {}  #: pool -> names of its slices
         self._nodes: dict[str, dict[str, tuple[DeviceId, ...]]] = {}  #: node -> pool -> devices
+        self._where: dict[str, set[str]] = {}  #: pool -> nodes
 
     def of(self, node: str) -> list[DeviceId]:
         """A node's devices in order: by pool, then by name."""
         return sorted(device for found in self._nodes.get(node, {}).values() for device in found)
 
-    def nodes_of(self, pool: str) -> list[str]:
+    def nodes_of(self, pool: str) -> set[str]:
         """The nodes that devices of a pool are on."""
-        return [node for node, pools in self._nodes.items() if pool in pools]
+        return self._where.get(pool, set())
 
     def changed(self, batch: Batch[ResourceSlice]) -> set[str]:
         """Slices came, changed or went: the nodes whose devices may be others now."""
@@ -74,8 +75,10 @@ class Inventory:
         names = self._pools.get(pool, set())
         if not names:
             self._pools.pop(pool, None)
-        before = set(self.nodes_of(pool))
+        before = self._where.pop(pool, set())
         found = _of_pool([self._slices[name] for name in names])
+        if found:
+            self._where[pool] = set(found)
         for node in before - found.keys():
             del self._nodes[node][pool]
         for node, devices in found.items():
