@@ -5,8 +5,9 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMPS := $(VENV)/.stamps
 PYTEST_WORKERS ?= 2
+SPARK ?= $(HOME)/.cache/flowsched/spark
 
-.PHONY: help demo demo-kubernetes test lint check bench bench-kube crash-test kube-assets kube-test postgres format schema clean
+.PHONY: help demo demo-kubernetes test lint check bench bench-kube crash-test kube-assets kube-test spark-test postgres format schema clean
 
 help: ## list what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-15s %s\n", $$1, $$2}'
@@ -51,14 +52,20 @@ bench: $(STAMPS)/test ## placement, durable transitions, submission: ratios to a
 	$(BIN)/python bench/transitions.py
 	$(BIN)/python bench/submission.py
 
-bench-kube: $(STAMPS)/test ## pods bound per second on a real API server: ours, kube-scheduler, Volcano, a raw loop
+bench-kube: $(STAMPS)/test ## pods bound per second: ours, kube-scheduler, Volcano, a raw loop; a million tasks; restarts
 	$(BIN)/python bench/kube/run.py
+	$(BIN)/python bench/kube/backlog.py
+	$(BIN)/python bench/kube/restart.py
 
 kube-assets: ## build etcd, kube-apiserver, kube-scheduler, kubectl, helm for the tests (needs Go; minutes the first time)
 	sh tests/tools/install_kube.sh
 
 kube-test: $(STAMPS)/test ## all tests on a real API server; a missing one is a failure
 	FLOWSCHED_REQUIRE_KUBE=1 $(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist loadfile tests/kubernetes tests/deploy
+
+spark-test: $(STAMPS)/test ## Spark's own client on a real API server (fetches pyspark, 450 MB; needs Java)
+	test -x $(SPARK)/bin/spark-submit || { $(PYTHON) -m venv $(SPARK) && $(SPARK)/bin/python -m pip install --quiet pyspark==4.3.0; }
+	FLOWSCHED_SPARK_PYTHON=$(SPARK)/bin/python FLOWSCHED_REQUIRE_KUBE=1 $(BIN)/python -m pytest tests/kubernetes/spark
 
 postgres: ## install a PostgreSQL server for the tests, if there is none (Debian, Ubuntu)
 	sh tests/tools/install_postgres.sh

@@ -14,7 +14,7 @@ from flowsched.engine.state import EngineState, GroupKey
 from flowsched.scheduling.podgroup import PodGroup, RoleRequest, Shape
 from flowsched.workflow.resources import grow_memory
 from flowsched.workflow.run import StageRun, WorkflowRun
-from flowsched.workflow.spec import Resources, RoleSpec
+from flowsched.workflow.spec import Resources, RoleSpec, gets_whole_cores
 from flowsched.workflow.states import TaskState
 
 Indices = NDArray[np.int64]
@@ -260,8 +260,9 @@ def shape_of(state: EngineState, run: WorkflowRun, stage: StageRun, role: int, m
     spec = stage.spec
     rules = spec.rules
     resources = resources_of(stage, spec.roles[role], memory_steps)
+    aligned = gets_whole_cores(resources, spec.roles[role].limits)
     shape = Shape(
-        requests=state.snapshot.pod_vector(resources, io_rate(state, run, stage)),
+        requests=state.snapshot.pod_vector(resources, io_rate(state, run, stage), aligned=aligned),
         selector=tuple(sorted(rules.selector.items())),
         tolerations=tuple(sorted((t.key, t.operator, t.value, t.effect) for t in rules.tolerations)),
         io_bytes=spec.io_read_bytes + spec.io_write_bytes,

@@ -20,7 +20,7 @@ from flowsched.scheduling.snapshot import Claim, ClaimKind
 from flowsched.statement import Statement
 from flowsched.workflow.graph import StageGraph
 from flowsched.workflow.run import TOTALS, Output, StageRun, WorkflowRun
-from flowsched.workflow.spec import WorkflowSpec
+from flowsched.workflow.spec import WorkflowSpec, gets_whole_cores
 from flowsched.workflow.states import HOLDING, RunState, TaskState
 
 _S = TaskState
@@ -180,7 +180,8 @@ def reclaim(state: EngineState, run: WorkflowRun, pods: Iterable[Pod], statement
         shape = (id(role), pod.memory_bytes)
         if shape not in amounts:
             resources = replace(role.resources, memory_bytes=pod.memory_bytes)
-            amounts[shape] = state.snapshot.pod_vector(resources)
+            aligned = gets_whole_cores(resources, role.limits)
+            amounts[shape] = state.snapshot.pod_vector(resources, aligned=aligned)
         bound = int(stage.times[task, 2])
         claim = Claim(
             owner=pod.name,

@@ -277,6 +277,7 @@ class _Cycle:
 
     def wait_for_room(self, offer: Offer, family: Family) -> bool:
         """Refuse a group that found no room, and promise it some if it is the first."""
+        offer = offer.in_zones(self.snapshot)
         least = offer.at_least()
         if self.fits(least, None, None):
             return self.refuse(self.held_up(least, family))
@@ -355,6 +356,8 @@ class _Cycle:
             if len(start):
                 self.promises.taken.append(Taken(end, offer.axes, table, start))
             shape = group.roles[role].shape
+            if table.most is not None:
+                self.snapshot.zones.hold(spots.nodes, shape.requests, self.statement)
             self.shares.add(group.queue, shape.requests, len(spots.nodes))
             missing = offer.missing[spots.nodes] if offer.missing is not None else np.zeros_like(spots.nodes)
             given.add(role, spots.nodes, missing, gang_cost((spots,)))

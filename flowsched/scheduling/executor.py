@@ -16,6 +16,14 @@ from flowsched.workflow.spec import Resources, Rules
 
 
 @dataclass(frozen=True, slots=True)
+class Zone:
+    """A NUMA zone of a node: what it has for pods, and what of it the node says is free. By axis (`Snapshot.axes`), in its unit."""
+
+    has: Mapping[str, int]
+    free: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
 class NodeInfo:
     """A node as it is now. Amounts as in `Resources`; rates in bytes/s."""
 
@@ -33,6 +41,9 @@ class NodeInfo:
     nic_out_rate: int = 117_000_000
     cache_bytes: int = 0  #: how much the cache folder may hold
     ready: bool = True
+    zones: tuple[
+        Zone, ...
+    ] = ()  #: where its kubelet gives a pod with whole cores all it asks for in one zone, or refuses it
 
 
 @dataclass(frozen=True, slots=True)

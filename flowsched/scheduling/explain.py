@@ -7,6 +7,7 @@ numbers.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -16,9 +17,12 @@ from flowsched.scheduling.plan import Reason, ReasonCode
 from flowsched.scheduling.pricing import Offer
 from flowsched.scheduling.room import Room
 from flowsched.scheduling.sequence import reach
-from flowsched.scheduling.snapshot import IO, Snapshot
+from flowsched.scheduling.snapshot import IO, PODS, Snapshot
+from flowsched.scheduling.zones import ALIGNED
 
 _WORDS = {"cpu": "CPU", "memory": "memory", "disk": "disk", "gpu": "GPU", "io": "disk bandwidth"}
+#: Axes that only count pods, of one kind or all.
+_MARKS = (PODS, ALIGNED)
 _BINARY = (("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10))
 
 
@@ -32,12 +36,15 @@ def why_not(offer: Offer, room: Room, snapshot: Snapshot, profile: Profile) -> R
         profile: For trying again without what may be in the way.
     """
     company, offer = offer, offer.alone()
+    zoned = company.without_zones()
     never = _never(offer, room, snapshot, profile)
     if never is not None:
         return never
     rows = [room.hard(axis) for axis in offer.axes]
     if company is not offer and offer.place(rows, room, snapshot, profile) is not None:
-        return _kept_apart(company, rows, room, snapshot, profile)
+        if zoned is not company and zoned.place(rows, room, snapshot, profile) is not None:
+            return _no_zone(company, rows, snapshot)
+        return _kept_apart(zoned, rows, room, snapshot, profile)
     code = ReasonCode.INSUFFICIENT
     fits = [min(_fits(rows, offer, at), table.minimum) for at, table in enumerate(offer.tables)]
     wanted = sum(table.minimum for table in offer.tables)
@@ -53,6 +60,27 @@ def why_not(offer: Offer, room: Room, snapshot: Snapshot, profile: Profile) -> R
         head = "the members fit, but not in one rack"
     numbers = {"fit": sum(fits), "wanted": wanted, **numbers}
     return Reason(offer.group.key, code, f"{head}; {text}" if text else head, numbers)
+
+
+def _no_zone(offer: Offer, rows: Sequence[Ints], snapshot: Snapshot) -> Reason:
+    """Nodes have room for its pods, but not in one NUMA zone for each."""
+    fits = [min(_fits(rows, offer, at), table.minimum) for at, table in enumerate(offer.tables)]
+    at = next((at for at, table in enumerate(offer.tables) if fits[at] < table.minimum), 0)
+    table, role = offer.tables[at], offer.group.roles[offer.order[at]]
+    roomy = copies_of(rows, replace(table, most=None), 1) > 0
+    full = int((roomy & (copies_of(rows, table, 1) == 0)).sum())
+    wanted = sum(table.minimum for table in offer.tables)
+    asked = [
+        (axis, need) for axis, need in zip(offer.axes, table.needs, strict=True) if isinstance(need, int)
+    ]
+    needs = " and ".join(
+        quantity(snapshot.axes[a], n) for a, n in asked if n and snapshot.axes[a] not in _MARKS
+    )
+    head = f"{sum(fits)} of {wanted} members fit NUMA zones" if wanted > 1 else "no NUMA zone has room"
+    facts = f"of {int(roomy.sum())} nodes with room {full} have it in no single one"
+    message = f"{head}; {role.name} needs {needs} in one zone: {facts}"
+    numbers = {"fit": sum(fits), "wanted": wanted, "nodes": int(roomy.sum()), "zones_full": full}
+    return Reason(offer.group.key, ReasonCode.ZONES, message, numbers)
 
 
 def _kept_apart(
@@ -141,7 +169,8 @@ def _shortage(
         wants = need if isinstance(need, int) else int(role.shape.requests[axis])
         numbers[f"need_{name}"] = wants
         numbers[f"lack_{name}"] = lack
-        asked.append(quantity(name, wants))
+        if name != ALIGNED:
+            asked.append(quantity(name, wants))
         if lack:
             lacking.append(f"{lack} lack{'s' * (lack == 1)} {_WORDS.get(name, name)}")
         if lack and (worst is None or lack > worst[0]):

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from flowsched.scheduling.catalogue import Catalogue
 from flowsched.scheduling.plugins.affinity import away_from_others, kept_away, near_affinity
 from flowsched.scheduling.plugins.contention import slowdown_now, slowdown_step
-from flowsched.scheduling.plugins.fit import node_selector, node_taints
+from flowsched.scheduling.plugins.fit import node_selector, node_taints, numa_zones
 from flowsched.scheduling.plugins.locality import StageIn
 from flowsched.scheduling.plugins.nodes import node_affinity, node_name, volume_nodes
 from flowsched.scheduling.plugins.ports import free_ports
@@ -99,7 +99,7 @@ class Profile:
 
     def all_filters(self) -> tuple[Filter, ...]:
         """Built-in filters, then others'."""
-        return (node_selector, node_taints, *self.filters)
+        return (node_selector, node_taints, numa_zones, *self.filters)
 
     def all_first_costs(self) -> tuple[Cost, ...]:
         """Costs of the first pod of a group on a node."""

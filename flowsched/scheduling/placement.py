@@ -45,6 +45,7 @@ class RoleTable:
         each: (N,) ms every pod pays; None = nothing.
         first: (N,) ms the first pod of the group on a node pays; None = nothing.
         step: (N,) ms a pod pays for each pod of the group that is there already; None = nothing.
+        most: (N,) how many pods of the group a node takes, whatever else it has (NUMA zones); None = no such bound.
     """
 
     needs: tuple[int | Ints, ...]
@@ -55,6 +56,7 @@ class RoleTable:
     each: Ints | None = None
     first: Ints | None = None
     step: Ints | None = None
+    most: Ints | None = None
 
 
 class Spots(NamedTuple):
@@ -81,6 +83,8 @@ def copies_of(room: Sequence[Ints], table: RoleTable, limit: int) -> Ints:
     if copies is None:
         copies = np.full(len(table.allowed), limit, dtype=np.int64)
     np.minimum(copies, limit, out=copies)
+    if table.most is not None:
+        np.minimum(copies, table.most, out=copies)
     np.maximum(copies, 0, out=copies)
     copies *= table.allowed
     return copies
@@ -227,6 +231,7 @@ class Trial:
             each=each,
             first=None if table.first is None else np.where(taken, 0, table.first),
             step=table.step,
+            most=None if table.most is None else table.most - self.pods,
         )
 
 
@@ -329,4 +334,5 @@ def _within(table: RoleTable, members: NDArray[np.intp]) -> RoleTable:
         each=part(table.each),
         first=part(table.first),
         step=part(table.step),
+        most=part(table.most),
     )

@@ -23,6 +23,7 @@ class ReasonCode(StrEnum):
     GANG_INCOMPLETE = "GangIncomplete"  #: some members fit, not all
     RACK = "RackInsufficient"  #: it fits the cluster, but no single rack
     NEIGHBOURS = "KeptApart"  #: there is room, but affinity, spread or host ports keep it from there
+    ZONES = "NumaZones"  #: there is room, but no single NUMA zone has room for one pod
     RESERVED = "HeldForReservation"  #: it would fit, but would delay a reserved gang
     QUEUE_LIMIT = "QueueLimit"  #: its queue's cap is reached
     IO_BUDGET = "IoBudget"  #: cores and memory are free, the disk's bandwidth is spoken for

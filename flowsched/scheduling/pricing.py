@@ -84,11 +84,27 @@ class Offer:
         return replace(self, rack=None)
 
     def alone(self) -> Offer:
-        """The offer as if there were no other pods to be near to or apart from, to explain."""
+        """The offer as if there were no other pods to be near to or apart from, and no NUMA zones, to explain."""
         if self.company is None:
-            return self
-        tables = (replace(t, allowed=a.mask) for t, a in zip(self.tables, self.allowed, strict=True))
+            return self.without_zones()
+        tables = (
+            replace(t, allowed=a.mask, most=None) for t, a in zip(self.tables, self.allowed, strict=True)
+        )
         return replace(self, tables=tuple(tables), company=None)
+
+    def in_zones(self, snapshot: Snapshot) -> Offer:
+        """The offer as NUMA zones are now: some of its pods, or others, have been placed since."""
+        if all(table.most is None for table in self.tables):
+            return self
+        now = _zones([self.group.roles[r].shape.requests for r in self.order], snapshot)
+        tables = (table if table.most is None else replace(table, most=now) for table in self.tables)
+        return replace(self, tables=tuple(tables))
+
+    def without_zones(self) -> Offer:
+        """The offer as if nodes had no NUMA zones, to explain."""
+        if all(table.most is None for table in self.tables):
+            return self
+        return replace(self, tables=tuple(replace(table, most=None) for table in self.tables))
 
     def without(self, axis: int) -> Offer:
         """The offer as if nothing were asked of one axis, to explain."""
@@ -198,6 +214,7 @@ def price(group: PodGroup, snapshot: Snapshot, catalogue: Catalogue, profile: Pr
     allowed = tuple(allowed_nodes(snapshot, group.roles[r].shape, filters) for r in roles)
     wanted = [(group.roles[r].shape, group.roles[r].count) for r in roles]
     company = company_of(snapshot, wanted, [where.mask for where in allowed])
+    zones = _zones([group.roles[r].shape.requests for r in roles], snapshot)
     tables = []
     for at, (r, where) in enumerate(zip(roles, allowed, strict=True)):
         role = group.roles[r]
@@ -211,6 +228,7 @@ def price(group: PodGroup, snapshot: Snapshot, catalogue: Catalogue, profile: Pr
                 each=_sum(profile.all_costs(), snapshot, catalogue, group, role),
                 first=_sum(profile.all_first_costs(), snapshot, catalogue, group, role),
                 step=_sum(profile.all_step_costs(), snapshot, catalogue, group, role),
+                most=zones if snapshot.zones.is_aligned(role.shape.requests) else None,
             )
         )
     shapes = [role.shape for role in group.roles]
@@ -227,6 +245,19 @@ def price(group: PodGroup, snapshot: Snapshot, catalogue: Catalogue, profile: Pr
         rack=rack if group.gang else None,
         company=company,
     )
+
+
+def _zones(requests: Sequence[tuple[int, ...]], snapshot: Snapshot) -> Ints | None:
+    """(N,) how many pods of the group the zones of each node take; None = zones bind none of them.
+
+    Where several roles are bound, each pod counts as one that asks for the most of everything: too few, never too many.
+    """
+    bound = [each for each in requests if snapshot.zones.is_aligned(each)]
+    if not bound:
+        return None
+    width = max(map(len, bound))
+    largest = [max(each[at] if at < len(each) else 0 for each in bound) for at in range(width)]
+    return snapshot.zones.most(largest, len(snapshot))
 
 
 def _bundles(left: Sequence[Ints], rest: Sequence[int], allowed: Mask) -> list[Ints] | None:

@@ -21,6 +21,7 @@ from flowsched.scheduling.executor import NodeInfo
 from flowsched.scheduling.ledger import UNKNOWN, Claim, ClaimKind, Ledger
 from flowsched.scheduling.neighbours import Peers
 from flowsched.scheduling.statement import Statement
+from flowsched.scheduling.zones import ALIGNED, Zones
 from flowsched.workflow.spec import Resources
 
 __all__ = ["AXES", "IO", "Claim", "ClaimKind", "Snapshot"]
@@ -61,6 +62,7 @@ class Snapshot:
         labels, taints: Per node, as the node told.
         claims: Every claim by owner.
         peers: The pods of claims that hold room, for rules of other pods.
+        zones: NUMA zones of nodes, and who is in them.
         generation: Grows with every change of a node (not of claims): caches are valid for one generation.
         cache: For pure functions of nodes alone; emptied with every generation.
     """
@@ -75,6 +77,8 @@ class Snapshot:
         self.claims: dict[str, Claim] = {}
         self.ledger = Ledger(len(self.axes))
         self.peers = Peers()
+        self.zones = Zones()
+        self.zones.set_axes(self.axes)
         self.generation = 0
         self.cache: dict[Any, Any] = {}
         self._infos: list[NodeInfo] = []
@@ -206,10 +210,18 @@ class Snapshot:
         known = (cpu, resources.memory_bytes, resources.disk_bytes, resources.gpu_millis, io)
         return known + tuple(asked.get(name, 0) for name in self.axes[len(AXES) :])
 
-    def pod_vector(self, resources: Resources, io: int = 0) -> tuple[int, ...]:
-        """(R,) what one pod of ours asks for: where nodes take only so many pods, it is one of them."""
-        if PODS in self.axes and resources.extended.get(PODS, 0) < 1:
-            resources = replace(resources, extended={**resources.extended, PODS: 1})
+    def pod_vector(self, resources: Resources, io: int = 0, *, aligned: bool = False) -> tuple[int, ...]:
+        """(R,) what one pod of ours asks for: where nodes take only so many pods, it is one of them.
+
+        Args:
+            resources: What it asks for.
+            io: Bytes/s of node disk bandwidth.
+            aligned: It gets whole cores, where kubelets give any.
+        """
+        marks = [PODS, ALIGNED] if aligned else [PODS]
+        for mark in marks:
+            if mark in self.axes and resources.extended.get(mark, 0) < 1:
+                resources = replace(resources, extended={**resources.extended, mark: 1})
         return self.vector(resources, io)
 
     def queue_usage(self, queue: str) -> tuple[int, ...]:
@@ -254,6 +266,7 @@ class Snapshot:
     def _take_back(self, at: int, axes: int, info: NodeInfo | None) -> None:
         if info is None:
             self._write(at, self._infos[at], -1)
+            self.zones.tell(at, ())
             for array in (*self._matrices.values(), *self._columns.values()):
                 array[at] = 0
             del self.index[self.names.pop()]
@@ -273,6 +286,7 @@ class Snapshot:
                 wider[:, : old.shape[1]] = old
                 self._matrices[name] = wider
         self.ledger.widen(len(axes))
+        self.zones.set_axes(axes)
         self._changed()
 
     def _append(self, node: NodeInfo) -> int:
@@ -316,6 +330,7 @@ class Snapshot:
         columns["nic_in"][at] = node.nic_in_rate
         columns["nic_out"][at] = node.nic_out_rate
         columns["version"][at] += step
+        self.zones.tell(at, node.zones)
         self._changed()
 
     def _changed(self) -> None:
@@ -378,6 +393,11 @@ class Snapshot:
             self._matrices["staging"][claim.node, :width] += sign * amount
             return
         self._matrices["used"][claim.node, :width] += sign * amount
+        if ALIGNED in self.axes and amount[self.axes.index(ALIGNED)] > 0:
+            if sign > 0:
+                self.zones.add(claim.owner, claim.node, claim.since_ms, amount)
+            else:
+                self.zones.remove(claim.owner, claim.node)
         if claim.rules is not None and claim.kind is not ClaimKind.NOMINATED:
             self.peers.count(claim.rules, claim.node, claim.kind is ClaimKind.RELEASING, sign)
         if claim.io_bytes > 0:

@@ -24,7 +24,14 @@ MAX_BACKOFF_MS: Final = 60_000
 #: Reasons that say a pod was taken away on purpose; all others mean that nobody knows what became of it.
 EVICTED: Final = frozenset({"Evicted", "Preempted", "Drained"})
 #: Beginnings of reasons that say a node or the API server refused a pod that the scheduler had room for: others were faster.
-REFUSED: Final = ("BindRefused", "OutOf", "NodeAffinity", "NodePorts", "UnexpectedAdmissionError")
+REFUSED: Final = (
+    "BindRefused",
+    "OutOf",
+    "NodeAffinity",
+    "NodePorts",
+    "TopologyAffinityError",
+    "UnexpectedAdmissionError",
+)
 #: How long a gang may go on with fewer than its minimum while a member looks for room again (FAULTS.md P4).
 T_GANG_MS: Final = 60_000
 #: The one reason that lets a task's memory grow.

@@ -117,6 +117,16 @@ class RoleSpec:
     completes: bool = True  #: False: released when the completing members have succeeded
 
 
+def gets_whole_cores(resources: Resources, limits: Resources | None) -> bool:
+    """Whether a pod asks for whole cores and may use no more than it asks for: then a kubelet can give it cores of its own."""
+    if limits is None or resources.cpu_millicores < 1000 or resources.cpu_millicores % 1000:
+        return False
+    return (
+        0 < limits.cpu_millicores <= resources.cpu_millicores
+        and limits.memory_bytes <= resources.memory_bytes
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Estimate:
     """What the user expects; None where nothing was said."""

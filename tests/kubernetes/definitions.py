@@ -15,6 +15,7 @@ FILES = (
     ROOT / "deploy" / "crds" / "podgroups.scheduling.x-k8s.io.yaml",
     ROOT / "tests" / "kubernetes" / "crds" / "podgroups.scheduling.volcano.sh.yaml",
     ROOT / "tests" / "kubernetes" / "crds" / "queues.scheduling.volcano.sh.yaml",
+    ROOT / "tests" / "kubernetes" / "crds" / "noderesourcetopologies.topology.node.k8s.io.yaml",
 )
 _PATH = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 

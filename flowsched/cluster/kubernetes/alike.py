@@ -12,10 +12,12 @@ from typing import Any, Final
 
 import msgspec
 
+from flowsched.cluster.kubernetes.numa import is_aligned
 from flowsched.cluster.kubernetes.pod import Pod
 from flowsched.cluster.kubernetes.podrules import AnyOf, template_of
 from flowsched.scheduling.foreign import PodTemplate
 from flowsched.scheduling.rules import Rules, narrowed, watched_keys
+from flowsched.scheduling.zones import ALIGNED
 
 #: So many kinds are remembered, then they are worked out again: no stranger fills the memory with pods that differ.
 _MOST: Final = 20_000
@@ -50,12 +52,14 @@ class Kinds:
 
     Attributes:
         watched: Label keys that any pod's rules look at; None = nobody looks at pods.
+        zones: Nodes tell NUMA zones: pods that are bound to them are marked.
         widened: Somebody has begun to look at keys that nobody looked at before. Whoever tells everybody of it sets it back.
     """
 
     def __init__(self, gpu_resource: str) -> None:
         self.watched: frozenset[str] | None = None
         self.widened = False
+        self.zones = False
         self._gpu_resource = gpu_resource
         self._kinds: dict[object, Alike] = {}
         self._rules: dict[tuple[Alike, Any, Volumes], Rules | None] = {}
@@ -97,6 +101,9 @@ class Kinds:
 
     def _meet(self, pod: Pod) -> Alike:
         template = template_of(pod, gpu_resource=self._gpu_resource)
+        if self.zones and is_aligned(pod):
+            has = template.resources
+            template = replace(template, resources=replace(has, extended={**has.extended, ALIGNED: 1}))
         rules = replace(template.rules or _NOTHING, labels=(), node_name=None)
         looks = watched_keys(rules)
         if looks is not None and (self.watched is None or not looks <= self.watched):

@@ -12,16 +12,16 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
-import msgspec
 import structlog
 
-from flowsched.cluster.kubernetes import objects
+from flowsched.cluster.kubernetes import numa, objects
 from flowsched.cluster.kubernetes.agents import Agents
 from flowsched.cluster.kubernetes.binding import Binding
 from flowsched.cluster.kubernetes.claims import Claims
 from flowsched.cluster.kubernetes.client import Client, Connection
 from flowsched.cluster.kubernetes.conditions import Conditions
 from flowsched.cluster.kubernetes.deviceclaims import claimed_devices
+from flowsched.cluster.kubernetes.discovery import served
 from flowsched.cluster.kubernetes.foreign_groups import GroupBook
 from flowsched.cluster.kubernetes.forms import Form, choose_form
 from flowsched.cluster.kubernetes.gangs import Gangs
@@ -176,6 +176,8 @@ class KubernetesCluster:
             self._images,
             self._devices,
         )
+        if numa.KIND in discovered.get(numa.GROUP, ()):
+            self._view.with_zones()
         self._binding = Binding(
             self.client,
             self._view,
@@ -376,11 +378,10 @@ class KubernetesCluster:
     async def _discover(self) -> dict[str, set[str]]:
         """Which kinds are served in which group and version, of the groups that we know PodGroups of."""
         found: dict[str, set[str]] = {}
-        for form in _GROUPS:
-            answer = await self.client.call("GET", f"/apis/{form.value}")
-            if answer.ok:
-                served = msgspec.json.decode(answer.body, type=_Resources)
-                found[form.value] = {resource.kind for resource in served.resources}
+        for group in (*(form.value for form in _GROUPS), numa.GROUP):
+            kinds = await served(self.client, group)
+            if kinds is not None:
+                found[group] = kinds
         return found
 
     async def _follow_all(self, forms: Sequence[Form]) -> None:
@@ -393,6 +394,8 @@ class KubernetesCluster:
             ("/api/v1/persistentvolumes", objects.PersistentVolume, self._on_volumes("volumes")),
             ("/api/v1/persistentvolumeclaims", objects.PersistentVolumeClaim, self._on_volumes("claims")),
         ]
+        if self._view.topologies is not None:
+            plan.insert(0, (numa.PATH, numa.NodeResourceTopology, self._view.topologies_changed))
         plan += [(f"/apis/{form.value}/podgroups", _GROUPS[form], self._on_groups(form)) for form in forms]
         plan.append((PODS, objects.Pod, self._view.pods_changed))
         for path, kind, handler in plan:
@@ -437,11 +440,3 @@ class KubernetesCluster:
         live = obj.status.phase not in ("Succeeded", "Failed")
         data = answer.body[offset : offset + limit] if answer.ok else b""
         return data, live or len(data) == limit
-
-
-class _Resource(msgspec.Struct):
-    kind: str
-
-
-class _Resources(msgspec.Struct):
-    resources: list[_Resource]

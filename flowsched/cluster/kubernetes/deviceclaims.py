@@ -11,7 +11,6 @@ from collections import defaultdict
 from collections.abc import Callable, Coroutine, Mapping, Sequence, Set
 from typing import Any, Final
 
-import msgspec
 import structlog
 
 from flowsched.cluster.kubernetes.answers import Answer, Unreachable
@@ -33,6 +32,7 @@ from flowsched.cluster.kubernetes.devices import (
     places_of,
     status_patch,
 )
+from flowsched.cluster.kubernetes.discovery import served
 from flowsched.cluster.kubernetes.names import pod_name
 from flowsched.cluster.kubernetes.objects import Pod as PodObject
 from flowsched.cluster.kubernetes.podcalls import FIRST_PAUSE_S, LONGEST_PAUSE_S, Told
@@ -408,12 +408,7 @@ async def claimed_devices(
     """
     if settings.gpu_fractions != "dra":
         return None
-    answer = await client.call("GET", API)
-    kinds = (
-        {each.kind for each in msgspec.json.decode(answer.body, type=_Kinds).resources}
-        if answer.ok
-        else set()
-    )
+    kinds = await served(client, API.removeprefix("/apis/")) or set()
     if not {"ResourceClaim", "ResourceSlice"} <= kinds:
         raise ConfigurationError(
             "GPUs shall be claimed (dra), and the API server serves no ResourceClaim of resource.k8s.io/v1: Kubernetes 1.34 does"
@@ -423,11 +418,3 @@ async def claimed_devices(
 
 def _unheard(reason: str, message: str) -> None:
     log.info("a claim waits", reason=reason, message=message)
-
-
-class _Kind(msgspec.Struct):
-    kind: str
-
-
-class _Kinds(msgspec.Struct):
-    resources: list[_Kind]

@@ -82,6 +82,7 @@ def _read(node: Node, gpu_resource: str) -> tuple[NodeInfo, tuple[str, ...]]:
         taints=_taints(node),
         rack=next((node.metadata.labels[key] for key in RACK_LABELS if node.metadata.labels.get(key)), ""),
         ready=ready is not None and ready.status == "True" and node.metadata.deletion_timestamp is None,
+        zones=(),
         **_rates(node, wrong),
     )
     return info, tuple(wrong)

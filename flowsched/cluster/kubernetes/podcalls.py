@@ -9,11 +9,11 @@ from typing import Final
 
 import structlog
 
-from flowsched.cluster.kubernetes.answers import Answer, Unreachable
+from flowsched.cluster.kubernetes.answers import Answer, Refused, Unreachable
 from flowsched.cluster.kubernetes.bodies import deletion
 from flowsched.cluster.kubernetes.client import Client, decoded
 from flowsched.cluster.kubernetes.names import pod_name
-from flowsched.cluster.kubernetes.objects import Node
+from flowsched.cluster.kubernetes.objects import Node, OnlyMetadata
 from flowsched.cluster.kubernetes.objects import Pod as PodObject
 from flowsched.cluster.kubernetes.refusals import judge
 
@@ -110,18 +110,30 @@ class PodCalls:
             pause = min(LONGEST_PAUSE_S, pause * 2)
 
     async def delete(self, obj: PodObject, grace_s: int | None) -> None:
-        """Ask until the server has taken it; the watch shows when it is gone."""
+        """Ask until the server has taken it; the watch shows when it is gone.
+
+        Where the pod shall have a grace, the version that was just read is a precondition. An API server tries a DELETE on its
+        cache first; where that does not show a binding yet, it settles on no grace at all, and the object is gone while the
+        containers are still being stopped, so that the next attempt would run beside them.
+        """
         pause = FIRST_PAUSE_S
         path = f"/api/v1/namespaces/{obj.metadata.namespace}/pods/{obj.metadata.name}"
-        body = deletion(obj.metadata.uid, grace_s)
         while True:
             try:
+                version = ""
+                if grace_s != 0:
+                    seen = await self._client.get(path, OnlyMetadata)
+                    if seen is None or seen.metadata.uid != obj.metadata.uid:
+                        return
+                    version = seen.metadata.resource_version
+                body = deletion(obj.metadata.uid, grace_s, version)
                 answer = await self._client.call("DELETE", path, body=body)
-                if answer.ok or answer.status in (404, 409):
+                if answer.ok or answer.status == 404 or (answer.status == 409 and not version):
                     return
-                log.warning("pod not deleted", pod=obj.metadata.name, why=answer.message)
-            except Unreachable:
-                pass
+                if answer.status != 409:  # else it has changed meanwhile
+                    log.warning("pod not deleted", pod=obj.metadata.name, why=answer.message)
+            except (Refused, Unreachable) as error:
+                log.debug("pod not deleted", pod=obj.metadata.name, why=str(error))
             await asyncio.sleep(pause)
             pause = min(LONGEST_PAUSE_S, pause * 2)
 

@@ -79,6 +79,12 @@ def qos_class(pod: Pod) -> str:
     return "Guaranteed" if complete and requests == limits else "Burstable"
 
 
+def whole_cores(pod: Pod) -> bool:
+    """Whether one of its containers asks for whole cores."""
+    asked = (_nanos(each.resources.requests).get("cpu", 0) for each in pod.spec.containers)
+    return any(nanos > 0 and nanos % _NANO == 0 for nanos in asked)
+
+
 def host_ports(pod: Pod) -> tuple[HostPort, ...]:
     """The ports of the node that it needs while it runs: of its containers and sidecars."""
     staying = [each for each in pod.spec.init_containers if _is_sidecar(each)]

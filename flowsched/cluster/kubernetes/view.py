@@ -18,6 +18,7 @@ from flowsched.cluster.kubernetes.deviceclaims import DeviceClaims
 from flowsched.cluster.kubernetes.foreign_groups import GroupBook
 from flowsched.cluster.kubernetes.images import Images
 from flowsched.cluster.kubernetes.nodes import node_info
+from flowsched.cluster.kubernetes.numa import NodeResourceTopology, Topologies
 from flowsched.cluster.kubernetes.objects import Namespace, Node, Pod, moment_ms
 from flowsched.cluster.kubernetes.own import OwnPods
 from flowsched.cluster.kubernetes.podlives import engine_name, is_ours
@@ -86,6 +87,7 @@ class View:
     namespaces: dict[str, dict[str, str]] = field(default_factory=dict)
     unread: Counter[str] = field(default_factory=Counter)
     kinds: Kinds = field(init=False)
+    topologies: Topologies | None = None  #: None = no NUMA zones are told here
     _owned: dict[str, str] = field(default_factory=dict)  #: uid -> name of our pods
     _agent_pods: dict[str, str] = field(default_factory=dict)  #: uid of an agent's pod -> node
     _complained: set[str] = field(default_factory=set)
@@ -131,15 +133,29 @@ class View:
         if self.devices is not None:
             info = replace(info, gpu_millis=self.devices.gpu_millis(info.name))
         self.images.seen(node)
+        self._note(info)
+
+    def _note(self, info: NodeInfo) -> None:
+        if self.topologies is not None:
+            info = self.topologies.dressed(info)
         if self.nodes.get(info.name) != info:
             self.nodes[info.name] = info
             self.report(NodeChanged(info))
 
     def _devices_changed(self, name: str, gpu_millis: int) -> None:
         known = self.nodes.get(name)
-        if known is not None and known.gpu_millis != gpu_millis:
-            self.nodes[name] = info = replace(known, gpu_millis=gpu_millis)
-            self.report(NodeChanged(info))
+        if known is not None:
+            self._note(replace(known, gpu_millis=gpu_millis))
+
+    def with_zones(self) -> None:
+        """NUMA zones will be told."""
+        self.topologies, self.kinds.zones = Topologies(self.settings.gpu_resource), True
+
+    def topologies_changed(self, batch: Batch[NodeResourceTopology]) -> None:
+        """NUMA zones of nodes, whether the nodes have been seen yet or not."""
+        if self.topologies is not None:
+            for name in sorted(self.topologies.changed(batch) & self.nodes.keys()):
+                self._note(self.nodes[name])
 
     def _node_gone(self, name: str) -> None:
         known = self.nodes.pop(name, None)

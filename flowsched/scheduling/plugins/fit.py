@@ -1,4 +1,4 @@
-"""Where a pod may run at all: the labels it selects, the taints it tolerates. As Kubernetes reads them."""
+"""Where a pod may run at all: labels it selects, taints it tolerates, zones that are large enough. As Kubernetes reads them."""
 
 from __future__ import annotations
 
@@ -25,3 +25,10 @@ def node_selector(snapshot: Snapshot, shape: Shape) -> tuple[NDArray[np.bool_], 
 def node_taints(snapshot: Snapshot, shape: Shape) -> tuple[NDArray[np.bool_], str]:
     """Nodes all of whose hard taints the shape tolerates."""
     return tolerating_nodes(snapshot, shape.tolerations), "have a taint it does not tolerate"
+
+
+def numa_zones(snapshot: Snapshot, shape: Shape) -> tuple[NDArray[np.bool_], str]:
+    """Nodes that tell no NUMA zones, or have one that would hold such a pod if it were empty."""
+    if not snapshot.zones.is_aligned(shape.requests):
+        return np.ones(len(snapshot), dtype=np.bool_), ""
+    return snapshot.zones.could(shape.requests, len(snapshot)), "have no NUMA zone that large"

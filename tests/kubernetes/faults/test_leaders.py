@@ -152,7 +152,8 @@ async def test_fault_15_17_two_replicas_accept_together_and_one_gives_up(
     fresh_postgres: Callable[[], str],  # noqa: F811
 ) -> None:
     """Thirty workflows are sent to both replicas at the same time, with the same keys: each is accepted once. The leader's first
-    launch raises, which it survives; then it is told to end in the middle of the work, gives its lease back, and the other leads.
+    launch raises, which it survives; then it is told to end in the middle of the work, gives its lease back, and the other leads,
+    and takes three more.
     All end well, and nothing runs twice.
     """
     database, config = fresh_postgres(), control_plane.kubeconfig()
@@ -174,9 +175,10 @@ async def test_fault_15_17_two_replicas_accept_together_and_one_gives_up(
         await world.witness.until(lambda: [life for life in world.witness.tasks("train") if life.started])
         one.signal(signal.SIGTERM)
         await until(one.dead)
+        ids += await asyncio.gather(*(other.submit(work, f"later-{number}") for number in range(3)))
         views = await asyncio.gather(*(other.ended(each) for each in sorted(set(ids))))
         assert {view.state for view in views} == {"SUCCEEDED"}
-        assert len([view async for view in other.client.list()]) == 30
+        assert len([view async for view in other.client.list()]) == 33
         assert {life.pod.metadata.labels["flowsched.io/epoch"] for life in world.witness.tasks()} == {
             "1",
             "2",

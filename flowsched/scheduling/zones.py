@@ -1,0 +1,165 @@
+"""NUMA zones: what a kubelet that aligns pods (topology manager policy `single-numa-node`) finds room for.
+
+Such a kubelet refuses a pod that gets whole cores if no single zone has all it asks for, however much the node has. So a node
+that tells its zones takes only as many of these pods as its zones do, one by one.
+
+Which zone a pod got is not told by anybody. It is worked out as kubelets do, from the pods on the node in the order in which
+they came: the first zone with room for all of it. What the node itself says is free in a zone, which may be older, bounds that:
+who was mistaken is too careful for a while, never too bold for long.
+
+Everything is a function of the nodes and of who is there, so a restart and an undo come to the same. Zones are in the order of
+the node's report. Amounts are in the order and units of `Snapshot.axes`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flowsched.scheduling.executor import Zone
+from flowsched.scheduling.statement import Statement
+
+Ints = NDArray[np.int64]
+
+#: The axis that marks pods which are aligned: each takes 1 of it, and nodes have more than enough. It exists where zones are told.
+ALIGNED: Final = "aligned"
+#: What a node has of the marker.
+PLENTY: Final = 1 << 30
+#: What there is in a zone of something that no zone of its node lists: it is not bound to zones.
+_ANY: Final = 1 << 60
+#: After everybody that is there already.
+_LAST: Final = 1 << 62
+
+
+class Zones:
+    """The zones of all nodes that tell some, and the aligned pods of all nodes."""
+
+    def __init__(self) -> None:
+        self._axes: tuple[str, ...] = ()
+        self._told: dict[int, tuple[Zone, ...]] = {}
+        self._rows: dict[int, int] = {}  #: node -> row of the arrays
+        self._pods: dict[int, dict[str, tuple[int, Ints]]] = {}  #: node -> owner -> (since, amount)
+        self._nodes = np.zeros(0, dtype=np.int64)  #: (M,) row -> node
+        self._has = self._said = self._free = np.zeros((0, 0, 0), dtype=np.int64)  #: (M, Z, R)
+        self._stale: set[int] = set()  #: nodes whose row of `_free` is to be worked out
+        self._held = 0
+
+    def __bool__(self) -> bool:
+        """Whether any node tells zones."""
+        return bool(self._told)
+
+    # ---- nodes and pods ----
+
+    def set_axes(self, axes: Sequence[str]) -> None:
+        """Note the axes of all amounts."""
+        self._axes = tuple(axes)
+        self._rebuild()
+
+    def tell(self, node: int, zones: tuple[Zone, ...]) -> None:
+        """Note what a node says of its zones; () = it does not align pods."""
+        if self._told.get(node, ()) == zones:
+            return
+        if zones:
+            self._told[node] = zones
+        else:
+            del self._told[node]
+        self._rebuild()
+
+    def add(self, owner: str, node: int, since: int, amount: Ints) -> None:
+        """An aligned pod is on a node, or is meant to be. `amount`: (R,)."""
+        self._pods.setdefault(node, {})[owner] = (since, amount.copy())
+        self._stale.add(node)
+
+    def remove(self, owner: str, node: int) -> None:
+        """It is not."""
+        self._pods[node].pop(owner)
+        self._stale.add(node)
+
+    def hold(self, nodes: Ints, requests: Sequence[int], statement: Statement) -> None:
+        """Pods were placed that hold no claim yet: (k,) nodes of them, what each asks for."""
+        amount = self._vector(requests)
+        for node in nodes.tolist():
+            owner = f"held {self._held}"
+            self._held += 1
+            self.add(owner, node, _LAST, amount)
+            statement.undo_with(lambda owner=owner, node=node: self._let_go(owner, node))  # type: ignore[misc]
+
+    def _let_go(self, owner: str, node: int) -> None:
+        self.remove(owner, node)
+        self._held -= 1
+
+    # ---- questions ----
+
+    def is_aligned(self, requests: Sequence[int]) -> bool:
+        """Whether a pod is one that zones bind."""
+        if not self._told or ALIGNED not in self._axes:
+            return False
+        at = self._axes.index(ALIGNED)
+        return at < len(requests) and requests[at] > 0
+
+    def most(self, requests: Sequence[int], nodes: int) -> Ints:
+        """(N,) how many pods that ask for so much the zones of each node take now; more than any count where it tells none."""
+        self._refresh()
+        return self._copies(self._free, requests, nodes)
+
+    def could(self, requests: Sequence[int], nodes: int) -> NDArray[np.bool_]:
+        """(N,) whether an empty zone of the node would do for such a pod."""
+        return self._copies(self._has, requests, nodes) > 0
+
+    def _copies(self, room: Ints, requests: Sequence[int], nodes: int) -> Ints:
+        need = self._vector(requests)
+        asked = np.flatnonzero(need)
+        copies = np.full(nodes, _ANY, dtype=np.int64)
+        if len(asked) and len(self._nodes):
+            per_zone = (room[:, :, asked] // need[asked]).min(axis=2)
+            copies[self._nodes] = np.maximum(per_zone, 0).sum(axis=1)
+        return copies
+
+    # ---- arrays ----
+
+    def _vector(self, requests: Sequence[int]) -> Ints:
+        vector = np.zeros(len(self._axes), dtype=np.int64)
+        vector[: len(requests)] = requests
+        if ALIGNED in self._axes:
+            vector[self._axes.index(ALIGNED)] = 0
+        return vector
+
+    def _rebuild(self) -> None:
+        """Zones are told again when they change, which is seldom."""
+        nodes = sorted(self._told)
+        self._nodes = np.array(nodes, dtype=np.int64)
+        self._rows = {node: row for row, node in enumerate(nodes)}
+        most = max((len(self._told[node]) for node in nodes), default=0)
+        shape = (len(nodes), most, len(self._axes))
+        self._has, self._said = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.int64)
+        for row, node in enumerate(nodes):
+            listed = {axis for zone in self._told[node] for axis in zone.has}
+            without = [0 if axis in listed else _ANY for axis in self._axes]
+            for at, zone in enumerate(self._told[node]):
+                for array, told in ((self._has, zone.has), (self._said, zone.free)):
+                    amounts = zip(self._axes, without, strict=True)
+                    array[row, at] = [told.get(axis, other) for axis, other in amounts]
+        self._free = np.zeros(shape, dtype=np.int64)
+        self._stale |= set(nodes)
+
+    def _refresh(self) -> None:
+        for node in self._stale:
+            row = self._rows.get(node)
+            if row is not None:
+                self._free[row] = np.minimum(self._left(node, self._has[row]), self._said[row])
+        self._stale.clear()
+
+    def _left(self, node: int, has: Ints) -> Ints:
+        """(Z, R) what its pods leave, taken zone by zone as a kubelet does."""
+        left = has.copy()
+        pods = self._pods.get(node, {})
+        for owner in sorted(pods, key=lambda owner: (pods[owner][0], owner)):
+            need = self._vector(pods[owner][1].tolist())
+            fits = np.flatnonzero((left >= need).all(axis=1))
+            # One that fits nowhere is there all the same: it is taken from where the most is left.
+            zone = int(fits[0]) if len(fits) else int(left[: len(self._told[node]), 0].argmax())
+            left[zone] -= need
+        return left
