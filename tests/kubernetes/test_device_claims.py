@@ -20,6 +20,7 @@ from flowsched.scheduling.executor import NodeChanged
 from tests.cluster.samples import shell
 from tests.kubernetes import device_world as gpus
 from tests.kubernetes.device_world import CONFIG, Gpus, given, reserved, until, workflow
+from tests.kubernetes.exec_world import KubeWorld
 from tests.kubernetes.service_world import Running, serving
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(240)]
@@ -185,6 +186,41 @@ async def opened(world: Gpus, pods: list[Any]) -> tuple[KubernetesCluster, Any]:
     return cluster, ear
 
 
+@pytest.mark.parametrize("moment", ["before", "after"])
+async def test_a_leader_dies_around_the_reservation(
+    world: Gpus, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    """The pod is made and not bound; the next leader finds what there is, and goes on from there."""
+    reserve, reached = DeviceClaims.reserve, asyncio.Event()
+
+    async def dying(self: DeviceClaims, *told: Any) -> str:
+        if moment == "after":
+            assert await reserve(self, *told) == ""
+        reached.set()
+        await asyncio.Event().wait()
+        return ""
+
+    monkeypatch.setattr(DeviceClaims, "reserve", dying)
+    cluster, _, _ = await world.open()
+    pod = half(world, "fs-wf-s-0-1")
+    await cluster.launch([pod])
+    await reached.wait()
+    assert len(await world.claims()) == (1 if moment == "after" else 0)
+    await world.drop()
+    monkeypatch.undo()
+    _, ear = await opened(world, [pod])
+    await ear.started(pod.name)
+    [claim] = (await world.claims()).values()
+    assert reserved(claim) == set(await world.pods())
+    world.tell(pod.name)
+    assert (await ear.ended(pod.name)).exit_code == 0
+
+    async def nothing() -> bool:
+        return not await world.claims()
+
+    await until(nothing)
+
+
 async def test_a_claim_of_the_same_name_that_is_not_ours_is_never_changed(world: Gpus) -> None:
     """The pod is not bound; it goes, and its task is placed anew."""
     cluster, ear, _ = await world.open()
@@ -328,3 +364,17 @@ async def test_no_class_is_said_clearly(world: Gpus) -> None:
     assert problem == "there is no DeviceClass 'no-such-class'"
     assert claims.gpu_millis(world.node) == 2000
     await claims.close()
+
+
+async def test_without_the_mode_nobody_looks_at_devices(
+    api: Connection, namespace: str, tmp_path: Path
+) -> None:
+    """No watch, no call; a pod with a part of a device is told its number."""
+    nodes = [NodeTemplate(f"{namespace}-n", cpu="4", extended={"nvidia.com/gpu": "2"})]
+    async with KubeWorld(api, namespace, tmp_path, nodes, agents=False, agent_port=0) as world:
+        cluster, ear, [node] = await world.open()
+        assert node.gpu_millis == 2000
+        await cluster.launch([shell("fs-wf-s-0-1", "true", node=node.name, gpu_millis=500, gpu_ids=(1,))])
+        assert (await ear.ended("fs-wf-s-0-1")).exit_code == 0
+        assert [call for call in cluster.client.calls if "resource.k8s.io" in call[1]] == []
+        assert cluster._devices is None
