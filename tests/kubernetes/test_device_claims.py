@@ -117,6 +117,53 @@ async def test_a_whole_device_beside_one_that_somebody_else_has(running: Running
     assert given((await world.claims())["theirs"]) == "gpu-a"
 
 
+async def test_a_device_is_shared_although_others_have_taken_those_before_it(
+    running: Running, world: Gpus
+) -> None:
+    """A number in use keeps its device; a number that is nobody's any more is not given away."""
+    space, driver = world.namespace, world.driver
+    whole = await running.service.submit(workflow(world.until_told("whole"), 1))
+
+    async def runs(count: int) -> bool:
+        phases = [each["status"]["phase"] for each in (await world.pods()).values()]
+        return phases.count("Running") == count
+
+    await until(lambda: runs(1))
+    first = await running.service.submit(workflow(world.until_told("halves"), 0.5))
+    await until(lambda: runs(2))
+    assert {name: given(each) for name, each in (await world.claims()).items()} == {
+        world.claim(0): "gpu-a",
+        world.claim(1): "gpu-b",
+    }
+    world.tell("whole")
+    await running.ended(whole.id)
+
+    async def only_b() -> bool:
+        return set(await world.claims()) == {world.claim(1)}
+
+    await until(only_b)
+    await gpus.stranger(world.client, space, "theirs", driver, world.node, "gpu-a")
+    await until(lambda: told_gap(running, world))
+    second = await running.service.submit(workflow(world.until_told("halves"), 0.5))
+    await until(lambda: runs(2))
+    found = await world.claims()
+    assert set(found) == {"theirs", world.claim(1)}
+    assert len(reserved(found[world.claim(1)])) == 2
+    third = await running.service.submit(workflow(["true"], 0.5))
+    await asyncio.sleep(1)
+    assert len(await world.pods()) == 2
+    world.tell("halves")
+    for submitted in (first, second, third):
+        assert (await running.ended(submitted.id)).state == "SUCCEEDED"
+    told = [(await running.service.tasks(each.id)).tasks[0].attempt for each in (first, second, third)]
+    assert told == [0, 0, 0]  # nobody's binding was refused
+
+
+async def told_gap(running: Running, world: Gpus) -> bool:
+    """Whether the number that somebody else's claim has made useless is known as such."""
+    return world.node in running.cluster._view._gaps
+
+
 async def test_the_node_has_as_many_gpus_as_its_driver_says(world: Gpus) -> None:
     """Not as its kubelet says; and it is told when that changes."""
     cluster, ear, [node] = await world.open()
@@ -233,30 +280,27 @@ async def test_a_claim_of_the_same_name_that_is_not_ours_is_never_changed(world:
     assert (await world.claims())[name] == before
 
 
-@pytest.mark.parametrize("given_to", ["gone", "theirs", "number"])
+@pytest.mark.parametrize("given_to", ["gone", "theirs"])
 async def test_a_device_that_is_not_to_be_had_refuses_the_binding(world: Gpus, given_to: str) -> None:
-    """It is not there any more, somebody else's claim has it, or there never was one of this number."""
+    """It is not there any more, or somebody else's claim has it."""
     cluster, ear, _ = await world.open()
-    number = 0
     if given_to == "gone":
         await world.client.call("DELETE", f"{gpus.API}/resourceslices/{world.slices[0]}")
-    elif given_to == "theirs":
+    else:
         for each in ("gpu-a", "gpu-b"):
             await gpus.stranger(
                 world.client, world.namespace, f"theirs-{each}", world.driver, world.node, each
             )
-    else:
-        number = 2
 
     async def known() -> bool:
-        return number == 2 or cluster._view.nodes[world.node].gpu_millis == 0
+        return cluster._view.nodes[world.node].gpu_millis == 0
 
     await until(known)
-    await cluster.launch([half(world, "fs-wf-s-0-1", number)])
+    await cluster.launch([half(world, "fs-wf-s-0-1")])
     assert (await ear.gone("fs-wf-s-0-1")).reason == "BindRefused"
 
     async def swept() -> bool:
-        return world.claim(number) not in await world.claims()
+        return world.claim(0) not in await world.claims()
 
     await until(swept)
 
@@ -362,7 +406,7 @@ async def test_no_class_is_said_clearly(world: Gpus) -> None:
     await listed(claims, world.client)
     problem = await claims.reserve(half(world, "fs-wf-s-0-1"), "uid", lambda *_: None)
     assert problem == "there is no DeviceClass 'no-such-class'"
-    assert claims.gpu_millis(world.node) == 2000
+    assert claims.gpus(world.node) == (2000, 0)
     await claims.close()
 
 

@@ -93,7 +93,7 @@ async def test_every_pod_has_its_devices_and_nothing_is_left(seed: int) -> None:
         await asyncio.gather(meddling, return_exceptions=True)
         await watches.close()
         await claims.close()
-        assert {node: claims.gpu_millis(node) for node in NODES} == {"n1": 2000, "n2": 2000}
+        assert {node: claims.gpus(node) for node in NODES} == {"n1": (2000, 0), "n2": (2000, 0)}
 
 
 class Deaf:

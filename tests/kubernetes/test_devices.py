@@ -200,14 +200,25 @@ def test_no_device_has_two_numbers(data: st.DataObject) -> None:
 def test_a_claim_of_ours_pins_its_number_and_others_take_devices_away() -> None:
     """As the watch tells them."""
     known = book("a", "b", "c")
-    assert known.count("n1") == 3
+    assert known.count("n1") == (3, 0)
     assert known.changed(Batch(replaced=[own(1, "a"), claim("theirs", "b")])) == {"n1"}
     assert known.devices("n1") == {0: DeviceId("n1", "c"), 1: DeviceId("n1", "a")}
     assert known.changed(Batch(changed=[("MODIFIED", claim("theirs", "", 2))])) == {"n1"}
-    assert known.count("n1") == 3
+    assert known.count("n1") == (3, 0)
     assert known.changed(Batch(replaced=[])) == {"n1"}
     assert known.devices("n1") == dict(enumerate(dev("a", "b", "c")))
     assert known.ours == {}
+
+
+def test_a_number_in_use_may_be_higher_than_there_are_devices() -> None:
+    """Then there are numbers below it that nobody can have; devices that are free come first."""
+    known = book("a", "b", "c")
+    known.take(own(2, "c"))
+    known.take(claim("theirs", "a"))
+    assert known.devices("n1") == {0: DeviceId("n1", "b"), 2: DeviceId("n1", "c")}
+    assert known.count("n1") == (3, 1)
+    known.take(own(2, "", version=2))
+    assert known.count("n1") == (2, 0)
 
 
 def test_what_is_older_than_what_is_known_is_left_out() -> None:
@@ -234,6 +245,16 @@ def test_what_is_chosen_is_nobody_elses_until_it_is_settled() -> None:
     assert known.choose(second) is None
     known.settled(second)
     assert known.devices("n1") == {}
+
+
+def test_a_number_that_has_lost_its_device_gets_one_that_is_free() -> None:
+    """The last, which is wanted last; and never one that is in use."""
+    known = book("a", "b")
+    third, second, first = (Place("n1", n, claim_name("n1", n, SETTINGS)) for n in (2, 1, 0))
+    assert known.choose(third) == DeviceId("n1", "b")
+    assert known.devices("n1") == {0: DeviceId("n1", "a"), 2: DeviceId("n1", "b")}
+    assert known.choose(second) == DeviceId("n1", "a")
+    assert known.choose(first) is None
 
 
 def test_an_allocation_that_is_not_ours_to_understand_keeps_its_number() -> None:
@@ -282,7 +303,7 @@ def test_looking_on_takes_nothing() -> None:
     told = msgspec.to_builtins(claim("monitor", "a"))
     told["status"]["allocation"]["devices"]["results"][0]["adminAccess"] = True
     known.take(msgspec.convert(told, ResourceClaim))
-    assert known.count("n1") == 1
+    assert known.count("n1") == (1, 0)
 
 
 # --- what is written -----------------------------------------------------------------------------------------

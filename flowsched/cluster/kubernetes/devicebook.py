@@ -132,14 +132,23 @@ class ClaimBook:
         """Number -> device of a node."""
         return numbered(self._inventory.of(node), self._pinned(node), self.others)
 
-    def count(self, node: str) -> int:
-        """How many devices of a node are ours to give."""
-        return len(self.devices(node))
+    def count(self, node: str) -> tuple[int, int]:
+        """How many numbers a node has, and how many of them are no device that is ours to give: where others have taken devices,
+        numbers in use may be higher than there are devices.
+        """
+        numbers = self.devices(node)
+        most = max(numbers, default=-1) + 1
+        return most, most - len(numbers)
 
     def choose(self, place: Place) -> DeviceId | None:
-        """The device that a number means, to be allocated now; `settled` is called when it has been, or has not."""
+        """The device that a number shall mean, to be allocated now; `settled` is called when it has been, or has not.
+
+        A number that has lost its device since the engine chose it (the last pod that used it has ended) gets one that is free.
+        """
         self.settled(place)  # what was chosen before may be somebody else's by now
-        device = self.devices(place.node).get(place.number)
+        numbers, pinned = self.devices(place.node), self._pinned(place.node)
+        last = max((number for number in numbers if number not in pinned), default=place.number)
+        device = numbers.get(place.number, numbers.get(last))
         if device is not None:
             self._chosen[place] = device
         return device

@@ -46,6 +46,8 @@ log = structlog.get_logger(__name__)
 
 #: A claim that cannot be written for so long is a reason to place its pod anew.
 CLAIM_S: Final = 60.0
+#: A number that means no device is waited for so long: a claim that is being given back may have kept it from its device.
+DEVICE_S: Final = 3.0
 #: What a class says is asked for again after so long.
 CLASS_S: Final = 30.0
 _LEAD_PAUSE_S: Final = 0.1
@@ -58,6 +60,10 @@ class _Denied(Exception):
     """A pod cannot have its device."""
 
 
+class _Absent(_Denied):
+    """There is no such device at present."""
+
+
 class DeviceClaims:
     """The claims of this installation.
 
@@ -67,8 +73,7 @@ class DeviceClaims:
         may_act: Whether this process still leads: asked right before every write.
 
     Attributes:
-        changed: Is told (node, thousandths of GPUs that may be given away there) when that may be another number. Set by
-            whoever shows the nodes.
+        changed: Is told a node for which `gpus` may say something else than before. Set by whoever shows the nodes.
     """
 
     def __init__(
@@ -80,7 +85,7 @@ class DeviceClaims:
         self._client = client
         self._settings = settings
         self._may_act = may_act
-        self.changed: Callable[[str, int], None] = lambda node, gpu_millis: None
+        self.changed: Callable[[str], None] = lambda node: None
         self._inventory = Inventory(settings.gpu_driver)
         self._book = ClaimBook(settings, self._inventory)
         self._path = f"{API}/namespaces/{settings.namespace}/resourceclaims"
@@ -104,17 +109,18 @@ class DeviceClaims:
             (f"{API}/resourceclaims", ResourceClaim, self._claims_changed),
         )
 
-    def gpu_millis(self, node: str) -> int:
-        """What the engine may give away on a node: thousandths of devices."""
-        return 1000 * self._book.count(node)
+    def gpus(self, node: str) -> tuple[int, int]:
+        """The GPUs that the engine counts on a node, and how many of these it cannot give away; both in thousandths."""
+        most, gaps = self._book.count(node)
+        return 1000 * most, 1000 * gaps
 
     def _slices_changed(self, batch: Batch[ResourceSlice]) -> None:
         for node in self._inventory.changed(batch):
-            self.changed(node, self.gpu_millis(node))
+            self.changed(node)
 
     def _claims_changed(self, batch: Batch[ResourceClaim]) -> None:
         for node in self._book.changed(batch):
-            self.changed(node, self.gpu_millis(node))
+            self.changed(node)
 
     # --- before a pod is bound -------------------------------------------------------------------------------
 
@@ -132,17 +138,25 @@ class DeviceClaims:
         user = Consumer(resource="pods", name=pod_name(order.name), uid=uid)
         places = places_of(order, self._settings)
         found = await asyncio.gather(*(self._reserve(place, user, told) for place in places))
-        return next(filter(None, found), "")
+        problem = next(filter(None, found), "")
+        if problem:
+            log.info("a pod does not get its GPUs", pod=order.name, node=order.node, why=problem)
+        return problem
 
     async def _reserve(self, place: Place, user: Consumer, told: Told) -> str:
         pause = FIRST_PAUSE_S
         async with self._locks[place.claim]:
+            patience = asyncio.get_running_loop().time() + DEVICE_S
             try:
                 async with asyncio.timeout(CLAIM_S):
                     while True:
                         await self._leads()
-                        if await self._step(place, user, told):
-                            return ""
+                        try:
+                            if await self._step(place, user, told):
+                                return ""
+                        except _Absent:
+                            if asyncio.get_running_loop().time() > patience:
+                                raise
                         await asyncio.sleep(pause)
                         pause = min(LONGEST_PAUSE_S, pause * 2)
             except TimeoutError:
@@ -197,7 +211,7 @@ class DeviceClaims:
         if allocation is None:
             device = self._book.choose(place)
             if device is None:
-                raise _Denied(f"{what}: the node has no such device, or somebody else's claim has it")
+                raise _Absent(f"{what}: the node has no such device, or somebody else's claim has it")
             return device
         device = device_of(allocation, self._settings.gpu_driver)
         if device is None:

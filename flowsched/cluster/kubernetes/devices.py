@@ -7,6 +7,9 @@ by many pods.
     number ── the claim of that number, if it is allocated: as long as pods use it, the number keeps its device
            └─ else the devices that nobody has, in the order of pool and name, get the numbers that are left, in order
 
+Where others take devices, a number in use may be higher than there are devices; the numbers below it that mean none are told to
+the engine as room that is taken.
+
 What the watches show of them is kept in `devicebook`.
 """
 

@@ -37,6 +37,7 @@ from flowsched.scheduling.foreign import (
     PodWaits,
     RoomTaken,
 )
+from flowsched.workflow.spec import Resources
 
 _ENDED: Final = ("Succeeded", "Failed")
 AGENT_COMPONENT: Final = "node-agent"
@@ -91,6 +92,7 @@ class View:
     _owned: dict[str, str] = field(default_factory=dict)  #: uid -> name of our pods
     _agent_pods: dict[str, str] = field(default_factory=dict)  #: uid of an agent's pod -> node
     _complained: set[str] = field(default_factory=set)
+    _gaps: dict[str, RoomTaken] = field(default_factory=dict)  #: node -> GPUs that only seem to be there
 
     def __post_init__(self) -> None:
         """Nothing has been seen yet."""
@@ -105,6 +107,7 @@ class View:
         events += self.images.everything()
         events += self.groups.everything()
         events += [seen.event for seen in self.pods.values()]
+        events += self._gaps.values()
         for name in self._owned.values():
             obj = self.own.object_of(name)
             if obj is not None and obj.spec.node_name:
@@ -131,9 +134,10 @@ class View:
     def _node(self, node: Node) -> None:
         info = node_info(node, gpu_resource=self.settings.gpu_resource)
         if self.devices is not None:
-            info = replace(info, gpu_millis=self.devices.gpu_millis(info.name))
+            info = replace(info, gpu_millis=self.devices.gpus(info.name)[0])
         self.images.seen(node)
         self._note(info)
+        self._note_gap(info.name)
 
     def _note(self, info: NodeInfo) -> None:
         if self.topologies is not None:
@@ -142,10 +146,23 @@ class View:
             self.nodes[info.name] = info
             self.report(NodeChanged(info))
 
-    def _devices_changed(self, name: str, gpu_millis: int) -> None:
+    def _devices_changed(self, name: str) -> None:
         known = self.nodes.get(name)
-        if known is not None:
-            self._note(replace(known, gpu_millis=gpu_millis))
+        if known is not None and self.devices is not None:
+            self._note(replace(known, gpu_millis=self.devices.gpus(name)[0]))
+            self._note_gap(name)
+
+    def _note_gap(self, name: str) -> None:
+        """Tell of GPUs that have a number, and are nobody's to have, as of room that somebody takes."""
+        gap = self.devices.gpus(name)[1] if self.devices is not None and name in self.nodes else 0
+        known, owner = self._gaps.get(name), f"devices/{name}"
+        if gap:
+            event = self._gaps[name] = RoomTaken(owner, name, Resources(gpu_millis=gap))
+            if event != known:
+                self.report(event)
+        elif known is not None:
+            del self._gaps[name]
+            self.report(PodLeft(owner))
 
     def with_zones(self) -> None:
         """NUMA zones will be told."""
@@ -159,6 +176,7 @@ class View:
 
     def _node_gone(self, name: str) -> None:
         known = self.nodes.pop(name, None)
+        self._note_gap(name)
         if known is not None:
             # Without its labels: a node that is gone is no domain of any topology.
             self.report(NodeChanged(replace(known, ready=False, labels={})))
