@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from flowsched.cluster.kubernetes.client import Connection
 from flowsched.cluster.kubernetes.controlplane import ControlPlane, find, missing
 from flowsched.cluster.kubernetes.programs import NotStarted
 from tests.deploy.rendering import BASE, DEPLOY, VOLCANO_CRDS
@@ -49,6 +50,10 @@ class Cluster:
     def kubeconfig(self, user: str) -> Path:
         """The file with which a user reaches it."""
         return self._plane.kubeconfig(user)
+
+    def connection(self, user: str) -> Connection:
+        """How a client of ours reaches it as a user."""
+        return self._plane.connection(user)
 
     def ask(self, *arguments: str, told: str = "", user: str = "admin") -> subprocess.CompletedProcess[str]:
         """Run kubectl, whatever it answers."""

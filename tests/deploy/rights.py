@@ -25,6 +25,11 @@ class Right(NamedTuple):
     verb: str
 
 
+#: What the API server asks for beside the right to a call, by names of its own: whoever writes an allocation "binds" a claim.
+IMPLIED = {
+    ("patch", "resourceclaims.resource.k8s.io/status"): ("patch", "resourceclaims.resource.k8s.io/binding")
+}
+
 #: (verb, resource): as `Client.calls` counts them, a resource outside the core group with its group.
 Call = tuple[str, str]
 
@@ -68,9 +73,12 @@ def calls_allowed(rights: Iterable[Right]) -> set[Call]:
 
 
 def recorded_calls(path: Path) -> set[Call]:
-    """Which calls the end-to-end run made; those outside the API groups (discovery, /version) need no role."""
+    """Which calls the end-to-end run made, and what they imply; those outside the API groups (discovery, /version) need no
+    role.
+    """
     calls = json.loads(path.read_text(encoding="utf-8"))["calls"]
-    return {(verb, resource) for verb, resource in calls if not resource.startswith("/")}
+    made = {(verb, resource) for verb, resource in calls if not resource.startswith("/")}
+    return made | {IMPLIED[call] for call in made & IMPLIED.keys()}
 
 
 def _qualified(group: str, resource: str) -> str:

@@ -76,6 +76,7 @@ def test_without_a_database_it_says_what_to_say(helm: str) -> None:
         ("agent.cache.siez=1Gi", "'siez' not allowed"),
         ("agent.cache.size=lots", "does not match pattern"),
         ("scheduler.podGroups=kai", "value must be one of"),
+        ("gpus.fractions=half", "value must be one of"),
         ("replicas=0", "minimum"),
     ],
 )
@@ -160,6 +161,8 @@ def test_values_reach_the_containers(helm: str) -> None:
         "agent.copies": "true",
         "scheduler.handOver": "volcano",
         "tasks.defaultImage": "busybox:1.37",
+        "gpus.fractions": "dra",
+        "gpus.driver": "gpu.amd.com",
     }
     rendered = documents(rendered_helm(helm, values))
     image = "ghcr.io/flowsched/flowsched@sha256:" + "a" * 64
@@ -173,6 +176,7 @@ def test_values_reach_the_containers(helm: str) -> None:
     assert {"--port=9000", "--cache-size=2Ti", "--nic-rate=3G", "--network=10.20.0.0/16", "--copies"} <= set(
         agent
     )
+    assert (told["FLOWSCHED_GPU_FRACTIONS"], told["FLOWSCHED_GPU_DRIVER"]) == ("dra", "gpu.amd.com")
     assert (told["FLOWSCHED_HAND_OVER"], told["FLOWSCHED_DEFAULT_IMAGE"]) == ("volcano", "busybox:1.37")
     ports = dict(pod_templates(rendered))["flowsched-agent"]["spec"]["containers"][0]["ports"]
     assert ports == [{"name": "http", "containerPort": 9000, "hostPort": 9000}]

@@ -94,6 +94,7 @@ def test_in_the_whole_cluster_it_writes_bindings_statuses_and_events_only() -> N
         Right("cluster", "scheduling.k8s.io", "podgroups/status", "patch"),
         Right("cluster", "scheduling.x-k8s.io", "podgroups/status", "patch"),
         Right("cluster", "scheduling.volcano.sh", "podgroups", "patch"),
+        Right("cluster", "resource.k8s.io", "resourceclaims/binding", "patch"),
     }
 
 
@@ -110,9 +111,12 @@ def test_only_a_tenants_role_makes_and_removes() -> None:
     """Everything that comes into being for a task is in its tenant's namespace."""
     rights = rbac_rules(TENANT)
     assert {right.scope for right in rights} == {"tenant"}
-    assert {right.resource for right in rights} == {"pods", "pods/log", "services", "secrets", "podgroups"}
-    reads = {right.resource for right in rights if right.verb not in ("create", "delete")}
-    assert reads == {"services", "pods/log"}
+    claims = {"resourceclaims", "resourceclaims/status"}
+    made = {"pods", "pods/log", "services", "secrets", "podgroups"}
+    assert {right.resource for right in rights} == made | claims
+    others = {right.resource for right in rights if right.verb not in ("create", "delete")}
+    assert others == {"services", "pods/log"} | claims
+    assert {right.resource for right in rights if right.verb == "patch"} == claims
 
 
 def test_helm_gives_the_same_rights(helm: str) -> None:

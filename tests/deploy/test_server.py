@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from flowsched.cluster.kubernetes.client import Client
+from flowsched.cluster.kubernetes.deviceclaims import DeviceClaims
+from flowsched.cluster.kubernetes.devices import API, places_of
+from flowsched.cluster.kubernetes.watch import Batch
 from tests.deploy.conftest import Cluster
 from tests.deploy.rendering import (
     BASE,
@@ -18,6 +23,8 @@ from tests.deploy.rendering import (
     rendered_helm,
     rendered_kustomize,
 )
+from tests.kubernetes.device_world import device_class, publish
+from tests.kubernetes.written import SETTINGS, task
 
 pytestmark = pytest.mark.kubernetes
 
@@ -137,6 +144,32 @@ def test_the_service_may(installed: Cluster, verb: str, resource: str, namespace
 def test_the_service_may_not(installed: Cluster, verb: str, resource: str, namespace: str) -> None:
     """Read a secret, run in other people's pods, make anything outside its tenants, or change its own rights."""
     assert not installed.may("scheduler", verb, resource, namespace)
+
+
+async def test_the_service_may_claim_gpus(installed: Cluster) -> None:
+    """The whole life of a claim by the service's own account: since 1.36 an allocation needs a right that no call shows."""
+    driver, settings = "rights.gpu.test", replace(SETTINGS, gpu_fractions="dra", gpu_driver="rights.gpu.test")
+    settings = replace(settings, namespace="flowsched")
+    async with (
+        Client(installed.connection("admin")) as admin,
+        Client(installed.connection("scheduler")) as client,
+    ):
+        await device_class(admin, driver)
+        await publish(admin, driver, "n1", ["gpu-a"])
+        claims = DeviceClaims(client, settings, lambda: True)
+        for path, kind, handler in claims.watched():
+            found, _ = await client.list(path, kind)
+            handler(Batch(replaced=found))
+        pod = task(gpu_millis=500, gpu_ids=(0,))
+        told: list[tuple[str, str]] = []
+        assert await claims.reserve(pod, "uid", lambda *why: told.append(why)) == ""
+        [name] = [place.claim for place in places_of(pod, settings)]
+        await claims._read(name, lambda *why: told.append(why))
+        await claims._free(name, {"uid"})
+        assert (claims._book.ours, told) == ({}, [])
+        left = await client.call("GET", f"{API}/namespaces/flowsched/resourceclaims/{name}")
+        assert left.status == 404
+        await claims.close()
 
 
 @pytest.mark.parametrize("resource", ["pods", "nodes", "secrets", "podgroups.scheduling.x-k8s.io"])

@@ -14,6 +14,7 @@ import pytest
 
 from flowsched.cluster.kubernetes.client import MERGE, Client
 from flowsched.workflow.resources import parse_quantity
+from tests.kubernetes.conformance_claims import ClaimConformance
 from tests.kubernetes.conformance_watches import WatchConformance
 from tests.kubernetes.talk import PATIENCE_S, Talk, pod
 
@@ -34,7 +35,7 @@ def conditions(document: dict[str, Any]) -> dict[str, tuple[str, str]]:
     return {each["type"]: (each["status"], each.get("reason", "")) for each in found}
 
 
-class Conformance(WatchConformance):
+class Conformance(WatchConformance, ClaimConformance):
     """One behaviour per test. Needs fixtures `client` and `namespace`."""
 
     # Creating

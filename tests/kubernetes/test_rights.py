@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from flowsched.cluster.kubernetes.gangs import Gangs
 from flowsched.scheduling.foreign import Evict
 from tests.kubernetes.conftest import running as started
 from tests.kubernetes.definitions import apply_crds
+from tests.kubernetes.device_world import device_class, publish
 from tests.kubernetes.exec_world import KubeWorld, make
 from tests.kubernetes.service_world import Running, serving
 
@@ -80,6 +82,17 @@ async def own_gang(running: Running, world: KubeWorld) -> None:
     await running.ended(submitted.id)
 
 
+async def claimed_gpus(running: Running, world: KubeWorld) -> None:
+    """A task with half a GPU runs to its end; its claim is made, looked up, and removed."""
+    stage = {"name": "s", "command": ["true"], "resources": {"cpu": 1, "gpu": 0.5}}
+    submitted = await running.service.submit(json.dumps({"name": "gpu", "stages": [stage]}).encode())
+    await running.ended(submitted.id)
+    devices = running.cluster._devices
+    assert devices is not None
+    await devices._read("no-such-claim", print)  # what follows a conflict
+    await running.until(lambda: _counted(running, ("delete", "resourceclaims.resource.k8s.io")))
+
+
 async def third_parties(running: Running, world: KubeWorld, form: Form) -> None:
     """A foreign gang waits, is told why, is placed; one of its pods is fenced, one is evicted."""
     client, space, name = world.client, world.namespace, world.namespace
@@ -133,13 +146,17 @@ async def used(plane: ControlPlane, form: Form, wish: str, namespace: str, folde
             "volumeBindingMode": "WaitForFirstConsumer",
         }
         await make(world.client, "/apis/storage.k8s.io/v1/storageclasses", storage)
+        driver = f"{namespace}.gpu.test"
+        await device_class(world.client, driver)
+        await publish(world.client, driver, "node-0", ["gpu-a"])
         release = world.settings().release
         settings = ClusterSettings(
-            type(release)(**{name: getattr(release, name) for name in release.__slots__} | {"scheduler_name": namespace}),
+            replace(release, scheduler_name=namespace, gpu_fractions="dra", gpu_driver=driver),
             world.settings().agent_key, wish,
         )  # fmt: skip
         async with serving(world.connection, settings, folder / "service") as running:
             await own_gang(running, world)
+            await claimed_gpus(running, world)
             await third_parties(running, world, form)
             group = f"podgroups.{form.value.split('/')[0]}" + ("" if form is Form.VOLCANO else "/status")
             await running.until(lambda: _counted(running, ("patch", group)))

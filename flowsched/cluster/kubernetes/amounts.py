@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from flowsched.cluster.kubernetes.devices import places_of
 from flowsched.cluster.kubernetes.release import Extras, ReleaseSettings
 from flowsched.scheduling.executor import Pod
 from flowsched.workflow.spec import Resources
@@ -34,6 +35,7 @@ class Ask:
         sidecar: Requests and limits of stage-out, as they are written.
         guaranteed: Whether limits are equal to requests.
         memory_bytes: Of the task's limit.
+        claims: On devices: (name in the pod, name of the claim).
     """
 
     requests: Quantities
@@ -42,6 +44,7 @@ class Ask:
     sidecar: dict[str, Quantities]
     guaranteed: bool
     memory_bytes: int
+    claims: tuple[tuple[str, str], ...] = ()
 
 
 def asked(pod: Pod, settings: ReleaseSettings, extras: Extras) -> Ask:
@@ -59,14 +62,15 @@ def asked(pod: Pod, settings: ReleaseSettings, extras: Extras) -> Ask:
         and memory_limit >= STEP_MEMORY_BYTES
         and (not pod.outputs or _sidecar_asks(settings) or settings.pod_level_resources)
     )
-    return Ask(
-        requests, limits, _devices(pod, settings, extras), _sidecar(settings), guaranteed, memory_limit
-    )
+    claims = tuple((f"gpu-{place.number}", place.claim) for place in places_of(pod, settings))
+    devices, sidecar = _devices(pod, settings, extras), _sidecar(settings)
+    return Ask(requests, limits, devices, sidecar, guaranteed, memory_limit, claims)
 
 
-def task_resources(ask: Ask) -> dict[str, Quantities]:
+def task_resources(ask: Ask) -> dict[str, Any]:
     """Of the task's container."""
-    return {"requests": ask.requests | ask.devices, "limits": ask.limits | ask.devices}
+    amounts: dict[str, Any] = {"requests": ask.requests | ask.devices, "limits": ask.limits | ask.devices}
+    return amounts | ({"claims": [{"name": name} for name, _ in ask.claims]} if ask.claims else {})
 
 
 def step_resources(ask: Ask) -> dict[str, Quantities]:

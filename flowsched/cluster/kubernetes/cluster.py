@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
-import msgspec
 import structlog
 
 from flowsched.cluster.kubernetes import numa, objects
@@ -21,6 +20,8 @@ from flowsched.cluster.kubernetes.binding import Binding
 from flowsched.cluster.kubernetes.claims import Claims
 from flowsched.cluster.kubernetes.client import Client, Connection
 from flowsched.cluster.kubernetes.conditions import Conditions
+from flowsched.cluster.kubernetes.deviceclaims import claimed_devices
+from flowsched.cluster.kubernetes.discovery import served
 from flowsched.cluster.kubernetes.foreign_groups import GroupBook
 from flowsched.cluster.kubernetes.forms import Form, choose_form
 from flowsched.cluster.kubernetes.gangs import Gangs
@@ -141,6 +142,7 @@ class KubernetesCluster:
         self.form = choose_form(discovered, self.settings.pod_groups)
         self._agents = Agents(self.settings.agent_key, self._report, self._clock, self._has_node)
         self._gangs = Gangs(self.client, release, self.form)
+        self._devices = await claimed_devices(self.client, release, lambda: self.may_act())
         self._own = OwnPods(
             self.client,
             release,
@@ -150,6 +152,7 @@ class KubernetesCluster:
             may_act=lambda: self.may_act(),
             failpoint=self._failpoint,
             has_node=self._has_node,
+            devices=self._devices,
             start_s=self.settings.start_s,
             wait_s=self.settings.wait_s,
         )
@@ -171,6 +174,7 @@ class KubernetesCluster:
             frozenset({release.scheduler_name, *self.settings.answers_to}),
             self.settings.agent_namespace,
             self._images,
+            self._devices,
         )
         if numa.KIND in discovered.get(numa.GROUP, ()):
             self._view.with_zones()
@@ -287,7 +291,7 @@ class KubernetesCluster:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._watches.close()
-        for name in ("_own", "_results", "_gangs", "_agents", "_binding"):
+        for name in ("_own", "_results", "_gangs", "_agents", "_binding", "_devices"):
             part = getattr(self, name, None)
             if part is not None:
                 await part.close()
@@ -375,15 +379,15 @@ class KubernetesCluster:
         """Which kinds are served in which group and version, of the groups that we know PodGroups of."""
         found: dict[str, set[str]] = {}
         for group in (*(form.value for form in _GROUPS), numa.GROUP):
-            answer = await self.client.call("GET", f"/apis/{group}")
-            if answer.ok:
-                served = msgspec.json.decode(answer.body, type=_Resources)
-                found[group] = {resource.kind for resource in served.resources}
+            kinds = await served(self.client, group)
+            if kinds is not None:
+                found[group] = kinds
         return found
 
     async def _follow_all(self, forms: Sequence[Form]) -> None:
         """Start every watch; return when all have been listed, in an order in which nothing is seen too early."""
         plan: list[tuple[str, type[Any], Callable[[Any], None]]] = [
+            *(self._devices.watched() if self._devices is not None else ()),
             ("/api/v1/nodes", objects.Node, self._view.nodes_changed),
             ("/api/v1/namespaces", objects.Namespace, self._view.namespaces_changed),
             ("/apis/storage.k8s.io/v1/storageclasses", objects.StorageClass, self._on_volumes("classes")),
@@ -436,11 +440,3 @@ class KubernetesCluster:
         live = obj.status.phase not in ("Succeeded", "Failed")
         data = answer.body[offset : offset + limit] if answer.ok else b""
         return data, live or len(data) == limit
-
-
-class _Resource(msgspec.Struct):
-    kind: str
-
-
-class _Resources(msgspec.Struct):
-    resources: list[_Resource]

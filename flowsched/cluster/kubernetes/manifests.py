@@ -144,6 +144,7 @@ def _spec(
         "imagePullSecrets": [{"name": name} for name in settings.image_pull_secrets],
         "activeDeadlineSeconds": -(-pod.timeout_ms // 1000) if pod.timeout_ms else 0,
         "resources": pod_resources(ask) if settings.pod_level_resources else {},
+        "resourceClaims": [{"name": name, "resourceClaimName": claim} for name, claim in ask.claims],
     }
     if settings.hand_over is not None:
         optional["nodeSelector"] = dict(extras.rules.selector)

@@ -11,6 +11,8 @@ from typing import Final
 
 from flowsched.cluster.kubernetes.answers import Malformed, Refused, Unreachable
 from flowsched.cluster.kubernetes.client import Client
+from flowsched.cluster.kubernetes.deviceclaims import DeviceClaims
+from flowsched.cluster.kubernetes.devices import places_of
 from flowsched.cluster.kubernetes.gangs import Gangs
 from flowsched.cluster.kubernetes.marks import GROUP, REASON, VOID
 from flowsched.cluster.kubernetes.objects import Pod as PodObject
@@ -36,7 +38,7 @@ class OwnPods(PodLives):
     """Those that flowsched makes.
 
     Args:
-        client, settings, gangs, report, clock, may_act, failpoint, has_node: See `PodLives`.
+        client, settings, gangs, report, clock, may_act, failpoint, has_node, devices: See `PodLives`.
         start_s, wait_s: See `START_S` and `WAIT_S`.
     """
 
@@ -51,6 +53,7 @@ class OwnPods(PodLives):
         may_act: Callable[[], bool],
         failpoint: Failpoint,
         has_node: Callable[[str], bool],
+        devices: DeviceClaims | None = None,
         start_s: float = START_S,
         wait_s: float = WAIT_S,
     ) -> None:
@@ -63,6 +66,7 @@ class OwnPods(PodLives):
             may_act=may_act,
             failpoint=failpoint,
             has_node=has_node,
+            devices=devices,
         )
         self._start_s, self._wait_s = start_s, wait_s
         self._strays: dict[str, float] = {}
@@ -88,6 +92,8 @@ class OwnPods(PodLives):
             self._objects[name] = obj
         elif known is not None and known.metadata.uid == obj.metadata.uid:
             del self._objects[name]
+        if self._devices is not None and (deleted or _ended(obj)) and self._leads():
+            self._devices.left(obj)
         live = self._live.get(name)
         if live is not None:
             self._look(live, obj, deleted)
@@ -232,7 +238,20 @@ class OwnPods(PodLives):
             if (moment_ms(void.metadata.creation_timestamp) or old) < old:
                 self._spawn(self._remove(void))
         await self._clear_lost_nodes()
+        if self._devices is not None:
+            await self._devices.sweep(*self._with_devices())
         return [name for name, since in self._strays.items() if now - since > STRAY_S]
+
+    def _with_devices(self) -> tuple[set[str], set[str]]:
+        """Uids of pods that live or are being made, and the claims that those name."""
+        waited = [live for live in self._live.values() if live.final is None]
+        uids = {live.uid for live in waited}
+        names = {p.claim for live in waited if live.order for p in places_of(live.order, self._settings)}
+        for obj in self._objects.values():
+            if obj.spec.resource_claims and not _ended(obj):
+                uids.add(obj.metadata.uid)
+                names |= {each.resource_claim_name or "" for each in obj.spec.resource_claims}
+        return uids, names
 
     def _limit(self, live: Live, now: float) -> None:
         """Give up a pod that has not started for too long (FAULTS.md row 37)."""

@@ -107,7 +107,7 @@ def _devices(pod: Pod, settings: ReleaseSettings, by_number: bool) -> dict[str, 
 
     A pod without a GPU gets `void`: images made for GPUs say `all`, and would get all.
     """
-    if pod.gpu_millis == 0:
+    if pod.gpu_millis == 0 or settings.gpu_fractions == "dra":  # a claim's driver adds the devices by itself
         return {"NVIDIA_VISIBLE_DEVICES": "void"}
     if not by_number or not pod.gpu_ids:
         return {}

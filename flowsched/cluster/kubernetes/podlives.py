@@ -16,6 +16,7 @@ import structlog
 
 from flowsched.cluster.kubernetes.bodies import binding, tombstone
 from flowsched.cluster.kubernetes.client import Client, decoded
+from flowsched.cluster.kubernetes.deviceclaims import DeviceClaims
 from flowsched.cluster.kubernetes.gangs import Gangs
 from flowsched.cluster.kubernetes.manifests import pod_manifest
 from flowsched.cluster.kubernetes.marks import ENGINE_NAME, INSTANCE, MANAGED_BY, REASON, VOID
@@ -67,6 +68,7 @@ class PodLives:
         may_act: Whether this process still leads, by its own clock: asked right before every write that starts something.
         failpoint: Where a crash would be interesting.
         has_node: Whether there is such a node: the server does not ask when a pod is bound.
+        devices: The claims on GPUs; None = GPUs are not claimed.
     """
 
     def __init__(
@@ -80,8 +82,10 @@ class PodLives:
         may_act: Callable[[], bool],
         failpoint: Failpoint,
         has_node: Callable[[str], bool],
+        devices: DeviceClaims | None = None,
     ) -> None:
         self._has_node = has_node
+        self._devices = devices
         self._calls = PodCalls(client, settings.namespace, may_act)
         self._settings = settings
         self._gangs = gangs
@@ -172,13 +176,14 @@ class PodLives:
         pause = FIRST_PAUSE_S
         path = f"{self._calls.path}/{pod_name(live.name)}/binding"
         body = binding(pod_name(live.name), self._settings.namespace, live.uid, live.node)
+        refused = await self._reserve(live)
         while live.final is None:
             await self._calls.leads()
-            answer, refusal = None, ""
-            if self._has_node(live.node):
-                answer = await self._calls.ask("POST", path, body, self._told(live))
-            else:  # the server would not mind
+            answer, refusal = None, refused
+            if not refusal and not self._has_node(live.node):  # the server would not mind
                 refusal = f"there is no node {live.node!r} any more"
+            if not refusal:
+                answer = await self._calls.ask("POST", path, body, self._told(live))
             if answer is not None and answer.ok:
                 await self._failpoint("kube.bound")
                 self._hold(live, "", "")
@@ -199,6 +204,12 @@ class PodLives:
                 self._hold(live, verdict.reason, verdict.message)
             await asyncio.sleep(pause)
             pause = min(LONGEST_PAUSE_S, pause * 2)
+
+    async def _reserve(self, live: Live) -> str:
+        """Have a pod's devices ready before it is bound; why that cannot be, "" if it can or there are none."""
+        if self._devices is None or live.order is None or not live.order.gpu_ids:
+            return ""
+        return await self._devices.reserve(live.order, live.uid, self._told(live))
 
     def _bound_elsewhere(self, live: Live, obj: PodObject) -> None:
         """Somebody else's scheduler was faster: the pod runs where we took no room for it, so it goes."""

@@ -42,9 +42,11 @@ class ReleaseSettings:
         hand_over: None = our own loop binds; else the scheduler that shall.
         gang_addresses: "dns" = members find each other by their Service; "seat" = by the addresses the engine gave.
         shared: Claims mounted in every pod.
-        gpu_resource: What whole devices are asked for as; "" = by device number in the environment.
+        gpu_resource: What whole devices are asked for as; "" = by device number in the environment, and so with "dra".
         gpu_fractions: How a pod with a part of a device (or numbers) is told which: "cuda" = it sees all devices and
-            CUDA_VISIBLE_DEVICES names its own; "runtime" = the container runtime shows it no others.
+            CUDA_VISIBLE_DEVICES names its own; "runtime" = the container runtime shows it no others; "dra" = its devices,
+            whole ones too, are those of resource claims (see `devices`).
+        gpu_driver, gpu_device_class: With "dra": whose devices are GPUs, and the class that claims name; "" = as the driver.
         step_cpu_millicores, step_memory_bytes: What stage-out asks for *beside* what the task asks for.
         pod_level_resources: Say the pod's amounts once for all containers (Kubernetes 1.34): a pod with stage-out is
             Guaranteed then without more room.
@@ -73,11 +75,23 @@ class ReleaseSettings:
     gang_addresses: Literal["dns", "seat"] = "dns"
     shared: tuple[SharedVolume, ...] = ()
     gpu_resource: str = "nvidia.com/gpu"
-    gpu_fractions: Literal["cuda", "runtime"] = "cuda"
+    gpu_fractions: Literal["cuda", "runtime", "dra"] = "cuda"
+    gpu_driver: str = "gpu.nvidia.com"
+    gpu_device_class: str = ""
     step_cpu_millicores: int = 0
     step_memory_bytes: int = 0
     pod_level_resources: bool = False
     publish_s: int = 300
+
+    def __post_init__(self) -> None:
+        """Devices that are claimed are no extended resource: whoever asks for that asks for something else."""
+        if self.gpu_fractions == "dra":
+            object.__setattr__(self, "gpu_resource", "")
+
+    @property
+    def device_class(self) -> str:
+        """The class that claims on GPUs name."""
+        return self.gpu_device_class or self.gpu_driver
 
     @property
     def scheduler(self) -> str:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 #: What is built from deploy/Dockerfile; its `flowsched` runs the steps of a pod.
 DEFAULT_IMAGE: Final = "ghcr.io/flowsched/flowsched:0.1.0"
 HAND_OVER: Final = ("volcano", "default-scheduler")
+GPU_FRACTIONS: Final = ("cuda", "runtime", "dra")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,9 @@ class KubernetesSettings:
         in_flight: Requests open at a time.
         agent_namespace: Where node agents run.
         service_account: Of tasks' pods; "" = their namespace's default.
+        gpu_fractions: How pods get parts of GPUs: "cuda", "runtime", or "dra" (claims; whole GPUs too).
+        gpu_driver: With "dra": whose devices are GPUs.
+        gpu_device_class: With "dra": the DeviceClass that claims name; "" = as the driver.
     """
 
     kubeconfig: Path | None = None
@@ -55,6 +59,9 @@ class KubernetesSettings:
     in_flight: int = 32
     agent_namespace: str = "flowsched-system"
     service_account: str = ""
+    gpu_fractions: str = "cuda"
+    gpu_driver: str = "gpu.nvidia.com"
+    gpu_device_class: str = ""
 
 
 def from_environment(environment: Mapping[str, str]) -> KubernetesSettings:
@@ -82,6 +89,14 @@ def from_environment(environment: Mapping[str, str]) -> KubernetesSettings:
         )
     if settings.gang_addresses not in ("dns", "seat"):
         raise ConfigurationError(f"FLOWSCHED_GANG_ADDRESSES is dns or seat, not {settings.gang_addresses!r}")
+    if settings.gpu_fractions not in GPU_FRACTIONS:
+        raise ConfigurationError(
+            f"FLOWSCHED_GPU_FRACTIONS is one of {', '.join(GPU_FRACTIONS)}, not {settings.gpu_fractions!r}"
+        )
+    if settings.gpu_fractions == "dra" and settings.hand_over:
+        raise ConfigurationError(
+            "FLOWSCHED_GPU_FRACTIONS=dra allocates devices to pods that we bind ourselves: it does not go with FLOWSCHED_HAND_OVER"
+        )
     return settings
 
 
@@ -100,6 +115,9 @@ _VARIABLES: Final = {
     "IN_FLIGHT": "in_flight",
     "AGENT_NAMESPACE": "agent_namespace",
     "SERVICE_ACCOUNT": "service_account",
+    "GPU_FRACTIONS": "gpu_fractions",
+    "GPU_DRIVER": "gpu_driver",
+    "GPU_DEVICE_CLASS": "gpu_device_class",
 }
 _NUMBERS: Final = frozenset({"AGENT_PORT", "RUN_AS_USER", "IN_FLIGHT"})
 
@@ -133,6 +151,9 @@ async def open_cluster(
         service_account=settings.service_account,
         hand_over=settings.hand_over or None,  # type: ignore[arg-type]
         gang_addresses=settings.gang_addresses,  # type: ignore[arg-type]
+        gpu_fractions=settings.gpu_fractions,  # type: ignore[arg-type]
+        gpu_driver=settings.gpu_driver,
+        gpu_device_class=settings.gpu_device_class,
     )
     return KubernetesCluster(
         connection,

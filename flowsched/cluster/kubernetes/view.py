@@ -14,6 +14,7 @@ from typing import Final
 
 from flowsched.cluster.kubernetes.agents import Agents
 from flowsched.cluster.kubernetes.alike import Alike, Kinds
+from flowsched.cluster.kubernetes.deviceclaims import DeviceClaims
 from flowsched.cluster.kubernetes.foreign_groups import GroupBook
 from flowsched.cluster.kubernetes.images import Images
 from flowsched.cluster.kubernetes.nodes import node_info
@@ -36,6 +37,7 @@ from flowsched.scheduling.foreign import (
     PodWaits,
     RoomTaken,
 )
+from flowsched.workflow.spec import Resources
 
 _ENDED: Final = ("Succeeded", "Failed")
 AGENT_COMPONENT: Final = "node-agent"
@@ -68,6 +70,7 @@ class View:
         names: Scheduler names that we answer to.
         agent_namespace: Where node agents are; nobody else is told the key.
         images: Which nodes have which.
+        devices: How many GPUs a node has, where they are claimed; None = as many as the node itself says.
     """
 
     settings: ReleaseSettings
@@ -79,6 +82,7 @@ class View:
     names: frozenset[str]
     agent_namespace: str
     images: Images
+    devices: DeviceClaims | None = None
     nodes: dict[str, NodeInfo] = field(default_factory=dict)
     pods: dict[str, Seen] = field(default_factory=dict)  #: by uid, not ours
     namespaces: dict[str, dict[str, str]] = field(default_factory=dict)
@@ -88,10 +92,13 @@ class View:
     _owned: dict[str, str] = field(default_factory=dict)  #: uid -> name of our pods
     _agent_pods: dict[str, str] = field(default_factory=dict)  #: uid of an agent's pod -> node
     _complained: set[str] = field(default_factory=set)
+    _gaps: dict[str, RoomTaken] = field(default_factory=dict)  #: node -> GPUs that only seem to be there
 
     def __post_init__(self) -> None:
         """Nothing has been seen yet."""
         self.kinds = Kinds(self.settings.gpu_resource)
+        if self.devices is not None:
+            self.devices.changed = self._devices_changed
 
     def everything(self) -> list[ClusterEvent]:
         """All that was told of others, once more, in an order in which it can be applied."""
@@ -100,6 +107,7 @@ class View:
         events += self.images.everything()
         events += self.groups.everything()
         events += [seen.event for seen in self.pods.values()]
+        events += self._gaps.values()
         for name in self._owned.values():
             obj = self.own.object_of(name)
             if obj is not None and obj.spec.node_name:
@@ -125,8 +133,11 @@ class View:
 
     def _node(self, node: Node) -> None:
         info = node_info(node, gpu_resource=self.settings.gpu_resource)
+        if self.devices is not None:
+            info = replace(info, gpu_millis=self.devices.gpus(info.name)[0])
         self.images.seen(node)
         self._note(info)
+        self._note_gap(info.name)
 
     def _note(self, info: NodeInfo) -> None:
         if self.topologies is not None:
@@ -134,6 +145,24 @@ class View:
         if self.nodes.get(info.name) != info:
             self.nodes[info.name] = info
             self.report(NodeChanged(info))
+
+    def _devices_changed(self, name: str) -> None:
+        known = self.nodes.get(name)
+        if known is not None and self.devices is not None:
+            self._note(replace(known, gpu_millis=self.devices.gpus(name)[0]))
+            self._note_gap(name)
+
+    def _note_gap(self, name: str) -> None:
+        """Tell of GPUs that have a number, and are nobody's to have, as of room that somebody takes."""
+        gap = self.devices.gpus(name)[1] if self.devices is not None and name in self.nodes else 0
+        known, owner = self._gaps.get(name), f"devices/{name}"
+        if gap:
+            event = self._gaps[name] = RoomTaken(owner, name, Resources(gpu_millis=gap))
+            if event != known:
+                self.report(event)
+        elif known is not None:
+            del self._gaps[name]
+            self.report(PodLeft(owner))
 
     def with_zones(self) -> None:
         """NUMA zones will be told."""
@@ -147,6 +176,7 @@ class View:
 
     def _node_gone(self, name: str) -> None:
         known = self.nodes.pop(name, None)
+        self._note_gap(name)
         if known is not None:
             # Without its labels: a node that is gone is no domain of any topology.
             self.report(NodeChanged(replace(known, ready=False, labels={})))

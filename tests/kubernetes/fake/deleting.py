@@ -17,7 +17,7 @@ def delete(store: Store, kind: Kind, entry: Entry, request: Request) -> Reply:
     """Carry out a DELETE of one object."""
     last = end(store, kind, entry, _options(request), dry_run=request.query.get("dryRun") == "All")
     still_there = store.collection(kind).entries.get(entry.key) is not None
-    if kind.plural in ("pods", "namespaces") or still_there:
+    if kind.plural in ("pods", "namespaces", "resourceclaims") or still_there:
         return Reply(200, last.body)
     return success(200, {**kind.details(entry.key[1]), "uid": entry.uid})
 

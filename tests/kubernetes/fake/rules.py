@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from tests.kubernetes.fake import groups, pods
+from tests.kubernetes.fake import claims, groups, pods
 from tests.kubernetes.fake.kinds import Kind
 from tests.kubernetes.fake.replies import forbidden, invalid, not_found, refusal
 from tests.kubernetes.fake.store import Document, Store
@@ -66,6 +66,8 @@ class Rules:
 
     def changed(self, kind: Kind, old: Document, new: Document) -> Document:
         """The object that an update or a patch makes, without its status."""
+        if claims.is_claim(kind):
+            claims.check_update(kind, old, new)
         self._keep_owned(kind, old, new)
         self._check_metadata(kind, new["metadata"])
         if kind.status:
@@ -83,6 +85,8 @@ class Rules:
     def with_status(self, kind: Kind, old: Document, new: Document) -> Document:
         """The object that an update or a patch of `/status` makes: of custom resources not even labels change."""
         self._keep_owned(kind, old, new)
+        if claims.is_claim(kind):
+            return claims.with_status(kind, old, new)
         merged = {**old, "status": new.get("status", {})}
         if not kind.custom:
             self._check_metadata(kind, new["metadata"])
