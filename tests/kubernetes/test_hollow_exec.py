@@ -445,6 +445,7 @@ async def test_a_node_can_become_unreachable_cordoned_and_smaller(
     ready = next(one for one in found["status"]["conditions"] if one["type"] == "Ready")
     assert ready["status"] == "Unknown"
     assert {taint["effect"] for taint in found["spec"]["taints"]} == {"NoSchedule", "NoExecute"}
+    await client.call("DELETE", path)  # as it is lost, nobody else takes it away
 
 
 async def test_nodes_heartbeat(client: Client, node: str, namespace: str, tmp_path: Path) -> None:
