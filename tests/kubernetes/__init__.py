@@ -4,4 +4,3 @@ import pytest
 
 for helper in ("conformance", "conformance_native", "conformance_watches", "following", "talk"):
     pytest.register_assert_rewrite(f"tests.kubernetes.{helper}")
-pytest.register_assert_rewrite("tests.cluster.contract")

@@ -12,6 +12,7 @@ import aiohttp
 import pytest
 
 from flowsched.cluster.kubernetes.controlplane import ControlPlane
+from flowsched.cluster.kubernetes.objects import Pod
 from tests.crash.harness import Nursery
 from tests.kubernetes.faults.services import PATIENCE_S, Service, nursing
 from tests.kubernetes.faults.witness import Life
@@ -126,16 +127,24 @@ def foreign(world: World) -> dict[str, object]:
     }
 
 
+def of_foreign(world: World) -> list[Pod]:
+    """The foreign pod; other tests have left some of that name in namespaces of theirs."""
+    pods = [life.pod for life in world.witness.lives.values()]
+    return [
+        pod
+        for pod in pods
+        if pod.metadata.name == "foreign" and pod.metadata.namespace == world.talk.namespace
+    ]
+
+
 def on_node(world: World) -> bool:
     """Whether the foreign pod has been bound."""
-    lives = world.witness.lives.values()
-    return any(life.pod.metadata.name == "foreign" and life.pod.spec.node_name for life in lives)
+    return any(pod.spec.node_name for pod in of_foreign(world))
 
 
 def fenced(world: World) -> bool:
     """Whether the foreign pod has been looked at by another leader."""
-    lives = world.witness.lives.values()
-    return any("flowsched.io/fenced-by" in life.pod.metadata.annotations for life in lives)
+    return any("flowsched.io/fenced-by" in pod.metadata.annotations for pod in of_foreign(world))
 
 
 async def until(holds: Callable[[], bool]) -> None:
