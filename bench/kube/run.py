@@ -16,6 +16,9 @@ another, which is kept busy besides (see `never_idle`): in a cluster a scheduler
 is what limits it. With `--shared` all of them run where they like; on two cores everybody's rate is then what the CPU of all of
 them leaves.
 
+How busy the control plane's core was says whether it was the limit, also where the machine is faster in one turn than in the
+next, as shared machines are.
+
 `raw` posts bindings, 32 in flight, by the client that flowsched uses: what the API server lets through. `raw-own` and
 `ours-own` create the pods too: ours from a workflow of so many tasks.
 """
@@ -69,6 +72,11 @@ class Turn:
     memory_mb: float
     load: float  #: of the machine, when it began
     faults: tuple[str, ...] = ()
+
+    @property
+    def busy(self) -> float:
+        """How much of a core kube-apiserver and etcd used meanwhile: at 1 nobody binds faster on theirs."""
+        return self.per_s * (self.server_cpu_us + self.etcd_cpu_us) / 1e6
 
 
 async def turn(
@@ -192,13 +200,16 @@ def line(found: Turn) -> str:
     return (
         f"{found.nodes:>6} nodes  {found.who:<15} {found.per_s:8.0f} pods/s  {found.whole_s:6.1f} s in all  "
         f"CPU/pod {found.cpu_us:7.0f} us, apiserver {found.server_cpu_us:6.0f}, etcd {found.etcd_cpu_us:5.0f}  "
-        f"{found.memory_mb:5.0f} MB  load {found.load:4.1f}  {'; '.join(found.faults) or 'ok'}"
+        f"server busy {found.busy:4.2f}  {found.memory_mb:5.0f} MB  load {found.load:4.1f}  {'; '.join(found.faults) or 'ok'}"
     )
 
 
 def table(turns: list[Turn]) -> str:
     """Medians, and ratios to the raw loop of the same kind."""
-    rows = ["", "nodes  who               pods/s  ÷ raw   CPU/pod us  apiserver us  etcd us   MB   faults"]
+    rows = [
+        "",
+        "nodes  who               pods/s  ÷ raw   CPU/pod us  apiserver us  etcd us   MB  busy  faults",
+    ]
     for size in sorted({each.nodes for each in turns}):
         of_size = [each for each in turns if each.nodes == size]
         raw = {
@@ -212,13 +223,13 @@ def table(turns: list[Turn]) -> str:
             base = raw.get(KINDS[who].own)
             middle = [
                 statistics.median(getattr(each, field) for each in mine)
-                for field in ("cpu_us", "server_cpu_us", "etcd_cpu_us", "memory_mb")
+                for field in ("cpu_us", "server_cpu_us", "etcd_cpu_us", "memory_mb", "busy")
             ]
             ratio = f"{rate / base:5.2f}" if base else "    -"
             faults = sum(len(each.faults) for each in mine)
             rows.append(
                 f"{size:>5}  {who:<16} {rate:7.0f}  {ratio}  {middle[0]:10.0f}  {middle[1]:12.0f}  {middle[2]:7.0f} "
-                f"{middle[3]:5.0f}  {faults or 'none'}"
+                f"{middle[3]:5.0f}  {middle[4]:4.2f}  {faults or 'none'}"
             )
     return "\n".join(rows)
 
