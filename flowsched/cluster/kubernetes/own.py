@@ -70,6 +70,7 @@ class OwnPods(PodLives):
         )
         self._start_s, self._wait_s = start_s, wait_s
         self._strays: dict[str, float] = {}
+        self._going: set[str] = set()  #: uids of strays that are being removed
         self._adopted: set[str] = set()
         self._begun = False  #: whether this process has led, and knows whom it waits for
         self._short: dict[str, float] = {}  #: gang -> since when a quota keeps it from being whole
@@ -206,6 +207,7 @@ class OwnPods(PodLives):
             live = self._live.pop(name, None)
             obj = self._objects.get(name)
             if live is None and obj is not None:
+                self._going.add(obj.metadata.uid)
                 self._spawn(self._remove_stray(obj))
                 continue
             rest = self._gangs.left(live.order) if live is not None and live.order is not None else None
@@ -301,14 +303,20 @@ class OwnPods(PodLives):
         """
         if after is not None:
             await asyncio.wait({after})
+            if after.cancelled() or after.exception() is not None:
+                return  # we are about to end: whoever comes next finds the pod, and removes the rest
         await self._calls.delete(obj, 0)
 
     async def _remove_stray(self, obj: PodObject) -> None:
         """An ended pod that nobody knows: with the last of its gang goes the rest of that."""
         group = obj.metadata.labels.get(GROUP, "")
-        others = (each.metadata.labels.get(GROUP) for each in self._objects.values() if each is not obj)
+        staying = (each for each in self._objects.values() if each.metadata.uid not in self._going)
+        others = (each.metadata.labels.get(GROUP) for each in staying)
         rest = self._gangs.stray(group) if group and group not in others else None
-        await self._remove(obj, rest)
+        try:
+            await self._remove(obj, rest)
+        finally:
+            self._going.discard(obj.metadata.uid)
 
     async def _force(self, name: str, obj: PodObject) -> None:
         """The node is gone, and with it whatever ran there: only the object is left."""
