@@ -110,6 +110,8 @@ class Service:
                 now_ms=self._clock(),
                 idempotency_key=idempotency_key,
                 body_hash=hashlib.sha256(raw).hexdigest(),
+                run=spec.call.run if spec.call is not None else "",
+                node=spec.call.node if spec.call is not None else "",
             )
         )
         await self._failpoint("submit.after")

@@ -62,6 +62,7 @@ class AttemptEnd(NamedTuple):
     reason: str
     message: str
     usage: Mapping[str, int]
+    report: bytes = b""  #: JSON of a `ContainerReport`; empty where the attempt had no steps
 
 
 class StageWrite(NamedTuple):

@@ -119,6 +119,7 @@ def make_pod(
         rules=stage.spec.rules,
         queue=run.spec.queue,
         priority=run.spec.priority,
+        container=stage.spec.container,
     )
 
 

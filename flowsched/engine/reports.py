@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Final
+
+import msgspec
+
 from flowsched.engine.changes import Recorder
 from flowsched.engine.delta import AttemptEnd, ReplicaWrite
 from flowsched.engine.foreign import report_foreign
@@ -11,6 +15,7 @@ from flowsched.engine.staging import arrived, failed
 from flowsched.engine.state import PodRef
 from flowsched.scheduling.executor import (
     ClusterEvent,
+    ContainerReport,
     NodeChanged,
     PodEnded,
     PodGone,
@@ -23,6 +28,8 @@ from flowsched.scheduling.executor import (
 )
 from flowsched.workflow.advance import STARTED, Ended
 from flowsched.workflow.run import StageRun, WorkflowRun
+
+_ENCODER: Final = msgspec.json.Encoder()
 
 
 def report(recorder: Recorder, event: ClusterEvent) -> None:
@@ -84,9 +91,7 @@ def _pod_ended(recorder: Recorder, event: PodEnded) -> None:
     state = recorder.state
     node = state.snapshot.names[int(stage.node[ref.task])]
     started = int(stage.times[ref.task, STARTED])
-    _note_end(
-        recorder, event.name, event.at_ms, started, event.exit_code, event.reason, event.message, event.usage
-    )
+    _note_end(recorder, event, started, event.exit_code, event.usage, event.message, event.container)
     for output in event.outputs:
         add_replica(recorder, output.uri, node, output.size_bytes)
     if event.exit_code == 0 and not event.reason and started >= 0:
@@ -105,7 +110,7 @@ def _pod_gone(recorder: Recorder, event: PodGone) -> None:
     run, stage, ref = found
     node = recorder.state.snapshot.names[int(stage.node[ref.task])]
     started = int(stage.times[ref.task, STARTED])
-    _note_end(recorder, event.name, event.at_ms, started, None, event.reason, "", Usage())
+    _note_end(recorder, event, started, None, Usage())
     recorder.advance(run).gone(stage, ref.task, ref.attempt, event.at_ms, event.reason, started=event.started)
     for uri in event.lost_inputs:
         lose_replica(recorder, uri, node)
@@ -113,17 +118,18 @@ def _pod_gone(recorder: Recorder, event: PodGone) -> None:
 
 def _note_end(
     recorder: Recorder,
-    name: str,
-    at_ms: int,
+    event: PodEnded | PodGone,
     started_ms: int,
     exit_code: int | None,
-    reason: str,
-    message: str,
     usage: Usage,
+    message: str = "",
+    container: ContainerReport | None = None,
 ) -> None:
     used = {field: int(getattr(usage, field)) for field in Usage.__slots__}
     started = started_ms if started_ms >= 0 else None
-    recorder.attempt_ended(AttemptEnd(name, at_ms, started, exit_code, reason, message, used))
+    report = b"" if container is None else _ENCODER.encode(container)
+    end = AttemptEnd(event.name, event.at_ms, started, exit_code, event.reason, message, used, report)
+    recorder.attempt_ended(end)
 
 
 def add_replica(recorder: Recorder, uri: str, node: str, size_bytes: int) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from flowsched.scheduling.foreign import Bind, Evict, ForeignEvent, Verdict
-from flowsched.workflow.spec import Resources, Rules
+from flowsched.workflow.spec import Container, Resources, Rules
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +116,35 @@ class Pod:
     rules: Rules | None = None
     queue: str = ""
     priority: int = 0
+    container: Container | None = None  #: its steps run in place of `command`
+
+
+@dataclass(frozen=True, slots=True)
+class StepEnd:
+    """How one step of a container task went. Times are wall-clock ms; `stdout` and `stderr` are the ends of what it wrote."""
+
+    exit_code: int
+    started_ms: int
+    ended_ms: int
+    stdout: str = ""
+    stderr: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveredFile:
+    """A file that was taken out of a container: where it was there, and where it is now."""
+
+    path: str
+    uri: str
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerReport:
+    """What an attempt of a container task did: the steps that ended, in order, and the files that were delivered."""
+
+    steps: tuple[StepEnd, ...] = ()
+    outputs: tuple[DeliveredFile, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +213,7 @@ class PodEnded:
     message: str = ""
     outputs: tuple[Published, ...] = ()
     usage: Usage = Usage()
+    container: ContainerReport | None = None
 
 
 @dataclass(frozen=True, slots=True)

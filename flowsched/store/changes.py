@@ -50,7 +50,7 @@ class Changes:
             kind,
             tables.attempts,
             {"ended_ms": "{new}", "started_ms": "COALESCE({new}, {old})"}
-            | dict.fromkeys(("exit_code", "reason", "message", "usage"), "{new}"),
+            | dict.fromkeys(("exit_code", "reason", "message", "usage", "report"), "{new}"),
             {"name": "name"},
             "{old}ended_ms IS NULL",
         )
@@ -170,11 +170,20 @@ class Changes:
             StaleWrite: There is no such attempt.
         """
         ends = [
-            (e.at_ms, e.started_ms, e.exit_code, e.reason, e.message, encode(e.usage), e.name)
+            (
+                e.at_ms,
+                e.started_ms,
+                e.exit_code,
+                e.reason,
+                e.message,
+                encode(e.usage),
+                e.report.decode(),
+                e.name,
+            )
             for delta in deltas
             for e in delta.ends
         ]
-        if await self._ends.run(connection, tidy(ends, 3, 4)) == len(ends):
+        if await self._ends.run(connection, tidy(ends, 3, 4, 6)) == len(ends):
             return
         names = {row[-1] for row in ends}
         found = await select_among(connection, self._kind, "SELECT name FROM attempts WHERE", "name", names)

@@ -36,6 +36,8 @@ class Submission:
     body_hash: str = ""
     tenant: str = ""  #: keys of one tenant never meet those of another
     owner: str = ""
+    run: str = ""  #: the run it is a call of, and which call (`workflow.spec.Call`)
+    node: str = ""
 
 
 class Submitting(NamedTuple):
@@ -96,6 +98,8 @@ _SUBMITTED_COLUMNS: Final = [
     "stages",
     "tasks",
     "spec_bytes",
+    "run",
+    "node",
     "spec",
 ]
 
@@ -275,6 +279,8 @@ def _workflow_row(submission: Submission, spec: bytes, seq: int) -> tuple[Any, .
         len(submission.stages),
         sum(width * members for _, width, members in submission.stages),
         len(submission.spec),
+        tidy_text(submission.run),
+        tidy_text(submission.node),
         spec,
     )
 

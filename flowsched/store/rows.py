@@ -69,6 +69,7 @@ class AttemptRow(NamedTuple):
     reason: str
     message: str
     usage: Mapping[str, int]
+    report: str  #: JSON of a `ContainerReport`, or ""
 
 
 class OpenAttempt(NamedTuple):

@@ -42,6 +42,9 @@ metadata: Final = MetaData(
 #: use it.
 LIVE: Final = "state NOT IN ('SUCCEEDED', 'FAILED', 'CANCELLED', 'SKIPPED')"
 
+#: Which workflows are a call of a run.
+CALLS: Final = "run <> ''"
+
 
 def _text(name: str) -> Column[str]:
     """A text that is never null and empty unless said otherwise."""
@@ -127,10 +130,20 @@ workflows: Final = Table(
     Column("stages", Integer, nullable=False),
     _number("tasks"),
     _number("spec_bytes"),
+    _text("run"),
+    _text("node"),
     Column("spec", LargeBinary, nullable=False),  # last: SQLite then reads the narrow part of a row alone
 )
 Index("ix_workflows_live", workflows.c.seq, sqlite_where=text(LIVE), postgresql_where=text(LIVE))
 Index("ix_workflows_ended_ms", workflows.c.ended_ms)
+#: The calls of one run of an engine of its own; most workflows are of none.
+Index(
+    "ix_workflows_run",
+    workflows.c.run,
+    workflows.c.seq,
+    sqlite_where=text(CALLS),
+    postgresql_where=text(CALLS),
+)
 
 stages: Final = Table(
     "stages",
@@ -189,6 +202,7 @@ attempts: Final = Table(
     _text("reason"),
     _text("message"),
     _json("usage"),
+    _text("report"),
     Column("pod", LargeBinary, nullable=False),
 )
 Index("ix_attempts_task", attempts.c.workflow_id, attempts.c.stage, attempts.c["index"])
@@ -221,6 +235,19 @@ replicas: Final = Table(
     PrimaryKeyConstraint("uri", "node", name="pk_replicas"),
     sqlite_with_rowid=False,
 )
+
+#: What a TES client sent, beside the workflow that it became (of the same id). `body` is compressed JSON, `tags` JSON.
+tes_tasks: Final = Table(
+    "tes_tasks",
+    metadata,
+    Column("id", Text, ForeignKey("workflows.id", ondelete="CASCADE"), primary_key=True),
+    _number("seq"),
+    _number("created_ms"),
+    _text("name"),
+    _json("tags"),
+    Column("body", LargeBinary, nullable=False),
+)
+Index("ix_tes_tasks_seq", tes_tasks.c.seq)
 
 #: Bindings of foreign pods that were decided and whose outcome has not been seen yet.
 bindings: Final = Table(

@@ -15,6 +15,7 @@ from typing import Final
 
 from flowsched.errors import InvalidDocument
 from flowsched.workflow import names
+from flowsched.workflow.container import read_call, read_container, step_role
 from flowsched.workflow.data import REFERENCE_TEXT, Given, divide, read_inputs, read_outputs
 from flowsched.workflow.document import read_document
 from flowsched.workflow.edges import StageDraft, link
@@ -39,6 +40,7 @@ _WORKFLOW_KEYS: Final[Mapping[str, str]] = {
     "priority": "",
     "labels": "",
     "stages": "",
+    "call": "",
     "tasks": "stages",
     "tags": "labels",
     "defaults": "the same keys in each stage: there are no defaults",
@@ -64,6 +66,8 @@ _STAGE_KEYS: Final[Mapping[str, str]] = {
     "topology": "",
     "io": "",
     "cache": "",
+    "steps": "",
+    "files": "",
     **TEMPLATE_KEYS,
     "depends_on": "needs",
     "dependsOn": "needs",
@@ -112,6 +116,7 @@ def check_workflow(document: object, limits: Limits = DEFAULT) -> WorkflowSpec:
     queue = section.text("queue", names.PART, names.PART_TEXT)
     priority = section.whole("priority", -_PRIORITY, _PRIORITY)
     labels = section.texts("labels", "labels", _wrong_workflow_label)
+    call = read_call(section)
     entries = section.array("stages", empty=False)
     if "stages" not in section:
         section.fault("stages", "an array of stages")
@@ -123,7 +128,7 @@ def check_workflow(document: object, limits: Limits = DEFAULT) -> WorkflowSpec:
     ]
     stages = link(drafts, reader)
     reader.finish()
-    return WorkflowSpec(name, stages, queue or "default", priority or 0, labels)
+    return WorkflowSpec(name, stages, queue or "default", priority or 0, labels, call)
 
 
 def _workflow_name(section: Section) -> str:
@@ -149,6 +154,10 @@ def _stage(reader: Reader, entry: object, path: str) -> StageDraft | None:
     roles = _roles(section, read_template(section), gang=gang)
     width, items = _scatter(section)
     inputs = read_inputs(section)
+    found = read_container(section)
+    if found is not None:
+        inputs = found.inputs
+        roles = tuple(step_role(role, found.container) for role in roles)
     condition, places = _when(section)
     traffic = read_traffic(section)
     spec = StageSpec(
@@ -173,6 +182,7 @@ def _stage(reader: Reader, entry: object, path: str) -> StageDraft | None:
         io_write_rate=traffic.write_rate,
         min_resources=read_min_resources(section),
         cache=section.flag("cache"),
+        container=found.container if found is not None else None,
     )
     return StageDraft(spec, path, _paths(inputs), places, _claimed_name(section))
 

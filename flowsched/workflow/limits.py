@@ -27,6 +27,7 @@ class Limits:
     edges: int = 200_000  #: between stages, in all
     items_bytes: int = 16 << 20  #: the texts of one scatter's items together, as UTF-8
     string_bytes: int = 64 << 10  #: any one text, as UTF-8
+    content_bytes: int = 1 << 20  #: of one file that stands in the document itself
     arguments: int = 10_000  #: of one command
     environment: int = 1_000  #: variables and secrets of one role
     command_bytes: int = 1 << 20  #: command and environment of one role together: what execve takes

@@ -29,6 +29,7 @@ def workflow_schema(limits: Limits = DEFAULT) -> Schema:
         "queue": _named(names.PART, "Which queue pays for it.", default="default"),
         "priority": _whole("Higher goes first within its queue.", -1_000_000_000, 1_000_000_000, default=0),
         "labels": _texts("Anything to find it by.", limits.labels),
+        "call": _call(limits),
         "stages": {
             "description": "The nodes of the DAG.",
             "type": "array",
@@ -211,12 +212,93 @@ def _stage(limits: Limits) -> Schema:
         "min_resources": _ref("resources", "Room that must be free before the gang starts."),
         "io": _traffic(),
         "cache": _flag("Whether a task whose content was computed before is not run again."),
+        "steps": _list(
+            _step(limits), "Programs that run one after the other in containers.", limits.roles, 1
+        ),
+        "files": _files(limits),
     }
+    beside = dict.fromkeys(("command", "roles", "inputs", "outputs", "container"), False)
     return {
         **_object("A node of the DAG.", properties, ["name"]),
-        "anyOf": [{"required": ["command"]}, {"required": ["roles"]}],
-        "dependentSchemas": {"roles": {"required": ["gang"], "properties": {"gang": {"const": True}}}},
+        "anyOf": [{"required": ["command"]}, {"required": ["roles"]}, {"required": ["steps"]}],
+        "dependentSchemas": {
+            "roles": {"required": ["gang"], "properties": {"gang": {"const": True}}},
+            "steps": {"properties": beside},
+            "files": {"required": ["steps"]},
+        },
     }
+
+
+def _inside(description: str) -> Schema:
+    return _text(description, pattern="^/")
+
+
+def _step(limits: Limits) -> Schema:
+    template = _template(limits)
+    properties: Schema = {
+        "command": template["command"],
+        "image": _text("The image reference.", pattern=r"^[!-~]{1,1024}$"),
+        "env": template["env"],
+        "workdir": _inside("Where it starts."),
+        "stdin": _inside("The file it reads."),
+        "stdout": _inside("Appended to."),
+        "stderr": _inside("Appended to."),
+        "ignore_error": _flag("Whether the next step runs though this one failed."),
+    }
+    return _object("A program and its image.", properties, ["command"])
+
+
+def _files(limits: Limits) -> Schema:
+    placed: Schema = {
+        "path": _inside("Where the steps find it."),
+        "uri": _text("/path or file:///path that every node sees, http(s):// or s3://."),
+        "content": _text("The bytes themselves, at most 1 MiB."),
+        "directory": _flag("Whether it is a folder."),
+        "size": _ref("quantity", "Bytes, if known."),
+    }
+    delivered: Schema = {
+        "path": _inside("Where the steps leave it; may hold wildcards."),
+        "uri": _text("Where it goes: /path, file:///path or s3://bucket/key."),
+        "directory": _flag("Whether it is a folder."),
+        "path_prefix": _inside("What is taken off the paths that a wildcard finds."),
+        "name": _text("What people call it."),
+    }
+    mount: Schema = {
+        "source": _inside("A folder that every node sees."),
+        "path": _inside("Where the steps see it."),
+        "read_only": _flag("Whether they may only read it."),
+    }
+    left: Schema = {
+        "path": _inside("A file that is there when an attempt has ended, however it ended."),
+        "content": _text("What is written where nobody has written it."),
+    }
+    one = [{"required": ["uri"]}, {"required": ["content"]}]
+    properties: Schema = {
+        "inputs": _list({**_object("", placed, ["path"]), "oneOf": one}, "Put there first.", limits.inputs),
+        "outputs": _list(_object("", delivered, ["path", "uri"]), "Taken out at the end.", limits.outputs),
+        "mounts": _list(_object("", mount, ["source", "path"]), "Folders of the nodes.", limits.inputs),
+        "volumes": _list(_inside(""), "Empty folders that the steps share.", limits.inputs),
+        "leave": _list(_object("", left, ["path", "content"]), "Files left in any case.", limits.outputs),
+    }
+    return _object("The files of steps, at absolute paths of their containers.", properties)
+
+
+def _call(limits: Limits) -> Schema:
+    most = (1 << 53) - 1
+    properties: Schema = {
+        "run": _text("Which run: the same text, the same run.", minLength=1, maxLength=1024),
+        "run_name": _text("What people call the run.", maxLength=1024),
+        "source": _text("The engine that says so.", maxLength=1024),
+        "node": _text("Which call of the run.", minLength=1, maxLength=1024),
+        "shard": _whole("Which element of a scatter.", 0, most),
+        "attempt": _whole("Which try of the engine's own.", 1, 1_000_000, default=1),
+        "after": _list({"type": "string", "minLength": 1}, "Calls whose outputs it reads.", limits.inputs),
+        "rank_ms": _whole(
+            "Expected ms from its start to the end of the run; 0 is unknown.", 0, most, default=0
+        ),
+        "since_ms": _whole("When the run began, wall-clock ms; 0 is unknown.", 0, most, default=0),
+    }
+    return _object("The larger run that this workflow is one call of.", properties, ["run", "node"])
 
 
 def _scatter(limits: Limits) -> Schema:

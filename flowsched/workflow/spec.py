@@ -185,6 +185,94 @@ class Rules:
 
 
 @dataclass(frozen=True, slots=True)
+class Step:
+    """One program of a container task. The steps of a task run one after the other and see the same files.
+
+    Paths are absolute, inside the container. `stdout` and `stderr` are appended to, never truncated: what runs may write there too.
+    """
+
+    command: tuple[str, ...]
+    image: str | None = None
+    env: Mapping[str, str] = field(default_factory=lambda: EMPTY)
+    workdir: str | None = None
+    stdin: str | None = None
+    stdout: str | None = None
+    stderr: str | None = None
+    ignore_error: bool = False  #: the next step runs though this one failed
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """What is put at a path of the container before the first step. Exactly one of `source`, `input` and `content` is set."""
+
+    path: str
+    source: str | None = (
+        None  #: a path that every node sees (this machine's, or on shared storage): used where it is, read only
+    )
+    input: str | None = None  #: name of the stage's input whose bytes these are
+    content: str | None = None
+    directory: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Delivered:
+    """What is taken from a path of the container to `uri` when the last step has ended well. A missing one is no error.
+
+    `path` may hold wildcards (*, ?, [...]): then `uri` is a folder, and each match goes to `uri` + its path without `path_prefix`.
+    """
+
+    path: str
+    uri: str  #: /absolute/path, file:///path or s3://bucket/key
+    directory: bool = False
+    path_prefix: str | None = None
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """A folder that every node sees, at a path of the container."""
+
+    source: str
+    path: str
+    read_only: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """A file that shall be there once an attempt has ended, however it ended: written if nobody has."""
+
+    path: str
+    content: str
+
+
+@dataclass(frozen=True, slots=True)
+class Container:
+    """A task whose files have paths of their own, as GA4GH TES has them."""
+
+    steps: tuple[Step, ...]
+    inputs: tuple[Placed, ...] = ()
+    outputs: tuple[Delivered, ...] = ()
+    mounts: tuple[Mount, ...] = ()
+    volumes: tuple[str, ...] = ()  #: empty folders, shared by the steps
+    leave: tuple[Left, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """Of which larger run a workflow is one call, where an engine of its own (Cromwell, Snakemake, miniwdl) keeps the DAG."""
+
+    run: str  #: same text, same run
+    run_name: str
+    source: str  #: "cromwell", "snakemake", "miniwdl", "tes": who said so
+    node: str  #: the call, with the sub-workflows it is in
+    shard: int | None = None
+    attempt: int = 1
+    after: tuple[str, ...] = ()  #: nodes whose outputs it reads
+    rank_ms: int = 0  #: from its start to the end of the run, as far as somebody knows; 0 = unknown
+    since_ms: int = 0  #: when the run began; wall-clock ms, 0 = unknown
+
+
+@dataclass(frozen=True, slots=True)
 class StageSpec:
     """A node of the DAG: `width` shards × the members of its roles.
 
@@ -213,6 +301,7 @@ class StageSpec:
     io_write_rate: int = 0
     min_resources: Resources | None = None
     cache: bool = False
+    container: Container | None = None
 
     @property
     def members(self) -> int:
@@ -234,3 +323,4 @@ class WorkflowSpec:
     queue: str = "default"
     priority: int = 0
     labels: Mapping[str, str] = field(default_factory=lambda: EMPTY)
+    call: Call | None = None

@@ -28,7 +28,8 @@ TEMPLATE_KEYS: Final[Mapping[str, str]] = {
 }
 _ROLE_KEYS: Final[Mapping[str, str]] = {**TEMPLATE_KEYS, "replicas": "", "min": "", "completes": ""}
 _CONTAINER_KEYS: Final[Mapping[str, str]] = {"image": ""}
-_IMAGE: Final = re.compile(r"[!-~]{1,1024}")
+IMAGE: Final = re.compile(r"[!-~]{1,1024}")
+IMAGE_TEXT: Final = "an image reference without spaces"
 _REFERENCE: Final = re.compile(r"[!-~]{1,512}")
 _NOTHING: Final = Resources(cpu_millicores=0, memory_bytes=0)
 
@@ -63,16 +64,17 @@ def read_template(section: Section) -> Template:
     asked = _amounts(section, "resources")
     most = _amounts(section, "limits")
     resources, limits = _resolve(section, asked, most)
-    env = section.texts("env", "environment", _wrong_variable, expected=_TEXT, secret=True)
+    env = section.texts("env", "environment", wrong_variable, expected=_TEXT, secret=True)
     secrets = section.texts(
-        "secrets", "environment", _wrong_variable, pattern=_REFERENCE, expected=_SECRET_TEXT, secret=True
+        "secrets", "environment", wrong_variable, pattern=_REFERENCE, expected=_SECRET_TEXT, secret=True
     )
     for name in env.keys() & secrets.keys():
         path = child(section.at("secrets"), name)
         section.reader.fault(path, f"the key {shown(name)}", "a name that is not in env too")
-    return Template(_command(section), _image(section), resources, limits, env, secrets)
+    return Template(read_arguments(section), _image(section), resources, limits, env, secrets)
 
 
+_COMMAND_TEXT: Final = 'what to run, as a list of arguments: ["./align.sh", "--fast"]'
 _TEXT: Final = 'text (a number needs quotes: "4")'
 _SECRET_TEXT: Final = "the name of a secret, 1-512 characters without spaces (never the secret itself)"
 
@@ -141,8 +143,8 @@ def _read_role(section: Section, name: str, default: Template) -> RoleSpec:
 def _role(
     section: Section, name: str, template: Template, *, replicas: int, minimum: int, completes: bool
 ) -> RoleSpec:
-    if template.command is None and "command" not in section:
-        section.fault("command", 'what to run, as a list of arguments: ["./align.sh", "--fast"]')
+    if template.command is None and "command" not in section and "steps" not in section:
+        section.fault("command", _COMMAND_TEXT)
     command = template.command or ()
     size = sum(len(part.encode()) + 1 for part in command) + sum(
         len(name) + len(value.encode()) + 2 for name, value in template.env.items()
@@ -172,8 +174,11 @@ def _merged(
     return MappingProxyType({k: v for k, v in default.items() if k not in other} | dict(own))
 
 
-def _command(section: Section) -> tuple[str, ...] | None:
+def read_arguments(section: Section, *, required: bool = False) -> tuple[str, ...] | None:
+    """Read `command`, a list of arguments."""
     if "command" not in section:
+        if required:
+            section.fault("command", _COMMAND_TEXT)
         return None
     if isinstance(section.values["command"], str):
         section.fault("command", 'a list of arguments: ["/bin/sh", "-c", "…"] if a shell is wanted')
@@ -194,10 +199,11 @@ def _image(section: Section) -> str | None:
     container = section.section("container", _CONTAINER_KEYS)
     if container is None:
         return None
-    return container.text("image", _IMAGE, "an image reference without spaces", required=True)
+    return container.text("image", IMAGE, IMAGE_TEXT, required=True)
 
 
-def _wrong_variable(name: str) -> str | None:
+def wrong_variable(name: str) -> str | None:
+    """What is wrong with the name of a variable, in words, or None."""
     if name.startswith(names.RESERVED_PREFIX):
         return f"a name that does not begin with {names.RESERVED_PREFIX}: those are the service's own"
     return None if names.VARIABLE.fullmatch(name) else names.VARIABLE_TEXT
