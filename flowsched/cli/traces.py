@@ -25,6 +25,7 @@ from flowsched.cli import render
 from flowsched.cli.context import say
 from flowsched.cli.options import data_folder
 from flowsched.client import Client
+from flowsched.cluster.machine import machine_cores
 from flowsched.errors import InvalidRequest, TooLarge, Unavailable
 from flowsched.synthetic import write_bytes
 from flowsched.workflow.formats.wfformat import LIMITS, read_trace
@@ -69,7 +70,7 @@ class Replay:
     scale: Scale
     folder: Path
     own: bool  #: the folder is this run's alone
-    cores: float  #: of all nodes
+    cores: float  #: that compute at a time: those of all nodes, or of this machine where nodes claim more
     over: bool = False  #: the workflow has ended, nobody reads the files any more
 
     @property
@@ -102,6 +103,7 @@ class Report:
     size_scale: float
     makespan_s: float | None
     critical_path_s: float
+    cores: float
     work_over_cores_s: float
     read_bytes: int
     local_bytes: int
@@ -152,6 +154,8 @@ async def replaying(client: Client, found: Loaded, own: Path | None) -> AsyncIte
     env = {} if own is None else {"PYTHONPATH": str(Path(flowsched.__file__).parents[1])}
     plan = synthetic(trace, wanted.scale, largest, Place(folder.as_uri(), wanted.image, env))
     cores = sum(node.allocatable.get("cpu", 0) for node in nodes) / 1000
+    if own is not None and not wanted.scale.sleep:
+        cores = min(cores, machine_cores())
     replay = Replay(trace, plan, wanted.scale, folder, wanted.inputs is None, cores)
     _tell(replay, largest)
     try:
@@ -247,6 +251,7 @@ async def report(client: Client, view: WorkflowView, replay: Replay) -> Report:
         size_scale=replay.scale.size,
         makespan_s=makespan,
         critical_path_s=replay.plan.critical_path(replay.trace),
+        cores=replay.cores,
         work_over_cores_s=replay.plan.cpu_seconds / replay.cores,
         read_bytes=sum(each.read_bytes for each in sums),
         local_bytes=sum(each.local_bytes for each in sums),
@@ -278,11 +283,11 @@ def table(found: Report) -> RenderableType:
         (
             "bound: work over cores",
             render.seconds(found.work_over_cores_s),
-            "computing alone, on the cores of all nodes",
+            f"computing alone, on {found.cores:g} cores",
         ),
         ("read by tasks", render.size(found.read_bytes), "to the last byte, each task checked how many"),
         ("  found on their node", render.size(found.local_bytes), ""),
-        ("  moved there", render.size(found.moved_bytes), "before or while they waited"),
+        ("  moved for them", render.size(found.moved_bytes), "also to nodes where they did not run then"),
         ("written by tasks", render.size(found.written_bytes), ""),
     )
     for row in rows:
