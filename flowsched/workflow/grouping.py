@@ -51,7 +51,7 @@ def grouped(trace: Trace, kinds: Sequence[Hashable]) -> tuple[Group, ...]:
     Returns:
         Groups, ordered by level and then by their first task. Every task is in exactly one.
     """
-    levels = trace.levels()
+    levels = trace.levels()  # refining would find them too, some rounds later
     found = _Partition(trace, [(level, kind) for level, kind in zip(levels, kinds, strict=True)])
     while True:
         found.refine()

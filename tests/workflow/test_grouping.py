@@ -98,6 +98,14 @@ def test_a_file_that_some_shards_read_divides_them() -> None:
     assert sorted(shape(trace)) == [(0, 1), (2,)]
 
 
+def test_groups_that_share_files_across_shards_keep_each_file_whole() -> None:
+    """Stage a pairs x1 with x2, b pairs x1 with x3: no numbering suits both, and each file is still one."""
+    trace = trace_of(
+        ("a", "x1 x2", "p1"), ("a", "x3 x4", "p2"), ("b", "x1 x3", "q1"), ("b", "x2 x4", "q2"),
+    )  # fmt: skip
+    assert same(trace)
+
+
 def test_crossed_lanes_are_divided() -> None:
     """D reads b of one lane and c of another one: no order of the shards suits both."""
     trace = trace_of(
