@@ -10,7 +10,7 @@ import sys
 import tempfile
 import zlib
 from collections import defaultdict
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,7 +31,7 @@ from flowsched.synthetic import write_bytes
 from flowsched.workflow.formats.wfformat import LIMITS, read_trace
 from flowsched.workflow.synthetic import Largest, Place, Scale, Synthetic, synthetic
 from flowsched.workflow.traces import Trace, work
-from flowsched.workflow.views import TaskView, WorkflowView
+from flowsched.workflow.views import NodeView, TaskView, WorkflowView
 
 _GZIP: Final = b"\x1f\x8b"
 _NOT_A_NAME: Final = re.compile(r"[^A-Za-z0-9_-]+")
@@ -145,10 +145,7 @@ async def replaying(client: Client, found: Loaded, own: Path | None) -> AsyncIte
     nodes = [node for node in await client.nodes() if node.ready]
     if not nodes:
         raise Unavailable("the service has no node yet: its size decides what a synthetic task may ask for")
-    largest = Largest(
-        max(node.allocatable.get("cpu", 0) for node in nodes),
-        max(node.allocatable.get("memory", 0) for node in nodes),
-    )
+    largest = largest_of(nodes)
     folder = await asyncio.to_thread(_folder, found, own or data_folder())
     # Tasks of this very machine run this very program, wherever it was loaded from.
     env = {} if own is None else {"PYTHONPATH": str(Path(flowsched.__file__).parents[1])}
@@ -185,6 +182,15 @@ def _bytes(path: str) -> bytes:
     if not unpacker.eof:
         raise InvalidRequest(f"{path} is cut off: the gzip stream has no end")
     return found
+
+
+def largest_of(nodes: Sequence[NodeView]) -> Largest:
+    """What one node has to give, without what others' pods took of it (agents, on Kubernetes)."""
+
+    def room(node: NodeView, name: str) -> int:
+        return node.allocatable.get(name, 0) - (0 if node.running else node.used.get(name, 0))
+
+    return Largest(max(room(node, "cpu") for node in nodes), max(room(node, "memory") for node in nodes))
 
 
 def _folder(found: Loaded, beside: Path) -> Path:

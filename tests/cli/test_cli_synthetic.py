@@ -15,7 +15,8 @@ import pytest
 from flowsched.app import Settings, running
 from flowsched.cli import traces
 from flowsched.client import Client
-from flowsched.workflow.synthetic import Scale
+from flowsched.workflow.synthetic import Largest, Scale
+from flowsched.workflow.views import NodeView
 
 sys.path.append(str(Path(__file__).parents[1] / "workflow"))
 
@@ -131,3 +132,15 @@ def test_a_cut_off_gzip_file_is_refused(tmp_path: Path) -> None:
     path.write_bytes(b"\x1f\x8b" + b"x" * 40)
     with pytest.raises(traces.InvalidRequest, match="no gzip file"):
         traces.load(str(path), traces.Wanted(Scale()))
+
+
+def test_a_task_asks_for_no_more_than_a_node_can_give() -> None:
+    """What others' pods took of an idle node is not there; what our own tasks use comes back."""
+    idle = NodeView(
+        name="a", ready=True, allocatable={"cpu": 4000, "memory": 800}, used={"cpu": 500, "memory": 300}
+    )
+    busy = NodeView(
+        name="b", ready=True, allocatable={"cpu": 2000, "memory": 900}, used={"cpu": 2000}, running=1
+    )
+    assert traces.largest_of([idle, busy]) == Largest(3500, 900)
+    assert traces.largest_of([idle]) == Largest(3500, 500)
