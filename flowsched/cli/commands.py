@@ -16,6 +16,7 @@ from flowsched.cli.options import (
     Cluster,
     Context,
     Cpu,
+    Cromwell,
     Database,
     DiskRate,
     Document,
@@ -146,6 +147,7 @@ def serve(
     context: Context = None,
     namespace: Namespace = None,
     advertise: Advertise = None,
+    cromwell: Cromwell = "",
 ) -> None:
     """Start the service, on this machine or on Kubernetes.
 
@@ -157,7 +159,7 @@ def serve(
         ctx, root=root, host=host, port=port, database=db, nodes=nodes, cpu=cpu, memory=memory, gpus=gpus,
         disk_rate=disk_rate, nic_rate=nic_rate, racks=racks, policy=policy, images=images, log_level=log_level, log_json=log_json,
         keep_days=keep_days, take_over=take_over, token=token_from(token_file) or options(ctx).token,
-        kubernetes=kubernetes_settings(cluster, kubeconfig, context, namespace), advertise=advertise,
+        kubernetes=kubernetes_settings(cluster, kubeconfig, context, namespace), advertise=advertise, cromwell=cromwell,
     )  # fmt: skip
     from flowsched import app as service
 

@@ -142,7 +142,11 @@ def _told(error: BaseException, offered: list[str] | None) -> FlowschedError:
     if isinstance(cause, _Stop):
         return cause.error
     if isinstance(cause, _Missing):
-        names = f": {', '.join(offered[:20])}{', …' if len(offered) > 20 else ''}" if offered else ""
+        names = (
+            f" (there are: {', '.join(offered[:20])}{', …' if len(offered) > 20 else ''})"
+            if offered
+            else " (none was)"
+        )
         place = _place(error.pos)
         expected = f"an import that was given{names}" if offered is not None else "a file that can be read"
         return InvalidDocument([Fault(place, f"an import of {str(cause)!r}, which is not there", expected)])

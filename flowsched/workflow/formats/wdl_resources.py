@@ -122,7 +122,8 @@ def _disks(value: Value.Base) -> int:
     if isinstance(value, Value.Array):
         return sum(_disks(each) for each in value.value)
     if isinstance(value, Value.Int | Value.Float):
-        return int(math.ceil(value.value * (1 << 30)))
+        gib: float = value.value
+        return math.ceil(gib * (1 << 30))
     total = 0
     for disk in str(value.value).split(","):
         found = _NUMBER.search(disk)
