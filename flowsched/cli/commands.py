@@ -182,6 +182,30 @@ def submit(
     ask(ctx, lambda client: running.submit(client, document, key, wait, output))
 
 
+@app.command("plan")
+def plan_command(
+    ctx: typer.Context,
+    source: Annotated[
+        Path, typer.Argument(metavar="FILE.wdl", help="The workflow; imports are found beside it.")
+    ],
+    inputs: Annotated[
+        Path | None,
+        typer.Option("--inputs", "-i", metavar="JSON", help="Its inputs, as Cromwell takes them."),
+    ] = None,
+    output: Annotated[str, typer.Option("--output", "-o", help="table, json, dot or svg.")] = "table",
+    out: Annotated[Path | None, typer.Option(help="Write to this file instead (not a table).")] = None,
+) -> None:
+    """Say what a WDL will run: its calls, their order, widths and resources, and what is not known yet.
+
+    Works without a server. Nothing is run, and nothing fetched.
+    """
+    from flowsched.cli import plan
+
+    if output not in list(plan.PlanForm):
+        raise typer.BadParameter(f"{', '.join(plan.PlanForm)}, not {output!r}", param_hint="--output")
+    run(options(ctx), plan.plan(source, inputs, plan.PlanForm(output), out))
+
+
 @app.command("ls")
 def list_command(
     ctx: typer.Context,

@@ -61,11 +61,12 @@ class ScatterPlan(Part, frozen=True):
 
 
 class ConditionPlan(Part, frozen=True):
-    """An `if`: whether it holds."""
+    """An `if`: whether it holds; `some`: in some shards of the scatters around it, and it is known in how many (`shards`)."""
 
     id: str
     text: str
-    holds: Holds
+    holds: Holds | Literal["some"]
+    shards: int | None = None
     until: tuple[Until, ...] = ()
 
 

@@ -63,7 +63,7 @@ def plan_from(
     sizes: Mapping[str, int] | None = None,
     offered: list[str] | None = None,
 ) -> Plan:
-    """The plan of a workflow whose sources a callback reads. See `plan_wdl`.
+    """The plan of a workflow whose sources a callback reads. See `plan_wdl`. Not inside a running event loop: miniwdl has its own.
 
     Args:
         main: Name of the workflow's own source.

@@ -32,6 +32,7 @@ from flowsched.workflow.formats.wdl_values import (
     PlanLibrary,
     elements,
     generalised,
+    length_reasons,
     opaque,
     reasons,
     repeated,
@@ -88,6 +89,7 @@ class _Place:
     conditions: tuple[str, ...] = ()
     tasks: int | None = 1
     uneven: bool = False  #: a width around it differs between shards
+    filtered: bool = False  #: it is in some shards only
     runs: Holds = "yes"
     until: frozenset[Until] = frozenset()
 
@@ -174,7 +176,7 @@ class Walk:
         over = evaluated(section.expr, place.scope, place.frame.library)
         ident = f"{place.frame.path}.{section.workflow_node_id}"
         width, tasks, uneven = _width(over.value, place)
-        hidden = reasons(over.value) if width is None else frozenset()
+        hidden = length_reasons(over.value) if width is None else frozenset()
         self.scatters.append(
             ScatterPlan(ident, section.variable, shown(section.expr), width, tasks, tuple(sorted(hidden)))
         )
@@ -198,18 +200,24 @@ class Walk:
     def _conditional(self, section: Tree.Conditional, place: _Place) -> dict[str, Bound]:
         asked = evaluated(section.expr, place.scope, place.frame.library)
         hidden = reasons(asked.value)
+        tasks = _some(asked.value, place)
         holds: Holds = "unknown"
         if isinstance(asked.value, Value.Boolean):
             holds = "yes" if asked.value.value else "no"
         ident = f"{place.frame.path}.{section.workflow_node_id}"
-        self.conditions.append(ConditionPlan(ident, shown(section.expr), holds, tuple(sorted(hidden))))
+        told = ConditionPlan(ident, shown(section.expr), holds, None, tuple(sorted(hidden)))
+        if tasks is not None:  # nothing waits for anything: it is only not the same for all
+            told = ConditionPlan(ident, told.text, "some", tasks)
+        self.conditions.append(told)
         inner = replace(
             place,
             scope=Scope(place.scope),
             gates=place.gates | asked.data | asked.waits,
             conditions=(*place.conditions, ident),
-            until=place.until | hidden,
-            runs=both(place.runs, holds),
+            until=place.until | (hidden if tasks is None else frozenset()),
+            runs=both(place.runs, holds if tasks is None else "yes"),
+            tasks=place.tasks if tasks is None else tasks,
+            filtered=place.filtered or tasks is not None,
         )
         self._body(section.body, inner)
         return {name: _perhaps(bound, holds, asked) for name, bound in inner.scope.names.items()}
@@ -346,13 +354,25 @@ def _width(over: Value.Base, place: _Place) -> tuple[int | None, int | None, boo
     width = elements(over)
     if width is not None:
         return width, None if place.tasks is None else place.tasks * width, place.uneven
-    if isinstance(over, Opaque) and over.variants and place.tasks:
+    if isinstance(over, Opaque) and over.variants and place.tasks and not place.filtered:
         widths = [elements(each) for each in over.variants]
         known = [each for each in widths if each is not None]
         times, left = divmod(place.tasks, len(widths))
         if len(known) == len(widths) and not left and (times == 1 or not place.uneven):
             return None, times * sum(known), True
     return None, None, place.uneven
+
+
+def _some(asked: Value.Base, place: _Place) -> int | None:
+    """In how many shards a condition holds that holds in some; None if that is not known, or there is no such difference."""
+    if not isinstance(asked, Opaque) or not asked.variants or place.tasks is None or place.filtered:
+        return None
+    if not all(isinstance(each, Value.Boolean) for each in asked.variants):
+        return None
+    shards = len(asked.variants)
+    if place.uneven and shards != place.tasks:
+        return None
+    return place.tasks * sum(each.value for each in asked.variants) // shards
 
 
 def _element(over: Value.Base, kind: Type.Base, differs: Until) -> Value.Base:
@@ -371,7 +391,8 @@ def _gathered(bound: Bound, width: int | None, hidden: frozenset[Until]) -> Boun
     """What a name inside a scatter means outside."""
     kind = Type.Array(bound.kind)
     if width is None:
-        return replace(bound, value=Opaque(kind, hidden | reasons(bound.value)), kind=kind)
+        value = Opaque(kind, hidden | reasons(bound.value), length_until=hidden)
+        return replace(bound, value=value, kind=kind)
     return replace(bound, value=repeated(bound.kind, bound.value, width), kind=kind)
 
 

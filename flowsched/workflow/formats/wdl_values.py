@@ -18,6 +18,8 @@ from flowsched.workflow.plan import Until
 
 #: Arrays are written out up to so many elements; of longer ones only the length is kept.
 WRITTEN_OUT: Final = 10_000
+#: What differs between the shards of a scatter is worked out for each of them up to so many.
+BY_SHARD: Final = 1_000
 
 #: What WDL calls so many bytes.
 BYTE_UNITS: Final = {"B": 1} | {
@@ -48,12 +50,18 @@ class Opaque(Value.Base):
     """
 
     def __init__(
-        self, kind: Type.Base, until: Reasons, count: int | None = None, variants: Sequence[Value.Base] = ()
+        self,
+        kind: Type.Base,
+        until: Reasons,
+        count: int | None = None,
+        variants: Sequence[Value.Base] = (),
+        length_until: Reasons | None = None,
     ) -> None:
         self.type = kind
         self.until = until
         self.count = count
         self.variants = variants
+        self.length_until = until if length_until is None else length_until
         self._expr = None
 
     @property
@@ -92,6 +100,8 @@ class Opaque(Value.Base):
         if desired_type is None or isinstance(desired_type, Type.Any) or desired_type == self.type:
             return self
         variants = tuple(each.coerce(desired_type) for each in self.variants)
+        if isinstance(desired_type, Type.Array):
+            return Opaque(desired_type, self.until, self.count, variants, self.length_until)
         return opaque(desired_type, self.until, self.count, variants)
 
 
@@ -139,6 +149,11 @@ def elements(value: Value.Base) -> int | None:
     if isinstance(value, Value.Array):
         return len(value.value)
     return value.count if isinstance(value, Opaque) else None
+
+
+def length_reasons(value: Value.Base) -> Reasons:
+    """What the length of an array waits for."""
+    return value.length_until if isinstance(value, Opaque) else reasons(value)
 
 
 def generalised(values: Sequence[Value.Base], kind: Type.Base, differs: Until) -> Value.Base:
@@ -222,9 +237,28 @@ class _Guard(StdLib.Function):
         if answer is not None:
             return answer
         hidden = reasons(*arguments)
-        if hidden:
+        if not hidden:
+            return self._inner._call_eager(expr, arguments)
+        each = self._by_shard(expr, arguments, hidden)
+        if each is None:
             raise Unknown(hidden)
-        return self._inner._call_eager(expr, arguments)
+        return each
+
+    def _by_shard(
+        self, expr: Expr.Apply, arguments: Sequence[Value.Base], hidden: Reasons
+    ) -> Value.Base | None:
+        """The answers shard by shard, where nothing is hidden but that the arguments differ between the shards of one scatter."""
+        widths = {len(each.variants) for each in arguments if isinstance(each, Opaque)}
+        (differs, *others) = hidden
+        if others or differs.kind != "shard" or len(widths) != 1 or not 0 < max(widths) <= BY_SHARD:
+            return None
+        rows = [
+            [each.variants[shard] if isinstance(each, Opaque) else each for each in arguments]
+            for shard in range(max(widths))
+        ]
+        if any(reasons(*row) for row in rows):
+            return None
+        return generalised([self._inner._call_eager(expr, row) for row in rows], expr.type, differs)
 
 
 def _nothing(expr: Expr.Apply, arguments: Sequence[Value.Base]) -> Value.Base | None:
@@ -238,7 +272,7 @@ def _length(expr: Expr.Apply, arguments: Sequence[Value.Base]) -> Value.Base | N
     hidden = arguments[0]
     if isinstance(hidden, Opaque) and hidden.variants:  # each shard has its own
         return Opaque(Type.Int(), hidden.until, None, tuple(_lengths(hidden)))
-    return None
+    return Opaque(Type.Int(), hidden.length_until) if isinstance(hidden, Opaque) else None
 
 
 def _lengths(hidden: Opaque) -> Iterator[Value.Base]:
@@ -249,6 +283,8 @@ def _lengths(hidden: Opaque) -> Iterator[Value.Base]:
 
 def _range(expr: Expr.Apply, arguments: Sequence[Value.Base]) -> Value.Base | None:
     (size,) = arguments
+    if isinstance(size, Opaque):
+        return Opaque(Type.Array(Type.Int()), size.until)
     if isinstance(size, Value.Int) and size.value > WRITTEN_OUT:
         return Opaque(
             Type.Array(Type.Int()),
@@ -260,7 +296,10 @@ def _range(expr: Expr.Apply, arguments: Sequence[Value.Base]) -> Value.Base | No
 
 def _zip(expr: Expr.Apply, arguments: Sequence[Value.Base]) -> Value.Base | None:
     left, right = (elements(each) for each in arguments)
-    if left is None or left != right:
+    if left is None or right is None:  # they are as long as each other, or the run fails
+        ends = [length_reasons(each) for each in arguments]
+        return Opaque(expr.type, reasons(*arguments), left or right, (), ends[0] | ends[1])
+    if left != right:
         return None
     if all(isinstance(each, Value.Array) for each in arguments):
         kind = _items(expr.type)
