@@ -19,6 +19,7 @@ import structlog
 
 from flowsched.control.facade import TesPage
 from flowsched.control.intake import THREAD_BYTES, Documents
+from flowsched.control.ranked import Ranks, with_rank
 from flowsched.control.tes_edges import Edges
 from flowsched.errors import Conflict, NotFound, Unavailable
 from flowsched.store.requests import Repeats, Submission, TesTask
@@ -99,6 +100,7 @@ class TesService:
         new_id: Callable[[], str],
         wake: Callable[[], None],
         cancel: Callable[[str], Awaitable[object]],
+        ranks: Ranks,
         replicated: bool = False,
     ) -> None:
         self._reads = reads
@@ -108,6 +110,7 @@ class TesService:
         self._new_id = new_id
         self._wake = wake
         self._cancel = cancel
+        self._ranks = ranks
         self._known = Known()
         self._heard: OrderedDict[str, None] = OrderedDict()
         self._edges = Edges(reads, refresh=replicated)
@@ -122,7 +125,7 @@ class TesService:
         stored = await asyncio.to_thread(zlib.compress, body) if len(body) > 65_536 else zlib.compress(body)
         now = self._clock()
         key, repeats = self._key(task, raw, client, idempotency_key, now)
-        spec = made.spec
+        spec, document = await with_rank(made.spec, made.document, self._ranks)
         submitted = await self._writer.submit(
             Submission(
                 id=self._new_id(),
@@ -130,7 +133,7 @@ class TesService:
                 queue=spec.queue,
                 priority=spec.priority,
                 labels=dict(spec.labels),
-                spec=made.document,
+                spec=document,
                 stages=[(stage.name, stage.width, stage.members) for stage in spec.stages],
                 now_ms=now,
                 idempotency_key=key,
