@@ -285,6 +285,12 @@ def _task_failed(seen: _Seen, task: Terminated) -> PodEnded:
     message = task.message
     if not message and task.exit_code > 128:
         message = f"killed by signal {task.exit_code - 128}"
+    steps = seen.steps
+    if not message and len(steps) > 1:
+        failed = next(
+            (number for number, name in enumerate(steps, 1) if seen.terminated(name) is task), len(steps)
+        )
+        message = f"step {failed} of {len(steps)} ended with exit code {task.exit_code}"
     return seen.ended(task.exit_code, "" if task.exit_code else "PodFailed", message)
 
 

@@ -7,6 +7,7 @@ followed as the task would see it, never as we do. Standard library only; what s
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import os
 import shutil
@@ -163,7 +164,7 @@ def deliver(env: Env) -> Message:
         told |= {"reason": "OutputFailed", "message": f"output {output['path']}: {error}"}
     if not interrupted:
         for place, text in order["leave"]:
-            _leave(_real(env, place), text)
+            _leave(place, text)
     told["stdio"] = [[_tail(sight, path) for path in files] for files in order["stdio"]]
     return told
 
@@ -190,7 +191,7 @@ def _ends(order: Json, env: Env) -> tuple[bool, bool]:
 
 def _is_late(order: Json, notes: str) -> bool:
     """Whether the timeout is over, or nearly."""
-    timeout_s = order["timeout_ms"] / 1000
+    timeout_s: float = order["timeout_ms"] / 1000
     if not timeout_s:
         return False
     lasted_s = time.time() - float(_read(f"{notes}/started") or time.time())
@@ -202,7 +203,7 @@ def _take(output: Json, sight: Sight, env: Env) -> list[list[Any]]:
     delivered = []
     for path, uri in _matches(output, sight):
         real = sight.real(path)
-        if real is None or _is_untouched(real):
+        if real is None or not os.path.isfile(real) or _is_untouched(real):
             continue
         if real != uri:
             _put(real, uri, env)
@@ -213,21 +214,22 @@ def _take(output: Json, sight: Sight, env: Env) -> list[list[Any]]:
 def _matches(output: Json, sight: Sight) -> Iterator[tuple[str, str]]:
     """The files of an output: path of the container, and where each goes."""
     path, uri = output["path"], output["uri"]
-    if not is_wild(path):
-        yield from _files(path, uri, output["directory"], sight)
+    if not is_wild(path) or (output["prefix"] is None and sight.real(path) is not None):
+        yield from _files(path, uri, sight)
         return
     prefix = (output["prefix"] or "").rstrip("/")
     for match in sight.matches(path):
-        yield from _files(match, f"{uri.rstrip('/')}/{match.removeprefix(prefix).lstrip('/')}", True, sight)
+        inner = match.removeprefix(prefix) if match.startswith(f"{prefix}/") else match
+        yield from _files(match, f"{uri.rstrip('/')}/{inner.lstrip('/')}", sight)
 
 
-def _files(path: str, uri: str, folders: bool, sight: Sight) -> Iterator[tuple[str, str]]:
+def _files(path: str, uri: str, sight: Sight) -> Iterator[tuple[str, str]]:
     """A file, or all that a folder holds."""
     if not sight.is_folder(path):
         yield path, uri
-    elif folders:
-        for file in sight.files_below(path):
-            yield file, f"{uri.rstrip('/')}/{file[len(path) :].lstrip('/')}"
+        return
+    for file in sight.files_below(path):
+        yield file, f"{uri.rstrip('/')}/{file[len(path) :].lstrip('/')}"
 
 
 def _is_untouched(real: str) -> bool:
@@ -286,12 +288,9 @@ def _put_object(real: str, uri: str) -> None:
 
 
 def _leave(path: str, text: str) -> None:
-    """Write a file unless there is one; its name is there when all of it is."""
-    if os.path.lexists(path):
-        return
+    """Write a file unless there is one; its name is there when all of it is. A folder that is gone is not made again."""
     part = f"{path}.part"
     try:
-        _make_folder(os.path.dirname(path), 0o775)
         with open(part, "w", newline="") as file:
             file.write(text)
         os.link(part, path)
@@ -300,7 +299,7 @@ def _leave(path: str, text: str) -> None:
     except OSError as error:
         print(f"cannot leave {path}: {error}", flush=True)
     finally:
-        if os.path.lexists(part):
+        with contextlib.suppress(OSError):
             os.unlink(part)
 
 

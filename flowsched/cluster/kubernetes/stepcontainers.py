@@ -19,7 +19,7 @@ from flowsched.cluster.kubernetes.places import Layout, is_wild, local_path, std
 from flowsched.cluster.kubernetes.references import literal
 from flowsched.cluster.kubernetes.release import WORK
 from flowsched.scheduling.executor import Pod
-from flowsched.workflow.spec import Container, Delivered, Step
+from flowsched.workflow.spec import Container, Delivered, Left, Step
 
 #: Names of the containers of all steps but the last: step-0, step-1 …
 STEP: Final = "step-"
@@ -132,6 +132,16 @@ def files_variables(pod: Pod, layout: Layout, *, contents: bool) -> list[Json]:
     return told
 
 
+def _places_left(container: Container, layout: Layout, left: Left) -> list[str]:
+    """Where a file shall be left for those who wait for it outside: on shared volumes."""
+    path = tidy(left.path)
+    wanted = [
+        layout.place(path),
+        *(local_path(each.uri) or "" for each in container.outputs if tidy(each.path) == path),
+    ]
+    return [place for place in dict.fromkeys(wanted) if place.startswith("/")]
+
+
 def _order(pod: Pod, container: Container, layout: Layout) -> Mapping[str, Any]:
     stdio = {tidy(path) for step in container.steps for path in stdio_of(step)}
     watch = watched(container, layout)
@@ -146,13 +156,16 @@ def _order(pod: Pod, container: Container, layout: Layout) -> Mapping[str, Any]:
             {
                 "path": tidy(output.path),
                 "uri": local_path(output.uri) or output.uri,
-                "directory": output.directory,
                 "prefix": tidy(output.path_prefix) if output.path_prefix is not None else None,
                 "always": tidy(output.path) in stdio,
             }
             for output in container.outputs
         ],
-        "leave": [[layout.place(left.path), left.content] for left in container.leave],
+        "leave": [
+            [place, left.content]
+            for left in container.leave
+            for place in _places_left(container, layout, left)
+        ],
         "steps": [step.ignore_error for step in container.steps] if watch else None,
         "stdio": [[step.stdout or "", step.stderr or ""] for step in container.steps],
         "timeout_ms": pod.timeout_ms or 0,
