@@ -170,7 +170,7 @@ def outcome(
 
     Returns:
         In this order: PodStarted if its task has ever run; then its end if it has one (nothing follows an end), else what it
-        waits for (`Waiting` with "" if it goes on well) while its task has not started.
+        waits for (`Waiting` with "" if it goes on well) while its task has not started; for good, if a later step of it cannot.
     """
     seen = _Seen(pod, name, now_ms, released, deleted)
     started_ms = seen.started_ms
@@ -178,7 +178,10 @@ def outcome(
     final = _final(seen)
     if final is not None:
         return (*found, final)
-    return found or (waiting_for(pod),)
+    if found and len(seen.steps) == 1:
+        return found
+    waiting = waiting_for(pod)
+    return (*found, waiting) if waiting.permanent or not found else found
 
 
 def told_all(pod: Pod) -> bool:

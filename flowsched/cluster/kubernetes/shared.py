@@ -22,7 +22,9 @@ def shared_volumes(text: str) -> tuple[SharedVolume, ...]:
     paths = [volume.path for volume in found]
     for path in paths:
         if paths.count(path) > 1:
-            raise ConfigurationError(f"FLOWSCHED_SHARED has two volumes at {path}; give each a path of its own")
+            raise ConfigurationError(
+                f"FLOWSCHED_SHARED has two volumes at {path}; give each a path of its own"
+            )
     return tuple(found)
 
 
@@ -34,6 +36,12 @@ def _volume(text: str) -> SharedVolume:
             f"FLOWSCHED_SHARED is claim:/path or claim:/path:ro, several with commas, not {text!r}"
         )
     path = tidy(path)
-    if path in SYSTEM or ".." in path.split("/") or any(f"{path}/".startswith(f"{taken}/") for taken in TAKEN):
-        raise ConfigurationError(f"FLOWSCHED_SHARED: {path} is a folder of the system: nothing can be mounted there")
+    if (
+        path in SYSTEM
+        or ".." in path.split("/")
+        or any(f"{path}/".startswith(f"{taken}/") for taken in TAKEN)
+    ):
+        raise ConfigurationError(
+            f"FLOWSCHED_SHARED: {path} is a folder of the system: nothing can be mounted there"
+        )
     return SharedVolume(claim, path, mode == "ro")
