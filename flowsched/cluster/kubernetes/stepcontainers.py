@@ -32,9 +32,9 @@ _PIECE: Final = 100 << 10
 
 #: Connects the files and becomes the program.
 _EXEC: Final = """\
-[ -z "$1" ] || exec <"$1"
-[ -z "$2" ] || exec >>"$2"
-[ -z "$3" ] || exec 2>>"$3"
+[ -z "$1" ] || exec <"$1" || exit 1
+[ -z "$2" ] || exec >>"$2" || exit 1
+[ -z "$3" ] || exec 2>>"$3" || exit 1
 shift 4
 exec "$@"
 """
@@ -42,9 +42,9 @@ exec "$@"
 _WATCHED: Final = """\
 n=$FLOWSCHED_STEP g=$4
 : >"$n.begun" || exit 125
-exec 3<"${1:-/dev/null}"
-[ -z "$2" ] || exec >>"$2"
-[ -z "$3" ] || exec 2>>"$3"
+exec 3<"${1:-/dev/null}" || exit 1
+[ -z "$2" ] || exec >>"$2" || exit 1
+[ -z "$3" ] || exec 2>>"$3" || exit 1
 shift 4
 c=
 trap ': >"$n.term"; [ -z "$c" ] || kill -TERM "$c" 2>/dev/null' TERM
