@@ -16,12 +16,14 @@ import s3fs
 from moto.server import ThreadedMotoServer
 
 from flowsched.cluster.kubernetes import podfiles
+from flowsched.cluster.kubernetes.agent.sources import Sources
 from flowsched.cluster.kubernetes.messages import read_result
 from flowsched.cluster.kubernetes.places import lay_out
 from flowsched.cluster.kubernetes.podsteps import fitted
 from flowsched.cluster.kubernetes.release import Refusal, SharedVolume
 from flowsched.cluster.kubernetes.sight import Sight
 from flowsched.cluster.kubernetes.stepcontainers import files_variables
+from flowsched.cluster.origins import Origins
 from flowsched.scheduling.executor import DeliveredFile
 from flowsched.workflow.spec import Container, Delivered, Left, Placed, Step
 from tests.kubernetes import written as w
@@ -314,3 +316,13 @@ def test_an_object_store_that_refuses(tmp_path: Path, bucket: Any) -> None:
     told = task.deliver()
     assert (told["reason"], told["delivered"]) == ("OutputFailed", [])
     assert told["message"].startswith("output /out/a: cannot write s3://nobody/a")
+
+
+def test_a_folder_of_an_object_store_is_an_input(tmp_path: Path, bucket: Any) -> None:
+    """All that lies below it, as a folder of the agent's cache."""
+    for key in ("db/one", "db/deep/two", "dbx"):
+        bucket.put_object(Bucket="lab", Key=key, Body=key.encode())
+    entry = Sources(Origins(), b"").bring("s3://lab/db/", None, tmp_path, lambda _: None)
+    assert (entry.name, entry.size_bytes, entry.directory) == ("db", 17, True)
+    found = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file())
+    assert found == ["db/deep/two", "db/one"]
