@@ -19,7 +19,7 @@ from hashlib import sha256
 from typing import Any, ClassVar, Final
 
 from WDL import Error, Tree, Value
-from WDL._util import StructuredLogMessage, parse_byte_size
+from WDL._util import StructuredLogMessage, TerminationSignalFlag, parse_byte_size
 from WDL.runtime import config
 from WDL.runtime.error import Interrupted, Terminated
 from WDL.runtime.task_container import TaskContainer
@@ -58,8 +58,15 @@ class Backend(TaskContainer):
         """
         cls._settings = _read_settings(cfg)
         where = _where(cls._settings)
+        with TerminationSignalFlag(logger) as terminating:
+            future = begin(largest_node(where, functools.partial(_say, logger)))
+            while not future.done():
+                if terminating():
+                    future.cancel()
+                    raise Terminated(quiet=True)
+                wait([future], LOOK_S)
         try:
-            cores, memory = begin(largest_node(where, functools.partial(_say, logger))).result()
+            cores, memory = future.result()
         except FlowschedError as error:
             raise Error.RuntimeError(f"flowsched: {error}{_next(error)}") from error
         cls._largest = {"cpu": cores or NO_LIMIT, "mem_bytes": memory or NO_LIMIT}

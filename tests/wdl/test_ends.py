@@ -1,0 +1,151 @@
+"""How runs end that do not end well, and how those go on whose service did not: nothing is left running, nothing runs twice."""
+
+from __future__ import annotations
+
+import re
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flowsched.client import Client
+from flowsched.workflow.views import TaskView
+from tests.wdl.engine import Engine, Run, Service, all_of
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+
+
+def works(run: Run) -> list[Path]:
+    """The folders of tasks that have begun."""
+    return [path.parent for path in sorted(run.folder.rglob("starts"))]
+
+
+def processes_with(text: str) -> list[str]:
+    """Command lines on this machine that have it."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            line = path.read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except OSError:
+            continue
+        if text in line:
+            found.append(line)
+    return found
+
+
+def states(service: Service, name: str) -> list[str]:
+    return sorted(view.state for view in service.workflows() if view.name.startswith(f"{name}."))
+
+
+def test_a_failed_task_fails_the_run_and_ends_the_others(engine: Engine, service: Service) -> None:
+    """The exit code and where its last words are is told; the task that would run for minutes is cancelled."""
+    run = engine.run("failing")
+    assert run.end() != 0
+    assert "task command failed with exit status 3" in run.said
+    (words,) = run.folder.rglob("call-bad/stderr.txt")
+    assert words.read_text() == "the file is truncated\n"
+    assert states(service, "failing") == ["CANCELLED", "FAILED"]
+    assert processes_with("sleep 300") == []
+
+
+@pytest.mark.parametrize(("number", "mark"), [(signal.SIGINT, "12345"), (signal.SIGTERM, "54321")])
+def test_a_signal_to_miniwdl_cancels_what_runs(
+    number: int, mark: str, engine: Engine, service: Service
+) -> None:
+    """When miniwdl has ended, no task of it runs any more."""
+    before = states(service, "waiting")
+    run = engine.run("waiting", "width=3", f"mark={mark}", name=f"signal-{number}")
+    all_of(lambda: works(run), 3)
+    run.process.send_signal(number)
+    assert run.end() != 0
+    assert processes_with(f"0.2{mark}") == []
+    assert states(service, "waiting") == sorted([*before, "CANCELLED", "CANCELLED", "CANCELLED"])
+
+
+def test_a_task_that_takes_too_much_memory_is_told_so(engine: Engine) -> None:
+    """Exit code 137, as miniwdl and WDL authors know it, and flowsched's own words in the log."""
+    run = engine.run("greedy")
+    assert run.end() != 0
+    assert (
+        "task command failed with exit status 137, a possible indication that it ran out of memory"
+        in run.said
+    )
+    assert "OOMKilled" in run.said
+
+
+def test_stderr_is_in_the_log_while_the_task_runs(engine: Engine) -> None:
+    """`--verbose`, as with any other backend."""
+    run = engine.run("waiting", "width=1", "--verbose", name="verbose")
+    (work,) = all_of(lambda: works(run), 1)
+    all_of(lambda: re.findall("stderr waiting 0|stderr.*waiting 0", run.log()), 1)
+    (work / "go").touch()
+    assert run.end() == 0, run.said
+    assert "waiting 0" in run.said
+
+
+def test_all_calls_of_a_run_say_so(engine: Engine, service: Service) -> None:
+    """One run, a node for each call whatever its shard, and whose outputs it reads."""
+    run = engine.run("subworkflows", name="grouped")
+    assert run.end() == 0, run.said
+    (top,) = (path for path in run.folder.iterdir() if path.name.endswith("_subworkflows"))
+    labels = {view.labels["miniwdl-run"] for view in service.workflows()}
+    (ident,) = (label for label in labels if label.startswith(top.name))
+    calls = [document["call"] for document in service.calls(ident)]
+    assert {(call["run"], call["run_name"], call["source"]) for call in calls} == {
+        (ident, "subworkflows", "miniwdl")
+    }
+    found: dict[str, Any] = {}
+    for call in calls:
+        found.setdefault(call["node"], []).append((call.get("shard"), tuple(call["after"])))
+    assert {node: sorted(entries, key=str) for node, entries in found.items()} == {
+        "a.first": [(None, ())],
+        "a.second": [(None, ("a.first",))],
+        "b.first": [(None, ("a.second",))],
+        "b.second": [(None, ("b.first",))],
+        "each.first": [(0, ()), (1, ())],
+        "each.second": [(0, ("each.first",)), (1, ("each.first",))],
+        "last": [(None, ("b.second",))],
+    }
+
+
+def test_a_run_survives_a_service_that_is_killed(engine: Engine, service: Service) -> None:
+    """One task ends while nobody is there, one after the restart: both are found, and no command has run twice."""
+    run = engine.run("waiting", name="killed")
+    first, second = all_of(lambda: works(run), 2)
+    service.kill()
+    (first / "go").touch()
+    all_of(lambda: re.findall(r"^1$", (first.parent / "stdout.txt").read_text(), re.M), 1)
+    service.start()
+    (second / "go").touch()
+    assert run.end() == 0, run.said
+    assert run.result() == {"waiting.starts": [1, 1], "waiting.sum": 2}
+    assert [(path / "starts").read_text() for path in works(run)] == ["start\n"] * 3
+    for view in service.workflows():
+        if view.labels["miniwdl-run"].startswith(run_name(run)):
+            assert [attempt.attempt for attempt in tasks_of(service, view.id)[0].attempts] == [0]
+
+
+def run_name(run: Run) -> str:
+    (top,) = (path.name for path in run.folder.iterdir() if path.is_dir() and path.name != "_LAST")
+    return top
+
+
+def tasks_of(service: Service, ident: str) -> list[TaskView]:
+    async def read(client: Client) -> list[TaskView]:
+        found = [task async for task in client.tasks(ident)]
+        return [await client.task(ident, task.stage, task.index) for task in found]
+
+    return service.ask(read)
+
+
+def test_a_run_waits_for_a_service_that_is_not_there_yet(engine: Engine, service: Service) -> None:
+    """It says so, goes on by itself when the service comes, and nothing is submitted twice."""
+    before = len(states(service, "conditionals"))
+    service.kill()
+    run = engine.run("conditionals", name="early")
+    all_of(lambda: re.findall("flowsched does not answer", run.log()), 1)
+    service.start()
+    assert run.end() == 0, run.said
+    assert len(states(service, "conditionals")) == before + 2
+    assert run.result()["conditionals.taken"] == "it is long"
