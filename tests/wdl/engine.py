@@ -51,16 +51,8 @@ class Service:
         return f"http://127.0.0.1:{self.port}"
 
     def start(self) -> None:
-        command = [
-            sys.executable,
-            "-m",
-            "flowsched",
-            "serve",
-            "--root",
-            str(self.root),
-            "--port",
-            str(self.port),
-        ]
+        command = [sys.executable, "-m", "flowsched", "serve"]
+        command += ["--root", str(self.root), "--port", str(self.port)]
         command += ["--nodes", "2", "--cpu", "4", "--memory", "4Gi"]
         self.root.mkdir(parents=True, exist_ok=True)
         log = self.root / "service.log"
@@ -133,6 +125,15 @@ class Run:
         assert self.process.returncode == 0, self.said
         return with_texts(json.loads(self.outputs.read_text())["outputs"])
 
+    def until(self, found: Callable[[], Sequence[T]], wanted: int = 1, within_s: float = 60) -> Sequence[T]:
+        """Wait until so many are found while it runs."""
+        end = time.monotonic() + within_s
+        while len(seen := found()) < wanted:
+            assert self.process.poll() is None, f"it has ended: {self.end()}, {self.said}"
+            assert time.monotonic() < end, f"{len(seen)} of {wanted} after {within_s} s"
+            time.sleep(0.1)
+        return seen
+
     def log(self) -> str:
         """What it has logged so far."""
         return "".join(path.read_text() for path in sorted(self.folder.rglob("*.log")))
@@ -180,18 +181,8 @@ class Engine:
         folder = self.folder / "runs" / (name or path.stem)
         folder.mkdir(parents=True)
         outputs = folder / "outputs.json"
-        command = [
-            sys.executable,
-            "-m",
-            "WDL",
-            "run",
-            str(path),
-            "--dir",
-            str(folder),
-            "-o",
-            str(outputs),
-            *more,
-        ]
+        command = [sys.executable, "-m", "WDL", "run", str(path), *more]
+        command += ["--dir", str(folder), "-o", str(outputs)]
         inputs = path.with_name(f"{path.stem}.inputs.json")
         if inputs.exists():
             command += ["-i", str(inputs)]
@@ -212,12 +203,3 @@ class Engine:
             if run.process.poll() is None:
                 run.process.kill()
                 run.process.wait(10)
-
-
-def all_of(found: Callable[[], Sequence[T]], wanted: int, within_s: float = 60) -> Sequence[T]:
-    """Wait until so many are found."""
-    end = time.monotonic() + within_s
-    while len(seen := found()) < wanted:
-        assert time.monotonic() < end, f"{len(seen)} of {wanted} after {within_s} s"
-        time.sleep(0.1)
-    return seen

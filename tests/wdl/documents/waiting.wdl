@@ -4,10 +4,9 @@ version 1.1
 workflow waiting {
   input {
     Int width = 2
-    String mark = "0"
   }
   scatter (n in range(width)) {
-    call wait { input: n = n, mark = mark }
+    call wait { input: n = n }
   }
   call join { input: starts = wait.starts }
   output {
@@ -19,12 +18,11 @@ workflow waiting {
 task wait {
   input {
     Int n
-    String mark
   }
   command <<<
     echo 'waiting ~{n}' >&2
     echo start >> starts
-    until [ -e go ]; do sleep 0.2~{mark}; done
+    until [ -e go ]; do sleep 0.2; done
     wc -l < starts
   >>>
   output {
