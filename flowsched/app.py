@@ -186,7 +186,7 @@ async def assembled(settings: Settings) -> AsyncIterator[tuple[Any, Any, Any, An
     from flowsched.control.history import ALONE_POLL_S, POLL_S, History
     from flowsched.control.intake import Documents
     from flowsched.control.leader import Leader
-    from flowsched.control.service import Service
+    from flowsched.control.runs import RunService
     from flowsched.scheduling.framework import PROFILES
     from flowsched.store.database import Database
     from flowsched.store.workflows import Workflows
@@ -219,7 +219,7 @@ async def assembled(settings: Settings) -> AsyncIterator[tuple[Any, Any, Any, An
             )
             if settings.kubernetes is not None:
                 executor.may_act = leader.holds
-            service = Service(
+            service = RunService(
                 database,
                 writer,
                 executor,

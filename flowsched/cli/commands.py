@@ -189,13 +189,23 @@ def list_command(
     label: Annotated[
         str | None, typer.Option(metavar="KEY=VALUE", help="Only workflows so labelled.")
     ] = None,
+    run_id: Annotated[str | None, typer.Option("--run", metavar="ID", help="The calls of this run.")] = None,
     limit: Limit = 100,
     output: Output = Form.TABLE,
 ) -> None:
-    """List workflows, newest first."""
+    """List workflows, newest first.
+
+    A run of another engine (Cromwell, Snakemake, miniwdl) is one workflow; its calls are what `show` calls stages.
+    """
     from flowsched.cli import listing
 
-    filters = {"state": state and state.upper(), "name": name, "queue": in_queue, "label": label}
+    filters = {
+        "state": state and state.upper(),
+        "name": name,
+        "queue": in_queue,
+        "label": label,
+        "run": run_id,
+    }
     ask(ctx, lambda client: listing.workflows(client, filters, limit, output))
 
 

@@ -43,10 +43,11 @@ class Facade(Protocol):
         name: str | None = None,
         queue: str | None = None,
         label: str | None = None,
+        run: str | None = None,
         limit: int = 100,
         page_token: str | None = None,
     ) -> WorkflowPage:
-        """Newest first. `label` is `key=value`."""
+        """Newest first. `label` is `key=value`. A run of another engine is one workflow; with `run` its calls are listed."""
         ...
 
     async def workflow(self, workflow: str) -> WorkflowView:

@@ -110,8 +110,7 @@ class Service:
                 now_ms=self._clock(),
                 idempotency_key=idempotency_key,
                 body_hash=hashlib.sha256(raw).hexdigest(),
-                run=spec.call.run if spec.call is not None else "",
-                node=spec.call.node if spec.call is not None else "",
+                call=spec.call,
             )
         )
         await self._failpoint("submit.after")
@@ -128,18 +127,16 @@ class Service:
         name: str | None = None,
         queue: str | None = None,
         label: str | None = None,
+        run: str | None = None,
         limit: int = 100,
         page_token: str | None = None,
     ) -> WorkflowPage:
         """Newest first."""
         key, _, value = (label or "").partition("=")
+        labels = {key: value} if key else None
+        states = [state] if state else ()
         page = await self._reads.list(
-            states=[state] if state else (),
-            name=name,
-            queue=queue,
-            labels={key: value} if key else None,
-            limit=limit,
-            token=page_token,
+            states=states, name=name, queue=queue, labels=labels, run=run, limit=limit, token=page_token
         )
         rows = [answers.workflow_view(row, await self._counts(row.id)) for row in page.items]
         return WorkflowPage(workflows=rows, next_page_token=page.next_token)

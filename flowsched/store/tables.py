@@ -132,6 +132,9 @@ workflows: Final = Table(
     _number("spec_bytes"),
     _text("run"),
     _text("node"),
+    Column("shard", BigInteger, nullable=True),
+    Column("call_attempt", Integer, nullable=False, server_default=text("1")),
+    _json("after", "[]"),
     Column("spec", LargeBinary, nullable=False),  # last: SQLite then reads the narrow part of a row alone
 )
 Index("ix_workflows_live", workflows.c.seq, sqlite_where=text(LIVE), postgresql_where=text(LIVE))
@@ -234,6 +237,19 @@ replicas: Final = Table(
     _number("size_bytes"),
     PrimaryKeyConstraint("uri", "node", name="pk_replicas"),
     sqlite_with_rowid=False,
+)
+
+#: Runs of engines that keep the DAG themselves; their calls are workflows. `seq` is that of the first call.
+runs: Final = Table(
+    "runs",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("seq", BigInteger, nullable=False, unique=True),
+    _text("name"),
+    _text("source"),
+    _text("queue"),
+    _json("labels"),
+    _number("created_ms"),
 )
 
 #: What a TES client sent, beside the workflow that it became (of the same id). `body` is compressed JSON, `tags` JSON.

@@ -78,7 +78,7 @@ def test_parameters_are_described_as_they_are_decoded() -> None:
     found = {parameter["name"]: parameter["schema"] for parameter in operation["parameters"]}
     assert found["limit"] == {"type": "integer", "minimum": 1, "maximum": 1000, "default": 100}
     assert "SUCCEEDED" in found["state"]["enum"]
-    assert set(found) == {"state", "name", "queue", "label", "limit", "page_token"}
+    assert set(found) == {"state", "name", "queue", "label", "run", "limit", "page_token"}
 
 
 def test_a_workflow_document_is_described_by_its_own_schema() -> None:
