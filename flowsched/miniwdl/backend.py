@@ -161,6 +161,7 @@ class Backend(TaskContainer):
 
         Raises:
             Interrupted: It was taken away, or its node was lost.
+            Terminated: Somebody cancelled it in flowsched; that is not tried again.
             WDL.Error.RuntimeError: It could not be run at all.
         """
         said = f"{end.reason}: {end.message}" if end.message else end.reason or end.state
@@ -168,9 +169,8 @@ class Backend(TaskContainer):
             return end.exit_code or 0
         self.failure_info = {"flowsched_workflow": end.workflow, "flowsched_reason": said}
         if end.state == "CANCELLED":
-            raise Error.RuntimeError(
-                f"the task was cancelled in flowsched (workflow {end.workflow})", more_info=self.failure_info
-            )
+            logger.error(StructuredLogMessage("the task was cancelled in flowsched", workflow=end.workflow))
+            raise Terminated
         if end.exit_code is None and end.started:
             raise Interrupted(f"flowsched: {said}", more_info=self.failure_info)
         if end.exit_code in (None, 0) or end.reason not in _OWN_REASONS:
@@ -205,7 +205,7 @@ class Backend(TaskContainer):
         return str(self.host_stdout_txt()), str(self.host_stderr_txt())  # type: ignore[no-untyped-call]
 
     def _order(self) -> Order:
-        place = self._place or Place(self.host_dir, self.run_id, self.run_id, self.run_id)
+        place = self._place or Place(self.host_dir, self.run_id, self.run_id)
         values, given = self.runtime_values, self._set
         shell = self.cfg.get("task_runtime", "command_shell")
         bound = self.input_path_map.items() if self._bind_inputs else ()

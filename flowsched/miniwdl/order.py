@@ -73,7 +73,6 @@ def document(order: Order) -> dict[str, Any]:
         "name": f"{order.place.run_name}.{order.place.node}"[:_WORKFLOW],
         "queue": order.queue,
         "priority": order.priority,
-        "labels": {"miniwdl-run": order.run, "miniwdl-call": order.place.calls},
         "call": _call(order),
         "stages": [stage],
     }

@@ -27,7 +27,6 @@ class Place:
     top: str  #: folder of the whole run
     run_name: str  #: the outermost workflow, or the task if it runs alone
     node: str  #: names of the calls on the way to it, joined by dots
-    calls: str  #: the same as miniwdl writes it, with indices and tags
     indices: tuple[int, ...] = ()  #: of the scatters it is in, the outermost first
 
     @property
@@ -64,7 +63,7 @@ def place(stack: Sequence[str], folder: str, depths: Mapping[str, Mapping[str, i
         names.insert(0, name)
         indices[:0] = _indices(parts, depths.get(top, {}).get(name))
     node = ".".join(names) or stack[0]
-    return Place(top, stack[0], node, "/".join(stack[1:]) or stack[0], tuple(indices))
+    return Place(top, stack[0], node, tuple(indices))
 
 
 def after(top: str, sources: Iterable[str]) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from flowsched.client import Client
-from flowsched.workflow.views import WorkflowView
+from flowsched.workflow.views import TaskView, WorkflowView
 
 REPOSITORY = Path(__file__).parents[2]
 DOCUMENTS = Path(__file__).parent / "documents"
@@ -90,20 +90,48 @@ class Service:
 
         return asyncio.run(asked())
 
-    def workflows(self, **asked: str) -> list[WorkflowView]:
-        async def all_of(client: Client) -> list[WorkflowView]:
-            return [view async for view in client.list(**asked)]
+    def runs(self) -> list[WorkflowView]:
+        """What `flowsched ls` shows."""
 
-        return self.ask(all_of)
+        async def listed(client: Client) -> list[WorkflowView]:
+            return [view async for view in client.list()]
 
-    def calls(self, run: str) -> list[dict[str, Any]]:
-        """The documents of all workflows of a run."""
+        return self.ask(listed)
 
-        async def documents(client: Client) -> list[dict[str, Any]]:
-            found = [view.id async for view in client.list(label=f"miniwdl-run={run}")]
-            return [json.loads(await client.document(ident)) for ident in found]
+    def calls(self, run: Run) -> list[WorkflowView]:
+        """The calls of a run, each a workflow."""
 
-        return self.ask(documents)
+        async def listed(client: Client) -> list[WorkflowView]:
+            return [view async for view in client.list(run=run_id)]
+
+        (run_id,) = (view.id for view in self.runs() if view.id.startswith(run.name))
+        return self.ask(listed)
+
+    def states(self, run: Run) -> list[str]:
+        """How its calls are, sorted."""
+        return sorted(view.state for view in self.calls(run))
+
+    def documents(self, run: Run) -> list[dict[str, Any]]:
+        """What was submitted."""
+
+        async def read(client: Client) -> list[dict[str, Any]]:
+            return [json.loads(await client.document(view.id)) for view in found]
+
+        found = self.calls(run)
+        return self.ask(read)
+
+    def tasks(self, run: Run) -> list[TaskView]:
+        """The tasks of its calls, with all their attempts."""
+
+        async def read(client: Client) -> list[TaskView]:
+            return [
+                await client.task(view.id, task.stage, task.index)
+                for view in found
+                async for task in client.tasks(view.id)
+            ]
+
+        found = self.calls(run)
+        return self.ask(read)
 
 
 @dataclass
@@ -119,6 +147,12 @@ class Run:
         """Its exit code; what it said is in `said`."""
         self.said = self.process.communicate(timeout=timeout)[0]
         return self.process.returncode
+
+    @property
+    def name(self) -> str:
+        """Of the folder that miniwdl has made for it."""
+        (top,) = (path.name for path in self.folder.iterdir() if path.is_dir() and path.name != "_LAST")
+        return top
 
     def result(self) -> Any:
         """Its outputs, with the text of each file in place of its path."""

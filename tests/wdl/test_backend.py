@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from WDL import Error, Value
 from WDL.runtime import config
-from WDL.runtime.error import Interrupted
+from WDL.runtime.error import Interrupted, Terminated
 from WDL.runtime.task_container import TaskContainer
 
 from flowsched.miniwdl import settings
@@ -152,7 +152,6 @@ def test_a_task_that_was_taken_away_was_interrupted(
         (end(exit_code=126, reason="ImageRefused", message="runs no images"), "ImageRefused: runs no images"),
         (end(exit_code=0, reason="OutputFailed", message="disk full"), "OutputFailed: disk full"),
         (end(started=False, message="waited for room longer than allowed"), "waited for room longer"),
-        (end(state="CANCELLED"), "cancelled in flowsched"),
     ],
 )
 def test_what_could_not_be_run_is_told_with_its_reason(
@@ -162,6 +161,14 @@ def test_what_could_not_be_run_is_told_with_its_reason(
     with pytest.raises(Error.RuntimeError, match=said) as raised:
         backend(tmp_path, monkeypatch)._exit_code(LOG, ended)
     assert "w1" in str(raised.value)
+
+
+def test_a_task_that_somebody_cancels_in_flowsched_is_not_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever its maxRetries: `flowsched cancel RUN` ends the run."""
+    with pytest.raises(Terminated):
+        backend(tmp_path, monkeypatch)._exit_code(LOG, end(state="CANCELLED"))
 
 
 def test_the_service_is_named_by_the_section_or_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,9 +189,9 @@ def test_a_setting_that_is_no_number_is_named() -> None:
 
 def test_all_calls_of_a_run_have_its_id_and_no_other_run_has() -> None:
     """It begins with the name of the run's folder, so that people find it."""
-    align = Place("/runs/20260301_germline", "germline", "align", "call-align")
-    call = Place("/runs/20260301_germline", "germline", "sub.call", "call-sub/call-call")
-    other = Place("/elsewhere/20260301_germline", "germline", "align", "call-align")
+    align = Place("/runs/20260301_germline", "germline", "align")
+    call = Place("/runs/20260301_germline", "germline", "sub.call")
+    other = Place("/elsewhere/20260301_germline", "germline", "align")
     assert run_of(align) == run_of(call)
     assert run_of(align) != run_of(other)
     assert run_of(align).startswith("20260301_germline-")

@@ -9,8 +9,6 @@ from typing import Any
 
 import pytest
 
-from flowsched.client import Client
-from flowsched.workflow.views import TaskView
 from tests.wdl.engine import Engine, Run, Service
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
@@ -35,10 +33,6 @@ def processes_in(folders: list[Path]) -> list[int]:
     return found
 
 
-def states(service: Service, name: str) -> list[str]:
-    return sorted(view.state for view in service.workflows() if view.name.startswith(f"{name}."))
-
-
 def test_a_failed_task_fails_the_run_and_ends_the_others(engine: Engine, service: Service) -> None:
     """The exit code and where its last words are is told; the task that would run for minutes is cancelled."""
     run = engine.run("failing")
@@ -46,21 +40,20 @@ def test_a_failed_task_fails_the_run_and_ends_the_others(engine: Engine, service
     assert "task command failed with exit status 3" in run.said
     (words,) = run.folder.rglob("call-bad/stderr.txt")
     assert words.read_text() == "the file is truncated\n"
-    assert states(service, "failing") == ["CANCELLED", "FAILED"]
+    assert service.states(run) == ["CANCELLED", "FAILED"]
     assert processes_in([*run.folder.rglob("call-*/work")]) == []
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_to_miniwdl_cancels_what_runs(number: int, engine: Engine, service: Service) -> None:
     """When miniwdl has ended, no task of it runs any more."""
-    before = states(service, "waiting")
     run = engine.run("waiting", "width=3", name=f"signal-{number}")
     begun = run.until(lambda: works(run), 3)
     assert len(processes_in(list(begun))) >= 3
     run.process.send_signal(number)
     assert run.end() != 0
     assert processes_in(list(begun)) == []
-    assert states(service, "waiting") == sorted([*before, "CANCELLED", "CANCELLED", "CANCELLED"])
+    assert service.states(run) == ["CANCELLED", "CANCELLED", "CANCELLED"]
 
 
 def test_a_task_that_takes_too_much_memory_is_told_so(engine: Engine) -> None:
@@ -88,13 +81,10 @@ def test_all_calls_of_a_run_say_so(engine: Engine, service: Service) -> None:
     """One run, a node for each call whatever its shard, and whose outputs it reads."""
     run = engine.run("subworkflows", name="grouped")
     assert run.end() == 0, run.said
-    (top,) = (path for path in run.folder.iterdir() if path.name.endswith("_subworkflows"))
-    labels = {view.labels["miniwdl-run"] for view in service.workflows()}
-    (ident,) = (label for label in labels if label.startswith(top.name))
-    calls = [document["call"] for document in service.calls(ident)]
-    assert {(call["run"], call["run_name"], call["source"]) for call in calls} == {
-        (ident, "subworkflows", "miniwdl")
-    }
+    (shown,) = (view for view in service.runs() if view.id.startswith(run.name))
+    assert (shown.name, shown.state, shown.source) == ("subworkflows", "SUCCEEDED", "miniwdl")
+    calls = [document["call"] for document in service.documents(run)]
+    assert {call["run"] for call in calls} == {shown.id}
     found: dict[str, Any] = {}
     for call in calls:
         found.setdefault(call["node"], []).append((call.get("shard"), tuple(call["after"])))
@@ -121,35 +111,28 @@ def test_a_run_survives_a_service_that_is_killed(engine: Engine, service: Servic
     assert run.end() == 0, run.said
     assert run.result() == {"waiting.starts": [1, 1], "waiting.sum": 2}
     assert [(path / "starts").read_text() for path in works(run)] == ["start\n"] * 3
-    attempts = [
-        [attempt.attempt for attempt in task.attempts]
-        for view in service.workflows()
-        for task in tasks_of(service, view.id)
-        if view.labels["miniwdl-run"].startswith(run_name(run))
-    ]
+    attempts = [[attempt.attempt for attempt in task.attempts] for task in service.tasks(run)]
     assert attempts == [[0], [0], [0]]
-
-
-def run_name(run: Run) -> str:
-    (top,) = (path.name for path in run.folder.iterdir() if path.is_dir() and path.name != "_LAST")
-    return top
-
-
-def tasks_of(service: Service, ident: str) -> list[TaskView]:
-    async def read(client: Client) -> list[TaskView]:
-        found = [task async for task in client.tasks(ident)]
-        return [await client.task(ident, task.stage, task.index) for task in found]
-
-    return service.ask(read)
 
 
 def test_a_run_waits_for_a_service_that_is_not_there_yet(engine: Engine, service: Service) -> None:
     """It says so, goes on by itself when the service comes, and nothing is submitted twice."""
-    before = len(states(service, "conditionals"))
     service.kill()
     run = engine.run("conditionals", name="early")
     run.until(lambda: re.findall("flowsched does not answer", run.log()))
     service.start()
     assert run.end() == 0, run.said
-    assert len(states(service, "conditionals")) == before + 2
+    assert service.states(run) == ["SUCCEEDED", "SUCCEEDED"]
     assert run.result()["conditionals.taken"] == "it is long"
+
+
+def test_a_run_can_be_cancelled_in_flowsched(engine: Engine, service: Service) -> None:
+    """`flowsched cancel RUN`: its calls are gone, miniwdl tries none of them again, and ends."""
+    run = engine.run("waiting", "width=2", name="cancelled")
+    begun = run.until(lambda: works(run), 2)
+    (ident,) = (view.id for view in service.runs() if view.id.startswith(run.name))
+    service.ask(lambda client: client.cancel(ident))
+    assert run.end() != 0
+    assert "the task was cancelled in flowsched" in run.said
+    assert processes_in(list(begun)) == []
+    assert service.states(run) == ["CANCELLED", "CANCELLED"]

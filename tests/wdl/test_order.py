@@ -11,7 +11,7 @@ from flowsched.workflow.decode import decode_workflow
 from flowsched.workflow.spec import Action, Call, Mount, On, Placed, Policy, Step
 
 ORDER = Order(
-    place=Place("/runs/r1", "germline", "each.align", "call-each-1-x/call-align", (1,)),
+    place=Place("/runs/r1", "germline", "each.align", (1,)),
     run="r1-00ff",
     attempt=1,
     folder="/runs/r1/call-each-1-x/call-align",
@@ -35,7 +35,6 @@ def test_a_try_is_one_step_on_the_files_where_they_are() -> None:
     spec = decode_workflow(json.dumps(document(ORDER)).encode())
     (stage,) = spec.stages
     assert (spec.name, spec.queue, spec.priority, stage.name) == ("germline.each.align", "lab", 7, "align")
-    assert dict(spec.labels) == {"miniwdl-run": "r1-00ff", "miniwdl-call": "call-each-1-x/call-align"}
     assert stage.container is not None
     assert stage.container.mounts == (
         Mount("/runs/r1/call-each-1-x/call-align", "/mnt/miniwdl_task_container"),
@@ -116,7 +115,5 @@ def test_limits_and_a_timeout_are_said_where_there_are_any() -> None:
 def test_names_that_are_too_long_for_a_document_are_cut() -> None:
     """WDL has no limit; the run and the call are told in full elsewhere."""
     name = "a" * 200
-    spec = decode_workflow(
-        json.dumps(document(replace(ORDER, place=Place("/r", "w", name, f"call-{name}")))).encode()
-    )
+    spec = decode_workflow(json.dumps(document(replace(ORDER, place=Place("/r", "w", name)))).encode())
     assert (len(spec.name), len(spec.stages[0].name)) == (128, 63)
