@@ -9,6 +9,7 @@ import functools
 import logging
 import os
 import shlex
+import shutil
 import socket
 import time
 import uuid
@@ -32,6 +33,8 @@ from flowsched.miniwdl.places import Place, place
 
 #: How often a task's stderr is read on, and a signal is looked for. The service is not asked: it tells.
 LOOK_S: Final = 0.5
+#: More inputs than this are linked into the working folder: a document takes 1,000 of them, and each mount costs the task time.
+MOST_MOUNTS: Final = 500
 #: What a cluster without nodes (an autoscaler may bring some) is taken to have.
 NO_LIMIT: Final = 1 << 40
 #: Reasons with an exit code of the program itself; any other says that the program was not to blame.
@@ -120,6 +123,8 @@ class Backend(TaskContainer):
 
     def _run(self, logger: logging.Logger, terminating: Callable[[], bool], command: str) -> int:
         self._write_command(command)
+        if self._bind_inputs and len(self.input_path_map) > MOST_MOUNTS:
+            self._link_inputs(logger)
         self._make_mount_points()
         call = Following(
             _where(self._set),
@@ -188,6 +193,24 @@ class Backend(TaskContainer):
             for name, value in self.runtime_values.get("env", {}).items():
                 file.write(f"export {name}={shlex.quote(value)}\n")
             file.write(command)
+
+    def _link_inputs(self, logger: logging.Logger) -> None:
+        """Put the inputs into the working folder: links to what the run itself made, copies of what belongs to others."""
+        top = os.path.realpath(self._place.top if self._place is not None else self.host_dir)
+        for here, path in self.input_path_map.items():
+            source, target = os.path.realpath(here), self.host_work_path(path.rstrip("/"))
+            os.makedirs(os.path.dirname(target), exist_ok=True)
+            own = os.path.commonpath((top, source)) == top
+            if path.endswith("/"):
+                shutil.copytree(source, target, copy_function=_link if own else shutil.copy)
+            elif own:
+                _link(source, target)
+            else:
+                shutil.copy(source, target)
+        self._bind_inputs = False
+        logger.info(
+            StructuredLogMessage("linked the inputs, too many to mount", inputs=len(self.input_path_map))
+        )
 
     def _make_mount_points(self) -> None:
         """Files to mount the inputs on; made here, so that they belong to who runs miniwdl."""
@@ -282,6 +305,14 @@ def run_of(place: Place) -> str:
     """The id of a run: the name of its folder, and what tells it from another run in a folder of that name."""
     known = f"{socket.gethostname()}:{place.top}:{_PROCESS}"
     return f"{os.path.basename(place.top)}-{sha256(known.encode()).hexdigest()[:8]}"
+
+
+def _link(source: str, target: str) -> None:
+    """One more name for a file; a copy where the file system has none to give."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy(source, target)
 
 
 def _read_settings(cfg: config.Loader) -> settings.Settings:

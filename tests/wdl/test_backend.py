@@ -207,3 +207,24 @@ def test_variables_are_in_the_script_and_not_in_the_document(
     task._write_command("echo $KEY")
     assert (Path(task.host_dir) / "command").read_text() == "export KEY='it'\"'\"'s $5'\necho $KEY"
     assert "it's" not in repr(task._order())
+
+
+def test_inputs_that_are_too_many_to_mount_are_links_to_what_the_run_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A link costs no bytes; what belongs to others is copied, so that a task cannot change it."""
+    task = backend(tmp_path, monkeypatch)
+    task.stand_at(["w", "task"], task.host_dir)
+    monkeypatch.setattr("flowsched.miniwdl.backend.MOST_MOUNTS", 1)
+    own, others = tmp_path / "call-a" / "own.txt", tmp_path.parent / "others.txt"
+    own.parent.mkdir()
+    own.write_text("own")
+    others.write_text("others")
+    task.add_paths([str(own), str(others)])
+    task._link_inputs(LOG)
+    inputs = Path(task.host_dir) / "work" / "_miniwdl_inputs" / "0"
+    assert (inputs / "own.txt").stat().st_ino == own.stat().st_ino
+    assert (inputs / "others.txt").read_text() == "others"
+    assert (inputs / "others.txt").stat().st_ino != others.stat().st_ino
+    task.process_runtime(LOG, {})
+    assert task._order().inputs == {}
