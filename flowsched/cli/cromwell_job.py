@@ -58,7 +58,7 @@ class CallRoot(NamedTuple):
 
     run: str  #: id of the outermost workflow
     run_name: str
-    node: str  #: names of the calls from the outside in, with dots
+    node: str  #: the run's name and those of the calls from the outside in, with dots: as in WDL, and as over TES
     shard: int | None
     attempt: int
 
@@ -120,18 +120,20 @@ def call_root(cwd: str) -> CallRoot | None:
     ]
     if not ids:
         return None
+    run_name = parts[ids[0] - 1]
     innermost = parts[ids[-1] + 2 :]
     return CallRoot(
         run=parts[ids[0]],
-        run_name=parts[ids[0] - 1],
-        node=".".join(parts[i + 1].removeprefix("call-") for i in ids),
-        shard=_number(innermost, "shard-"),
+        run_name=run_name,
+        node=".".join([run_name, *(parts[i + 1].removeprefix("call-") for i in ids)]),
+        shard=_number(parts[ids[0] :], "shard-"),
         attempt=_number(innermost, "attempt-") or 1,
     )
 
 
 def _number(parts: Sequence[str], prefix: str) -> int | None:
-    found = next((part[len(prefix) :] for part in parts if part.startswith(prefix)), "")
+    """The innermost number with this prefix: a call in no scatter of its own sub-workflow is in that of the outer one."""
+    found = next((part[len(prefix) :] for part in reversed(parts) if part.startswith(prefix)), "")
     return int(found) if found.isascii() and found.isdigit() and len(found) < 10 else None
 
 

@@ -43,17 +43,17 @@ JOB = Job(
 @pytest.mark.parametrize(
     ("cwd", "expected"),
     [
-        (f"/root/w/{WF}/call-a", CallRoot(WF, "w", "a", None, 1)),
-        (f"/root/w/{WF}/call-a/", CallRoot(WF, "w", "a", None, 1)),
-        (f"/root/w/{WF}/call-a/shard-12", CallRoot(WF, "w", "a", 12, 1)),
-        (f"/root/w/{WF}/call-a/attempt-3", CallRoot(WF, "w", "a", None, 3)),
-        (CALL, CallRoot(WF, "germline", "align", 3, 2)),
-        (f"/root/w/{WF}/call-s/shard-0/sub/{SUB}/call-d/shard-7/attempt-2", CallRoot(WF, "w", "s.d", 7, 2)),
-        (f"/root/w/{WF}/call-s/shard-4/sub/{SUB}/call-d", CallRoot(WF, "w", "s.d", None, 1)),
-        (f"/r/w/{WF}/call-s/t/{SUB}/call-u/v/{SUBSUB}/call-x", CallRoot(WF, "w", "s.u.x", None, 1)),
-        (f"/root/w/{WF}/call-call-a", CallRoot(WF, "w", "call-a", None, 1)),
-        (f"/root/w/{WF}/call-a/shard-x/attempt-", CallRoot(WF, "w", "a", None, 1)),
-        (f"/root/{SUB}/w/{WF}/call-a", CallRoot(WF, "w", "a", None, 1)),
+        (f"/root/w/{WF}/call-a", CallRoot(WF, "w", "w.a", None, 1)),
+        (f"/root/w/{WF}/call-a/", CallRoot(WF, "w", "w.a", None, 1)),
+        (f"/root/w/{WF}/call-a/shard-12", CallRoot(WF, "w", "w.a", 12, 1)),
+        (f"/root/w/{WF}/call-a/attempt-3", CallRoot(WF, "w", "w.a", None, 3)),
+        (CALL, CallRoot(WF, "germline", "germline.align", 3, 2)),
+        (f"/root/w/{WF}/call-s/shard-0/sub/{SUB}/call-d/shard-7/attempt-2", CallRoot(WF, "w", "w.s.d", 7, 2)),
+        (f"/root/w/{WF}/call-s/shard-4/sub/{SUB}/call-d", CallRoot(WF, "w", "w.s.d", 4, 1)),
+        (f"/r/w/{WF}/call-s/t/{SUB}/call-u/v/{SUBSUB}/call-x", CallRoot(WF, "w", "w.s.u.x", None, 1)),
+        (f"/root/w/{WF}/call-call-a", CallRoot(WF, "w", "w.call-a", None, 1)),
+        (f"/root/w/{WF}/call-a/shard-x/attempt-", CallRoot(WF, "w", "w.a", None, 1)),
+        (f"/root/{SUB}/w/{WF}/call-a", CallRoot(WF, "w", "w.a", None, 1)),
         (f"/root/w/{WF}/a", None),
         (f"/root/w/{WF}", None),
         ("/root/w/no-id/call-a", None),
@@ -76,7 +76,7 @@ def test_the_whole_document() -> None:
             "run": WF,
             "run_name": "germline",
             "source": "cromwell",
-            "node": "align",
+            "node": "germline.align",
             "shard": 3,
             "attempt": 2,
         },
@@ -106,7 +106,7 @@ def test_the_service_reads_the_document_as_it_was_meant() -> None:
     stage = spec.stages[0]
     assert stage.container is not None
     assert spec.call is not None
-    assert (spec.call.node, spec.call.shard, spec.call.attempt) == ("align", 3, 2)
+    assert (spec.call.node, spec.call.shard, spec.call.attempt) == ("germline.align", 3, 2)
     resources = stage.roles[0].resources
     assert (resources.cpu_millicores, resources.memory_bytes) == (4000, 8_589_934_592)
     assert stage.retry.attempts == 1
