@@ -73,6 +73,7 @@ def test_a_call_in_a_container(cromwell: Cromwell, service: Service) -> None:
     job = call.submit()
     assert call.wait() == 0
     assert (call.file("stdout"), call.file("stderr")) == ("hello\n", "warning\n")
+    assert call.file("stderr.background") == "warning\n"
     assert call.file("where").startswith("/cromwell-executions/hello/")
     assert call.file("glob-0.list") == "a.txt\nb.txt\n"
     assert over(service, job) == "SUCCEEDED"
@@ -117,6 +118,13 @@ def test_a_job_out_of_memory_can_be_tried_again(cromwell: Cromwell, service: Ser
     assert code not in ABORTS
     assert over(service, job) == "FAILED"
     assert not call.alive()
+
+
+def test_a_command_that_was_killed_alone_can_be_tried_again(cromwell: Cromwell) -> None:
+    """A kernel may kill one process for want of memory, and leave the script: what it writes is 79, not 137."""
+    call = Call(cromwell, "sh -c 'kill -9 $$'")
+    call.submit()
+    assert call.wait() == 79
 
 
 def test_an_abort(cromwell: Cromwell, service: Service) -> None:

@@ -93,11 +93,11 @@ def test_every_text_arrives_as_it_was_written(run: Run, hostile: str, line_end: 
     values |= {"docker": Maybe(hostile), "queue": Maybe(hostile), "gpuType": Maybe(hostile)}
     arguments = run(CONFIG["submit-docker"], values, line_end)
     assert arguments[:3] == ["cromwell", "submit", "--encoded"]
-    assert len(arguments) == 15
+    assert len(arguments) == 16
     names = [*texts.values(), "image", "queue", "gpu-type"]
     assert [option(arguments, name) for name in names] == [hostile] * 8
     assert option(arguments, "rc-file") == f"{hostile}/execution/rc"
-    assert arguments[10:13] == ["--cpu=1", "--memory-mb=2000", "--gpu=0"]
+    assert arguments[11:14] == ["--cpu=1", "--memory-mb=2000", "--gpu=0"]
 
 
 def test_a_zero_byte_is_marked_for_refusal(run: Run) -> None:
@@ -118,6 +118,7 @@ def test_what_is_not_given_is_not_passed(run: Run) -> None:
         f"--script={cwd}/execution/script",
         "--shell=/bin/bash",
         f"--rc-file={cwd}/execution/rc",
+        f"--stderr={cwd}/execution/stderr.background",
         "--cpu=1",
         "--memory-mb=2000",
         "--gpu=0",
