@@ -176,6 +176,8 @@ def _job(given: argparse.Namespace) -> jobs.Job:
         gpu_type=given.gpu_type,
         queue=given.queue,
         priority=_whole("--priority", given.priority),
+        timeout_minutes=given.timeout_minutes,
+        runtime_minutes=given.runtime_minutes,
         stdout=given.stdout,
         stderr=given.stderr,
         rc_file=given.rc_file,
@@ -317,6 +319,8 @@ def _submit_options(submit: argparse.ArgumentParser) -> None:
     add("--gpu-type", metavar="TEXT", help="The node's label nvidia.com/gpu.product.")
     add("--queue")
     add("--priority", metavar="N")
+    add("--timeout-minutes", metavar="N", help="End it after so long.")
+    add("--runtime-minutes", metavar="N", help="How long it will take; helps to plan.")
     add("--rc-file", metavar="FILE", help="Gets 79 if the job ends and nobody wrote it.")
     add("--stdout", metavar="FILE", help="Append what the script says to it. [the task's log]")
     add("--stderr", metavar="FILE")

@@ -47,6 +47,8 @@ class Job(NamedTuple):
     gpu_type: str | None = None
     queue: str | None = None
     priority: int | None = None
+    timeout_minutes: str | None = None
+    runtime_minutes: str | None = None
     stdout: str | None = None
     stderr: str | None = None
     rc_file: str | None = None
@@ -160,7 +162,7 @@ def _stage_name(call: CallRoot | None, job: Job) -> str:
 
 
 def _asked(job: Job) -> dict[str, Any]:
-    """Resources, and the node's label where a kind of GPU is asked for."""
+    """Resources, times, and the node's label where a kind of GPU is asked for."""
     resources = {
         "cpu": _amount("--cpu", job.cpu),
         "memory": _amount("--memory-mb", job.memory_mb, "Mi"),  # Cromwell's MB are 1024 × 1024 bytes
@@ -173,6 +175,19 @@ def _asked(job: Job) -> dict[str, Any]:
         if amount is not None and float(amount.rstrip("GMi")) > 0
     }
     found: dict[str, Any] = {"resources": kept} if kept else {}
+    if "memory" in kept:
+        found["limits"] = {"memory": kept["memory"]}
+    timeout, runtime = (
+        _seconds(option, text)
+        for option, text in (
+            ("--timeout-minutes", job.timeout_minutes),
+            ("--runtime-minutes", job.runtime_minutes),
+        )
+    )
+    if timeout:
+        found["timeout"] = timeout
+    if runtime:
+        found["estimate"] = {"runtime": runtime}
     if job.gpu_type:
         found["selector"] = {"nvidia.com/gpu.product": job.gpu_type}
     return found
@@ -184,3 +199,8 @@ def _amount(option: str, text: str | None, unit: str = "") -> str | None:
     if not re.fullmatch(r"[0-9]{1,12}(\.[0-9]{1,6})?", text):
         raise Wrong(f"{option}: found {text!r}, expected a number such as 4 or 0.5")
     return text + unit
+
+
+def _seconds(option: str, minutes: str | None) -> float | None:
+    text = _amount(option, minutes)
+    return None if text is None else round(float(text) * 60, 3)

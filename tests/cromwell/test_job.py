@@ -36,6 +36,8 @@ JOB = Job(
     gpu_type="NVIDIA-A100",
     queue="genomics",
     priority=5,
+    timeout_minutes="90",
+    runtime_minutes="0.5",
     rc_file=f"{CALL}/execution/rc",
 )
 
@@ -94,6 +96,9 @@ def test_the_whole_document() -> None:
                     "leave": [{"path": "/cromwell-executions/x/execution/rc", "content": "79\n"}],
                 },
                 "resources": {"cpu": "4", "memory": "8192Mi", "disk": "50Gi", "gpu": "1"},
+                "limits": {"memory": "8192Mi"},
+                "timeout": 5400.0,
+                "estimate": {"runtime": 30.0},
                 "selector": {"nvidia.com/gpu.product": "NVIDIA-A100"},
             }
         ],
@@ -109,6 +114,7 @@ def test_the_service_reads_the_document_as_it_was_meant() -> None:
     assert (spec.call.node, spec.call.shard, spec.call.attempt) == ("germline.align", 3, 2)
     resources = stage.roles[0].resources
     assert (resources.cpu_millicores, resources.memory_bytes) == (4000, 8_589_934_592)
+    assert (stage.timeout_ms, stage.estimate.runtime_ms) == (5_400_000, 30_000)
     assert stage.retry.attempts == 1
 
 

@@ -120,6 +120,14 @@ def test_a_job_out_of_memory_can_be_tried_again(cromwell: Cromwell, service: Ser
     assert not call.alive()
 
 
+def test_a_job_that_takes_too_long_can_be_tried_again(cromwell: Cromwell, service: Service) -> None:
+    """Three seconds are over: 79."""
+    call = Call(cromwell, HELD, timeout_minutes=Maybe("0.05"))
+    job = call.submit()
+    assert call.wait() == 79
+    assert over(service, job) == "FAILED"
+
+
 def test_a_command_that_was_killed_alone_can_be_tried_again(cromwell: Cromwell) -> None:
     """A kernel may kill one process for want of memory, and leave the script: what it writes is 79, not 137."""
     call = Call(cromwell, "sh -c 'kill -9 $$'")

@@ -128,12 +128,15 @@ def test_what_is_not_given_is_not_passed(run: Run) -> None:
 def test_numbers_are_passed_where_they_are_given(run: Run) -> None:
     """Optional whole numbers too."""
     given = {"cpu": 4, "memory_mb": 8192, "gpuCount": 2, "disk_gb": Maybe(50), "priority": Maybe(7)}
-    assert run(CONFIG["submit"], standard(docker=False) | given)[-5:] == [
+    given |= {"timeout_minutes": Maybe(90), "runtime_minutes": Maybe(30)}
+    assert run(CONFIG["submit"], standard(docker=False) | given)[-7:] == [
         "--cpu=4",
         "--memory-mb=8192",
         "--gpu=2",
         "--disk-gb=50",
         "--priority=7",
+        "--timeout-minutes=90",
+        "--runtime-minutes=30",
     ]
 
 
