@@ -89,6 +89,10 @@ def _tokens(text: str, start: int) -> tuple[list[tuple[str, str]], int]:
         if match is None:
             raise WdlError(f"no token at {text[position : position + 40]!r}")
         position = match.end()
+        if re.fullmatch(r"(?:if|then|else)\w+", match[0]):
+            raise WdlError(
+                f"{match[0]} is read as a keyword and a rest: Cromwell asks for no end of the word there"
+            )
         if match.lastgroup is not None:
             found.append((match.lastgroup, match[0]))
     raise WdlError("an expression has no end")

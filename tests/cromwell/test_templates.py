@@ -79,31 +79,56 @@ def option(arguments: list[str], name: str) -> str | None:
 
 @pytest.mark.parametrize("line_end", [r"\r?\n", r"[\r\n]+"], ids=["today's Cromwell", "older Cromwells"])
 @pytest.mark.parametrize("hostile", HOSTILE, ids=[ascii(text)[:24] for text in HOSTILE])
-def test_every_text_arrives_as_it_was_written(run: Run, hostile: str, line_end: str) -> None:
+@pytest.mark.parametrize(
+    ("template", "texts", "count"),
+    [
+        ("submit", {"job_name": "name", "cwd": "cwd", "script": "script", "job_shell": "shell"}, 14),
+        (
+            "submit-docker",
+            {
+                "job_name": "name",
+                "cwd": "cwd",
+                "docker_cwd": "docker-cwd",
+                "docker_script": "script",
+                "job_shell": "shell",
+            },
+            16,
+        ),
+    ],
+    ids=["submit", "submit-docker"],
+)
+def test_every_text_arrives_as_it_was_written(
+    run: Run, hostile: str, line_end: str, template: str, texts: dict[str, str], count: int
+) -> None:
     """All texts of a job at once hold it; bash runs none of it, and changes none of it."""
-    values = standard(docker=True)
-    texts = {
-        "job_name": "name",
-        "cwd": "cwd",
-        "docker_cwd": "docker-cwd",
-        "docker_script": "script",
-        "job_shell": "shell",
-    }
-    values |= dict.fromkeys(texts, hostile)
-    values |= {"docker": Maybe(hostile), "queue": Maybe(hostile), "gpuType": Maybe(hostile)}
-    arguments = run(CONFIG["submit-docker"], values, line_end)
+    values = standard(docker=template == "submit-docker") | dict.fromkeys([*texts, "err"], hostile)
+    given = {"queue": "queue", "gpuType": "gpu-type"} | (
+        {"docker": "image"} if template == "submit-docker" else {}
+    )
+    values |= dict.fromkeys(given, Maybe(hostile))
+    arguments = run(CONFIG[template], values, line_end)
     assert arguments[:3] == ["cromwell", "submit", "--encoded"]
-    assert len(arguments) == 16
-    names = [*texts.values(), "image", "queue", "gpu-type"]
-    assert [option(arguments, name) for name in names] == [hostile] * 8
+    assert len(arguments) == count
+    for name in [*texts.values(), *given.values()]:
+        assert option(arguments, name) == hostile
     assert option(arguments, "rc-file") == f"{hostile}/execution/rc"
-    assert arguments[11:14] == ["--cpu=1", "--memory-mb=2000", "--gpu=0"]
+    assert option(arguments, "stderr") == f"{hostile}.background"
+    assert arguments[-5:-2] == ["--cpu=1", "--memory-mb=2000", "--gpu=0"]
 
 
 def test_a_zero_byte_is_marked_for_refusal(run: Run) -> None:
     """Bash would drop it silently; so it is written as %00, which the command refuses."""
-    arguments = run(CONFIG["submit"], standard(docker=False) | {"queue": Maybe("a\0b")})
-    assert arguments[-1] == "--queue=a%00b"
+    texts = ("job_name", "cwd", "docker_cwd", "script", "docker_script", "job_shell", "err")
+    wishes = ("docker", "queue", "gpuType")
+    for template in ("submit", "submit-docker"):
+        values = standard(docker=template == "submit-docker")
+        values |= dict.fromkeys(texts, "a\0b") | dict.fromkeys(wishes, Maybe("a\0b"))
+        arguments = run(CONFIG[template], values)
+        assert [text for text in arguments[3:] if "a%00b" not in text] == [
+            "--cpu=1",
+            "--memory-mb=2000",
+            "--gpu=0",
+        ]
 
 
 def test_what_is_not_given_is_not_passed(run: Run) -> None:
@@ -201,6 +226,7 @@ def test_cromwells_expressions(template: str, values: dict[str, Value], expected
         ("${sub(x, 'a', '$1')}", {"x": "a"}),
         (r"${'\d'}", {}),
         ("${y}", {"x": "1"}),
+        ("${iffy}", {"iffy": "1"}),
     ],
 )
 def test_what_cromwell_refuses(template: str, values: dict[str, Value]) -> None:
