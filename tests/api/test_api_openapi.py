@@ -78,7 +78,7 @@ def test_parameters_are_described_as_they_are_decoded() -> None:
     found = {parameter["name"]: parameter["schema"] for parameter in operation["parameters"]}
     assert found["limit"] == {"type": "integer", "minimum": 1, "maximum": 1000, "default": 100}
     assert "SUCCEEDED" in found["state"]["enum"]
-    assert set(found) == {"state", "name", "queue", "label", "limit", "page_token"}
+    assert set(found) == {"state", "name", "queue", "label", "run", "limit", "page_token"}
 
 
 def test_a_workflow_document_is_described_by_its_own_schema() -> None:
@@ -101,7 +101,7 @@ async def test_answers_are_of_the_media_types_described(
     service.write("vcf", "calls.vcf", b"x")
     described = DOCUMENT["paths"][route.path]["get"]["responses"]
     for ident in (workflow, "nope"):
-        values = {"workflow": ident, "stage": "align", "index": 0, "name": "vcf"}
+        values = {"workflow": ident, "stage": "align", "index": 0, "name": "vcf", "id": ident}
         path = route.path.format(**values) if "{" in route.path else route.path
         answer = await api.get(path)
         assert answer.content_type in described[str(answer.status)]["content"]
