@@ -443,6 +443,19 @@ def doctor(ctx: typer.Context, root: Root = None, db: Database = None, output: O
     run(given, checks.doctor(place, output))
 
 
+@app.command(
+    "cromwell",
+    context_settings={"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []},
+    add_help_option=False,
+)
+def cromwell_command(ctx: typer.Context) -> None:
+    """For Cromwell's config backend: submit, alive, kill."""
+    from flowsched.cli import cromwell
+
+    given = options(ctx)
+    raise typer.Exit(cromwell.main(ctx.args, given.server, given.token))
+
+
 @app.command()
 def version() -> None:
     """Print the version."""
