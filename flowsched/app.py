@@ -32,6 +32,10 @@ COLLECT: Final = (25_000, 20, 50)
 _ALPHABET: Final = "0123456789abcdefghjkmnpqrstvwxyz"
 
 
+#: Nobody watches how much of a disk a task of this machine takes: what it says it needs is no reason to let it wait for ever.
+_ANY_DISK: Final = 1 << 50
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
     """How a service runs. Quantities as in workflow documents.
@@ -166,6 +170,7 @@ def local_cluster(settings: Settings, failpoint: Callable[[str], object]) -> Any
         settings.nodes,
         cpu_millicores=parse_cpu(settings.cpu) if settings.cpu else None,
         memory_bytes=parse_bytes(settings.memory) if settings.memory else None,
+        disk_bytes=_ANY_DISK,
         gpus=settings.gpus,
         disk_rate=parse_bytes(settings.disk_rate),
         nic_rate=parse_bytes(settings.nic_rate),

@@ -6,7 +6,7 @@ import asyncio
 import re
 import unicodedata
 from collections.abc import Iterable
-from typing import Any, Final, TypeVar
+from typing import Annotated, Any, Final, TypeVar, get_args, get_origin
 
 import msgspec
 from aiohttp import web
@@ -56,7 +56,13 @@ def decode_query(query: MultiMapping[str], kind: type[Q]) -> Q:
     for name in dict.fromkeys(query):
         given = query.getall(name)
         if name not in fields:
+            if not kind.strict:
+                continue
             faults.append(Fault(f"?{shown(name)}", "an unknown parameter", allowed(fields)))
+        elif _is_list(fields[name].type):
+            values[name] = given
+            for text in given:
+                _converted(f"?{name}", text, str, faults)
         elif len(given) > 1:
             faults.append(Fault(f"?{name}", f"{len(given)} values", "one value"))
         else:
@@ -65,6 +71,11 @@ def decode_query(query: MultiMapping[str], kind: type[Q]) -> Q:
     if faults:
         raise InvalidParameters(faults)
     return kind(**values)
+
+
+def _is_list(kind: Any) -> bool:
+    """Whether a parameter may be given several times."""
+    return get_origin(get_args(kind)[0] if get_origin(kind) is Annotated else kind) is list
 
 
 def _converted(path: str, text: str, kind: Any, faults: list[Fault]) -> Any:

@@ -19,6 +19,7 @@ from flowsched.control.intake import Documents, decode
 from flowsched.control.leader import Leader
 from flowsched.control.outputs import open_output
 from flowsched.control.queue_settings import queue_row
+from flowsched.control.tes import TesService
 from flowsched.control.whereabouts import Whereabouts
 from flowsched.engine.changes import task_row
 from flowsched.engine.explain import Explanation, explain
@@ -32,6 +33,7 @@ from flowsched.store.database import Database
 from flowsched.store.queues import Queues
 from flowsched.store.requests import Submission
 from flowsched.store.rows import QueueRow
+from flowsched.store.tes import TesTasks
 from flowsched.store.workflows import Workflows
 from flowsched.store.writer import GroupWriter
 from flowsched.workflow.graph import StageGraph
@@ -90,6 +92,10 @@ class Service:
         self._new_id = new_id
         self._failpoint = failpoint
         self._extender = Extender()
+        self.tes = TesService(
+            TesTasks(database), writer, documents, clock=clock, new_id=new_id, wake=self._wake,
+            cancel=lambda workflow: self.command(workflow, "cancel"), replicated=replicated,
+        )  # fmt: skip
 
     # ------------------------------------------------------------------------------------------ workflows
 
@@ -210,7 +216,7 @@ class Service:
         numbers = {each.name: number for number, each in enumerate(spec.stages)}
         if stage is not None and stage not in numbers:
             raise NotFound(f"workflow {workflow} has no stage {stage!r}")
-        wanted = _task_state(state)
+        wanted = answers.task_state(state)
         limit = max(1, min(limit, 1000))
         at_stage, at_index = _position(page_token)
         chosen = [numbers[stage]] if stage is not None else range(len(spec.stages))
@@ -429,16 +435,6 @@ class Service:
     def _run(self, workflow: str) -> WorkflowRun | None:
         state = self._state()
         return None if state is None else state.runs.get(workflow)
-
-
-def _task_state(name: str | None) -> TaskState | None:
-    if name is None:
-        return None
-    try:
-        return TaskState[name.upper()]
-    except KeyError as error:
-        names = ", ".join(state.name for state in TaskState)
-        raise InvalidRequest(f"there is no task state {name!r}; there are {names}") from error
 
 
 def _position(token: str | None) -> tuple[int, int]:
