@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,6 +65,15 @@ class Origins:
         if not real.exists():
             raise NotFetched(f"there is no {real}", permanent=True)
         return real
+
+    def upload(self) -> dict[str, Any]:
+        """How a runner, which has none of this, writes to object stores: what it shall be given. It holds credentials."""
+        names = [name for name in os.environ if name.startswith("AWS_")]
+        return {
+            "path": [folder for folder in sys.path if folder],
+            "env": {name: os.environ[name] for name in (*names, "HOME") if name in os.environ},
+            "options": {scheme: dict(options) for scheme, options in self.options},
+        }
 
     def open(self, uri: str) -> tuple[BinaryIO, int | None]:
         """Open a dataset elsewhere: its bytes, and how many they should be if that is known. Blocks.
