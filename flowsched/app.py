@@ -395,13 +395,16 @@ async def database_facts(url: str) -> dict[str, Any]:
 
 async def database_expire(url: str, before_ms: int) -> int:
     """Remove workflows that ended before a time; returns how many."""
+    from flowsched.control.tes_keeping import forget_ends, keep_ends
     from flowsched.store.database import Database
     from flowsched.store.recovery import remove_finished
 
     total = 0
     async with await Database.open(url) as database:
+        await keep_ends(database, before_ms)
         while True:
             removed = await remove_finished(database, before_ms)
             total += removed.workflows
             if removed.workflows == 0 and removed.rows == 0:
+                await forget_ends(database, before_ms, now_ms())
                 return total

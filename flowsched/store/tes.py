@@ -14,6 +14,7 @@ from flowsched.store import tables
 from flowsched.store.database import Database, unbroken
 from flowsched.store.rows import AttemptRow
 from flowsched.store.workflows import ATTEMPT_COLUMNS, attempt_row, decode
+from flowsched.workflow.states import RunState
 
 _x, _w, _t, _a = tables.tes_tasks.c, tables.workflows.c, tables.tasks.c, tables.attempts.c
 
@@ -47,6 +48,7 @@ class TesFilter:
     kept_states: tuple[str, ...] | None = None  #: of those that have
 
 
+_ENDED: Final = tuple(state.value for state in RunState if state.terminal)
 _PLAIN: Final = (
     _x.id,
     _x.seq,
