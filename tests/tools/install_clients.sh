@@ -2,6 +2,8 @@
 # Makes the virtual environments of the real TES clients that tests/clients runs: py-tes 1.1, and Snakemake 9 with py-tes 0.4.
 # One folder each for tests/tools/clients/*.txt, which pins the versions; nothing is made that is there already from that file.
 #
+# Snakemake's storage plugin calls rsync, which is installed by apt-get where it is missing and that is possible.
+#
 # On a machine that cannot (no package index) it says so and is content, unless FLOWSCHED_REQUIRE_CLIENTS=1: the tests that
 # need the clients are then skipped.
 set -eu
@@ -22,6 +24,15 @@ versions() {
     "$home/$1/bin/python" -m pip list --disable-pip-version-check 2>/dev/null |
         awk '$1 == "py-tes" || $1 ~ /^snakemake/ && $1 !~ /interface/ { printf "%s%s %s", sep, $1, $2; sep = ", " }'
 }
+
+if ! command -v rsync >/dev/null; then
+    command -v apt-get >/dev/null || give_up "no rsync, and no apt-get: install rsync"
+    run=""
+    [ "$(id -u)" -eq 0 ] || run="sudo -n"
+    {
+        $run apt-get update -q && DEBIAN_FRONTEND=noninteractive $run apt-get install -q -y --no-install-recommends rsync
+    } >/dev/null || give_up "rsync was not installed, see above"
+fi
 
 mkdir -p "$home"
 for list in "$here"/*.txt; do
