@@ -16,10 +16,15 @@ from flowsched.api.server import build_api
 from flowsched.cluster.fake import FakeProcesses, Outcome
 from flowsched.scheduling.executor import NodeInfo, Pod
 from flowsched.store.database import url_for
+from tests.postgres import fresh_postgres, postgres_server, postgres_url
 from tests.service.processes import Process, process
 from tests.tes.strict import check_full, check_minimal
 
 NODES = [NodeInfo(f"node-{number}", 4_000, 4 << 30, 1 << 40) for number in range(2)]
+__all__ = ["fresh_postgres", "postgres_server", "postgres_url"]
+BOTH = pytest.mark.parametrize(
+    "url", ["sqlite", pytest.param("postgresql", marks=pytest.mark.postgresql)], indirect=True
+)
 TES = "/ga4gh/tes/v1"
 FINAL = {"COMPLETE", "EXECUTOR_ERROR", "SYSTEM_ERROR", "CANCELED"}
 
@@ -90,10 +95,16 @@ def world() -> World:
 
 
 @pytest.fixture
-async def tes(tmp_path: Path, world: World) -> AsyncIterator[Tes]:
-    async with process(
-        url_for(tmp_path / "db"), tmp_path, world.processes, clock=world.clock, nodes=NODES
-    ) as one:
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """SQLite, unless a test asks for the other."""
+    if getattr(request, "param", "sqlite") == "sqlite":
+        return url_for(tmp_path / "db")
+    return str(request.getfixturevalue("fresh_postgres")())
+
+
+@pytest.fixture
+async def tes(url: str, tmp_path: Path, world: World) -> AsyncIterator[Tes]:
+    async with process(url, tmp_path, world.processes, clock=world.clock, nodes=NODES) as one:
         one.lead()
         await one.ready()
         async with TestClient(TestServer(build_api(one.service))) as api:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from flowsched.cluster.fake import Outcome
-from tests.tes.conftest import TES, Tes, World
+from tests.tes.conftest import BOTH, TES, Tes, World
 
 HELLO: dict[str, Any] = {"name": "hello", "executors": [{"image": "alpine", "command": ["echo", "hi"]}]}
 FULL_BODY: dict[str, Any] = {
@@ -213,6 +213,7 @@ async def test_a_lost_attempt_is_queued_again_and_has_a_log_of_its_own(tes: Tes,
     assert [log.get("system_logs") for log in task["logs"]] == [["Preempted"], None]
 
 
+@BOTH
 async def test_lists_are_filtered(tes: Tes) -> None:
     """By prefix of the name, by tags (an empty value is any), by state; newest first."""
     first = await tes.create({**HELLO, "name": "a_1", "tags": {"foo": "bar", "od\"d'$.": "x"}})
@@ -238,6 +239,7 @@ async def test_lists_are_filtered(tes: Tes) -> None:
         assert [task["id"] for task in (await answer.json())["tasks"]] == expected, params
 
 
+@BOTH
 async def test_pages_are_stable_under_new_tasks(tes: Tes) -> None:
     """What arrives between two pages neither repeats nor hides a task; the last page has no token."""
     old = [await tes.create({**HELLO, "name": f"t{number}"}) for number in range(5)]
@@ -272,6 +274,7 @@ async def test_128_kib_of_content_are_taken(tes: Tes) -> None:
     assert answer.status == 413
 
 
+@BOTH
 async def test_a_task_that_expired_is_still_answered(tes: Tes, world: World) -> None:
     """Its state and logs outlive its workflow, for 30 days; then it is gone."""
     from flowsched.control.expiry import Expiry
