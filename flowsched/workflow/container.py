@@ -146,6 +146,8 @@ def _placed(files: Section) -> tuple[tuple[Placed, ...], list[Given]]:
         if uri.startswith("/"):
             placed.append(Placed(path, source=uri, directory=directory))
             continue
+        if directory and uri.startswith("s3:"):
+            uri = uri.rstrip("/") + "/"  # all that lies below it
         name = f"file-{number}"
         inputs.append(Given(entry.path, InputSpec(name, uri=uri, size_bytes=size)))
         placed.append(Placed(path, input=name, directory=directory))

@@ -26,6 +26,9 @@ WHAT_TO_DO = (
 )
 
 
+REFUSED = "the task has paths of its own, which need private mounts, and this system permits none"
+
+
 class Mount:
     """One thing to be seen at another place. Both are paths of this machine."""
 
@@ -118,10 +121,8 @@ def enter(places: Places, mounts: list[Mount]) -> None:
             None, places.room, MS_UNBINDABLE
         )  # or every mount of a folder above it would hold it again
     except OSError as error:
-        raise Refused(
-            "ContainerPathsRefused",
-            f"the task has paths of its own, and this system permits none ({error}): {WHAT_TO_DO}",
-        ) from None
+        why = f"{error.strerror}, errno {error.errno}"
+        raise Refused("ContainerPathsRefused", f"{REFUSED} ({why}): {WHAT_TO_DO}") from None
     for mount in mounts:
         libc.mount(mount.source, mount.target, MS_BIND | MS_REC)
         if mount.read_only:
@@ -134,7 +135,7 @@ class System:
 
     def __init__(self) -> None:
         if not sys.platform.startswith("linux"):
-            raise Refused("ContainerPathsRefused", f"{sys.platform} has no mount namespaces: {WHAT_TO_DO}")
+            raise Refused("ContainerPathsRefused", f"{REFUSED} ({sys.platform} has none): {WHAT_TO_DO}")
         import ctypes  # 8 ms, for those who need it
 
         self._ctypes = ctypes
@@ -203,7 +204,7 @@ def refusal(folder: str) -> str:
             enter(places, [])
             said = b""
         except Refused as error:
-            said = error.args[1].encode()
+            said = error.args[1].removeprefix(REFUSED).removesuffix(f": {WHAT_TO_DO}").strip(" ()").encode()
         except OSError as error:
             said = str(error).encode()
         finally:

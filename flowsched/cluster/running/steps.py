@@ -248,7 +248,6 @@ def run_step(step: Step, task: Task, wake: int, ending: Ending, begun: object) -
         task.began, task.started_ms, task.pid = step.began, step.started_ms, step.pid
         begun()  # type: ignore[operator]
         ending.reason, ending.message = supervise(step, wake)
-        ending.undead = kin.kill_everything(step.pid)
         ending.code = 137 if ending.reason == "OOMKilled" else step.exit_code
     except StartError as error:
         ending.code, ending.reason, ending.message = error.exit_code, "StartFailed", str(error)
@@ -258,7 +257,7 @@ def run_step(step: Step, task: Task, wake: int, ending: Ending, begun: object) -
         ending.reason, ending.message = refusal.args
     finally:
         if step.pid:
-            kin.kill_everything(step.pid)
+            ending.undead = kin.kill_everything(step.pid)
         step.finish()
     task.peak_bytes = max(task.peak_bytes, step.peak_bytes)
     if ending.reason != "ContainerPathsRefused":
