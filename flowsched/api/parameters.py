@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import re
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from functools import cache
 from typing import Annotated, Any, Final, TypeVar, get_args, get_origin
 
 import msgspec
@@ -41,6 +42,12 @@ class InvalidParameters(InvalidRequest):
         super().__init__("; ".join(str(fault) for fault in self.faults))
 
 
+@cache
+def _fields(kind: type[msgspec.Struct]) -> Mapping[str, msgspec.structs.FieldInfo]:
+    """The fields of a struct by their names in JSON; msgspec reads its annotations anew each time."""
+    return {field.encode_name: field for field in msgspec.structs.fields(kind)}
+
+
 def decode_query(query: MultiMapping[str], kind: type[Q]) -> Q:
     """Read query parameters as a struct.
 
@@ -50,7 +57,9 @@ def decode_query(query: MultiMapping[str], kind: type[Q]) -> Q:
     Raises:
         InvalidParameters: With everything that is wrong.
     """
-    fields = {field.encode_name: field for field in msgspec.structs.fields(kind)}
+    if not query:
+        return kind()
+    fields = _fields(kind)
     faults: list[Fault] = []
     values: dict[str, Any] = {}
     for name in dict.fromkeys(query):
@@ -186,7 +195,7 @@ def decode_body(raw: bytes, kind: type[S]) -> S:
 
 
 def _checked(value: dict[str, Any], kind: type[S]) -> S:
-    fields = {field.encode_name: field for field in msgspec.structs.fields(kind)}
+    fields = _fields(kind)
     faults = [
         Fault(f"$.{shown(name)}", "an unknown field", allowed(fields)) for name in value.keys() - fields
     ]

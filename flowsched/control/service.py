@@ -94,7 +94,7 @@ class Service:
         self._extender = Extender()
         self.tes = TesService(
             TesTasks(database), writer, documents, clock=clock, new_id=new_id, wake=self._wake,
-            cancel=lambda workflow: self.command(workflow, "cancel"), replicated=replicated,
+            cancel=lambda workflow: self.command(workflow, "cancel"), memory=self._state, replicated=replicated,
         )  # fmt: skip
 
     # ------------------------------------------------------------------------------------------ workflows
@@ -188,6 +188,7 @@ class Service:
             number = await self._writer.command(workflow, kind, body or {}, self._clock())
             self._wake()
             await self._carried_out(number)
+            self.tes.revived(workflow)
         return await self.workflow(workflow)
 
     async def _carried_out(self, number: int) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from flowsched.workflow.data import Given, redacted, wrong_uri
+from flowsched.workflow.data import CONTROL, Given, redacted, wrong_uri
 from flowsched.workflow.reader import Section, shown
 from flowsched.workflow.resources import parse_bytes
 from flowsched.workflow.spec import (
@@ -216,9 +216,7 @@ def _path(entry: Section, key: str, *, required: bool = False) -> str | None:
     text = entry.text(key, expected=_PATH_TEXT, required=required)
     if text is None:
         return None
-    wrong = (
-        not text.startswith("/") or ".." in text.split("/") or any(ord(c) < 32 or ord(c) == 127 for c in text)
-    )
+    wrong = not text.startswith("/") or ".." in text.split("/") or CONTROL.search(text) is not None
     if wrong or len(text.encode()) > 4000:
         entry.fault(key, _PATH_TEXT)
         return None
