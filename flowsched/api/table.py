@@ -144,8 +144,8 @@ _CLUSTER: Final[tuple[Route[Any], ...]] = (
     ),
     Route(
         "PUT", f"{PREFIX}/queues/{{name}}", cluster.put_queue, Policy.WRITE, "Create or change a queue",
-        Query,        _ok("The queue.", QueueView), body=Body("Settings; what is left out stays.",
-        cluster.QueueBody), tag="cluster",
+        Query, _ok("The queue.", QueueView),
+        body=Body("Settings; what is left out stays.", cluster.QueueBody, required=False), tag="cluster",
     ),
     Route(
         "GET", f"{PREFIX}/nodes", cluster.list_nodes, Policy.READ, "List the nodes", Query,

@@ -102,7 +102,8 @@ class Service:
         self._extender = Extender()
         self.tes = TesService(
             TesTasks(database), writer, documents, clock=clock, new_id=new_id, wake=self._wake,
-            cancel=lambda workflow: self.command(workflow, "cancel"), ranks=self.plans, replicated=replicated,
+            cancel=lambda workflow: self.command(workflow, "cancel"), ranks=self.plans, memory=self._state,
+            replicated=replicated,
         )  # fmt: skip
 
     # ------------------------------------------------------------------------------------------ workflows
@@ -195,6 +196,7 @@ class Service:
             number = await self._writer.command(workflow, kind, body or {}, self._clock())
             self._wake()
             await self._carried_out(number)
+            self.tes.revived(workflow)
         return await self.workflow(workflow)
 
     async def _carried_out(self, number: int) -> None:
