@@ -59,7 +59,7 @@ def openapi(routes: Sequence[Route[Any]]) -> bytes:
     links = {
         route.name: _link(route)
         for route in routes
-        if "{workflow}" in route.path and "{name}" not in route.path
+        if route.name is not None and "{workflow}" in route.path and "{name}" not in route.path
     }
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:
