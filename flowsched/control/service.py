@@ -94,7 +94,8 @@ class Service:
         self._extender = Extender()
         self.tes = TesService(
             TesTasks(database), writer, documents, clock=clock, new_id=new_id, wake=self._wake,
-            cancel=lambda workflow: self.command(workflow, "cancel"), memory=self._state, replicated=replicated,
+            cancel=lambda workflow: self.command(workflow, "cancel"), memory=self._state, failpoint=failpoint,
+            replicated=replicated,
         )  # fmt: skip
 
     # ------------------------------------------------------------------------------------------ workflows

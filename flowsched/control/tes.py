@@ -103,6 +103,7 @@ class TesService:
         wake: Callable[[], None],
         cancel: Callable[[str], Awaitable[object]],
         memory: Callable[[], EngineState | None] = lambda: None,
+        failpoint: Callable[[str], Awaitable[None]],
         replicated: bool = False,
     ) -> None:
         self._reads = reads
@@ -113,6 +114,7 @@ class TesService:
         self._wake = wake
         self._cancel = cancel
         self._memory = memory
+        self._failpoint = failpoint
         self._replicated = replicated
         self._known = Known()
         self._heard: OrderedDict[str, None] = OrderedDict()
@@ -129,6 +131,7 @@ class TesService:
         now = self._clock()
         key, repeats = self._key(task, raw, client, idempotency_key, now)
         spec = made.spec
+        await self._failpoint("submit.before")
         submitted = await self._writer.submit(
             Submission(
                 id=self._new_id(),
@@ -147,6 +150,7 @@ class TesService:
                 repeats=repeats,
             )
         )
+        await self._failpoint("submit.after")
         if submitted.created:
             ident = submitted.workflow_id
             self._documents.keep(ident, spec)
