@@ -19,6 +19,7 @@ import structlog
 
 from flowsched.control.facade import TesPage
 from flowsched.control.intake import THREAD_BYTES, Documents
+from flowsched.control.ranked import Ranks, with_rank
 from flowsched.control.tes_edges import Edges
 from flowsched.control.tes_live import UnderWay, live
 from flowsched.engine.state import EngineState
@@ -102,7 +103,8 @@ class TesService:
         new_id: Callable[[], str],
         wake: Callable[[], None],
         cancel: Callable[[str], Awaitable[object]],
-        memory: Callable[[], EngineState | None] = lambda: None,
+        ranks: Ranks,
+        memory: Callable[[], EngineState | None],
         failpoint: Callable[[str], Awaitable[None]],
         replicated: bool = False,
     ) -> None:
@@ -113,6 +115,7 @@ class TesService:
         self._new_id = new_id
         self._wake = wake
         self._cancel = cancel
+        self._ranks = ranks
         self._memory = memory
         self._failpoint = failpoint
         self._replicated = replicated
@@ -130,7 +133,7 @@ class TesService:
         stored = await asyncio.to_thread(zlib.compress, body) if len(body) > 65_536 else zlib.compress(body)
         now = self._clock()
         key, repeats = self._key(task, raw, client, idempotency_key, now)
-        spec = made.spec
+        spec, document = await with_rank(made.spec, made.document, self._ranks)
         await self._failpoint("submit.before")
         submitted = await self._writer.submit(
             Submission(
@@ -139,13 +142,12 @@ class TesService:
                 queue=spec.queue,
                 priority=spec.priority,
                 labels=dict(spec.labels),
-                spec=made.document,
+                spec=document,
                 stages=[(stage.name, stage.width, stage.members) for stage in spec.stages],
                 now_ms=now,
                 idempotency_key=key,
                 body_hash=hashlib.sha256(raw).hexdigest(),
-                run=spec.call.run if spec.call is not None else "",
-                node=spec.call.node if spec.call is not None else "",
+                call=spec.call,
                 tes=TesTask(task.name or "", task.labels, stored),
                 repeats=repeats,
             )

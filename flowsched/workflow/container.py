@@ -252,5 +252,10 @@ def _short(entry: Section, key: str, *, required: bool = False) -> str:
 def _texts(entry: Section, key: str) -> tuple[str, ...]:
     found: Sequence[object] = entry.array(key) or ()
     entry.reader.count("inputs", len(found), f"too many texts at {entry.at(key)}")
-    texts = (entry.reader.text(value, f"{entry.at(key)}[{i}]") for i, value in enumerate(found))
-    return tuple(text for text in texts if text)
+    texts = []
+    for i, value in enumerate(found):
+        text = entry.reader.text(value, f"{entry.at(key)}[{i}]")
+        if text == "":
+            entry.reader.fault(f"{entry.at(key)}[{i}]", '""', "text that is not empty")
+        texts.append(text or "")
+    return tuple(texts)
