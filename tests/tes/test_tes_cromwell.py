@@ -199,3 +199,33 @@ async def test_the_recorded_post_runs(service: Running, tmp_path: Path) -> None:
     assert (execution / "glob-0123" / "1.txt").read_text() == "1\n"
     assert task["resources"]["cpu_cores"] == 2
     assert "parent_workflow_id" not in task["tags"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "state", "exit_codes", "words"),
+    [
+        ({"executors": [{"image": "a", "command": ["sh", "-c", "echo out; echo err >&2; exit 3"]}]},
+         "EXECUTOR_ERROR", [3], ()),
+        ({"executors": [{"image": "a", "command": ["sh", "-c", "kill -9 $$"]}]}, "EXECUTOR_ERROR", [137], ()),
+        ({"executors": [{"image": "a", "command": ["no such program"]}]}, "EXECUTOR_ERROR", [127], ("no such program",)),
+        ({"resources": {"ram_gb": 0.05},
+          "executors": [{"image": "a", "command": ["python3", "-c", "x = bytearray(400 << 20); import time; time.sleep(60)"]}]},
+         "EXECUTOR_ERROR", [137], ("OOMKilled",)),
+        ({"resources": {"backend_parameters": {"timeout": "1s"}},
+          "executors": [{"image": "a", "command": ["sleep", "60"]}]}, "EXECUTOR_ERROR", [143], ("Timeout",)),
+        ({"inputs": [{"path": "/in/x", "url": "/nowhere/x"}]}, "SYSTEM_ERROR", [], ("/nowhere/x",)),
+        ({"outputs": [{"path": "/out/x", "url": "/proc/nowhere/x"}],
+          "executors": [{"image": "a", "command": ["sh", "-c", "echo x > /out/x"]}]}, "SYSTEM_ERROR", [0], ("/proc/nowhere",)),
+    ],
+    ids=["exit code", "killed", "no program", "out of memory", "timeout", "no input", "no output"],
+)  # fmt: skip
+async def test_how_tasks_fail(
+    service: Running, changes: dict[str, Any], state: str, exit_codes: list[int], words: tuple[str, ...]
+) -> None:
+    """An executor's failure is told by its exit code, the system's by its words."""
+    body = {"executors": [{"image": "a", "command": ["true"]}], **changes}
+    task = await service.until(await service.create(body))
+    log = task["logs"][-1]
+    told = json.dumps(log.get("system_logs", []))
+    assert (task["state"], [step["exit_code"] for step in log["logs"]]) == (state, exit_codes), task
+    assert all(word in told for word in words), told
