@@ -57,11 +57,12 @@ class Run:
         mine = str(self.folder / "storage")
         return {task["name"]: task for task in found if mine in task["inputs"][-1]["content"]}
 
-
     def failures(self) -> str:
         """What became of tasks that failed, for a failing test."""
         failed = {name: task for name, task in self.tasks().items() if task["state"] != "COMPLETE"}
-        return json.dumps({name: [task["state"], task.get("logs")] for name, task in failed.items()}, indent=1)
+        return json.dumps(
+            {name: [task["state"], task.get("logs")] for name, task in failed.items()}, indent=1
+        )
 
 
 @contextmanager
