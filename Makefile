@@ -23,7 +23,7 @@ $(STAMPS)/demo: pyproject.toml | $(VENV)/bin/python
 
 $(STAMPS)/test: pyproject.toml | $(VENV)/bin/python
 	@echo "installing flowsched and its test tools into $(VENV) …"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[genomics,kubernetes,mpi,objectstore,postgresql,test]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[genomics,kubernetes,mpi,objectstore,postgresql,test,wdl]'
 	@mkdir -p $(STAMPS) && touch $@ $(STAMPS)/demo
 
 demo: $(STAMPS)/demo ## real genomics and gang training on three virtual nodes, on this machine

@@ -43,6 +43,7 @@ class WorkflowsQuery(Query, frozen=True, kw_only=True):
     name: Annotated[str, msgspec.Meta(description="Only workflows of this name.")] | None = None
     queue: Annotated[str, msgspec.Meta(description="Only workflows of this queue.")] | None = None
     label: Label | None = None
+    run: Annotated[str, msgspec.Meta(description="The calls of this run, each as a workflow.")] | None = None
     limit: Limit = 100
     page_token: PageToken | None = None
 

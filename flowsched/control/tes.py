@@ -19,6 +19,7 @@ import structlog
 
 from flowsched.control.facade import TesPage
 from flowsched.control.intake import THREAD_BYTES, Documents
+from flowsched.control.ranked import Ranks, with_rank
 from flowsched.control.tes_edges import Edges
 from flowsched.control.tes_live import UnderWay, live
 from flowsched.engine.state import EngineState
@@ -102,7 +103,9 @@ class TesService:
         new_id: Callable[[], str],
         wake: Callable[[], None],
         cancel: Callable[[str], Awaitable[object]],
-        memory: Callable[[], EngineState | None] = lambda: None,
+        ranks: Ranks,
+        memory: Callable[[], EngineState | None],
+        failpoint: Callable[[str], Awaitable[None]],
         replicated: bool = False,
     ) -> None:
         self._reads = reads
@@ -112,7 +115,9 @@ class TesService:
         self._new_id = new_id
         self._wake = wake
         self._cancel = cancel
+        self._ranks = ranks
         self._memory = memory
+        self._failpoint = failpoint
         self._replicated = replicated
         self._known = Known()
         self._heard: OrderedDict[str, None] = OrderedDict()
@@ -128,7 +133,8 @@ class TesService:
         stored = await asyncio.to_thread(zlib.compress, body) if len(body) > 65_536 else zlib.compress(body)
         now = self._clock()
         key, repeats = self._key(task, raw, client, idempotency_key, now)
-        spec = made.spec
+        spec, document = await with_rank(made.spec, made.document, self._ranks)
+        await self._failpoint("submit.before")
         submitted = await self._writer.submit(
             Submission(
                 id=self._new_id(),
@@ -136,17 +142,17 @@ class TesService:
                 queue=spec.queue,
                 priority=spec.priority,
                 labels=dict(spec.labels),
-                spec=made.document,
+                spec=document,
                 stages=[(stage.name, stage.width, stage.members) for stage in spec.stages],
                 now_ms=now,
                 idempotency_key=key,
                 body_hash=hashlib.sha256(raw).hexdigest(),
-                run=spec.call.run if spec.call is not None else "",
-                node=spec.call.node if spec.call is not None else "",
+                call=spec.call,
                 tes=TesTask(task.name or "", task.labels, stored),
                 repeats=repeats,
             )
         )
+        await self._failpoint("submit.after")
         if submitted.created:
             ident = submitted.workflow_id
             self._documents.keep(ident, spec)

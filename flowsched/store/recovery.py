@@ -170,7 +170,12 @@ async def remove_finished(
         await connection.execute(
             delete(tables.idempotency).where(tables.idempotency.c.workflow_id.in_(names))
         )
+        of_runs = select(_w.run).where(_w.id.in_(names), _w.run != "").distinct()
+        runs = [row.run for row in await connection.execute(of_runs)]
         await connection.execute(delete(tables.workflows).where(_w.id.in_(names)))  # stages, commands follow
+        if runs:
+            rest = select(_w.id).where(_w.run == tables.runs.c.id).exists()
+            await connection.execute(delete(tables.runs).where(tables.runs.c.id.in_(runs), ~rest))
         return Removed(len(names), removed)
 
 

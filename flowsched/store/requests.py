@@ -14,6 +14,7 @@ from flowsched.engine.delta import EventRow
 from flowsched.errors import Conflict, NotFound
 from flowsched.store import tables
 from flowsched.store.bulk import encode, insert, select_among, tidy, tidy_text, update
+from flowsched.workflow.spec import Call
 from flowsched.workflow.states import RunState, TaskState
 
 #: zlib's middle: a workflow of 1,000 stages shrinks about tenfold in a few milliseconds.
@@ -58,8 +59,7 @@ class Submission:
     body_hash: str = ""
     tenant: str = ""  #: keys of one tenant never meet those of another
     owner: str = ""
-    run: str = ""  #: the run it is a call of, and which call (`workflow.spec.Call`)
-    node: str = ""
+    call: Call | None = None  #: of which run it is a call, and which
     tes: TesTask | None = None
     repeats: Repeats | None = None
 
@@ -124,6 +124,9 @@ _SUBMITTED_COLUMNS: Final = [
     "spec_bytes",
     "run",
     "node",
+    "shard",
+    "call_attempt",
+    "after",
     "spec",
 ]
 
@@ -145,6 +148,12 @@ class Requests:
         )
         self._stages = insert(
             kind, tables.stages, ["workflow_id", "stage", "name", "state", "width", "members", "counts"]
+        )
+        self._runs = insert(
+            kind,
+            tables.runs,
+            ["id", "seq", "name", "source", "queue", "labels", "created_ms"],
+            "ON CONFLICT DO NOTHING",
         )
         self._tes = insert(kind, tables.tes_tasks, ["id", "seq", "created_ms", "name", "tags", "body"])
         self._renew = update(
@@ -255,6 +264,7 @@ class Requests:
             for number, (name, width, members) in enumerate(submission.stages)
         ]
         await self._stages.run(connection, stages)
+        await self._runs.run(connection, _first_of_each_run(new, numbers))
         await self._tes.run(
             connection,
             [
@@ -314,6 +324,28 @@ def _first_of_each_key(
     return firsts
 
 
+def _first_of_each_run(new: Sequence[Submitting], numbers: Mapping[str, int]) -> list[tuple[Any, ...]]:
+    """Rows of the runs that these are calls of, in order of their ids, so that two processes wait instead of deadlocking."""
+    rows: dict[str, tuple[Any, ...]] = {}
+    for submission, _ in new:
+        call = submission.call
+        if call is None or call.run in rows:
+            continue
+        name = tidy_text(call.run_name or call.run)
+        labels = {tidy_text(str(key)): tidy_text(str(value)) for key, value in submission.labels.items()}
+        began = call.since_ms or submission.now_ms
+        rows[call.run] = (
+            tidy_text(call.run),
+            numbers[submission.id],
+            name,
+            tidy_text(call.source),
+            submission.queue,
+            encode(labels),
+            began,
+        )
+    return [rows[run] for run in sorted(rows)]
+
+
 def _is_over(submission: Submission, holder: Any) -> bool:
     """Whether a key no longer stands for the workflow it was used for."""
     rule = submission.repeats
@@ -352,10 +384,17 @@ def _workflow_row(submission: Submission, spec: bytes, seq: int) -> tuple[Any, .
         len(submission.stages),
         sum(width * members for _, width, members in submission.stages),
         len(submission.spec),
-        tidy_text(submission.run),
-        tidy_text(submission.node),
+        *_call_columns(submission.call),
         spec,
     )
+
+
+def _call_columns(call: Call | None) -> tuple[Any, ...]:
+    """run, node, shard, attempt of the call, and what it comes after."""
+    if call is None:
+        return "", "", None, 1, "[]"
+    after = [tidy_text(node) for node in call.after]
+    return tidy_text(call.run), tidy_text(call.node), call.shard, call.attempt, encode(after)
 
 
 def _pending(tasks: int) -> str:

@@ -51,6 +51,7 @@ async def test_lists_pass_their_filters_on(api: TestClient, service: FakeService
         "name": "germline",
         "queue": "q",
         "label": "a=b=c",
+        "run": "r1",
         "limit": "7",
         "page_token": "0",
     }
@@ -64,10 +65,19 @@ async def test_lists_pass_their_filters_on(api: TestClient, service: FakeService
             "name": "germline",
             "queue": "q",
             "label": "a=b=c",
+            "run": "r1",
             "limit": 7,
             "page_token": "0",
         },
-        {"state": None, "name": None, "queue": None, "label": None, "limit": 100, "page_token": None},
+        {
+            "state": None,
+            "name": None,
+            "queue": None,
+            "label": None,
+            "run": None,
+            "limit": 100,
+            "page_token": None,
+        },
         {"stage": "align", "state": "RUNNING", "limit": 1, "page_token": None},
     ]
 
@@ -140,7 +150,7 @@ async def test_all_faults_of_a_query_are_named_at_once(api: TestClient) -> None:
     found = {fault["path"]: (fault["found"], fault["expected"]) for fault in (await answer.json())["faults"]}
     assert found == {
         "?limit": ("'0'", "int >= 1"),
-        "?limt": ("an unknown parameter", "one of label, limit, name, page_token, queue, state"),
+        "?limt": ("an unknown parameter", "one of label, limit, name, page_token, queue, run, state"),
         "?state": (
             "'running'",
             "one of CANCELLED, CANCELLING, FAILED, PAUSED, PENDING, RUNNING, SKIPPED, SUCCEEDED",
