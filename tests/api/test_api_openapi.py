@@ -118,7 +118,7 @@ def test_an_event_is_described_as_it_is_framed() -> None:
 def test_the_example_is_a_document_that_is_accepted() -> None:
     """It is what people copy first."""
     body = DOCUMENT["paths"]["/api/v1/workflows"]["post"]["requestBody"]["content"]["application/json"]
-    spec = decode_workflow(msgspec.json.encode(body["examples"]["two stages"]["value"]))
+    spec = decode_workflow(msgspec.json.encode(body["example"]))
     assert [stage.name for stage in spec.stages] == ["greet", "join"]
 
 
