@@ -29,7 +29,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
@@ -107,9 +107,21 @@ async def _listen(application: Any, web: Any) -> None:
     await asyncio.Event().wait()
 
 
+class Started(NamedTuple):
+    """A process that listens."""
+
+    pid: int
+    port: int
+
+    def cpu_s(self) -> float:
+        """CPU seconds it has taken: what a busy machine does not blur."""
+        ticks = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[11:13]
+        return sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK")
+
+
 @asynccontextmanager
-async def started(*arguments: str) -> AsyncIterator[int]:
-    """Another process of this program; its port. It is killed at the end."""
+async def started(*arguments: str) -> AsyncIterator[Started]:
+    """Another process of this program. It is killed at the end."""
     env = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
     other = await asyncio.create_subprocess_exec(
         sys.executable,
@@ -124,7 +136,7 @@ async def started(*arguments: str) -> AsyncIterator[int]:
         while not (line := await asyncio.wait_for(other.stdout.readline(), 60)).startswith(b"port "):
             if not line:
                 raise SystemExit(f"{' '.join(arguments)} ended at once")
-        yield int(line.split()[1])
+        yield Started(other.pid, int(line.split()[1]))
     finally:
         with contextlib.suppress(ProcessLookupError):
             other.send_signal(signal.SIGKILL)
@@ -217,11 +229,14 @@ async def kept(url: str) -> set[str]:
 async def measure_creates(url: str, folder: Path, count: int, rounds: int) -> dict[str, float]:
     """Medians of several rounds."""
     rates, plain, idents = [], [], []
-    async with started("--serve", str(folder), url) as port:
-        await over(port, 1, paused)
+    cpu: list[float] = []
+    async with started("--serve", str(folder), url) as server:
+        await over(server.port, 1, paused)
         for number in range(rounds):
             plain.append(transactions(folder))
-            rate, answered = await created(port, number * count, count, "bench")
+            before = server.cpu_s()
+            rate, answered = await created(server.port, number * count, count, "bench")
+            cpu.append((server.cpu_s() - before) / count * 1e6)
             rates.append(rate)
             idents += answered
     if len(set(idents)) != rounds * count:
@@ -231,6 +246,7 @@ async def measure_creates(url: str, folder: Path, count: int, rounds: int) -> di
         raise SystemExit(f"{len(lost)} of {len(idents)} accepted tasks are not in the database")
     return {
         "creates_per_s": statistics.median(rates),
+        "create_cpu_us": statistics.median(cpu),
         "bare_per_s": statistics.median(plain),
         "accepted": float(len(idents)),
         "lost": 0.0,
@@ -284,19 +300,23 @@ async def measure_polls(url: str, folder: Path, tasks: int, seconds: float) -> d
     """p50 and p99 of ours and of a server that does nothing, by turns, three times."""
     ours: list[float] = []
     plain: list[float] = []
-    async with started("--serve", str(folder), url) as port:
-        paths = [f"{TASKS}/{ident}?view=FULL" for ident in await running(port, tasks)]
-        opened = await Connection.to(port)
+    async with started("--serve", str(folder), url) as server:
+        paths = [f"{TASKS}/{ident}?view=FULL" for ident in await running(server.port, tasks)]
+        opened = await Connection.to(server.port)
         size = len(await opened.ask("GET", paths[0]))
         opened.close()
         async with started("--bare", str(size)) as other:
+            before, other_before = server.cpu_s(), other.cpu_s()
             for _ in range(3):
-                ours += await polled(port, paths, seconds / 3)
-                plain += await polled(other, paths, seconds / 3)
+                ours += await polled(server.port, paths, seconds / 3)
+                plain += await polled(other.port, paths, seconds / 3)
+            cpu, other_cpu = server.cpu_s() - before, other.cpu_s() - other_before
     return {
         "tasks": float(tasks),
         "polls": float(len(ours)),
         "bytes": float(size),
+        "ours_cpu_us": cpu / len(ours) * 1e6,
+        "bare_cpu_us": other_cpu / len(plain) * 1e6,
         **{f"ours_{name}_ms": value for name, value in quantiles(ours).items()},
         **{f"bare_{name}_ms": value for name, value in quantiles(plain).items()},
     }
@@ -335,9 +355,13 @@ def show(figures: dict[str, Any]) -> None:
     )
     for who in ("ours", "bare"):
         p50, p99, most = (figures[f"{who}_{name}_ms"] for name in ("p50", "p99", "max"))
-        print(f"  {who:5} p50 {p50:6.2f} ms   p99 {p99:6.2f} ms   longest {most:7.2f} ms")
+        cpu = figures[f"{who}_cpu_us"]
+        print(
+            f"  {who:5} p50 {p50:6.2f} ms   p99 {p99:6.2f} ms   longest {most:7.2f} ms   CPU {cpu:5.0f} µs each"
+        )
     print(f"  ratio p50 {figures['ours_p50_ms'] / figures['bare_p50_ms']:.1f}, p99 {_ratio(figures):.1f}")
     rate, plain = figures["creates_per_s"], figures["bare_per_s"]
+    print(f"  CPU of a create {figures['create_cpu_us']:,.0f} µs")
     print(
         f"  creates over {CREATORS} connections {rate:,.0f}/s, {rate / plain:.2f} of {plain:,.0f}/s bare transactions"
     )
