@@ -162,7 +162,7 @@ def _fault(pos: Error.SourcePosition, message: str) -> Fault:
 
 
 def _place(pos: Error.SourcePosition) -> str:
-    return f"{pos.abspath or pos.uri}:{pos.line}:{pos.column}"
+    return f"{pos.abspath or pos.uri}:{max(1, pos.line)}:{max(1, pos.column)}"
 
 
 def _values(

@@ -15,6 +15,7 @@ from typing import Final
 from WDL import Tree, Type, Value
 
 from flowsched.errors import TooLarge
+from flowsched.workflow.formats.wdl_functions import PlanLibrary
 from flowsched.workflow.formats.wdl_resources import amounts, image, kind_of, known_files
 from flowsched.workflow.formats.wdl_scope import (
     NOBODY,
@@ -29,7 +30,6 @@ from flowsched.workflow.formats.wdl_scope import (
 from flowsched.workflow.formats.wdl_values import (
     WRITTEN_OUT,
     Opaque,
-    PlanLibrary,
     elements,
     generalised,
     length_reasons,
@@ -372,7 +372,8 @@ def _some(asked: Value.Base, place: _Place) -> int | None:
     shards = len(asked.variants)
     if place.uneven and shards != place.tasks:
         return None
-    return place.tasks * sum(each.value for each in asked.variants) // shards
+    holds: int = sum(bool(each.value) for each in asked.variants)
+    return place.tasks * holds // shards
 
 
 def _element(over: Value.Base, kind: Type.Base, differs: Until) -> Value.Base:
