@@ -8,9 +8,9 @@ import os
 import platform
 import shutil
 import socket
-import subprocess
 import sys
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+import tempfile
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
@@ -20,6 +20,7 @@ from rich.text import Text
 from flowsched.cli import inert, output, render
 from flowsched.cli.context import DONE, FAILED
 from flowsched.cli.output_form import Form
+from flowsched.cluster.running.namespace import WHAT_TO_DO, refusal
 from flowsched.errors import FlowschedError
 
 Mark = Literal["ok", "warn", "fail"]
@@ -125,14 +126,17 @@ def machine(place: Place) -> list[Check]:
 def features(_: Place) -> list[Check]:
     """What the kernel lets tasks be confined with."""
     made = []
-    unshare = shutil.which("bwrap") or shutil.which("unshare")
-    works = unshare is not None and _works([unshare, *_NAMESPACE[Path(unshare).name]])
+    why = _private_mounts()
     made.append(
-        Check("namespaces", "ok", f"private mounts by {unshare}")
-        if works
-        else Check("namespaces", "warn", "no private mounts: tasks with container paths are refused",
-                   "install bubblewrap, or allow user namespaces (sysctl kernel.unprivileged_userns_clone=1)")
-    )  # fmt: skip
+        Check(
+            "namespaces",
+            "warn",
+            f"no private mounts ({why}): tasks with paths of their own are refused",
+            WHAT_TO_DO,
+        )
+        if why
+        else Check("namespaces", "ok", "private mounts, for tasks with paths of their own")
+    )
     controllers = Path("/sys/fs/cgroup/cgroup.controllers")
     if controllers.exists():
         names = controllers.read_text().split()
@@ -143,17 +147,10 @@ def features(_: Place) -> list[Check]:
     return made
 
 
-_NAMESPACE: Final[Mapping[str, Sequence[str]]] = {
-    "bwrap": ("--ro-bind", "/", "/", "true"),
-    "unshare": ("--user", "--map-root-user", "--mount", "true"),
-}
-
-
-def _works(command: list[str]) -> bool:
-    try:
-        return subprocess.run(command, capture_output=True, timeout=5, check=False).returncode == 0
-    except (OSError, subprocess.TimeoutExpired):
-        return False
+def _private_mounts() -> str:
+    """Why tasks cannot have private mounts, "" if they can: tried as a runner would."""
+    with tempfile.TemporaryDirectory(prefix="flowsched-doctor-") as folder:
+        return refusal(folder)
 
 
 def _loopback() -> Check:

@@ -115,10 +115,14 @@ class Client:
         name: str | None = None,
         queue: str | None = None,
         label: str | None = None,
+        run: str | None = None,
         page: int = 100,
     ) -> AsyncGenerator[WorkflowView, None]:
-        """Workflows, newest first; pages are fetched as they are needed."""
-        asked = _params(state=state, name=name, queue=queue, label=label, limit=page)
+        """Workflows, newest first; pages are fetched as they are needed.
+
+        A run of another engine (Cromwell, say) is one workflow; with `run` the calls of that one are listed.
+        """
+        asked = _params(state=state, name=name, queue=queue, label=label, run=run, limit=page)
         while True:
             found = await self._get(_WORKFLOWS, WorkflowPage, asked)
             for view in found.workflows:

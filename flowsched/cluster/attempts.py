@@ -25,7 +25,15 @@ from typing import Any, Final
 
 from flowsched.cluster import kin
 from flowsched.cluster.running.records import wall_ms, write_record
-from flowsched.scheduling.executor import PodEnded, PodGone, Published, Usage
+from flowsched.scheduling.executor import (
+    ContainerReport,
+    DeliveredFile,
+    PodEnded,
+    PodGone,
+    Published,
+    StepEnd,
+    Usage,
+)
 
 #: How long a look waits for processes it has just killed, before it leaves them to the next look.
 _DYING_S: Final = 0.2
@@ -217,8 +225,16 @@ def _ended(name: str, record: Mapping[str, Any]) -> PodEnded:
         for output in record["outputs"]
     )
     usage = Usage(**record["usage"])
-    return PodEnded(
-        name, record["at_ms"], record["exit_code"], record["reason"], record["message"], outputs, usage
+    at_ms, code, reason, message = (record[key] for key in ("at_ms", "exit_code", "reason", "message"))
+    return PodEnded(name, at_ms, code, reason, message, outputs, usage, _report(record.get("container")))
+
+
+def _report(record: Mapping[str, Any] | None) -> ContainerReport | None:
+    if record is None:
+        return None
+    return ContainerReport(
+        tuple(StepEnd(**step) for step in record["steps"]),
+        tuple(DeliveredFile(file["path"], file["uri"], file["size"]) for file in record["outputs"]),
     )
 
 

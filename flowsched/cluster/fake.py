@@ -18,6 +18,7 @@ from flowsched.cluster.bucket import TokenBucket
 from flowsched.cluster.site import Site
 from flowsched.scheduling.executor import (
     ClusterEvent,
+    ContainerReport,
     NodeChanged,
     Opened,
     Pod,
@@ -26,6 +27,7 @@ from flowsched.scheduling.executor import (
     PodStarted,
     Published,
     ReplicaSeen,
+    StepEnd,
     Transfer,
     TransferDone,
     TransferFailed,
@@ -285,7 +287,8 @@ class FakeProcesses:
             bytes_local=total - attempt.moved_bytes,
             bytes_moved=attempt.moved_bytes,
         )
-        self._finish(attempt, PodEnded(pod.name, now, exit_code, reason, message, outputs, usage))
+        report = _report(attempt, exit_code, reason, now)
+        self._finish(attempt, PodEnded(pod.name, now, exit_code, reason, message, outputs, usage, report))
 
     def _end_released(self, attempt: _Attempt) -> None:
         if attempt.started_ms is not None:
@@ -403,6 +406,16 @@ class FakeProcesses:
     def _tell(self, event: ClusterEvent) -> None:
         if self._site is not None:
             self._site.report(event)
+
+
+def _report(attempt: _Attempt, exit_code: int, reason: str, now_ms: int) -> ContainerReport | None:
+    """Of a container task: all its steps ended well, or the first did not."""
+    container, started = attempt.pod.container, attempt.started_ms
+    if container is None or started is None:
+        return None
+    if exit_code or reason:
+        return ContainerReport((StepEnd(exit_code, started, now_ms),))
+    return ContainerReport(tuple(StepEnd(0, started, now_ms) for _ in container.steps))
 
 
 async def _zeros(size: int) -> AsyncGenerator[bytes, None]:

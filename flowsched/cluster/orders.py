@@ -19,9 +19,13 @@ _UNSAFE: Final = re.compile(r"[^A-Za-z0-9._-]")
 
 #: Bytes of a dataset on a node: (uri) -> (found there, brought there for the asker).
 Origin = Callable[[str], tuple[int, int]]
+#: How object stores are written to: the options of each scheme, variables of the environment. It holds credentials.
+Upload = Callable[[], dict[str, Any]]
 
 
-def write_order(folder: Path, root: Path, pod: Pod, cache: Cache, origin: Origin, refused: str = "") -> None:
+def write_order(
+    folder: Path, root: Path, pod: Pod, cache: Cache, origin: Origin, refused: str = "", upload: Upload = dict
+) -> None:
     """Write `order` (with the environment; its reader removes it) and `pod.json` (without, to stay).
 
     Args:
@@ -31,8 +35,9 @@ def write_order(folder: Path, root: Path, pod: Pod, cache: Cache, origin: Origin
         cache: Of its node.
         origin: See `Origin`.
         refused: Why its image is refused, if it is.
+        upload: How object stores are written to, by those whose outputs go there.
     """
-    order = compose(folder, root, pod, cache, origin, refused)
+    order = compose(folder, root, pod, cache, origin, refused, upload)
     fd = os.open(folder / "order", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with open(fd, "wb") as file:
         marshal.dump(order, file)
@@ -50,7 +55,7 @@ def write_order(folder: Path, root: Path, pod: Pod, cache: Cache, origin: Origin
 
 
 def compose(
-    folder: Path, root: Path, pod: Pod, cache: Cache, origin: Origin, refused: str = ""
+    folder: Path, root: Path, pod: Pod, cache: Cache, origin: Origin, refused: str = "", upload: Upload = dict
 ) -> dict[str, Any]:
     """The order as a value."""
     work = folder / "work"
@@ -83,8 +88,52 @@ def compose(
         "memory_bytes": pod.memory_limit_bytes or pod.memory_bytes,
         "secrets": dict(pod.secrets),
         "refused": refused,
+        "container": _container(pod, cache, upload) if pod.container is not None else None,
         "bytes_local": sum(local for local, _ in sources),
         "bytes_moved": sum(moved for _, moved in sources),
+    }
+
+
+def _container(pod: Pod, cache: Cache, upload: Upload) -> dict[str, Any]:
+    """The steps and files of a container task, with paths of this machine beside those of the container."""
+    container = pod.container
+    assert container is not None
+    staged = {
+        given.name: (given.uris[0], _input(given, cache)["files"][0][1]) for given in pod.inputs if given.uris
+    }
+    inputs = []
+    for placed in container.inputs:
+        uri, source = staged[placed.input] if placed.input is not None else (placed.source, placed.source)
+        inputs.append({"path": placed.path, "uri": uri, "source": source, "content": placed.content})
+    outputs = [
+        {
+            "path": output.path,
+            "uri": output.uri,
+            "local": output.uri if output.uri.startswith("/") else None,
+            "directory": output.directory,
+            "prefix": output.path_prefix,
+        }
+        for output in container.outputs
+    ]
+    return {
+        "steps": [
+            {
+                "argv": list(step.command),
+                "env": dict(step.env),
+                "workdir": step.workdir,
+                "stdin": step.stdin,
+                "stdout": step.stdout,
+                "stderr": step.stderr,
+                "ignore_error": step.ignore_error,
+            }
+            for step in container.steps
+        ],
+        "inputs": inputs,
+        "outputs": outputs,
+        "mounts": [{"source": m.source, "path": m.path, "read_only": m.read_only} for m in container.mounts],
+        "volumes": list(container.volumes),
+        "leave": [{"path": left.path, "content": left.content} for left in container.leave],
+        "upload": upload() if any(output["local"] is None for output in outputs) else None,
     }
 
 

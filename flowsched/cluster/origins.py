@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,24 +66,62 @@ class Origins:
             raise NotFetched(f"there is no {real}", permanent=True)
         return real
 
+    def upload(self) -> dict[str, Any]:
+        """How a runner, which has none of this, writes to object stores: what it shall be given. It holds credentials."""
+        names = [name for name in os.environ if name.startswith("AWS_")]
+        return {
+            "path": [folder for folder in sys.path if folder],
+            "env": {name: os.environ[name] for name in (*names, "HOME") if name in os.environ},
+            "options": {scheme: dict(options) for scheme, options in self.options},
+        }
+
     def open(self, uri: str) -> tuple[BinaryIO, int | None]:
         """Open a dataset elsewhere: its bytes, and how many they should be if that is known. Blocks.
 
         Raises:
             NotFetched: It cannot be opened.
         """
-        scheme = urlsplit(uri).scheme.lower()
-        if self.schemes is not None and scheme not in self.schemes:
-            raise NotFetched(f"{scheme}: is not among the schemes that inputs may come from", permanent=True)
+        scheme = self._allowed(uri)
         try:
             return self._open(uri, scheme)
         except FileNotFoundError as error:
             raise NotFetched(f"there is no {uri}", permanent=True) from error
         except (ImportError, ValueError) as error:
-            hint = _EXTRAS.get(scheme, "fsspec knows no such scheme, or its package is missing")
-            raise NotFetched(f"cannot fetch {scheme}: uris: {hint} ({error})", permanent=True) from error
+            raise _unknown(scheme, error) from error
         except Exception as error:  # each of fsspec's file systems has errors of its own
             raise failure(uri, error) from error
+
+    def listing(self, uri: str) -> list[str]:
+        """The names below a folder of an object store (a uri that ends in a slash), relative to it, in order. Blocks.
+
+        Raises:
+            NotFetched: It cannot be listed, or there is nothing.
+        """
+        import fsspec
+
+        scheme = self._allowed(uri)
+        try:
+            files, path = fsspec.core.url_to_fs(uri, **dict(dict(self.options).get(scheme, ())))
+            top = path.rstrip("/") + "/"
+            found = [str(name).removeprefix(top) for name in files.find(path) if not str(name).endswith("/")]
+        except FileNotFoundError as error:
+            raise NotFetched(f"there is no {uri}", permanent=True) from error
+        except (ImportError, ValueError) as error:
+            raise _unknown(scheme, error) from error
+        except Exception as error:  # each of fsspec's file systems has errors of its own
+            raise failure(uri, error) from error
+        if not found:
+            raise NotFetched(f"there is nothing below {uri}", permanent=True)
+        odd = next((name for name in found if {"", ".", ".."} & set(name.split("/"))), None)
+        if odd is not None:
+            raise NotFetched(f"{uri} holds {odd!r}, which is no name of a file", permanent=True)
+        return sorted(found)
+
+    def _allowed(self, uri: str) -> str:
+        scheme = urlsplit(uri).scheme.lower()
+        if self.schemes is not None and scheme not in self.schemes:
+            raise NotFetched(f"{scheme}: is not among the schemes that inputs may come from", permanent=True)
+        return scheme
 
     def _open(self, uri: str, scheme: str) -> tuple[BinaryIO, int | None]:
         import fsspec  # 60 ms, for those who fetch
@@ -102,6 +141,33 @@ class Origins:
         files, path = fsspec.core.url_to_fs(uri, **options)
         size = files.size(path)
         return files.open(path, "rb"), size
+
+
+def _unknown(scheme: str, error: Exception) -> NotFetched:
+    hint = _EXTRAS.get(scheme, "fsspec knows no such scheme, or its package is missing")
+    return NotFetched(f"cannot fetch {scheme}: uris: {hint} ({error})", permanent=True)
+
+
+def put(path: str, uri: str) -> None:
+    """Write a file to an object store, with the credentials of the environment. Blocks.
+
+    Raises:
+        NotFetched: It cannot be written; `permanent` if trying again is no use.
+    """
+    scheme = urlsplit(uri).scheme.lower()
+    try:
+        import fsspec
+
+        files, key = fsspec.core.url_to_fs(uri)
+        files.put_file(path, key)
+    except (ImportError, ValueError) as error:
+        hint = _EXTRAS.get(scheme, "fsspec knows no such scheme, or its package is missing")
+        raise NotFetched(f"cannot write {scheme}: uris: {hint} ({error})", permanent=True) from error
+    except Exception as error:  # each of fsspec's file systems has errors of its own
+        told = failure(uri, error)
+        raise NotFetched(
+            str(told).replace("cannot fetch", "cannot write", 1), permanent=told.permanent
+        ) from error
 
 
 def failure(uri: str, error: Exception) -> NotFetched:

@@ -215,6 +215,7 @@ class RunnerProcesses:
                         self._caches[pod.node],
                         lambda uri: self._staging.charge(uri, pod.node),
                         self._refusal(pod),
+                        self._origins.upload,
                     )
                     self._site.failpoint("launch.ordered")
                     live.runner = self._spawner.spawn(folder)
@@ -299,7 +300,8 @@ class RunnerProcesses:
             with self._stripe(name):
                 folder = self._attempts.find(name)
                 if folder is not None and attempts.is_finished(folder):
-                    attempts.remove_tree(folder / "work")
+                    for made in ("work", "container"):
+                        attempts.remove_tree(folder / made)
                     for file in ("order", "release"):
                         with contextlib.suppress(FileNotFoundError):
                             (folder / file).unlink()

@@ -14,6 +14,7 @@ from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO, Final, TypeVar
 
@@ -196,10 +197,21 @@ class Staging:
         way = [self._origin_link, dest.nic_in, dest.disk]
         name = file_name(order.uri)
         path = await self._in_thread(self._origins.local_path, order.uri)
+        if path is None and order.uri.endswith("/") and not order.uri.startswith("http"):
+            return Entry(order.uri, await self._fetch_folder(order.uri, temporary / name, way), name, True)
         if path is None:
             return Entry(order.uri, await self._fetch(order.uri, temporary / name, way), name)
         size = await self._copy_path(path, temporary / name, way)
         return Entry(order.uri, size, name, path.is_dir())
+
+    async def _fetch_folder(self, uri: str, target: Path, way: Sequence[TokenBucket]) -> int:
+        """All that lies below a folder of an object store, one after the other."""
+        total = 0
+        for name in await self._in_thread(self._origins.listing, uri):
+            file = target / name
+            await self._in_thread(partial(file.parent.mkdir, parents=True, exist_ok=True))
+            total += await self._fetch(uri + name, file, way)
+        return total
 
     async def _fetch(self, uri: str, target: Path, way: Sequence[TokenBucket]) -> int:
         stream, expected = await self._in_thread(self._origins.open, uri)

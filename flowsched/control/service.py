@@ -23,6 +23,7 @@ from flowsched.control.planning import Planning
 from flowsched.control.plans import PlanBook
 from flowsched.control.queue_settings import queue_row
 from flowsched.control.ranked import with_rank
+from flowsched.control.tes import TesService
 from flowsched.control.whereabouts import Whereabouts
 from flowsched.engine.changes import task_row
 from flowsched.engine.explain import Explanation, explain
@@ -36,6 +37,7 @@ from flowsched.store.database import Database
 from flowsched.store.queues import Queues
 from flowsched.store.requests import Submission
 from flowsched.store.rows import QueueRow
+from flowsched.store.tes import TesTasks
 from flowsched.store.workflows import Workflows
 from flowsched.store.writer import GroupWriter
 from flowsched.workflow.graph import StageGraph
@@ -98,6 +100,11 @@ class Service:
         self._new_id = new_id
         self._failpoint = failpoint
         self._extender = Extender()
+        self.tes = TesService(
+            TesTasks(database), writer, documents, clock=clock, new_id=new_id, wake=self._wake,
+            cancel=lambda workflow: self.command(workflow, "cancel"), ranks=self.plans, memory=self._state,
+            replicated=replicated,
+        )  # fmt: skip
 
     # ------------------------------------------------------------------------------------------ workflows
 
@@ -120,8 +127,7 @@ class Service:
                 now_ms=self._clock(),
                 idempotency_key=idempotency_key,
                 body_hash=body_hash,
-                run=spec.call.run if spec.call is not None else "",
-                node=spec.call.node if spec.call is not None else "",
+                call=spec.call,
             )
         )
         await self._failpoint("submit.after")
@@ -138,18 +144,16 @@ class Service:
         name: str | None = None,
         queue: str | None = None,
         label: str | None = None,
+        run: str | None = None,
         limit: int = 100,
         page_token: str | None = None,
     ) -> WorkflowPage:
         """Newest first."""
         key, _, value = (label or "").partition("=")
+        labels = {key: value} if key else None
+        states = [state] if state else ()
         page = await self._reads.list(
-            states=[state] if state else (),
-            name=name,
-            queue=queue,
-            labels={key: value} if key else None,
-            limit=limit,
-            token=page_token,
+            states=states, name=name, queue=queue, labels=labels, run=run, limit=limit, token=page_token
         )
         rows = [answers.workflow_view(row, await self._counts(row.id)) for row in page.items]
         return WorkflowPage(workflows=rows, next_page_token=page.next_token)
@@ -192,6 +196,7 @@ class Service:
             number = await self._writer.command(workflow, kind, body or {}, self._clock())
             self._wake()
             await self._carried_out(number)
+            self.tes.revived(workflow)
         return await self.workflow(workflow)
 
     async def _carried_out(self, number: int) -> None:

@@ -17,6 +17,7 @@ from flowsched.engine.inputs import input_files, output_files
 from flowsched.engine.state import EngineState
 from flowsched.scheduling.executor import GangSeat, Pod
 from flowsched.workflow.run import StageRun, WorkflowRun
+from flowsched.workflow.spec import Container
 
 #: Gang members get addresses of their own from 127.64.0.0 up: 2^22 of them, so that a number is not used again soon.
 _ADDRESS_BITS: Final = 22
@@ -119,8 +120,26 @@ def make_pod(
         rules=stage.spec.rules,
         queue=run.spec.queue,
         priority=run.spec.priority,
-        container=stage.spec.container,
+        container=container_of(stage, shard),
     )
+
+
+def container_of(stage: StageRun, shard: int) -> Container | None:
+    """The container of one shard: its number and item stand in the paths and URIs of files, as in those of inputs."""
+    container = stage.spec.container
+    if container is None or not stage.spec.scattered:
+        return container
+    item = stage.spec.items[shard] if stage.spec.items is not None else "{item}"
+
+    def filled(text: str) -> str:
+        return text.replace("{index}", str(shard)).replace("{item}", item)
+
+    inputs = tuple(
+        given if given.source is None else replace(given, source=filled(given.source))
+        for given in container.inputs
+    )
+    outputs = tuple(replace(output, uri=filled(output.uri)) for output in container.outputs)
+    return replace(container, inputs=inputs, outputs=outputs)
 
 
 def choose_gpus(

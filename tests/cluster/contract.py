@@ -17,7 +17,7 @@ from flowsched.scheduling.executor import (
     TransferDone,
     TransferFailed,
 )
-from tests.cluster.samples import Ear, program, reads
+from tests.cluster.samples import Ear, contained, program, reads
 
 OUTSIDE_BYTES = 7
 
@@ -302,6 +302,58 @@ class ExecutorContract:
         assert await cluster.evict("flowsched:a/bam", "node-0")
         gone = ReplicaSeen("flowsched:a/bam", "node-0", 12, present=False)
         await ear.until(lambda: gone in ear.heard)
+
+    async def test_a_container_task_reports_its_steps(self, world: World) -> None:
+        """Each step that ran, in order, with its exit code and its times; nothing was to be delivered."""
+        cluster, ear, _ = await world.open()
+        await cluster.launch([contained("a", "exit 0", "sleep 0.05", "exit 0")])
+        end = await ear.ended("a")
+        assert end.container is not None
+        assert (end.exit_code, end.reason) == (0, "")
+        assert [step.exit_code for step in end.container.steps] == [0, 0, 0]
+        assert all(step.started_ms <= step.ended_ms <= end.at_ms for step in end.container.steps)
+        assert end.container.outputs == ()
+
+    async def test_a_step_that_fails_ends_a_container_task(self, world: World) -> None:
+        """Its exit code is the task's, and the steps after it never run."""
+        cluster, ear, _ = await world.open()
+        await cluster.launch([contained("a", "exit 3", "true")])
+        end = await ear.ended("a")
+        assert end.container is not None
+        assert (end.exit_code, end.reason) == (3, "")
+        assert [step.exit_code for step in end.container.steps] == [3]
+
+    async def test_a_container_task_that_takes_too_long(self, world: World) -> None:
+        """The time of all its steps counts; the one that ran says how it was ended."""
+        cluster, ear, _ = await world.open()
+        await cluster.launch([contained("a", "sleep 60", timeout_ms=200)])
+        end = await ear.ended("a")
+        assert end.container is not None
+        assert (end.exit_code, end.reason) == (143, "Timeout")
+        assert [step.exit_code for step in end.container.steps] == [143]
+
+    async def test_a_container_task_is_released(self, world: World) -> None:
+        """Like any other, and no further step begins."""
+        cluster, ear, _ = await world.open()
+        await cluster.launch([contained("a", "sleep 60", "true")])
+        await ear.started("a")
+        await cluster.release(["a"], 2000)
+        end = await ear.ended("a")
+        assert end.container is not None
+        assert (end.exit_code, end.reason, len(end.container.steps)) == (143, "Released", 1)
+
+    async def test_the_report_of_a_container_task_outlives_the_service(self, world: World) -> None:
+        """A service that adopts it is told the same."""
+        cluster, ear, _ = await world.open()
+        running = contained("a", "sleep 0.6", "exit 0")
+        await cluster.launch([running])
+        await ear.started("a")
+        await world.drop()
+        cluster, ear, _ = await world.open()
+        await cluster.adopt([running])
+        end = await ear.ended("a")
+        assert end.container is not None
+        assert [step.exit_code for step in end.container.steps] == [0, 0]
 
     async def test_events_end_with_the_service(self, world: World) -> None:
         """The iterator of events ends after stop()."""

@@ -68,3 +68,56 @@ async def test_an_object_that_is_not_there_fails_the_task_for_good(tmp_path: Pat
         assert "InputMissing" in view.reason
         assert "s3://lab/runs/L002.txt" in view.reason
         assert (await up.facade.task(ident, "count", 0)).attempts == []
+
+
+async def test_a_container_task_reads_and_writes_a_bucket(tmp_path: Path, bucket: str) -> None:
+    """A folder and an object come to their paths; a file and a folder are in the bucket before the task has succeeded."""
+    client = boto3.client("s3")
+    for name in ("1", "deep/2"):
+        client.put_object(Bucket=bucket, Key=f"ref/{name}", Body=name.encode())
+    stage = {
+        "name": "work",
+        "steps": [{"command": ["sh", "-c", "cat /ref/1 /ref/deep/2 > /out/a; wc -c < /in/reads > /out/d/n"]}],
+        "files": {
+            "inputs": [
+                {"path": "/in/reads", "uri": f"s3://{bucket}/runs/L001.txt"},
+                {"path": "/ref", "uri": f"s3://{bucket}/ref", "directory": True},
+            ],
+            "outputs": [
+                {"path": "/out/a", "uri": f"s3://{bucket}/out/a.txt"},
+                {"path": "/out/d", "uri": f"s3://{bucket}/out/folder", "directory": True},
+                {"path": "/out/none", "uri": f"s3://{bucket}/out/none"},
+            ],
+        },
+        "resources": {"memory": "64Mi"},
+    }
+    document = json.dumps({"name": "s3", "stages": [stage]}).encode()
+    async with running(Settings(port=0, root=tmp_path, log_level="error")) as up:
+        ident = (await up.facade.submit(document)).id
+        async for _ in up.facade.events(ident, 0):
+            pass
+        view = await up.facade.workflow(ident)
+        assert (view.state, view.reason) == ("SUCCEEDED", "")
+    found = client.list_objects_v2(Bucket=bucket, Prefix="out/")["Contents"]
+    assert [item["Key"] for item in found] == ["out/a.txt", "out/folder/n"]
+    assert client.get_object(Bucket=bucket, Key="out/a.txt")["Body"].read() == b"1deep/2"
+    assert client.get_object(Bucket=bucket, Key="out/folder/n")["Body"].read().split() == [b"5000"]
+
+
+async def test_a_bucket_that_does_not_take_an_output(tmp_path: Path, bucket: str) -> None:
+    """The task fails, and says which object could not be written; no credential is left on the disk."""
+    stage = {
+        "name": "work",
+        "steps": [{"command": ["sh", "-c", "echo > /out/a"]}],
+        "files": {"outputs": [{"path": "/out/a", "uri": "s3://no-such-bucket/a"}]},
+    }
+    async with running(Settings(port=0, root=tmp_path, log_level="error")) as up:
+        ident = (await up.facade.submit(json.dumps({"name": "s3", "stages": [stage]}).encode())).id
+        async for _ in up.facade.events(ident, 0):
+            pass
+        view = await up.facade.workflow(ident)
+    assert view.state == "FAILED"
+    assert "OutputFailed" in view.reason
+    assert "s3://no-such-bucket/a" in view.reason
+    files = [path for path in tmp_path.rglob("*") if path.is_file() and not path.is_symlink()]
+    assert not [path for path in files if b"AWS_SECRET_ACCESS_KEY" in path.read_bytes()]

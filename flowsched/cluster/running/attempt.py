@@ -23,6 +23,10 @@ from .records import Record, poke, wall_ms, write_record
 from .secret_values import SecretError, read_secrets
 from .task import StartError, Task, link_inputs, release_grace_s, supervise, take_lock
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from .contained import Contained
+
 
 def main(folder: str) -> None:
     """Run the attempt in a folder, unless somebody else has, does or never shall."""
@@ -37,18 +41,20 @@ def main(folder: str) -> None:
         order: Record = marshal.load(file)
     os.unlink(f"{folder}/order")  # it holds the environment, and that may hold secrets
     task = Task(folder, order, lock)
+    container = None
     try:
         ready = prepare(folder, order)
         if ready:
             admit(task)
+            container = contained(task)
     except Refused as refusal:
         reason, message = refusal.args
-        end(task, 126, reason, message)
+        refuse(task, reason, message)
     except OSError as error:  # told as the task's failure, or a fault that stays would be tried for ever
-        end(task, 126, "StartFailed", f"cannot lay out the working folder: {error}")
+        refuse(task, "StartFailed", f"cannot lay out the working folder: {error}")
     else:
         if ready:
-            run(task, wake)
+            run(task, wake, container)
     poke(str(order["root"]), str(order["name"]))
 
 
@@ -79,13 +85,43 @@ def admit(task: Task) -> None:
         raise Refused("SecretMissing", str(error)) from None
 
 
-def run(task: Task, wake: int) -> None:
+def contained(task: Task) -> Contained | None:
+    """The container of a task that has one, with its paths laid out."""
+    if task.order.get("container") is None:
+        return None
+    from .contained import (
+        Contained,
+    )  # for those who need it: the start of a runner is counted in milliseconds
+
+    return Contained(task)
+
+
+def refuse(task: Task, reason: str, message: str) -> None:
+    """End an attempt that nothing ran in."""
+    if task.order.get("container") is not None:
+        from .deliver import leave
+
+        leave(None, task.order["container"])  # type: ignore[arg-type]
+        end(task, 126, reason, message, container={"steps": [], "outputs": []})
+        return
+    end(task, 126, reason, message)
+
+
+def run(task: Task, wake: int, container: Contained | None) -> None:
     """Start the task, see it through, and write down how it ended."""
     kin.become_subreaper()
     before = kin.io_bytes()
+
+    def begun() -> None:
+        poke(str(task.order["root"]), str(task.order["name"]))
+
+    if container is not None:
+        code, reason, message = container.run(wake, begun)
+        end(task, code, reason, message, [], usage(task, before), container.report)
+        return
     try:
         task.start()
-        poke(str(task.order["root"]), str(task.order["name"]))
+        begun()
         reason, message = supervise(task, wake)
         left = kin.kill_everything(task.pid)
         code = 137 if reason == "OOMKilled" else task.exit_code
@@ -110,6 +146,7 @@ def end(
     message: str,
     outputs: list[Record] | None = None,
     used: Record | None = None,
+    container: Record | None = None,
 ) -> None:
     """Write down how the attempt ended."""
     record: Record = {
@@ -120,6 +157,7 @@ def end(
         "message": message,
         "outputs": outputs or [],
         "usage": used or {},
+        "container": container,
     }
     write_record(task.folder, "exit.json", record)
 

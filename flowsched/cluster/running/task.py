@@ -11,6 +11,7 @@ import time
 
 from . import kin
 from .kin import signal
+from .outputs import Refused
 from .records import Record, wall_ms, write_record
 
 TIMEOUT_GRACE_S = 5.0
@@ -86,12 +87,22 @@ class Task:
         self.started_ms = 0
         self.status: int | None = None
         self.peak_bytes = 0
+        self.began = 0.0  #: monotonic; a timeout counts from here
+
+    def program(self) -> str:
+        """Where the program lies. Raises StartError."""
+        return program_path(self.argv[0], self.env.get("PATH", ""), self.work)
 
     def start(self) -> None:
-        """Fork, make `started` durable, let the child become the task. Raises StartError with exec's answer."""
+        """Fork, make `started` durable, let the child become the task.
+
+        Raises:
+            StartError: With exec's answer.
+            Refused: The child refused to go on.
+        """
         if not self.argv:
             raise StartError("", errno.ENOENT, ": the command is empty")
-        program = program_path(self.argv[0], self.env.get("PATH", ""), self.work)
+        program = self.program()
         go_read, go_write = os.pipe()
         failed_read, failed_write = os.pipe()
         self.pid = os.fork()
@@ -100,7 +111,9 @@ class Task:
             self._become(program, go_read, failed_write)
         os.close(go_read)
         os.close(failed_write)
-        self.started_ms = wall_ms()
+        self.forked()
+        self.started_ms = self.started_ms or wall_ms()
+        self.began = self.began or time.monotonic()
         start = kin.start_time(self.pid)
         record: Record = {
             "pid": self.pid,
@@ -112,8 +125,11 @@ class Task:
         write_record(self.folder, "started", record)
         os.write(go_write, b"!")
         os.close(go_write)
-        answer = os.read(failed_read, 16)
+        answer = os.read(failed_read, 4096)
         os.close(failed_read)
+        if b"\n" in answer:
+            reason, _, message = os.fsdecode(answer).partition("\n")
+            raise Refused(reason, message)
         if answer:
             raise StartError(self.argv[0], int(answer), f" ({program})")
 
@@ -122,30 +138,51 @@ class Task:
         try:
             os.setsid()
             kin.die_with_parent()
-            for stream, (path, flags) in enumerate(
-                (
-                    (os.devnull, os.O_RDONLY),
-                    (f"{self.folder}/stdout", os.O_WRONLY | os.O_CREAT | os.O_APPEND),
-                    (f"{self.folder}/stderr", os.O_WRONLY | os.O_CREAT | os.O_APPEND),
-                )
-            ):
-                os.dup2(os.open(path, flags, 0o644), stream)
+            self.connect()
             for number in (signal.SIGPIPE, signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
                 signal.signal(number, signal.SIG_DFL)
             signal.set_wakeup_fd(-1)
             resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
             os.nice(5)
             self._offer_to_oom_killer()
-            os.chdir(self.work)
+            self.settle()
             os.set_inheritable(self.lock, True)
             if os.read(go, 1):  # empty: the runner died before `started` was written
-                os.execve(program, self.argv, self.env)
+                self.execute(program)
+        except Refused as refusal:
+            os.write(failed, os.fsencode("\n".join(refusal.args))[:4096])
         except OSError as error:
             os.write(failed, b"%d" % (error.errno or errno.EIO))
         except ValueError:  # a zero byte in the command or the environment
             os.write(failed, b"%d" % errno.EINVAL)
         finally:
             os._exit(127)
+
+    def connect(self) -> None:
+        """In the child: the standard streams."""
+        for stream, (path, flags) in enumerate(
+            (
+                (os.devnull, os.O_RDONLY),
+                (f"{self.folder}/stdout", os.O_WRONLY | os.O_CREAT | os.O_APPEND),
+                (f"{self.folder}/stderr", os.O_WRONLY | os.O_CREAT | os.O_APPEND),
+            )
+        ):
+            os.dup2(os.open(path, flags, 0o644), stream)
+
+    def settle(self) -> None:
+        """In the child: where it works."""
+        os.chdir(self.work)
+
+    def execute(self, program: str) -> None:
+        """In the child: become the program. Raises OSError."""
+        os.execve(program, self.argv, self.env)
+
+    def forked(self) -> None:
+        """In the runner: what only the child needs may be closed."""
+
+    def rest(self, wake: int, seconds: float) -> None:
+        """Sleep until a signal came or the time is over."""
+        wait(wake, seconds)
 
     def _offer_to_oom_killer(self) -> None:
         try:
@@ -190,7 +227,7 @@ def supervise(task: Task, wake: int) -> tuple[str, str]:
     """
     timeout_s: float = task.order["timeout_ms"] / 1000 or FOREVER  # type: ignore[operator]
     memory: int = task.order["memory_bytes"]  # type: ignore[assignment]
-    began = time.monotonic()
+    began = task.began
     released, kill_at = FOREVER, FOREVER
     reason = message = ""
     while not task.reap():
@@ -214,7 +251,7 @@ def supervise(task: Task, wake: int) -> tuple[str, str]:
             kin.signal_group(task.pid, signal.SIGKILL)
         pause = 0.2 if now - began < 2 else 0.5
         due = kill_at if reason else began + timeout_s
-        wait(wake, min(pause, max(0.01, due - now)))
+        task.rest(wake, min(pause, max(0.01, due - now)))
     return reason, message
 
 

@@ -1,0 +1,397 @@
+"""Which path of a container is which path of this machine.
+
+A container task names paths of its own: inputs, outputs, mounts. Here is decided, by looking only, what lies at each of them:
+a folder of the attempt (on disk), a file or folder of this machine, or what this machine has at the same path, since images
+are not used here and programs come from the host. Where every path means the same inside and outside nothing is mapped at all.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+
+from .outputs import Refused
+from .records import Record
+
+#: Entries of a folder of this machine that are shown one by one, because a path in it is the task's own.
+MOST_SHOWN = 10_000
+MOST_LINKS = 40
+MAGIC = frozenset("*?[")
+
+
+class Node:
+    """What lies at one path of the container."""
+
+    __slots__ = (
+        "base",
+        "bound",
+        "content",
+        "empty",
+        "foreign",
+        "hidden",
+        "private",
+        "read_only",
+        "results",
+        "shown",
+        "whole",
+    )
+
+    def __init__(self) -> None:
+        self.base: str | None = None  #: the file or folder of this machine that is seen here
+        self.bound = False  #: the task asked for `base` to be here
+        self.whole = False  #: `base` is seen as it is, with all that is in it
+        self.private = False  #: a folder of the task's own: what it writes here is seen by nobody else
+        self.empty = False  #: nothing of this machine is seen here
+        self.results = False  #: an output: nothing is seen here but what the task asked for
+        self.read_only = False
+        self.foreign = True  #: `base` is there because this machine has it, not because the task asked for it
+        self.content: str | None = None  #: text to be written
+        self.hidden: list[str] = []  #: names and patterns of `base` that are not shown
+        self.shown: frozenset[str] = frozenset()
+
+
+class Places:
+    """The paths of one attempt's container.
+
+    Args:
+        room: A folder of the attempt, for what is made.
+    """
+
+    def __init__(self, room: str) -> None:
+        self.room = room
+        self.needed = False  #: whether any path means something else inside
+        self.nodes: dict[str, Node] = {}
+        self.texts: dict[str, str] = {}  #: path -> what is written there, in folders that are this machine's
+        self.folders: list[
+            str
+        ] = []  #: paths of folders that shall be there, in folders that are this machine's
+
+    def host_of(self, path: str) -> str:
+        """The path of this machine that a path of the container is. Links are not followed."""
+        if not self.needed:
+            return path
+        above = self.nearest(path)
+        node, rest = self.nodes[above], path[len(above) :].strip("/")
+        if node.whole:
+            return join(node.base or "/", rest)
+        if rest and node.base is not None and rest.split("/", 1)[0] in node.shown:
+            return join(node.base, rest)
+        return join(self.room, path)
+
+    def is_foreign(self, path: str) -> bool:
+        """Whether what lies there is this machine's, and none of the task's."""
+        if not self.needed:
+            return False
+        above = self.nearest(path)
+        node, rest = self.nodes[above], path[len(above) :].strip("/")
+        if not node.foreign or not rest or node.whole:
+            return node.whole and node.foreign
+        return rest.split("/", 1)[0] in node.shown
+
+    def nearest(self, path: str) -> str:
+        """The deepest node at a path or above it."""
+        while path not in self.nodes:
+            path = os.path.dirname(path)
+        return path
+
+    def resolve(self, path: str) -> str:
+        """The path of the container that a path leads to, links followed as a step would.
+
+        Raises:
+            OSError: They lead in a circle.
+        """
+        done, rest, links = "/", path.split("/"), 0
+        while rest:
+            name = rest.pop(0)
+            if name in ("", "."):
+                continue
+            if name == "..":
+                done = os.path.dirname(done)
+                continue
+            here = join(done, name)
+            try:
+                leads = os.readlink(self.host_of(here))
+            except OSError:
+                done = here
+                continue
+            links += 1
+            if links > MOST_LINKS:
+                raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
+            rest = leads.split("/") + rest
+            done = "/" if leads.startswith("/") else done
+        return done
+
+    def real(self, path: str) -> str:
+        """The path of this machine that a path of the container leads to."""
+        return self.host_of(self.resolve(path))
+
+    def listed(self, path: str) -> list[str]:
+        """The names in a folder of the container, but for what is only there because this machine has it."""
+        try:
+            names = os.listdir(self.real(path))
+        except OSError:
+            return []
+        top = self.resolve(path)
+        return sorted(name for name in names if not self.is_foreign(join(top, name)))
+
+
+def join(folder: str, rest: str) -> str:
+    """A path in a folder; `rest` may begin with a slash, or be empty."""
+    rest = rest.strip("/")
+    return f"{folder.rstrip('/')}/{rest}" if rest else folder
+
+
+def canonical(path: str) -> str:
+    """A path of the container as its node has it: links of this machine on the way are followed, the last name is not."""
+    clean = "/" + os.path.normpath(path).strip("/")
+    if clean == "/":
+        return clean
+    return join(os.path.realpath(os.path.dirname(clean)), os.path.basename(clean))
+
+
+def is_device(path: str) -> bool:
+    """Whether this machine has something there that is neither file nor folder, as /dev/null: it is the same for all."""
+    return os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path)
+
+
+def is_pattern(path: str) -> bool:
+    """Whether a path has wildcards."""
+    return not MAGIC.isdisjoint(path)
+
+
+def fixed_part(pattern: str) -> str:
+    """The folder that all matches of a pattern lie in."""
+    kept: list[str] = []
+    for part in pattern.split("/")[:-1]:
+        if is_pattern(part):
+            break
+        kept.append(part)
+    return "/".join(kept) or "/"
+
+
+def plan(room: str, work: str, container: Record) -> Places:
+    """Decide what lies where.
+
+    Args:
+        room: A folder of the attempt, for what is made. Not there yet.
+        work: The attempt's working folder, which steps shall see in any case.
+        container: The order's part, see `cluster.orders`.
+
+    Raises:
+        Refused: A file of this machine is not there, or a folder has too many entries to be shown.
+    """
+    planner = _Planner(Places(room), container)
+    planner.mounts()
+    planner.inputs()
+    planner.outputs()
+    planner.steps()
+    planner.volumes()
+    planner.inputs()  # those that were in place before, and are covered by now
+    return planner.finished(work)
+
+
+class _Planner:
+    def __init__(self, places: Places, container: Record) -> None:
+        self.places = places
+        self.container = container
+        self.same: set[str] = set()  #: paths that mean the same inside and outside
+
+    def entries(self, key: str) -> Iterator[Record]:
+        given: list[Record] = self.container[key]  # type: ignore[assignment]
+        yield from given
+
+    def node(self, path: str) -> Node:
+        self.places.needed = True
+        return self.places.nodes.setdefault(path, Node())
+
+    def mounts(self) -> None:
+        for mount in self.entries("mounts"):
+            path, source = canonical(str(mount["path"])), os.path.realpath(str(mount["source"]))
+            if not os.path.exists(source):
+                raise Refused(
+                    "InputMissing", f"{mount['source']}, to be mounted at {mount['path']}, is not there"
+                )
+            if os.path.realpath(path) == source:
+                self.same.add(path)
+                continue
+            self.put(path, source, whole=True, read_only=bool(mount["read_only"]))
+
+    def inputs(self) -> None:
+        for given in self.entries("inputs"):
+            path = canonical(str(given["path"]))
+            if given["content"] is not None:
+                if self.under_mount(path):
+                    self.places.texts[path] = str(given["content"])
+                else:
+                    self.node(path).content = str(given["content"])
+                continue
+            source = str(given["source"])
+            if not os.path.exists(source):
+                raise Refused(
+                    "InputMissing", f"{given['uri']}, an input for {path}, is not there: looked for {source}"
+                )
+            if self.seen_at(path) == os.path.realpath(source):
+                self.same.add(path)
+            else:
+                self.put(path, os.path.realpath(source), read_only=True)
+
+    def put(self, path: str, source: str, *, read_only: bool, whole: bool = False) -> None:
+        node = self.node(path)
+        node.base, node.read_only, node.bound, node.foreign = source, read_only, True, False
+        node.whole = whole or not os.path.isdir(source)
+
+    def outputs(self) -> None:
+        for output in self.entries("outputs"):
+            path, local = canonical(str(output["path"])), output["local"]
+            if is_device(path):
+                continue
+            if self.under_mount(path):
+                self.places.folders.append(fixed_part(path))
+                continue
+            if local is not None and canonical(str(local)) == path and not is_pattern(path):
+                self.same.add(path)
+                self.places.folders.append(os.path.dirname(path))
+            elif is_pattern(path):
+                self.own(fixed_part(path), path[len(fixed_part(path)) :].strip("/").split("/")[0])
+            elif output["directory"]:
+                self.own(path).results = True
+            else:
+                self.own(os.path.dirname(path), os.path.basename(path))
+
+    def steps(self) -> None:
+        for step in self.entries("steps"):
+            for key in ("stdout", "stderr"):
+                path = canonical(str(step[key])) if step[key] is not None else None
+                if path is None or path in self.same or is_device(path):
+                    continue
+                if self.under_mount(path):
+                    self.places.folders.append(os.path.dirname(path))
+                else:
+                    self.own(os.path.dirname(path), os.path.basename(path))
+            if step["workdir"] is not None:
+                work = canonical(str(step["workdir"]))
+                if self.under_mount(work) or self.holds_same(work):
+                    self.places.folders.append(work)
+                else:
+                    self.own(work)
+
+    def volumes(self) -> None:
+        for path in self.container["volumes"]:  # type: ignore[attr-defined]
+            if self.under_mount(canonical(path)):
+                self.places.folders.append(canonical(path))
+            else:
+                self.own(canonical(path)).empty = True
+
+    def own(self, folder: str, hidden: str | None = None) -> Node:
+        """A folder that is the task's own; what this machine has there is seen in it, but for what is hidden."""
+        node = self.node(folder)
+        node.private = True
+        if hidden is not None:
+            node.hidden.append(hidden)
+        return node
+
+    def seen_at(self, path: str) -> str:
+        """What the real path of this machine would be, as things are planned so far."""
+        above = path
+        while above != "/" and above not in self.places.nodes:
+            above = os.path.dirname(above)
+        node = self.places.nodes.get(above)
+        if node is None or node.base is None:
+            return os.path.realpath(path) if node is None or not node.private else ""
+        return os.path.realpath(join(node.base, path[len(above) :]))
+
+    def under_mount(self, path: str) -> bool:
+        """Whether a path lies in a folder that is mounted."""
+        nodes = self.places.nodes
+        mounted = [p for p in nodes if nodes[p].whole and os.path.isdir(nodes[p].base or "/")]
+        return any(inside(path, top) for top in mounted) or any(
+            inside(path, canonical(str(m["path"]))) for m in self.entries("mounts")
+        )
+
+    def holds_same(self, folder: str) -> bool:
+        """Whether a folder is the task's own outside too: it has, or is in a folder that has, such a file."""
+        return any(inside(path, folder) or inside(folder, os.path.dirname(path)) for path in self.same)
+
+    def finished(self, work: str) -> Places:
+        places = self.places
+        if not places.needed:
+            return places
+        for mount in self.entries(
+            "mounts"
+        ):  # also those that are the same: a folder above may be the task's own by now
+            path = canonical(str(mount["path"]))
+            if path not in places.nodes:
+                self.put(
+                    path,
+                    os.path.realpath(str(mount["source"])),
+                    whole=True,
+                    read_only=bool(mount["read_only"]),
+                )
+        work = os.path.realpath(work)
+        if any(
+            inside(work, path)
+            for path, node in places.nodes.items()
+            if node.whole or node.empty or node.results
+        ):
+            self.put(work, work, whole=True, read_only=False)
+        children: dict[str, set[str]] = {"/": set()}
+        for path in list(places.nodes):
+            while path != "/":
+                above = os.path.dirname(path)
+                children.setdefault(above, set()).add(os.path.basename(path))
+                places.nodes.setdefault(above, Node())
+                path = above
+        for path in sorted(places.nodes):
+            self.show(path, places.nodes[path], children.get(path, set()))
+        return places
+
+    def show(self, path: str, node: Node, children: set[str]) -> None:
+        """Settle what is seen at a node through what is seen above it, and which names of a folder are."""
+        above = self.places.nodes.get(os.path.dirname(path)) if path != "/" else None
+        if node.empty or node.content is not None:
+            node.base = None
+        elif above is None:
+            node.base = node.base or "/"
+        elif not node.bound and above.base is not None:
+            node.base = join(above.base, os.path.basename(path))
+            node.foreign, node.read_only = above.foreign, above.read_only
+            node.whole = above.whole and not node.private
+        if node.bound and not node.private and not children:
+            node.whole = True
+        if node.base is None or node.whole:
+            return
+        if not os.path.isdir(node.base):
+            node.base = None
+        elif not (node.results and node.foreign):
+            node.shown = shown(path, node, children)
+
+
+def shown(path: str, node: Node, children: set[str]) -> frozenset[str]:
+    """The names in a folder's `base` that are seen in it.
+
+    Raises:
+        Refused: They are too many.
+    """
+    try:
+        there = os.listdir(node.base)
+    except PermissionError:
+        return frozenset()  # nor could the task have listed it
+    names = set(there) - children - set(node.hidden)
+    patterns = [hidden for hidden in node.hidden if is_pattern(hidden)]
+    if patterns:
+        from fnmatch import fnmatchcase
+
+        names = {name for name in names if not any(fnmatchcase(name, pattern) for pattern in patterns)}
+    if len(names) > MOST_SHOWN:
+        raise Refused(
+            "ContainerPathsRefused",
+            f"{path} has {len(names)} entries on this machine, and a path in it is the task's own: more than {MOST_SHOWN} "
+            "cannot be shown beside it; use another path, or a mount",
+        )
+    return frozenset(names)
+
+
+def inside(path: str, folder: str) -> bool:
+    """Whether a path is a folder, or lies in it."""
+    return path == folder or folder == "/" or path.startswith(folder + "/")

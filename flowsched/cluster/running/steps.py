@@ -1,0 +1,296 @@
+"""The steps of a container task: run one after the other by the attempt's runner, each in the paths of the container.
+
+What a step writes to its standard streams goes to the attempt's own `stdout` and `stderr`, where people look, and also to the files
+that the step names. Such a file is added to, and the program may write it itself: Cromwell's script tees its output into the
+very file that is asked of us, which truncates it and leaves both to write the same bytes.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import select
+import time
+
+from . import kin
+from .namespace import Mount, enter
+from .outputs import Refused
+from .places import Places, canonical
+from .records import Record, wall_ms
+from .task import StartError, Task, release_grace_s, supervise, wait
+
+TAIL_BYTES = 10 << 10
+_BLOCK = 1 << 16
+
+
+class Appended:
+    """A file that is added to while its program may write it too.
+
+    What the program has written already at our place is not written again: then both have the same stream. If the program
+    has written something else, ours comes after it. If it has emptied the file, we begin anew with it.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.at = 0
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+        self._fd = os.open(path, flags, 0o644)
+        self._end = os.open(path, flags | os.O_APPEND)
+        self.at = os.fstat(self._fd).st_size
+
+    def write(self, block: bytes) -> None:
+        """Add bytes."""
+        size = os.fstat(self._fd).st_size
+        if size < self.at:
+            self.at = 0
+        there = os.pread(self._fd, len(block), self.at)
+        if block.startswith(there):
+            while block:
+                written = os.pwrite(self._fd, block, self.at)
+                self.at, block = self.at + written, block[written:]
+            return
+        while block:
+            block = block[os.write(self._end, block) :]
+        self.at = os.fstat(self._fd).st_size
+
+    def close(self) -> None:
+        """Let go of it."""
+        os.close(self._fd)
+        os.close(self._end)
+
+
+class Pump:
+    """One standard stream of a step: from its pipe to the attempt's log and to its file."""
+
+    def __init__(self, log: str, file: Appended) -> None:
+        self.reading, self.writing = os.pipe()
+        os.set_blocking(self.reading, False)
+        self._log = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        self._file = file
+
+    def move(self) -> bool:
+        """Pass on what is there; False at the end."""
+        try:
+            block = os.read(self.reading, _BLOCK)
+        except BlockingIOError:
+            return True
+        if not block:
+            return False
+        rest = block
+        while rest:
+            rest = rest[os.write(self._log, rest) :]
+        self._file.write(block)
+        return True
+
+    def finish(self) -> None:
+        """Pass on what is left once no writer lives, or what is there should one not die."""
+        end = time.monotonic() + 5
+        while select.select([self.reading], [], [], 0)[0] and self.move() and time.monotonic() < end:
+            pass
+        os.close(self.reading)
+        os.close(self._log)
+
+
+class Step(Task):
+    """One step's process, from the runner's side."""
+
+    def __init__(self, task: Task, step: Record, places: Places, mounts: list[Mount]) -> None:
+        super().__init__(task.folder, task.order, task.lock)
+        self.argv = [str(word) for word in step["argv"]]  # type: ignore[attr-defined]
+        self.step, self.places, self.mounts = step, places, mounts
+        workdir = step["workdir"]
+        self.cwd = canonical(str(workdir)) if workdir is not None else self.work
+        self.env = {**task.env, "PWD": self.cwd, **step["env"]}  # type: ignore[dict-item]
+        self.pumps: dict[int, Pump] = {}
+        self.files: dict[str, Appended] = {}
+        self.stdin = -1
+
+    def program(self) -> str:
+        """Not looked for here: it may lie at a path that only the step sees."""
+        return self.argv[0]
+
+    def open_streams(self) -> None:
+        """Open what the step names, before it is forked. Raises StartError."""
+        for number, key in ((1, "stdout"), (2, "stderr")):
+            if self.step[key] is None:
+                continue
+            path = self.places.real(str(self.step[key]))
+            try:
+                if path not in self.files:
+                    self.files[path] = Appended(path)
+            except OSError as error:
+                raise StartError(
+                    str(self.step[key]), error.errno or errno.EIO, f", the file for {key}"
+                ) from None
+            self.pumps[number] = Pump(f"{self.folder}/{key}", self.files[path])
+        if self.step["stdin"] is not None:
+            try:
+                self.stdin = os.open(self.places.real(str(self.step["stdin"])), os.O_RDONLY | os.O_CLOEXEC)
+            except OSError as error:
+                raise StartError(
+                    str(self.step["stdin"]), error.errno or errno.EIO, ", the file for stdin"
+                ) from None
+
+    def connect(self) -> None:
+        """In the child: the standard streams."""
+        super().connect()
+        for number, pump in self.pumps.items():
+            os.dup2(pump.writing, number)
+        if self.stdin >= 0:
+            os.dup2(self.stdin, 0)
+
+    def settle(self) -> None:
+        """In the child: the container's paths, and the folder to work in."""
+        try:
+            enter(self.places, self.mounts)
+        except OSError as error:
+            raise Refused("ContainerPathsRefused", f"cannot make the container's paths: {error}") from None
+        kin.die_with_parent()  # a new namespace of users may have made it forgotten
+        try:
+            os.chdir(self.cwd)
+        except OSError as error:
+            raise Refused("StartFailed", f"cannot work in {self.cwd}: {error.strerror}") from None
+
+    def execute(self, program: str) -> None:
+        """In the child: become the program, looked for as a shell does. Raises OSError."""
+        if "/" in program:
+            os.execve(program, self.argv, self.env)
+        refused = 0
+        for folder in self.env.get("PATH", "").split(os.pathsep):
+            try:
+                os.execve(f"{folder or '.'}/{program}", self.argv, self.env)
+            except (FileNotFoundError, NotADirectoryError):
+                pass
+            except PermissionError:
+                refused = errno.EACCES
+        raise OSError(refused or errno.ENOENT, program)
+
+    def forked(self) -> None:
+        """In the runner: the child has its ends of the pipes now."""
+        for pump in self.pumps.values():
+            os.close(pump.writing)
+        if self.stdin >= 0:
+            os.close(self.stdin)
+
+    def rest(self, wake: int, seconds: float) -> None:
+        """Pass on what it writes until a signal came or the time is over."""
+        end = time.monotonic() + seconds
+        pumps = {pump.reading: pump for pump in self.pumps.values()}
+        while True:
+            ready = select.select([wake, *pumps], [], [], max(0.0, end - time.monotonic()))[0]
+            for fd in ready:
+                if fd != wake and not pumps[fd].move():
+                    del pumps[fd]
+            if wake in ready or not ready:
+                wait(wake, 0)
+                return
+
+    def finish(self) -> None:
+        """Pass on the rest."""
+        for pump in self.pumps.values():
+            pump.finish()
+        for file in self.files.values():
+            file.close()
+        self.pumps, self.files = {}, {}
+
+
+class Ending:
+    """How the steps of an attempt went."""
+
+    def __init__(self) -> None:
+        self.code = 0
+        self.reason = self.message = ""
+        self.steps: list[Record] = []
+        self.undead: list[int] = []
+
+    @property
+    def well(self) -> bool:
+        """Whether the last step ended well."""
+        return self.code == 0 and not self.reason
+
+
+def run_steps(task: Task, wake: int, places: Places, mounts: list[Mount], begun: object) -> Ending:
+    """Run the steps in order, until one fails that may not.
+
+    Args:
+        task: The attempt; takes what is measured of its steps.
+        wake: See `attempt.listen`.
+        places: See `places`.
+        mounts: From `namespace.make`.
+        begun: Called once the first step runs.
+    """
+    ending = Ending()
+    steps: list[Record] = task.order["container"]["steps"]  # type: ignore[index]
+    for number, order in enumerate(steps):
+        if release_grace_s(task.folder) is not None:
+            ending.code, ending.reason = 143, "Released"
+            break
+        step = Step(task, order, places, mounts)
+        run_step(step, task, wake, ending, begun if number == 0 else lambda: None)
+        if ending.reason and not (ending.reason == "StartFailed" and order["ignore_error"]):
+            break
+        if ending.code and not order["ignore_error"]:
+            if len(steps) > 1:
+                ending.message = f"step {number + 1} of {len(steps)} ended with exit code {ending.code}"
+            break
+        ending.code, ending.reason, ending.message = 0, "", ""
+    return ending
+
+
+def run_step(step: Step, task: Task, wake: int, ending: Ending, begun: object) -> None:
+    """Run one step, and note how it went."""
+    before = {key: size_of(f"{task.folder}/{key}") for key in ("stdout", "stderr")}
+    started_ms = wall_ms()
+    try:
+        step.began = task.began
+        step.started_ms = task.started_ms
+        step.open_streams()
+        step.start()
+        task.began, task.started_ms, task.pid = step.began, step.started_ms, step.pid
+        begun()  # type: ignore[operator]
+        ending.reason, ending.message = supervise(step, wake)
+        ending.code = 137 if ending.reason == "OOMKilled" else step.exit_code
+    except StartError as error:
+        ending.code, ending.reason, ending.message = error.exit_code, "StartFailed", str(error)
+        say(f"{task.folder}/stderr", f"flowsched: {error}\n")
+    except Refused as refusal:
+        ending.code = 126
+        ending.reason, ending.message = refusal.args
+    finally:
+        if step.pid:
+            ending.undead = kin.kill_everything(step.pid)
+        step.finish()
+    task.peak_bytes = max(task.peak_bytes, step.peak_bytes)
+    if ending.reason != "ContainerPathsRefused":
+        ending.steps.append(
+            {
+                "exit_code": ending.code,
+                "started_ms": started_ms,
+                "ended_ms": wall_ms(),
+                "stdout": tail(f"{task.folder}/stdout", before["stdout"]),
+                "stderr": tail(f"{task.folder}/stderr", before["stderr"]),
+            }
+        )
+
+
+def size_of(path: str) -> int:
+    """Bytes of a file, 0 if there is none."""
+    try:
+        return os.stat(path).st_size
+    except OSError:
+        return 0
+
+
+def tail(path: str, start: int) -> str:
+    """The end of what a file has from a place on, at most `TAIL_BYTES`."""
+    try:
+        with open(path, "rb") as file:
+            file.seek(max(start, os.fstat(file.fileno()).st_size - TAIL_BYTES))
+            return file.read(TAIL_BYTES).decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def say(path: str, text: str) -> None:
+    """Add a line to a log."""
+    with open(path, "a", encoding="utf-8", errors="replace") as file:
+        file.write(text)

@@ -1,0 +1,593 @@
+"""Container tasks on this machine: what steps see, what they leave, and how they end."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flowsched.cluster import attempts
+from flowsched.scheduling.executor import ContainerReport, DeliveredFile, InputFile, PodEnded, Transfer
+from flowsched.workflow.spec import Delivered, Left, Mount, Placed, Step
+from tests.cluster.conftest import RealWorld
+from tests.cluster.samples import contained, pod
+
+pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs Linux' mount namespaces")
+
+
+def sh(script: str, *arguments: str, **more: Any) -> Step:
+    """A step that is a shell script."""
+    return Step(("/bin/sh", "-c", script, *arguments), **more)
+
+
+async def run(world: RealWorld, what: object) -> PodEnded:
+    cluster, ear, _ = await world.open()
+    await cluster.launch([what])
+    end = await ear.ended("a")
+    await world.drop()
+    return end
+
+
+def log(world: RealWorld, stream: str = "stdout", name: str = "a") -> str:
+    return (world.attempt(name) / stream).read_text()
+
+
+def tree(folder: Path) -> dict[str, str]:
+    """The files of a folder, by their relative paths."""
+    return {str(p.relative_to(folder)): p.read_text() for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+async def test_steps_run_in_order_on_the_same_files(real_world: RealWorld, tmp_path: Path) -> None:
+    """Each sees what the one before it wrote, and the result is in place when the end is told."""
+    steps = (sh("echo one > /out/text"), sh("echo two >> /out/text"), sh("cat /out/text > /out/all"))
+    outputs = (Delivered("/out/all", f"{tmp_path}/results/all"),)
+    end = await run(real_world, contained("a", steps=steps, outputs=outputs))
+    assert (end.exit_code, end.reason, end.message) == (0, "", "")
+    assert tree(tmp_path / "results") == {"all": "one\ntwo\n"}
+    assert end.container is not None
+    assert end.container.outputs == (DeliveredFile("/out/all", f"{tmp_path}/results/all", 8),)
+
+
+async def test_inputs_are_where_the_container_wants_them(real_world: RealWorld, tmp_path: Path) -> None:
+    """Files and folders of this machine used in place and read-only, datasets of the cache, and given text."""
+    folder = tmp_path / "reference"
+    (folder / "deep").mkdir(parents=True)
+    (folder / "deep/x").write_text("x")
+    (tmp_path / "plain.txt").write_text("plain")
+    cluster, ear, _ = await real_world.open()
+    await cluster.transfer([Transfer(real_world.outside, 7, "node-0")])
+    await ear.transferred()
+    placed = (
+        Placed("/data in/plain.txt", source=f"{tmp_path}/plain.txt"),
+        Placed("/ref", source=str(folder), directory=True),
+        Placed("/data in/staged", input="file-2"),
+        Placed("/data in/text", content="grüße\r\n\n"),
+    )
+    script = "cd '/data in'; cat plain.txt /ref/deep/x staged text; for f in plain.txt /ref/new staged; do echo > $f; done"
+    what = contained("a", script, "true", inputs=placed)
+    what = pod("a", container=what.container, inputs=(InputFile("file-2", (real_world.outside,)),))
+    await cluster.launch([what])
+    end = await ear.ended("a")
+    assert (
+        world_log := (real_world.attempt("a") / "stdout").read_bytes()
+    ) == "plainxoutsidegrüße\r\n\n".encode()
+    assert log(real_world, "stderr").count("Read-only file system") == 3, world_log
+    assert (end.exit_code, (tmp_path / "plain.txt").read_text()) == (2, "plain")
+    assert sorted(os.listdir(folder)) == ["deep"]
+
+
+async def test_what_the_host_has_stays_visible(real_world: RealWorld, tmp_path: Path) -> None:
+    """Programs come from it, also where a folder of it holds one of the task's own files."""
+    placed = (Placed("/etc/of-the-task", content="mine\n"),)
+    end = await run(
+        real_world,
+        contained("a", "ls /etc/hosts /usr/bin/env; cat /etc/of-the-task; ls /proc/self/exe", inputs=placed),
+    )
+    assert end.exit_code == 0
+    assert log(real_world) == "/etc/hosts\n/usr/bin/env\nmine\n/proc/self/exe\n"
+    assert not Path("/etc/of-the-task").exists()
+
+
+async def test_two_attempts_with_the_same_paths_do_not_meet(real_world: RealWorld, tmp_path: Path) -> None:
+    """Both write /out/x and a new file in /tmp at the same time, and each finds its own."""
+    script = "echo $NAME > /out/x; echo $NAME > /tmp/flowsched-both; sleep 0.3; cat /out/x /tmp/flowsched-both > /out/y"
+    cluster, ear, _ = await real_world.open()
+    pods = []
+    for number, name in enumerate(("a", "b")):
+        outputs = (
+            Delivered("/out/y", f"{tmp_path}/{name}-y"),
+            Delivered("/tmp/flowsched-both", f"{tmp_path}/{name}-both"),
+        )
+        pods.append(contained(name, script, outputs=outputs, env={"NAME": name}, index=number))
+    await cluster.launch(pods)
+    for name in ("a", "b"):
+        assert (await ear.ended(name)).exit_code == 0
+        assert (tmp_path / f"{name}-y").read_text() == f"{name}\n{name}\n"
+        assert (tmp_path / f"{name}-both").read_text() == f"{name}\n"
+    assert not Path("/tmp/flowsched-both").exists()
+
+
+async def test_a_step_that_may_fail(real_world: RealWorld) -> None:
+    """The next one runs; the last one's failure counts for nothing either, but its code is told."""
+    steps = (
+        sh("exit 4", ignore_error=True),
+        Step(("/no/such",), ignore_error=True),
+        sh("echo on"),
+        sh("exit 5", ignore_error=True),
+    )
+    end = await run(real_world, contained("a", steps=steps))
+    assert (end.exit_code, end.reason, log(real_world)) == (0, "", "on\n")
+    assert end.container is not None
+    assert [step.exit_code for step in end.container.steps] == [4, 127, 0, 5]
+
+
+async def test_a_step_that_fails(real_world: RealWorld, tmp_path: Path) -> None:
+    """Its code is the attempt's; what it said is delivered, its results are not."""
+    steps = (
+        sh(
+            "echo partial > /out/result; echo said; echo why >&2; exit 9",
+            stdout="/out/said",
+            stderr="/out/why",
+        ),
+        sh("echo never"),
+    )
+    outputs = tuple(Delivered(f"/out/{name}", f"{tmp_path}/{name}") for name in ("result", "said", "why"))
+    end = await run(real_world, contained("a", steps=steps, outputs=outputs))
+    assert (end.exit_code, end.reason, end.message) == (9, "", "step 1 of 2 ended with exit code 9")
+    assert end.container is not None
+    (step,) = end.container.steps
+    assert (step.exit_code, step.stdout, step.stderr) == (9, "said\n", "why\n")
+    assert [file.path for file in end.container.outputs] == ["/out/said", "/out/why"]
+    assert ((tmp_path / "said").read_text(), (tmp_path / "why").read_text()) == ("said\n", "why\n")
+    assert not (tmp_path / "result").exists()
+
+
+async def test_a_program_that_is_not_there(real_world: RealWorld) -> None:
+    """127, and the report says it too."""
+    end = await run(real_world, contained("a", steps=(Step(("no-such-program",)),)))
+    assert (end.exit_code, end.reason) == (127, "StartFailed")
+    assert "'no-such-program'" in end.message
+    assert end.container is not None
+    assert [step.exit_code for step in end.container.steps] == [127]
+
+
+async def test_streams_are_files_and_logs(real_world: RealWorld, tmp_path: Path) -> None:
+    """Standard output is added to its file by each step, and is in the attempt's log; input comes from a file."""
+    placed = (Placed("/in/words", content="words\n"),)
+    steps = (
+        sh("cat", stdin="/in/words", stdout="/o/out"),
+        sh("echo more; echo wrong >&2", stdout="/o/out", stderr="/o/out"),
+        sh("echo unnamed"),
+    )
+    outputs = (Delivered("/o/out", f"{tmp_path}/out"),)
+    end = await run(real_world, contained("a", steps=steps, inputs=placed, outputs=outputs))
+    assert end.exit_code == 0
+    assert sorted((tmp_path / "out").read_text().splitlines()) == ["more", "words", "wrong"]
+    assert (log(real_world), log(real_world, "stderr")) == ("words\nmore\nunnamed\n", "wrong\n")
+    assert end.container is not None
+    assert [(s.stdout, s.stderr) for s in end.container.steps] == [
+        ("words\n", ""),
+        ("more\n", "wrong\n"),
+        ("unnamed\n", ""),
+    ]
+
+
+async def test_a_file_that_is_there_is_added_to(real_world: RealWorld, tmp_path: Path) -> None:
+    """What an earlier attempt said is not lost."""
+    said = tmp_path / "said"
+    said.write_text("before\n")
+    outputs = (Delivered(str(said), str(said)),)
+    end = await run(real_world, contained("a", steps=(sh("echo after", stdout=str(said)),), outputs=outputs))
+    assert (end.exit_code, said.read_text()) == (0, "before\nafter\n")
+
+
+async def test_a_program_that_tees_into_the_file_that_is_asked_of_us(
+    real_world: RealWorld, tmp_path: Path
+) -> None:
+    """As Cromwell's script does: the file has everything once, though it is written twice and truncated between."""
+    said = tmp_path / "stdout"
+    said.write_text("of an earlier attempt, longer than what comes\n" * 3)
+    script = f"for i in 1 2 3 4 5; do echo line $i; sleep 0.02; done | tee '{said}'"
+    outputs = (Delivered(str(said), str(said)),)
+    end = await run(real_world, contained("a", steps=(sh(script, stdout=str(said)),), outputs=outputs))
+    assert end.exit_code == 0
+    assert said.read_text() == "line 1\nline 2\nline 3\nline 4\nline 5\n"
+    assert log(real_world) == "line 1\nline 2\nline 3\nline 4\nline 5\n"
+
+
+async def test_a_program_that_adds_to_the_file_that_is_asked_of_us(
+    real_world: RealWorld, tmp_path: Path
+) -> None:
+    """Nothing of either is lost or overwritten."""
+    script = "for i in 1 2 3; do echo said $i; echo own $i >> /o/f; sleep 0.05; done"
+    outputs = (Delivered("/o/f", f"{tmp_path}/f"),)
+    await run(real_world, contained("a", steps=(sh(script, stdout="/o/f"),), outputs=outputs))
+    lines = (tmp_path / "f").read_text().splitlines()
+    assert sorted(lines) == ["own 1", "own 2", "own 3", "said 1", "said 2", "said 3"]
+
+
+async def test_much_output(real_world: RealWorld, tmp_path: Path) -> None:
+    """Eight megabytes come through whole; of the report there are the last ten KiB, of whatever bytes."""
+    script = "import sys; sys.stdout.buffer.write(b'x' * (8 << 20) + b'\\xff\\xfe end')"
+    outputs = (Delivered("/o/f", f"{tmp_path}/f"),)
+    end = await run(
+        real_world,
+        contained("a", steps=(Step((sys.executable, "-c", script), stdout="/o/f"),), outputs=outputs),
+    )
+    assert (tmp_path / "f").stat().st_size == (8 << 20) + 6
+    assert end.container is not None
+    said = end.container.steps[0].stdout
+    assert (len(said), said[-6:]) == (10 << 10, "\ufffd\ufffd end")
+
+
+async def test_the_environment_and_folder_of_a_step(real_world: RealWorld) -> None:
+    """The task's variables, over them the step's; the folder is made; nothing in a command is rewritten."""
+    steps = (
+        sh(
+            'echo "$A $B $PWD $(pwd)"; echo "$1" "$2"',
+            "sh",
+            "$(HOME)",
+            "a 'b\" c\n$d",
+            env={"B": "of the step"},
+            workdir="/w d/x",
+        ),
+        sh('echo "$A $B"; pwd'),
+    )
+    end = await run(real_world, contained("a", steps=steps, env={"A": "of the task", "B": "b"}))
+    assert end.exit_code == 0
+    work = real_world.attempt("a") / "work"
+    assert log(real_world) == (
+        f"of the task of the step /w d/x /w d/x\n$(HOME) a 'b\" c\n$d\nof the task b\n{work}\n"
+    )
+
+
+async def test_no_variable_of_a_step_is_left_on_the_disk(real_world: RealWorld, tmp_path: Path) -> None:
+    """As with any task: they may be secrets."""
+    steps = (sh("exit 1", env={"TOKEN": "canary-4471"}),)
+    await run(real_world, contained("a", steps=steps, outputs=(Delivered("/o/f", f"{tmp_path}/f"),)))
+    files = [
+        path
+        for path in real_world.attempt("a").rglob("*")
+        if path.is_file() and "container" not in path.parts
+    ]
+    assert not [path for path in files if b"canary-4471" in path.read_bytes()]
+
+
+async def test_wildcards_take_what_fits(real_world: RealWorld, tmp_path: Path) -> None:
+    """Each match to the uri and its path without the prefix; hidden files, and what the host has there, do not fit."""
+    script = (
+        "mkdir -p /out/s/d /out/t; for f in s/1.txt s/2.dat t/3.txt s/.4.txt s/d/5.txt; do echo $f > /out/$f; done; "
+        "echo > /etc/mine.conf"
+    )
+    outputs = (
+        Delivered("/out/*/?.txt", f"{tmp_path}/r", path_prefix="/out"),
+        Delivered("/out/[s]/*.dat", f"{tmp_path}/q/", path_prefix="/out/s"),
+        Delivered("/etc/*.conf", f"{tmp_path}/etc", path_prefix="/etc"),
+        Delivered("/out/none*", f"{tmp_path}/none", path_prefix="/out"),
+    )
+    end = await run(real_world, contained("a", script, outputs=outputs))
+    assert (end.exit_code, end.message) == (0, "")
+    assert tree(tmp_path / "r") == {"s/1.txt": "s/1.txt\n", "t/3.txt": "t/3.txt\n"}
+    assert tree(tmp_path / "q") == {"2.dat": "s/2.dat\n"}
+    assert tree(tmp_path / "etc") == {"mine.conf": "\n"}
+    assert not (tmp_path / "none").exists()
+
+
+async def test_folders_come_and_go(real_world: RealWorld, tmp_path: Path) -> None:
+    """A folder output is there from the start, arrives whole with links followed, and each file is listed."""
+    script = (
+        "mkdir -p /out/a/empty; echo 1 > /out/a/1; ln -s 1 /out/a/link; ln -s /out/a /out/b; ln -s .. /out/a/up; "
+        "ln -s /nowhere /out/dangling; mkfifo /out/pipe; cat /in/hosts > /out/in"
+    )
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in/hosts").write_text("h\n")
+    placed = (Placed("/in", source=f"{tmp_path}/in", directory=True),)
+    outputs = (
+        Delivered("/out/", f"{tmp_path}/r/", directory=True),
+        Delivered("/in", f"{tmp_path}/copied", directory=True),
+    )
+    end = await run(real_world, contained("a", script, inputs=placed, outputs=outputs))
+    assert (end.exit_code, end.message) == (0, "")
+    assert tree(tmp_path / "r") == {"a/1": "1\n", "a/link": "1\n", "b/1": "1\n", "b/link": "1\n", "in": "h\n"}
+    assert (tmp_path / "r/a/empty").is_dir()
+    assert tree(tmp_path / "copied") == {"hosts": "h\n"}
+    assert end.container is not None
+    listed = [
+        (file.path, file.uri.removeprefix(str(tmp_path)), file.size_bytes) for file in end.container.outputs
+    ]
+    assert listed[:2] == [("/out/a/1", "/r/a/1", 2), ("/out/a/link", "/r/a/link", 2)]
+    assert len(listed) == 6
+
+
+async def test_a_folder_goes_into_one_that_is_there(real_world: RealWorld, tmp_path: Path) -> None:
+    """File by file; what else is there stays."""
+    (tmp_path / "r").mkdir()
+    (tmp_path / "r/old").write_text("old")
+    (tmp_path / "r/new").write_text("stale")
+    outputs = (Delivered("/out", f"{tmp_path}/r", directory=True),)
+    await run(real_world, contained("a", "echo fresh > /out/new", outputs=outputs))
+    assert tree(tmp_path / "r") == {"new": "fresh\n", "old": "old"}
+
+
+async def test_one_file_to_two_places_is_two_files(real_world: RealWorld, tmp_path: Path) -> None:
+    """Who changes one does not change the other, nor an input that the task linked."""
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in/x").write_text("input")
+    mounts = (Mount(f"{tmp_path}/in", "/in"),)
+    script = "echo x > /out/x; ln /in/x /in/y"
+    outputs = (
+        Delivered("/out/x", f"{tmp_path}/1"),
+        Delivered("/out/x", f"{tmp_path}/2"),
+        Delivered("/in/y", f"{tmp_path}/3"),
+    )
+    end = await run(real_world, contained("a", script, outputs=outputs, mounts=mounts))
+    assert end.exit_code == 0
+    files = [tmp_path / "1", tmp_path / "2", tmp_path / "3", tmp_path / "in/x"]
+    assert [file.read_text() for file in files] == ["x\n", "x\n", "input", "input"]
+    assert len({file.stat().st_ino for file in files}) == 4
+
+
+async def test_an_output_that_was_not_written_is_no_error(real_world: RealWorld, tmp_path: Path) -> None:
+    """Also where this machine happens to have something at its path: that is never delivered."""
+    outputs = (Delivered("/out/x", f"{tmp_path}/x"), Delivered("/etc/hostname", f"{tmp_path}/hostname"))
+    end = await run(
+        real_world,
+        contained("a", "ls /etc/hostname", "true", outputs=outputs, steps=(sh("ls /etc/hostname; true"),)),
+    )
+    assert (end.exit_code, end.reason) == (0, "")
+    assert end.container is not None
+    assert end.container.outputs == ()
+    assert not list(tmp_path.glob("*hostname"))
+    assert "No such file" in log(real_world, "stderr")
+
+
+async def test_an_output_that_cannot_be_delivered(real_world: RealWorld, tmp_path: Path) -> None:
+    """The attempt fails, and says where."""
+    (tmp_path / "file").write_text("")
+    end = await run(
+        real_world, contained("a", "echo > /out/x", outputs=(Delivered("/out/x", f"{tmp_path}/file/x"),))
+    )
+    assert (end.exit_code, end.reason) == (0, "OutputFailed")
+    assert f"{tmp_path}/file" in end.message
+
+
+async def test_an_input_that_is_not_there(real_world: RealWorld, tmp_path: Path) -> None:
+    """No step runs; the reason names the path and the uri."""
+    placed = (Placed("/in/x", source=f"{tmp_path}/no/such"),)
+    end = await run(real_world, contained("a", "echo ran", inputs=placed))
+    assert (end.exit_code, end.reason) == (126, "InputMissing")
+    assert f"{tmp_path}/no/such, an input for /in/x, is not there" in end.message
+    assert not (real_world.attempt("a") / "stdout").exists()
+
+
+async def test_the_same_paths_inside_and_outside_need_no_namespace(
+    real_world: RealWorld, tmp_path: Path
+) -> None:
+    """Cromwell with root == dockerRoot: everything is used and written in place."""
+    call = tmp_path / "call-x" / "execution"
+    call.mkdir(parents=True)
+    (call / "script").write_text(f"readlink /proc/self/ns/mnt; echo 0 > {call}/rc")
+    placed = (Placed(f"{call}/script", source=f"{call}/script"),)
+    outputs = tuple(
+        Delivered(f"{call}/{name}", f"{call}/{name}") for name in ("rc", "stdout", "stderr", "script", "gone")
+    )
+    steps = (Step(("/bin/sh", f"{call}/script"), stdout=f"{call}/stdout", stderr=f"{call}/stderr"),)
+    end = await run(real_world, contained("a", steps=steps, inputs=placed, outputs=outputs))
+    assert (end.exit_code, end.reason) == (0, "")
+    assert (call / "stdout").read_text() == os.readlink("/proc/self/ns/mnt") + "\n"
+    assert (call / "rc").read_text() == "0\n"
+    assert not (real_world.attempt("a") / "container").exists()
+    assert end.container is not None
+    assert [file.path.rpartition("/")[2] for file in end.container.outputs] == [
+        "rc",
+        "stdout",
+        "stderr",
+        "script",
+    ]
+
+
+async def test_an_input_from_elsewhere_beside_files_in_place(real_world: RealWorld, tmp_path: Path) -> None:
+    """The call's folder gets one more entry that only the task sees; what is in place stays in place."""
+    call = tmp_path / "call"
+    (call / "execution").mkdir(parents=True)
+    (tmp_path / "ref").write_text("ref\n")
+    placed = (Placed(f"{call}/inputs/ref", source=f"{tmp_path}/ref"),)
+    outputs = (Delivered(f"{call}/execution/rc", f"{call}/execution/rc"),)
+    script = f"cat {call}/inputs/ref > {call}/execution/rc; mkdir {call}/tmp.1"
+    end = await run(real_world, contained("a", script, inputs=placed, outputs=outputs))
+    assert end.exit_code == 0
+    assert tree(call) == {"execution/rc": "ref\n"}
+    assert os.listdir(call) == ["execution"]
+
+
+async def test_mounts_and_volumes(real_world: RealWorld, tmp_path: Path) -> None:
+    """A folder at another path, written in place or read-only; an empty folder that the steps share."""
+    (tmp_path / "rw/sub").mkdir(parents=True)
+    (tmp_path / "ro").mkdir()
+    mounts = (Mount(f"{tmp_path}/rw", "/call"), Mount(f"{tmp_path}/ro", "/ref", read_only=True))
+    steps = (
+        sh(
+            "echo a > /vol/a; echo 1 > /call/sub/x; ls /usr/games; echo no > /ref/x || echo refused",
+            workdir="/call/sub",
+        ),
+        sh("cat /vol/a; pwd", workdir="/call/new", stdout="/call/logs/out"),
+    )
+    end = await run(real_world, contained("a", steps=steps, mounts=mounts, volumes=("/vol", "/usr/games")))
+    assert (end.exit_code, log(real_world)) == (0, "refused\na\n/call/new\n")
+    assert tree(tmp_path / "rw") == {"logs/out": "a\n/call/new\n", "sub/x": "1\n"}
+    assert tree(tmp_path / "ro") == {}
+
+
+async def test_three_hundred_inputs(real_world: RealWorld, tmp_path: Path) -> None:
+    """In a folder that takes outputs too."""
+    (tmp_path / "in").mkdir()
+    for number in range(300):
+        (tmp_path / f"in/{number}").write_text(f"{number}\n")
+    placed = tuple(Placed(f"/work dir/in/{n}", source=f"{tmp_path}/in/{n}") for n in range(300))
+    outputs = (Delivered("/work dir/in/sum", f"{tmp_path}/sum"),)
+    script = "cat '/work dir/in'/* | awk '{s += $1} END {print s, NR}' > /sum; mv /sum '/work dir/in/sum'"
+    end = await run(real_world, contained("a", script, inputs=placed, outputs=outputs))
+    assert (end.exit_code, (tmp_path / "sum").read_text()) == (0, "44850 300\n")
+
+
+async def test_what_is_left_though_nothing_ran(real_world: RealWorld, tmp_path: Path) -> None:
+    """Who waits for the file outside is not left waiting because an input is missing."""
+    mounts, leave = (Mount(str(tmp_path), "/call"),), (Left("/call/rc", "79\n"), Left("/o/rc", "1\n"))
+    placed, outputs = (Placed("/in/x", source="/no/such"),), (Delivered("/o/rc", f"{tmp_path}/delivered"),)
+    end = await run(
+        real_world, contained("a", "true", mounts=mounts, leave=leave, inputs=placed, outputs=outputs)
+    )
+    assert (end.reason, end.container) == ("InputMissing", ContainerReport())
+    assert [(tmp_path / name).read_text() for name in ("rc", "delivered")] == ["79\n", "1\n"]
+
+
+async def test_devices_are_devices(real_world: RealWorld, tmp_path: Path) -> None:
+    """Output to /dev/null is gone, and /dev/null stays what it is."""
+    outputs = (Delivered("/dev/null", f"{tmp_path}/null"), Delivered("/o/x", f"{tmp_path}/x"))
+    steps = (
+        sh("echo lost", stdout="/dev/null"),
+        sh("cat /dev/null; test -c /dev/null && echo device > /o/x"),
+    )
+    end = await run(real_world, contained("a", steps=steps, outputs=outputs))
+    assert (end.exit_code, tree(tmp_path).get("x"), (tmp_path / "null").exists()) == (0, "device\n", False)
+
+
+@pytest.mark.parametrize(
+    ("script", "changes", "reason"),
+    [
+        ("true", {}, ""),
+        ("exit 7", {}, ""),
+        ("sleep 60", {"timeout_ms": 200}, "Timeout"),
+        (
+            "exec python3 -c 'x = bytearray(200 << 20); import time; time.sleep(60)'",
+            {"memory_bytes": 64 << 20},
+            "OOMKilled",
+        ),
+    ],
+)
+async def test_what_is_left_after_any_end(
+    real_world: RealWorld, tmp_path: Path, script: str, changes: dict[str, Any], reason: str
+) -> None:
+    """The file is there once the end is told, where a mount shows it or an output puts it; nothing takes its place."""
+    mounts = (Mount(str(tmp_path), "/call"),)
+    leave = (Left("/call/rc", "79\n"), Left("/call/mine", "no\n"), Left("/o/rc", "79\n"))
+    outputs = (Delivered("/o/rc", f"{tmp_path}/delivered"),)
+    script = f"echo yes > /call/mine; {script}"
+    end = await run(
+        real_world, contained("a", script, mounts=mounts, leave=leave, outputs=outputs, **changes)
+    )
+    assert end.reason == reason
+    found = [(tmp_path / name).read_text() for name in ("rc", "mine", "delivered")]
+    assert found == ["79\n", "yes\n", "79\n"]
+
+
+async def test_nothing_is_left_by_what_was_cancelled(real_world: RealWorld, tmp_path: Path) -> None:
+    """Who cancels a task waits for no file of it."""
+    cluster, ear, _ = await real_world.open()
+    mounts, leave = (Mount(str(tmp_path), "/call"),), (Left("/call/rc", "79\n"),)
+    await cluster.launch([contained("a", "sleep 60", mounts=mounts, leave=leave)])
+    await ear.started("a")
+    await cluster.release(["a"], 1000)
+    assert (await ear.ended("a")).reason == "Released"
+    assert not (tmp_path / "rc").exists()
+
+
+async def test_a_step_that_uses_too_much_memory(real_world: RealWorld, tmp_path: Path) -> None:
+    """Exit code 137, and the report has the steps before it and what it had said."""
+    script = "import time; print('growing', flush=True); x = bytearray(200 << 20); time.sleep(60)"
+    steps = (sh("echo first"), Step((sys.executable, "-c", script), stdout="/o/said"))
+    outputs = (Delivered("/o/said", f"{tmp_path}/said"),)
+    end = await run(real_world, contained("a", steps=steps, outputs=outputs, memory_bytes=64 << 20))
+    assert (end.exit_code, end.reason) == (137, "OOMKilled")
+    assert end.container is not None
+    assert [(s.exit_code, s.stdout) for s in end.container.steps] == [(0, "first\n"), (137, "growing\n")]
+    assert (tmp_path / "said").read_text() == "growing\n"
+
+
+async def test_what_a_step_leaves_running_ends_with_it(real_world: RealWorld) -> None:
+    """As in a container of its own: the next step does not find it."""
+    steps = (sh("(setsid sleep 61 &) ; sleep 0.1"), sh("pgrep -f 'sleep 6[1]' || echo gone"))
+    end = await run(real_world, contained("a", steps=steps))
+    assert (end.exit_code, log(real_world)) == (0, "gone\n")
+
+
+async def test_a_service_that_dies_and_a_runner_that_dies(real_world: RealWorld, tmp_path: Path) -> None:
+    """A runner goes on without its service; without its runner nothing of a container task lives."""
+    from tests.cluster.test_crashes import living, until
+
+    outputs = (Delivered("/o/x", f"{tmp_path}/x"),)
+    pods = [
+        contained("a", "sleep 0.5", "echo late > /o/x", outputs=outputs),
+        contained("b", "sleep 60", outputs=outputs, index=1),
+    ]
+    cluster, ear, _ = await real_world.open()
+    await cluster.launch(pods)
+    await ear.started("a")
+    await ear.started("b")
+    await real_world.drop()
+    cluster, ear, _ = await real_world.open()
+    attempts.kin.kill_runner(real_world.attempt("b"))
+    await cluster.adopt(pods)
+    gone = await ear.gone("b")
+    end = await ear.ended("a")
+    assert (gone.reason, gone.started) == ("RunnerLost", True)
+    await until(lambda: not living(real_world, "b"), "the end of b's processes")
+    assert (end.exit_code, (tmp_path / "x").read_text()) == (0, "late\n")
+
+
+async def test_folders_of_a_container_are_forgotten(real_world: RealWorld, tmp_path: Path) -> None:
+    """With the working folder; this machine's own files, which were shown in them, are as they were."""
+    (tmp_path / "mounted").mkdir()
+    (tmp_path / "mounted/kept").write_text("kept")
+    mounts = (Mount(f"{tmp_path}/mounted", "/m"),)
+    cluster, ear, _ = await real_world.open()
+    await cluster.launch([contained("a", "echo > /o/x", mounts=mounts, volumes=("/o",))])
+    await ear.ended("a")
+    assert (real_world.attempt("a") / "container/o/x").exists()
+    await cluster.forget(["a"])
+    assert not (real_world.attempt("a") / "container").exists()
+    assert tree(tmp_path / "mounted") == {"kept": "kept"}
+
+
+def as_another(folder: Path, *unshare: str, first: str = "true") -> dict[str, Any]:
+    """What `steps_driver` says when it runs in a namespace of users; skips where there can be none."""
+    if (
+        shutil.which("unshare") is None
+        or subprocess.run(["unshare", *unshare, "true"], check=False).returncode
+    ):
+        pytest.skip(f"this system does not permit: unshare {' '.join(unshare)}")
+    script = f"{first} && exec {shlex.quote(sys.executable)} -m tests.cluster.steps_driver {shlex.quote(str(folder))}"
+    repository = Path(__file__).parents[2]
+    done = subprocess.run(
+        ["unshare", *unshare, "/bin/sh", "-c", script],
+        cwd=repository, env={**os.environ, "PYTHONPATH": str(repository)}, capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    said: dict[str, Any] = json.loads(done.stdout)
+    return said
+
+
+def test_somebody_who_is_not_root(tmp_path: Path) -> None:
+    """A namespace of users does: same paths, read-only inputs, and the task is who its owner is."""
+    said = as_another(tmp_path, "--user", "--map-user=1000", "--map-group=1000")
+    assert (said["code"], said["reason"], said["message"]) == (2, "", "")
+    ((code, stdout, stderr),) = said["steps"]
+    assert (code, stdout) == (2, "1000\nhost\n")
+    assert "Read-only file system" in stderr
+    assert (tmp_path / "outside.txt").read_text() == "outside"
+
+
+def test_a_system_without_private_mounts(tmp_path: Path) -> None:
+    """A task that needs them is refused, and is told what to do."""
+    deny = "echo 0 > /proc/sys/user/max_mnt_namespaces"
+    said = as_another(tmp_path, "--user", "--map-root-user", first=deny)
+    assert (said["code"], said["reason"], said["steps"]) == (126, "ContainerPathsRefused", [])
+    assert "which need private mounts" in said["message"]
+    assert "sysctl kernel.unprivileged_userns_clone=1" in said["message"]

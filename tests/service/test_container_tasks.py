@@ -1,0 +1,109 @@
+"""Documents with `steps` and `files`, by the SDK, through the real service, to real processes and back."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flowsched import Client, app
+
+pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs Linux' mount namespaces")
+
+
+def settings(root: Path) -> app.Settings:
+    return app.Settings(root=root, port=0, cpu="2", log_level="error")
+
+
+def reports(root: Path) -> list[dict[str, Any]]:
+    """What was kept of each attempt, as SQL has it."""
+    (file,) = root.glob("*.db")
+    with sqlite3.connect(file) as database:
+        rows = database.execute("SELECT report FROM attempts ORDER BY name").fetchall()
+    return [json.loads(report) for (report,) in rows]
+
+
+@pytest.mark.timeout(60)
+async def test_a_document_with_steps_and_files(tmp_path: Path) -> None:
+    """It succeeds with its files in place, and what it did is kept."""
+    (tmp_path / "reads.txt").write_text("a\nb\nc\n")
+    stage = {
+        "name": "count",
+        "steps": [
+            {"command": ["wc", "-l"], "stdin": "/in/reads.txt", "stdout": "/out/lines.txt"},
+            {"command": ["sh", "-c", "tr -d ' ' < /out/lines.txt > /out/clean.txt; echo done"]},
+        ],
+        "files": {
+            "inputs": [{"path": "/in/reads.txt", "uri": f"file://{tmp_path}/reads.txt"}],
+            "outputs": [{"path": "/out/*.txt", "uri": f"{tmp_path}/results", "path_prefix": "/out"}],
+        },
+    }
+    async with app.running(settings(tmp_path / "root")) as up, Client(up.url) as client:
+        run = await client.submit({"name": "w", "stages": [stage]})
+        done = await client.wait(run.id, 30)
+        log = b"".join([chunk async for chunk in client.logs(run.id, "count", 0)])
+    assert (done.state, done.reason) == ("SUCCEEDED", "")
+    assert (tmp_path / "results/clean.txt").read_text() == "3\n"
+    assert log.decode().split() == ["3", "done"]
+    (report,) = reports(tmp_path / "root")
+    assert [step["exit_code"] for step in report["steps"]] == [0, 0]
+    assert report["steps"][1]["stdout"] == "done\n"
+    assert [(file["path"], file["size_bytes"]) for file in report["outputs"]] == [
+        ("/out/clean.txt", 2),
+        ("/out/lines.txt", 2),
+    ]
+
+
+@pytest.mark.timeout(60)
+async def test_a_document_whose_steps_fail(tmp_path: Path) -> None:
+    """Each attempt leaves what it must, the stage fails with the step's code, and nothing is delivered."""
+    stage = {
+        "name": "bad",
+        "steps": [{"command": ["sh", "-c", "echo x > /out/x; echo why >&2; exit 7"]}, {"command": ["true"]}],
+        "files": {
+            "outputs": [{"path": "/out/x", "uri": f"{tmp_path}/x"}],
+            "mounts": [{"source": str(tmp_path), "path": "/call"}],
+            "leave": [{"path": "/call/rc", "content": "79\n"}],
+        },
+        "retry": {"attempts": 2},
+    }
+    async with app.running(settings(tmp_path / "root")) as up, Client(up.url) as client:
+        run = await client.submit({"name": "w", "stages": [stage]})
+        done = await client.wait(run.id, 30)
+        task = await client.task(run.id, "bad", 0)
+    assert done.state == "FAILED"
+    assert "exit code 7" in done.reason
+    assert [attempt.exit_code for attempt in task.attempts] == [7, 7]
+    assert (tmp_path / "rc").read_text() == "79\n"
+    assert not (tmp_path / "x").exists()
+    assert [
+        [(s["exit_code"], s["stderr"]) for s in report["steps"]] for report in reports(tmp_path / "root")
+    ] == [
+        [(7, "why\n")],
+        [(7, "why\n")],
+    ]
+
+
+@pytest.mark.timeout(60)
+async def test_the_shards_of_a_container_task_have_files_of_their_own(tmp_path: Path) -> None:
+    """{item} and {index} stand in the places of this machine, as in those of plain inputs."""
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.txt").write_text(name)
+    stage = {
+        "name": "each",
+        "scatter": {"items": ["a", "b"]},
+        "steps": [{"command": ["cp", "/in/x", "/out/x"]}],
+        "files": {
+            "inputs": [{"path": "/in/x", "uri": f"{tmp_path}/{{item}}.txt"}],
+            "outputs": [{"path": "/out/x", "uri": f"{tmp_path}/{{index}}-{{item}}"}],
+        },
+    }
+    async with app.running(settings(tmp_path / "root")) as up, Client(up.url) as client:
+        run = await client.submit({"name": "w", "stages": [stage]})
+        done = await client.wait(run.id, 30)
+    assert done.state == "SUCCEEDED"
+    assert ((tmp_path / "0-a").read_text(), (tmp_path / "1-b").read_text()) == ("a", "b")
