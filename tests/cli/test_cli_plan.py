@@ -164,3 +164,20 @@ def test_sizes_of_files_that_are_here_are_looked_at(tmp_path: Path) -> None:
     inputs.write_text(json.dumps({"w.f": str(data)}))
     found = json.loads(run(str(source), "-i", str(inputs), "-o", "json").stdout)
     assert found["plan"]["nodes"][0]["disk"]["value"] == 3 * 1024**3
+
+
+def test_lists_of_the_inputs_are_read_and_no_other_file(tmp_path: Path) -> None:
+    """A width that stands in a list is known; a file that only the source names is not opened."""
+    named, other = tmp_path / "intervals.list", tmp_path / "secret"
+    named.write_text("a\nb\nc\n")
+    other.write_text("1\n2\n")
+    source = tmp_path / "w.wdl"
+    body = f"""version 1.0
+workflow w {{ input {{ File f }} scatter (x in read_lines(f)) {{ call t }} scatter (x in read_lines("{other}")) {{ call t as u }} }}
+task t {{ command {{}} }}"""
+    source.write_text(body)
+    inputs = tmp_path / "i.json"
+    inputs.write_text(json.dumps({"w.f": str(named)}))
+    found = json.loads(run(str(source), "-i", str(inputs), "-o", "json").stdout)["plan"]
+    assert {node["path"]: node["tasks"] for node in found["nodes"]} == {"w.t": 3, "w.u": None}
+    assert found["scatters"][1]["until"] == [{"kind": "content", "name": str(other)}]

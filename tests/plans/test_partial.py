@@ -111,6 +111,31 @@ def test_without_inputs_an_optional_one_is_unknown_and_with_them_it_is_missing()
     assert plan_of(body, {}).conditions[0].holds == "no"
 
 
+READ: list[tuple[str, str, int | None]] = [
+    ("read_lines(f)", "a\nb\r\nc\n", 3),
+    ("read_lines(f)", "", 0),
+    ("read_tsv(f)", "a\tb\nc\td", 2),
+    ("range(read_int(f))", " 5\n", 5),
+    ("range(ceil(read_float(f)))", "2.5", 3),
+    ("if read_boolean(f) then [1, 2] else [3]", "TRUE\n", 2),
+    ("if read_string(f) == 'x' then [1, 2] else [3]", "x\n", 2),
+    ("listed", '["a", "b", "c", "d"]', 4),
+    ("range(read_int(f))", "many", None),
+    ("if read_boolean(f) then [1, 2] else [3]", "perhaps", None),
+    ("listed", "[", None),
+    ("read_objects(f)", "a\nb", None),
+    ("range(ceil(size(f)))", "seven b", 7),
+]
+
+
+@pytest.mark.parametrize(("over", "text", "width"), READ)
+def test_a_text_that_was_given_is_read_as_wdl_reads_it(over: str, text: str, width: int | None) -> None:
+    """GATK's workflows have their intervals in a list; what is no such text, or in a form that is not read here, is not known."""
+    body = f"input {{ File f }} Array[String] listed = read_json(f) scatter (x in {over}) {{ call One {{ input: f = f }} }}"
+    plan = plan_of(body, GIVEN, contents={"/data/f": text})
+    assert nodes(plan)["One"].tasks == width
+
+
 def test_what_a_skipped_call_would_have_written_is_missing() -> None:
     """So that the next best is taken, and its producer is the parent."""
     body = """input { File f } call One as A { input: f = f } if (false) { call One as B { input: f = f } }

@@ -27,6 +27,7 @@ from flowsched.workflow.formats.wdl_scope import (
     shown,
     together,
 )
+from flowsched.workflow.formats.wdl_sources import Files
 from flowsched.workflow.formats.wdl_values import (
     WRITTEN_OUT,
     Opaque,
@@ -101,12 +102,12 @@ class Walk:
     Args:
         given: Inputs by name, without the workflow's own: `joint.Genotype.memory`.
         complete: Whether `given` is all there is: then an optional input that is not in it is missing; else it is unknown.
-        sizes: URI or path -> bytes.
+        files: What is known of files.
     """
 
     given: Mapping[str, Value.Base]
     complete: bool
-    sizes: dict[str, int]
+    files: Files
     nodes: dict[str, Draft] = field(default_factory=dict)
     scatters: list[ScatterPlan] = field(default_factory=list)
     conditions: list[ConditionPlan] = field(default_factory=list)
@@ -124,7 +125,7 @@ class Walk:
     def _library(self, callee: Tree.Workflow | Tree.Task) -> PlanLibrary:
         version = callee.effective_wdl_version
         if version not in self._libraries:
-            self._libraries[version] = PlanLibrary(version, self.sizes)
+            self._libraries[version] = PlanLibrary(version, self.files)
         return self._libraries[version]
 
     # ---------------------------------------------------------------------------------------------- names

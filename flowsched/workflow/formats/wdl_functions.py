@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 from WDL import Env, Error, Expr, StdLib, Type, Value
 
+from flowsched.workflow.formats.wdl_sources import Files
 from flowsched.workflow.formats.wdl_values import (
     BYTE_UNITS,
     WRITTEN_OUT,
@@ -220,19 +222,18 @@ class PlanLibrary(StdLib.Base):
 
     Args:
         wdl_version: Of the document.
-        sizes: URI or path -> bytes, as far as somebody knows.
+        files: What is known of files.
     """
 
-    def __init__(self, wdl_version: str, sizes: dict[str, int]) -> None:
+    def __init__(self, wdl_version: str, files: Files) -> None:
         super().__init__(wdl_version)
-        self._sizes = sizes
         for name, function in list(vars(self).items()):
             if name.startswith("write_"):
                 setattr(self, name, _Refused(name, function))
             elif name.startswith("read_"):
-                setattr(self, name, _Read(name, function))
+                setattr(self, name, _Read(name, function, files))
             elif name == "size":
-                setattr(self, name, _Size(function, sizes))
+                setattr(self, name, _Size(function, files))
             elif isinstance(function, StdLib.EagerFunction):
                 setattr(self, name, _Guard(name, function))
 
@@ -246,18 +247,21 @@ class PlanLibrary(StdLib.Base):
 class _Size(_Guard):
     """`size()`, where the sizes are known."""
 
-    def __init__(self, inner: StdLib.EagerFunction, sizes: dict[str, int]) -> None:
+    def __init__(self, inner: StdLib.EagerFunction, files: Files) -> None:
         super().__init__("size", inner)
-        self._sizes = sizes
+        self._files = files
         self._partly = self._sum
 
     def _sum(self, expr: Expr.Apply, arguments: Sequence[Value.Base]) -> Value.Base:
         hidden = reasons(*arguments)
-        files = {each.value for each in parts(arguments[0]) if isinstance(each, Value.String)}
-        missing = hidden | {Until("size", name) for name in files - self._sizes.keys()}
+        names = [each.value for each in parts(arguments[0]) if isinstance(each, Value.String)]
+        sizes = [self._files.size(name) for name in names]
+        missing = hidden | {
+            Until("size", name) for name, size in zip(names, sizes, strict=True) if size is None
+        }
         if missing:
             raise Unknown(missing)
-        total = sum(self._sizes[each.value] for each in parts(arguments[0]) if isinstance(each, Value.String))
+        total = sum(size for size in sizes if size is not None)
         unit = arguments[1].coerce(Type.String()).value if len(arguments) > 1 else "B"
         if unit not in BYTE_UNITS:
             raise Error.EvalError(expr, f"size() knows no unit {unit!r}")
@@ -265,18 +269,52 @@ class _Size(_Guard):
 
 
 class _Read(_Guard):
-    """`read_lines()` and its like: a plan opens no file."""
+    """`read_lines()` and its like, where the text is known: a plan opens no file."""
 
-    def __init__(self, name: str, inner: StdLib.EagerFunction) -> None:
+    def __init__(self, name: str, inner: StdLib.EagerFunction, files: Files) -> None:
         super().__init__(name, inner)
-        self._partly = _content
+        self._files = files
+        self._parse = _PARSERS.get(name)
+        self._partly = self._content
+
+    def _content(self, expr: Expr.Apply, arguments: Sequence[Value.Base]) -> Value.Base:
+        hidden = reasons(*arguments)
+        names = [each.value for each in arguments if isinstance(each, Value.String)]
+        text = self._files.content(names[0]) if not hidden and len(names) == 1 == len(arguments) else None
+        if text is None or self._parse is None:
+            raise Unknown(hidden or {Until("content", name) for name in names})
+        return self._parse(text)
 
 
-def _content(expr: Expr.Apply, arguments: Sequence[Value.Base]) -> Value.Base | None:
-    raise Unknown(
-        reasons(*arguments)
-        or {Until("content", each.value) for each in arguments if isinstance(each, Value.String)}
-    )
+def _lines(text: str) -> list[str]:
+    return [line.rstrip("\r") for line in text.removesuffix("\n").split("\n")] if text else []
+
+
+def _strings(texts: Iterable[str]) -> Value.Base:
+    return Value.Array(Type.String(), [Value.String(text) for text in texts])
+
+
+def _table(text: str) -> Value.Base:
+    return Value.Array(Type.Array(Type.String()), [_strings(line.split("\t")) for line in _lines(text)])
+
+
+def _flag(text: str) -> Value.Base:
+    word = text.strip().lower()
+    if word not in ("true", "false"):
+        raise ValueError(f"{word[:20]!r} is neither true nor false")
+    return Value.Boolean(word == "true")
+
+
+#: Of what is not here (objects, tables with heads) the content stays unknown.
+_PARSERS: Final[dict[str, Callable[[str], Value.Base]]] = {
+    "read_lines": lambda text: _strings(_lines(text)),
+    "read_tsv": _table,
+    "read_string": lambda text: Value.String(text.removesuffix("\n")),
+    "read_int": lambda text: Value.Int(int(text)),
+    "read_float": lambda text: Value.Float(float(text)),
+    "read_boolean": _flag,
+    "read_json": lambda text: Value.from_json(Type.Any(), json.loads(text)),
+}
 
 
 class _Refused(StdLib.Function):
