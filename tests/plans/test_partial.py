@@ -152,6 +152,42 @@ def test_nodes_may_stand_in_any_order() -> None:
     assert edges(plan) == [("One", "Two", "data")]
 
 
+def test_later_scatters_are_as_wide_as_the_first() -> None:
+    """GATK's joint genotyping: all widths wait for the split alone, branches close, and the models join."""
+    body = """input { File f  Boolean gnarly = false  Int samples }
+      call One { input: f = f }
+      scatter (i in range(length(One.fs))) {
+        if (gnarly) { call One as Gnarly { input: f = One.fs[i] } }
+        if (!gnarly) { call One as Plain { input: f = One.fs[i] } }
+        File genotyped = select_first([Gnarly.o, Plain.o])
+        call One as Filter { input: f = genotyped }
+      }
+      if (samples > 100) { scatter (i in range(length(Filter.o))) { call One as Model { input: f = Filter.o[i] } } }
+      if (samples <= 100) { call Two as Classic { input: fs = Filter.o } }
+      scatter (i in range(length(Filter.o))) {
+        call One as Apply { input: f = if defined(Model.o) then select_first([Model.o])[i] else select_first([Classic.o]) }
+      }"""
+    plan = plan_of(body, GIVEN | {"w.samples": 7})
+    found = nodes(plan)
+    split = [("node", "w.One")]
+    assert {name: (node.tasks, node.runs, told(node.until)) for name, node in found.items()} == {
+        "One": (1, "yes", []),
+        "Gnarly": (None, "no", split),
+        "Plain": (None, "yes", split),
+        "Filter": (None, "yes", split),
+        "Model": (None, "no", split),
+        "Classic": (1, "yes", []),
+        "Apply": (None, "yes", split),
+    }
+    assert [edge for edge in edges(plan) if "Gnarly" not in edge and "Model" not in edge] == [
+        ("One", "Plain", "data"),
+        ("Plain", "Filter", "data"),
+        ("Filter", "Classic", "data"),
+        ("Filter", "Apply", "data"),  # by its scatter's index
+        ("Classic", "Apply", "data"),
+    ]
+
+
 def test_scatters_multiply() -> None:
     """Three times two, with conditions between that hold."""
     body = """input { File f } scatter (x in range(3)) { if (true) { scatter (y in ["a", "b"]) { call One { input: f = f } } } }"""
