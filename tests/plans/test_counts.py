@@ -28,14 +28,14 @@ def nests(names: dict[str, str], depth: int) -> st.SearchStrategy[Section | None
         return st.none()
     fresh = f"v{depth}"
     choices: list[st.SearchStrategy[tuple[str, str | None, str | None, Any]]] = [
-        st.integers(0, 4).map(lambda n: (f"range({n})", fresh, "int", lambda _: list(range(n)))),
+        st.integers(1, 4).map(lambda n: (f"range({n})", fresh, "int", lambda _: list(range(n)))),
         st.just(("lists", fresh, "list", lambda env: env["lists"])),
     ]
     for name, kind in names.items():
         if kind == "int":
             choices += [
                 st.just((f"range({name})", fresh, "int", lambda env, name=name: list(range(env[name])))),
-                st.integers(-1, 3).map(
+                st.integers(-1, 1).map(
                     lambda n, name=name: (
                         f"{name} > {n}",
                         None,
@@ -47,7 +47,7 @@ def nests(names: dict[str, str], depth: int) -> st.SearchStrategy[Section | None
         else:
             choices += [
                 st.just((name, fresh, "int", lambda env, name=name: env[name])),
-                st.integers(0, 3).map(
+                st.integers(1, 3).map(
                     lambda n, name=name: (
                         f"length({name}) == {n}", None, None, lambda env: [None] if len(env[name]) == n else [],
                     )
@@ -80,11 +80,11 @@ def counted(section: Section | None, env: dict[str, Any]) -> int:
     )
 
 
-LISTS = st.lists(st.lists(st.integers(0, 3), max_size=3), max_size=4)
+LISTS = st.lists(st.lists(st.integers(0, 4), min_size=1, max_size=3), min_size=1, max_size=4)
 
 
 @settings(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(nests({"n": "int"}, 4), LISTS, st.integers(0, 3))
+@given(nests({"n": "int"}, 4), LISTS, st.integers(1, 3))
 def test_what_is_counted_is_the_number_that_runs(section: Section, lists: list[list[int]], n: int) -> None:
     """It may not be known, and then says so; but where there is a number, as many tasks run."""
     body = f"input {{ File f  Array[Array[Int]] lists  Int n }} {written(section)}"
