@@ -212,6 +212,40 @@ def test_a_condition_on_a_shard_counts_the_shards_it_holds_in() -> None:
     assert nodes(plan)["Deep"].tasks is None
 
 
+#: Sections around one call, over lists of 1, 2 and 3 -> its tasks, and whether it runs. What is None is 9, 3 and 14.
+UNEVEN = [
+    (
+        "scatter (a in range(3)) { scatter (x in lists) { if (length(x) == 3) { scatter (y in x) { CALL } } } }",
+        None,
+        "yes",
+    ),
+    ("scatter (x in lists) { scatter (y in x) { if (length(x) == 3) { CALL } } }", 6, "unknown"),
+    ("scatter (x in lists) { scatter (y in x) { scatter (z in x) { CALL } } }", None, "yes"),
+    ("scatter (x in lists) { scatter (y in x) { scatter (z in range(y)) { CALL } } }", None, "yes"),
+    ("scatter (a in range(2)) { scatter (x in lists) { scatter (y in x) { CALL } } }", 12, "yes"),
+    ("scatter (x in lists) { scatter (y in x) { if (y == 1) { CALL } } }", 3, "yes"),
+]
+
+
+@pytest.mark.parametrize(("sections", "tasks", "runs"), UNEVEN)
+def test_uneven_widths_are_never_multiplied(sections: str, tasks: int | None, runs: str) -> None:
+    """A mean times a number would often be right, and sometimes not."""
+    body = (
+        f"input {{ File f  Array[Array[Int]] lists }} {sections.replace('CALL', 'call One { input: f = f }')}"
+    )
+    node = nodes(plan_of(body, GIVEN | {"w.lists": [[1], [1, 2], [1, 2, 3]]}))["One"]
+    assert (node.tasks, node.runs) == (tasks, runs)
+
+
+def test_who_uses_nothing_of_a_scatter_waits_for_its_width_all_the_same() -> None:
+    """An edge of order; and what an `if` leaves behind waits for its condition."""
+    body = """input { File f } call One { input: f = f }
+      scatter (x in One.fs) { call One as Last { input: f = f } }
+      if (One.b) { File chosen = f }
+      call One as After { input: f = select_first([chosen, f]) }"""
+    assert edges(plan_of(body, GIVEN)) == [("One", "Last", "order"), ("One", "After", "order")]
+
+
 def test_a_shard_that_differs_leaves_resources_unknown() -> None:
     """A number for all of them would be a guess; where all agree, it is none."""
     body = """input { File f } scatter (x in [1, 2]) { call Sized { input: n = x } call Sized as Same { input: n = length([x]) } } }
