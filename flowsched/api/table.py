@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from flowsched.api import cluster, extender, pages, streams, workflows
+from flowsched.api import cluster, extender, pages, plans, streams, workflows
 from flowsched.api.problems import MEDIA as PROBLEM
 from flowsched.api.routes import PREFIX, Answer, Body, Policy, Query, Route
+from flowsched.workflow.plan_views import PlanBody, PlanPage, PlanSummary, PlanView
 from flowsched.workflow.views import (
     EventView,
     ExplanationView,
@@ -150,6 +151,27 @@ _CLUSTER: Final[tuple[Route[Any], ...]] = (
     ),
 )  # fmt: skip
 
+_PLAN: Final = f"{PREFIX}/plans/{{plan}}"
+_PLANS: Final[tuple[Route[Any], ...]] = (
+    Route(
+        "POST", f"{PREFIX}/plans", plans.create_plan, Policy.WRITE,
+        "Plan a WDL workflow: its calls, their order, widths and resources as far as they are known", Query,
+        {201: Answer("The plan.", PlanView, headers={"Location": "The plan."})},
+        body=Body("The workflow; or a form with the parts of Cromwell's submissions.", PlanBody), tag="plans",
+    ),
+    Route(
+        "GET", f"{PREFIX}/plans", plans.list_plans, Policy.READ, "List plans, newest first", plans.PlansQuery,
+        _ok("One page.", PlanPage), tag="plans",
+    ),
+    Route(
+        "GET", _PLAN, plans.get_plan, Policy.READ, "Look at a plan", Query, _ok("The plan.", PlanView), tag="plans",
+    ),
+    Route(
+        "DELETE", _PLAN, plans.delete_plan, Policy.WRITE, "Remove a plan", Query, _ok("What it was.", PlanSummary),
+        tag="plans",
+    ),
+)  # fmt: skip
+
 _QUESTION: Final = Body("The pod, and the nodes asked about; at most 64 MiB.", extender.ExtenderArgs)
 _SCHEDULER: Final[tuple[Route[Any], ...]] = (
     Route(
@@ -197,4 +219,4 @@ _SERVER: Final[tuple[Route[Any], ...]] = (
     ),
 )  # fmt: skip
 
-ROUTES: Final[tuple[Route[Any], ...]] = (*_WORKFLOWS, *_EVENTS, *_CLUSTER, *_SCHEDULER, *_SERVER)
+ROUTES: Final[tuple[Route[Any], ...]] = (*_WORKFLOWS, *_EVENTS, *_PLANS, *_CLUSTER, *_SCHEDULER, *_SERVER)
