@@ -14,12 +14,12 @@ import socket
 import time
 import uuid
 from collections.abc import Callable, Generator, Mapping, Sequence
-from concurrent.futures import wait
+from concurrent.futures import Future, wait
 from contextlib import ExitStack
 from hashlib import sha256
 from typing import Any, ClassVar, Final
 
-from WDL import Error, Tree, Value
+from WDL import Env, Error, Tree, Value, values_to_json
 from WDL._util import StructuredLogMessage, TerminationSignalFlag, parse_byte_size
 from WDL.runtime import config
 from WDL.runtime.error import Interrupted, Terminated
@@ -30,6 +30,7 @@ from flowsched.miniwdl import settings
 from flowsched.miniwdl.following import End, Following, Where, begin, largest_node
 from flowsched.miniwdl.order import Order, document
 from flowsched.miniwdl.places import Place, place
+from flowsched.miniwdl.planning import tell
 
 #: How often a task's stderr is read on, and a signal is looked for. The service is not asked: it tells.
 LOOK_S: Final = 0.5
@@ -153,7 +154,7 @@ class Backend(TaskContainer):
                     raise Terminated from error
                 raise Error.RuntimeError(f"flowsched: {error}{_next(error)}") from error
         if stopped:
-            raise Terminated(quiet=not end.started)
+            raise Terminated(quiet=not call.running.is_set())
         return self._exit_code(logger, end)
 
     @property
@@ -176,7 +177,7 @@ class Backend(TaskContainer):
         if end.state == "CANCELLED":
             logger.error(StructuredLogMessage("the task was cancelled in flowsched", workflow=end.workflow))
             raise Terminated
-        if end.exit_code is None and end.started:
+        if end.exit_code is None and end.launched:
             raise Interrupted(f"flowsched: {said}", more_info=self.failure_info)
         if end.exit_code in (None, 0) or end.reason not in _OWN_REASONS:
             raise Error.RuntimeError(
@@ -284,7 +285,11 @@ def note_workflow(
     workflow: Tree.Workflow,
     **told: Any,
 ) -> Generator[dict[str, Any], dict[str, Any], None]:
-    """The workflow plugin: remembers in how many scatters each call is, which the names of calls do not say; changes nothing."""
+    """The workflow plugin: remembers in how many scatters each call is, which the names of calls do not say, and tells the service
+    what the run will be; changes nothing.
+    """
+    if len(run_id_stack) == 1 and cfg.get("scheduler", "container_backend") == "flowsched":
+        _plan(cfg, logger, workflow, run_dir, told["inputs"])
     depths: dict[str, int] = {}
     nodes: list[Tree.WorkflowNode] = list(workflow.body)
     while nodes:
@@ -299,6 +304,33 @@ def note_workflow(
         yield told
     finally:
         _depths.pop(run_dir, None)
+
+
+def _plan(
+    cfg: config.Loader,
+    logger: logging.Logger,
+    workflow: Tree.Workflow,
+    folder: str,
+    inputs: Env.Bindings[Value.Base],
+) -> None:
+    """Have the run planned while it begins. Without a plan it runs as well, only in another order."""
+    given = settings.read(cfg)
+    if not given.plan:
+        return
+    values = values_to_json(inputs, namespace=workflow.name)
+    run = run_of(Place(folder, workflow.name, ""))
+
+    def said(future: Future[tuple[str, int]]) -> None:
+        error = future.exception()
+        if error is None:
+            ident, calls = future.result()
+            logger.info(
+                StructuredLogMessage("flowsched has planned the run", plan=ident, calls=calls, run=run)
+            )
+        else:
+            logger.info(StructuredLogMessage("the run has no plan in flowsched", why=str(error), run=run))
+
+    begin(tell(_where(given), workflow.pos.abspath, values, run)).add_done_callback(said)
 
 
 def run_of(place: Place) -> str:

@@ -44,7 +44,7 @@ def end(**changes: Any) -> End:
         **{
             "workflow": "w1",
             "state": "FAILED",
-            "started": True,
+            "launched": True,
             "exit_code": None,
             "reason": "",
             "message": "",
@@ -151,7 +151,7 @@ def test_a_task_that_was_taken_away_was_interrupted(
     [
         (end(exit_code=126, reason="ImageRefused", message="runs no images"), "ImageRefused: runs no images"),
         (end(exit_code=0, reason="OutputFailed", message="disk full"), "OutputFailed: disk full"),
-        (end(started=False, message="waited for room longer than allowed"), "waited for room longer"),
+        (end(launched=False, message="waited for room longer than allowed"), "waited for room longer"),
     ],
 )
 def test_what_could_not_be_run_is_told_with_its_reason(
