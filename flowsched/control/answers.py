@@ -113,6 +113,21 @@ def task_view(row: TaskWrite, stage: StageSpec) -> TaskView:
     )
 
 
+def task_state(name: str | None) -> TaskState | None:
+    """A state by the name a user gave it.
+
+    Raises:
+        InvalidRequest: There is none of that name.
+    """
+    if name is None:
+        return None
+    try:
+        return TaskState[name.upper()]
+    except KeyError as error:
+        names = ", ".join(state.name for state in TaskState)
+        raise InvalidRequest(f"there is no task state {name!r}; there are {names}") from error
+
+
 def untouched_row(workflow: str, stage: int, index: int, state: TaskState) -> TaskWrite:
     """What stands for a task that has no row."""
     return TaskWrite(
@@ -221,21 +236,6 @@ def node_views(state: EngineState, flows: Mapping[str, tuple[int, int]]) -> list
         )
         for at, name in enumerate(snapshot.names)
     ]
-
-
-def task_state(name: str | None) -> TaskState | None:
-    """A task state by its name, in any case.
-
-    Raises:
-        InvalidRequest: There is none of this name.
-    """
-    if name is None:
-        return None
-    try:
-        return TaskState[name.upper()]
-    except KeyError as error:
-        names = ", ".join(state.name for state in TaskState)
-        raise InvalidRequest(f"there is no task state {name!r}; there are {names}") from error
 
 
 def task_position(token: str | None) -> tuple[int, int]:

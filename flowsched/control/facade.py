@@ -30,6 +30,43 @@ class OutputData:
     chunks: AsyncGenerator[bytes, None]
 
 
+@dataclass(frozen=True, slots=True)
+class TesPage:
+    """A part of the list of TES tasks, each as JSON; `next_token` is None at the end."""
+
+    tasks: Sequence[bytes]
+    next_token: str | None = None
+
+
+class TesFacade(Protocol):
+    """What the routes of GA4GH TES ask. Views are MINIMAL, BASIC and FULL."""
+
+    async def create(self, raw: bytes, *, client: str = "", idempotency_key: str | None = None) -> str:
+        """Accept a task durably; a repeat of one that is there gives that one's id. `client` tells senders apart."""
+        ...
+
+    async def get(self, ident: str, view: str) -> bytes:
+        """One task as JSON."""
+        ...
+
+    async def list(
+        self,
+        view: str,
+        *,
+        name_prefix: str = "",
+        state: str | None = None,
+        tags: Sequence[tuple[str, str]] = (),
+        page_size: int = 256,
+        token: str | None = None,
+    ) -> TesPage:
+        """Newest first. A tag with an empty value asks only that it be there."""
+        ...
+
+    async def cancel(self, ident: str) -> None:
+        """Cancel a task. One that has ended, or does not exist, is no error."""
+        ...
+
+
 class PlanFacade(Protocol):
     """What may be asked about plans of runs. Everything raises from `flowsched.errors` and nothing else."""
 
@@ -54,6 +91,11 @@ class PlanFacade(Protocol):
 
 class Facade(Protocol):
     """Everything raises from `flowsched.errors` and nothing else."""
+
+    @property
+    def tes(self) -> TesFacade:
+        """The same service as TES clients see it."""
+        ...
 
     @property
     def plans(self) -> PlanFacade:

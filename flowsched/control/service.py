@@ -23,6 +23,7 @@ from flowsched.control.planning import Planning
 from flowsched.control.plans import PlanBook
 from flowsched.control.queue_settings import queue_row
 from flowsched.control.ranked import with_rank
+from flowsched.control.tes import TesService
 from flowsched.control.whereabouts import Whereabouts
 from flowsched.engine.changes import task_row
 from flowsched.engine.explain import Explanation, explain
@@ -36,6 +37,7 @@ from flowsched.store.database import Database
 from flowsched.store.queues import Queues
 from flowsched.store.requests import Submission
 from flowsched.store.rows import QueueRow
+from flowsched.store.tes import TesTasks
 from flowsched.store.workflows import Workflows
 from flowsched.store.writer import GroupWriter
 from flowsched.workflow.graph import StageGraph
@@ -98,6 +100,11 @@ class Service:
         self._new_id = new_id
         self._failpoint = failpoint
         self._extender = Extender()
+        self.tes = TesService(
+            TesTasks(database), writer, documents, clock=clock, new_id=new_id, wake=self._wake,
+            cancel=lambda workflow: self.command(workflow, "cancel"), ranks=self.plans, memory=self._state,
+            replicated=replicated,
+        )  # fmt: skip
 
     # ------------------------------------------------------------------------------------------ workflows
 
@@ -189,6 +196,7 @@ class Service:
             number = await self._writer.command(workflow, kind, body or {}, self._clock())
             self._wake()
             await self._carried_out(number)
+            self.tes.revived(workflow)
         return await self.workflow(workflow)
 
     async def _carried_out(self, number: int) -> None:

@@ -252,15 +252,18 @@ runs: Final = Table(
     _number("created_ms"),
 )
 
-#: What a TES client sent, beside the workflow that it became (of the same id). `body` is compressed JSON, `tags` JSON.
+#: What a TES client sent, beside the workflow that it became (of the same id). `body` is compressed JSON, `tags` JSON. `state`
+#: and `logs` (JSON) are what remains of the workflow when it has expired, and empty before: an id stays answerable for 30 days.
 tes_tasks: Final = Table(
     "tes_tasks",
     metadata,
-    Column("id", Text, ForeignKey("workflows.id", ondelete="CASCADE"), primary_key=True),
+    Column("id", Text, primary_key=True),
     _number("seq"),
     _number("created_ms"),
     _text("name"),
     _json("tags"),
+    _text("state"),
+    _json("logs", "[]"),
     Column("body", LargeBinary, nullable=False),
 )
 Index("ix_tes_tasks_seq", tes_tasks.c.seq)

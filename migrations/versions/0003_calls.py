@@ -46,10 +46,9 @@ def upgrade() -> None:
         sa.Column("created_ms", sa.BigInteger(), server_default=sa.text("0"), nullable=False),
         sa.Column("name", sa.Text(), server_default="", nullable=False),
         sa.Column("tags", sa.Text(), server_default="{}", nullable=False),
+        sa.Column("state", sa.Text(), server_default="", nullable=False),
+        sa.Column("logs", sa.Text(), server_default="[]", nullable=False),
         sa.Column("body", sa.LargeBinary(), nullable=False),
-        sa.ForeignKeyConstraint(
-            ["id"], ["workflows.id"], name=op.f("fk_tes_tasks_id_workflows"), ondelete="CASCADE"
-        ),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_tes_tasks")),
     )
     op.create_index("ix_tes_tasks_seq", "tes_tasks", ["seq"])

@@ -1,1 +1,1 @@
-"""Other people's documents, read into flowsched's own values. Pure mappings; each library has one module here."""
+"""Other people's documents as ours, and ours as theirs: pure mappings, one module each."""

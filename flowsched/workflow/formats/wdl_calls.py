@@ -372,7 +372,7 @@ def _some(asked: Value.Base, place: _Place) -> int | None:
     shards = len(asked.variants)
     if place.uneven and shards != place.tasks:
         return None
-    return place.tasks * sum(each.value for each in asked.variants) // shards
+    return int(place.tasks * sum(each.value for each in asked.variants) // shards)
 
 
 def _element(over: Value.Base, kind: Type.Base, differs: Until) -> Value.Base:
