@@ -140,7 +140,7 @@ def test_a_run_can_be_cancelled_in_flowsched(engine: Engine, service: Service) -
 
 
 def test_a_task_that_is_lost_runs_again_in_a_fresh_folder(engine: Engine, service: Service) -> None:
-    """Its runner is killed, as by a machine that dies: flowsched does not try again among the leftovers, miniwdl does beside them."""
+    """Its runner is killed, as by a machine that dies: not flowsched tries again, among the leftovers, but miniwdl, beside them."""
     run = engine.run("waiting", "width=1", name="lost")
     (first,) = run.until(lambda: works(run))
     for process in runners_of(first, service):
