@@ -27,9 +27,10 @@ from WDL.runtime.task_container import TaskContainer
 
 from flowsched.errors import FlowschedError, Unavailable
 from flowsched.miniwdl import settings
+from flowsched.miniwdl.downloads import RUNTIME_KEY
 from flowsched.miniwdl.following import End, Following, Where, begin, largest_node
 from flowsched.miniwdl.order import Order, document
-from flowsched.miniwdl.places import Place, place
+from flowsched.miniwdl.places import Known, Place, place
 from flowsched.miniwdl.planning import tell
 
 #: How often a task's stderr is read on, and a signal is looked for. The service is not asked: it tells.
@@ -43,8 +44,8 @@ _OWN_REASONS: Final = frozenset({"", "OOMKilled", "Timeout"})
 #: Tells runs apart that use the same folder one after the other.
 _PROCESS: Final = uuid.uuid4().hex
 _BEGAN_MS: Final = time.time_ns() // 1_000_000
-#: Folder of a running workflow -> call -> how many scatters it is in.
-_depths: Final[dict[str, dict[str, int]]] = {}
+#: The workflows that run in this process, by their folders.
+_known: Final[dict[str, Known]] = {}
 
 
 class Backend(TaskContainer):
@@ -92,7 +93,7 @@ class Backend(TaskContainer):
 
     def stand_at(self, stack: Sequence[str], folder: str) -> None:
         """Learn where in its run this task stands; without that it is a run of its own."""
-        self._place = place(stack, folder, _depths)
+        self._place = place(stack, folder, _known)
 
     def copy_input_files(self, logger: logging.Logger) -> None:
         """Copy the inputs into the working folder instead of mounting them, for this try."""
@@ -119,6 +120,8 @@ class Backend(TaskContainer):
             values["gpuCount"] = max(0, int(runtime_eval["gpuCount"].value))
         if "queue" in runtime_eval:
             values["queue"] = str(runtime_eval["queue"].value)
+        if RUNTIME_KEY in runtime_eval:
+            values[RUNTIME_KEY] = str(runtime_eval[RUNTIME_KEY].value)
         # A node that is lost, or a task that is preempted, is nobody's fault: miniwdl would let the whole run fail for it.
         values["preemptible"] = max(values.get("preemptible", 0), self._set.interruptions)
 
@@ -249,6 +252,7 @@ class Backend(TaskContainer):
             queue=values.get("queue", given.queue),
             priority=given.priority,
             timeout=given.timeout,
+            fetch=values.get(RUNTIME_KEY, ""),
             since_ms=_BEGAN_MS,
         )
 
@@ -298,12 +302,12 @@ def note_workflow(
             depths[node.name] = node.scatter_depth
         elif isinstance(node, Tree.WorkflowSection):
             nodes.extend(node.body)
-    _depths[run_dir] = depths
+    _known[run_dir] = Known(workflow.name, depths)
     try:
         told = yield told
         yield told
     finally:
-        _depths.pop(run_dir, None)
+        _known.pop(run_dir, None)
 
 
 def _plan(

@@ -164,3 +164,27 @@ def runners_of(work: Path, service: Service) -> list[int]:
         stat = Path(f"/proc/{process}/stat").read_text()
         process = int(stat.rpartition(")")[2].split()[1])
     return found[1:]
+
+
+def test_after_a_kill_of_miniwdl_its_call_cache_knows_what_had_ended(
+    engine: Engine, service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The killed run's task goes on until it is cancelled here; the next run runs only what had not ended."""
+    for name, value in (("PUT", "true"), ("GET", "true"), ("DIR", str(tmp_path / "cache"))):
+        monkeypatch.setitem(engine.settings, f"MINIWDL__CALL_CACHE__{name}", value)
+    dead = engine.run("waiting", "width=2", name="dead")
+    first, second = dead.until(lambda: works(dead), 2)
+    (first / "go").touch()
+    dead.until(lambda: list((tmp_path / "cache").rglob("*.json")))
+    dead.process.kill()
+    dead.end()
+    assert service.states(dead) == ["RUNNING", "SUCCEEDED"]
+    (ident,) = (view.id for view in service.runs() if view.id.startswith(dead.name))
+    service.ask(lambda client: client.cancel(ident))
+    run = engine.run("waiting", "width=2", name="alive")
+    (again,) = run.until(lambda: works(run))
+    assert again.parent.name == second.parent.name
+    (again / "go").touch()
+    assert run.end() == 0, run.said
+    assert run.result() == {"waiting.starts": [1, 1], "waiting.sum": 2}
+    assert len(service.states(run)) == 2
