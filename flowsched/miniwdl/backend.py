@@ -318,7 +318,7 @@ def _plan(
     inputs: Env.Bindings[Value.Base],
 ) -> None:
     """Have the run planned while it begins. Without a plan it runs as well, only in another order."""
-    given = settings.read(cfg)
+    given = _read_settings(cfg)
     if not given.plan:
         return
     values = values_to_json(inputs, namespace=workflow.name)
@@ -352,8 +352,21 @@ def _link(source: str, target: str) -> None:
 
 
 def _read_settings(cfg: config.Loader) -> settings.Settings:
-    found = settings.read(cfg)
-    parse_byte_size(found.memory)
+    """The settings.
+
+    Raises:
+        WDL.Error.RuntimeError: One of them cannot be read; the message names it.
+    """
+    try:
+        found = settings.read(cfg)
+    except ValueError as error:
+        raise Error.RuntimeError(str(error)) from error
+    try:
+        parse_byte_size(found.memory)
+    except ValueError:
+        raise Error.RuntimeError(
+            f"[flowsched] memory is {found.memory!r}, which is no size such as 2G"
+        ) from None
     return found
 
 
