@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from flowsched import __version__
-from flowsched.cli import agent, hollow, upkeep
+from flowsched.cli import agent, cromwell_command, hollow, upkeep
 from flowsched.cli.context import Options, ask, options, run
 from flowsched.cli.options import (
     Advertise,
@@ -417,19 +417,6 @@ def doctor(ctx: typer.Context, root: Root = None, db: Database = None, output: O
     run(given, checks.doctor(place, output))
 
 
-@app.command(
-    "cromwell",
-    context_settings={"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []},
-    add_help_option=False,
-)
-def cromwell_command(ctx: typer.Context) -> None:
-    """For Cromwell's config backend: submit, alive, kill."""
-    from flowsched.cli import cromwell
-
-    given = options(ctx)
-    raise typer.Exit(cromwell.main(ctx.args, given.server, given.token))
-
-
 @app.command()
 def version() -> None:
     """Print the version."""
@@ -445,3 +432,4 @@ def _command(ctx: typer.Context, workflow: str, kind: str, reason: str | None, o
 app.add_typer(agent.pod, name="pod", hidden=True)
 app.command(name="agent")(agent.agent)
 app.command(name="hollow")(hollow.hollow)
+cromwell_command.offer(app)
