@@ -58,6 +58,7 @@ class Settings:
         log_level, log_json: Of the log on stderr.
         kubernetes: The cluster that tasks run on; None = this machine.
         advertise: Where other replicas reach this one.
+        cromwell: Cromwell servers that may be asked for the sources of runs, separated by commas.
     """
 
     host: str = "127.0.0.1"
@@ -80,6 +81,7 @@ class Settings:
     log_json: bool = False
     kubernetes: KubernetesSettings | None = None
     advertise: str | None = None
+    cromwell: str = ""
 
     @property
     def replicated(self) -> bool:
@@ -187,6 +189,7 @@ async def assembled(settings: Settings) -> AsyncIterator[tuple[Any, Any, Any, An
     Yields:
         (service, leader, writer, executor)
     """
+    from flowsched.control.cromwell import servers
     from flowsched.control.failpoints import from_environment
     from flowsched.control.history import ALONE_POLL_S, POLL_S, History
     from flowsched.control.intake import Documents
@@ -235,6 +238,7 @@ async def assembled(settings: Settings) -> AsyncIterator[tuple[Any, Any, Any, An
                 new_id=new_id,
                 failpoint=failpoint,
                 replicated=settings.replicated,
+                cromwell=servers(settings.cromwell),
             )
             yield service, leader, writer, executor
 
@@ -300,6 +304,7 @@ async def running(settings: Settings) -> AsyncIterator[Running]:
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=2.0)
         await runner.setup()
         leading = asyncio.create_task(leader.run(), name="leader")
+        planning = asyncio.create_task(service.plans.run(), name="plans")
         try:
             if not settings.replicated:
                 await _until_ready(service, leading)
@@ -318,7 +323,8 @@ async def running(settings: Settings) -> AsyncIterator[Running]:
         finally:
             await runner.cleanup()
             leading.cancel()
-            await asyncio.gather(leading, return_exceptions=True)
+            planning.cancel()
+            await asyncio.gather(leading, planning, return_exceptions=True)
 
 
 def _fall(done: asyncio.Task[None], caller: asyncio.Task[Any] | None) -> None:

@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from flowsched.api import cluster, extender, pages, streams, tes, workflows
+from flowsched.api import cluster, extender, pages, plans, streams, tes, workflows
 from flowsched.api.problems import MEDIA as PROBLEM
 from flowsched.api.routes import PREFIX, Answer, Body, Policy, Query, Route
 from flowsched.workflow.formats.tes import Task
+from flowsched.workflow.plan_views import PlanBody, PlanPage, PlanSummary, PlanView
 from flowsched.workflow.views import (
     EventView,
     ExplanationView,
@@ -143,12 +144,33 @@ _CLUSTER: Final[tuple[Route[Any], ...]] = (
     ),
     Route(
         "PUT", f"{PREFIX}/queues/{{name}}", cluster.put_queue, Policy.WRITE, "Create or change a queue",
-        Query,        _ok("The queue.", QueueView), body=Body("Settings; what is left out stays.",
-        cluster.QueueBody), tag="cluster",
+        Query, _ok("The queue.", QueueView),
+        body=Body("Settings; what is left out stays.", cluster.QueueBody, required=False), tag="cluster",
     ),
     Route(
         "GET", f"{PREFIX}/nodes", cluster.list_nodes, Policy.READ, "List the nodes", Query,
         _ok("All nodes.", list[NodeView]), tag="cluster",
+    ),
+)  # fmt: skip
+
+_PLAN: Final = f"{PREFIX}/plans/{{plan}}"
+_PLANS: Final[tuple[Route[Any], ...]] = (
+    Route(
+        "POST", f"{PREFIX}/plans", plans.create_plan, Policy.WRITE,
+        "Plan a WDL workflow: its calls, their order, widths and resources as far as they are known", Query,
+        {201: Answer("The plan.", PlanView, headers={"Location": "The plan."})},
+        body=Body("The workflow; or a form with the parts of Cromwell's submissions.", PlanBody), tag="plans",
+    ),
+    Route(
+        "GET", f"{PREFIX}/plans", plans.list_plans, Policy.READ, "List plans, newest first", plans.PlansQuery,
+        _ok("One page.", PlanPage), tag="plans",
+    ),
+    Route(
+        "GET", _PLAN, plans.get_plan, Policy.READ, "Look at a plan", Query, _ok("The plan.", PlanView), tag="plans",
+    ),
+    Route(
+        "DELETE", _PLAN, plans.delete_plan, Policy.WRITE, "Remove a plan", Query, _ok("What it was.", PlanSummary),
+        tag="plans",
     ),
 )  # fmt: skip
 
@@ -230,7 +252,15 @@ _SERVER: Final[tuple[Route[Any], ...]] = (
     ),
 )  # fmt: skip
 
-ROUTES: Final[tuple[Route[Any], ...]] = (*_WORKFLOWS, *_EVENTS, *_CLUSTER, *_SCHEDULER, *_TES, *_SERVER)
+ROUTES: Final[tuple[Route[Any], ...]] = (
+    *_WORKFLOWS,
+    *_EVENTS,
+    *_PLANS,
+    *_CLUSTER,
+    *_SCHEDULER,
+    *_TES,
+    *_SERVER,
+)
 #: TES clients try several prefixes. These paths are served and not described a second and third time.
 ALIASES: Final[tuple[Route[Any], ...]] = tuple(
     replace(route, path=prefix + route.path.removeprefix(tes.TES_PREFIX), alias=True)

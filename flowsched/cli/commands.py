@@ -16,6 +16,7 @@ from flowsched.cli.options import (
     Cluster,
     Context,
     Cpu,
+    Cromwell,
     Database,
     DiskRate,
     Document,
@@ -160,6 +161,7 @@ def serve(
     context: Context = None,
     namespace: Namespace = None,
     advertise: Advertise = None,
+    cromwell: Cromwell = "",
 ) -> None:
     """Start the service, on this machine or on Kubernetes.
 
@@ -171,7 +173,7 @@ def serve(
         ctx, root=root, host=host, port=port, database=db, nodes=nodes, cpu=cpu, memory=memory, gpus=gpus,
         disk_rate=disk_rate, nic_rate=nic_rate, racks=racks, policy=policy, images=images, log_level=log_level, log_json=log_json,
         keep_days=keep_days, take_over=take_over, token=token_from(token_file) or options(ctx).token,
-        kubernetes=kubernetes_settings(cluster, kubeconfig, context, namespace), advertise=advertise,
+        kubernetes=kubernetes_settings(cluster, kubeconfig, context, namespace), advertise=advertise, cromwell=cromwell,
     )  # fmt: skip
     from flowsched import app as service
 
@@ -199,6 +201,30 @@ def submit(
 
     replay = replay_of(synthetic, time_scale, size_scale, sleep, inputs, image)
     ask(ctx, lambda client: running.submit(client, document, key, wait, output, replay))
+
+
+@app.command("plan")
+def plan_command(
+    ctx: typer.Context,
+    source: Annotated[
+        Path, typer.Argument(metavar="FILE.wdl", help="The workflow; imports are found beside it.")
+    ],
+    inputs: Annotated[
+        Path | None,
+        typer.Option("--inputs", "-i", metavar="JSON", help="Its inputs, as Cromwell takes them."),
+    ] = None,
+    output: Annotated[str, typer.Option("--output", "-o", help="table, json, dot or svg.")] = "table",
+    out: Annotated[Path | None, typer.Option(help="Write to this file instead (not a table).")] = None,
+) -> None:
+    """Say what a WDL will run: its calls, their order, widths and resources, and what is not known yet.
+
+    Works without a server. Nothing is run, and nothing fetched.
+    """
+    from flowsched.cli import plan
+
+    if output not in list(plan.PlanForm):
+        raise typer.BadParameter(f"{', '.join(plan.PlanForm)}, not {output!r}", param_hint="--output")
+    run(options(ctx), plan.plan(source, inputs, plan.PlanForm(output), out))
 
 
 @app.command("ls")

@@ -236,3 +236,17 @@ def node_views(state: EngineState, flows: Mapping[str, tuple[int, int]]) -> list
         )
         for at, name in enumerate(snapshot.names)
     ]
+
+
+def task_position(token: str | None) -> tuple[int, int]:
+    """Stage and index at which a page of tasks begins.
+
+    Raises:
+        InvalidRequest: The token is not one of ours.
+    """
+    if token is None:
+        return 0, 0
+    stage, dot, index = token.partition(".")
+    if not (dot and stage.isdecimal() and index.isdecimal()) or len(token) > 40:
+        raise InvalidRequest("the page token is not one this service gave out")
+    return int(stage), int(index)

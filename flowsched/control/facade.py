@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from flowsched.workflow.plan_views import PlanBody, PlanPage, PlanSummary, PlanView
 from flowsched.workflow.views import (
     EventView,
     ExplanationView,
@@ -66,12 +67,39 @@ class TesFacade(Protocol):
         ...
 
 
+class PlanFacade(Protocol):
+    """What may be asked about plans of runs. Everything raises from `flowsched.errors` and nothing else."""
+
+    async def create(self, body: PlanBody) -> PlanView:
+        """Plan a workflow and keep the plan."""
+        ...
+
+    async def get(self, ident: str) -> PlanView:
+        """One plan."""
+        ...
+
+    async def list(
+        self, *, limit: int = 100, page_token: str | None = None, run: str | None = None
+    ) -> PlanPage:
+        """Newest first."""
+        ...
+
+    async def remove(self, ident: str) -> PlanSummary:
+        """Remove a plan; returns what it was."""
+        ...
+
+
 class Facade(Protocol):
     """Everything raises from `flowsched.errors` and nothing else."""
 
     @property
     def tes(self) -> TesFacade:
         """The same service as TES clients see it."""
+        ...
+
+    @property
+    def plans(self) -> PlanFacade:
+        """Plans of runs."""
         ...
 
     async def submit(self, raw: bytes, *, idempotency_key: str | None = None) -> SubmittedView:

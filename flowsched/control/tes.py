@@ -19,7 +19,10 @@ import structlog
 
 from flowsched.control.facade import TesPage
 from flowsched.control.intake import THREAD_BYTES, Documents
+from flowsched.control.ranked import Ranks, with_rank
 from flowsched.control.tes_edges import Edges
+from flowsched.control.tes_live import UnderWay, live
+from flowsched.engine.state import EngineState
 from flowsched.errors import Conflict, NotFound, Unavailable
 from flowsched.store.requests import Repeats, Submission, TesTask
 from flowsched.store.rows import AttemptRow
@@ -52,6 +55,7 @@ class _Known:
     basic: bytes
     state: str = ""  #: as last answered
     logs: Sequence[Mapping[str, Any]] = ()
+    ended: bool = False  #: state and logs are the last
 
 
 class Known:
@@ -99,6 +103,8 @@ class TesService:
         new_id: Callable[[], str],
         wake: Callable[[], None],
         cancel: Callable[[str], Awaitable[object]],
+        ranks: Ranks,
+        memory: Callable[[], EngineState | None] = lambda: None,
         replicated: bool = False,
     ) -> None:
         self._reads = reads
@@ -108,6 +114,9 @@ class TesService:
         self._new_id = new_id
         self._wake = wake
         self._cancel = cancel
+        self._ranks = ranks
+        self._memory = memory
+        self._replicated = replicated
         self._known = Known()
         self._heard: OrderedDict[str, None] = OrderedDict()
         self._edges = Edges(reads, refresh=replicated)
@@ -122,7 +131,7 @@ class TesService:
         stored = await asyncio.to_thread(zlib.compress, body) if len(body) > 65_536 else zlib.compress(body)
         now = self._clock()
         key, repeats = self._key(task, raw, client, idempotency_key, now)
-        spec = made.spec
+        spec, document = await with_rank(made.spec, made.document, self._ranks)
         submitted = await self._writer.submit(
             Submission(
                 id=self._new_id(),
@@ -130,7 +139,7 @@ class TesService:
                 queue=spec.queue,
                 priority=spec.priority,
                 labels=dict(spec.labels),
-                spec=made.document,
+                spec=document,
                 stages=[(stage.name, stage.width, stage.members) for stage in spec.stages],
                 now_ms=now,
                 idempotency_key=key,
@@ -178,19 +187,43 @@ class TesService:
             Unavailable: The database does not answer, and nothing was remembered.
         """
         known = self._known.get(ident)
+        if known is not None:
+            self._hear(ident)
+            if known.ended or self._look(ident, view, known):
+                return _shown(ident, view, known)
         try:
             row = await self._reads.get(ident, body=known is None)
             if row is None:
                 raise NotFound(f"there is no task {ident!r}")
-            self._hear(ident)
             tries = (await self._reads.attempts([ident]))[ident] if _tried(row, view) else ()
         except Unavailable:
             if known is None or not known.state:
                 raise
             return _shown(ident, view, known)
+        self._hear(ident)
         known = known or self._known.put(ident, _remembered(row))
         known.state, known.logs = _now(row, tries, view, known.logs)
+        # A failed workflow can be tried again by another process, which this one does not hear of.
+        again = self._replicated and row.run_state == RunState.FAILED
+        known.ended = view != "MINIMAL" and known.state in tes_answers.FINAL and not again
         return _shown(ident, view, known)
+
+    def _look(self, ident: str, view: str, known: _Known) -> bool:
+        """Answer from memory, if it knows all that the view shows."""
+        found = live(self._memory(), ident)
+        if found is None or (found.attempt > 0 and view != "MINIMAL"):
+            return False
+        known.state = found.state
+        if view != "MINIMAL":
+            tries = [UnderWay(found.node, found.attempt, found.started_ms)] if found.node else []
+            known.logs = tes_answers.task_logs(tries, found.started_ms, found.state, "", None)
+        return True
+
+    def revived(self, ident: str) -> None:
+        """A failed task is tried again: what is remembered of its end is not its end."""
+        known = self._known.get(ident)
+        if known is not None:
+            known.ended = False
 
     def _hear(self, ident: str) -> None:
         """Its client has its id: the same body once more is another task."""

@@ -268,6 +268,21 @@ tes_tasks: Final = Table(
 )
 Index("ix_tes_tasks_seq", tes_tasks.c.seq)
 
+#: What is known of runs before they start. `body` is a compressed `workflow.plan.Plan`; `run` is the run it was made for.
+plans: Final = Table(
+    "plans",
+    metadata,
+    Column("id", Text, primary_key=True),
+    _number("seq"),
+    _number("created_ms"),
+    _text("name"),
+    _text("run"),
+    _number("nodes"),
+    Column("body", LargeBinary, nullable=False),
+)
+Index("ix_plans_seq", plans.c.seq)
+Index("ix_plans_run", plans.c.run)
+
 #: Bindings of foreign pods that were decided and whose outcome has not been seen yet.
 bindings: Final = Table(
     "bindings",

@@ -76,7 +76,7 @@ class TesTasks:
 
     async def get(self, ident: str, *, body: bool = True) -> TesRow | None:
         """One task; None if there is none."""
-        rows = await self._rows(_query(body=body).where(_x.id == ident))
+        rows = await self._rows(_ONE[body], {"ident": ident})
         return _row(rows[0], body=body) if rows else None
 
     async def page(
@@ -110,6 +110,9 @@ class TesTasks:
     async def attempts(self, idents: Sequence[str]) -> Mapping[str, Sequence[AttemptRow]]:
         """All tries of tasks, first to last, by task."""
         found: dict[str, list[AttemptRow]] = {ident: [] for ident in idents}
+        if len(idents) == 1:
+            one = await self._rows(_TRIES, {"ident": idents[0]})
+            return {idents[0]: [attempt_row(row) for row in one]}
         for start in range(0, len(idents), 500):
             some = idents[start : start + 500]
             query = (
@@ -159,9 +162,11 @@ class TesTasks:
             return (await connection.execute(delete(tables.tes_tasks).where(_x.id.in_(gone)))).rowcount
 
     @unbroken
-    async def _rows(self, query: Select[Any]) -> Sequence[Row[Any]]:
+    async def _rows(
+        self, query: Select[Any], values: Mapping[str, object] | None = None
+    ) -> Sequence[Row[Any]]:
         async with self._database.reading() as connection:
-            rows: Sequence[Row[Any]] = (await connection.execute(query)).all()
+            rows: Sequence[Row[Any]] = (await connection.execute(query, values or {})).all()
         return rows
 
 
@@ -171,6 +176,11 @@ def _query(*, body: bool) -> Select[Any]:
         tables.tasks, and_(_t.workflow_id == _x.id, _t.stage == 0, _t["index"] == 0)
     )
     return select(*_PLAIN, *_NOW, *([_x.body] if body else [])).select_from(joined)
+
+
+#: One task, with and without what was sent: made once, since making a query costs more than running it.
+_ONE: Final = {body: _query(body=body).where(_x.id == bindparam("ident")) for body in (True, False)}
+_TRIES: Final = select(*ATTEMPT_COLUMNS).where(_a.workflow_id == bindparam("ident")).order_by(_a.attempt)
 
 
 def _row(row: Row[Any], *, body: bool) -> TesRow:

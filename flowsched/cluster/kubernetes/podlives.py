@@ -276,11 +276,14 @@ class PodLives:
             return
         live.uid = obj.metadata.uid
         now = self._clock()
-        for event in outcome(obj, live.name, now, released=live.released, deleted=deleted):
+        events = outcome(obj, live.name, now, released=live.released, deleted=deleted)
+        for event in events:
             if isinstance(event, Waiting):
                 self._wait(live, event, bound=bool(obj.spec.node_name))
             elif isinstance(event, PodStarted):
-                live.stuck_since = live.bound_since = None
+                live.bound_since = None
+                if not any(isinstance(other, Waiting) for other in events):  # a later step may be stuck
+                    live.stuck_since = None
                 if not live.told_start:
                     live.told_start = True
                     self._report(event)

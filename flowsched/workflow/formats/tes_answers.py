@@ -201,7 +201,7 @@ def _log(attempt: Try, started_ms: int | None) -> dict[str, Any]:
     report = read_report(attempt)
     log: dict[str, Any] = {
         "logs": [_step(step) for step in report.steps],
-        "metadata": {"host": attempt.node, "attempt": str(attempt.attempt), **_PRICE},
+        "metadata": {"host": attempt.node, **_PRICE},
         "outputs": [_file(file) for file in report.outputs[:_MOST_OUTPUTS]],
     }
     if started_ms is not None:

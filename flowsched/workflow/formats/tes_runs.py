@@ -22,10 +22,12 @@ RUN_TAGS: Final = ("workflow_id", "workflow_run_id", "run_id", "workflow", "work
 NODE_TAGS: Final = ("step", "node", "rule", "process", "job_name")
 _LONGEST: Final = 1024
 _MOST_AFTER: Final = 1_000
-_DESCRIPTION: Final = re.compile(r"[^:]*:BackendJobDescriptorKey_CommandCallNode_(.+):(-?\d+):(\d+)")
+_DESCRIPTION: Final = re.compile(
+    r"[^:]*:BackendJobDescriptorKey_CommandCallNode_(.+):(-1|[0-9]{1,9}):([0-9]{1,6})"
+)
 _PROPERTIES: Final = re.compile(r"^# properties = (\{.*\})\s*$", re.MULTILINE)
 _SOURCES: Final = re.compile(r"snakemake-workflow-sources\.([0-9a-f]{16,})\.tar")
-_ATTEMPT: Final = re.compile(r" --attempt (\d+) ")
+_ATTEMPT: Final = re.compile(r" --attempt ([0-9]{1,6}) ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +85,7 @@ def cromwell_place(path: str, run: str) -> Place | None:
 def _suffix(parts: list[str], at: int, prefix: str) -> int | None:
     if at < len(parts) and parts[at].startswith(prefix):
         number = parts[at].removeprefix(prefix)
-        if number.isdecimal() and number.isascii() and len(number) < 10:
+        if number.isdecimal() and number.isascii() and len(number) < (7 if prefix == "attempt-" else 10):
             return int(number)
     return None
 
@@ -142,7 +144,7 @@ def _snakemake(task: Task) -> Call | None:
         run_name="snakemake",
         source="snakemake",
         node=node,
-        attempt=max(1, int(attempt[1])) if attempt and len(attempt[1]) < 6 else 1,
+        attempt=max(1, int(attempt[1])) if attempt else 1,
     )
 
 
