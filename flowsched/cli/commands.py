@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import typer
 
 from flowsched import __version__
-from flowsched.cli import agent, hollow, upkeep
+from flowsched.cli import agent, ahead, cromwell_command, hollow, queues, upkeep
 from flowsched.cli.context import Options, ask, options, run
 from flowsched.cli.options import (
     Advertise,
@@ -43,7 +43,6 @@ from flowsched.cli.options import (
     Sleep,
     Synthetic,
     TimeScale,
-    amounts,
     kubernetes_settings,
     replay_of,
     settings_for,
@@ -68,8 +67,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-queue = typer.Typer(help="List and change queues.", no_args_is_help=True, rich_markup_mode=None)
-app.add_typer(queue, name="queue")
+app.add_typer(queues.queue, name="queue")
 app.add_typer(upkeep.db, name="db")
 app.add_typer(upkeep.secret, name="secret")
 
@@ -201,30 +199,6 @@ def submit(
 
     replay = replay_of(synthetic, time_scale, size_scale, sleep, inputs, image)
     ask(ctx, lambda client: running.submit(client, document, key, wait, output, replay))
-
-
-@app.command("plan")
-def plan_command(
-    ctx: typer.Context,
-    source: Annotated[
-        Path, typer.Argument(metavar="FILE.wdl", help="The workflow; imports are found beside it.")
-    ],
-    inputs: Annotated[
-        Path | None,
-        typer.Option("--inputs", "-i", metavar="JSON", help="Its inputs, as Cromwell takes them."),
-    ] = None,
-    output: Annotated[str, typer.Option("--output", "-o", help="table, json, dot or svg.")] = "table",
-    out: Annotated[Path | None, typer.Option(help="Write to this file instead (not a table).")] = None,
-) -> None:
-    """Say what a WDL will run: its calls, their order, widths and resources, and what is not known yet.
-
-    Works without a server. Nothing is run, and nothing fetched.
-    """
-    from flowsched.cli import plan
-
-    if output not in list(plan.PlanForm):
-        raise typer.BadParameter(f"{', '.join(plan.PlanForm)}, not {output!r}", param_hint="--output")
-    run(options(ctx), plan.plan(source, inputs, plan.PlanForm(output), out))
 
 
 @app.command("ls")
@@ -363,39 +337,6 @@ def resume(ctx: typer.Context, workflow: Id, reason: Reason = None, output: Outp
     _command(ctx, workflow, "resume", reason, output)
 
 
-@queue.command("ls")
-def list_queues(ctx: typer.Context, output: Output = Form.TABLE) -> None:
-    """List queues: what they may use, use, and wait for."""
-    from flowsched.cli import listing
-
-    ask(ctx, lambda client: listing.queues(client, output))
-
-
-@queue.command("set")
-def set_queue(
-    ctx: typer.Context,
-    name: Annotated[str, typer.Argument(help="The queue; made if there is none.")],
-    weight: Annotated[int | None, typer.Option(min=1, help="Its share beside its siblings.")] = None,
-    parent: Annotated[str | None, typer.Option(help="The queue above it.")] = None,
-    priority: Annotated[int | None, typer.Option(help="Higher goes first.")] = None,
-    paused: Annotated[bool | None, typer.Option("--pause/--resume", help="Start nothing new of it.")] = None,
-    cap: Annotated[
-        list[str] | None, typer.Option(metavar="RESOURCE=AMOUNT", help="At most so much. Repeatable.")
-    ] = None,
-    guarantee: Annotated[
-        list[str] | None, typer.Option(metavar="RESOURCE=AMOUNT", help="Its own. Repeatable.")
-    ] = None,
-    output: Output = Form.TABLE,
-) -> None:
-    """Create or change a queue; what is not said stays."""
-    from flowsched.cli import listing
-
-    given = {"weight": weight, "parent": parent, "priority": priority, "paused": paused}
-    settings: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
-    settings |= {key: amounts(key, pairs) for key, pairs in (("cap", cap), ("guarantee", guarantee)) if pairs}
-    ask(ctx, lambda client: listing.put_queue(client, name, settings, output))
-
-
 @app.command()
 def nodes(ctx: typer.Context, output: Output = Form.TABLE) -> None:
     """List nodes, what is taken and what is cached."""
@@ -443,19 +384,6 @@ def doctor(ctx: typer.Context, root: Root = None, db: Database = None, output: O
     run(given, checks.doctor(place, output))
 
 
-@app.command(
-    "cromwell",
-    context_settings={"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []},
-    add_help_option=False,
-)
-def cromwell_command(ctx: typer.Context) -> None:
-    """For Cromwell's config backend: submit, alive, kill."""
-    from flowsched.cli import cromwell
-
-    given = options(ctx)
-    raise typer.Exit(cromwell.main(ctx.args, given.server, given.token))
-
-
 @app.command()
 def version() -> None:
     """Print the version."""
@@ -469,5 +397,7 @@ def _command(ctx: typer.Context, workflow: str, kind: str, reason: str | None, o
 
 
 app.add_typer(agent.pod, name="pod", hidden=True)
+app.command(name="plan")(ahead.plan)
 app.command(name="agent")(agent.agent)
 app.command(name="hollow")(hollow.hollow)
+cromwell_command.offer(app)

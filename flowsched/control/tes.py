@@ -31,7 +31,7 @@ from flowsched.store.writer import GroupWriter
 from flowsched.workflow.formats import tes_answers
 from flowsched.workflow.formats.tes import Task, encode_task, read_task, without_content
 from flowsched.workflow.formats.tes_document import TaskWorkflow, workflow_of
-from flowsched.workflow.formats.tes_runs import call_of
+from flowsched.workflow.formats.tes_runs import CROMWELL, call_of
 from flowsched.workflow.states import RunState, TaskState
 
 log = structlog.get_logger(__name__)
@@ -164,7 +164,7 @@ class TesService:
 
     async def _workflow(self, task: Task) -> TaskWorkflow:
         call = call_of(task)
-        if call is not None and not call.after:
+        if call is not None and call.source != CROMWELL:  # whose folders say what its calls read
             call = replace(call, after=await self._edges.after(call, task))
         size = sum(len(each.content or "") for each in task.inputs or ())
         if size > THREAD_BYTES:

@@ -134,7 +134,8 @@ async def test_answers_are_of_the_media_types_described(
     service.write("vcf", "calls.vcf", b"x")
     described = DOCUMENT["paths"][route.path]["get"]["responses"]
     for ident in (workflow, "nope"):
-        values = {"workflow": ident, "stage": "align", "index": 0, "name": "vcf", "id": ident}
+        plan = "p1" if ident == workflow else "nope"
+        values = {"workflow": ident, "stage": "align", "index": 0, "name": "vcf", "id": ident, "plan": plan}
         path = route.path.format(**values) if "{" in route.path else route.path
         answer = await api.get(path)
         assert answer.content_type in described[str(answer.status)]["content"]

@@ -110,9 +110,12 @@ class Service:
 class Cromwell:
     """A backend's configuration, with a root of its own and the command on the PATH."""
 
-    def __init__(self, conf: Path, folder: Path, url: str) -> None:
+    def __init__(self, conf: Path, folder: Path, url: str, told: str | None = None) -> None:
         self.config = draft2.config(conf)
         self.root = folder / "cromwell-executions"
+        self.told = told or str(
+            self.root
+        )  # what `root` says: another path where the shared folder lies elsewhere here
         programs = folder.parent / "bin"  # not below it: a PATH cannot hold colons
         programs.mkdir(parents=True, exist_ok=True)
         shim = programs / "flowsched"
@@ -140,7 +143,8 @@ class Call:
         self.cwd = cromwell.root / below
         self.execution = self.cwd / "execution"
         self.execution.mkdir(parents=True)
-        seen = f"{cromwell.config['dockerRoot']}/{below}" if docker else str(self.cwd)
+        told = f"{cromwell.told}/{below}"
+        seen = f"{cromwell.config['dockerRoot']}/{below}" if docker else told
         text = SCRIPT.format(
             shell="/bin/bash",
             cwd=f"{seen}/execution",
@@ -150,24 +154,13 @@ class Call:
         )
         (self.execution / "script").write_text(text)
         self.values: dict[str, Value] = dict(draft2.declared(cromwell.config["runtime-attributes"]))
-        self.values |= {
-            "job_name": f"cromwell_{self.run[:8]}_hello",
-            "cwd": str(self.cwd),
-            "job_shell": "/bin/bash",
-        }
-        self.values |= {name: str(self.execution / file) for name, file in
-                        (("script", "script"), ("out", "stdout"), ("err", "stderr"))}  # fmt: skip
+        self.values |= {"job_name": f"cromwell_{self.run[:8]}_hello", "cwd": told, "job_shell": "/bin/bash"}
+        names = (("script", "script"), ("out", "stdout"), ("err", "stderr"))
+        self.values |= {name: f"{told}/execution/{file}" for name, file in names}
         if docker:
-            self.values |= {
-                "docker": Maybe(docker),
-                "docker_cwd": seen,
-                "docker_script": f"{seen}/execution/script",
-            }
-            self.values |= {
-                "docker_out": f"{seen}/execution/stdout",
-                "docker_err": f"{seen}/execution/stderr",
-            }
-            self.values |= {"docker_cid": str(self.execution / "docker_cid")}
+            self.values |= {f"docker_{name}": f"{seen}/execution/{file}" for name, file in names}
+            self.values |= {"docker": Maybe(docker), "docker_cwd": seen}
+            self.values |= {"docker_cid": f"{told}/execution/docker_cid"}
         self.values |= attributes
         self._docker = docker is not None
         self.job = ""

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from flowsched.cluster.running.namespace import refusal
+from flowsched.workflow.formats.tes_document import PARAMETERS
 from tests.cromwell import draft2
 from tests.cromwell.sfs import Call, Cromwell
 
@@ -93,7 +94,7 @@ def test_the_lines_work_but_for_cromwell_itself(place: Path) -> None:
     assert done.returncode == 0, done.stderr
     cromwell = Cromwell(place / "flowsched.conf", place / "cromwell", done.stdout.split()[-1])
     call = Call(cromwell, "echo hello", docker=None)
-    job = call.submit()
+    call.submit()
     assert call.wait() == 0
     assert call.file("stdout") == "hello\n"
     listed = subprocess.run(
@@ -104,7 +105,7 @@ def test_the_lines_work_but_for_cromwell_itself(place: Path) -> None:
         timeout=30,
         check=False,
     )
-    assert job in listed.stdout
+    assert call.run in listed.stdout
 
 
 def test_the_lines_work_with_a_cromwell(place: Path) -> None:
@@ -132,7 +133,7 @@ def test_every_setting_of_the_table_is_set() -> None:
     """What the manual explains is in a file, in the one it says."""
     table = TEXT.partition("## Settings of Cromwell that matter")[2].partition("\n\nCromwell must not")[0]
     named = re.findall(r"^\| `([\w.-]+)`(?: \((TES|config)\))? \| ([^|]*) \|", table, re.MULTILINE)
-    assert len(named) == 11
+    assert len(named) == 12
     texts = [
         (ROOT / "deploy" / "cromwell" / name).read_text() for name in ("flowsched.conf", "flowsched-tes.conf")
     ]
@@ -151,6 +152,21 @@ def test_every_runtime_attribute_of_the_manual_is_declared() -> None:
     }  # fmt: skip
     declared = set(draft2.declared(CONFS[0]["config"]["runtime-attributes"]))
     assert declared == offered - {"memory", "maxRetries"} | {"memory_mb", "docker"}
+
+
+def test_every_attribute_over_tes_is_understood() -> None:
+    """Texts that are no part of TES itself arrive as backend parameters that the server knows."""
+    rows = TEXT.partition("## What a task may ask for")[2].partition("\n\nWDL 1.1")[0]
+    offered = {name for row in rows.splitlines()[4:] for name in re.findall(r"`(\w+):", row.split("|")[2])}
+    assert offered - {"cpu", "memory", "disk", "maxRetries"} == {
+        "gpuCount",
+        "gpuType",
+        "queue",
+        "priority",
+        "timeout",
+        "runtime",
+    }
+    assert offered - {"cpu", "memory", "disk", "maxRetries"} <= set(PARAMETERS.values())
 
 
 def test_every_option_of_the_manual_exists() -> None:

@@ -17,6 +17,7 @@ from flowsched.cli.cromwell_job import (
     inside,
 )
 from flowsched.workflow.decode import decode_workflow
+from flowsched.workflow.formats.tes_runs import cromwell_place
 from tests.cromwell.values import HOSTILE
 
 WF = "3f2b8a0e-6d0c-4a6f-9f43-0c1d2e3f4a5b"
@@ -42,30 +43,43 @@ JOB = Job(
 )
 
 
-@pytest.mark.parametrize(
-    ("cwd", "expected"),
-    [
-        (f"/root/w/{WF}/call-a", CallRoot(WF, "w", "w.a", None, 1)),
-        (f"/root/w/{WF}/call-a/", CallRoot(WF, "w", "w.a", None, 1)),
-        (f"/root/w/{WF}/call-a/shard-12", CallRoot(WF, "w", "w.a", 12, 1)),
-        (f"/root/w/{WF}/call-a/attempt-3", CallRoot(WF, "w", "w.a", None, 3)),
-        (CALL, CallRoot(WF, "germline", "germline.align", 3, 2)),
-        (f"/root/w/{WF}/call-s/shard-0/sub/{SUB}/call-d/shard-7/attempt-2", CallRoot(WF, "w", "w.s.d", 7, 2)),
-        (f"/root/w/{WF}/call-s/shard-4/sub/{SUB}/call-d", CallRoot(WF, "w", "w.s.d", 4, 1)),
-        (f"/r/w/{WF}/call-s/t/{SUB}/call-u/v/{SUBSUB}/call-x", CallRoot(WF, "w", "w.s.u.x", None, 1)),
-        (f"/root/w/{WF}/call-call-a", CallRoot(WF, "w", "w.call-a", None, 1)),
-        (f"/root/w/{WF}/call-a/shard-x/attempt-", CallRoot(WF, "w", "w.a", None, 1)),
-        (f"/root/{SUB}/w/{WF}/call-a", CallRoot(WF, "w", "w.a", None, 1)),
-        (f"/root/w/{WF}/a", None),
-        (f"/root/w/{WF}", None),
-        ("/root/w/no-id/call-a", None),
-        ("/", None),
-        ("", None),
-    ],
-)
+PATHS = [
+    (f"/root/w/{WF}/call-a", CallRoot(WF, "w", "w.a", None, 1)),
+    (f"/root/w/{WF}/call-a/", CallRoot(WF, "w", "w.a", None, 1)),
+    (f"/root/w/{WF}/call-a/shard-12", CallRoot(WF, "w", "w.a", 12, 1)),
+    (f"/root/w/{WF}/call-a/attempt-3", CallRoot(WF, "w", "w.a", None, 3)),
+    (CALL, CallRoot(WF, "germline", "germline.align", 3, 2)),
+    (f"/root/w/{WF}/call-s/shard-0/sub/{SUB}/call-d/shard-7/attempt-2", CallRoot(WF, "w", "w.s.d", 7, 2)),
+    (f"/root/w/{WF}/call-s/shard-4/sub/{SUB}/call-d", CallRoot(WF, "w", "w.s.d", 4, 1)),
+    (f"/r/w/{WF}/call-s/t/{SUB}/call-u/v/{SUBSUB}/call-x", CallRoot(WF, "w", "w.s.u.x", None, 1)),
+    (f"/root/w/{WF}/call-call-a", CallRoot(WF, "w", "w.call-a", None, 1)),
+    (f"/root/w/{WF}/call-a/shard-x/attempt-", CallRoot(WF, "w", "w.a", None, 1)),
+    (f"/root/{SUB}/w/{WF}/call-a", CallRoot(WF, "w", "w.a", None, 1)),
+    (f"/root/w/{WF}/a", None),
+    (f"/root/w/{WF}", None),
+    ("/root/w/no-id/call-a", None),
+    ("/", None),
+    ("", None),
+]
+
+
+@pytest.mark.parametrize(("cwd", "expected"), PATHS)
 def test_a_path_says_of_which_call_it_is(cwd: str, expected: CallRoot | None) -> None:
     """Sub-workflows nest, shard and attempt belong to the innermost call; what is no such path says nothing."""
     assert call_root(cwd) == expected
+
+
+@pytest.mark.parametrize(("cwd", "expected"), [(cwd, call) for cwd, call in PATHS if call is not None])
+def test_both_ways_name_calls_alike(cwd: str, expected: CallRoot) -> None:
+    """The same call over TES is the same node, so that plans and learned runtimes fit both."""
+    place = cromwell_place(cwd, expected.run)
+    assert place is not None
+    assert (place.workflow, place.node, place.shard, place.attempt) == (
+        expected.run_name,
+        expected.node,
+        expected.shard,
+        expected.attempt,
+    )
 
 
 def test_the_whole_document() -> None:
