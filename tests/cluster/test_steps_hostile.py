@@ -143,7 +143,7 @@ async def test_a_process_that_flees_is_caught(real_world: RealWorld, tmp_path: P
     assert beat.stat().st_size == size
 
 
-@pytest.mark.parametrize("path", ["/", "/bin/sh", "/" + "d/" * 3000 + "x", "/" + "n" * 300])
+@pytest.mark.parametrize("path", ["/", "/bin/sh", "/" + "n" * 300])
 async def test_inputs_at_impossible_places_fail_the_start(
     real_world: RealWorld, tmp_path: Path, path: str
 ) -> None:
