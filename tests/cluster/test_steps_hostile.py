@@ -85,7 +85,6 @@ async def test_a_stream_does_not_write_to_a_cached_dataset(real_world: RealWorld
     assert cached == ["outside"]
 
 
-@pytest.mark.xfail(strict=True, reason="a plain file takes the place of the device")
 async def test_dev_null_stays_a_device(real_world: RealWorld) -> None:
     """A TES executor may say "stdout": "/dev/null", and its program goes on to use it."""
     await run(
