@@ -1,8 +1,9 @@
 """Replays traces for some minutes while the service is killed again and again, and looks whether anything was lost.
 
 `python bench/soak.py --minutes 5 --kill-every 15 trace.json.gz …` (WfFormat documents; without one a made-up pipeline). Several
-traces are under way at any time. At the end every workflow must have succeeded, each task in its first attempt: a task that a
-kill of the service had ended, or had run twice, would have a second one. Each task checks the bytes it reads by itself.
+traces are under way at any time. At the end every workflow must have succeeded, and each task must have started once: one that
+a kill of the service had ended, or that ran twice, would have started again. (An attempt that was written down and not yet
+launched when the service died is given up, and counts for nothing.) Each task checks the bytes it reads by itself.
 """
 
 from __future__ import annotations
@@ -121,8 +122,13 @@ async def replay(service: Service, folder: Path, path: str, scale: Scale, ends: 
             return [task async for task in client.tasks(run.id)]
 
         every = await patiently(tasks)
+        again = []
+        for task in [task for task in every if task.attempt > 0]:  # counted from 0
+            whole = await patiently(lambda task=task: client.task(run.id, task.stage, task.index))
+            started = [attempt for attempt in whole.attempts if attempt.started_at is not None]
+            if len(started) > 1:
+                again.append(f"{task.stage}[{task.shard}]")
         states = Counter(task.state for task in every)
-        again = [f"{task.stage}[{task.shard}]" for task in every if task.attempt > 0]  # counted from 0
         ends.append(
             {
                 "trace": found.trace.name,
