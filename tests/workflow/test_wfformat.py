@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from copy import deepcopy
 from dataclasses import replace
 from typing import Any
 
@@ -311,7 +312,7 @@ def test_a_document_is_read_or_refused_whatever_it_says(document: Any, data: st.
         at = document
         for key in way[:-1]:
             at = at[key]
-        at[way[-1]] = data.draw(st.sampled_from(STRANGE))
+        at[way[-1]] = deepcopy(data.draw(st.sampled_from(STRANGE)))
     try:
         trace = read_trace(raw(document))
     except InvalidRequest:
