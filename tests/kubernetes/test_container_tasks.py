@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
 from collections.abc import AsyncIterator
@@ -251,3 +252,37 @@ async def test_arguments_arrive_as_they_were_written(world: KubeWorld) -> None:
     meant = "a b||'; rm -rf /|$(HOME)|$$(HOME)|$HOME|`id`|new\nline|é|-n|*|\\|"
     assert (lab(world) / "direct").read_text() == meant
     assert (lab(world) / "$(x) 'y'").read_text() == meant
+
+
+async def test_what_steps_print_is_the_tasks_log(world: KubeWorld) -> None:
+    """One after the other, while the pod is there and afterwards; the end of each is in the report."""
+    cluster, ear, _ = await world.open()
+    await cluster.launch(
+        [task(step("echo first; echo oops >&2"), step("echo second"), step("echo third; exit 1"))]
+    )
+    end = await ear.ended("a")
+    assert end.container is not None
+    assert [(each.stdout, each.stderr) for each in end.container.steps] == [
+        ("first\n", "oops\n"),
+        ("second\n", ""),
+        ("third\n", ""),
+    ]
+    assert (await cluster.logs("a", "stdout", 0, 6))[0] == b"first\n"
+    await cluster.settle(["a"])
+    async with asyncio.timeout(30):
+        while cluster._own.object_of("a") is not None:
+            await asyncio.sleep(0.05)
+    assert await cluster.logs("a", "stdout", 3, 100, "node-0") == (b"st\nsecond\nthird\n", False)
+    assert await cluster.logs("a", "stderr", 0, 100, "node-0") == (b"oops\n", False)
+
+
+async def test_the_log_of_a_task_whose_first_step_failed(world: KubeWorld) -> None:
+    """Its last container never ran, and has no log: that of the step is the task's."""
+    cluster, ear, _ = await world.open()
+    await cluster.launch([task(step("echo why; exit 2"), step("true"))])
+    await ear.ended("a")
+    await cluster.settle(["a"])
+    async with asyncio.timeout(30):
+        while cluster._own.object_of("a") is not None:
+            await asyncio.sleep(0.05)
+    assert await cluster.logs("a", "stdout", 0, 100, "node-0") == (b"why\n", False)

@@ -82,8 +82,7 @@ class _Seen:
     @property
     def steps(self) -> tuple[str, ...]:
         """The containers of the task, in the order in which they run: one, but for container tasks of several steps."""
-        inits = (each.name for each in self.pod.spec.init_containers)
-        return (*(name for name in inits if name.startswith(STEP)), TASK)
+        return step_names(self.pod)
 
     @property
     def last(self) -> Terminated | None:
@@ -182,6 +181,12 @@ def outcome(
         return found
     waiting = waiting_for(pod)
     return (*found, waiting) if waiting.permanent or not found else found
+
+
+def step_names(pod: Pod) -> tuple[str, ...]:
+    """The containers of a pod's task, in the order in which they run: one, but for container tasks of several steps."""
+    inits = (each.name for each in pod.spec.init_containers)
+    return (*(name for name in inits if name.startswith(STEP)), TASK)
 
 
 def told_all(pod: Pod) -> bool:
