@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import sys
 from collections.abc import AsyncIterator
@@ -17,6 +18,7 @@ from flowsched.scheduling.executor import DeliveredFile, InputFile, Pod, PodEnde
 from flowsched.workflow.spec import Container, Delivered, Left, Mount, Placed, Step
 from tests.cluster.samples import pod
 from tests.kubernetes.exec_world import KubeWorld
+from tests.kubernetes.service_world import serving
 
 pytestmark = [
     pytest.mark.kubernetes,
@@ -286,3 +288,65 @@ async def test_the_log_of_a_task_whose_first_step_failed(world: KubeWorld) -> No
         while cluster._own.object_of("a") is not None:
             await asyncio.sleep(0.05)
     assert await cluster.logs("a", "stdout", 0, 100, "node-0") == (b"why\n", False)
+
+
+async def test_a_node_without_an_agent(api: Connection, namespace: str, tmp_path: Path) -> None:
+    """Its files are put in place and taken out by the pod alone; only the ends of what steps print are not known."""
+    shared = (SharedVolume("lab", LAB),)
+    async with KubeWorld(api, namespace, tmp_path, agents=False, shared=shared, agent_port=0) as world:
+        end = await outcome(
+            world,
+            task(
+                step("cat /in/a > /out/b; echo done"),
+                inputs=(Placed("/in/a", content="given"),),
+                outputs=(Delivered("/out/b", f"{LAB}/b"),),
+            ),
+        )
+        assert (end.exit_code, end.reason, end.message) == (0, "", "")
+        assert end.container is not None
+        assert end.container.outputs == (DeliveredFile("/out/b", f"{LAB}/b", 5),)
+        assert (lab(world) / "b").read_text() == "given"
+
+
+def document(script: str) -> bytes:
+    """A workflow of three shards of one container task, and of one that counts what they have made."""
+    made = {
+        "name": "make",
+        "scatter": {"items": ["x", "y", "z"]},
+        "steps": [
+            {"command": ["sh", "-c", "cat /in/greeting > /out/said"]},
+            {"command": ["sh", "-c", script], "stdout": "/out/said"},
+        ],
+        "files": {
+            "inputs": [{"path": "/in/greeting", "content": "hello "}],
+            "outputs": [{"path": "/out/said", "uri": f"{LAB}/made/{{item}}.txt"}],
+        },
+        "resources": {"cpu": 0.1, "memory": "64Mi"},
+    }
+    counted = {
+        "name": "count",
+        "needs": ["make"],
+        "steps": [{"command": ["sh", "-c", "cat /made/*"], "stdout": f"{LAB}/counted"}],
+        "files": {"mounts": [{"source": f"{LAB}/made", "path": "/made", "read_only": True}]},
+        "resources": {"cpu": 0.1, "memory": "64Mi"},
+    }
+    return json.dumps({"name": "containers", "stages": [made, counted]}).encode()
+
+
+async def test_a_workflow_of_container_tasks(world: KubeWorld, tmp_path: Path) -> None:
+    """By the whole service: each shard delivers to a uri of its own before the next stage begins."""
+    async with serving(world.connection, world.settings(), tmp_path / "service") as running:
+        submitted = await running.service.submit(document("echo $FLOWSCHED_ITEM"))
+        view = await running.ended(submitted.id)
+        assert (view.state, view.reason) == ("SUCCEEDED", "")
+    assert (lab(world) / "counted").read_text() == "hello x\nhello y\nhello z\n"
+
+
+async def test_a_workflow_of_container_tasks_that_fails(world: KubeWorld, tmp_path: Path) -> None:
+    """Its stage has failed, the next never began; what the failed step had said is there."""
+    async with serving(world.connection, world.settings(), tmp_path / "service") as running:
+        submitted = await running.service.submit(document("echo oh no; exit 5"))
+        view = await running.ended(submitted.id)
+        assert view.state == "FAILED"
+    assert (lab(world) / "made/x.txt").read_text() == "hello oh no\n"
+    assert not (lab(world) / "counted").exists()
