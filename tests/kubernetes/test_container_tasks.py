@@ -290,6 +290,17 @@ async def test_the_log_of_a_task_whose_first_step_failed(world: KubeWorld) -> No
     assert await cluster.logs("a", "stdout", 0, 100, "node-0") == (b"why\n", False)
 
 
+async def test_more_files_than_a_message_holds(world: KubeWorld) -> None:
+    """Twelve hundred: all are delivered, and the agent tells what found no room in 4 KiB."""
+    script = 'n=0; while [ $n -lt 1200 ]; do echo $n > "f$n-$((n * 7919 % 3001)).txt"; n=$((n + 1)); done'
+    outputs = (Delivered("/out/*.txt", f"{LAB}/many", path_prefix="/out"),)
+    end = await outcome(world, task(step(script, workdir="/out"), outputs=outputs))
+    assert (end.exit_code, end.reason, end.message) == (0, "", "")
+    assert end.container is not None
+    assert len({each.uri for each in end.container.outputs}) == 1200
+    assert len(os.listdir(lab(world) / "many")) == 1200
+
+
 async def test_a_node_without_an_agent(api: Connection, namespace: str, tmp_path: Path) -> None:
     """Its files are put in place and taken out by the pod alone; only the ends of what steps print are not known."""
     shared = (SharedVolume("lab", LAB),)

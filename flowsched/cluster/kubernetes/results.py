@@ -15,7 +15,7 @@ import structlog
 
 from flowsched.cluster.kubernetes.agents import Agents
 from flowsched.cluster.kubernetes.objects import Pod as PodObject
-from flowsched.cluster.kubernetes.outcomes import step_names, told_all
+from flowsched.cluster.kubernetes.outcomes import step_names, told_all, undelivered
 from flowsched.scheduling.executor import ClusterEvent, ContainerReport, PodEnded, PodGone
 
 log = structlog.get_logger(__name__)
@@ -84,7 +84,7 @@ class Results:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _tell_ends(self, event: PodEnded, report: ContainerReport, obj: PodObject) -> None:
-        """Report the end of a container task with what its steps printed last, where somebody answers soon."""
+        """Report the end of a container task with what its steps printed last and all its files, where somebody answers soon."""
         names = step_names(obj)
         asked = [
             self._end_of(obj, name, stream)
@@ -93,9 +93,13 @@ class Results:
             if not known
         ]
         found: Mapping[tuple[str, str], str] = {}
+        files = report.outputs
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(ENDS_S):
                 found = dict(await asyncio.gather(*asked))
+                if undelivered(obj):
+                    told = await self._agents.outputs(obj.spec.node_name, obj.metadata.uid)
+                    files = told.files if told is not None and told.files else files
         steps = tuple(
             replace(
                 step,
@@ -104,7 +108,7 @@ class Results:
             )
             for name, step in zip(names, report.steps, strict=False)
         )
-        self._report(replace(event, container=replace(report, steps=steps)))
+        self._report(replace(event, container=replace(report, steps=steps, outputs=files)))
 
     async def _end_of(self, obj: PodObject, container: str, stream: str) -> tuple[tuple[str, str], str]:
         meta = obj.metadata
@@ -118,9 +122,9 @@ class Results:
         loop = asyncio.get_running_loop()
         end = loop.time() + PATIENCE_S
         while loop.time() < end:
-            outputs = await self._agents.outputs(obj.spec.node_name, obj.metadata.uid)
-            if outputs is not None:
-                self._report(replace(event, outputs=outputs))
+            told = await self._agents.outputs(obj.spec.node_name, obj.metadata.uid)
+            if told is not None:
+                self._report(replace(event, outputs=told.published))
                 return
             await asyncio.sleep(_PAUSE_S)
         log.warning("outputs are not known", pod=event.name, node=obj.spec.node_name)

@@ -263,7 +263,7 @@ class Door:
         if not mounted.startswith("/") or len(mounted) > 4096 or any(ord(char) < 0x20 for char in mounted):
             raise BadRequest(400, f"{path} is no absolute path")
         order = await asyncio.to_thread(orders.read, told.order)
-        return Request(request.match_info["uid"], told.order, order, mounted)
+        return Request(request.match_info["uid"], told.order, order, mounted, told.delivered)
 
 
 def _log_of(data: bytes, offset: int, *, more: bool) -> web.Response:
