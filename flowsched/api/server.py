@@ -18,7 +18,7 @@ from flowsched.api.pages import CONTENT_SECURITY_POLICY
 from flowsched.api.parameters import decode_query
 from flowsched.api.problems import Handler, problems
 from flowsched.api.routes import Call, Limits, Policy, Route, Serving
-from flowsched.api.table import ROUTES
+from flowsched.api.table import ALIASES, ROUTES
 from flowsched.control.facade import Facade
 
 
@@ -42,12 +42,13 @@ def build_api(
         routes: The table.
     """
     serving = Serving(facade, limits or Limits(), token, openapi(routes))
-    policies = {(route.method, route.path): route.policy for route in routes}
+    served = (*routes, *ALIASES) if routes is ROUTES else routes
+    policies = {(route.method, route.path): route.policy for route in served}
     application = web.Application(
         middlewares=[problems, _access(policies, token), forwarding(facade)],
         client_max_size=serving.limits.body_bytes,
     )
-    for route in routes:
+    for route in served:
         handler = _bound(route, serving)
         application.router.add_route(route.method, route.path, handler, name=route.name)
         if route.policy is Policy.OPEN:

@@ -16,6 +16,7 @@ from flowsched.cli.options import (
     Cluster,
     Context,
     Cpu,
+    Cromwell,
     Database,
     DiskRate,
     Document,
@@ -23,7 +24,9 @@ from flowsched.cli.options import (
     Gpus,
     Group,
     Id,
+    Image,
     Images,
+    Inputs,
     Kubeconfig,
     Limit,
     Memory,
@@ -36,8 +39,13 @@ from flowsched.cli.options import (
     Racks,
     Reason,
     Root,
+    SizeScale,
+    Sleep,
+    Synthetic,
+    TimeScale,
     amounts,
     kubernetes_settings,
+    replay_of,
     settings_for,
     token_from,
 )
@@ -92,6 +100,12 @@ def run_command(
     images: Images = "ignore",
     out: Out = None,
     fetch: Fetch = None,
+    synthetic: Synthetic = False,
+    time_scale: TimeScale = 0.01,
+    size_scale: SizeScale = 0.001,
+    sleep: Sleep = False,
+    inputs: Inputs = None,
+    image: Image = None,
     output: Output = Form.TABLE,
 ) -> None:
     """Run a workflow and show how it goes; needs no server.
@@ -109,7 +123,8 @@ def run_command(
             ctx, root=root, port=0, nodes=nodes, cpu=cpu, memory=memory, gpus=gpus, policy=policy, images=images,
         )  # fmt: skip
     results = None if out is None else running.Results(out, tuple(fetch or ()))
-    run(given, running.run(given, document, settings, output, results))
+    replay = replay_of(synthetic, time_scale, size_scale, sleep, inputs, image)
+    run(given, running.run(given, document, settings, output, results, replay))
 
 
 @app.command()
@@ -146,6 +161,7 @@ def serve(
     context: Context = None,
     namespace: Namespace = None,
     advertise: Advertise = None,
+    cromwell: Cromwell = "",
 ) -> None:
     """Start the service, on this machine or on Kubernetes.
 
@@ -157,7 +173,7 @@ def serve(
         ctx, root=root, host=host, port=port, database=db, nodes=nodes, cpu=cpu, memory=memory, gpus=gpus,
         disk_rate=disk_rate, nic_rate=nic_rate, racks=racks, policy=policy, images=images, log_level=log_level, log_json=log_json,
         keep_days=keep_days, take_over=take_over, token=token_from(token_file) or options(ctx).token,
-        kubernetes=kubernetes_settings(cluster, kubeconfig, context, namespace), advertise=advertise,
+        kubernetes=kubernetes_settings(cluster, kubeconfig, context, namespace), advertise=advertise, cromwell=cromwell,
     )  # fmt: skip
     from flowsched import app as service
 
@@ -172,12 +188,43 @@ def submit(
         str | None, typer.Option("--idempotency-key", help="Submitting it twice makes one workflow.")
     ] = None,
     wait: Annotated[bool, typer.Option("--wait", "-w", help="Show how it goes until it has ended.")] = False,
+    synthetic: Synthetic = False,
+    time_scale: TimeScale = 0.01,
+    size_scale: SizeScale = 0.001,
+    sleep: Sleep = False,
+    inputs: Inputs = None,
+    image: Image = None,
     output: Output = Form.TABLE,
 ) -> None:
     """Hand a workflow to a server; prints its id."""
     from flowsched.cli import running
 
-    ask(ctx, lambda client: running.submit(client, document, key, wait, output))
+    replay = replay_of(synthetic, time_scale, size_scale, sleep, inputs, image)
+    ask(ctx, lambda client: running.submit(client, document, key, wait, output, replay))
+
+
+@app.command("plan")
+def plan_command(
+    ctx: typer.Context,
+    source: Annotated[
+        Path, typer.Argument(metavar="FILE.wdl", help="The workflow; imports are found beside it.")
+    ],
+    inputs: Annotated[
+        Path | None,
+        typer.Option("--inputs", "-i", metavar="JSON", help="Its inputs, as Cromwell takes them."),
+    ] = None,
+    output: Annotated[str, typer.Option("--output", "-o", help="table, json, dot or svg.")] = "table",
+    out: Annotated[Path | None, typer.Option(help="Write to this file instead (not a table).")] = None,
+) -> None:
+    """Say what a WDL will run: its calls, their order, widths and resources, and what is not known yet.
+
+    Works without a server. Nothing is run, and nothing fetched.
+    """
+    from flowsched.cli import plan
+
+    if output not in list(plan.PlanForm):
+        raise typer.BadParameter(f"{', '.join(plan.PlanForm)}, not {output!r}", param_hint="--output")
+    run(options(ctx), plan.plan(source, inputs, plan.PlanForm(output), out))
 
 
 @app.command("ls")
@@ -189,13 +236,23 @@ def list_command(
     label: Annotated[
         str | None, typer.Option(metavar="KEY=VALUE", help="Only workflows so labelled.")
     ] = None,
+    run_id: Annotated[str | None, typer.Option("--run", metavar="ID", help="The calls of this run.")] = None,
     limit: Limit = 100,
     output: Output = Form.TABLE,
 ) -> None:
-    """List workflows, newest first."""
+    """List workflows, newest first.
+
+    A run of another engine (Cromwell, Snakemake, miniwdl) is one workflow; its calls are what `show` calls stages.
+    """
     from flowsched.cli import listing
 
-    filters = {"state": state and state.upper(), "name": name, "queue": in_queue, "label": label}
+    filters = {
+        "state": state and state.upper(),
+        "name": name,
+        "queue": in_queue,
+        "label": label,
+        "run": run_id,
+    }
     ask(ctx, lambda client: listing.workflows(client, filters, limit, output))
 
 
@@ -384,6 +441,19 @@ def doctor(ctx: typer.Context, root: Root = None, db: Database = None, output: O
     settings = settings_for(ctx, root=root, database=db)
     place = checks.Place(settings.root, settings.url, given.server or DEFAULT_URL, given.token)
     run(given, checks.doctor(place, output))
+
+
+@app.command(
+    "cromwell",
+    context_settings={"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []},
+    add_help_option=False,
+)
+def cromwell_command(ctx: typer.Context) -> None:
+    """For Cromwell's config backend: submit, alive, kill."""
+    from flowsched.cli import cromwell
+
+    given = options(ctx)
+    raise typer.Exit(cromwell.main(ctx.args, given.server, given.token))
 
 
 @app.command()

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from flowsched.workflow.data import Given, redacted, wrong_uri
+from flowsched.workflow.data import CONTROL, Given, redacted, wrong_uri
 from flowsched.workflow.reader import Section, shown
 from flowsched.workflow.resources import parse_bytes
 from flowsched.workflow.spec import (
@@ -216,9 +216,7 @@ def _path(entry: Section, key: str, *, required: bool = False) -> str | None:
     text = entry.text(key, expected=_PATH_TEXT, required=required)
     if text is None:
         return None
-    wrong = (
-        not text.startswith("/") or ".." in text.split("/") or any(ord(c) < 32 or ord(c) == 127 for c in text)
-    )
+    wrong = not text.startswith("/") or ".." in text.split("/") or CONTROL.search(text) is not None
     if wrong or len(text.encode()) > 4000:
         entry.fault(key, _PATH_TEXT)
         return None
@@ -254,5 +252,10 @@ def _short(entry: Section, key: str, *, required: bool = False) -> str:
 def _texts(entry: Section, key: str) -> tuple[str, ...]:
     found: Sequence[object] = entry.array(key) or ()
     entry.reader.count("inputs", len(found), f"too many texts at {entry.at(key)}")
-    texts = (entry.reader.text(value, f"{entry.at(key)}[{i}]") for i, value in enumerate(found))
-    return tuple(text for text in texts if text)
+    texts = []
+    for i, value in enumerate(found):
+        text = entry.reader.text(value, f"{entry.at(key)}[{i}]")
+        if text == "":
+            entry.reader.fault(f"{entry.at(key)}[{i}]", '""', "text that is not empty")
+        texts.append(text or "")
+    return tuple(texts)

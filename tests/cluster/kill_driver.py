@@ -13,14 +13,17 @@ import asyncio
 import os
 import sys
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from flowsched.cluster.local import LocalCluster
 from flowsched.cluster.machine import virtual_nodes
-from flowsched.scheduling.executor import ClusterEvent, Pod, PodEnded, PodGone
+from flowsched.scheduling.executor import ClusterEvent, ContainerReport, Pod, PodEnded, PodGone
+from flowsched.workflow.spec import Container, Delivered, Step
 from tests.cluster.samples import pod
 
 #: Appends a line to a file that only this task writes, while it holds a lock that only this task takes.
+#: Every second task is a container task, which runs it as its first step.
 TASK = """
 import fcntl, os, sys, time
 folder, attempt = sys.argv[1:]
@@ -56,7 +59,13 @@ class Driver:
         folder.mkdir(exist_ok=True)
         name = f"fs-wf-s-{task}-{attempt}"
         command = ("python", "-c", TASK, str(folder), str(attempt))
-        return pod(name, *command, index=task, attempt=attempt, node=f"node-{attempt % 2}")
+        made = pod(name, *command, index=task, attempt=attempt, node=f"node-{attempt % 2}")
+        if task % 2 == 0 or not sys.platform.startswith("linux"):
+            return made
+        steps = (Step(command), Step(("sh", "-c", "echo done > /out/result")))
+        return replace(
+            made, container=Container(steps, outputs=(Delivered("/out/result", f"{folder}/result"),))
+        )
 
     def recover(self) -> dict[int, int]:
         """Attempts by task; fills `open` with what has an intent and no end, `done` with what succeeded."""
@@ -89,7 +98,7 @@ class Driver:
                     continue
                 ended = self.open.pop(event.name)
                 code, started = (
-                    (event.exit_code, True) if isinstance(event, PodEnded) else (-1, event.started)
+                    (judged(event, ended), True) if isinstance(event, PodEnded) else (-1, event.started)
                 )
                 self.write("final", event.name, type(event).__name__, int(started), code)
                 if isinstance(event, PodEnded):
@@ -111,6 +120,16 @@ class Driver:
             self.open[made.name] = made
             pods.append(made)
         return pods
+
+
+def judged(end: PodEnded, of: Pod) -> int:
+    """The exit code; -2 if a container task has ended without its report, or before its file was in place."""
+    if of.container is None:
+        return end.exit_code
+    report = end.container or ContainerReport()
+    told = [file.uri for file in report.outputs] == [output.uri for output in of.container.outputs]
+    whole = told and len(report.steps) == 2 and Path(report.outputs[0].uri).read_text() == "done\n"
+    return end.exit_code if whole else -2
 
 
 async def nothing() -> AsyncIterator[Sequence[ClusterEvent]]:

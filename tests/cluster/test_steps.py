@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from flowsched.cluster import attempts
-from flowsched.scheduling.executor import DeliveredFile, InputFile, PodEnded, Transfer
+from flowsched.scheduling.executor import ContainerReport, DeliveredFile, InputFile, PodEnded, Transfer
 from flowsched.workflow.spec import Delivered, Left, Mount, Placed, Step
 from tests.cluster.conftest import RealWorld
 from tests.cluster.samples import contained, pod
@@ -435,6 +435,28 @@ async def test_three_hundred_inputs(real_world: RealWorld, tmp_path: Path) -> No
     script = "cat '/work dir/in'/* | awk '{s += $1} END {print s, NR}' > /sum; mv /sum '/work dir/in/sum'"
     end = await run(real_world, contained("a", script, inputs=placed, outputs=outputs))
     assert (end.exit_code, (tmp_path / "sum").read_text()) == (0, "44850 300\n")
+
+
+async def test_what_is_left_though_nothing_ran(real_world: RealWorld, tmp_path: Path) -> None:
+    """Who waits for the file outside is not left waiting because an input is missing."""
+    mounts, leave = (Mount(str(tmp_path), "/call"),), (Left("/call/rc", "79\n"), Left("/o/rc", "1\n"))
+    placed, outputs = (Placed("/in/x", source="/no/such"),), (Delivered("/o/rc", f"{tmp_path}/delivered"),)
+    end = await run(
+        real_world, contained("a", "true", mounts=mounts, leave=leave, inputs=placed, outputs=outputs)
+    )
+    assert (end.reason, end.container) == ("InputMissing", ContainerReport())
+    assert [(tmp_path / name).read_text() for name in ("rc", "delivered")] == ["79\n", "1\n"]
+
+
+async def test_devices_are_devices(real_world: RealWorld, tmp_path: Path) -> None:
+    """Output to /dev/null is gone, and /dev/null stays what it is."""
+    outputs = (Delivered("/dev/null", f"{tmp_path}/null"), Delivered("/o/x", f"{tmp_path}/x"))
+    steps = (
+        sh("echo lost", stdout="/dev/null"),
+        sh("cat /dev/null; test -c /dev/null && echo device > /o/x"),
+    )
+    end = await run(real_world, contained("a", steps=steps, outputs=outputs))
+    assert (end.exit_code, tree(tmp_path).get("x"), (tmp_path / "null").exists()) == (0, "device\n", False)
 
 
 @pytest.mark.parametrize(

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 import structlog
 
 from flowsched.cluster.kubernetes.agents import Agents
+from flowsched.cluster.kubernetes.chores import Chores
 from flowsched.cluster.kubernetes.objects import Pod as PodObject
 from flowsched.cluster.kubernetes.outcomes import step_names, told_all, undelivered
 from flowsched.scheduling.executor import ClusterEvent, ContainerReport, PodEnded, PodGone
@@ -49,7 +50,8 @@ class Results:
         self._agents = agents
         self._object_of = object_of
         self._report = report
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._chores = Chores("a result")
+        self._spawn = self._chores.begin
 
     def report(self, event: ClusterEvent) -> None:
         """Pass an event on, completed if need be."""
@@ -67,11 +69,6 @@ class Results:
             return
         self._spawn(self._complete(event, obj))
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
     async def _drop(self, uris: Sequence[str], node: str) -> None:
         """What a failed attempt has left is nobody's: stage-out cannot know how its task ended."""
         for uri in uris:
@@ -79,9 +76,7 @@ class Results:
 
     async def close(self) -> None:
         """Stop; whoever adopts the pod asks again."""
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._chores.close()
 
     async def _tell_ends(self, event: PodEnded, report: ContainerReport, obj: PodObject) -> None:
         """Report the end of a container task with what its steps printed last and all its files, where somebody answers soon."""

@@ -49,9 +49,9 @@ def main(folder: str) -> None:
             container = contained(task)
     except Refused as refusal:
         reason, message = refusal.args
-        end(task, 126, reason, message)
+        refuse(task, reason, message)
     except OSError as error:  # told as the task's failure, or a fault that stays would be tried for ever
-        end(task, 126, "StartFailed", f"cannot lay out the working folder: {error}")
+        refuse(task, "StartFailed", f"cannot lay out the working folder: {error}")
     else:
         if ready:
             run(task, wake, container)
@@ -94,6 +94,17 @@ def contained(task: Task) -> Contained | None:
     )  # for those who need it: the start of a runner is counted in milliseconds
 
     return Contained(task)
+
+
+def refuse(task: Task, reason: str, message: str) -> None:
+    """End an attempt that nothing ran in."""
+    if task.order.get("container") is not None:
+        from .deliver import leave
+
+        leave(None, task.order["container"])  # type: ignore[arg-type]
+        end(task, 126, reason, message, container={"steps": [], "outputs": []})
+        return
+    end(task, 126, reason, message)
 
 
 def run(task: Task, wake: int, container: Contained | None) -> None:

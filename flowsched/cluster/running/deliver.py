@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterator
 
 from .outputs import Refused, remove
-from .places import Places, canonical, is_pattern, join
+from .places import Places, canonical, inside, is_pattern, join
 from .records import Record, sync_folder
 
 _BLOCK = 1 << 20
@@ -93,10 +93,15 @@ class Delivery:
                 self.file(inner, file, target + inner[len(path) :])
             return
         os.makedirs(os.path.dirname(target), exist_ok=True)
-        temporary = self.temporary(target)
+        temporary, known = self.temporary(target), len(self.files)
         try:
             self.fill(path, temporary, target)
             os.rename(temporary, target)
+        except OSError:
+            if not os.path.isdir(target):
+                raise
+            del self.files[known:]  # somebody else has made it meanwhile
+            self.folder(path, real, target)
         finally:
             remove(temporary)
         sync_folder(os.path.dirname(target))
@@ -217,17 +222,36 @@ def matches(places: Places, pattern: str) -> Iterator[str]:
             yield path
 
 
-def leave(places: Places, container: Record) -> None:
-    """Write the files that shall be there after every end, where nobody has: in place for who waits for them outside."""
+def leave(places: Places | None, container: Record) -> None:
+    """Write the files that shall be there after every end, where nobody has: in place for who waits for them outside.
+
+    Args:
+        places: Of the container; None if it did not come to that.
+        container: The order's part, see `cluster.orders`.
+    """
     for left in container["leave"]:  # type: ignore[attr-defined]
         path = canonical(str(left["path"]))
-        wanted = [places.real(path)] + [
-            str(output["local"])
-            for output in container["outputs"]  # type: ignore[attr-defined]
-            if output["local"] is not None and canonical(str(output["path"])) == path
-        ]
-        for target in dict.fromkeys(wanted):
+        targets = [*mounted_at(path, container), *delivered_to(path, container)]
+        if not targets and places is not None:
+            targets = [places.real(path)]
+        for target in dict.fromkeys(targets):
             write_left(target, str(left["content"]))
+
+
+def mounted_at(path: str, container: Record) -> list[str]:
+    """The path of this machine that a mount shows at a path of the container; none, or the one of the deepest mount."""
+    mounts: list[Record] = container["mounts"]  # type: ignore[assignment]
+    tops = {canonical(str(mount["path"])): str(mount["source"]) for mount in mounts}
+    above = [top for top in tops if inside(path, top)]
+    deepest = max(above, key=len, default=None)
+    return [] if deepest is None else [join(tops[deepest], path[len(deepest) :])]
+
+
+def delivered_to(path: str, container: Record) -> list[str]:
+    """The files of this machine that an output puts what is at a path."""
+    outputs: list[Record] = container["outputs"]  # type: ignore[assignment]
+    mine = (output for output in outputs if canonical(str(output["path"])) == path)
+    return [str(output["local"]) for output in mine if output["local"] is not None]
 
 
 def write_left(target: str, text: str) -> None:

@@ -150,6 +150,11 @@ def canonical(path: str) -> str:
     return join(os.path.realpath(os.path.dirname(clean)), os.path.basename(clean))
 
 
+def is_device(path: str) -> bool:
+    """Whether this machine has something there that is neither file nor folder, as /dev/null: it is the same for all."""
+    return os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path)
+
+
 def is_pattern(path: str) -> bool:
     """Whether a path has wildcards."""
     return not MAGIC.isdisjoint(path)
@@ -239,6 +244,8 @@ class _Planner:
     def outputs(self) -> None:
         for output in self.entries("outputs"):
             path, local = canonical(str(output["path"])), output["local"]
+            if is_device(path):
+                continue
             if self.under_mount(path):
                 self.places.folders.append(fixed_part(path))
                 continue
@@ -256,7 +263,7 @@ class _Planner:
         for step in self.entries("steps"):
             for key in ("stdout", "stderr"):
                 path = canonical(str(step[key])) if step[key] is not None else None
-                if path is None or path in self.same:
+                if path is None or path in self.same or is_device(path):
                     continue
                 if self.under_mount(path):
                     self.places.folders.append(os.path.dirname(path))
@@ -366,7 +373,11 @@ def shown(path: str, node: Node, children: set[str]) -> frozenset[str]:
     Raises:
         Refused: They are too many.
     """
-    names = set(os.listdir(node.base)) - children - set(node.hidden)
+    try:
+        there = os.listdir(node.base)
+    except PermissionError:
+        return frozenset()  # nor could the task have listed it
+    names = set(there) - children - set(node.hidden)
     patterns = [hidden for hidden in node.hidden if is_pattern(hidden)]
     if patterns:
         from fnmatch import fnmatchcase
