@@ -201,10 +201,14 @@ async def test_inputs_from_shared_folders_caches_and_mounts(world: KubeWorld) ->
 
 
 async def test_an_input_that_is_not_there(world: KubeWorld) -> None:
-    """The attempt fails before its first step, and says which path it was."""
-    end = await outcome(world, task(step("true"), inputs=(Placed("/in/a", source=f"{LAB}/nowhere"),)))
+    """The attempt fails before its first step, and says which path it was; what shall be left is left."""
+    what = task(
+        step("true"), inputs=(Placed("/in/a", source=f"{LAB}/nowhere"),), leave=(Left(f"{LAB}/rc", "79"),)
+    )
+    end = await outcome(world, what)
     assert (end.exit_code, end.reason) == (126, "InputMissing")
     assert f"/in/a (from {LAB}/nowhere)" in end.message
+    assert (lab(world) / "rc").read_text() == "79"
 
 
 async def test_a_timeout_leaves_the_file_and_a_release_does_not(world: KubeWorld) -> None:

@@ -167,8 +167,7 @@ def deliver(env: Env) -> Message:
     except (OSError, _NotDelivered) as error:
         told |= {"reason": "OutputFailed", "message": f"output {output['path']}: {error}"}
     if not interrupted:
-        for place, text in order["leave"]:
-            _leave(place, text)
+        leave(env)
     told["stdio"] = [[_tail(sight, path) for path in files] for files in order["stdio"]]
     return told
 
@@ -312,6 +311,12 @@ def _put_object(real: str, uri: str) -> None:
         if error.permanent:
             raise _NotDelivered(str(error)) from error
         raise OSError(str(error)) from error
+
+
+def leave(env: Env) -> None:
+    """Write the files that shall be there once an attempt has ended, unless somebody has: also where nothing of it ran."""
+    for place, text in _order(env)["leave"]:
+        _leave(place, text)
 
 
 def _leave(path: str, text: str) -> None:

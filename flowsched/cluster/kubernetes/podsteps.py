@@ -73,6 +73,8 @@ def stage_in(env: Env) -> int:
         if code == DONE:
             code, problem = podfiles.fill(env)
             message = problem or message
+        if code == podfiles.NOT_LAID:
+            podfiles.leave(env)
     else:
         code, message = _stage_in(env)
     return _tell(env, code, message)
