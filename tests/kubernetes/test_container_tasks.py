@@ -166,6 +166,10 @@ async def test_cromwells_paths_are_the_same_inside_and_outside(world: KubeWorld)
     assert (end.exit_code, end.reason, end.message) == (0, "", "")
     assert end.container is not None
     assert [(each.uri, each.size_bytes) for each in end.container.outputs] == [(files[0], 2), (files[1], 2)]
+    assert [each.stdout for each in end.container.steps] == ["5\n"]
+    assert world.cluster is not None
+    assert (await world.cluster.logs("a", "stdout", 0, 100))[0] == b"5\n"
+    assert not Path(LAB).exists()
     assert (lab(world) / "run/call-a/execution/stdout").read_text() == "5\n"
 
 
