@@ -204,6 +204,19 @@ async def test_inputs_from_shared_folders_caches_and_mounts(world: KubeWorld) ->
     assert (lab(world) / "ref/hg38.fa").read_text() == "ACGT"
 
 
+async def test_three_hundred_inputs(world: KubeWorld) -> None:
+    """Each at its path: most by a mount, the rest by a link."""
+    for number in range(300):
+        (lab(world) / f"{number}.txt").write_text(f"{number}\n")
+    inputs = tuple(Placed(f"/in/n{n}", source=f"{LAB}/{n}.txt") for n in range(300))
+    outputs = (Delivered("/out/sum", f"{LAB}/sum"), Delivered("/in/n299", f"{LAB}/copy"))
+    script = "cat /in/n* | awk '{ n += $1 } END { print n }' > /out/sum"
+    end = await outcome(world, task(step(script), inputs=inputs, outputs=outputs))
+    assert (end.exit_code, end.reason, end.message) == (0, "", "")
+    assert (lab(world) / "sum").read_text() == "44850\n"
+    assert (lab(world) / "copy").read_text() == "299\n"
+
+
 async def test_an_input_that_is_not_there(world: KubeWorld) -> None:
     """The attempt fails before its first step, and says which path it was; what shall be left is left."""
     what = task(

@@ -86,6 +86,9 @@ def fill(env: Env) -> tuple[int, Message]:
             _write(_real(env, place), text)
         for source, place in order["copies"]:
             _copy(_real(env, source), _real(env, place))
+        for place, path in order["links"]:
+            if not os.path.lexists(_real(env, place)):
+                os.symlink(path, _real(env, place))
         for place in order["files"]:
             _touch(_real(env, place))
     except OSError as error:

@@ -150,6 +150,7 @@ def _order(pod: Pod, container: Container, layout: Layout) -> Mapping[str, Any]:
         "files": layout.files,
         "sources": layout.sources,
         "copies": layout.copies,
+        "links": layout.links,
         "contents": [layout.place(given.path) for given in container.inputs if given.content is not None],
         "outputs": [
             {
