@@ -19,7 +19,7 @@ from flowsched.cluster import attempts
 from flowsched.cluster.running.outputs import Refused
 from flowsched.cluster.running.places import Places, plan
 from flowsched.cluster.running.task import Task
-from flowsched.scheduling.executor import ContainerReport, DeliveredFile, InputFile, PodEnded, Transfer
+from flowsched.scheduling.executor import ContainerReport, DeliveredFile, InputFile, Pod, PodEnded, Transfer
 from flowsched.workflow.spec import Delivered, Left, Mount, Placed, Step
 from tests.cluster.conftest import RealWorld
 from tests.cluster.samples import contained, pod
@@ -32,10 +32,10 @@ def sh(script: str, *arguments: str, **more: Any) -> Step:
     return Step(("/bin/sh", "-c", script, *arguments), **more)
 
 
-async def run(world: RealWorld, what: object) -> PodEnded:
+async def run(world: RealWorld, what: Pod) -> PodEnded:
     cluster, ear, _ = await world.open()
     await cluster.launch([what])
-    end = await ear.ended("a")
+    end = await ear.ended(what.name)
     await world.drop()
     return end
 
@@ -463,6 +463,46 @@ async def test_an_input_from_elsewhere_beside_files_in_place(real_world: RealWor
     assert end.exit_code == 0
     assert tree(call) == {"execution/rc": "ref\n"}
     assert os.listdir(call) == ["execution"]
+
+
+async def test_what_the_host_loses_meanwhile(real_world: RealWorld, tmp_path: Path) -> None:
+    """Others remove and replace files beside the task's own while it runs: its next step starts all the same."""
+    call = tmp_path / "call"
+    for name in ("kept", "gone", "replaced"):
+        (call / name).mkdir(parents=True)
+    steps = (
+        sh(f"while ! test -e {call}/kept/go; do sleep 0.01; done"),
+        sh(f"ls {call} {call}/gone {call}/replaced; cat {call}/inputs/x; echo on"),
+    )
+    placed = (Placed(f"{call}/inputs/x", content="x\n"),)
+    cluster, ear, _ = await real_world.open()
+    await cluster.launch([contained("a", steps=steps, inputs=placed)])
+    await ear.started("a")
+    (call / "gone").rmdir()
+    (call / "replaced").rmdir()
+    (call / "replaced").write_text("a file")
+    (call / "kept/go").touch()
+    end = await ear.ended("a")
+    assert (end.exit_code, end.message) == (0, "")
+    assert log(real_world).endswith("x\non\n")
+
+
+async def test_an_output_in_a_folder_that_is_an_input(real_world: RealWorld, tmp_path: Path) -> None:
+    """The folder takes new files, which are the task's own; what it was given stays as it is, outside too."""
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in/given").write_text("given\n")
+    placed = (Placed("/data", source=f"{tmp_path}/in", directory=True),)
+    outputs = (Delivered("/data/new", f"{tmp_path}/new"),)
+    end = await run(
+        real_world,
+        contained("a", "cat /data/given > /data/new; : > /data/given", inputs=placed, outputs=outputs),
+    )
+    assert end.exit_code != 0
+    assert tree(tmp_path / "in") == {"given": "given\n"}
+    script = "cat /data/given > /data/new; ls /data"
+    end = await run(real_world, contained("b", script, inputs=placed, outputs=outputs, index=1))
+    assert (end.exit_code, log(real_world, name="b")) == (0, "given\nnew\n")
+    assert ((tmp_path / "new").read_text(), os.listdir(tmp_path / "in")) == ("given\n", ["given"])
 
 
 async def test_mounts_and_volumes(real_world: RealWorld, tmp_path: Path) -> None:

@@ -32,10 +32,11 @@ REFUSED = "the task has paths of its own, which need private mounts, and this sy
 class Mount:
     """One thing to be seen at another place. Both are paths of this machine."""
 
-    __slots__ = ("read_only", "source", "target")
+    __slots__ = ("asked", "read_only", "source", "target")
 
-    def __init__(self, source: str, target: str, read_only: bool) -> None:
+    def __init__(self, source: str, target: str, read_only: bool, *, asked: bool = True) -> None:
         self.source, self.target, self.read_only = source, target, read_only
+        self.asked = asked  #: by the task; else this machine merely has it, and may lose it at any time
 
 
 def make(places: Places) -> list[Mount]:
@@ -95,11 +96,14 @@ def show(base: str, target: str, names: frozenset[str], read_only: bool) -> list
     mounts: list[Mount] = []
     for name in sorted(names):
         source, there = f"{base.rstrip('/')}/{name}", f"{target}/{name}"
-        if os.path.islink(source):
+        try:
             os.symlink(os.readlink(source), there)
-        elif os.path.exists(source):
-            hold(there, os.path.isdir(source))
-            mounts.append(Mount(source, there, read_only))
+        except FileNotFoundError:
+            pass  # it has gone since it was listed
+        except OSError:  # it is no link
+            if os.path.exists(source):
+                hold(there, os.path.isdir(source))
+                mounts.append(Mount(source, there, read_only, asked=False))
     return mounts
 
 
@@ -124,10 +128,20 @@ def enter(places: Places, mounts: list[Mount]) -> None:
         why = f"{error.strerror}, errno {error.errno}"
         raise Refused("ContainerPathsRefused", f"{REFUSED} ({why}): {WHAT_TO_DO}") from None
     for mount in mounts:
-        libc.mount(mount.source, mount.target, MS_BIND | MS_REC)
+        try:
+            libc.mount(mount.source, mount.target, MS_BIND | MS_REC)
+        except OSError:
+            if mount.asked or as_it_was(mount):
+                raise
+            continue  # it has gone, or become something else, since it was looked at
         if mount.read_only:
             libc.protect(mount.target)
     libc.change_root(places.room)
+
+
+def as_it_was(mount: Mount) -> bool:
+    """Whether what is to be mounted is there, and of the kind of what was made for it."""
+    return os.path.exists(mount.source) and os.path.isdir(mount.source) == os.path.isdir(mount.target)
 
 
 class System:

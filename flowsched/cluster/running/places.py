@@ -389,8 +389,8 @@ def shown(path: str, node: Node, children: set[str], most: int) -> frozenset[str
     """
     try:
         there = os.listdir(node.base)
-    except PermissionError:
-        return frozenset()  # nor could the task have listed it
+    except (PermissionError, FileNotFoundError):
+        return frozenset()  # nor could the task have listed it; or it has just gone
     names = set(there) - children - set(node.hidden)
     patterns = [hidden for hidden in node.hidden if is_pattern(hidden)]
     if patterns:
