@@ -14,6 +14,7 @@ from flowsched.cli.output_form import Form
 
 if TYPE_CHECKING:
     from flowsched.app import Settings
+    from flowsched.cli.traces import Wanted
     from flowsched.cluster.kubernetes.settings import KubernetesSettings
 
 #: Options that are hoisted to the front, wherever they stand: with a value, and without.
@@ -112,7 +113,43 @@ Advertise = Annotated[
     str | None,
     typer.Option(envvar="FLOWSCHED_ADVERTISE", help="URL at which other replicas reach this process."),
 ]
+Cromwell = Annotated[
+    str,
+    typer.Option(
+        envvar="FLOWSCHED_CROMWELL",
+        metavar="URLS",
+        help="Cromwell servers whose runs may be planned, by commas.",
+    ),
+]
 Policy = Annotated[str, typer.Option(help="How to schedule.")]
+Synthetic = Annotated[
+    bool,
+    typer.Option(
+        "--synthetic",
+        help="DOCUMENT is a WfFormat trace (.json or .json.gz): replay it with synthetic work. See docs/traces.md.",
+    ),
+]
+TimeScale = Annotated[
+    float, typer.Option(min=0, max=1e6, help="With --synthetic: CPU time, as a part of the trace's.")
+]
+SizeScale = Annotated[
+    float,
+    typer.Option(
+        min=0, max=1e6, help="With --synthetic: bytes of files and memory, as a part of the trace's."
+    ),
+]
+Sleep = Annotated[bool, typer.Option("--sleep", help="With --synthetic: sleep instead of computing.")]
+Inputs = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="DIR",
+        help="With --synthetic: where the files are made that the trace starts from; every node must see it. They stay.",
+    ),
+]
+Image = Annotated[
+    str | None,
+    typer.Option(help="With --synthetic, on Kubernetes: an image with Python and flowsched for its tasks."),
+]
 
 
 def settings_for(
@@ -142,6 +179,18 @@ def kubernetes_settings(
 
     settings = replace(from_environment(os.environ), kubeconfig=kubeconfig, context=context)
     return replace(settings, namespace=namespace) if namespace else settings
+
+
+def replay_of(
+    synthetic: bool, time_scale: float, size_scale: float, sleep: bool, inputs: Path | None, image: str | None
+) -> Wanted | None:
+    """How a trace shall be replayed; None for an ordinary document."""
+    if not synthetic:
+        return None
+    from flowsched.cli.traces import Wanted
+    from flowsched.workflow.synthetic import Scale
+
+    return Wanted(Scale(time_scale, size_scale, sleep), inputs, image)
 
 
 def token_from(path: Path | None) -> str | None:

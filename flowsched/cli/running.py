@@ -22,6 +22,7 @@ from flowsched.workflow.views import OutputView, StageView, TaskView, WorkflowVi
 
 if TYPE_CHECKING:
     from flowsched.app import Settings
+    from flowsched.cli.traces import Loaded, Replay, Report, Wanted
 
 #: At the end so many outputs and failures are printed; `show` and `logs` have the rest.
 OUTPUTS_SHOWN: Final = 20
@@ -53,42 +54,82 @@ def document(path: str) -> bytes:
     return read(Path(path))
 
 
-async def submit(client: Client, path: str, key: str | None, wait: bool, form: Form) -> int:
+@dataclass(frozen=True, slots=True)
+class HandedIn:
+    """A document, and the trace that it was made of, if it was."""
+
+    raw: bytes
+    replay: Replay | None = None
+
+
+def source(path: str, replay: Wanted | None) -> bytes | Loaded:
+    """What a command names: a document, or a trace that is to be replayed."""
+    if replay is None:
+        return document(path)
+    from flowsched.cli.traces import load
+
+    return load(path, replay)
+
+
+@asynccontextmanager
+async def handed_in(client: Client, found: bytes | Loaded, own: Path | None) -> AsyncIterator[HandedIn]:
+    """The document: as it is, or made of a trace for this service's nodes."""
+    if isinstance(found, bytes):
+        yield HandedIn(found)
+        return
+    from flowsched.cli.traces import replaying
+
+    async with replaying(client, found, own) as replay:
+        yield HandedIn(replay.document, replay)
+
+
+async def submit(
+    client: Client, path: str, key: str | None, wait: bool, form: Form, replay: Wanted | None = None
+) -> int:
     """`flowsched submit`."""
-    run = await client.submit(document(path), idempotency_key=key)
-    if not run.created:
-        say(f"{run.id} had been accepted before, under the same key")
-    if not wait:
-        answer = {"id": run.id, "created": run.created}
-        output.one(answer, form, lambda: run.id)
-        return DONE
-    say(f"submitted {run.id}")
-    code = await following.watch(client, run.id)
-    if code != INTERRUPTED:
-        await result(client, run.id, form, own=None)
-    return code
+    async with handed_in(client, source(path, replay), None) as given:
+        run = await client.submit(given.raw, idempotency_key=key)
+        if not run.created:
+            say(f"{run.id} had been accepted before, under the same key")
+        if not wait:
+            answer = {"id": run.id, "created": run.created}
+            output.one(answer, form, lambda: run.id)
+            return DONE
+        say(f"submitted {run.id}")
+        code = await following.watch(client, run.id)
+        if code != INTERRUPTED:
+            await result(client, run.id, form, own=None, replay=given.replay)
+        return code
 
 
 async def run(
-    given: Options, path: str, settings: Settings | None, form: Form, results: Results | None = None
+    given: Options,
+    path: str,
+    settings: Settings | None,
+    form: Form,
+    results: Results | None = None,
+    replay: Wanted | None = None,
 ) -> int:
     """`flowsched run`: on a server, or (with settings) on a service in this process."""
-    raw = document(path)
+    named = source(path, replay)
     if settings is None:
         from flowsched.client.calls import DEFAULT_URL
 
-        async with Client(given.server or DEFAULT_URL, given.token) as client:
-            accepted = await client.submit(raw)
+        async with (
+            Client(given.server or DEFAULT_URL, given.token) as client,
+            handed_in(client, named, None) as found,
+        ):
+            accepted = await client.submit(found.raw)
             say(f"submitted {accepted.id}")
             code = await following.watch(client, accepted.id)
             if code != INTERRUPTED:
-                await result(client, accepted.id, form, own=None, results=results)
+                await result(client, accepted.id, form, own=None, results=results, replay=found.replay)
             return code
-    async with _embedded(settings) as client:
-        accepted = await client.submit(raw)
+    async with _embedded(settings) as client, handed_in(client, named, settings.root) as found:
+        accepted = await client.submit(found.raw)
         code = await following.watch_own(client, accepted.id)
         if code != INTERRUPTED:
-            await result(client, accepted.id, form, own=settings.root, results=results)
+            await result(client, accepted.id, form, own=settings.root, results=results, replay=found.replay)
         return code
 
 
@@ -106,7 +147,12 @@ async def _embedded(settings: Settings) -> AsyncIterator[Client]:
 
 
 async def result(
-    client: Client, ident: str, form: Form, own: Path | None, results: Results | None = None
+    client: Client,
+    ident: str,
+    form: Form,
+    own: Path | None,
+    results: Results | None = None,
+    replay: Replay | None = None,
 ) -> None:
     """What a workflow made, or why it failed, and what to type next.
 
@@ -116,12 +162,15 @@ async def result(
         form: JSON for programs.
         own: The folder of the service in this process, if it ran there: later commands need a service on it.
         results: What to save.
+        replay: The trace it was made of.
     """
     view, stages = await client.get(ident), await client.stages(ident)
     made = await produced(client, ident, stages)
+    report = None if replay is None else await _report(client, view, replay)
     if form is not Form.TABLE:
         outputs = [{"stage": p.stage, "index": p.index, **msgspec.to_builtins(p.output)} for p in made]
-        output.one({"workflow": view, "stages": stages, "outputs": outputs}, form, lambda: "")
+        answer = {"workflow": view, "stages": stages, "outputs": outputs}
+        output.one(answer if report is None else {**answer, "synthetic": report}, form, lambda: "")
         if results is not None and following.verdict(view) == DONE:
             await fetching.save_results(client, ident, results.out, results.fetch)
         return
@@ -129,16 +178,29 @@ async def result(
         print()
     else:
         output.show(render.workflow_head(view))
-    output.show(render.stage_table(stages))
-    if made:
+    if report is None:
+        output.show(render.stage_table(stages))
+    if made and report is None:
         print()
         output.show(output_table(made))
+    if report is not None:
+        from flowsched.cli import traces
+
+        output.show(traces.table(report))
     if following.verdict(view) != DONE:
         await _failures(client, view)
     elif results is not None:
         print()
         await fetching.save_results(client, ident, results.out, results.fetch)
     _next_steps(view, made, stages, own, saved=results is not None)
+
+
+async def _report(client: Client, view: WorkflowView, replay: Replay) -> Report:
+    """What came of a trace; from here on nobody reads the files that it started from."""
+    from flowsched.cli import traces
+
+    replay.over = True
+    return await traces.report(client, view, replay)
 
 
 async def produced(client: Client, ident: str, stages: Sequence[StageView]) -> list[Produced]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 import structlog
 
 from flowsched.cluster.kubernetes.agents import Agents
+from flowsched.cluster.kubernetes.chores import Chores
 from flowsched.cluster.kubernetes.objects import Pod as PodObject
 from flowsched.cluster.kubernetes.outcomes import told_all
 from flowsched.scheduling.executor import ClusterEvent, PodEnded, PodGone
@@ -42,7 +43,8 @@ class Results:
         self._agents = agents
         self._object_of = object_of
         self._report = report
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._chores = Chores("a result")
+        self._spawn = self._chores.begin
 
     def report(self, event: ClusterEvent) -> None:
         """Pass an event on, completed if need be."""
@@ -57,11 +59,6 @@ class Results:
             return
         self._spawn(self._complete(event, obj))
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
     async def _drop(self, uris: Sequence[str], node: str) -> None:
         """What a failed attempt has left is nobody's: stage-out cannot know how its task ended."""
         for uri in uris:
@@ -69,9 +66,7 @@ class Results:
 
     async def close(self) -> None:
         """Stop; whoever adopts the pod asks again."""
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._chores.close()
 
     async def _complete(self, event: PodEnded, obj: PodObject) -> None:
         loop = asyncio.get_running_loop()

@@ -6,6 +6,7 @@ are gone with the step. Linux only, by system calls through ctypes: no program a
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 
@@ -30,13 +31,16 @@ REFUSED = "the task has paths of its own, which need private mounts, and this sy
 
 
 class Mount:
-    """One thing to be seen at another place. Both are paths of this machine."""
+    """One thing to be seen at another place. Both are paths of this machine.
 
-    __slots__ = ("asked", "read_only", "source", "target")
+    Args:
+        found: Nobody asked for it, the machine just has it there: it may be gone by now.
+    """
 
-    def __init__(self, source: str, target: str, read_only: bool, *, asked: bool = True) -> None:
-        self.source, self.target, self.read_only = source, target, read_only
-        self.asked = asked  #: by the task; else this machine merely has it, and may lose it at any time
+    __slots__ = ("found", "read_only", "source", "target")
+
+    def __init__(self, source: str, target: str, read_only: bool, *, found: bool = False) -> None:
+        self.source, self.target, self.read_only, self.found = source, target, read_only, found
 
 
 def make(places: Places) -> list[Mount]:
@@ -97,13 +101,14 @@ def show(base: str, target: str, names: frozenset[str], read_only: bool) -> list
     for name in sorted(names):
         source, there = f"{base.rstrip('/')}/{name}", f"{target}/{name}"
         try:
-            os.symlink(os.readlink(source), there)
-        except FileNotFoundError:
-            pass  # it has gone since it was listed
-        except OSError:  # it is no link
-            if os.path.exists(source):
-                hold(there, os.path.isdir(source))
-                mounts.append(Mount(source, there, read_only, asked=False))
+            leads = os.readlink(source) if os.path.islink(source) else None
+        except OSError:  # gone, or another thing, since it was looked at
+            continue
+        if leads is not None:
+            os.symlink(leads, there)
+        elif os.path.exists(source):
+            hold(there, os.path.isdir(source))
+            mounts.append(Mount(source, there, read_only, found=True))
     return mounts
 
 
@@ -130,18 +135,13 @@ def enter(places: Places, mounts: list[Mount]) -> None:
     for mount in mounts:
         try:
             libc.mount(mount.source, mount.target, MS_BIND | MS_REC)
-        except OSError:
-            if mount.asked or as_it_was(mount):
-                raise
-            continue  # it has gone, or become something else, since it was looked at
+        except OSError as error:  # others' files in /tmp come and go
+            if mount.found and error.errno in (errno.ENOENT, errno.ENOTDIR):
+                continue
+            raise
         if mount.read_only:
             libc.protect(mount.target)
     libc.change_root(places.room)
-
-
-def as_it_was(mount: Mount) -> bool:
-    """Whether what is to be mounted is there, and of the kind of what was made for it."""
-    return os.path.exists(mount.source) and os.path.isdir(mount.source) == os.path.isdir(mount.target)
 
 
 class System:
