@@ -122,7 +122,10 @@ def test_a_folder_with_very_many_entries(tmp_path: Path) -> None:
     with contextlib.ExitStack() as stack:
         for _ in range(100):
             stack.enter_context(tempfile.NamedTemporaryFile(dir="/tmp"))
-        assert planned(tmp_path, 99, "/tmp/out").nodes["/tmp"].shown == frozenset()
+        nodes = planned(tmp_path, 99, "/tmp/out").nodes
+    assert nodes["/tmp"].shown == frozenset()
+    assert nodes[f"{tmp_path}/work"].whole  # which steps see in any case,
+    assert nodes[str(tmp_path)].shown == frozenset()  # and nothing on the way to it
 
 
 async def test_two_attempts_with_the_same_paths_do_not_meet(real_world: RealWorld, tmp_path: Path) -> None:
