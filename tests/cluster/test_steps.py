@@ -454,6 +454,61 @@ async def test_the_same_paths_inside_and_outside_need_no_namespace(
     ]
 
 
+#: As Cromwell's TES backend writes it, shortened: streams are teed into the files that are asked of us, rc comes by a rename.
+CROMWELL_SCRIPT = """#!/bin/bash
+cd {call}/execution
+tmpDir=$(mkdir -p "{call}/tmp.1" && echo "{call}/tmp.1")
+outx="$tmpDir/out.$$" errx="$tmpDir/err.$$"
+mkfifo "$outx" "$errx"
+trap 'rm "$outx" "$errx"' EXIT
+touch {call}/execution/stdout {call}/execution/stderr
+tee '{call}/execution/stdout' < "$outx" &
+tee '{call}/execution/stderr' < "$errx" >&2 &
+(
+cat {call}/inputs/data/reads.txt; echo oops >&2; echo 1 > part.1; echo 2 > part.2
+) > "$outx" 2> "$errx"
+echo $? > {call}/execution/rc.tmp
+mkdir {call}/execution/glob-0 2> /dev/null
+ln -L part.* {call}/execution/glob-0
+ls -1 {call}/execution/glob-0 > {call}/execution/glob-0.list
+wait
+mv {call}/execution/rc.tmp {call}/execution/rc
+"""
+
+
+async def test_a_call_of_cromwell_with_a_docker_root_of_its_own(
+    real_world: RealWorld, tmp_path: Path
+) -> None:
+    """Everything is where Cromwell looks for it once the end is told, and each stream is there once."""
+    (tmp_path / "reads.txt").write_text("".join(f"read {number}\n" for number in range(5000)))
+    host, call = tmp_path / "wf/call-x/execution", "/cromwell-executions/wf/call-x"
+    host.mkdir(parents=True)
+    (host / "script").write_text(CROMWELL_SCRIPT.format(call=call))
+    placed = (
+        Placed(f"{call}/execution/script", source=f"{host}/script"),
+        Placed(f"{call}/inputs/data/reads.txt", source=f"{tmp_path}/reads.txt"),
+    )
+    names = ("rc", "stdout", "stderr", "script", "glob-0.list", "absent")
+    outputs = (
+        *(Delivered(f"{call}/execution/{name}", f"{host}/{name}") for name in names),
+        Delivered(f"{call}/execution/glob-0/", f"{host}/glob-0/", directory=True),
+    )
+    command = ("/bin/bash", f"{call}/execution/script")
+    steps = (Step(command, stdout=f"{call}/execution/stdout", stderr=f"{call}/execution/stderr"),)
+    end = await run(real_world, contained("a", steps=steps, inputs=placed, outputs=outputs))
+    assert (end.exit_code, end.reason) == (0, "")
+    found = tree(host)
+    assert found.pop("script").startswith("#!/bin/bash")
+    assert found.pop("stdout") == (tmp_path / "reads.txt").read_text() == log(real_world)
+    assert found == {
+        "rc": "0\n",
+        "stderr": "oops\n",
+        "glob-0.list": "part.1\npart.2\n",
+        "glob-0/part.1": "1\n",
+        "glob-0/part.2": "2\n",
+    }
+
+
 async def test_an_input_from_elsewhere_beside_files_in_place(real_world: RealWorld, tmp_path: Path) -> None:
     """The call's folder gets one more entry that only the task sees; what is in place stays in place."""
     call = tmp_path / "call"
