@@ -122,7 +122,7 @@ async def test_fields_that_nobody_knows_are_ignored(tes: Tes) -> None:
          '/absolute/path, file:///path, http(s)://host/path or s3://bucket/key: the scheme "gs" is not supported'),
         ({**HELLO, "outputs": [{"path": "/a/*", "url": "/x"}]}, "$.outputs[0].path_prefix", "nothing",
          "the folder to be cut off from what fits the wildcards of path"),
-        ({**HELLO, "resources": {"ram_gb": -1}}, "$.resources.ram_gb", "-1.0", "a number that is not negative"),
+        ({**HELLO, "resources": {"ram_gb": -1}}, "$.resources.ram_gb", "-1.0", "a number from 0 to 2,147,483,647"),
         ({**HELLO, "resources": {"cpu_cores": "2"}}, "$.resources.cpu_cores", "str", "int | float | null"),
         ({**HELLO, "resources": {"backend_parameters": {"gpuCount": "many"}}}, "$.resources.backend_parameters.gpuCount",
          '"many"', "devices, as 1 or 0.5"),
@@ -324,3 +324,47 @@ async def test_who_reads_what_whom_wrote_is_known(tes: Tes) -> None:
     calls = [(await document(tes, ident))["call"] for ident in (first, second, third, other)]
     assert [call.get("after") for call in calls] == [None, ["one"], ["one"], None]
     assert {call["run"] for call in calls} == {"wf-1", "wf-2"}
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("raw", "status"),
+    [
+        (b'{"executors": [{"image": "a", "command": ["x"]}], "name": "\\ud800"}', (200, 400)),
+        (b'{"executors": [{"image": "a", "command": ["x"]}], "name": "a\\u0000b", "description": "\\u0000"}', (200,)),
+        (b'{"executors": [{"image": "a", "command": ["x"]}], "tags": {"a": "\\u0000"}}', (400,)),
+        (b'{"executors": [{"image": "a", "command": ["x\\u0000"]}]}', (400,)),
+        (b'{"executors": [{"image": "a", "command": ["x"], "env": {"A=B": "x"}}]}', (400,)),
+        (b'{"executors": [{"image": "a", "command": ["x"]}], "resources": {"ram_gb": 1e308}}', (400,)),
+        (b'{"executors": [{"image": "a", "command": ["x"]}], "resources": {"ram_gb": 1e-300}}', (200,)),
+        (b'{"executors": [{"image": "a", "command": ["x"]}], "resources": {"cpu_cores": 1e400}}', (400,)),
+        (b'{"executors": [{"image": "a", "command": ["x"]}], "resources": {"cpu_cores": 0.0000001}}', (200,)),
+        (b'{"executors": [{"image": "a", "command": ["x"]}], "resources": {"cpu_cores": ' + b"9" * 400 + b"}}", (400,)),
+        (b'{"executors": [{"image": "a", "command": ["x"]}], "resources": {"cpu_cores": ' + b"9" * 5000 + b"}}", (400,)),
+        (b'{"executors": [{"image": "a", "command": ["x"]}], "tags": {"\xf0\x9f\x92\xa9": "\xe2\x80\xae"}}', (200,)),
+        (b'{"executors": [{"image": "a", "command": ["x"]}], "tags": {"workflow": "\\n", "step": "\\u0001"}}', (200,)),
+        (b'{"executors": [{"image": "a", "command": ["x"]}], "tags": {"workflow": "a\\tb\\u0085"}}', (200,)),
+        (b'{"executors": [{"image": "a", "command": ["' + b"x" * 70_000 + b'"]}]}', (413,)),
+    ],
+)  # fmt: skip
+async def test_odd_values_are_taken_or_refused(tes: Tes, raw: bytes, status: tuple[int, ...]) -> None:
+    """Never a 5xx; what was taken can be read in every view and listed."""
+    answer = await tes.api.post(f"{TES}/tasks", data=raw)
+    assert answer.status in status, await answer.text()
+    if answer.status == 200:
+        ident = (await answer.json())["id"]
+        await tes.get(ident)
+        tes.process.service.tes._known._tasks.clear()
+        await tes.get(ident)
+        assert (await tes.list(view="FULL"))["tasks"][0]["id"] == ident
+
+
+async def test_a_page_of_long_tasks_is_a_short_page(tes: Tes) -> None:
+    """It ends after 16 MiB, and the next one goes on where it ended."""
+    long = {**HELLO, "inputs": [{"path": f"/{n}", "content": "x" * (1 << 20)} for n in range(9)]}
+    made = [await tes.create({**long, "name": f"t{number}"}) for number in range(4)]
+    first = await tes.list(view="FULL")
+    second = await tes.list(view="FULL", page_token=first["next_page_token"])
+    assert [len(page["tasks"]) for page in (first, second)] == [2, 2]
+    assert [task["id"] for page in (first, second) for task in page["tasks"]] == list(reversed(made))
+    assert len((await tes.list(view="BASIC"))["tasks"]) == 4

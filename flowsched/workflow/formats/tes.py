@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable
-from typing import Annotated, Final, Literal, NoReturn, TypeVar
+from typing import Annotated, Final, Literal, NoReturn
 
 import msgspec
 
@@ -19,7 +19,8 @@ from flowsched.workflow.reader import child, shown
 
 FileType = Literal["FILE", "DIRECTORY"]
 _WILDCARD: Final = re.compile(r"[*?\[]")
-_T = TypeVar("_T")
+#: As int32 holds it: clients read cores so.
+_MOST: Final = (1 << 31) - 1
 
 
 class InvalidTask(InvalidDocument):
@@ -190,8 +191,8 @@ def _faults(task: Task) -> Iterable[Fault]:
     asked = task.resources or Asked()
     for name in ("cpu_cores", "ram_gb", "disk_gb"):
         amount = getattr(asked, name)
-        if amount is not None and (not math.isfinite(amount) or amount < 0):
-            yield Fault(f"$.resources.{name}", shown(amount), "a number that is not negative")
+        if amount is not None and not 0 <= amount <= _MOST:
+            yield Fault(f"$.resources.{name}", shown(amount), f"a number from 0 to {_MOST:,}")
     for key, value in task.labels.items():
         if "\0" in key + value:
             yield Fault(child("$.tags", key), "a text with a NUL character", "text without NUL")

@@ -260,6 +260,10 @@ def in_basic(logs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return kept
 
 
+#: In bodies as `encode_task` makes them.
+_FILE_URL: Final = b'"url":"file://'
+
+
 def joined(ident: str, state: str, created_ms: int, body: bytes, logs: Sequence[Mapping[str, Any]]) -> bytes:
     """A whole answer: what the client sent with what the server says. The body is not decoded for it.
 
@@ -270,8 +274,39 @@ def joined(ident: str, state: str, created_ms: int, body: bytes, logs: Sequence[
     """
     said: dict[str, Any] = {"id": ident, "state": state, "creation_time": time_text(created_ms)}
     if logs:
-        said["logs"] = logs
+        said["logs"] = _as_asked(logs, body) if _FILE_URL in body else logs
     return msgspec.json.encode(said)[:-1] + b"," + body[1:]
+
+
+class _Asked(msgspec.Struct):
+    url: str
+
+
+class _Outputs(msgspec.Struct):
+    outputs: list[_Asked] = []
+
+
+def _as_asked(logs: Sequence[Mapping[str, Any]], body: bytes) -> list[dict[str, Any]]:
+    """Logs whose delivered files have urls in the form the client gave: `file://` is not kept in a workflow's documents."""
+    asked = [each.url for each in msgspec.json.decode(body, type=_Outputs).outputs]
+    places = {
+        "/" + url.removeprefix("file://").partition("/")[2].rstrip("/"): url.rstrip("/")
+        for url in asked
+        if url.startswith("file://")
+    }
+
+    def url_of(path: str) -> str:
+        above = path  # itself, or the folder it lies in at any depth
+        while above:
+            if above in places:
+                return places[above] + path.removeprefix(above)
+            above = above.rpartition("/")[0]
+        return path
+
+    return [
+        {**log, "outputs": [{**file, "url": url_of(file["url"])} for file in log.get("outputs", ())]}
+        for log in logs
+    ]
 
 
 def minimal(ident: str, state: str) -> bytes:

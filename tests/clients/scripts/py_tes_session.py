@@ -13,6 +13,7 @@ from typing import Any
 import requests
 import tes
 
+NODE = re.compile(r"^node-[01]$")
 URL, FOLDER = sys.argv[1:]
 CLIENT = tes.HTTPClient(URL, timeout=10)
 TIME = re.compile(r"\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}:\d{2}(\.\d+)?([+]00:00|Z)?$")
@@ -53,7 +54,7 @@ def plain(value: Any, names: dict[str, str]) -> Any:
         return [plain(inner, names) for inner in value]
     if isinstance(value, bool | int | float):
         return value
-    text = str(value)
+    text = NODE.sub("<node>", str(value))
     return "<time>" if TIME.match(text) else names.get(text, text.replace(FOLDER, "<folder>"))
 
 
