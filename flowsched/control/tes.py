@@ -41,6 +41,8 @@ REPEAT_MS: Final = 60_000
 #: Bodies kept in memory: each poll of a task in full shows it.
 _KEPT_BYTES: Final = 64 << 20
 _HEARD: Final = 200_000
+#: A page of a list ends after so many bytes, however many tasks were asked for.
+_PAGE_BYTES: Final = 16 << 20
 #: Keys of clients, and of bodies: what another API's clients may send as a key has no line breaks in it.
 _KEY: Final = "tes\nkey\n"
 _BODY: Final = "tes\nbody\n"
@@ -258,21 +260,23 @@ class TesService:
             kept_states = (state,)
         which = TesFilter(name_prefix, tuple(tags), runs, kept_states)
         full = view != "MINIMAL"
-        found: list[tuple[TesRow, bytes]] = []
-        while len(found) <= page_size:
-            limit = min(page_size, 500 if full else 2_000) + 1
+        found: list[tuple[int, bytes]] = []
+        size, more = 0, True
+        while more:
+            limit = min(page_size, 100 if full else 2_000) + 1
             rows = await self._reads.page(which, body=full, before=before, limit=limit)
             tries = await self._reads.attempts([row.id for row in rows if _tried(row, view)])
             for row in rows:
+                if len(found) == page_size or size > _PAGE_BYTES:
+                    return TesPage([shown for _, shown in found], page_token(found[-1][0]))
                 known = _Known(row.created_ms, row.body, b"")
                 known.state, known.logs = _now(row, tries.get(row.id, ()), view, ())
+                before = row.seq
                 if state in (None, known.state):
-                    found.append((row, _listed(row, view, known)))
-            if len(rows) < limit:
-                break
-            before = rows[-1].seq
-        next_token = page_token(found[page_size - 1][0]) if len(found) > page_size else None
-        return TesPage([shown for _, shown in found[:page_size]], next_token)
+                    found.append((row.seq, _listed(row, view, known)))
+                    size += len(found[-1][1])
+            more = len(rows) == limit
+        return TesPage([shown for _, shown in found])
 
     # ------------------------------------------------------------------------------------------ cancel
 

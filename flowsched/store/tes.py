@@ -188,9 +188,9 @@ def _row(row: Row[Any], *, body: bool) -> TesRow:
     return TesRow._make((*row[: len(_PLAIN)], sent, *row[len(_PLAIN) : len(_PLAIN) + len(_NOW)]))
 
 
-def page_token(row: TesRow) -> str:
-    """Where the page after this task begins: by its number, so that new tasks neither repeat nor hide any."""
-    return str(row.seq)
+def page_token(seq: int) -> str:
+    """Where the page after the task of this number begins: new tasks neither repeat nor hide any."""
+    return str(seq)
 
 
 def read_token(token: str) -> int:

@@ -357,3 +357,14 @@ async def test_odd_values_are_taken_or_refused(tes: Tes, raw: bytes, status: tup
         tes.process.service.tes._known._tasks.clear()
         await tes.get(ident)
         assert (await tes.list(view="FULL"))["tasks"][0]["id"] == ident
+
+
+async def test_a_page_of_long_tasks_is_a_short_page(tes: Tes) -> None:
+    """It ends after 16 MiB, and the next one goes on where it ended."""
+    long = {**HELLO, "inputs": [{"path": f"/{n}", "content": "x" * (1 << 20)} for n in range(9)]}
+    made = [await tes.create({**long, "name": f"t{number}"}) for number in range(4)]
+    first = await tes.list(view="FULL")
+    second = await tes.list(view="FULL", page_token=first["next_page_token"])
+    assert [len(page["tasks"]) for page in (first, second)] == [2, 2]
+    assert [task["id"] for page in (first, second) for task in page["tasks"]] == list(reversed(made))
+    assert len((await tes.list(view="BASIC"))["tasks"]) == 4

@@ -289,14 +289,18 @@ class _Outputs(msgspec.Struct):
 def _as_asked(logs: Sequence[Mapping[str, Any]], body: bytes) -> list[dict[str, Any]]:
     """Logs whose delivered files have urls in the form the client gave: `file://` is not kept in a workflow's documents."""
     asked = [each.url for each in msgspec.json.decode(body, type=_Outputs).outputs]
-    folders = {
-        "/" + url.removeprefix("file://").partition("/")[2]: url for url in asked if url.startswith("file://")
+    places = {
+        "/" + url.removeprefix("file://").partition("/")[2].rstrip("/"): url.rstrip("/")
+        for url in asked
+        if url.startswith("file://")
     }
 
     def url_of(path: str) -> str:
-        for folder, url in folders.items():
-            if path == folder or path.startswith(folder.rstrip("/") + "/"):
-                return url + path.removeprefix(folder)
+        above = path  # itself, or the folder it lies in at any depth
+        while above:
+            if above in places:
+                return places[above] + path.removeprefix(above)
+            above = above.rpartition("/")[0]
         return path
 
     return [
