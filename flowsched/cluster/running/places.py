@@ -363,6 +363,9 @@ class _Planner:
             node.base = join(above.base, os.path.basename(path))
             node.foreign, node.read_only = above.foreign, above.read_only
             node.whole = above.whole and not node.private
+            node.results = (
+                node.results or above.results
+            )  # nor is anything shown on the way to what lies deeper
         if node.bound and not node.private and not children:
             node.whole = True
         if node.base is None or node.whole:
@@ -389,8 +392,8 @@ def shown(path: str, node: Node, children: set[str], most: int) -> frozenset[str
     """
     try:
         there = os.listdir(node.base)
-    except PermissionError:
-        return frozenset()  # nor could the task have listed it
+    except (PermissionError, FileNotFoundError):
+        return frozenset()  # nor could the task have listed it; or it has just gone
     names = set(there) - children - set(node.hidden)
     patterns = [hidden for hidden in node.hidden if is_pattern(hidden)]
     if patterns:
