@@ -237,6 +237,22 @@ def test_uneven_widths_are_never_multiplied(sections: str, tasks: int | None, ru
     assert (node.tasks, node.runs) == (tasks, runs)
 
 
+def test_shards_of_two_scatters_are_not_taken_for_the_same() -> None:
+    """Both have two elements, and still the pairs are four: nothing is said of them."""
+    body = "scatter (x in [1, 2]) { scatter (y in [1, 2]) { if (x == y) { call One { input: f = f } } } }"
+    plan = plan_of(f"input {{ File f }} {body}", GIVEN)
+    assert nodes(plan)["One"].runs == "unknown"
+    assert [kind for kind, _ in told(plan.conditions[0].until)] == ["shard", "shard"]
+
+
+def test_an_element_that_nobody_knows_yet_is_told_beside_those_that_differ() -> None:
+    """One of two elements is an output: what hangs on any of them waits for it too."""
+    body = """input { File f } call One { input: f = f } scatter (x in [One.k, 2]) { call Sized { input: n = x } } }
+task Sized { input { Int n } command {} output { Int o = 1 } runtime { cpu: n } """
+    node = nodes(plan_of(body, GIVEN))["Sized"]
+    assert (node.tasks, [kind for kind, _ in told(node.cpu.until)]) == (2, ["node", "shard"])
+
+
 def test_who_uses_nothing_of_a_scatter_waits_for_its_width_all_the_same() -> None:
     """An edge of order; and what an `if` leaves behind waits for its condition."""
     body = """input { File f } call One { input: f = f }
