@@ -188,6 +188,14 @@ def test_later_scatters_are_as_wide_as_the_first() -> None:
     ]
 
 
+def test_a_scatter_over_very_many_files_is_counted_and_so_are_its_files() -> None:
+    """200 of them are listed."""
+    body = "input { Array[File] fs } scatter (x in fs) { call One { input: f = x } }"
+    node = nodes(plan_of(body, {"w.fs": [f"s3://b/{number}" for number in range(20_000)]}))["One"]
+    assert (node.tasks, len(node.files), node.more_files) == (20_000, 200, 19_800)
+    assert (node.files[0].uri, node.files[199].uri) == ("s3://b/0", "s3://b/199")
+
+
 def test_scatters_multiply() -> None:
     """Three times two, with conditions between that hold."""
     body = """input { File f } scatter (x in range(3)) { if (true) { scatter (y in ["a", "b"]) { call One { input: f = f } } } }"""
