@@ -7,7 +7,10 @@ STAMPS := $(VENV)/.stamps
 PYTEST_WORKERS ?= 2
 SPARK ?= $(HOME)/.cache/flowsched/spark
 
-.PHONY: help demo demo-kubernetes test lint check bench bench-kube crash-test kube-assets kube-test spark-test clients postgres format schema clean
+TRACES ?=
+MINUTES ?= 5
+
+.PHONY: help demo demo-kubernetes test lint check bench bench-kube soak crash-test kube-assets kube-test spark-test clients postgres format schema clean
 
 help: ## list what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-15s %s\n", $$1, $$2}'
@@ -56,6 +59,9 @@ bench-kube: $(STAMPS)/test ## pods bound per second: ours, kube-scheduler, Volca
 	$(BIN)/python bench/kube/run.py
 	$(BIN)/python bench/kube/backlog.py
 	$(BIN)/python bench/kube/restart.py
+
+soak: $(STAMPS)/test ## replay traces while the service is killed: make soak TRACES="a.json b.json.gz" MINUTES=5
+	$(BIN)/python bench/soak.py --minutes $(MINUTES) $(TRACES)
 
 kube-assets: ## build etcd, kube-apiserver, kube-scheduler, kubectl, helm for the tests (needs Go; minutes the first time)
 	sh tests/tools/install_kube.sh

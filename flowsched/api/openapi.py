@@ -12,26 +12,9 @@ from flowsched import __version__
 from flowsched.api.parameters import HEADERS, LONGEST, TEXT
 from flowsched.api.problems import MEDIA
 from flowsched.api.routes import Answer, Policy, Route
+from flowsched.api.tes import TesCreated
 from flowsched.workflow.schema import workflow_schema
 from flowsched.workflow.views import ProblemView, SubmittedView, WorkflowView
-
-#: A document that runs anywhere.
-EXAMPLE: Final = {
-    "name": "hello",
-    "stages": [
-        {
-            "name": "greet",
-            "scatter": {"items": ["Ada", "Grace"]},
-            "command": ["sh", "-c", "echo Hello $FLOWSCHED_ITEM > greeting.txt"],
-            "outputs": [{"name": "greeting", "path": "greeting.txt"}],
-        },
-        {
-            "name": "join",
-            "command": ["sh", "-c", "xargs cat < $FLOWSCHED_INPUT_GREETINGS"],
-            "inputs": [{"name": "greetings", "from": "greet.greeting", "match": "all"}],
-        },
-    ],
-}
 
 SSE: Final = "text/event-stream"
 _REFERENCES: Final = "#/components/schemas/{name}"
@@ -56,11 +39,7 @@ def openapi(routes: Sequence[Route[Any]]) -> bytes:
     """The whole document as JSON."""
     kinds = [kind for kind in _kinds(routes) if _structs(kind)]
     _, components = msgspec.json.schema_components(kinds, ref_template=_REFERENCES)
-    links = {
-        route.name: _link(route)
-        for route in routes
-        if route.name is not None and "{workflow}" in route.path and "{name}" not in route.path
-    }
+    links = {str(route.name): _link(route) for route in routes if "{" in route.path and not route.alias}
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:
         paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, links)
@@ -119,14 +98,15 @@ def _structs(kind: Any) -> bool:
 
 
 def _link(route: Route[Any]) -> dict[str, Any]:
-    """How an accepted workflow leads to an operation: its id, and the first task of its first stage."""
+    """How a thing that was accepted leads to an operation: by its id, and to the first task of a workflow's first stage."""
     known = {
         "workflow": "$response.body#/id",
+        "id": "$response.body#/id",
         "stage": "$request.body#/stages/0/name",
         "index": 0,
     }
     names = _PARAMETER.findall(route.path)
-    return {"operationId": route.name, "parameters": {name: known[name] for name in names}}
+    return {"operationId": route.name, "parameters": {name: known.get(name) for name in names}}
 
 
 def _operation(route: Route[Any], links: Mapping[str, Any]) -> dict[str, Any]:
@@ -148,10 +128,8 @@ def _operation(route: Route[Any], links: Mapping[str, Any]) -> dict[str, Any]:
             "required": route.body.required,
             "content": {"application/json": {"schema": schema}},
         }
-        if route.body.type is None:
-            found["requestBody"]["content"]["application/json"]["examples"] = {
-                "two stages": {"value": EXAMPLE}
-            }
+        if route.body.example is not None:
+            found["requestBody"]["content"]["application/json"]["example"] = route.body.example
     return found
 
 
@@ -206,8 +184,13 @@ def _inlined(schema: dict[str, Any], components: dict[str, Any]) -> dict[str, An
 def _responses(route: Route[Any], links: Mapping[str, Any]) -> dict[str, Any]:
     found = {str(status): _response(answer) for status, answer in route.answers.items()}
     for status, answer in route.answers.items():
-        if answer.type is SubmittedView:
-            found[str(status)]["links"] = links
+        begun = {SubmittedView: "workflow", TesCreated: "id"}.get(answer.type) if answer.type else None
+        if begun is not None:
+            found[str(status)]["links"] = {
+                name: link
+                for name, link in links.items()
+                if begun in link["parameters"] and None not in link["parameters"].values()
+            }
     problem = {MEDIA: {"schema": {"$ref": _REFERENCES.format(name="ProblemView")}}}
     for status in _possible(route):
         found.setdefault(str(status), {"description": _PROBLEMS[status], "content": problem})

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Final
 
 import msgspec
 from aiohttp import BodyPartReader, web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from flowsched.api.parameters import path_text, read_body
 from flowsched.api.routes import PREFIX, Call, Limits, Query
@@ -87,7 +88,7 @@ async def _submission(request: web.Request, limits: Limits) -> PlanBody:
                 left -= len(parts[part.name])
     except TimeoutError:
         raise InvalidRequest(f"The form did not arrive within {limits.body_seconds:.0f} s") from None
-    except (ValueError, AssertionError, RuntimeError) as error:
+    except (HttpProcessingError, ValueError, AssertionError, RuntimeError) as error:
         raise InvalidRequest(f"The form cannot be read: {error}") from error
     unknown = sorted(parts.keys() - {_SOURCE, _IMPORTS, *_INPUTS, *_IGNORED, "run"})
     if unknown:

@@ -95,6 +95,7 @@ class Body:
     about: str
     type: Any = None  #: a struct; None = a workflow document, which the service itself decodes
     required: bool = True
+    example: Mapping[str, Any] | None = None  #: one that is accepted
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,30 @@ from flowsched.workflow.views import (
     WorkflowView,
 )
 
+#: They run anywhere.
+WORKFLOW_EXAMPLE: Final = {
+    "name": "hello",
+    "stages": [
+        {
+            "name": "greet",
+            "scatter": {"items": ["Ada", "Grace"]},
+            "command": ["sh", "-c", "echo Hello $FLOWSCHED_ITEM > greeting.txt"],
+            "outputs": [{"name": "greeting", "path": "greeting.txt"}],
+        },
+        {
+            "name": "join",
+            "command": ["sh", "-c", "xargs cat < $FLOWSCHED_INPUT_GREETINGS"],
+            "inputs": [{"name": "greetings", "from": "greet.greeting", "match": "all"}],
+        },
+    ],
+}
+TASK_EXAMPLE: Final = {
+    "name": "hello",
+    "executors": [{"image": "alpine", "command": ["sh", "-c", "echo Hello $WHO"], "env": {"WHO": "Ada"}}],
+    "resources": {"cpu_cores": 1, "ram_gb": 0.5},
+    "tags": {"project": "greetings"},
+}
+
 _W: Final = f"{PREFIX}/workflows"
 _ONE: Final = f"{_W}/{{workflow}}"
 _TASK: Final = f"{_ONE}/tasks/{{stage}}/{{index}}"
@@ -64,7 +88,7 @@ _WORKFLOWS: Final[tuple[Route[Any], ...]] = (
             202: Answer("Accepted: it is never lost.", SubmittedView, headers={"Location": "The workflow."}),
             200: Answer("It had been accepted before, under the same key.", SubmittedView),
         },
-        body=Body("The workflow document."), headers=_KEY,
+        body=Body("The workflow document.", example=WORKFLOW_EXAMPLE), headers=_KEY,
     ),
     Route(
         "GET", _W, workflows.list_workflows, Policy.READ, "List workflows, newest first",
@@ -200,7 +224,7 @@ _TES: Final[tuple[Route[Any], ...]] = (
     Route(
         "POST", _T, tes.create_tes_task, Policy.WRITE, "GA4GH TES 1.1: create a task", tes.TesQuery,
         _ok("Its id; of a repeat the id that is there.", tes.TesCreated),
-        body=Body("The task.", Task), headers=_KEY, tag="tes",
+        body=Body("The task.", Task, example=TASK_EXAMPLE), headers=_KEY, tag="tes",
     ),
     Route(
         "GET", _T, tes.list_tes_tasks, Policy.READ, "GA4GH TES 1.1: list tasks, newest first",

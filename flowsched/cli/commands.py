@@ -9,7 +9,7 @@ from typing import Annotated, Final
 import typer
 
 from flowsched import __version__
-from flowsched.cli import agent, cromwell_command, hollow, queues, upkeep
+from flowsched.cli import agent, ahead, cromwell_command, hollow, queues, upkeep
 from flowsched.cli.context import Options, ask, options, run
 from flowsched.cli.options import (
     Advertise,
@@ -199,30 +199,6 @@ def submit(
 
     replay = replay_of(synthetic, time_scale, size_scale, sleep, inputs, image)
     ask(ctx, lambda client: running.submit(client, document, key, wait, output, replay))
-
-
-@app.command("plan")
-def plan_command(
-    ctx: typer.Context,
-    source: Annotated[
-        Path, typer.Argument(metavar="FILE.wdl", help="The workflow; imports are found beside it.")
-    ],
-    inputs: Annotated[
-        Path | None,
-        typer.Option("--inputs", "-i", metavar="JSON", help="Its inputs, as Cromwell takes them."),
-    ] = None,
-    output: Annotated[str, typer.Option("--output", "-o", help="table, json, dot or svg.")] = "table",
-    out: Annotated[Path | None, typer.Option(help="Write to this file instead (not a table).")] = None,
-) -> None:
-    """Say what a WDL will run: its calls, their order, widths and resources, and what is not known yet.
-
-    Works without a server. Nothing is run, and nothing fetched.
-    """
-    from flowsched.cli import plan
-
-    if output not in list(plan.PlanForm):
-        raise typer.BadParameter(f"{', '.join(plan.PlanForm)}, not {output!r}", param_hint="--output")
-    run(options(ctx), plan.plan(source, inputs, plan.PlanForm(output), out))
 
 
 @app.command("ls")
@@ -421,6 +397,7 @@ def _command(ctx: typer.Context, workflow: str, kind: str, reason: str | None, o
 
 
 app.add_typer(agent.pod, name="pod", hidden=True)
+app.command(name="plan")(ahead.plan)
 app.command(name="agent")(agent.agent)
 app.command(name="hollow")(hollow.hollow)
 cromwell_command.offer(app)

@@ -15,10 +15,13 @@ from rich.console import Group, RenderableType
 from flowsched.cli import drawing, inert, output, render
 from flowsched.errors import InvalidRequest, TooLarge, Unsupported
 from flowsched.workflow.forecast import RankPlan, StageForecast, prefetch, ranks, stages
+from flowsched.workflow.formats.wdl_sources import Files
 from flowsched.workflow.plan import Amount, NodePlan, Plan, until_text
 
 #: Inputs are JSON that people write or generate; Cromwell's largest are lists of samples.
 INPUT_BYTES: Final = 64 << 20
+#: Lists that a workflow reads (intervals, samples) are not longer than this.
+CONTENT_BYTES: Final = 4 << 20
 
 
 class PlanForm(StrEnum):
@@ -74,7 +77,7 @@ def planned(source: Path, inputs_file: Path | None) -> Plan:
         path = Path(import_name(uri, importer))
         return (path.read_text(encoding="utf-8"), str(path)) if path.is_file() else None
 
-    return plan_from(str(source), read, inputs, sizes=dict(_sizes(inputs)))
+    return plan_from(str(source), read, inputs, files=_files(inputs))
 
 
 def _inputs(path: Path) -> dict[str, Any]:
@@ -89,17 +92,33 @@ def _inputs(path: Path) -> dict[str, Any]:
     return value
 
 
-def _sizes(value: Any) -> Iterator[tuple[str, int]]:
-    """Sizes of the files among the inputs that are on this machine."""
+def _files(inputs: Any) -> Files:
+    """What this machine knows of the files that the inputs name, and of no others: a source may name what it likes."""
+    named = set(_texts(inputs))
+
+    def here(name: str) -> bool:
+        return name.startswith("/") and name in named and os.path.isfile(name)
+
+    def content(name: str) -> str | None:
+        if not here(name) or os.path.getsize(name) > CONTENT_BYTES:
+            return None
+        try:
+            return Path(name).read_text(encoding="utf-8")
+        except UnicodeDecodeError:
+            return None
+
+    return Files(lambda name: os.path.getsize(name) if here(name) else None, content)
+
+
+def _texts(value: Any) -> Iterator[str]:
     if isinstance(value, str):
-        if value.startswith("/") and os.path.isfile(value):
-            yield value, os.path.getsize(value)
+        yield value
     elif isinstance(value, dict):
         for each in value.values():
-            yield from _sizes(each)
+            yield from _texts(each)
     elif isinstance(value, list):
         for each in value:
-            yield from _sizes(each)
+            yield from _texts(each)
 
 
 def table(plan: Plan, known: dict[str, RankPlan]) -> RenderableType:

@@ -268,6 +268,7 @@ class Client:
         imports: Mapping[str, str] | bytes = b"",
         inputs: Mapping[str, Any] | None = None,
         sizes: Mapping[str, int] | None = None,
+        contents: Mapping[str, str] | None = None,
         run: str = "",
     ) -> PlanView:
         """Plan a WDL workflow: what will run, in which order, how wide, and on what, as far as that is known. The plan is kept.
@@ -277,14 +278,17 @@ class Client:
             imports: What it imports: sources by name, or a zip file.
             inputs: As Cromwell takes them; None if they are not known.
             sizes: Bytes of files, by the URI or path in the inputs.
+            contents: Texts of files, likewise: lists that the workflow reads.
             run: The run that it is the plan of: its calls are ordered by it.
 
         Raises:
             InvalidDocument: With file, line and column of each fault.
         """
         packed = base64.b64encode(imports).decode() if isinstance(imports, bytes) else dict(imports)
-        said = {"source": source, "imports": packed, "inputs": inputs, "sizes": dict(sizes or {}), "run": run}
-        return await self._planned(said)
+        files = {"sizes": dict(sizes or {}), "contents": dict(contents or {})}
+        return await self._planned(
+            {"source": source, "imports": packed, "inputs": inputs, "run": run} | files
+        )
 
     async def plan_cromwell(self, url: str, root_workflow_id: str) -> PlanView:
         """Plan a run of a Cromwell server that the service may ask. The plan is kept.

@@ -30,6 +30,7 @@ class PlanJob(msgspec.Struct, kw_only=True):
     imports: dict[str, str] | str = {}  #: sources by name, or a zip file in base64
     inputs: dict[str, Any] | None = None
     sizes: dict[str, int] = {}
+    contents: dict[str, str] = {}
 
 
 class PlanResult(msgspec.Struct, kw_only=True):
@@ -60,7 +61,7 @@ def planned(job: PlanJob) -> Plan:
         raise errors.Unsupported(
             f"planning WDL needs miniwdl ({error}): pip install 'flowsched[wdl]'"
         ) from error
-    return plan_wdl(found, job.inputs, sizes=job.sizes)
+    return plan_wdl(found, job.inputs, sizes=job.sizes, contents=job.contents)
 
 
 def _unpacked(text: str) -> bytes:

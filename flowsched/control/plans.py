@@ -97,7 +97,11 @@ class PlanBook:
             job = await self._cromwell.submitted(body.cromwell.url, body.cromwell.root_workflow_id)
         else:
             job = PlanJob(
-                source=body.source or "", imports=body.imports, inputs=body.inputs, sizes=body.sizes
+                source=body.source or "",
+                imports=body.imports,
+                inputs=body.inputs,
+                sizes=body.sizes,
+                contents=body.contents,
             )
         return self._view(*await self._make(job, run))
 

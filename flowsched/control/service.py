@@ -103,7 +103,7 @@ class Service:
         self.tes = TesService(
             TesTasks(database), writer, documents, clock=clock, new_id=new_id, wake=self._wake,
             cancel=lambda workflow: self.command(workflow, "cancel"), ranks=self.plans, memory=self._state,
-            replicated=replicated,
+            failpoint=failpoint, replicated=replicated,
         )  # fmt: skip
 
     # ------------------------------------------------------------------------------------------ workflows

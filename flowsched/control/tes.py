@@ -31,7 +31,7 @@ from flowsched.store.writer import GroupWriter
 from flowsched.workflow.formats import tes_answers
 from flowsched.workflow.formats.tes import Task, encode_task, read_task, without_content
 from flowsched.workflow.formats.tes_document import TaskWorkflow, workflow_of
-from flowsched.workflow.formats.tes_runs import call_of
+from flowsched.workflow.formats.tes_runs import CROMWELL, call_of
 from flowsched.workflow.states import RunState, TaskState
 
 log = structlog.get_logger(__name__)
@@ -104,7 +104,8 @@ class TesService:
         wake: Callable[[], None],
         cancel: Callable[[str], Awaitable[object]],
         ranks: Ranks,
-        memory: Callable[[], EngineState | None] = lambda: None,
+        memory: Callable[[], EngineState | None],
+        failpoint: Callable[[str], Awaitable[None]],
         replicated: bool = False,
     ) -> None:
         self._reads = reads
@@ -116,6 +117,7 @@ class TesService:
         self._cancel = cancel
         self._ranks = ranks
         self._memory = memory
+        self._failpoint = failpoint
         self._replicated = replicated
         self._known = Known()
         self._heard: OrderedDict[str, None] = OrderedDict()
@@ -132,6 +134,7 @@ class TesService:
         now = self._clock()
         key, repeats = self._key(task, raw, client, idempotency_key, now)
         spec, document = await with_rank(made.spec, made.document, self._ranks)
+        await self._failpoint("submit.before")
         submitted = await self._writer.submit(
             Submission(
                 id=self._new_id(),
@@ -149,6 +152,7 @@ class TesService:
                 repeats=repeats,
             )
         )
+        await self._failpoint("submit.after")
         if submitted.created:
             ident = submitted.workflow_id
             self._documents.keep(ident, spec)
@@ -160,7 +164,7 @@ class TesService:
 
     async def _workflow(self, task: Task) -> TaskWorkflow:
         call = call_of(task)
-        if call is not None and not call.after:
+        if call is not None and call.source != CROMWELL:  # whose folders say what its calls read
             call = replace(call, after=await self._edges.after(call, task))
         size = sum(len(each.content or "") for each in task.inputs or ())
         if size > THREAD_BYTES:

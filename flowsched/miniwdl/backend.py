@@ -14,12 +14,12 @@ import socket
 import time
 import uuid
 from collections.abc import Callable, Generator, Mapping, Sequence
-from concurrent.futures import wait
+from concurrent.futures import Future, wait
 from contextlib import ExitStack
 from hashlib import sha256
 from typing import Any, ClassVar, Final
 
-from WDL import Error, Tree, Value
+from WDL import Env, Error, Tree, Value, values_to_json
 from WDL._util import StructuredLogMessage, TerminationSignalFlag, parse_byte_size
 from WDL.runtime import config
 from WDL.runtime.error import Interrupted, Terminated
@@ -27,9 +27,11 @@ from WDL.runtime.task_container import TaskContainer
 
 from flowsched.errors import FlowschedError, Unavailable
 from flowsched.miniwdl import settings
+from flowsched.miniwdl.downloads import RUNTIME_KEY
 from flowsched.miniwdl.following import End, Following, Where, begin, largest_node
 from flowsched.miniwdl.order import Order, document
-from flowsched.miniwdl.places import Place, place
+from flowsched.miniwdl.places import Known, Place, place
+from flowsched.miniwdl.planning import tell
 
 #: How often a task's stderr is read on, and a signal is looked for. The service is not asked: it tells.
 LOOK_S: Final = 0.5
@@ -42,8 +44,8 @@ _OWN_REASONS: Final = frozenset({"", "OOMKilled", "Timeout"})
 #: Tells runs apart that use the same folder one after the other.
 _PROCESS: Final = uuid.uuid4().hex
 _BEGAN_MS: Final = time.time_ns() // 1_000_000
-#: Folder of a running workflow -> call -> how many scatters it is in.
-_depths: Final[dict[str, dict[str, int]]] = {}
+#: The workflows that run in this process, by their folders.
+_known: Final[dict[str, Known]] = {}
 
 
 class Backend(TaskContainer):
@@ -91,7 +93,7 @@ class Backend(TaskContainer):
 
     def stand_at(self, stack: Sequence[str], folder: str) -> None:
         """Learn where in its run this task stands; without that it is a run of its own."""
-        self._place = place(stack, folder, _depths)
+        self._place = place(stack, folder, _known)
 
     def copy_input_files(self, logger: logging.Logger) -> None:
         """Copy the inputs into the working folder instead of mounting them, for this try."""
@@ -118,6 +120,8 @@ class Backend(TaskContainer):
             values["gpuCount"] = max(0, int(runtime_eval["gpuCount"].value))
         if "queue" in runtime_eval:
             values["queue"] = str(runtime_eval["queue"].value)
+        if RUNTIME_KEY in runtime_eval:
+            values[RUNTIME_KEY] = str(runtime_eval[RUNTIME_KEY].value)
         # A node that is lost, or a task that is preempted, is nobody's fault: miniwdl would let the whole run fail for it.
         values["preemptible"] = max(values.get("preemptible", 0), self._set.interruptions)
 
@@ -153,7 +157,7 @@ class Backend(TaskContainer):
                     raise Terminated from error
                 raise Error.RuntimeError(f"flowsched: {error}{_next(error)}") from error
         if stopped:
-            raise Terminated(quiet=not end.started)
+            raise Terminated(quiet=not call.running.is_set())
         return self._exit_code(logger, end)
 
     @property
@@ -176,7 +180,7 @@ class Backend(TaskContainer):
         if end.state == "CANCELLED":
             logger.error(StructuredLogMessage("the task was cancelled in flowsched", workflow=end.workflow))
             raise Terminated
-        if end.exit_code is None and end.started:
+        if end.exit_code is None and end.launched:
             raise Interrupted(f"flowsched: {said}", more_info=self.failure_info)
         if end.exit_code in (None, 0) or end.reason not in _OWN_REASONS:
             raise Error.RuntimeError(
@@ -248,6 +252,7 @@ class Backend(TaskContainer):
             queue=values.get("queue", given.queue),
             priority=given.priority,
             timeout=given.timeout,
+            fetch=values.get(RUNTIME_KEY, ""),
             since_ms=_BEGAN_MS,
         )
 
@@ -284,7 +289,11 @@ def note_workflow(
     workflow: Tree.Workflow,
     **told: Any,
 ) -> Generator[dict[str, Any], dict[str, Any], None]:
-    """The workflow plugin: remembers in how many scatters each call is, which the names of calls do not say; changes nothing."""
+    """The workflow plugin: remembers in how many scatters each call is, which the names of calls do not say, and tells the service
+    what the run will be; changes nothing.
+    """
+    if len(run_id_stack) == 1 and cfg.get("scheduler", "container_backend") == "flowsched":
+        _plan(cfg, logger, workflow, run_dir, told["inputs"])
     depths: dict[str, int] = {}
     nodes: list[Tree.WorkflowNode] = list(workflow.body)
     while nodes:
@@ -293,12 +302,39 @@ def note_workflow(
             depths[node.name] = node.scatter_depth
         elif isinstance(node, Tree.WorkflowSection):
             nodes.extend(node.body)
-    _depths[run_dir] = depths
+    _known[run_dir] = Known(workflow.name, depths)
     try:
         told = yield told
         yield told
     finally:
-        _depths.pop(run_dir, None)
+        _known.pop(run_dir, None)
+
+
+def _plan(
+    cfg: config.Loader,
+    logger: logging.Logger,
+    workflow: Tree.Workflow,
+    folder: str,
+    inputs: Env.Bindings[Value.Base],
+) -> None:
+    """Have the run planned while it begins. Without a plan it runs as well, only in another order."""
+    given = _read_settings(cfg)
+    if not given.plan:
+        return
+    values = values_to_json(inputs, namespace=workflow.name)
+    run = run_of(Place(folder, workflow.name, ""))
+
+    def said(future: Future[tuple[str, int]]) -> None:
+        error = future.exception()
+        if error is None:
+            ident, calls = future.result()
+            logger.info(
+                StructuredLogMessage("flowsched has planned the run", plan=ident, calls=calls, run=run)
+            )
+        else:
+            logger.info(StructuredLogMessage("the run has no plan in flowsched", why=str(error), run=run))
+
+    begin(tell(_where(given), workflow.pos.abspath, values, run)).add_done_callback(said)
 
 
 def run_of(place: Place) -> str:
@@ -316,8 +352,21 @@ def _link(source: str, target: str) -> None:
 
 
 def _read_settings(cfg: config.Loader) -> settings.Settings:
-    found = settings.read(cfg)
-    parse_byte_size(found.memory)
+    """The settings.
+
+    Raises:
+        WDL.Error.RuntimeError: One of them cannot be read; the message names it.
+    """
+    try:
+        found = settings.read(cfg)
+    except ValueError as error:
+        raise Error.RuntimeError(str(error)) from error
+    try:
+        parse_byte_size(found.memory)
+    except ValueError:
+        raise Error.RuntimeError(
+            f"[flowsched] memory is {found.memory!r}, which is no size such as 2G"
+        ) from None
     return found
 
 

@@ -49,7 +49,9 @@ class End:
 
     workflow: str
     state: str  #: SUCCEEDED, FAILED or CANCELLED
-    started: bool
+    launched: (
+        bool  #: whether it had been given a place; one that is lost may have run without anybody knowing
+    )
     exit_code: int | None  #: None: no program of it has ended, or nobody knows how
     reason: str
     message: str
@@ -152,8 +154,7 @@ class Following:
         if not task.attempts:
             return End(view.id, view.state, False, None, task.reason, view.reason)
         last = task.attempts[-1]
-        began = last.started_at is not None
-        return End(view.id, view.state, began, last.exit_code, last.reason, last.message or view.reason)
+        return End(view.id, view.state, True, last.exit_code, last.reason, last.message or view.reason)
 
     async def _asked(self, question: Callable[[], Awaitable[T]]) -> T:
         return await asked(question, self._patience_s, self.say)

@@ -10,6 +10,8 @@ from flowsched.miniwdl.places import Place, after
 
 #: Where miniwdl tells a task that its files are.
 CONTAINER: Final = "/mnt/miniwdl_task_container"
+#: Where a file is that the service fetches for a task.
+FETCHED: Final = "/mnt/flowsched_fetched/file"
 #: Longest names that documents take.
 _STAGE: Final = 63
 _WORKFLOW: Final = 128
@@ -38,6 +40,7 @@ class Order:
     queue: str = "default"
     priority: int = 0
     timeout: str = ""
+    fetch: str = ""  #: a URI to have at FETCHED
     since_ms: int = 0
 
 
@@ -58,10 +61,13 @@ def document(order: Order) -> dict[str, Any]:
         "stdout": f"{CONTAINER}/{stdout}",
         "stderr": f"{CONTAINER}/{stderr}",
     }
+    inputs = [_input(path, here) for path, here in order.inputs.items()]
+    if order.fetch:
+        inputs.append({"path": FETCHED, "uri": order.fetch})
     stage: dict[str, Any] = {
         "name": order.place.name[:_STAGE],
         "steps": [step],
-        "files": {"mounts": mounts, "inputs": [_input(path, here) for path, here in order.inputs.items()]},
+        "files": {"mounts": mounts, "inputs": inputs},
         "resources": dict(order.resources),
         "policies": [dict(policy) for policy in _POLICIES],
     }

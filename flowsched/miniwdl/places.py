@@ -9,11 +9,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from os.path import basename, dirname
+from os.path import dirname
 from typing import Final
 
 #: Neither a WDL name nor a tag has a dash.
 _CALL: Final = re.compile(r"call-([A-Za-z0-9_]+)((?:-[A-Za-z0-9_]+)*)")
+_DOWNLOAD: Final = "download-"
 #: Indices of scatters inside each other are kept as one number, 100,000 apart: shard 7 of shard 2 is 200007.
 _APART: Final = 100_000
 #: What a JSON number holds exactly allows no more levels.
@@ -45,23 +46,34 @@ class Place:
         return self.node.rpartition(".")[2]
 
 
-def place(stack: Sequence[str], folder: str, depths: Mapping[str, Mapping[str, int]]) -> Place:
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A workflow that runs."""
+
+    name: str
+    depths: Mapping[str, int]  #: call -> in how many scatters it is
+
+
+def place(stack: Sequence[str], folder: str, known: Mapping[str, Known]) -> Place:
     """Where a task stands.
 
     Args:
         stack: miniwdl's ids from the outermost workflow to the task.
         folder: The task's run folder.
-        depths: Of each workflow, by its run folder: in how many scatters each of its calls is, by name.
+        known: The workflows that run, by their run folders.
     """
+    of = dirname(dirname(folder))
+    if len(stack) == 1 and stack[0].startswith(_DOWNLOAD) and of in known:
+        # A download of a run's inputs is told without the run it is for.
+        return Place(of, known[of].name, stack[0])
     top = folder
     names: list[str] = []
     indices: list[int] = []
     for ident in reversed(stack[1:]):
-        # A download has a folder of its number in between.
-        top = dirname(top) if basename(top) == ident else dirname(dirname(top))
+        top = dirname(top)
         name, parts = _divided(ident)
         names.insert(0, name)
-        indices[:0] = _indices(parts, depths.get(top, {}).get(name))
+        indices[:0] = _indices(parts, known[top].depths.get(name) if top in known else None)
     node = ".".join(names) or stack[0]
     return Place(top, stack[0], node, tuple(indices))
 

@@ -21,6 +21,7 @@ DEFAULTS: Final = {
     "timeout": "",
     "interruptions": "3",
     "patience": "600",
+    "plan": "true",
 }
 
 
@@ -36,6 +37,7 @@ class Settings:
     timeout: str  #: of one try of a task, as in a workflow document; "" = none
     interruptions: int  #: how often a task is tried anew that was taken away, whatever its `preemptible` says
     patience_s: float  #: how long the service may be away
+    plan: bool  #: whether the service is told the whole workflow when it begins
 
 
 def read(cfg: config.Loader) -> Settings:
@@ -57,4 +59,5 @@ def read(cfg: config.Loader) -> Settings:
         timeout=text("timeout"),
         interruptions=cfg.get_int(SECTION, "interruptions", int(DEFAULTS["interruptions"])),
         patience_s=cfg.get_float(SECTION, "patience", float(DEFAULTS["patience"])),
+        plan=cfg.get_bool(SECTION, "plan", DEFAULTS["plan"] == "true"),
     )

@@ -67,6 +67,7 @@ _CALL_KEYS: Final[Mapping[str, str]] = {
 }
 _PATH_TEXT: Final = "an absolute path of the container, without .. and control characters"
 _MOST: Final = (1 << 53) - 1
+_LAST_MS: Final = 253_402_300_799_999  #: the end of the year 9999: no date is later
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,7 +239,7 @@ def read_call(section: Section) -> Call | None:
         attempt=entry.whole("attempt", 1, 1_000_000) or 1,
         after=after,
         rank_ms=entry.whole("rank_ms", 0, _MOST) or 0,
-        since_ms=entry.whole("since_ms", 0, _MOST) or 0,
+        since_ms=entry.whole("since_ms", 0, _LAST_MS) or 0,
     )
 
 

@@ -26,6 +26,9 @@ class PlanBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     imports: dict[str, str] | str = {}  #: sources by name, or a zip file in base64
     inputs: dict[str, Any] | None = None  #: `{"workflow.input": value}`; null: not known at all
     sizes: dict[str, int] = {}  #: bytes of files, by the URI or path in the inputs
+    contents: dict[
+        str, str
+    ] = {}  #: texts of files, likewise: lists of intervals or samples that the workflow reads
     run: str = ""  #: the run that it is the plan of, as the run's calls name it
     cromwell: CromwellSource | None = None
 

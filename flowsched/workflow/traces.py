@@ -61,15 +61,23 @@ class Work:
         return Work(taken, self.cpu_seconds / taken)
 
 
-def work(task: TraceTask) -> Work:
+def work(task: TraceTask, node_cores: int | None = None) -> Work:
     """The cores a task kept busy, and for how long: its runtime holds waiting for files, which shall be replayed, not copied.
 
-    Source: the rule of the reference traces (k = max(1, busy cores - 1/4 rounded up, cores asked for); seconds = runtime
-    times busy cores over k). Without a measured use of the CPU all of its runtime is taken for computing.
+    Source: the rule of the reference traces. Without a measured use of the CPU all of the runtime is taken for computing.
+
+    Args:
+        task: Of a trace.
+        node_cores: Where given, no task takes more, nor longer than its runtime for that: so says the reference. (`Work.on`
+            keeps the core-seconds instead.)
     """
+    cores = task.core_count
+    if task.busy_cores is not None:
+        cores = max(1, math.ceil(task.busy_cores - 0.25), cores)
+    if node_cores is not None:
+        cores = min(node_cores, cores)
     if task.busy_cores is None:
-        return Work(task.core_count, task.runtime_s)
-    cores = max(1, math.ceil(task.busy_cores - 0.25), task.core_count)
+        return Work(cores, task.runtime_s)
     return Work(cores, task.runtime_s * min(1.0, task.busy_cores / cores))
 
 

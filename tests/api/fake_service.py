@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
+from fake_plans import FakePlans
 
 from flowsched.api.routes import Limits
 from flowsched.control.facade import OutputData, TesPage
@@ -120,6 +121,7 @@ class FakeService:
     """Implements `flowsched.control.facade.Facade`."""
 
     def __init__(self) -> None:
+        self.plans = FakePlans()
         self.workflows: dict[str, WorkflowView] = {}
         self.documents: dict[str, bytes] = {}
         self.keys: dict[str, tuple[str, bytes]] = {}

@@ -33,6 +33,10 @@ POLICIES = {
     "POST /api/v1/workflows/{workflow}/retry": Policy.WRITE,
     "GET /api/v1/workflows/{workflow}/events": Policy.READ,
     "GET /api/v1/events": Policy.READ,
+    "POST /api/v1/plans": Policy.WRITE,
+    "GET /api/v1/plans": Policy.READ,
+    "GET /api/v1/plans/{plan}": Policy.READ,
+    "DELETE /api/v1/plans/{plan}": Policy.WRITE,
     "GET /api/v1/queues": Policy.READ,
     "PUT /api/v1/queues/{name}": Policy.WRITE,
     "GET /api/v1/nodes": Policy.READ,
@@ -129,7 +133,7 @@ async def test_fault_45a_every_route_and_every_identity(
     workflow = service.add(state="FAILED")
     method, path = route.split()
     path = (
-        path.format(workflow=workflow, stage="align", index=0, name="lab", id=workflow)
+        path.format(workflow=workflow, stage="align", index=0, name="lab", id=workflow, plan="p1")
         if "{" in path
         else path
     )

@@ -118,7 +118,7 @@ def test_an_event_is_described_as_it_is_framed() -> None:
 def test_the_example_is_a_document_that_is_accepted() -> None:
     """It is what people copy first."""
     body = DOCUMENT["paths"]["/api/v1/workflows"]["post"]["requestBody"]["content"]["application/json"]
-    spec = decode_workflow(msgspec.json.encode(body["examples"]["two stages"]["value"]))
+    spec = decode_workflow(msgspec.json.encode(body["example"]))
     assert [stage.name for stage in spec.stages] == ["greet", "join"]
 
 
@@ -134,7 +134,8 @@ async def test_answers_are_of_the_media_types_described(
     service.write("vcf", "calls.vcf", b"x")
     described = DOCUMENT["paths"][route.path]["get"]["responses"]
     for ident in (workflow, "nope"):
-        values = {"workflow": ident, "stage": "align", "index": 0, "name": "vcf", "id": ident}
+        plan = "p1" if ident == workflow else "nope"
+        values = {"workflow": ident, "stage": "align", "index": 0, "name": "vcf", "id": ident, "plan": plan}
         path = route.path.format(**values) if "{" in route.path else route.path
         answer = await api.get(path)
         assert answer.content_type in described[str(answer.status)]["content"]

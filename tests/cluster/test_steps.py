@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shlex
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from flowsched.cluster import attempts
+from flowsched.cluster.running.outputs import Refused
+from flowsched.cluster.running.places import Places, plan
+from flowsched.cluster.running.task import Task
 from flowsched.scheduling.executor import ContainerReport, DeliveredFile, InputFile, PodEnded, Transfer
 from flowsched.workflow.spec import Delivered, Left, Mount, Placed, Step
 from tests.cluster.conftest import RealWorld
@@ -95,6 +100,31 @@ async def test_what_the_host_has_stays_visible(real_world: RealWorld, tmp_path: 
     assert not Path("/etc/of-the-task").exists()
 
 
+def planned(folder: Path, most: int, *outputs: str) -> Places:
+    """The places of a container whose outputs go elsewhere."""
+    delivered = [
+        {"path": path, "local": f"{folder}/r", "directory": False, "prefix": None} for path in outputs
+    ]
+    empty: dict[str, Any] = {key: [] for key in ("inputs", "steps", "mounts", "volumes", "leave")}
+    return plan(f"{folder}/room", f"{folder}/work", {**empty, "outputs": delivered}, most)
+
+
+def test_a_folder_with_very_many_entries(tmp_path: Path) -> None:
+    """It is refused, with its name and what to do; but for the folders of temporary files, of which nothing is shown then."""
+    (tmp_path / "full").mkdir()
+    for number in range(5000):
+        (tmp_path / f"full/{number}").touch()
+    assert len(planned(tmp_path, 5000, f"{tmp_path}/full/out").nodes[f"{tmp_path}/full"].shown) == 5000
+    with pytest.raises(Refused) as refusal:
+        planned(tmp_path, 4999, f"{tmp_path}/full/out")
+    assert refusal.value.args[0] == "ContainerPathsRefused"
+    assert refusal.value.args[1].startswith(f"{tmp_path}/full has 5000 entries on this machine")
+    with contextlib.ExitStack() as stack:
+        for _ in range(100):
+            stack.enter_context(tempfile.NamedTemporaryFile(dir="/tmp"))
+        assert planned(tmp_path, 99, "/tmp/out").nodes["/tmp"].shown == frozenset()
+
+
 async def test_two_attempts_with_the_same_paths_do_not_meet(real_world: RealWorld, tmp_path: Path) -> None:
     """Both write /out/x and a new file in /tmp at the same time, and each finds its own."""
     script = "echo $NAME > /out/x; echo $NAME > /tmp/flowsched-both; sleep 0.3; cat /out/x /tmp/flowsched-both > /out/y"
@@ -156,6 +186,34 @@ async def test_a_program_that_is_not_there(real_world: RealWorld) -> None:
     assert "'no-such-program'" in end.message
     assert end.container is not None
     assert [step.exit_code for step in end.container.steps] == [127]
+
+
+async def test_what_a_step_says_cannot_be_written(real_world: RealWorld) -> None:
+    """A full disk: the step is not held up, and the attempt fails for it."""
+    steps = (sh("echo lost; echo on >&2", stdout="/dev/full"),)
+    end = await run(real_world, contained("a", steps=steps))
+    assert (end.exit_code, end.reason) == (0, "OutputFailed")
+    assert end.message == "cannot write what the step said: No space left on device"
+    assert log(real_world, "stderr") == "on\n"
+
+
+def test_a_child_that_refuses_before_it_is_told_to_go(tmp_path: Path) -> None:
+    """Its reason is heard; that nobody listens for the go any more is no error of the runner's."""
+
+    class Refusing(Task):
+        def settle(self) -> None:
+            raise Refused("Because", "of the test")
+
+        def forked(self) -> None:
+            os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
+
+    (tmp_path / "work").mkdir()
+    lock = os.open(tmp_path / "lock", os.O_RDWR | os.O_CREAT)
+    task = Refusing(str(tmp_path), {"env": {"PATH": "/usr/bin:/bin"}, "argv": ["true"]}, lock)
+    with pytest.raises(Refused, match="of the test"):
+        task.start()
+    os.waitpid(task.pid, 0)
+    os.close(lock)
 
 
 async def test_streams_are_files_and_logs(real_world: RealWorld, tmp_path: Path) -> None:
@@ -284,7 +342,7 @@ async def test_folders_come_and_go(real_world: RealWorld, tmp_path: Path) -> Non
     """A folder output is there from the start, arrives whole with links followed, and each file is listed."""
     script = (
         "mkdir -p /out/a/empty; echo 1 > /out/a/1; ln -s 1 /out/a/link; ln -s /out/a /out/b; ln -s .. /out/a/up; "
-        "ln -s /nowhere /out/dangling; mkfifo /out/pipe; cat /in/hosts > /out/in"
+        "ln -s /nowhere /out/dangling; ln -s circle /out/circle; mkfifo /out/pipe; cat /in/hosts > /out/in"
     )
     (tmp_path / "in").mkdir()
     (tmp_path / "in/hosts").write_text("h\n")

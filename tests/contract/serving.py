@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -17,6 +19,9 @@ from tests.service.processes import process
 
 #: An event stream that has been silent for so long ends: a tool waits for the end of every answer.
 SILENCE_S = 0.05
+#: Examples per operation and phase.
+EXAMPLES, SEED = "8", "1"
+ROOT = Path(__file__).parents[2]
 
 
 class EndingStreams:
@@ -48,3 +53,33 @@ async def served(folder: Path) -> AsyncIterator[TestServer]:
         await made.ready()
         async with TestServer(build_api(EndingStreams(made.service))) as server:
             yield server
+
+
+async def schemathesis(
+    folder: Path, *arguments: str, hooks: str, rules: Path | None = None
+) -> tuple[int | None, str]:
+    """Run it with a fixed seed, so that a red run is about the change; its exit code, and what it said."""
+    command = [sys.executable, "-m", "schemathesis.cli"]
+    command += [] if rules is None else ["--config-file", str(rules)]
+    command += [
+        "run",
+        *arguments,
+        "--max-examples",
+        EXAMPLES,
+        "--seed",
+        SEED,
+        "--generation-database",
+        "none",
+    ]
+    command += ["--request-timeout", "20", "--continue-on-failure", "--no-color"]
+    environment = {**os.environ, "SCHEMATHESIS_HOOKS": hooks, "PYTHONPATH": str(ROOT)}
+    tool = await asyncio.create_subprocess_exec(
+        *command, cwd=folder, env=environment,
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
+    )  # fmt: skip
+    try:
+        told = (await tool.communicate())[0].decode(errors="replace")
+    finally:
+        if tool.returncode is None:
+            tool.kill()
+    return tool.returncode, told

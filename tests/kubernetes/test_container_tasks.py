@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import os
 import sys
 from collections.abc import AsyncIterator
@@ -16,6 +18,7 @@ from flowsched.scheduling.executor import DeliveredFile, InputFile, Pod, PodEnde
 from flowsched.workflow.spec import Container, Delivered, Left, Mount, Placed, Step
 from tests.cluster.samples import pod
 from tests.kubernetes.exec_world import KubeWorld
+from tests.kubernetes.service_world import serving
 
 pytestmark = [
     pytest.mark.kubernetes,
@@ -163,6 +166,10 @@ async def test_cromwells_paths_are_the_same_inside_and_outside(world: KubeWorld)
     assert (end.exit_code, end.reason, end.message) == (0, "", "")
     assert end.container is not None
     assert [(each.uri, each.size_bytes) for each in end.container.outputs] == [(files[0], 2), (files[1], 2)]
+    assert [each.stdout for each in end.container.steps] == ["5\n"]
+    assert world.cluster is not None
+    assert (await world.cluster.logs("a", "stdout", 0, 100))[0] == b"5\n"
+    assert not Path(LAB).exists()
     assert (lab(world) / "run/call-a/execution/stdout").read_text() == "5\n"
 
 
@@ -197,11 +204,28 @@ async def test_inputs_from_shared_folders_caches_and_mounts(world: KubeWorld) ->
     assert (lab(world) / "ref/hg38.fa").read_text() == "ACGT"
 
 
+async def test_three_hundred_inputs(world: KubeWorld) -> None:
+    """Each at its path: most by a mount, the rest by a link."""
+    for number in range(300):
+        (lab(world) / f"{number}.txt").write_text(f"{number}\n")
+    inputs = tuple(Placed(f"/in/n{n}", source=f"{LAB}/{n}.txt") for n in range(300))
+    outputs = (Delivered("/out/sum", f"{LAB}/sum"), Delivered("/in/n299", f"{LAB}/copy"))
+    script = "cat /in/n* | awk '{ n += $1 } END { print n }' > /out/sum"
+    end = await outcome(world, task(step(script), inputs=inputs, outputs=outputs))
+    assert (end.exit_code, end.reason, end.message) == (0, "", "")
+    assert (lab(world) / "sum").read_text() == "44850\n"
+    assert (lab(world) / "copy").read_text() == "299\n"
+
+
 async def test_an_input_that_is_not_there(world: KubeWorld) -> None:
-    """The attempt fails before its first step, and says which path it was."""
-    end = await outcome(world, task(step("true"), inputs=(Placed("/in/a", source=f"{LAB}/nowhere"),)))
+    """The attempt fails before its first step, and says which path it was; what shall be left is left."""
+    what = task(
+        step("true"), inputs=(Placed("/in/a", source=f"{LAB}/nowhere"),), leave=(Left(f"{LAB}/rc", "79"),)
+    )
+    end = await outcome(world, what)
     assert (end.exit_code, end.reason) == (126, "InputMissing")
     assert f"/in/a (from {LAB}/nowhere)" in end.message
+    assert (lab(world) / "rc").read_text() == "79"
 
 
 async def test_a_timeout_leaves_the_file_and_a_release_does_not(world: KubeWorld) -> None:
@@ -251,3 +275,110 @@ async def test_arguments_arrive_as_they_were_written(world: KubeWorld) -> None:
     meant = "a b||'; rm -rf /|$(HOME)|$$(HOME)|$HOME|`id`|new\nline|é|-n|*|\\|"
     assert (lab(world) / "direct").read_text() == meant
     assert (lab(world) / "$(x) 'y'").read_text() == meant
+
+
+async def test_what_steps_print_is_the_tasks_log(world: KubeWorld) -> None:
+    """One after the other, while the pod is there and afterwards; the end of each is in the report."""
+    cluster, ear, _ = await world.open()
+    await cluster.launch(
+        [task(step("echo first; echo oops >&2"), step("echo second"), step("echo third; exit 1"))]
+    )
+    end = await ear.ended("a")
+    assert end.container is not None
+    assert [(each.stdout, each.stderr) for each in end.container.steps] == [
+        ("first\n", "oops\n"),
+        ("second\n", ""),
+        ("third\n", ""),
+    ]
+    assert (await cluster.logs("a", "stdout", 0, 6))[0] == b"first\n"
+    await cluster.settle(["a"])
+    async with asyncio.timeout(30):
+        while cluster._own.object_of("a") is not None:
+            await asyncio.sleep(0.05)
+    assert await cluster.logs("a", "stdout", 3, 100, "node-0") == (b"st\nsecond\nthird\n", False)
+    assert await cluster.logs("a", "stderr", 0, 100, "node-0") == (b"oops\n", False)
+
+
+async def test_the_log_of_a_task_whose_first_step_failed(world: KubeWorld) -> None:
+    """Its last container never ran, and has no log: that of the step is the task's."""
+    cluster, ear, _ = await world.open()
+    await cluster.launch([task(step("echo why; exit 2"), step("true"))])
+    await ear.ended("a")
+    await cluster.settle(["a"])
+    async with asyncio.timeout(30):
+        while cluster._own.object_of("a") is not None:
+            await asyncio.sleep(0.05)
+    assert await cluster.logs("a", "stdout", 0, 100, "node-0") == (b"why\n", False)
+
+
+async def test_more_files_than_a_message_holds(world: KubeWorld) -> None:
+    """Twelve hundred: all are delivered, and the agent tells what found no room in 4 KiB."""
+    script = 'n=0; while [ $n -lt 1200 ]; do echo $n > "f$n-$((n * 7919 % 3001)).txt"; n=$((n + 1)); done'
+    outputs = (Delivered("/out/*.txt", f"{LAB}/many", path_prefix="/out"),)
+    end = await outcome(world, task(step(script, workdir="/out"), outputs=outputs))
+    assert (end.exit_code, end.reason, end.message) == (0, "", "")
+    assert end.container is not None
+    assert len({each.uri for each in end.container.outputs}) == 1200
+    assert len(os.listdir(lab(world) / "many")) == 1200
+
+
+async def test_a_node_without_an_agent(api: Connection, namespace: str, tmp_path: Path) -> None:
+    """Its files are put in place and taken out by the pod alone; only the ends of what steps print are not known."""
+    shared = (SharedVolume("lab", LAB),)
+    async with KubeWorld(api, namespace, tmp_path, agents=False, shared=shared, agent_port=0) as world:
+        end = await outcome(
+            world,
+            task(
+                step("cat /in/a > /out/b; echo done"),
+                inputs=(Placed("/in/a", content="given"),),
+                outputs=(Delivered("/out/b", f"{LAB}/b"),),
+            ),
+        )
+        assert (end.exit_code, end.reason, end.message) == (0, "", "")
+        assert end.container is not None
+        assert end.container.outputs == (DeliveredFile("/out/b", f"{LAB}/b", 5),)
+        assert (lab(world) / "b").read_text() == "given"
+
+
+def document(script: str) -> bytes:
+    """A workflow of three shards of one container task, and of one that counts what they have made."""
+    made = {
+        "name": "make",
+        "scatter": {"items": ["x", "y", "z"]},
+        "steps": [
+            {"command": ["sh", "-c", "cat /in/greeting > /out/said"]},
+            {"command": ["sh", "-c", script], "stdout": "/out/said"},
+        ],
+        "files": {
+            "inputs": [{"path": "/in/greeting", "content": "hello "}],
+            "outputs": [{"path": "/out/said", "uri": f"{LAB}/made/{{item}}.txt"}],
+        },
+        "resources": {"cpu": 0.1, "memory": "64Mi"},
+    }
+    counted = {
+        "name": "count",
+        "needs": ["make"],
+        "steps": [{"command": ["sh", "-c", "cat /made/*"], "stdout": f"{LAB}/counted"}],
+        "files": {"mounts": [{"source": f"{LAB}/made", "path": "/made", "read_only": True}]},
+        "resources": {"cpu": 0.1, "memory": "64Mi"},
+    }
+    return json.dumps({"name": "containers", "stages": [made, counted]}).encode()
+
+
+async def test_a_workflow_of_container_tasks(world: KubeWorld, tmp_path: Path) -> None:
+    """By the whole service: each shard delivers to a uri of its own before the next stage begins."""
+    async with serving(world.connection, world.settings(), tmp_path / "service") as running:
+        submitted = await running.service.submit(document("echo $FLOWSCHED_ITEM"))
+        view = await running.ended(submitted.id)
+        assert (view.state, view.reason) == ("SUCCEEDED", "")
+    assert (lab(world) / "counted").read_text() == "hello x\nhello y\nhello z\n"
+
+
+async def test_a_workflow_of_container_tasks_that_fails(world: KubeWorld, tmp_path: Path) -> None:
+    """Its stage has failed, the next never began; what the failed step had said is there."""
+    async with serving(world.connection, world.settings(), tmp_path / "service") as running:
+        submitted = await running.service.submit(document("echo oh no; exit 5"))
+        view = await running.ended(submitted.id)
+        assert view.state == "FAILED"
+    assert (lab(world) / "made/x.txt").read_text() == "hello oh no\n"
+    assert not (lab(world) / "counted").exists()

@@ -157,6 +157,19 @@ def test_a_staged_input_is_put_at_its_path_by_the_agent() -> None:
     assert env["FLOWSCHED_INPUT_FILE_0"] == "/in/reads.fq.gz"
 
 
+def test_inputs_that_are_too_many_to_mount_are_links() -> None:
+    """Two hundred mounts, the folder's own among them; the rest are made by stage-in, and lead to the shared volume."""
+    inputs = tuple(Placed(f"/in/{n}.bam", source=f"/ref/{n}.bam") for n in range(300))
+    manifest = written(Container((RUN,), inputs))
+    assert len(mounts(manifest)) == 200 + len(ALWAYS)
+    links = files_order(manifest)["links"]
+    assert (len(links), links[0], links[-1]) == (
+        101,
+        ["d/0/199.bam", "/ref/199.bam"],
+        ["d/0/299.bam", "/ref/299.bam"],
+    )
+
+
 @pytest.mark.parametrize(
     ("container", "first"),
     [

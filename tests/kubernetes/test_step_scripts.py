@@ -43,20 +43,40 @@ def note(tmp_path: Path, name: str) -> str:
     return (tmp_path / f"0.{name}").read_text().strip()
 
 
-@pytest.mark.parametrize("watch", [False, True])
-def test_files_are_connected_and_never_truncated(shell: list[str], tmp_path: Path, watch: bool) -> None:
-    """Its input comes from a file, what it prints is added to files; the exit code is the program's."""
+def test_files_are_connected_and_never_truncated(shell: list[str], tmp_path: Path) -> None:
+    """Its input comes from a file, what it prints is added to files, and shown; the exit code is the program's."""
     (tmp_path / "in").write_text("given")
     (tmp_path / "out").write_text("before ")
     files = {
         name: str(tmp_path / path) for name, path in (("stdin", "in"), ("stdout", "out"), ("stderr", "err"))
     }
     step = Step(("sh", "-c", 'cat; echo " $1"; echo oops >&2; exit 4', "-", "$HOME"), **files)
-    assert started(shell, step, tmp_path, watch=watch).wait(20) == 4
+    process = started(shell, step, tmp_path, watch=False)
+    assert (process.communicate(timeout=20), process.returncode) == ((b"given $HOME\n", None), 4)
     assert (tmp_path / "out").read_text() == "before given $HOME\n"
     assert (tmp_path / "err").read_text() == "oops\n"
-    if watch:
-        assert (note(tmp_path, "begun"), note(tmp_path, "code")) == ("", "4")
+    assert (note(tmp_path, "begun"), note(tmp_path, "code")) == ("", "4")
+
+
+def test_of_a_long_file_the_end_is_shown(shell: list[str], tmp_path: Path) -> None:
+    """Ten KiB: a file may be what a task is there to make, and a log is for people."""
+    step = Step(("sh", "-c", "head -c 100000 /dev/zero | tr '\\0' x; echo end"), stdout=str(tmp_path / "out"))
+    shown, _ = started(shell, step, tmp_path, watch=False).communicate(timeout=20)
+    assert (len(shown), shown[-5:]) == (10_240, b"xend\n")
+    assert (tmp_path / "out").stat().st_size == 100_004
+
+
+def test_an_image_without_wc_and_tail(shell: list[str], tmp_path: Path) -> None:
+    """Nothing is shown; all else is as it was."""
+    _, *rest = [
+        kubelet_expand(part, {})
+        for part in command_of(Step(("/bin/echo", "x"), stdout=f"{tmp_path}/out"), watch=False)
+    ]
+    env = {"PATH": "/nonexistent", "FLOWSCHED_STEP": str(tmp_path / "0")}
+    command = [str(shutil.which(shell[0])), *shell[1:], *rest]
+    done = subprocess.run(command, env=env, capture_output=True, timeout=20, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+    assert (tmp_path / "out").read_text() == "x\n"
 
 
 def test_a_failure_that_is_ignored_is_told_all_the_same(shell: list[str], tmp_path: Path) -> None:
@@ -66,11 +86,10 @@ def test_a_failure_that_is_ignored_is_told_all_the_same(shell: list[str], tmp_pa
     assert note(tmp_path, "code") == "1"
 
 
-@pytest.mark.parametrize("watch", [False, True])
-def test_a_program_is_never_a_word_of_the_shell(shell: list[str], tmp_path: Path, watch: bool) -> None:
+def test_a_program_is_never_a_word_of_the_shell(shell: list[str], tmp_path: Path) -> None:
     """`exit` is no program: it is looked for and not found, it does not end the script."""
     step = Step(("exit", "0"), stdout=str(tmp_path / "out"), stderr=str(tmp_path / "err"))
-    assert started(shell, step, tmp_path, watch=watch).wait(20) == 127
+    assert started(shell, step, tmp_path, watch=True).wait(20) == 127
 
 
 def test_a_file_that_cannot_be_opened_is_a_failure(shell: list[str], tmp_path: Path) -> None:

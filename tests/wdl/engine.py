@@ -194,15 +194,15 @@ class Engine:
     settings: dict[str, str] = field(default_factory=dict)
     runs: list[Run] = field(default_factory=list)
 
+    def __post_init__(self) -> None:
+        entry_points(self.folder / "installed")
+
     def environment(self) -> dict[str, str]:
         kept = {
             name: value for name, value in os.environ.items() if not name.startswith(("MINIWDL", "FLOWSCHED"))
         }
-        points = self.folder / "installed"
-        if not points.exists():
-            entry_points(points)
         return kept | {
-            "PYTHONPATH": f"{REPOSITORY}{os.pathsep}{points}",
+            "PYTHONPATH": f"{REPOSITORY}{os.pathsep}{self.folder / 'installed'}",
             "MINIWDL__SCHEDULER__CONTAINER_BACKEND": "flowsched",
             "MINIWDL__SCHEDULER__TASK_CONCURRENCY": "16",
             "MINIWDL__FLOWSCHED__URL": self.service.url,

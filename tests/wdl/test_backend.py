@@ -44,7 +44,7 @@ def end(**changes: Any) -> End:
         **{
             "workflow": "w1",
             "state": "FAILED",
-            "started": True,
+            "launched": True,
             "exit_code": None,
             "reason": "",
             "message": "",
@@ -53,23 +53,24 @@ def end(**changes: Any) -> End:
     )
 
 
-def test_the_entry_points_are_a_container_backend_and_two_plugins(tmp_path: Path) -> None:
-    """What pip writes down is what miniwdl loads."""
+def test_the_entry_points_are_what_miniwdl_asks_for(tmp_path: Path) -> None:
+    """What pip writes down can be loaded: a container backend, two plugins, three downloaders."""
     (info,) = entry_points(tmp_path).glob("*.dist-info")
     group, found = "", {}
     for line in (info / "entry_points.txt").read_text().splitlines():
         group = line.strip("[]") if line.startswith("[") else group
-        if "miniwdl.plugin" in group and "=" in line:
+        if group.startswith("miniwdl.plugin") and "=" in line:
             name, _, value = line.partition(" = ")
-            found[group] = (name, EntryPoint(name, value, group).load())
+            found[f"{group}:{name}"] = EntryPoint(name, value, group).load()
     assert sorted(found) == [
-        "miniwdl.plugin.container_backend",
-        "miniwdl.plugin.task",
-        "miniwdl.plugin.workflow",
+        "miniwdl.plugin.container_backend:flowsched",
+        "miniwdl.plugin.file_download:http",
+        "miniwdl.plugin.file_download:https",
+        "miniwdl.plugin.file_download:s3",
+        "miniwdl.plugin.task:flowsched",
+        "miniwdl.plugin.workflow:flowsched",
     ]
-    name, loaded = found["miniwdl.plugin.container_backend"]
-    assert name == "flowsched"
-    assert issubclass(loaded, TaskContainer)
+    assert issubclass(found["miniwdl.plugin.container_backend:flowsched"], TaskContainer)
 
 
 def test_a_task_that_says_nothing_gets_a_core_and_the_default_memory(
@@ -151,7 +152,7 @@ def test_a_task_that_was_taken_away_was_interrupted(
     [
         (end(exit_code=126, reason="ImageRefused", message="runs no images"), "ImageRefused: runs no images"),
         (end(exit_code=0, reason="OutputFailed", message="disk full"), "OutputFailed: disk full"),
-        (end(started=False, message="waited for room longer than allowed"), "waited for room longer"),
+        (end(launched=False, message="waited for room longer than allowed"), "waited for room longer"),
     ],
 )
 def test_what_could_not_be_run_is_told_with_its_reason(
@@ -185,6 +186,15 @@ def test_a_setting_that_is_no_number_is_named() -> None:
     """By miniwdl's own loader."""
     with pytest.raises(ValueError, match="priority"):
         settings.read(loader(priority="high"))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("memory", "lots"), ("priority", "high"), ("patience", "long"), ("plan", "perhaps")]
+)
+def test_a_setting_that_cannot_be_read_is_told_without_a_traceback(name: str, value: str) -> None:
+    """Before anything is asked of the service."""
+    with pytest.raises(Error.RuntimeError, match=name):
+        Backend.global_init(loader(**{name: value}), LOG)
 
 
 def test_all_calls_of_a_run_have_its_id_and_no_other_run_has() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 from pathlib import Path
@@ -136,3 +137,54 @@ def test_a_run_can_be_cancelled_in_flowsched(engine: Engine, service: Service) -
     assert "the task was cancelled in flowsched" in run.said
     assert processes_in(list(begun)) == []
     assert service.states(run) == ["CANCELLED", "CANCELLED"]
+
+
+def test_a_task_that_is_lost_runs_again_in_a_fresh_folder(engine: Engine, service: Service) -> None:
+    """Its runner is killed, as by a machine that dies: not flowsched tries again, among the leftovers, but miniwdl, beside them."""
+    run = engine.run("waiting", "width=1", name="lost")
+    (first,) = run.until(lambda: works(run))
+    for process in runners_of(first, service):
+        os.kill(process, signal.SIGKILL)
+    again = run.until(lambda: [work for work in works(run) if work != first])[0]
+    (again / "go").touch()
+    assert run.end() == 0, run.said
+    assert (first.name, again.name) == ("work", "work2")
+    assert "interrupted task will be retried" in run.said
+    assert run.result() == {"waiting.starts": [1], "waiting.sum": 1}
+    ends = [(task.stage, [attempt.reason for attempt in task.attempts]) for task in service.tasks(run)]
+    assert sorted(ends) == [("join", [""]), ("wait", [""]), ("wait", ["RunnerLost"])]
+
+
+def runners_of(work: Path, service: Service) -> list[int]:
+    """The runner and all below it that runs in a folder; not what starts runners, the child of the service above it."""
+    assert service.process is not None
+    found, process = [], processes_in([work])[0]
+    while process not in (service.process.pid, 1):
+        found.insert(0, process)
+        stat = Path(f"/proc/{process}/stat").read_text()
+        process = int(stat.rpartition(")")[2].split()[1])
+    return found[1:]
+
+
+def test_after_a_kill_of_miniwdl_its_call_cache_knows_what_had_ended(
+    engine: Engine, service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The killed run's task goes on until it is cancelled here; the next run runs only what had not ended."""
+    for name, value in (("PUT", "true"), ("GET", "true"), ("DIR", str(tmp_path / "cache"))):
+        monkeypatch.setitem(engine.settings, f"MINIWDL__CALL_CACHE__{name}", value)
+    dead = engine.run("waiting", "width=2", name="dead")
+    first, second = dead.until(lambda: works(dead), 2)
+    (first / "go").touch()
+    dead.until(lambda: list((tmp_path / "cache").rglob("*.json")))
+    dead.process.kill()
+    dead.end()
+    assert service.states(dead) == ["RUNNING", "SUCCEEDED"]
+    (ident,) = (view.id for view in service.runs() if view.id.startswith(dead.name))
+    service.ask(lambda client: client.cancel(ident))
+    run = engine.run("waiting", "width=2", name="alive")
+    (again,) = run.until(lambda: works(run))
+    assert again.parent.name == second.parent.name
+    (again / "go").touch()
+    assert run.end() == 0, run.said
+    assert run.result() == {"waiting.starts": [1, 1], "waiting.sum": 2}
+    assert len(service.states(run)) == 2

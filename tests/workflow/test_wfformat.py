@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from copy import deepcopy
 from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from trace_documents import DIVIDED, FLAT, changed, raw
 
 from flowsched.errors import InvalidDocument, InvalidRequest, TooLarge
 from flowsched.workflow.formats.wfformat import LIMITS, read_trace
+from flowsched.workflow.synthetic import Largest, Place, Scale, synthetic
 from flowsched.workflow.traces import Trace, TraceFile, TraceTask, Work, work
 
 SPLIT = TraceTask("split_ID1", "split", 4.0, (), (0,), (2, 3), busy_cores=0.5)
@@ -257,3 +262,64 @@ def test_work_on_fewer_cores_takes_longer() -> None:
     """The core-seconds stay."""
     assert Work(8, 10.0).on(2) == Work(2, 40.0)
     assert Work(1, 10.0).on(2) == Work(1, 10.0)
+
+
+def test_a_node_of_the_reference_caps_the_cores_of_a_task() -> None:
+    """There a task takes its runtime on fewer cores than it kept busy: the referee of reference traces asks for that."""
+    task = TraceTask("t", "t", 100.0, busy_cores=7.9, core_count=2)
+    assert work(task, 16) == Work(8, 98.75)
+    assert work(task, 4) == Work(4, 100.0)
+    assert work(TraceTask("t", "t", 100.0, core_count=8), 4) == Work(4, 100.0)
+
+
+def leaves(value: Any, way: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Every place of a document."""
+    yield way
+    for key, inner in (
+        value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    ):
+        yield from leaves(inner, (*way, key))
+
+
+STRANGE: list[Any] = [
+    None,
+    True,
+    -1,
+    0,
+    1e308,
+    2**70,
+    "",
+    "x",
+    "split_ID1",
+    "a",
+    [],
+    [[]],
+    {},
+    {"id": 1},
+    ["a", "a"],
+    "\0",
+    "\ud800",
+]
+
+
+@given(st.sampled_from([DIVIDED, FLAT]), st.data())
+@settings(max_examples=400, deadline=None)
+def test_a_document_is_read_or_refused_whatever_it_says(document: Any, data: st.DataObject) -> None:
+    """Up to three places hold something strange: a trace that keeps its word, or an error of ours."""
+    document = json.loads(json.dumps(document))
+    for _ in range(data.draw(st.integers(1, 3))):
+        way = data.draw(st.sampled_from([way for way in leaves(document) if way]))
+        at = document
+        for key in way[:-1]:
+            at = at[key]
+        at[way[-1]] = deepcopy(data.draw(st.sampled_from(STRANGE)))
+    try:
+        trace = read_trace(raw(document))
+    except InvalidRequest:
+        return
+    assert sorted(trace.order()) == list(range(len(trace.tasks)))
+    for number, task in enumerate(trace.tasks):
+        assert not set(task.inputs) & set(task.outputs)
+        assert all(trace.files[file].producer == number for file in task.outputs)
+        assert {trace.files[file].producer for file in task.inputs} - {None} <= set(task.parents)
+    synthetic(trace, Scale(), Largest(1000, 1 << 30), Place("file:///in"))

@@ -19,7 +19,14 @@ from typing import Final
 
 from flowsched.cluster.kubernetes.manifests import STAGE_IN, STAGE_OUT, TASK
 from flowsched.cluster.kubernetes.marks import STEPS, USAGE
-from flowsched.cluster.kubernetes.messages import Staged, read_result, read_staged, read_usage, shortened
+from flowsched.cluster.kubernetes.messages import (
+    Result,
+    Staged,
+    read_result,
+    read_staged,
+    read_usage,
+    shortened,
+)
 from flowsched.cluster.kubernetes.metadata import condition_of, moment_ms
 from flowsched.cluster.kubernetes.pod import ContainerStatus, Pod, Terminated
 from flowsched.cluster.kubernetes.stepcontainers import IGNORED, STEP
@@ -34,7 +41,7 @@ from flowsched.scheduling.executor import (
     Usage,
 )
 
-__all__ = ["Outcome", "Waiting", "outcome", "told_all"]
+__all__ = ["Outcome", "Waiting", "outcome", "step_names", "told_all", "undelivered"]
 
 Final_ = PodEnded | PodGone
 Outcome = PodStarted | PodEnded | PodGone | Waiting
@@ -82,8 +89,7 @@ class _Seen:
     @property
     def steps(self) -> tuple[str, ...]:
         """The containers of the task, in the order in which they run: one, but for container tasks of several steps."""
-        inits = (each.name for each in self.pod.spec.init_containers)
-        return (*(name for name in inits if name.startswith(STEP)), TASK)
+        return step_names(self.pod)
 
     @property
     def last(self) -> Terminated | None:
@@ -184,12 +190,28 @@ def outcome(
     return (*found, waiting) if waiting.permanent or not found else found
 
 
+def step_names(pod: Pod) -> tuple[str, ...]:
+    """The containers of a pod's task, in the order in which they run: one, but for container tasks of several steps."""
+    inits = (each.name for each in pod.spec.init_containers)
+    return (*(name for name in inits if name.startswith(STEP)), TASK)
+
+
 def told_all(pod: Pod) -> bool:
     """Whether stage-out's message holds all that it published; else the node's agent knows the rest (and nobody else)."""
+    result = _result_of(pod)
+    return result is None or not result.more
+
+
+def undelivered(pod: Pod) -> int:
+    """How many of the files that a container task has delivered its message had no room for."""
+    result = _result_of(pod)
+    return 0 if result is None else result.undelivered
+
+
+def _result_of(pod: Pod) -> Result | None:
     status = next((each for each in pod.status.init_container_statuses if each.name == STAGE_OUT), None)
     ended = None if status is None else status.state.terminated or status.last_state.terminated
-    result = None if ended is None else read_result(ended.message)
-    return result is None or not result.more
+    return None if ended is None else read_result(ended.message)
 
 
 def _final(seen: _Seen) -> Final_ | None:

@@ -51,6 +51,8 @@ SYSTEM: Final = frozenset(
 )
 #: The kernel's folders, and ours: nothing is mounted at them or below.
 TAKEN: Final = ("/dev", "/flowsched", "/proc", "/sys")
+#: Inputs beyond so many mounts are symbolic links: each mount is work for a kubelet, and text in every container of the pod.
+MOST_MOUNTS: Final = 200
 #: What stands for no file at all.
 NOWHERE: Final = "/dev/null"
 #: Where the reason of a refusal is found in the documentation: see docs/kubernetes.md, Container tasks.
@@ -78,6 +80,7 @@ class Layout:
         files: Places of files that are mounted alone and must be there, though they are empty.
         sources: (path of the container, place) of inputs that are used where they are: they must be there.
         copies: (place, place): what has to be brought to a shared volume by stage-in.
+        links: (place, path): inputs of a shared volume that stage-in links, since there are too many to mount.
         inputs: Name of an input of the stage -> its place in the volume `inputs`.
     """
 
@@ -87,6 +90,7 @@ class Layout:
     files: tuple[str, ...] = ()
     sources: tuple[tuple[str, str, bool], ...] = ()
     copies: tuple[tuple[str, str], ...] = ()
+    links: tuple[tuple[str, str], ...] = ()
     inputs: Mapping[str, str] = field(default_factory=dict)
 
     def place(self, path: str) -> str:
@@ -159,6 +163,7 @@ class _Planner:
         self._files: list[str] = []
         self._sources: list[tuple[str, str, bool]] = []
         self._copies: list[tuple[str, str]] = []
+        self._links: list[tuple[str, str]] = []
         self._inputs: dict[str, str] = {}
 
     def plan(self) -> Layout:
@@ -184,6 +189,7 @@ class _Planner:
             tuple(self._files),
             tuple(self._sources),
             tuple(self._copies),
+            tuple(self._links),
             self._inputs,
         )
 
@@ -310,6 +316,9 @@ class _Planner:
             return
         if place.startswith("/"):
             self._copies.append((source, place))
+            return
+        if len(self._mounts) >= MOST_MOUNTS and path not in self._alone:
+            self._links.append((place, source))  # seen by the task too, at the volume's own path
             return
         mount = {"name": volume, "mountPath": path, "readOnly": True}
         self._mounts[path] = mount | ({"subPath": inner} if inner else {})

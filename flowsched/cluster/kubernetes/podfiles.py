@@ -14,7 +14,7 @@ import shutil
 import stat
 import time
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from flowsched.cluster.kubernetes.agent.orders import LARGEST, unpacked
@@ -27,6 +27,8 @@ NOT_LAID: Final = 65
 TAIL_BYTES: Final = 10 << 10
 #: A step that is told to end so shortly before its timeout is taken to have run into it: pods begin before their first step.
 _SLACK_S: Final = 30.0
+#: How many files are delivered at a time.
+_AT_A_TIME: Final = 8
 _TRIES: Final = 3
 _PAUSE_S: Final = 2.0
 
@@ -62,7 +64,8 @@ def prepare(env: Env) -> tuple[int, Message]:
     try:
         own = os.stat(_inputs(env))
         for place in order["folders"]:
-            _make_folder(_real(env, place), stat.S_IMODE(own.st_mode) | 0o700)
+            mode = 0o775 if place.startswith("/") else stat.S_IMODE(own.st_mode) | 0o700
+            _make_folder(_real(env, place), mode)
         os.makedirs(_notes(env), exist_ok=True)
         with open(f"{_notes(env)}/started", "w") as file:
             file.write(str(time.time()))
@@ -83,6 +86,9 @@ def fill(env: Env) -> tuple[int, Message]:
             _write(_real(env, place), text)
         for source, place in order["copies"]:
             _copy(_real(env, source), _real(env, place))
+        for place, path in order["links"]:
+            if not os.path.lexists(_real(env, place)):
+                os.symlink(path, _real(env, place))
         for place in order["files"]:
             _touch(_real(env, place))
     except OSError as error:
@@ -104,8 +110,9 @@ def _make_folder(path: str, mode: int) -> None:
         missing.append(path)
         path = os.path.dirname(path)
     for folder in reversed(missing):
-        os.mkdir(folder)
-        os.chmod(folder, mode & 0o777)
+        with contextlib.suppress(FileExistsError):  # another output made it
+            os.mkdir(folder)
+            os.chmod(folder, mode & 0o777)
 
 
 def _contents(env: Env) -> list[str]:
@@ -163,8 +170,7 @@ def deliver(env: Env) -> Message:
     except (OSError, _NotDelivered) as error:
         told |= {"reason": "OutputFailed", "message": f"output {output['path']}: {error}"}
     if not interrupted:
-        for place, text in order["leave"]:
-            _leave(place, text)
+        leave(env)
     told["stdio"] = [[_tail(sight, path) for path in files] for files in order["stdio"]]
     return told
 
@@ -200,15 +206,17 @@ def _is_late(order: Json, notes: str) -> bool:
 
 def _take(output: Json, sight: Sight, env: Env) -> list[list[Any]]:
     """Deliver one output: every file that it stands for."""
-    delivered = []
-    for path, uri in _matches(output, sight):
-        real = sight.real(path)
-        if real is None or not os.path.isfile(real) or _is_untouched(real):
-            continue
-        if real != uri:
-            _put(real, uri, env)
-        delivered.append([path, uri, os.stat(real).st_size])
-    return delivered
+    found = [(path, sight.real(path), uri) for path, uri in _matches(output, sight)]
+    there = [
+        (path, real, uri)
+        for path, real, uri in found
+        if real is not None and os.path.isfile(real) and not _is_untouched(real)
+    ]
+    moving = [(number, real, uri) for number, (_, real, uri) in enumerate(there) if real != uri]
+    _put_all(moving, env)
+    for folder in {os.path.dirname(uri) for _, _, uri in moving if uri.startswith("/")}:
+        _sync_folder(folder)
+    return [[path, uri, os.stat(real).st_size] for path, real, uri in there]
 
 
 def _matches(output: Json, sight: Sight) -> Iterator[tuple[str, str]]:
@@ -242,11 +250,24 @@ class _NotDelivered(Exception):
     pass
 
 
-def _put(real: str, uri: str, env: Env) -> None:
+def _put_all(moving: Sequence[tuple[int, str, str]], env: Env) -> None:
+    if len(moving) < 2:
+        for number, real, uri in moving:
+            _put(number, real, uri, env)
+        return
+    from concurrent.futures import (
+        ThreadPoolExecutor,
+    )  # each file waits for a disk or a network most of the time
+
+    with ThreadPoolExecutor(_AT_A_TIME) as pool:
+        list(pool.map(lambda each: _put(each[0], each[1], each[2], env), moving))
+
+
+def _put(number: int, real: str, uri: str, env: Env) -> None:
     for left in range(_TRIES - 1, -1, -1):
         try:
             if uri.startswith("/"):
-                _put_file(real, uri, env)
+                _put_file(real, uri, f".{env.get('POD_UID', 'pod')}-{number}.part")
             else:
                 _put_object(real, uri)
         except OSError:
@@ -257,18 +278,26 @@ def _put(real: str, uri: str, env: Env) -> None:
             return
 
 
-def _put_file(real: str, target: str, env: Env) -> None:
+def _put_file(real: str, target: str, name: str) -> None:
     """Copy it beside its target, and rename it there when it is whole and on the disk."""
     folder = os.path.dirname(target)
     _make_folder(folder, 0o775)
-    part = f"{folder}/.{env.get('POD_UID', 'pod')}.part"
+    part = f"{folder}/{name}"
     reading = os.open(real, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    with open(reading, "rb") as source, open(part, "wb") as copy:
-        shutil.copyfileobj(source, copy, 4 << 20)
-        os.fchmod(copy.fileno(), stat.S_IMODE(os.fstat(reading).st_mode) | 0o600)
-        copy.flush()
-        os.fsync(copy.fileno())
-    os.replace(part, target)
+    try:
+        with open(reading, "rb") as source, open(part, "wb") as copy:
+            shutil.copyfileobj(source, copy, 4 << 20)
+            os.fchmod(copy.fileno(), stat.S_IMODE(os.fstat(reading).st_mode) | 0o600)
+            copy.flush()
+            os.fsync(copy.fileno())
+        os.replace(part, target)
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.unlink(part)
+        raise
+
+
+def _sync_folder(folder: str) -> None:
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(fd)
@@ -285,6 +314,12 @@ def _put_object(real: str, uri: str) -> None:
         if error.permanent:
             raise _NotDelivered(str(error)) from error
         raise OSError(str(error)) from error
+
+
+def leave(env: Env) -> None:
+    """Write the files that shall be there once an attempt has ended, unless somebody has: also where nothing of it ran."""
+    for place, text in _order(env)["leave"]:
+        _leave(place, text)
 
 
 def _leave(path: str, text: str) -> None:

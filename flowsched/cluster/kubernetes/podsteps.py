@@ -73,6 +73,8 @@ def stage_in(env: Env) -> int:
         if code == DONE:
             code, problem = podfiles.fill(env)
             message = problem or message
+        if code == podfiles.NOT_LAID:
+            podfiles.leave(env)
     else:
         code, message = _stage_in(env)
     return _tell(env, code, message)
@@ -107,7 +109,10 @@ def stage_out(env: Env) -> int:
     if env.get("FLOWSCHED_CONTAINER"):
         from flowsched.cluster.kubernetes import podfiles
 
-        return _tell(env, DONE, podfiles.deliver(env))
+        message = podfiles.deliver(env)
+        if env.get("FLOWSCHED_AGENT") and json.loads(fitted(message, _limit(env))).get("undelivered"):
+            _keep_list(env, message["delivered"])
+        return _tell(env, DONE, message)
     if not env.get("FLOWSCHED_AGENT"):
         from flowsched.cluster.kubernetes.agent import alone
 
@@ -117,6 +122,16 @@ def stage_out(env: Env) -> int:
     if status != 200:
         return _tell(env, *_refused(status, {"outputs": [], **answer}))
     return _tell(env, DONE, {"outputs": [], "reason": "", "message": "", **answer})
+
+
+def _keep_list(env: Env, files: list[Any]) -> None:
+    """Give a list of files that no message holds to the agent; it is a report, and no failure where that cannot be."""
+    from flowsched.cluster.kubernetes.agent.orders import packed
+
+    body = {"work_path": env.get("FLOWSCHED_WORK", "/flowsched/work"), "delivered": packed(files)}
+    status, answer = _persist(env, "outputs", body, _START_PATIENCE_S)
+    if status != 200:
+        print(f"the agent has not kept the list of {len(files)} files: {status} {answer}", file=sys.stderr)
 
 
 def ready(env: Env) -> int:
@@ -204,7 +219,7 @@ def _refused(status: int, answer: dict[str, Any]) -> tuple[int, dict[str, Any]]:
 
 def _tell(env: Env, code: int, message: dict[str, Any]) -> int:
     """Write the termination message; returns the exit code."""
-    text = fitted(message, int(env.get("FLOWSCHED_MESSAGE_BYTES") or _MESSAGE_BYTES))
+    text = fitted(message, _limit(env))
     print(text if code else f"done: {text}", file=sys.stderr, flush=True)
     try:
         # The kubelet has mounted the file itself: it is written to, never replaced.
@@ -213,6 +228,10 @@ def _tell(env: Env, code: int, message: dict[str, Any]) -> int:
     except OSError as error:
         print(f"cannot write the termination message: {error}", file=sys.stderr)
     return code
+
+
+def _limit(env: Env) -> int:
+    return int(env.get("FLOWSCHED_MESSAGE_BYTES") or _MESSAGE_BYTES)
 
 
 def fitted(message: dict[str, Any], limit: int) -> str:

@@ -30,30 +30,30 @@ IGNORED: Final = "ignored exit "
 #: Linux takes 128 KiB in one variable, its name included.
 _PIECE: Final = 100 << 10
 
-#: Connects the files and becomes the program.
-_EXEC: Final = """\
-[ -z "$1" ] || exec <"$1" || exit 1
-[ -z "$2" ] || exec >>"$2" || exit 1
-[ -z "$3" ] || exec 2>>"$3" || exit 1
-shift 4
-exec "$@"
-"""
-#: The same, but stays as the first process: notes how the program ended, and passes on what the kubelet tells it.
-_WATCHED: Final = """\
-n=$FLOWSCHED_STEP g=$4
+#: Connects the files and stays as the first process: notes how the program ended, passes on what the kubelet tells it, and shows
+#: the end of what has gone to files, so that a container's log and its report have it (where the image has wc and tail).
+_SCRIPT: Final = """\
+n=$FLOWSCHED_STEP o=$2 e=$3 g=$4 a= b= c=
 : >"$n.begun" || exit 125
 exec 3<"${1:-/dev/null}" || exit 1
-[ -z "$2" ] || exec >>"$2" || exit 1
-[ -z "$3" ] || exec 2>>"$3" || exit 1
+exec 4>&1 5>&2
+[ -z "$o" ] || { exec >>"$o" || exit 1; a=$(wc -c <"$o" 2>/dev/null); }
+[ -z "$e" ] || { exec 2>>"$e" || exit 1; b=$(wc -c <"$e" 2>/dev/null); }
 shift 4
-c=
 trap ': >"$n.term"; [ -z "$c" ] || kill -TERM "$c" 2>/dev/null' TERM
-{ exec "$@"; } <&3 3<&- &
+{ exec "$@"; } <&3 3<&- 4>&- 5>&- &
 c=$!
 [ ! -e "$n.term" ] || kill -TERM "$c" 2>/dev/null
 wait "$c"; r=$?
 while kill -0 "$c" 2>/dev/null; do wait "$c"; r=$?; done
 echo "$r" >"$n.code"
+end() {
+  s=$(wc -c <"$1") && s=$((s - ${2:-0})) && [ "$s" -gt 0 ] || return 0
+  [ "$s" -le 10240 ] || s=10240
+  tail -c "$s" "$1"
+}
+[ -z "$o" ] || (end "$o" "$a") >&4 2>/dev/null || :
+[ -z "$e" ] || [ "$e" = "$o" ] || (end "$e" "$b") >&5 2>/dev/null || :
 [ -n "$g" ] || exit "$r"
 [ "$r" = 0 ] || echo "ignored exit $r" >"${FLOWSCHED_TERMINATION_LOG:-/dev/termination-log}"
 exit 0
@@ -99,9 +99,8 @@ def command_of(step: Step, *, watch: bool) -> list[str]:
     argv = [literal(argument) for argument in step.command]
     if not (watch or step.ignore_error or step.stdin or step.stdout or step.stderr):
         return argv
-    script = _WATCHED if watch or step.ignore_error else _EXEC
     files = [literal(path or "") for path in (step.stdin, step.stdout, step.stderr)]
-    return ["/bin/sh", "-c", literal(script), "flowsched", *files, "1" if step.ignore_error else "", *argv]
+    return ["/bin/sh", "-c", literal(_SCRIPT), "flowsched", *files, "1" if step.ignore_error else "", *argv]
 
 
 def step_variables(number: int) -> list[Json]:
@@ -151,6 +150,7 @@ def _order(pod: Pod, container: Container, layout: Layout) -> Mapping[str, Any]:
         "files": layout.files,
         "sources": layout.sources,
         "copies": layout.copies,
+        "links": layout.links,
         "contents": [layout.place(given.path) for given in container.inputs if given.content is not None],
         "outputs": [
             {

@@ -48,12 +48,14 @@ class Delivery:
             return
         prefix = canonical(str(output["prefix"])) if output["prefix"] is not None else "/"
         for match in matches(self.places, clean):
+            if not self.is_there(match):
+                continue
             relative = match[len(prefix) :] if match.startswith(prefix.rstrip("/") + "/") else match
             self.put(match, join(uri, relative), local=output["local"] is not None)
 
     def is_there(self, path: str) -> bool:
         """Whether the task has something there: what only this machine has does not count."""
-        return not self.places.is_foreign(path) and os.path.exists(self.places.real(path))
+        return not self.places.is_foreign(path) and self.real_of(path) is not None
 
     def put(self, path: str, uri: str, *, local: bool) -> None:
         """Deliver a file or folder."""
@@ -217,9 +219,7 @@ def matches(places: Places, pattern: str) -> Iterator[str]:
             for name in places.listed(folder)
             if fnmatchcase(name, part) and (not name.startswith(".") or part.startswith("."))
         ]
-    for path in found:
-        if not places.is_foreign(path) and os.path.exists(places.real(path)):
-            yield path
+    yield from found
 
 
 def leave(places: Places | None, container: Record) -> None:

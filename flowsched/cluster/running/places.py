@@ -17,6 +17,8 @@ from .records import Record
 #: Entries of a folder of this machine that are shown one by one, because a path in it is the task's own.
 MOST_SHOWN = 10_000
 MOST_LINKS = 40
+#: Where a great many entries are simply not shown.
+SCRATCH = ("/tmp", "/var/tmp")
 MAGIC = frozenset("*?[")
 
 
@@ -170,18 +172,19 @@ def fixed_part(pattern: str) -> str:
     return "/".join(kept) or "/"
 
 
-def plan(room: str, work: str, container: Record) -> Places:
+def plan(room: str, work: str, container: Record, most: int = MOST_SHOWN) -> Places:
     """Decide what lies where.
 
     Args:
         room: A folder of the attempt, for what is made. Not there yet.
         work: The attempt's working folder, which steps shall see in any case.
         container: The order's part, see `cluster.orders`.
+        most: How many entries of a folder may be shown one by one.
 
     Raises:
         Refused: A file of this machine is not there, or a folder has too many entries to be shown.
     """
-    planner = _Planner(Places(room), container)
+    planner = _Planner(Places(room), container, most)
     planner.mounts()
     planner.inputs()
     planner.outputs()
@@ -192,9 +195,10 @@ def plan(room: str, work: str, container: Record) -> Places:
 
 
 class _Planner:
-    def __init__(self, places: Places, container: Record) -> None:
+    def __init__(self, places: Places, container: Record, most: int) -> None:
         self.places = places
         self.container = container
+        self.most = most
         self.same: set[str] = set()  #: paths that mean the same inside and outside
 
     def entries(self, key: str) -> Iterator[Record]:
@@ -289,6 +293,8 @@ class _Planner:
         node.private = True
         if hidden is not None:
             node.hidden.append(hidden)
+        if folder in SCRATCH and count(folder) > self.most:
+            node.results = True  # others' leavings: nothing is lost without them
         return node
 
     def seen_at(self, path: str) -> str:
@@ -364,10 +370,18 @@ class _Planner:
         if not os.path.isdir(node.base):
             node.base = None
         elif not (node.results and node.foreign):
-            node.shown = shown(path, node, children)
+            node.shown = shown(path, node, children, self.most)
 
 
-def shown(path: str, node: Node, children: set[str]) -> frozenset[str]:
+def count(folder: str) -> int:
+    """Entries of a folder of this machine."""
+    try:
+        return len(os.listdir(folder))
+    except OSError:
+        return 0
+
+
+def shown(path: str, node: Node, children: set[str], most: int) -> frozenset[str]:
     """The names in a folder's `base` that are seen in it.
 
     Raises:
@@ -383,10 +397,10 @@ def shown(path: str, node: Node, children: set[str]) -> frozenset[str]:
         from fnmatch import fnmatchcase
 
         names = {name for name in names if not any(fnmatchcase(name, pattern) for pattern in patterns)}
-    if len(names) > MOST_SHOWN:
+    if len(names) > most:
         raise Refused(
             "ContainerPathsRefused",
-            f"{path} has {len(names)} entries on this machine, and a path in it is the task's own: more than {MOST_SHOWN} "
+            f"{path} has {len(names)} entries on this machine, and a path in it is the task's own: more than {most} "
             "cannot be shown beside it; use another path, or a mount",
         )
     return frozenset(names)

@@ -66,19 +66,25 @@ class Pump:
         os.set_blocking(self.reading, False)
         self._log = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         self._file = file
+        self.error = ""  #: why not all could be written
 
     def move(self) -> bool:
-        """Pass on what is there; False at the end."""
+        """Pass on what is there; False at the end. What cannot be written is dropped: the step must not hang for it."""
         try:
             block = os.read(self.reading, _BLOCK)
         except BlockingIOError:
             return True
         if not block:
             return False
-        rest = block
-        while rest:
-            rest = rest[os.write(self._log, rest) :]
-        self._file.write(block)
+        try:
+            rest = block
+            while rest:
+                rest = rest[os.write(self._log, rest) :]
+            self._file.write(block)
+        except OSError as error:
+            self.error = (
+                self.error or f"cannot write what the step said: {os.strerror(error.errno or errno.EIO)}"
+            )
         return True
 
     def finish(self) -> None:
@@ -103,6 +109,7 @@ class Step(Task):
         self.pumps: dict[int, Pump] = {}
         self.files: dict[str, Appended] = {}
         self.stdin = -1
+        self.unsaid = ""  #: why not all that it said is in its files
 
     def program(self) -> str:
         """Not looked for here: it may lie at a path that only the step sees."""
@@ -188,6 +195,7 @@ class Step(Task):
         """Pass on the rest."""
         for pump in self.pumps.values():
             pump.finish()
+            self.unsaid = self.unsaid or pump.error
         for file in self.files.values():
             file.close()
         self.pumps, self.files = {}, {}
@@ -260,6 +268,8 @@ def run_step(step: Step, task: Task, wake: int, ending: Ending, begun: object) -
             ending.undead = kin.kill_everything(step.pid)
         step.finish()
     task.peak_bytes = max(task.peak_bytes, step.peak_bytes)
+    if step.unsaid and not ending.code and not ending.reason:
+        ending.reason, ending.message = "OutputFailed", step.unsaid
     if ending.reason != "ContainerPathsRefused":
         ending.steps.append(
             {

@@ -123,7 +123,10 @@ class Task:
             "at_ms": self.started_ms,
         }
         write_record(self.folder, "started", record)
-        os.write(go_write, b"!")
+        try:  # noqa: SIM105 - see kin
+            os.write(go_write, b"!")
+        except BrokenPipeError:
+            pass  # it could not go on, and has said why
         os.close(go_write)
         answer = os.read(failed_read, 4096)
         os.close(failed_read)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable
-from typing import Final, Literal, NoReturn, TypeVar
+from typing import Annotated, Final, Literal, NoReturn, TypeVar
 
 import msgspec
 
@@ -80,7 +80,7 @@ class TaskExecutor(msgspec.Struct, omit_defaults=True, kw_only=True):
 class Task(msgspec.Struct, omit_defaults=True, kw_only=True):
     """What a client sends, without what only the server says (id, state, logs, creation_time)."""
 
-    executors: list[TaskExecutor]
+    executors: Annotated[list[TaskExecutor], msgspec.Meta(extra_json_schema={"minItems": 1})]
     name: str | None = None
     description: str | None = None
     inputs: list[Input] | None = None

@@ -20,6 +20,8 @@ from flowsched.workflow.spec import Call
 RUN_TAGS: Final = ("workflow_id", "workflow_run_id", "run_id", "workflow", "workflow_name")
 #: Tags that name a node of it; else it is the task's name.
 NODE_TAGS: Final = ("step", "node", "rule", "process", "job_name")
+#: What a call of Cromwell's has as its source.
+CROMWELL: Final = "cromwell"
 _LONGEST: Final = 1024
 _MOST_AFTER: Final = 1_000
 _DESCRIPTION: Final = re.compile(
@@ -102,11 +104,11 @@ def _cromwell(task: Task) -> Call | None:
     shard = int(said[2]) if said and int(said[2]) >= 0 else None
     attempt = int(said[3]) if said else 1
     if place is None:
-        return Call(run, name.partition(".")[0], "cromwell", name, shard, max(1, attempt), ())
+        return Call(run, name.partition(".")[0], CROMWELL, name, shard, max(1, attempt), ())
     return Call(
         run=run,
         run_name=place.workflow,
-        source="cromwell",
+        source=CROMWELL,
         node=place.node,
         shard=place.shard if shard is None else shard,
         attempt=max(1, attempt if said else place.attempt),

@@ -18,7 +18,7 @@ from WDL import Error, Tree, Value
 
 from flowsched.errors import Fault, FlowschedError, InvalidDocument, TooLarge
 from flowsched.workflow.formats.wdl_calls import Draft, Walk
-from flowsched.workflow.formats.wdl_sources import Sources
+from flowsched.workflow.formats.wdl_sources import Files, Sources, files_of
 from flowsched.workflow.graph import topological_order
 from flowsched.workflow.plan import Amount, EdgePlan, NodePlan, Plan
 
@@ -32,7 +32,11 @@ Reader = Callable[[str, str | None], tuple[str, str] | None]
 
 
 def plan_wdl(
-    given: Sources, inputs: Mapping[str, Any] | None = None, *, sizes: Mapping[str, int] | None = None
+    given: Sources,
+    inputs: Mapping[str, Any] | None = None,
+    *,
+    sizes: Mapping[str, int] | None = None,
+    contents: Mapping[str, str] | None = None,
 ) -> Plan:
     """The plan of a workflow whose sources are in memory.
 
@@ -41,6 +45,7 @@ def plan_wdl(
         inputs: As Cromwell takes them: `{"workflow.input": value}`; None if they are not known at all (then optional ones are
             unknown too).
         sizes: Bytes of files, by the URI or path in the inputs: what `size()` answers.
+        contents: Texts of files, likewise: what `read_lines()` and its like read.
 
     Raises:
         InvalidDocument: With file, line and column of each fault.
@@ -52,7 +57,7 @@ def plan_wdl(
         return None if name is None else (given.texts[name], name)
 
     known = sorted(name for name in given.texts if name != given.main)
-    return plan_from(given.main, read, inputs, sizes=sizes, offered=known)
+    return plan_from(given.main, read, inputs, files=files_of(sizes or {}, contents or {}), offered=known)
 
 
 def plan_from(
@@ -60,7 +65,7 @@ def plan_from(
     read: Reader,
     inputs: Mapping[str, Any] | None = None,
     *,
-    sizes: Mapping[str, int] | None = None,
+    files: Files,
     offered: list[str] | None = None,
 ) -> Plan:
     """The plan of a workflow whose sources a callback reads. See `plan_wdl`. Not inside a running event loop: miniwdl has its own.
@@ -69,7 +74,7 @@ def plan_from(
         main: Name of the workflow's own source.
         read: Called for it and for each import.
         inputs: See `plan_wdl`.
-        sizes: See `plan_wdl`.
+        files: What is known of the files that the inputs name.
         offered: Names of the imports there are, for messages.
 
     Raises:
@@ -83,7 +88,7 @@ def plan_from(
                 [Fault(main, "tasks but no workflow", "a workflow, whose calls can be planned")]
             )
         values, notes = _values(document.workflow, inputs)
-        walk = Walk(values, inputs is not None, dict(sizes or {}))
+        walk = Walk(values, inputs is not None, files)
         walk.go(document.workflow)
     except RecursionError:
         raise TooLarge(f"{main} has expressions or sections nested deeper than can be read") from None
@@ -162,7 +167,7 @@ def _fault(pos: Error.SourcePosition, message: str) -> Fault:
 
 
 def _place(pos: Error.SourcePosition) -> str:
-    return f"{pos.abspath or pos.uri}:{pos.line}:{pos.column}"
+    return f"{pos.abspath or pos.uri}:{max(1, pos.line)}:{max(1, pos.column)}"
 
 
 def _values(

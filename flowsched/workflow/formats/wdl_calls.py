@@ -15,6 +15,7 @@ from typing import Final
 from WDL import Tree, Type, Value
 
 from flowsched.errors import TooLarge
+from flowsched.workflow.formats.wdl_functions import PlanLibrary
 from flowsched.workflow.formats.wdl_resources import amounts, image, kind_of, known_files
 from flowsched.workflow.formats.wdl_scope import (
     NOBODY,
@@ -26,10 +27,10 @@ from flowsched.workflow.formats.wdl_scope import (
     shown,
     together,
 )
+from flowsched.workflow.formats.wdl_sources import Files
 from flowsched.workflow.formats.wdl_values import (
     WRITTEN_OUT,
     Opaque,
-    PlanLibrary,
     elements,
     generalised,
     length_reasons,
@@ -101,12 +102,12 @@ class Walk:
     Args:
         given: Inputs by name, without the workflow's own: `joint.Genotype.memory`.
         complete: Whether `given` is all there is: then an optional input that is not in it is missing; else it is unknown.
-        sizes: URI or path -> bytes.
+        files: What is known of files.
     """
 
     given: Mapping[str, Value.Base]
     complete: bool
-    sizes: dict[str, int]
+    files: Files
     nodes: dict[str, Draft] = field(default_factory=dict)
     scatters: list[ScatterPlan] = field(default_factory=list)
     conditions: list[ConditionPlan] = field(default_factory=list)
@@ -124,7 +125,7 @@ class Walk:
     def _library(self, callee: Tree.Workflow | Tree.Task) -> PlanLibrary:
         version = callee.effective_wdl_version
         if version not in self._libraries:
-            self._libraries[version] = PlanLibrary(version, self.sizes)
+            self._libraries[version] = PlanLibrary(version, self.files)
         return self._libraries[version]
 
     # ---------------------------------------------------------------------------------------------- names
@@ -372,7 +373,8 @@ def _some(asked: Value.Base, place: _Place) -> int | None:
     shards = len(asked.variants)
     if place.uneven and shards != place.tasks:
         return None
-    return int(place.tasks * sum(each.value for each in asked.variants) // shards)
+    holds: int = sum(bool(each.value) for each in asked.variants)
+    return place.tasks * holds // shards
 
 
 def _element(over: Value.Base, kind: Type.Base, differs: Until) -> Value.Base:

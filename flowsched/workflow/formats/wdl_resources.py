@@ -10,8 +10,9 @@ from typing import Final
 
 from WDL import Error, Type, Value
 
+from flowsched.workflow.formats.wdl_functions import PlanLibrary
 from flowsched.workflow.formats.wdl_scope import Bound, Scope, evaluated, shown
-from flowsched.workflow.formats.wdl_values import BYTE_UNITS, Opaque, PlanLibrary, parts, reasons
+from flowsched.workflow.formats.wdl_values import BYTE_UNITS, Opaque, parts, reasons
 from flowsched.workflow.plan import Amount, Image, PlannedFile, Until
 
 Runtime = Mapping[str, object]

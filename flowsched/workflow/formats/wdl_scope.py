@@ -8,7 +8,9 @@ from typing import Final
 
 from WDL import Env, Error, Expr, Type, Value
 
-from flowsched.workflow.formats.wdl_values import Opaque, PlanLibrary, Unknown, opaque, reasons
+from flowsched.errors import TooLarge
+from flowsched.workflow.formats.wdl_functions import PlanLibrary
+from flowsched.workflow.formats.wdl_values import Opaque, Unknown, opaque, reasons
 from flowsched.workflow.plan import Until
 
 Paths = frozenset[str]
@@ -65,7 +67,11 @@ class Scope:
 
 
 def evaluated(expr: Expr.Base, scope: Scope, library: PlanLibrary, kind: Type.Base | None = None) -> Bound:
-    """An expression's value as far as it is known, as `kind`, and where it comes from."""
+    """An expression's value as far as it is known, as `kind`, and where it comes from.
+
+    Raises:
+        TooLarge: There is not enough memory for it.
+    """
     data, waits = origins(expr, scope)
     wanted = kind if kind is not None else expr.type
     try:
@@ -75,7 +81,12 @@ def evaluated(expr: Expr.Base, scope: Scope, library: PlanLibrary, kind: Type.Ba
     except Unknown as error:
         value = opaque(wanted, error.until)
     except Error.RuntimeError as error:
-        value = opaque(wanted, _hidden(expr, scope) or frozenset({Until("error", f"{expr} fails: {error}")}))
+        if isinstance(error.__cause__, MemoryError):
+            raise TooLarge(f"{shown(expr)} takes more memory than there is") from error
+        hidden = _hidden(expr, scope) | (
+            error.__cause__.until if isinstance(error.__cause__, Unknown) else frozenset()
+        )
+        value = opaque(wanted, hidden or frozenset({Until("error", f"{shown(expr)} fails: {error}")}))
     return Bound(value, wanted, data, waits)
 
 

@@ -10,7 +10,7 @@ import io
 import posixpath
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -50,6 +50,28 @@ def beside(importer: str, uri: str) -> str:
     scheme, mark, rest = importer.rpartition("://")
     joined = posixpath.normpath(posixpath.join(posixpath.dirname(rest), uri))
     return f"{scheme}{mark}{joined}"
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """What is known of files that inputs name. Both answer None for what they do not know.
+
+    Args:
+        size: Bytes of a file, by its URI or path: what `size()` answers.
+        content: Its text: what `read_lines()` and its like read.
+    """
+
+    size: Callable[[str], int | None]
+    content: Callable[[str], str | None]
+
+
+def files_of(sizes: Mapping[str, int], contents: Mapping[str, str]) -> Files:
+    """Files of which somebody said the size, or gave the text."""
+
+    def size(name: str) -> int | None:
+        return sizes[name] if name in sizes else len(contents[name].encode()) if name in contents else None
+
+    return Files(size, contents.get)
 
 
 def sources(main: str, imports: Mapping[str, str] | bytes = b"", name: str = MAIN) -> Sources:

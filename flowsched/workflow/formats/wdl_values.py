@@ -9,17 +9,15 @@ elements are not known yet, the branch of an `if` whose condition is known, a me
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
-from WDL import Env, Error, Expr, StdLib, Type, Value
+from WDL import Error, Type, Value
 
 from flowsched.workflow.plan import Until
 
 #: Arrays are written out up to so many elements; of longer ones only the length is kept.
 WRITTEN_OUT: Final = 10_000
-#: What differs between the shards of a scatter is worked out for each of them up to so many.
-BY_SHARD: Final = 1_000
 
 #: What WDL calls so many bytes.
 BYTE_UNITS: Final = {"B": 1} | {
@@ -164,7 +162,7 @@ def generalised(values: Sequence[Value.Base], kind: Type.Base, differs: Until) -
         and len({len(each.value) for each in values}) == 1
     ):
         columns = zip(*(each.value for each in values), strict=True)
-        items = _items(first.type)
+        items = items_of(first.type)
         return Value.Array(items, [generalised(column, items, differs) for column in columns])
     if all(isinstance(each, Value.Struct) and each.value.keys() == first.value.keys() for each in values):
         members = {
@@ -173,7 +171,7 @@ def generalised(values: Sequence[Value.Base], kind: Type.Base, differs: Until) -
         }
         return Value.Struct(_struct(first.type), members)
     if all(isinstance(each, Value.Pair) for each in values):
-        left, right = _sides(first.type)
+        left, right = sides_of(first.type)
         halves = zip(*(each.value for each in values), strict=True)
         pair = [generalised(half, side, differs) for half, side in zip(halves, (left, right), strict=True)]
         return Value.Pair(left, right, (pair[0], pair[1]))
@@ -193,12 +191,14 @@ def generalised(values: Sequence[Value.Base], kind: Type.Base, differs: Until) -
     )
 
 
-def _items(kind: Type.Base) -> Type.Base:
+def items_of(kind: Type.Base) -> Type.Base:
+    """What an array holds."""
     assert isinstance(kind, Type.Array)
     return kind.item_type
 
 
-def _sides(kind: Type.Base) -> tuple[Type.Base, Type.Base]:
+def sides_of(kind: Type.Base) -> tuple[Type.Base, Type.Base]:
+    """What a pair holds."""
     assert isinstance(kind, Type.Pair)
     return kind.left_type, kind.right_type
 
@@ -209,251 +209,3 @@ def _struct(kind: Type.Base) -> Type.StructInstance | Type.Object:
 
 
 _PLAIN: Final = (Value.String, Value.Int, Value.Float, Value.Boolean, Value.Null)
-
-
-class _Guard(StdLib.Function):
-    """A function of miniwdl's that answers only if it sees nothing that is not known."""
-
-    def __init__(self, name: str, inner: StdLib.EagerFunction) -> None:
-        self._inner = inner
-        self._partly: Callable[..., Value.Base | None] = _PARTLY.get(name, _nothing)
-
-    def infer_type(self, expr: Expr.Apply) -> Type.Base:
-        """As the function itself."""
-        return self._inner.infer_type(expr)
-
-    def __call__(self, expr: Expr.Apply, env: Env.Bindings[Value.Base], stdlib: StdLib.Base) -> Value.Base:
-        """Evaluate the arguments, all of them even if one is not known: the answer waits for every one."""
-        arguments: list[Value.Base] = []
-        missing: set[Until] = set()
-        for argument in expr.arguments:
-            try:
-                arguments.append(argument.eval(env, stdlib))
-            except Unknown as error:
-                missing |= error.until
-        if missing:
-            raise Unknown(missing)
-        answer = self._partly(expr, arguments)
-        if answer is not None:
-            return answer
-        hidden = reasons(*arguments)
-        if not hidden:
-            return self._inner._call_eager(expr, arguments)
-        each = self._by_shard(expr, arguments, hidden)
-        if each is None:
-            raise Unknown(hidden)
-        return each
-
-    def _by_shard(
-        self, expr: Expr.Apply, arguments: Sequence[Value.Base], hidden: Reasons
-    ) -> Value.Base | None:
-        """The answers shard by shard, where nothing is hidden but that the arguments differ between the shards of one scatter."""
-        widths = {len(each.variants) for each in arguments if isinstance(each, Opaque)}
-        (differs, *others) = hidden
-        if others or differs.kind != "shard" or len(widths) != 1 or not 0 < max(widths) <= BY_SHARD:
-            return None
-        rows = [
-            [each.variants[shard] if isinstance(each, Opaque) else each for each in arguments]
-            for shard in range(max(widths))
-        ]
-        if any(reasons(*row) for row in rows):
-            return None
-        return generalised([self._inner._call_eager(expr, row) for row in rows], expr.type, differs)
-
-
-def _nothing(expr: Expr.Apply, arguments: Sequence[Value.Base]) -> Value.Base | None:
-    return None
-
-
-def _length(expr: Expr.Apply, arguments: Sequence[Value.Base]) -> Value.Base | None:
-    count = elements(arguments[0])
-    if count is not None:
-        return Value.Int(count)
-    hidden = arguments[0]
-    if isinstance(hidden, Opaque) and hidden.variants:  # each shard has its own
-        return Opaque(Type.Int(), hidden.until, None, tuple(_lengths(hidden)))
-    return Opaque(Type.Int(), hidden.length_until) if isinstance(hidden, Opaque) else None
-
-
-def _lengths(hidden: Opaque) -> Iterator[Value.Base]:
-    for each in hidden.variants:
-        count = elements(each)
-        yield Value.Int(count) if count is not None else Opaque(Type.Int(), reasons(each))
-
-
-def _range(expr: Expr.Apply, arguments: Sequence[Value.Base]) -> Value.Base | None:
-    (size,) = arguments
-    if isinstance(size, Opaque):
-        return Opaque(Type.Array(Type.Int()), size.until)
-    if isinstance(size, Value.Int) and size.value > WRITTEN_OUT:
-        return Opaque(
-            Type.Array(Type.Int()),
-            frozenset({Until("error", f"range({size.value}) is not written out")}),
-            size.value,
-        )
-    return None
-
-
-def _zip(expr: Expr.Apply, arguments: Sequence[Value.Base]) -> Value.Base | None:
-    left, right = (elements(each) for each in arguments)
-    if left is None or right is None:  # they are as long as each other, or the run fails
-        ends = [length_reasons(each) for each in arguments]
-        return Opaque(expr.type, reasons(*arguments), left or right, (), ends[0] | ends[1])
-    if left != right:
-        return None
-    if all(isinstance(each, Value.Array) for each in arguments):
-        kind = _items(expr.type)
-        left_kind, right_kind = _sides(kind)
-        pairs = zip(arguments[0].value, arguments[1].value, strict=True)
-        return Value.Array(kind, [Value.Pair(left_kind, right_kind, pair) for pair in pairs])
-    return Opaque(expr.type, reasons(*arguments), left)
-
-
-def _cross(expr: Expr.Apply, arguments: Sequence[Value.Base]) -> Value.Base | None:
-    left, right = (elements(each) for each in arguments)
-    if left is None or right is None:
-        return None
-    if left * right > WRITTEN_OUT or reasons(*arguments):
-        why = reasons(*arguments) or {
-            Until("error", f"cross() of {left} and {right} elements is not written out")
-        }
-        return Opaque(expr.type, frozenset(why), left * right)
-    return None
-
-
-def _at(expr: Expr.Apply, arguments: Sequence[Value.Base]) -> Value.Base | None:
-    array, index = arguments
-    if isinstance(index, Opaque) or not isinstance(index, Value.Int):
-        return None
-    if isinstance(array, Value.Array) and 0 <= index.value < len(array.value):
-        found: Value.Base = array.value[index.value]
-        return found
-    if isinstance(array, Opaque) and array.count is not None and 0 <= index.value < array.count:
-        return opaque(expr.type, array.until)
-    return None
-
-
-def _flatten(expr: Expr.Apply, arguments: Sequence[Value.Base]) -> Value.Base | None:
-    (outer,) = arguments
-    if not isinstance(outer, Value.Array) or not reasons(outer):
-        return None
-    counts = [elements(each) for each in outer.value]
-    if any(count is None for count in counts):
-        return None
-    return Opaque(expr.type, reasons(outer), sum(count for count in counts if count is not None))
-
-
-def _transpose(expr: Expr.Apply, arguments: Sequence[Value.Base]) -> Value.Base | None:
-    (outer,) = arguments
-    rows = outer.value if isinstance(outer, Value.Array) else []
-    count = elements(rows[0]) if rows else None
-    return Opaque(expr.type, reasons(outer), count) if count is not None and reasons(outer) else None
-
-
-def _defined(expr: Expr.Apply, arguments: Sequence[Value.Base]) -> Value.Base | None:
-    (value,) = arguments
-    return (
-        None
-        if isinstance(value, Opaque) and value.optional
-        else Value.Boolean(not isinstance(value, Value.Null))
-    )
-
-
-def _select_first(expr: Expr.Apply, arguments: Sequence[Value.Base]) -> Value.Base | None:
-    if not isinstance(arguments[0], Value.Array):
-        return None
-    for each in arguments[0].value:
-        if isinstance(each, Opaque) and each.optional:
-            return None  # it may be this one or a later one
-        if not isinstance(each, Value.Null):
-            return each.coerce(expr.type)
-    return arguments[1].coerce(expr.type) if len(arguments) > 1 else None
-
-
-def _select_all(expr: Expr.Apply, arguments: Sequence[Value.Base]) -> Value.Base | None:
-    array = arguments[0]
-    if isinstance(array, Opaque) and array.count is not None and not _items(array.type).optional:
-        return Opaque(expr.type, array.until, array.count)
-    if not isinstance(array, Value.Array) or any(
-        isinstance(each, Opaque) and each.optional for each in array.value
-    ):
-        return None
-    return Value.Array(_items(expr.type), [each for each in array.value if not isinstance(each, Value.Null)])
-
-
-#: What can be said though something in the arguments is not known; each answers None where nothing can.
-_PARTLY: Final[dict[str, Callable[..., Value.Base | None]]] = {
-    "length": _length,
-    "range": _range,
-    "zip": _zip,
-    "cross": _cross,
-    "_at": _at,
-    "flatten": _flatten,
-    "transpose": _transpose,
-    "defined": _defined,
-    "select_first": _select_first,
-    "select_all": _select_all,
-}
-
-
-class PlanLibrary(StdLib.Base):
-    """The standard library of WDL without files: what would read or write one is not known.
-
-    Args:
-        wdl_version: Of the document.
-        sizes: URI or path -> bytes, as far as somebody knows.
-    """
-
-    def __init__(self, wdl_version: str, sizes: dict[str, int]) -> None:
-        super().__init__(wdl_version)
-        self._sizes = sizes
-        for name, function in list(vars(self).items()):
-            if name.startswith("write_"):
-                setattr(self, name, _Refused(name, function))
-            elif name == "size":
-                setattr(self, name, _Size(function, sizes))
-            elif isinstance(function, StdLib.EagerFunction):
-                setattr(self, name, _Guard(name, function))
-
-    def _devirtualize_filename(self, filename: str) -> str:
-        raise Unknown({Until("content", filename)})
-
-    def _resolve_source_relative_path(self, filename: str) -> str:
-        return filename
-
-
-class _Size(_Guard):
-    """`size()`, where the sizes are known."""
-
-    def __init__(self, inner: StdLib.EagerFunction, sizes: dict[str, int]) -> None:
-        super().__init__("size", inner)
-        self._sizes = sizes
-        self._partly = self._sum
-
-    def _sum(self, expr: Expr.Apply, arguments: Sequence[Value.Base]) -> Value.Base:
-        hidden = reasons(*arguments)
-        files = {each.value for each in parts(arguments[0]) if isinstance(each, Value.String)}
-        missing = hidden | {Until("size", name) for name in files - self._sizes.keys()}
-        if missing:
-            raise Unknown(missing)
-        total = sum(self._sizes[each.value] for each in parts(arguments[0]) if isinstance(each, Value.String))
-        unit = arguments[1].coerce(Type.String()).value if len(arguments) > 1 else "B"
-        if unit not in BYTE_UNITS:
-            raise Error.EvalError(expr, f"size() knows no unit {unit!r}")
-        return Value.Float(total / BYTE_UNITS[unit])
-
-
-class _Refused(StdLib.Function):
-    """A function that would write a file."""
-
-    def __init__(self, name: str, inner: StdLib.Function) -> None:
-        self._name = name
-        self._inner = inner
-
-    def infer_type(self, expr: Expr.Apply) -> Type.Base:
-        """As the function itself."""
-        return self._inner.infer_type(expr)
-
-    def __call__(self, expr: Expr.Apply, env: Env.Bindings[Value.Base], stdlib: StdLib.Base) -> Value.Base:
-        """Refuse: a plan writes no files."""
-        raise Unknown({Until("error", f"{self._name}() writes a file, which a plan does not")})

@@ -1,0 +1,163 @@
+"""Container tasks that try to do harm: to their runner, to files that are read only, to what they deliver.
+
+What is marked as an expected failure was found and is not mended yet; the mark is strict, so it goes with the fault.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flowsched.scheduling.executor import InputFile, Pod, PodEnded, PodGone, Transfer
+from flowsched.workflow.spec import Delivered, Mount, Placed, Step
+from tests.cluster.conftest import RealWorld
+from tests.cluster.samples import contained, pod
+
+pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs Linux' mount namespaces")
+
+
+def sh(script: str, **more: Any) -> Step:
+    return Step(("/bin/sh", "-c", script), **more)
+
+
+async def run(world: RealWorld, what: Pod, seconds: float = 30) -> PodEnded | PodGone:
+    """How it ended; TimeoutError if it does not, after a release."""
+    cluster, ear, _ = await world.open()
+    await cluster.launch([what])
+    try:
+        return await asyncio.wait_for(ear.final("a"), seconds)
+    finally:
+        await cluster.release(["a"], 0)
+        await world.drop()
+
+
+async def test_a_pipe_as_the_file_of_a_stream_fails_the_step(real_world: RealWorld) -> None:
+    """An earlier step can put anything at the path: the task has failed, not the machine."""
+    steps = (sh("mkdir -p /out; mkfifo /out/log"), sh("echo hello", stdout="/out/log"))
+    end = await run(real_world, contained("a", steps=steps))
+    assert isinstance(end, PodEnded), end
+
+
+@pytest.mark.xfail(strict=True, reason="the runner waits in open(), where it hears of no timeout")
+async def test_a_timeout_holds_while_stdin_has_no_writer(real_world: RealWorld, tmp_path: Path) -> None:
+    """Opening a pipe waits for whoever writes to it: for ever, here."""
+    steps = (sh("mkdir -p /out; mkfifo /out/in"), sh("cat", stdin="/out/in"))
+    what = contained("a", steps=steps, outputs=(Delivered("/out/x", f"{tmp_path}/x"),), timeout_ms=500)
+    end = await run(real_world, what, seconds=15)
+    assert end.reason == "Timeout"
+
+
+@pytest.mark.xfail(
+    strict=True, reason="the runner opens it outside of the namespace, where it may be written"
+)
+async def test_a_stream_does_not_write_to_an_input(real_world: RealWorld, tmp_path: Path) -> None:
+    """Inputs are used in place and read only; so they are for the runner that writes what a step says."""
+    (tmp_path / "ref").write_text("precious")
+    given = (Placed("/in/ref", source=f"{tmp_path}/ref"),)
+    await run(real_world, contained("a", steps=(sh("echo garbage", stdout="/in/ref"),), inputs=given))
+    assert (tmp_path / "ref").read_text() == "precious"
+
+
+@pytest.mark.xfail(strict=True, reason="as above, by a link: a node's cache is poisoned for all later tasks")
+async def test_a_stream_does_not_write_to_a_cached_dataset(real_world: RealWorld, tmp_path: Path) -> None:
+    """A step makes a link where the next one's stdout shall go."""
+    cluster, ear, _ = await real_world.open()
+    await cluster.transfer([Transfer(real_world.outside, 7, "node-0")])
+    await ear.transferred()
+    steps = (sh("mkdir -p /out; ln -s /in/ref /out/log"), sh("echo garbage", stdout="/out/log"))
+    what = contained(
+        "a",
+        steps=steps,
+        inputs=(Placed("/in/ref", input="file-0"),),
+        outputs=(Delivered("/out/log", f"{tmp_path}/log"),),
+    )
+    await cluster.launch(
+        [pod("a", container=what.container, inputs=(InputFile("file-0", (real_world.outside,)),))]
+    )
+    await ear.final("a")
+    cached = [path.read_text() for path in real_world.root.rglob("cache/*/outside.txt")]
+    assert cached == ["outside"]
+
+
+async def test_dev_null_stays_a_device(real_world: RealWorld) -> None:
+    """A TES executor may say "stdout": "/dev/null", and its program goes on to use it."""
+    await run(
+        real_world, contained("a", steps=(sh("test -c /dev/null && echo device >&2", stdout="/dev/null"),))
+    )
+    assert (real_world.attempt("a") / "stderr").read_text() == "device\n"
+
+
+@pytest.mark.xfail(strict=True, reason="texts, and empty files to mount on, are written into it")
+async def test_a_read_only_mount_is_not_changed(real_world: RealWorld, tmp_path: Path) -> None:
+    """Not even where an input lies in it."""
+    (tmp_path / "ref").write_text("x")
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    inputs = (Placed("/ro/in/x", source=f"{tmp_path}/ref"), Placed("/ro/text", content="t"))
+    await run(real_world, contained("a", "true", mounts=(Mount(str(folder), "/ro", True),), inputs=inputs))
+    assert os.listdir(folder) == []
+
+
+async def test_a_link_in_a_circle_is_a_missing_output(real_world: RealWorld, tmp_path: Path) -> None:
+    """What is beside it is delivered."""
+    script = "mkdir -p /out; echo 1 > /out/a.txt; ln -s b.txt /out/b.txt; ln -s nowhere /out/c.txt"
+    outputs = (Delivered("/out/*.txt", f"{tmp_path}/d", path_prefix="/out"),)
+    end = await run(real_world, contained("a", script, outputs=outputs))
+    assert end.reason == ""
+    assert os.listdir(tmp_path / "d") == ["a.txt"]
+
+
+async def test_links_to_the_machine_deliver_nothing_of_it(real_world: RealWorld, tmp_path: Path) -> None:
+    """A folder with links to / and /proc is not the whole machine."""
+    script = "mkdir -p /out/d; ln -s / /out/d/root; ln -s /proc /out/d/proc; echo 1 > /out/d/one"
+    outputs = (Delivered("/out/d", f"{tmp_path}/d", directory=True),)
+    end = await run(real_world, contained("a", script, outputs=outputs))
+    assert end.reason == ""
+    found = sorted(str(path.relative_to(tmp_path / "d")) for path in (tmp_path / "d").rglob("*"))
+    assert "one" in found
+    assert not [name for name in found if name.startswith(("root/etc", "root/proc", "proc/self"))]
+
+
+async def test_a_process_that_flees_is_caught(real_world: RealWorld, tmp_path: Path) -> None:
+    """It forks, leaves its session and ends, over and over: its heartbeat stops with the step."""
+    flee = (
+        "import os, sys\nwhile True:\n if os.fork(): os._exit(0)\n os.setsid()\n"
+        " open(sys.argv[1], 'a').write('x')\n"
+    )
+    beat = tmp_path / "beat"
+    beat.touch()
+    step = Step(("/bin/sh", "-c", '"$0" -S -E -c "$1" "$2" & sleep 0.5', sys.executable, flee, str(beat)))
+    mounts = (Mount(str(tmp_path), str(tmp_path)),)
+    await run(real_world, contained("a", steps=(step,), mounts=mounts))
+    size = beat.stat().st_size
+    await asyncio.sleep(0.5)
+    assert size > 0
+    assert beat.stat().st_size == size
+
+
+@pytest.mark.parametrize("path", ["/", "/bin/sh", "/" + "n" * 300])
+async def test_inputs_at_impossible_places_fail_the_start(
+    real_world: RealWorld, tmp_path: Path, path: str
+) -> None:
+    """The attempt ends with a reason, and says nothing of the runner."""
+    (tmp_path / "ref").write_text("x")
+    end = await run(real_world, contained("a", "true", inputs=(Placed(path, source=f"{tmp_path}/ref"),)))
+    assert isinstance(end, PodEnded)
+    assert (end.exit_code, end.reason) == (126, "StartFailed")
+
+
+@pytest.mark.parametrize("path", ["/proc/x", "/dev/x", "/sys/y", "/etc/z"])
+async def test_inputs_may_lie_beside_what_the_system_has(
+    real_world: RealWorld, tmp_path: Path, path: str
+) -> None:
+    """Devices and processes stay visible around them."""
+    (tmp_path / "ref").write_text("x")
+    script = f"test -c /dev/null && test -e /proc/self/stat && cat {path}"
+    end = await run(real_world, contained("a", script, inputs=(Placed(path, source=f"{tmp_path}/ref"),)))
+    assert isinstance(end, PodEnded)
+    assert (end.exit_code, (real_world.attempt("a") / "stdout").read_text()) == (0, "x")
