@@ -10,7 +10,7 @@ SPARK ?= $(HOME)/.cache/flowsched/spark
 TRACES ?=
 MINUTES ?= 5
 
-.PHONY: help demo demo-kubernetes test lint check bench bench-kube soak crash-test kube-assets kube-test spark-test postgres format schema clean
+.PHONY: help demo demo-kubernetes test lint check bench bench-kube soak crash-test kube-assets kube-test spark-test clients postgres format schema clean
 
 help: ## list what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-15s %s\n", $$1, $$2}'
@@ -26,7 +26,7 @@ $(STAMPS)/demo: pyproject.toml | $(VENV)/bin/python
 
 $(STAMPS)/test: pyproject.toml | $(VENV)/bin/python
 	@echo "installing flowsched and its test tools into $(VENV) …"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[genomics,kubernetes,mpi,objectstore,postgresql,test]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[genomics,kubernetes,mpi,objectstore,postgresql,test,wdl]'
 	@mkdir -p $(STAMPS) && touch $@ $(STAMPS)/demo
 
 demo: $(STAMPS)/demo ## real genomics and gang training on three virtual nodes, on this machine
@@ -72,6 +72,9 @@ kube-test: $(STAMPS)/test ## all tests on a real API server; a missing one is a 
 spark-test: $(STAMPS)/test ## Spark's own client on a real API server (fetches pyspark, 450 MB; needs Java)
 	test -x $(SPARK)/bin/spark-submit || { $(PYTHON) -m venv $(SPARK) && $(SPARK)/bin/python -m pip install --quiet pyspark==4.3.0; }
 	FLOWSCHED_SPARK_PYTHON=$(SPARK)/bin/python FLOWSCHED_REQUIRE_KUBE=1 $(BIN)/python -m pytest tests/kubernetes/spark
+
+clients: $(VENV)/bin/python ## install the real TES clients of the tests: py-tes 1.1 and 0.4, Snakemake 9 (half a minute the first time)
+	PYTHON=$(BIN)/python sh tests/tools/install_clients.sh
 
 postgres: ## install a PostgreSQL server for the tests, if there is none (Debian, Ubuntu)
 	sh tests/tools/install_postgres.sh

@@ -11,6 +11,10 @@ def main() -> None:
         from flowsched.cluster.kubernetes import podsteps  # of every task's pod: a fifth of the start-up time
 
         raise SystemExit(podsteps.main(sys.argv[2:]))
+    if sys.argv[1:2] == ["cromwell"]:
+        from flowsched.cli import cromwell  # Cromwell starts one for every job
+
+        raise SystemExit(cromwell.main(sys.argv[2:]))
     from flowsched.cli.commands import app
 
     app(prog_name="flowsched")

@@ -32,6 +32,10 @@ COLLECT: Final = (25_000, 20, 50)
 _ALPHABET: Final = "0123456789abcdefghjkmnpqrstvwxyz"
 
 
+#: Nobody watches how much of a disk a task of this machine takes: what it says it needs is no reason to let it wait for ever.
+_ANY_DISK: Final = 1 << 50
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
     """How a service runs. Quantities as in workflow documents.
@@ -54,6 +58,7 @@ class Settings:
         log_level, log_json: Of the log on stderr.
         kubernetes: The cluster that tasks run on; None = this machine.
         advertise: Where other replicas reach this one.
+        cromwell: Cromwell servers that may be asked for the sources of runs, separated by commas.
     """
 
     host: str = "127.0.0.1"
@@ -76,6 +81,7 @@ class Settings:
     log_json: bool = False
     kubernetes: KubernetesSettings | None = None
     advertise: str | None = None
+    cromwell: str = ""
 
     @property
     def replicated(self) -> bool:
@@ -166,6 +172,7 @@ def local_cluster(settings: Settings, failpoint: Callable[[str], object]) -> Any
         settings.nodes,
         cpu_millicores=parse_cpu(settings.cpu) if settings.cpu else None,
         memory_bytes=parse_bytes(settings.memory) if settings.memory else None,
+        disk_bytes=_ANY_DISK,
         gpus=settings.gpus,
         disk_rate=parse_bytes(settings.disk_rate),
         nic_rate=parse_bytes(settings.nic_rate),
@@ -182,11 +189,12 @@ async def assembled(settings: Settings) -> AsyncIterator[tuple[Any, Any, Any, An
     Yields:
         (service, leader, writer, executor)
     """
+    from flowsched.control.cromwell import servers
     from flowsched.control.failpoints import from_environment
     from flowsched.control.history import ALONE_POLL_S, POLL_S, History
     from flowsched.control.intake import Documents
     from flowsched.control.leader import Leader
-    from flowsched.control.service import Service
+    from flowsched.control.runs import RunService
     from flowsched.scheduling.framework import PROFILES
     from flowsched.store.database import Database
     from flowsched.store.workflows import Workflows
@@ -219,7 +227,7 @@ async def assembled(settings: Settings) -> AsyncIterator[tuple[Any, Any, Any, An
             )
             if settings.kubernetes is not None:
                 executor.may_act = leader.holds
-            service = Service(
+            service = RunService(
                 database,
                 writer,
                 executor,
@@ -230,6 +238,7 @@ async def assembled(settings: Settings) -> AsyncIterator[tuple[Any, Any, Any, An
                 new_id=new_id,
                 failpoint=failpoint,
                 replicated=settings.replicated,
+                cromwell=servers(settings.cromwell),
             )
             yield service, leader, writer, executor
 
@@ -295,6 +304,7 @@ async def running(settings: Settings) -> AsyncIterator[Running]:
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=2.0)
         await runner.setup()
         leading = asyncio.create_task(leader.run(), name="leader")
+        planning = asyncio.create_task(service.plans.run(), name="plans")
         try:
             if not settings.replicated:
                 await _until_ready(service, leading)
@@ -313,7 +323,8 @@ async def running(settings: Settings) -> AsyncIterator[Running]:
         finally:
             await runner.cleanup()
             leading.cancel()
-            await asyncio.gather(leading, return_exceptions=True)
+            planning.cancel()
+            await asyncio.gather(leading, planning, return_exceptions=True)
 
 
 def _fall(done: asyncio.Task[None], caller: asyncio.Task[Any] | None) -> None:
@@ -390,13 +401,16 @@ async def database_facts(url: str) -> dict[str, Any]:
 
 async def database_expire(url: str, before_ms: int) -> int:
     """Remove workflows that ended before a time; returns how many."""
+    from flowsched.control.tes_keeping import forget_ends, keep_ends
     from flowsched.store.database import Database
     from flowsched.store.recovery import remove_finished
 
     total = 0
     async with await Database.open(url) as database:
+        await keep_ends(database, before_ms)
         while True:
             removed = await remove_finished(database, before_ms)
             total += removed.workflows
             if removed.workflows == 0 and removed.rows == 0:
+                await forget_ends(database, before_ms, now_ms())
                 return total

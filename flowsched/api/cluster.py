@@ -2,28 +2,38 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Final
 
 import msgspec
 from aiohttp import web
 
-from flowsched.api.parameters import path_text, read_json
+from flowsched.api.parameters import TEXT, path_text, read_json
 from flowsched.api.routes import Call, Query
 from flowsched.api.workflows import answer
 
 #: A quantity as in documents: a number, or text such as "500m" or "8Gi".
-Quantity = Annotated[int, msgspec.Meta(ge=0)] | float | str
-Cap = Annotated[dict[str, Quantity], msgspec.Meta(description="At most so much at once.")]
-Guarantee = Annotated[dict[str, Quantity], msgspec.Meta(description="So much is its own.")]
+Quantity = (
+    Annotated[int, msgspec.Meta(ge=0)]
+    | Annotated[float, msgspec.Meta(ge=0)]
+    | Annotated[str, msgspec.Meta(extra_json_schema={"pattern": TEXT, "maxLength": 64})]
+)
+_NAMES: Final = {"propertyNames": {"pattern": TEXT}}
+Cap = Annotated[
+    dict[str, Quantity], msgspec.Meta(description="At most so much at once.", extra_json_schema=_NAMES)
+]
+Guarantee = Annotated[
+    dict[str, Quantity], msgspec.Meta(description="So much is its own.", extra_json_schema=_NAMES)
+]
+Parent = Annotated[str, msgspec.Meta(extra_json_schema={"pattern": TEXT, "maxLength": 1024})]
 
 
-class QueueBody(msgspec.Struct, kw_only=True, omit_defaults=True):
+class QueueBody(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """A queue's settings; what is left out stays as it is (or at its default, for a new queue)."""
 
-    weight: Annotated[int, msgspec.Meta(ge=1, le=1_000_000, description="Its share beside its siblings.")] | (
+    weight: Annotated[int, msgspec.Meta(ge=1, le=65_535, description="Its share beside its siblings.")] | (
         msgspec.UnsetType
     ) = msgspec.UNSET
-    parent: str | msgspec.UnsetType | None = msgspec.UNSET
+    parent: Parent | msgspec.UnsetType | None = msgspec.UNSET
     priority: Annotated[int, msgspec.Meta(ge=-(10**9), le=10**9)] | msgspec.UnsetType = msgspec.UNSET
     paused: bool | msgspec.UnsetType = msgspec.UNSET
     cap: Cap | msgspec.UnsetType = msgspec.UNSET

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, ParamSpec, TypeVar
+from typing import Annotated, Final, ParamSpec, TypeVar
 
 import msgspec
 from aiohttp import web
@@ -32,8 +32,8 @@ _NULL: Final = b"null"
 class ExtenderArgs(msgspec.Struct, rename="pascal"):
     """The question: a pod, and nodes as objects or as names (`nodeCacheCapable`)."""
 
-    pod: msgspec.Raw
-    nodes: msgspec.Raw | None = None
+    pod: Annotated[msgspec.Raw, msgspec.Meta(extra_json_schema={"type": "object"})]
+    nodes: Annotated[msgspec.Raw, msgspec.Meta(extra_json_schema={"type": ["object", "null"]})] | None = None
     node_names: list[str] | None = None
 
 

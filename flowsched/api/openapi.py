@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, get_args
 
 import msgspec
 
 from flowsched import __version__
+from flowsched.api.parameters import HEADERS, LONGEST, TEXT
 from flowsched.api.problems import MEDIA
 from flowsched.api.routes import Answer, Policy, Route
+from flowsched.api.tes import TesCreated
 from flowsched.workflow.schema import workflow_schema
-from flowsched.workflow.views import ProblemView
+from flowsched.workflow.views import ProblemView, SubmittedView, WorkflowView
 
+SSE: Final = "text/event-stream"
 _REFERENCES: Final = "#/components/schemas/{name}"
 _PARAMETER: Final = re.compile(r"{(\w+)}")
+_SEGMENT: Final = {"type": "string", "minLength": 1, "maxLength": LONGEST, "pattern": TEXT}
 
 #: What can go wrong on a route, beside what it lists itself.
 _PROBLEMS: Final = {
@@ -35,9 +39,10 @@ def openapi(routes: Sequence[Route[Any]]) -> bytes:
     """The whole document as JSON."""
     kinds = [kind for kind in _kinds(routes) if _structs(kind)]
     _, components = msgspec.json.schema_components(kinds, ref_template=_REFERENCES)
+    links = {str(route.name): _link(route) for route in routes if "{" in route.path and not route.alias}
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:
-        paths.setdefault(route.path, {})[route.method.lower()] = _operation(route)
+        paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, links)
     return msgspec.json.encode(
         {
             "openapi": "3.1.0",
@@ -50,7 +55,7 @@ def openapi(routes: Sequence[Route[Any]]) -> bytes:
             },
             "paths": paths,
             "components": {
-                "schemas": {**components, "Workflow": _workflow()},
+                "schemas": {**components, **_workflow()},
                 "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
             },
         }
@@ -58,8 +63,23 @@ def openapi(routes: Sequence[Route[Any]]) -> bytes:
 
 
 def _workflow() -> dict[str, Any]:
-    """The schema of documents; its `$id` stays, so that its own `$ref`s mean itself."""
-    return {name: part for name, part in workflow_schema().items() if name != "$schema"}
+    """The schema of documents. Its parts become components beside it: few tools follow a schema with an `$id` of its own."""
+    whole = workflow_schema()
+    parts = {f"Workflow.{name}": part for name, part in whole.pop("$defs").items()}
+    whole = {name: part for name, part in whole.items() if name not in ("$schema", "$id")}
+    found: dict[str, Any] = _moved({"Workflow": whole, **parts})
+    return found
+
+
+def _moved(value: Any) -> Any:
+    """The same with every reference to a part leading to its component."""
+    if isinstance(value, dict):
+        return {key: _moved(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_moved(inner) for inner in value]
+    if isinstance(value, str) and value.startswith("#/$defs/"):
+        return _REFERENCES.format(name=f"Workflow.{value.removeprefix('#/$defs/')}")
+    return value
 
 
 def _kinds(routes: Sequence[Route[Any]]) -> list[Any]:
@@ -77,13 +97,25 @@ def _structs(kind: Any) -> bool:
     return any(isinstance(part, type) and issubclass(part, msgspec.Struct) for part in parts)
 
 
-def _operation(route: Route[Any]) -> dict[str, Any]:
+def _link(route: Route[Any]) -> dict[str, Any]:
+    """How a thing that was accepted leads to an operation: by its id, and to the first task of a workflow's first stage."""
+    known = {
+        "workflow": "$response.body#/id",
+        "id": "$response.body#/id",
+        "stage": "$request.body#/stages/0/name",
+        "index": 0,
+    }
+    names = _PARAMETER.findall(route.path)
+    return {"operationId": route.name, "parameters": {name: known.get(name) for name in names}}
+
+
+def _operation(route: Route[Any], links: Mapping[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {
         "operationId": route.name,
         "summary": route.summary,
         "tags": [route.tag],
         "parameters": _parameters(route),
-        "responses": _responses(route),
+        "responses": _responses(route, links),
     }
     if route.policy is not Policy.OPEN:
         found["security"] = [{"token": []}, {}]
@@ -96,6 +128,8 @@ def _operation(route: Route[Any]) -> dict[str, Any]:
             "required": route.body.required,
             "content": {"application/json": {"schema": schema}},
         }
+        if route.body.example is not None:
+            found["requestBody"]["content"]["application/json"]["example"] = route.body.example
     return found
 
 
@@ -105,12 +139,19 @@ def _parameters(route: Route[Any]) -> list[dict[str, Any]]:
             "name": name,
             "in": "path",
             "required": True,
-            "schema": {"type": "integer", "minimum": 0} if name == "index" else {"type": "string"},
+            "schema": {"type": "integer", "minimum": 0, "maximum": 999_999_999}
+            if name == "index"
+            else _SEGMENT,
         }
         for name in _PARAMETER.findall(route.path)
     ]
     headers = [
-        {"name": name, "in": "header", "description": about, "schema": {"type": "string"}}
+        {
+            "name": name,
+            "in": "header",
+            "description": about,
+            "schema": {"type": "string", "pattern": HEADERS[name]},
+        }
         for name, about in route.headers.items()
     ]
     return inside + [_query(field) for field in msgspec.structs.fields(route.query)] + headers
@@ -123,6 +164,13 @@ def _query(field: msgspec.structs.FieldInfo) -> dict[str, Any]:
     about = shape.pop("description", "")
     if field.default is not None and field.default is not msgspec.NODEFAULT:
         shape["default"] = field.default
+    if shape.get("type") == "string" and "enum" not in shape:
+        shape = {
+            "maxLength": LONGEST,
+            **shape,
+            **({"allOf": [{"pattern": TEXT}]} if "pattern" in shape else {}),
+        }
+        shape.setdefault("pattern", TEXT)
     return {"name": field.encode_name, "in": "query", "description": about, "schema": shape}
 
 
@@ -133,8 +181,16 @@ def _inlined(schema: dict[str, Any], components: dict[str, Any]) -> dict[str, An
     return {**{key: value for key, value in found.items() if key != "title"}, **schema}
 
 
-def _responses(route: Route[Any]) -> dict[str, Any]:
+def _responses(route: Route[Any], links: Mapping[str, Any]) -> dict[str, Any]:
     found = {str(status): _response(answer) for status, answer in route.answers.items()}
+    for status, answer in route.answers.items():
+        begun = {SubmittedView: "workflow", TesCreated: "id"}.get(answer.type) if answer.type else None
+        if begun is not None:
+            found[str(status)]["links"] = {
+                name: link
+                for name, link in links.items()
+                if begun in link["parameters"] and None not in link["parameters"].values()
+            }
     problem = {MEDIA: {"schema": {"$ref": _REFERENCES.format(name="ProblemView")}}}
     for status in _possible(route):
         found.setdefault(str(status), {"description": _PROBLEMS[status], "content": problem})
@@ -160,8 +216,22 @@ def _response(answer: Answer) -> dict[str, Any]:
             name: {"description": about, "schema": {"type": "string"}}
             for name, about in answer.headers.items()
         }
-    found["content"] = {answer.media: {"schema": _schema(answer.type) if answer.type else {"type": "string"}}}
+    schema = _schema(answer.type) if answer.type else {"type": "string"}
+    found["content"] = {answer.media: {"schema": _frame(schema) if answer.media == SSE else schema}}
     return found
+
+
+def _frame(event: dict[str, Any]) -> dict[str, Any]:
+    """One event of a stream as tools see it: fields of text, of which `data` holds JSON; that of `end` is the workflow."""
+    data = {"anyOf": [event, _schema(WorkflowView)]}
+    return {
+        "type": "object",
+        "properties": {
+            "id": {"type": "string"},
+            "event": {"type": "string"},
+            "data": {"type": "string", "contentMediaType": "application/json", "contentSchema": data},
+        },
+    }
 
 
 def _schema(kind: Any) -> dict[str, Any]:

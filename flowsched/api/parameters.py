@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import re
 import unicodedata
-from collections.abc import Iterable
-from typing import Any, Final, TypeVar
+from collections.abc import Iterable, Mapping
+from functools import cache
+from typing import Annotated, Any, Final, TypeVar, get_args, get_origin
 
 import msgspec
 from aiohttp import web
@@ -22,9 +23,13 @@ S = TypeVar("S", bound=msgspec.Struct)
 SHOWN: Final = 60
 #: Longer path segments and parameters name nothing that could exist.
 LONGEST: Final = 1024
+#: What `check_text` lets pass, as a pattern for the published description.
+TEXT: Final = r"^[^\x00-\x1f\x7f-\x9f]*$"
 _WHOLE: Final = re.compile("-?[0-9]+")
 #: As in Stripe's and the IETF's draft: opaque, printable, short.
 LONGEST_KEY: Final = 255
+#: What headers with a meaning here hold, as patterns for the published description.
+HEADERS: Final = {"Idempotency-Key": f"^[ -~]{{1,{LONGEST_KEY}}}$", "Last-Event-ID": "^[0-9]{0,18}$"}
 
 
 class InvalidParameters(InvalidRequest):
@@ -37,6 +42,12 @@ class InvalidParameters(InvalidRequest):
         super().__init__("; ".join(str(fault) for fault in self.faults))
 
 
+@cache
+def _fields(kind: type[msgspec.Struct]) -> Mapping[str, msgspec.structs.FieldInfo]:
+    """The fields of a struct by their names in JSON; msgspec reads its annotations anew each time."""
+    return {field.encode_name: field for field in msgspec.structs.fields(kind)}
+
+
 def decode_query(query: MultiMapping[str], kind: type[Q]) -> Q:
     """Read query parameters as a struct.
 
@@ -46,13 +57,21 @@ def decode_query(query: MultiMapping[str], kind: type[Q]) -> Q:
     Raises:
         InvalidParameters: With everything that is wrong.
     """
-    fields = {field.encode_name: field for field in msgspec.structs.fields(kind)}
+    if not query:
+        return kind()
+    fields = _fields(kind)
     faults: list[Fault] = []
     values: dict[str, Any] = {}
     for name in dict.fromkeys(query):
         given = query.getall(name)
         if name not in fields:
+            if not kind.strict:
+                continue
             faults.append(Fault(f"?{shown(name)}", "an unknown parameter", allowed(fields)))
+        elif _is_list(fields[name].type):
+            values[name] = given
+            for text in given:
+                _converted(f"?{name}", text, str, faults)
         elif len(given) > 1:
             faults.append(Fault(f"?{name}", f"{len(given)} values", "one value"))
         else:
@@ -63,10 +82,17 @@ def decode_query(query: MultiMapping[str], kind: type[Q]) -> Q:
     return kind(**values)
 
 
+def _is_list(kind: Any) -> bool:
+    """Whether a parameter may be given several times."""
+    return get_origin(get_args(kind)[0] if get_origin(kind) is Annotated else kind) is list
+
+
 def _converted(path: str, text: str, kind: Any, faults: list[Fault]) -> Any:
     try:
         check_text(path, text)
         value = msgspec.convert(text, kind, strict=False)
+        if value is None:  # msgspec takes the text "null" for it: a filter that was given would not filter
+            faults.append(Fault(path, repr(shown(text)), _expected("", kind)))
         if isinstance(value, int) and not isinstance(value, bool) and not _WHOLE.fullmatch(text):
             faults.append(Fault(path, repr(shown(text)), "a whole number"))  # msgspec takes 1e3 too
         return value
@@ -169,14 +195,14 @@ def decode_body(raw: bytes, kind: type[S]) -> S:
 
 
 def _checked(value: dict[str, Any], kind: type[S]) -> S:
-    fields = {field.encode_name: field for field in msgspec.structs.fields(kind)}
+    fields = _fields(kind)
     faults = [
         Fault(f"$.{shown(name)}", "an unknown field", allowed(fields)) for name in value.keys() - fields
     ]
     values: dict[str, Any] = {}
     for name in value.keys() & fields.keys():
         try:
-            values[fields[name].name] = msgspec.convert(value[name], fields[name].type)
+            values[fields[name].name] = msgspec.convert(_whole(value[name]), fields[name].type)
             _check_texts(f"$.{name}", value[name])
         except InvalidParameters as error:
             faults.extend(error.faults)
@@ -187,6 +213,11 @@ def _checked(value: dict[str, Any], kind: type[S]) -> S:
     if faults:
         raise InvalidParameters(sorted(faults, key=lambda fault: fault.path))
     return kind(**values)
+
+
+def _whole(value: Any) -> Any:
+    """What JSON Schema calls an integer: 3.0 is one."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def _check_texts(path: str, value: Any) -> None:

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, ClassVar, Final, Generic, TypeVar
 
 import msgspec
 from aiohttp import web
@@ -31,6 +31,8 @@ class Policy(Enum):
 
 class Query(msgspec.Struct, frozen=True, kw_only=True):
     """The query parameters of a route; a route without any takes `Query` itself."""
+
+    strict: ClassVar[bool] = True  #: a parameter that is not known is a fault
 
 
 Q = TypeVar("Q", bound=Query)
@@ -93,6 +95,7 @@ class Body:
     about: str
     type: Any = None  #: a struct; None = a workflow document, which the service itself decodes
     required: bool = True
+    example: Mapping[str, Any] | None = None  #: one that is accepted
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +113,9 @@ class Route(Generic[Q]):
     headers: Mapping[str, str] = field(default_factory=dict)  #: request headers with a meaning here
     tag: str = "workflows"
 
+    alias: bool = False  #: another path of a route that is in the table: not in the OpenAPI document
+
     @property
-    def name(self) -> str:
-        """Its name in the OpenAPI document: the handler's, which is unique."""
-        return self.handler.__name__
+    def name(self) -> str | None:
+        """Its name in the OpenAPI document: the handler's, which is unique; none of an alias."""
+        return None if self.alias else self.handler.__name__

@@ -7,7 +7,7 @@ socket.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from aiohttp import web
 
@@ -18,8 +18,11 @@ from flowsched.api.pages import CONTENT_SECURITY_POLICY
 from flowsched.api.parameters import decode_query
 from flowsched.api.problems import Handler, problems
 from flowsched.api.routes import Call, Limits, Policy, Route, Serving
-from flowsched.api.table import ROUTES
+from flowsched.api.table import ALIASES, ROUTES
 from flowsched.control.facade import Facade
+
+#: An id has no colon: `tasks/{id}:cancel` is not the id of a task.
+_ID: Final = "{id:[^{}/:]+}"
 
 
 def build_api(
@@ -42,16 +45,18 @@ def build_api(
         routes: The table.
     """
     serving = Serving(facade, limits or Limits(), token, openapi(routes))
-    policies = {(route.method, route.path): route.policy for route in routes}
+    served = (*routes, *ALIASES) if routes is ROUTES else routes
+    policies = {(route.method, route.path): route.policy for route in served}
     application = web.Application(
         middlewares=[problems, _access(policies, token), forwarding(facade)],
         client_max_size=serving.limits.body_bytes,
     )
-    for route in routes:
+    for route in served:
         handler = _bound(route, serving)
-        application.router.add_route(route.method, route.path, handler, name=route.name)
+        path = route.path.replace("{id}", _ID)
+        application.router.add_route(route.method, path, handler, name=route.name)
         if route.policy is Policy.OPEN:
-            application.router.add_route("HEAD", route.path, handler)
+            application.router.add_route("HEAD", path, handler)
     application.on_response_prepare.append(_secure)
 
     async def drain(_: web.Application) -> None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Final
 
-from flowsched.api import cluster, extender, pages, streams, workflows
+from flowsched.api import cluster, extender, pages, plans, streams, tes, workflows
 from flowsched.api.problems import MEDIA as PROBLEM
 from flowsched.api.routes import PREFIX, Answer, Body, Policy, Query, Route
+from flowsched.workflow.formats.tes import Task
+from flowsched.workflow.plan_views import PlanBody, PlanPage, PlanSummary, PlanView
 from flowsched.workflow.views import (
     EventView,
     ExplanationView,
@@ -21,6 +24,30 @@ from flowsched.workflow.views import (
     WorkflowPage,
     WorkflowView,
 )
+
+#: They run anywhere.
+WORKFLOW_EXAMPLE: Final = {
+    "name": "hello",
+    "stages": [
+        {
+            "name": "greet",
+            "scatter": {"items": ["Ada", "Grace"]},
+            "command": ["sh", "-c", "echo Hello $FLOWSCHED_ITEM > greeting.txt"],
+            "outputs": [{"name": "greeting", "path": "greeting.txt"}],
+        },
+        {
+            "name": "join",
+            "command": ["sh", "-c", "xargs cat < $FLOWSCHED_INPUT_GREETINGS"],
+            "inputs": [{"name": "greetings", "from": "greet.greeting", "match": "all"}],
+        },
+    ],
+}
+TASK_EXAMPLE: Final = {
+    "name": "hello",
+    "executors": [{"image": "alpine", "command": ["sh", "-c", "echo Hello $WHO"], "env": {"WHO": "Ada"}}],
+    "resources": {"cpu_cores": 1, "ram_gb": 0.5},
+    "tags": {"project": "greetings"},
+}
 
 _W: Final = f"{PREFIX}/workflows"
 _ONE: Final = f"{_W}/{{workflow}}"
@@ -61,7 +88,7 @@ _WORKFLOWS: Final[tuple[Route[Any], ...]] = (
             202: Answer("Accepted: it is never lost.", SubmittedView, headers={"Location": "The workflow."}),
             200: Answer("It had been accepted before, under the same key.", SubmittedView),
         },
-        body=Body("The workflow document."), headers=_KEY,
+        body=Body("The workflow document.", example=WORKFLOW_EXAMPLE), headers=_KEY,
     ),
     Route(
         "GET", _W, workflows.list_workflows, Policy.READ, "List workflows, newest first",
@@ -141,12 +168,33 @@ _CLUSTER: Final[tuple[Route[Any], ...]] = (
     ),
     Route(
         "PUT", f"{PREFIX}/queues/{{name}}", cluster.put_queue, Policy.WRITE, "Create or change a queue",
-        Query,        _ok("The queue.", QueueView), body=Body("Settings; what is left out stays.",
-        cluster.QueueBody), tag="cluster",
+        Query, _ok("The queue.", QueueView),
+        body=Body("Settings; what is left out stays.", cluster.QueueBody, required=False), tag="cluster",
     ),
     Route(
         "GET", f"{PREFIX}/nodes", cluster.list_nodes, Policy.READ, "List the nodes", Query,
         _ok("All nodes.", list[NodeView]), tag="cluster",
+    ),
+)  # fmt: skip
+
+_PLAN: Final = f"{PREFIX}/plans/{{plan}}"
+_PLANS: Final[tuple[Route[Any], ...]] = (
+    Route(
+        "POST", f"{PREFIX}/plans", plans.create_plan, Policy.WRITE,
+        "Plan a WDL workflow: its calls, their order, widths and resources as far as they are known", Query,
+        {201: Answer("The plan.", PlanView, headers={"Location": "The plan."})},
+        body=Body("The workflow; or a form with the parts of Cromwell's submissions.", PlanBody), tag="plans",
+    ),
+    Route(
+        "GET", f"{PREFIX}/plans", plans.list_plans, Policy.READ, "List plans, newest first", plans.PlansQuery,
+        _ok("One page.", PlanPage), tag="plans",
+    ),
+    Route(
+        "GET", _PLAN, plans.get_plan, Policy.READ, "Look at a plan", Query, _ok("The plan.", PlanView), tag="plans",
+    ),
+    Route(
+        "DELETE", _PLAN, plans.delete_plan, Policy.WRITE, "Remove a plan", Query, _ok("What it was.", PlanSummary),
+        tag="plans",
     ),
 )  # fmt: skip
 
@@ -163,6 +211,37 @@ _SCHEDULER: Final[tuple[Route[Any], ...]] = (
         "For a kube-scheduler's extender: which nodes rather", Query,
         _ok("0 to 10 for each node; all 0 is no opinion.", list[extender.HostPriority]), body=_QUESTION,
         tag="scheduler",
+    ),
+)  # fmt: skip
+
+_T: Final = f"{tes.TES_PREFIX}/tasks"
+_TES: Final[tuple[Route[Any], ...]] = (
+    Route(
+        "GET", f"{tes.TES_PREFIX}/service-info", tes.get_tes_service_info, Policy.READ,
+        "GA4GH TES 1.1: what this server is (all these also under /v1 and /)", tes.TesQuery,
+        _ok("The service.", tes.TesServiceInfo), tag="tes",
+    ),
+    Route(
+        "POST", _T, tes.create_tes_task, Policy.WRITE, "GA4GH TES 1.1: create a task", tes.TesQuery,
+        _ok("Its id; of a repeat the id that is there.", tes.TesCreated),
+        body=Body("The task.", Task, example=TASK_EXAMPLE), headers=_KEY, tag="tes",
+    ),
+    Route(
+        "GET", _T, tes.list_tes_tasks, Policy.READ, "GA4GH TES 1.1: list tasks, newest first",
+        tes.TesTasksQuery, _ok("One page.", tes.TesList), tag="tes",
+    ),
+    Route(
+        "GET", f"{_T}/service-info", tes.get_old_tes_service_info, Policy.READ,
+        "TES 0.x: what this server is", tes.TesQuery, _ok("The service.", tes.TesOldServiceInfo), tag="tes",
+    ),
+    Route(
+        "GET", f"{_T}/{{id}}", tes.get_tes_task, Policy.READ, "GA4GH TES 1.1: look at a task", tes.ViewQuery,
+        _ok("The task.", tes.TesTaskView), tag="tes",
+    ),
+    Route(
+        "POST", f"{_T}/{{id}}:cancel", tes.cancel_tes_task, Policy.WRITE,
+        "GA4GH TES 1.1: cancel a task; no error if it has ended or is not known", tes.TesQuery,
+        _ok("Nothing.", tes.TesNothing), tag="tes",
     ),
 )  # fmt: skip
 
@@ -197,4 +276,18 @@ _SERVER: Final[tuple[Route[Any], ...]] = (
     ),
 )  # fmt: skip
 
-ROUTES: Final[tuple[Route[Any], ...]] = (*_WORKFLOWS, *_EVENTS, *_CLUSTER, *_SCHEDULER, *_SERVER)
+ROUTES: Final[tuple[Route[Any], ...]] = (
+    *_WORKFLOWS,
+    *_EVENTS,
+    *_PLANS,
+    *_CLUSTER,
+    *_SCHEDULER,
+    *_TES,
+    *_SERVER,
+)
+#: TES clients try several prefixes. These paths are served and not described a second and third time.
+ALIASES: Final[tuple[Route[Any], ...]] = tuple(
+    replace(route, path=prefix + route.path.removeprefix(tes.TES_PREFIX), alias=True)
+    for prefix in tes.OTHER_PREFIXES
+    for route in _TES
+)

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from aiohttp import web
 
-from flowsched.api.parameters import idempotency_key, path_index, path_text, read_body, read_json
+from flowsched.api.parameters import TEXT, idempotency_key, path_index, path_text, read_body, read_json
 from flowsched.api.problems import encode
 from flowsched.api.routes import PREFIX, Call, Query
 from flowsched.workflow.states import RunState
@@ -26,7 +26,14 @@ TaskStateName = Annotated[
     msgspec.Meta(description="Only tasks in this state."),
 ]  # fmt: skip
 StageName = Annotated[str, msgspec.Meta(description="Only this stage.")]
-Reason = Annotated[str, msgspec.Meta(max_length=1000, description="Why, for those who look at it later.")]
+Reason = Annotated[
+    str,
+    msgspec.Meta(
+        max_length=1000,
+        description="Why, for those who look at it later.",
+        extra_json_schema={"pattern": TEXT},
+    ),
+]
 
 
 class WorkflowsQuery(Query, frozen=True, kw_only=True):
@@ -36,6 +43,7 @@ class WorkflowsQuery(Query, frozen=True, kw_only=True):
     name: Annotated[str, msgspec.Meta(description="Only workflows of this name.")] | None = None
     queue: Annotated[str, msgspec.Meta(description="Only workflows of this queue.")] | None = None
     label: Label | None = None
+    run: Annotated[str, msgspec.Meta(description="The calls of this run, each as a workflow.")] | None = None
     limit: Limit = 100
     page_token: PageToken | None = None
 
@@ -55,7 +63,7 @@ class ExplainQuery(Query, frozen=True, kw_only=True):
     stage: StageName | None = None
 
 
-class CommandBody(msgspec.Struct, kw_only=True):
+class CommandBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """What may be said with a command. The whole body may be left out."""
 
     reason: Reason | None = None

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import typer
 
 from flowsched import __version__
-from flowsched.cli import agent, hollow, upkeep
+from flowsched.cli import agent, ahead, cromwell_command, hollow, queues, upkeep
 from flowsched.cli.context import Options, ask, options, run
 from flowsched.cli.options import (
     Advertise,
     Cluster,
     Context,
     Cpu,
+    Cromwell,
     Database,
     DiskRate,
     Document,
@@ -42,7 +43,6 @@ from flowsched.cli.options import (
     Sleep,
     Synthetic,
     TimeScale,
-    amounts,
     kubernetes_settings,
     replay_of,
     settings_for,
@@ -67,8 +67,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-queue = typer.Typer(help="List and change queues.", no_args_is_help=True, rich_markup_mode=None)
-app.add_typer(queue, name="queue")
+app.add_typer(queues.queue, name="queue")
 app.add_typer(upkeep.db, name="db")
 app.add_typer(upkeep.secret, name="secret")
 
@@ -160,6 +159,7 @@ def serve(
     context: Context = None,
     namespace: Namespace = None,
     advertise: Advertise = None,
+    cromwell: Cromwell = "",
 ) -> None:
     """Start the service, on this machine or on Kubernetes.
 
@@ -171,7 +171,7 @@ def serve(
         ctx, root=root, host=host, port=port, database=db, nodes=nodes, cpu=cpu, memory=memory, gpus=gpus,
         disk_rate=disk_rate, nic_rate=nic_rate, racks=racks, policy=policy, images=images, log_level=log_level, log_json=log_json,
         keep_days=keep_days, take_over=take_over, token=token_from(token_file) or options(ctx).token,
-        kubernetes=kubernetes_settings(cluster, kubeconfig, context, namespace), advertise=advertise,
+        kubernetes=kubernetes_settings(cluster, kubeconfig, context, namespace), advertise=advertise, cromwell=cromwell,
     )  # fmt: skip
     from flowsched import app as service
 
@@ -210,13 +210,23 @@ def list_command(
     label: Annotated[
         str | None, typer.Option(metavar="KEY=VALUE", help="Only workflows so labelled.")
     ] = None,
+    run_id: Annotated[str | None, typer.Option("--run", metavar="ID", help="The calls of this run.")] = None,
     limit: Limit = 100,
     output: Output = Form.TABLE,
 ) -> None:
-    """List workflows, newest first."""
+    """List workflows, newest first.
+
+    A run of another engine (Cromwell, Snakemake, miniwdl) is one workflow; its calls are what `show` calls stages.
+    """
     from flowsched.cli import listing
 
-    filters = {"state": state and state.upper(), "name": name, "queue": in_queue, "label": label}
+    filters = {
+        "state": state and state.upper(),
+        "name": name,
+        "queue": in_queue,
+        "label": label,
+        "run": run_id,
+    }
     ask(ctx, lambda client: listing.workflows(client, filters, limit, output))
 
 
@@ -327,39 +337,6 @@ def resume(ctx: typer.Context, workflow: Id, reason: Reason = None, output: Outp
     _command(ctx, workflow, "resume", reason, output)
 
 
-@queue.command("ls")
-def list_queues(ctx: typer.Context, output: Output = Form.TABLE) -> None:
-    """List queues: what they may use, use, and wait for."""
-    from flowsched.cli import listing
-
-    ask(ctx, lambda client: listing.queues(client, output))
-
-
-@queue.command("set")
-def set_queue(
-    ctx: typer.Context,
-    name: Annotated[str, typer.Argument(help="The queue; made if there is none.")],
-    weight: Annotated[int | None, typer.Option(min=1, help="Its share beside its siblings.")] = None,
-    parent: Annotated[str | None, typer.Option(help="The queue above it.")] = None,
-    priority: Annotated[int | None, typer.Option(help="Higher goes first.")] = None,
-    paused: Annotated[bool | None, typer.Option("--pause/--resume", help="Start nothing new of it.")] = None,
-    cap: Annotated[
-        list[str] | None, typer.Option(metavar="RESOURCE=AMOUNT", help="At most so much. Repeatable.")
-    ] = None,
-    guarantee: Annotated[
-        list[str] | None, typer.Option(metavar="RESOURCE=AMOUNT", help="Its own. Repeatable.")
-    ] = None,
-    output: Output = Form.TABLE,
-) -> None:
-    """Create or change a queue; what is not said stays."""
-    from flowsched.cli import listing
-
-    given = {"weight": weight, "parent": parent, "priority": priority, "paused": paused}
-    settings: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
-    settings |= {key: amounts(key, pairs) for key, pairs in (("cap", cap), ("guarantee", guarantee)) if pairs}
-    ask(ctx, lambda client: listing.put_queue(client, name, settings, output))
-
-
 @app.command()
 def nodes(ctx: typer.Context, output: Output = Form.TABLE) -> None:
     """List nodes, what is taken and what is cached."""
@@ -420,5 +397,7 @@ def _command(ctx: typer.Context, workflow: str, kind: str, reason: str | None, o
 
 
 app.add_typer(agent.pod, name="pod", hidden=True)
+app.command(name="plan")(ahead.plan)
 app.command(name="agent")(agent.agent)
 app.command(name="hollow")(hollow.hollow)
+cromwell_command.offer(app)

@@ -113,6 +113,14 @@ Advertise = Annotated[
     str | None,
     typer.Option(envvar="FLOWSCHED_ADVERTISE", help="URL at which other replicas reach this process."),
 ]
+Cromwell = Annotated[
+    str,
+    typer.Option(
+        envvar="FLOWSCHED_CROMWELL",
+        metavar="URLS",
+        help="Cromwell servers whose runs may be planned, by commas.",
+    ),
+]
 Policy = Annotated[str, typer.Option(help="How to schedule.")]
 Synthetic = Annotated[
     bool,

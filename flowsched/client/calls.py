@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
@@ -17,6 +18,7 @@ from flowsched.client.outputs import read_output, save_output
 from flowsched.client.runs import Run
 from flowsched.client.session import Session, decoded
 from flowsched.client.streams import ended, followed_log, whole_log, workflow_events
+from flowsched.workflow.plan_views import PlanPage, PlanSummary, PlanView
 from flowsched.workflow.states import RunState
 from flowsched.workflow.views import (
     EventView,
@@ -46,6 +48,7 @@ Nodes: TypeAlias = list[NodeView]
 T = TypeVar("T")
 
 _WORKFLOWS: Final = "/api/v1/workflows"
+_PLANS: Final = "/api/v1/plans"
 
 
 class Client:
@@ -112,10 +115,14 @@ class Client:
         name: str | None = None,
         queue: str | None = None,
         label: str | None = None,
+        run: str | None = None,
         page: int = 100,
     ) -> AsyncGenerator[WorkflowView, None]:
-        """Workflows, newest first; pages are fetched as they are needed."""
-        asked = _params(state=state, name=name, queue=queue, label=label, limit=page)
+        """Workflows, newest first; pages are fetched as they are needed.
+
+        A run of another engine (Cromwell, say) is one workflow; with `run` the calls of that one are listed.
+        """
+        asked = _params(state=state, name=name, queue=queue, label=label, run=run, limit=page)
         while True:
             found = await self._get(_WORKFLOWS, WorkflowPage, asked)
             for view in found.workflows:
@@ -253,6 +260,66 @@ class Client:
     async def nodes(self) -> Nodes:
         """All nodes."""
         return await self._get("/api/v1/nodes", Nodes)
+
+    async def plan(
+        self,
+        source: str,
+        *,
+        imports: Mapping[str, str] | bytes = b"",
+        inputs: Mapping[str, Any] | None = None,
+        sizes: Mapping[str, int] | None = None,
+        contents: Mapping[str, str] | None = None,
+        run: str = "",
+    ) -> PlanView:
+        """Plan a WDL workflow: what will run, in which order, how wide, and on what, as far as that is known. The plan is kept.
+
+        Args:
+            source: The WDL.
+            imports: What it imports: sources by name, or a zip file.
+            inputs: As Cromwell takes them; None if they are not known.
+            sizes: Bytes of files, by the URI or path in the inputs.
+            contents: Texts of files, likewise: lists that the workflow reads.
+            run: The run that it is the plan of: its calls are ordered by it.
+
+        Raises:
+            InvalidDocument: With file, line and column of each fault.
+        """
+        packed = base64.b64encode(imports).decode() if isinstance(imports, bytes) else dict(imports)
+        files = {"sizes": dict(sizes or {}), "contents": dict(contents or {})}
+        return await self._planned(
+            {"source": source, "imports": packed, "inputs": inputs, "run": run} | files
+        )
+
+    async def plan_cromwell(self, url: str, root_workflow_id: str) -> PlanView:
+        """Plan a run of a Cromwell server that the service may ask. The plan is kept.
+
+        Raises:
+            Forbidden: The service may not ask this server.
+        """
+        return await self._planned({"cromwell": {"url": url, "root_workflow_id": root_workflow_id}})
+
+    async def _planned(self, said: Mapping[str, Any]) -> PlanView:
+        content, _ = await self._session.request("POST", _PLANS, body=json.dumps(said).encode())
+        return decoded(content, PlanView)
+
+    async def get_plan(self, plan: str) -> PlanView:
+        """One plan, with ranks as they are now."""
+        return await self._get(f"{_PLANS}/{quote(plan, safe='')}", PlanView)
+
+    async def plans(self, *, run: str | None = None, page: int = 100) -> AsyncGenerator[PlanSummary, None]:
+        """Plans, newest first; of one run, if it is named. Pages are fetched as they are needed."""
+        asked = _params(run=run, limit=page)
+        while True:
+            found = await self._get(_PLANS, PlanPage, asked)
+            for view in found.plans:
+                yield view
+            if found.next_page_token is None:
+                return
+            asked["page_token"] = found.next_page_token
+
+    async def delete_plan(self, plan: str) -> None:
+        """Remove a plan."""
+        await self._session.request("DELETE", f"{_PLANS}/{quote(plan, safe='')}", again=False)
 
     async def ready(self) -> tuple[bool, str]:
         """Whether the service is ready, and if not what is missing.

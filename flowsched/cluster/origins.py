@@ -148,6 +148,28 @@ def _unknown(scheme: str, error: Exception) -> NotFetched:
     return NotFetched(f"cannot fetch {scheme}: uris: {hint} ({error})", permanent=True)
 
 
+def put(path: str, uri: str) -> None:
+    """Write a file to an object store, with the credentials of the environment. Blocks.
+
+    Raises:
+        NotFetched: It cannot be written; `permanent` if trying again is no use.
+    """
+    scheme = urlsplit(uri).scheme.lower()
+    try:
+        import fsspec
+
+        files, key = fsspec.core.url_to_fs(uri)
+        files.put_file(path, key)
+    except (ImportError, ValueError) as error:
+        hint = _EXTRAS.get(scheme, "fsspec knows no such scheme, or its package is missing")
+        raise NotFetched(f"cannot write {scheme}: uris: {hint} ({error})", permanent=True) from error
+    except Exception as error:  # each of fsspec's file systems has errors of its own
+        told = failure(uri, error)
+        raise NotFetched(
+            str(told).replace("cannot fetch", "cannot write", 1), permanent=told.permanent
+        ) from error
+
+
 def failure(uri: str, error: Exception) -> NotFetched:
     """An error of a file system as a failed transfer."""
     status = getattr(error, "status", None)

@@ -10,6 +10,7 @@ import numpy as np
 from flowsched.engine.delta import OutputWrite, TaskWrite
 from flowsched.engine.explain import Explanation
 from flowsched.engine.state import EngineState
+from flowsched.errors import InvalidRequest
 from flowsched.scheduling.queues import Queue
 from flowsched.store.rows import AttemptRow, StageRow, StoredEvent, WorkflowRow
 from flowsched.workflow.graph import StageGraph
@@ -110,6 +111,21 @@ def task_view(row: TaskWrite, stage: StageSpec) -> TaskView:
         bytes_local=row.bytes_local,
         bytes_moved=row.bytes_moved,
     )
+
+
+def task_state(name: str | None) -> TaskState | None:
+    """A state by the name a user gave it.
+
+    Raises:
+        InvalidRequest: There is none of that name.
+    """
+    if name is None:
+        return None
+    try:
+        return TaskState[name.upper()]
+    except KeyError as error:
+        names = ", ".join(state.name for state in TaskState)
+        raise InvalidRequest(f"there is no task state {name!r}; there are {names}") from error
 
 
 def untouched_row(workflow: str, stage: int, index: int, state: TaskState) -> TaskWrite:
@@ -220,3 +236,17 @@ def node_views(state: EngineState, flows: Mapping[str, tuple[int, int]]) -> list
         )
         for at, name in enumerate(snapshot.names)
     ]
+
+
+def task_position(token: str | None) -> tuple[int, int]:
+    """Stage and index at which a page of tasks begins.
+
+    Raises:
+        InvalidRequest: The token is not one of ours.
+    """
+    if token is None:
+        return 0, 0
+    stage, dot, index = token.partition(".")
+    if not (dot and stage.isdecimal() and index.isdecimal()) or len(token) > 40:
+        raise InvalidRequest("the page token is not one this service gave out")
+    return int(stage), int(index)

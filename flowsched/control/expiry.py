@@ -9,6 +9,7 @@ from typing import Final
 import structlog
 
 from flowsched.control.dispatch import Dispatcher
+from flowsched.control.tes_keeping import forget_ends, keep_ends
 from flowsched.errors import FlowschedError
 from flowsched.scheduling.executor import Executor
 from flowsched.store.database import Database
@@ -55,12 +56,14 @@ class Expiry:
         """One clean-up. Returns how many workflows were removed."""
         before = self._clock() - self._keep_ms
         total = 0
+        await keep_ends(self._database, before)
         while True:
             removed = await remove_finished(self._database, before)
             total += removed.workflows
             if removed.workflows == 0 and removed.rows == 0:
                 break
             await asyncio.sleep(_PAUSE_S)
+        await forget_ends(self._database, before, self._clock())
         attempts = await self._executor.expire(before)
         datasets = await self._evict()
         if total or datasets:

@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from flowsched.workflow.plan_views import PlanBody, PlanPage, PlanSummary, PlanView
 from flowsched.workflow.views import (
     EventView,
     ExplanationView,
@@ -29,8 +30,77 @@ class OutputData:
     chunks: AsyncGenerator[bytes, None]
 
 
+@dataclass(frozen=True, slots=True)
+class TesPage:
+    """A part of the list of TES tasks, each as JSON; `next_token` is None at the end."""
+
+    tasks: Sequence[bytes]
+    next_token: str | None = None
+
+
+class TesFacade(Protocol):
+    """What the routes of GA4GH TES ask. Views are MINIMAL, BASIC and FULL."""
+
+    async def create(self, raw: bytes, *, client: str = "", idempotency_key: str | None = None) -> str:
+        """Accept a task durably; a repeat of one that is there gives that one's id. `client` tells senders apart."""
+        ...
+
+    async def get(self, ident: str, view: str) -> bytes:
+        """One task as JSON."""
+        ...
+
+    async def list(
+        self,
+        view: str,
+        *,
+        name_prefix: str = "",
+        state: str | None = None,
+        tags: Sequence[tuple[str, str]] = (),
+        page_size: int = 256,
+        token: str | None = None,
+    ) -> TesPage:
+        """Newest first. A tag with an empty value asks only that it be there."""
+        ...
+
+    async def cancel(self, ident: str) -> None:
+        """Cancel a task. One that has ended, or does not exist, is no error."""
+        ...
+
+
+class PlanFacade(Protocol):
+    """What may be asked about plans of runs. Everything raises from `flowsched.errors` and nothing else."""
+
+    async def create(self, body: PlanBody) -> PlanView:
+        """Plan a workflow and keep the plan."""
+        ...
+
+    async def get(self, ident: str) -> PlanView:
+        """One plan."""
+        ...
+
+    async def list(
+        self, *, limit: int = 100, page_token: str | None = None, run: str | None = None
+    ) -> PlanPage:
+        """Newest first."""
+        ...
+
+    async def remove(self, ident: str) -> PlanSummary:
+        """Remove a plan; returns what it was."""
+        ...
+
+
 class Facade(Protocol):
     """Everything raises from `flowsched.errors` and nothing else."""
+
+    @property
+    def tes(self) -> TesFacade:
+        """The same service as TES clients see it."""
+        ...
+
+    @property
+    def plans(self) -> PlanFacade:
+        """Plans of runs."""
+        ...
 
     async def submit(self, raw: bytes, *, idempotency_key: str | None = None) -> SubmittedView:
         """Decode, check and durably accept a workflow document."""
@@ -43,10 +113,11 @@ class Facade(Protocol):
         name: str | None = None,
         queue: str | None = None,
         label: str | None = None,
+        run: str | None = None,
         limit: int = 100,
         page_token: str | None = None,
     ) -> WorkflowPage:
-        """Newest first. `label` is `key=value`."""
+        """Newest first. `label` is `key=value`. A run of another engine is one workflow; with `run` its calls are listed."""
         ...
 
     async def workflow(self, workflow: str) -> WorkflowView:

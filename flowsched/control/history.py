@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from typing import Final
 
 from flowsched.control.answers import event_view
@@ -37,27 +37,41 @@ class History:
         """Is set at the next commit. Take it before you look, or you will miss what comes in between."""
         return self._news
 
-    async def follow(self, workflow: str | None, after: int) -> AsyncIterator[Sequence[EventView]]:
+    async def follow(
+        self,
+        workflow: str | None,
+        after: int,
+        over: Callable[[], Awaitable[bool]] | None = None,
+    ) -> AsyncGenerator[Sequence[EventView], None]:
         """Batches of events after an id (below 0: from now on); ends when `workflow` has ended and all was told.
 
         A retry makes an ended workflow live again, so the end is the last event *and* the state.
+
+        Args:
+            workflow: Whose; None = of all.
+            after: The last event that is known.
+            over: Says that `workflow` has ended where it is no workflow but a run, whose calls' events are told.
         """
         if after < 0:
             after = await self._reads.last_event()
+        whose = {"workflow_id": workflow} if over is None else {"run": workflow}
         while True:
             news = self._news
-            rows = await self._reads.events(after, workflow_id=workflow, limit=_BATCH)
+            rows = await self._reads.events(after, limit=_BATCH, **whose)
             if rows:
                 after = rows[-1].id
                 yield [event_view(row) for row in rows]
             if len(rows) == _BATCH:
                 continue
-            if workflow is not None and RunState((await self._reads.get(workflow)).state).terminal:
-                rest = await self._reads.events(after, workflow_id=workflow, limit=_BATCH)
+            if workflow is not None and await (over() if over is not None else self._ended(workflow)):
+                rest = await self._reads.events(after, limit=_BATCH, **whose)
                 if not rest:
                     return
                 continue
             await happens(news, self._poll_s)
+
+    async def _ended(self, workflow: str) -> bool:
+        return RunState((await self._reads.get(workflow)).state).terminal
 
 
 async def happens(event: asyncio.Event, seconds: float) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from flowsched.errors import Fault, InvalidDocument
+from flowsched.errors import Fault, InvalidDocument, InvalidRequest
 from flowsched.store.rows import QueueRow
 from flowsched.workflow.resources import parse_bytes, parse_count, parse_cpu, parse_gpu
 
@@ -46,6 +46,6 @@ def _limits(key: str, value: Mapping[str, Any], faults: list[Fault]) -> dict[str
     for resource, amount in value.items():
         try:
             limits[resource] = _PARSERS.get(resource, parse_count)(amount)
-        except (ValueError, TypeError) as error:
+        except InvalidRequest as error:
             faults.append(Fault(f"$.{key}.{resource}", repr(amount)[:60], str(error)))
     return limits

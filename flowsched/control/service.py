@@ -11,6 +11,7 @@ from typing import Any, Final
 import numpy as np
 
 from flowsched.control import answers
+from flowsched.control.cromwell import Cromwell
 from flowsched.control.dispatch import Dispatcher
 from flowsched.control.extender import Extender, scores
 from flowsched.control.facade import OutputData
@@ -18,7 +19,11 @@ from flowsched.control.history import History, happens
 from flowsched.control.intake import Documents, decode
 from flowsched.control.leader import Leader
 from flowsched.control.outputs import open_output
+from flowsched.control.planning import Planning
+from flowsched.control.plans import PlanBook
 from flowsched.control.queue_settings import queue_row
+from flowsched.control.ranked import with_rank
+from flowsched.control.tes import TesService
 from flowsched.control.whereabouts import Whereabouts
 from flowsched.engine.changes import task_row
 from flowsched.engine.explain import Explanation, explain
@@ -32,6 +37,7 @@ from flowsched.store.database import Database
 from flowsched.store.queues import Queues
 from flowsched.store.requests import Submission
 from flowsched.store.rows import QueueRow
+from flowsched.store.tes import TesTasks
 from flowsched.store.workflows import Workflows
 from flowsched.store.writer import GroupWriter
 from flowsched.workflow.graph import StageGraph
@@ -75,6 +81,7 @@ class Service:
         new_id: Callable[[], str],
         failpoint: Callable[[str], Awaitable[None]],
         replicated: bool = False,
+        cromwell: Sequence[str] = (),
     ) -> None:
         self._replicated = replicated
         self._whereabouts = Whereabouts(database, clock)
@@ -86,16 +93,26 @@ class Service:
         self._history = history
         self._documents = documents
         self._leader = leader
+        self.plans = PlanBook(
+            database, Planning(), Cromwell(cromwell), learned=leader.runtimes, clock=clock, new_id=new_id
+        )
         self._clock = clock
         self._new_id = new_id
         self._failpoint = failpoint
         self._extender = Extender()
+        self.tes = TesService(
+            TesTasks(database), writer, documents, clock=clock, new_id=new_id, wake=self._wake,
+            cancel=lambda workflow: self.command(workflow, "cancel"), ranks=self.plans, memory=self._state,
+            failpoint=failpoint, replicated=replicated,
+        )  # fmt: skip
 
     # ------------------------------------------------------------------------------------------ workflows
 
     async def submit(self, raw: bytes, *, idempotency_key: str | None = None) -> SubmittedView:
         """Decode, check and durably accept a document; the same key with the same bytes gives the same workflow."""
         spec = await decode(raw)
+        body_hash = hashlib.sha256(raw).hexdigest()
+        spec, raw = await with_rank(spec, raw, self.plans)
         ident = self._new_id()
         await self._failpoint("submit.before")
         submitted = await self._writer.submit(
@@ -109,9 +126,8 @@ class Service:
                 stages=[(stage.name, stage.width, stage.members) for stage in spec.stages],
                 now_ms=self._clock(),
                 idempotency_key=idempotency_key,
-                body_hash=hashlib.sha256(raw).hexdigest(),
-                run=spec.call.run if spec.call is not None else "",
-                node=spec.call.node if spec.call is not None else "",
+                body_hash=body_hash,
+                call=spec.call,
             )
         )
         await self._failpoint("submit.after")
@@ -128,18 +144,16 @@ class Service:
         name: str | None = None,
         queue: str | None = None,
         label: str | None = None,
+        run: str | None = None,
         limit: int = 100,
         page_token: str | None = None,
     ) -> WorkflowPage:
         """Newest first."""
         key, _, value = (label or "").partition("=")
+        labels = {key: value} if key else None
+        states = [state] if state else ()
         page = await self._reads.list(
-            states=[state] if state else (),
-            name=name,
-            queue=queue,
-            labels={key: value} if key else None,
-            limit=limit,
-            token=page_token,
+            states=states, name=name, queue=queue, labels=labels, run=run, limit=limit, token=page_token
         )
         rows = [answers.workflow_view(row, await self._counts(row.id)) for row in page.items]
         return WorkflowPage(workflows=rows, next_page_token=page.next_token)
@@ -182,6 +196,7 @@ class Service:
             number = await self._writer.command(workflow, kind, body or {}, self._clock())
             self._wake()
             await self._carried_out(number)
+            self.tes.revived(workflow)
         return await self.workflow(workflow)
 
     async def _carried_out(self, number: int) -> None:
@@ -210,9 +225,9 @@ class Service:
         numbers = {each.name: number for number, each in enumerate(spec.stages)}
         if stage is not None and stage not in numbers:
             raise NotFound(f"workflow {workflow} has no stage {stage!r}")
-        wanted = _task_state(state)
+        wanted = answers.task_state(state)
         limit = max(1, min(limit, 1000))
-        at_stage, at_index = _position(page_token)
+        at_stage, at_index = answers.task_position(page_token)
         chosen = [numbers[stage]] if stage is not None else range(len(spec.stages))
         found: list[TaskView] = []
         for number in chosen:
@@ -429,22 +444,3 @@ class Service:
     def _run(self, workflow: str) -> WorkflowRun | None:
         state = self._state()
         return None if state is None else state.runs.get(workflow)
-
-
-def _task_state(name: str | None) -> TaskState | None:
-    if name is None:
-        return None
-    try:
-        return TaskState[name.upper()]
-    except KeyError as error:
-        names = ", ".join(state.name for state in TaskState)
-        raise InvalidRequest(f"there is no task state {name!r}; there are {names}") from error
-
-
-def _position(token: str | None) -> tuple[int, int]:
-    if token is None:
-        return 0, 0
-    stage, dot, index = token.partition(".")
-    if not (dot and stage.isdecimal() and index.isdecimal()) or len(token) > 40:
-        raise InvalidRequest("the page token is not one this service gave out")
-    return int(stage), int(index)

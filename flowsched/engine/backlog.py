@@ -127,13 +127,15 @@ def _add(
         return None
     number = state.key_of(key)
     everything = np.concatenate(tasks)
+    call = run.spec.call
     group = PodGroup(
         key=number,
         name=group_name(run, stage, key),
         queue=run.spec.queue,
-        workflow=run.id,
+        workflow=run.id if call is None else call.run,
         priority=run.spec.priority,
-        rank_ms=int(run.ranks[stage.number]),
+        # What comes after a call only its engine knows, or who has read the engine's document ahead.
+        rank_ms=max(int(run.ranks[stage.number]), 0 if call is None else call.rank_ms),
         ready_ms=int(stage.times[everything, 0].min()),
         gang=stage.spec.gang and state.profile.gang,
         roles=tuple(_roles(state, run, stage, key, tasks)),

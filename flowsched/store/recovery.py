@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Seque
 from contextlib import contextmanager
 from typing import Any, Final, NamedTuple
 
-from sqlalchemy import ColumnElement, Row, Select, TextClause, delete, select, text, tuple_
+from sqlalchemy import ColumnElement, Row, Select, TextClause, delete, exists, select, text, tuple_
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from flowsched.engine.delta import OutputWrite, TaskWrite
@@ -137,7 +137,7 @@ async def remove_finished(
     database: Database, before_ms: int, *, workflows: int = 200, rows: int = 20_000
 ) -> Removed:
     """Remove workflows that ended before a time, with all that hangs on them. Call again until nothing is
-    removed.
+    removed. Those of TES tasks stay until it has been written down how they ended.
 
     Each call is one transaction of bounded size, so that writers wait milliseconds and not minutes; a
     workflow's own row goes last, so that a stop in between leaves nothing behind that a later call would not
@@ -149,7 +149,7 @@ async def remove_finished(
         workflows: Of at most so many workflows at a time.
         rows: At most about so many rows of each kind at a time.
     """
-    ended = select(_w.id).where(_w.ended_ms < before_ms, _w.state.in_(_ENDED))
+    ended = select(_w.id).where(_w.ended_ms < before_ms, _w.state.in_(_ENDED), ~_UNKEPT)
     async with database.writing() as connection:
         found = await connection.execute(ended.order_by(_w.ended_ms).limit(workflows))
         names = [row.id for row in found]
@@ -170,8 +170,17 @@ async def remove_finished(
         await connection.execute(
             delete(tables.idempotency).where(tables.idempotency.c.workflow_id.in_(names))
         )
+        of_runs = select(_w.run).where(_w.id.in_(names), _w.run != "").distinct()
+        runs = [row.run for row in await connection.execute(of_runs)]
         await connection.execute(delete(tables.workflows).where(_w.id.in_(names)))  # stages, commands follow
+        if runs:
+            rest = select(_w.id).where(_w.run == tables.runs.c.id).exists()
+            await connection.execute(delete(tables.runs).where(tables.runs.c.id.in_(runs), ~rest))
         return Removed(len(names), removed)
 
 
+#: Workflows of TES tasks of which nothing has been kept yet (`control.tes_keeping`).
+_UNKEPT: Final = (
+    exists().where(tables.tes_tasks.c.id == _w.id, tables.tes_tasks.c.state == "").correlate(tables.workflows)
+)
 _ENDED: Final = tuple(state.value for state in RunState if state.terminal)

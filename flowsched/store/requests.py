@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
@@ -14,10 +14,33 @@ from flowsched.engine.delta import EventRow
 from flowsched.errors import Conflict, NotFound
 from flowsched.store import tables
 from flowsched.store.bulk import encode, insert, select_among, tidy, tidy_text, update
+from flowsched.workflow.spec import Call
 from flowsched.workflow.states import RunState, TaskState
 
 #: zlib's middle: a workflow of 1,000 stages shrinks about tenfold in a few milliseconds.
 _COMPRESSION: Final = 6
+
+
+@dataclass(frozen=True, slots=True)
+class TesTask:
+    """What a TES client sent, kept beside the workflow that it becomes."""
+
+    name: str
+    tags: Mapping[str, str]
+    body: bytes  #: compressed JSON
+
+
+@dataclass(frozen=True, slots=True)
+class Repeats:
+    """For how long a key stands for the workflow it was first used for. Without such a rule it does for ever.
+
+    A workflow that lives and is older than `since_ms` counts if `while_live`. One that has ended counts if it is younger and its
+    sender has not heard of it: who asks about a task has its id, and sends it once more on purpose.
+    """
+
+    since_ms: int
+    while_live: bool
+    heard_of: Container[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +59,9 @@ class Submission:
     body_hash: str = ""
     tenant: str = ""  #: keys of one tenant never meet those of another
     owner: str = ""
-    run: str = ""  #: the run it is a call of, and which call (`workflow.spec.Call`)
-    node: str = ""
+    call: Call | None = None  #: of which run it is a call, and which
+    tes: TesTask | None = None
+    repeats: Repeats | None = None
 
 
 class Submitting(NamedTuple):
@@ -100,6 +124,9 @@ _SUBMITTED_COLUMNS: Final = [
     "spec_bytes",
     "run",
     "node",
+    "shard",
+    "call_attempt",
+    "after",
     "spec",
 ]
 
@@ -121,6 +148,19 @@ class Requests:
         )
         self._stages = insert(
             kind, tables.stages, ["workflow_id", "stage", "name", "state", "width", "members", "counts"]
+        )
+        self._runs = insert(
+            kind,
+            tables.runs,
+            ["id", "seq", "name", "source", "queue", "labels", "created_ms"],
+            "ON CONFLICT DO NOTHING",
+        )
+        self._tes = insert(kind, tables.tes_tasks, ["id", "seq", "created_ms", "name", "tags", "body"])
+        self._renew = update(
+            kind,
+            tables.idempotency,
+            {"workflow_id": "{new}", "body_hash": "{new}", "created_ms": "{new}"},
+            {"tenant": "tenant", "key": "key", "earlier": "workflow_id"},
         )
         self._commands = insert(kind, tables.commands, ["id", "workflow_id", "kind", "body", "at_ms"])
         same = {"id": "id"}
@@ -170,16 +210,38 @@ class Requests:
         ]
         claimed = {(row.tenant, row.key) for row in await self._keys.fetch(connection, rows)}
         wanted = firsts.keys() - claimed
+        taken: dict[tuple[str, str], tuple[str, str, int]] = {}
+        while wanted:
+            there = await self._holders(connection, wanted)
+            over = [key for key in sorted(wanted) if key in there and _is_over(firsts[key], there[key])]
+            renewed = [key for key in over if await self._renews(connection, firsts[key], there[key])]
+            # What was over and could not be renewed is another's now, who came first: look again.
+            settled = wanted - set(over)
+            taken |= {key: there[key][:3] if key in there else ("", "", 0) for key in settled}
+            wanted = wanted - settled - set(renewed)
+        return taken
+
+    async def _holders(
+        self, connection: AsyncConnection, keys: Set[tuple[str, str]]
+    ) -> dict[tuple[str, str], Any]:
+        """Whose keys they are: body hash, workflow, its number, its state, when the key was used."""
         found = await select_among(
             connection,
             self._kind,
-            "SELECT i.tenant, i.key, i.body_hash, i.workflow_id, w.seq FROM idempotency i "
+            "SELECT i.tenant, i.key, i.body_hash, i.workflow_id, w.seq, w.state, i.created_ms FROM idempotency i "
             "LEFT JOIN workflows w ON w.id = i.workflow_id WHERE",
             "i.key",
-            {key for _, key in wanted},
+            {key for _, key in keys},
         )
-        there = {(row.tenant, row.key): (row.body_hash, row.workflow_id, row.seq or 0) for row in found}
-        return {key: there.get(key, ("", "", 0)) for key in wanted}
+        return {
+            (row.tenant, row.key): (row.body_hash, row.workflow_id, row.seq or 0, row.state, row.created_ms)
+            for row in found
+        }
+
+    async def _renews(self, connection: AsyncConnection, submission: Submission, holder: Any) -> bool:
+        """Give a key that is over to a new workflow; False if another process was faster."""
+        now = (submission.id, submission.body_hash, submission.now_ms)
+        return await self._renew.run(connection, [(*now, *_key(submission), holder[1])]) == 1
 
     async def _insert(self, connection: AsyncConnection, new: Sequence[Submitting]) -> dict[str, int]:
         """Insert workflows and their stages; return each one's number.
@@ -202,6 +264,15 @@ class Requests:
             for number, (name, width, members) in enumerate(submission.stages)
         ]
         await self._stages.run(connection, stages)
+        await self._runs.run(connection, _first_of_each_run(new, numbers))
+        await self._tes.run(
+            connection,
+            [
+                (s.id, numbers[s.id], s.now_ms, tidy_text(s.tes.name), encode(s.tes.tags), s.tes.body)
+                for s, _ in new
+                if s.tes is not None
+            ],
+        )
         return numbers
 
     async def command(self, connection: AsyncConnection, commands: Sequence[Command]) -> list[int | NotFound]:
@@ -253,6 +324,40 @@ def _first_of_each_key(
     return firsts
 
 
+def _first_of_each_run(new: Sequence[Submitting], numbers: Mapping[str, int]) -> list[tuple[Any, ...]]:
+    """Rows of the runs that these are calls of, in order of their ids, so that two processes wait instead of deadlocking."""
+    rows: dict[str, tuple[Any, ...]] = {}
+    for submission, _ in new:
+        call = submission.call
+        if call is None or call.run in rows:
+            continue
+        name = tidy_text(call.run_name or call.run)
+        labels = {tidy_text(str(key)): tidy_text(str(value)) for key, value in submission.labels.items()}
+        began = call.since_ms or submission.now_ms
+        rows[call.run] = (
+            tidy_text(call.run),
+            numbers[submission.id],
+            name,
+            tidy_text(call.source),
+            submission.queue,
+            encode(labels),
+            began,
+        )
+    return [rows[run] for run in sorted(rows)]
+
+
+def _is_over(submission: Submission, holder: Any) -> bool:
+    """Whether a key no longer stands for the workflow it was used for."""
+    rule = submission.repeats
+    if rule is None:
+        return False
+    _, workflow, _, state, used_ms = holder
+    young = used_ms >= rule.since_ms
+    if state is not None and not RunState(state).terminal:
+        return not (young or rule.while_live)
+    return not young or workflow in rule.heard_of
+
+
 def _same_or_conflict(
     submission: Submission, body_hash: str, workflow_id: str, seq: int
 ) -> Submitted | Conflict:
@@ -279,10 +384,17 @@ def _workflow_row(submission: Submission, spec: bytes, seq: int) -> tuple[Any, .
         len(submission.stages),
         sum(width * members for _, width, members in submission.stages),
         len(submission.spec),
-        tidy_text(submission.run),
-        tidy_text(submission.node),
+        *_call_columns(submission.call),
         spec,
     )
+
+
+def _call_columns(call: Call | None) -> tuple[Any, ...]:
+    """run, node, shard, attempt of the call, and what it comes after."""
+    if call is None:
+        return "", "", None, 1, "[]"
+    after = [tidy_text(node) for node in call.after]
+    return tidy_text(call.run), tidy_text(call.node), call.shard, call.attempt, encode(after)
 
 
 def _pending(tasks: int) -> str:

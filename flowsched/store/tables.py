@@ -132,6 +132,9 @@ workflows: Final = Table(
     _number("spec_bytes"),
     _text("run"),
     _text("node"),
+    Column("shard", BigInteger, nullable=True),
+    Column("call_attempt", Integer, nullable=False, server_default=text("1")),
+    _json("after", "[]"),
     Column("spec", LargeBinary, nullable=False),  # last: SQLite then reads the narrow part of a row alone
 )
 Index("ix_workflows_live", workflows.c.seq, sqlite_where=text(LIVE), postgresql_where=text(LIVE))
@@ -236,18 +239,49 @@ replicas: Final = Table(
     sqlite_with_rowid=False,
 )
 
-#: What a TES client sent, beside the workflow that it became (of the same id). `body` is compressed JSON, `tags` JSON.
+#: Runs of engines that keep the DAG themselves; their calls are workflows. `seq` is that of the first call.
+runs: Final = Table(
+    "runs",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("seq", BigInteger, nullable=False, unique=True),
+    _text("name"),
+    _text("source"),
+    _text("queue"),
+    _json("labels"),
+    _number("created_ms"),
+)
+
+#: What a TES client sent, beside the workflow that it became (of the same id). `body` is compressed JSON, `tags` JSON. `state`
+#: and `logs` (JSON) are what remains of the workflow when it has expired, and empty before: an id stays answerable for 30 days.
 tes_tasks: Final = Table(
     "tes_tasks",
     metadata,
-    Column("id", Text, ForeignKey("workflows.id", ondelete="CASCADE"), primary_key=True),
+    Column("id", Text, primary_key=True),
     _number("seq"),
     _number("created_ms"),
     _text("name"),
     _json("tags"),
+    _text("state"),
+    _json("logs", "[]"),
     Column("body", LargeBinary, nullable=False),
 )
 Index("ix_tes_tasks_seq", tes_tasks.c.seq)
+
+#: What is known of runs before they start. `body` is a compressed `workflow.plan.Plan`; `run` is the run it was made for.
+plans: Final = Table(
+    "plans",
+    metadata,
+    Column("id", Text, primary_key=True),
+    _number("seq"),
+    _number("created_ms"),
+    _text("name"),
+    _text("run"),
+    _number("nodes"),
+    Column("body", LargeBinary, nullable=False),
+)
+Index("ix_plans_seq", plans.c.seq)
+Index("ix_plans_run", plans.c.run)
 
 #: Bindings of foreign pods that were decided and whose outcome has not been seen yet.
 bindings: Final = Table(

@@ -58,10 +58,11 @@ class Workflows:
         queue: str | None = None,
         labels: Mapping[str, str] | None = None,
         tenant: str | None = None,
+        run: str | None = None,
         limit: int = 100,
         token: str | None = None,
     ) -> Page[WorkflowRow]:
-        """Workflows, newest first. A label with an empty value asks only that it be there.
+        """Workflows, newest first. A label with an empty value asks only that it be there; "" as run, that it is no call of one.
 
         Raises:
             InvalidRequest: The token is not one of ours.
@@ -72,10 +73,11 @@ class Workflows:
             *([_w.name.startswith(name_prefix, autoescape=True)] if name_prefix else []),
             *([_w.queue == queue] if queue is not None else []),
             *([_w.tenant == tenant] if tenant is not None else []),
+            *([_w.run == run] if run is not None else []),
             *(self._has_label(key, value) for key, value in (labels or {}).items()),
         ]
         if token:
-            (seq,) = _untoken(token, 1)
+            (seq,) = untoken(token, 1)
             conditions.append(_w.seq < seq)
         limit = _bounded(limit)
         query = select(*WORKFLOW_COLUMNS).where(and_(True, *conditions)).order_by(_w.seq.desc())
@@ -146,7 +148,7 @@ class Workflows:
         if states:
             query = query.where(_t.state.in_([int(state) for state in states]))
         if token:
-            query = query.where(tuple_(_t.stage, _t["index"]) > tuple_(*_untoken(token, 2)))
+            query = query.where(tuple_(_t.stage, _t["index"]) > tuple_(*untoken(token, 2)))
         limit = _bounded(limit)
         rows = await self._rows(query.order_by(_t.stage, _t["index"]).limit(limit + 1))
         return _page([TaskWrite._make(row) for row in rows], limit, lambda row: (row.stage, row.index))
@@ -173,7 +175,7 @@ class Workflows:
         order = (_a.stage, _a["index"], _a.attempt)
         query = select(*ATTEMPT_COLUMNS).where(_a.workflow_id == workflow_id)
         if token:
-            query = query.where(tuple_(*order) > tuple_(*_untoken(token, 3)))
+            query = query.where(tuple_(*order) > tuple_(*untoken(token, 3)))
         limit = _bounded(limit)
         rows = [attempt_row(row) for row in await self._rows(query.order_by(*order).limit(limit + 1))]
         return _page(rows, limit, lambda row: (row.stage, row.index, row.attempt))
@@ -201,12 +203,19 @@ class Workflows:
         return [OutputWrite._make(row) for row in rows]
 
     async def events(
-        self, after: int = 0, *, workflow_id: str | None = None, limit: int = MOST_PER_PAGE
+        self,
+        after: int = 0,
+        *,
+        workflow_id: str | None = None,
+        run: str | None = None,
+        limit: int = MOST_PER_PAGE,
     ) -> Sequence[StoredEvent]:
-        """History after an id, of one workflow or of all, in the order of commits."""
+        """History after an id, of one workflow, of the calls of a run, or of all, in the order of commits."""
         query = select(_e.id, _e.workflow_id, _e.at_ms, _e.kind, _e.body).where(_e.id > after)
         if workflow_id is not None:
             query = query.where(_e.workflow_id == workflow_id)
+        if run is not None:
+            query = query.where(_e.workflow_id.in_(select(_w.id).where(_w.run == run, _w.run != "")))
         rows = await self._rows(query.order_by(_e.id).limit(_bounded(limit)))
         return [StoredEvent(row.id, row.workflow_id, row.at_ms, row.kind, decode(row.body)) for row in rows]
 
@@ -276,15 +285,15 @@ def _page(rows: list[Any], limit: int, key: Any) -> Page[Any]:
     """Cut the one row too many, which only told that there is more."""
     if len(rows) <= limit:
         return Page(rows)
-    return Page(rows[:limit], _token(key(rows[limit - 1])))
+    return Page(rows[:limit], token_of(key(rows[limit - 1])))
 
 
-def _token(key: tuple[int, ...]) -> str:
+def token_of(key: tuple[int, ...]) -> str:
     """The key of a page's last row, opaque to clients."""
     return base64.urlsafe_b64encode(json.dumps(key).encode()).decode().rstrip("=")
 
 
-def _untoken(token: str, length: int) -> tuple[int, ...]:
+def untoken(token: str, length: int) -> tuple[int, ...]:
     """Read a token.
 
     Raises:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from flowsched.workflow.data import Given, redacted, wrong_uri
+from flowsched.workflow.data import CONTROL, Given, redacted, wrong_uri
 from flowsched.workflow.reader import Section, shown
 from flowsched.workflow.resources import parse_bytes
 from flowsched.workflow.spec import (
@@ -67,6 +67,7 @@ _CALL_KEYS: Final[Mapping[str, str]] = {
 }
 _PATH_TEXT: Final = "an absolute path of the container, without .. and control characters"
 _MOST: Final = (1 << 53) - 1
+_LAST_MS: Final = 253_402_300_799_999  #: the end of the year 9999: no date is later
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,9 +217,7 @@ def _path(entry: Section, key: str, *, required: bool = False) -> str | None:
     text = entry.text(key, expected=_PATH_TEXT, required=required)
     if text is None:
         return None
-    wrong = (
-        not text.startswith("/") or ".." in text.split("/") or any(ord(c) < 32 or ord(c) == 127 for c in text)
-    )
+    wrong = not text.startswith("/") or ".." in text.split("/") or CONTROL.search(text) is not None
     if wrong or len(text.encode()) > 4000:
         entry.fault(key, _PATH_TEXT)
         return None
@@ -240,7 +239,7 @@ def read_call(section: Section) -> Call | None:
         attempt=entry.whole("attempt", 1, 1_000_000) or 1,
         after=after,
         rank_ms=entry.whole("rank_ms", 0, _MOST) or 0,
-        since_ms=entry.whole("since_ms", 0, _MOST) or 0,
+        since_ms=entry.whole("since_ms", 0, _LAST_MS) or 0,
     )
 
 
@@ -254,5 +253,10 @@ def _short(entry: Section, key: str, *, required: bool = False) -> str:
 def _texts(entry: Section, key: str) -> tuple[str, ...]:
     found: Sequence[object] = entry.array(key) or ()
     entry.reader.count("inputs", len(found), f"too many texts at {entry.at(key)}")
-    texts = (entry.reader.text(value, f"{entry.at(key)}[{i}]") for i, value in enumerate(found))
-    return tuple(text for text in texts if text)
+    texts = []
+    for i, value in enumerate(found):
+        text = entry.reader.text(value, f"{entry.at(key)}[{i}]")
+        if text == "":
+            entry.reader.fault(f"{entry.at(key)}[{i}]", '""', "text that is not empty")
+        texts.append(text or "")
+    return tuple(texts)

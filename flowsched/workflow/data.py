@@ -34,7 +34,8 @@ _URI: Final = re.compile(
     r"|s3://[A-Za-z0-9][A-Za-z0-9._-]{0,254}/[^\x00-\x1f\x7f]+"
 )
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
-_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
+#: Characters that no path and no uri holds.
+CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
 _URI_FORMS: Final = "/absolute/path, file:///path, http(s)://host/path or s3://bucket/key"
 _ITEM: Final = "{item}"
 
@@ -51,7 +52,7 @@ def wrong_uri(uri: str) -> str | None:
     """What is wrong with a URI, in words, or None."""
     if _URI.fullmatch(uri):
         return None
-    if _CONTROL.search(uri):
+    if CONTROL.search(uri):
         return "a uri without control characters"
     scheme = _SCHEME.match(uri)
     if scheme is None:
@@ -191,7 +192,7 @@ def _path(entry: Section) -> str | None:
         entry.fault("path", "a relative path: outputs lie below the task's working folder")
         return None
     parts = [part for part in path.split("/") if part not in ("", ".")]
-    if not parts or ".." in parts or _CONTROL.search(path):
+    if not parts or ".." in parts or CONTROL.search(path):
         entry.fault("path", "a path below the task's working folder, without .. and control characters")
         return None
     if len(path.encode()) > 1024 or len(parts) > 32 or any(len(part.encode()) > 255 for part in parts):

@@ -6,7 +6,7 @@ straggler does not move.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final
 
 #: How many finished tasks of a kind are remembered: enough for a median and a high quantile, little to keep.
@@ -42,6 +42,15 @@ class Estimates:
         """The median of the last ones; None before the first has finished."""
         seen = self._seen.get((workflow, stage))
         return sorted(seen)[len(seen) // 2] if seen else None
+
+    def named(self, names: Collection[str]) -> dict[str, int]:
+        """The medians of all kinds whose workflow or stage has one of these names: name -> ms, the last learned kind of each."""
+        kinds: dict[str, tuple[int, ...]] = {}
+        for kind, seen in self._seen.items():
+            for name in kind:
+                if name in names:
+                    kinds[name] = seen
+        return {name: sorted(seen)[len(seen) // 2] for name, seen in kinds.items()}
 
     def high_ms(self, workflow: str, stage: str) -> int | None:
         """A high quantile (nine tenths) of the last ones, for promises that shall hold."""

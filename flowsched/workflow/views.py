@@ -33,6 +33,8 @@ class WorkflowView(View, kw_only=True):
     counts: dict[str, int] = {}  #: task state -> tasks
     paused: bool = False
     cancel_requested: bool = False
+    source: str = ""  #: the engine that keeps the DAG of this run; its calls are the stages
+    run: str = ""  #: the run that this workflow is one call of
 
 
 class StageView(View, kw_only=True):

@@ -9,9 +9,10 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
+from fake_plans import FakePlans
 
 from flowsched.api.routes import Limits
-from flowsched.control.facade import OutputData
+from flowsched.control.facade import OutputData, TesPage
 from flowsched.errors import Conflict, InvalidDocument, NotFound
 from flowsched.workflow.document import read_document
 from flowsched.workflow.views import (
@@ -90,10 +91,37 @@ def task_view(stage: str, index: int, **changes: Any) -> TaskView:
     return TaskView(**settings | changes)
 
 
+class FakeTes:
+    """Implements `flowsched.control.facade.TesFacade` over the same workflows: each is a TES task that runs."""
+
+    def __init__(self, service: FakeService) -> None:
+        self.service = service
+        self.asked: list[dict[str, Any]] = []
+
+    async def create(self, raw: bytes, *, client: str = "", idempotency_key: str | None = None) -> str:
+        self.service._fail()
+        self.asked.append({"raw": raw, "client": client, "key": idempotency_key})
+        return self.service.add("tes")
+
+    async def get(self, ident: str, view: str) -> bytes:
+        await self.service.workflow(ident)
+        return msgspec.json.encode({"id": ident, "state": "RUNNING"})
+
+    async def list(self, view: str, **asked: Any) -> TesPage:
+        self.service._fail()
+        self.asked.append({"view": view, **asked})
+        return TesPage([await self.get(ident, view) for ident in self.service.workflows])
+
+    async def cancel(self, ident: str) -> None:
+        self.service._fail()
+        self.asked.append({"cancel": ident})
+
+
 class FakeService:
     """Implements `flowsched.control.facade.Facade`."""
 
     def __init__(self) -> None:
+        self.plans = FakePlans()
         self.workflows: dict[str, WorkflowView] = {}
         self.documents: dict[str, bytes] = {}
         self.keys: dict[str, tuple[str, bytes]] = {}
@@ -120,6 +148,7 @@ class FakeService:
         self.refused: dict[str, str] = {}
         self.points: dict[str, int] = {}
         self.pods: list[bytes] = []
+        self.tes = FakeTes(self)
 
     # -- what tests do to it
 

@@ -13,7 +13,7 @@ from fake_service import LIMITS, FakeService
 from flowsched.api.access import host_name, is_loopback
 from flowsched.api.routes import Policy
 from flowsched.api.server import build_api
-from flowsched.api.table import ROUTES
+from flowsched.api.table import ALIASES, ROUTES
 
 #: Written out: a route that is added without a line here fails the first test.
 POLICIES = {
@@ -33,6 +33,10 @@ POLICIES = {
     "POST /api/v1/workflows/{workflow}/retry": Policy.WRITE,
     "GET /api/v1/workflows/{workflow}/events": Policy.READ,
     "GET /api/v1/events": Policy.READ,
+    "POST /api/v1/plans": Policy.WRITE,
+    "GET /api/v1/plans": Policy.READ,
+    "GET /api/v1/plans/{plan}": Policy.READ,
+    "DELETE /api/v1/plans/{plan}": Policy.WRITE,
     "GET /api/v1/queues": Policy.READ,
     "PUT /api/v1/queues/{name}": Policy.WRITE,
     "GET /api/v1/nodes": Policy.READ,
@@ -45,6 +49,18 @@ POLICIES = {
     "GET /docs": Policy.OPEN,
     "GET /docs/docs.js": Policy.OPEN,
     "GET /docs/docs.css": Policy.OPEN,
+    **{
+        route: policy
+        for prefix in ("/ga4gh/tes/v1", "/v1", "")
+        for route, policy in {
+            f"GET {prefix}/service-info": Policy.READ,
+            f"POST {prefix}/tasks": Policy.WRITE,
+            f"GET {prefix}/tasks": Policy.READ,
+            f"GET {prefix}/tasks/service-info": Policy.READ,
+            f"GET {prefix}/tasks/{{id}}": Policy.READ,
+            f"POST {prefix}/tasks/{{id}}:cancel": Policy.WRITE,
+        }.items()
+    },
 }
 TOKEN = "s3cret-tökën"
 GOOD = {"Authorization": f"Bearer {TOKEN}"}
@@ -94,7 +110,7 @@ async def guarded(service: FakeService) -> AsyncIterator[TestClient]:
 
 def test_fault_45a_every_route_has_a_written_policy() -> None:
     """Those above, no more and no fewer."""
-    assert {f"{route.method} {route.path}": route.policy for route in ROUTES} == POLICIES
+    assert {f"{route.method} {route.path}": route.policy for route in (*ROUTES, *ALIASES)} == POLICIES
 
 
 def test_every_route_that_aiohttp_knows_is_in_the_table(service: FakeService) -> None:
@@ -116,7 +132,11 @@ async def test_fault_45a_every_route_and_every_identity(
     """Let in or 401, and a refused one reaches nothing."""
     workflow = service.add(state="FAILED")
     method, path = route.split()
-    path = path.format(workflow=workflow, stage="align", index=0, name="lab") if "{" in path else path
+    path = (
+        path.format(workflow=workflow, stage="align", index=0, name="lab", id=workflow, plan="p1")
+        if "{" in path
+        else path
+    )
     body = b"{}" if method != "GET" else None
     for identity, (headers, admitted) in IDENTITIES.items():
         answer = await guarded.request(method, path, headers=headers, data=body)

@@ -14,15 +14,14 @@ from fake_service import FakeService
 from flowsched.api.openapi import openapi
 from flowsched.api.routes import Policy
 from flowsched.api.table import ROUTES
+from flowsched.workflow.decode import decode_workflow
 
 DOCUMENT: dict[str, Any] = msgspec.json.decode(openapi(ROUTES))
 
 
 def references(value: Any) -> Iterator[str]:
-    """Every `$ref` outside the schema of workflow documents, which has an `$id` and means itself."""
+    """Every `$ref`."""
     if isinstance(value, dict):
-        if "$id" in value:
-            return
         if isinstance(value.get("$ref"), str):
             yield value["$ref"]
         for inner in value.values():
@@ -76,9 +75,12 @@ def test_parameters_are_described_as_they_are_decoded() -> None:
     """Ranges, choices and defaults, from the structs."""
     operation = DOCUMENT["paths"]["/api/v1/workflows"]["get"]
     found = {parameter["name"]: parameter["schema"] for parameter in operation["parameters"]}
+    label = found["label"]
+    assert (label["pattern"], label["maxLength"]) == ("^[^=]+=", 1024)
+    assert label["allOf"] == [{"pattern": r"^[^\x00-\x1f\x7f-\x9f]*$"}]  # as every text
     assert found["limit"] == {"type": "integer", "minimum": 1, "maximum": 1000, "default": 100}
     assert "SUCCEEDED" in found["state"]["enum"]
-    assert set(found) == {"state", "name", "queue", "label", "limit", "page_token"}
+    assert set(found) == {"state", "name", "queue", "label", "run", "limit", "page_token"}
 
 
 def test_a_workflow_document_is_described_by_its_own_schema() -> None:
@@ -86,7 +88,38 @@ def test_a_workflow_document_is_described_by_its_own_schema() -> None:
     operation = DOCUMENT["paths"]["/api/v1/workflows"]["post"]
     schema = operation["requestBody"]["content"]["application/json"]["schema"]
     assert schema == {"$ref": "#/components/schemas/Workflow"}
-    assert "stages" in DOCUMENT["components"]["schemas"]["Workflow"]["properties"]
+    schemas = DOCUMENT["components"]["schemas"]
+    assert schemas["Workflow"]["properties"]["stages"]["items"] == {
+        "$ref": "#/components/schemas/Workflow.stage"
+    }
+    assert "command" in schemas["Workflow.stage"]["properties"]
+
+
+def test_an_accepted_workflow_leads_on() -> None:
+    """Links from the submission: the id of the answer is what other operations ask for."""
+    links = DOCUMENT["paths"]["/api/v1/workflows"]["post"]["responses"]["202"]["links"]
+    assert links["get_workflow"]["parameters"] == {"workflow": "$response.body#/id"}
+    assert links["get_task"]["parameters"] == {
+        "workflow": "$response.body#/id",
+        "stage": "$request.body#/stages/0/name",
+        "index": 0,
+    }
+
+
+def test_an_event_is_described_as_it_is_framed() -> None:
+    """Fields of text; `data` holds JSON, at the end that of the workflow."""
+    answer = DOCUMENT["paths"]["/api/v1/workflows/{workflow}/events"]["get"]["responses"]["200"]
+    data = answer["content"]["text/event-stream"]["schema"]["properties"]["data"]
+    assert data["contentSchema"] == {
+        "anyOf": [{"$ref": "#/components/schemas/EventView"}, {"$ref": "#/components/schemas/WorkflowView"}]
+    }
+
+
+def test_the_example_is_a_document_that_is_accepted() -> None:
+    """It is what people copy first."""
+    body = DOCUMENT["paths"]["/api/v1/workflows"]["post"]["requestBody"]["content"]["application/json"]
+    spec = decode_workflow(msgspec.json.encode(body["example"]))
+    assert [stage.name for stage in spec.stages] == ["greet", "join"]
 
 
 @pytest.mark.parametrize(
@@ -101,7 +134,8 @@ async def test_answers_are_of_the_media_types_described(
     service.write("vcf", "calls.vcf", b"x")
     described = DOCUMENT["paths"][route.path]["get"]["responses"]
     for ident in (workflow, "nope"):
-        values = {"workflow": ident, "stage": "align", "index": 0, "name": "vcf"}
+        plan = "p1" if ident == workflow else "nope"
+        values = {"workflow": ident, "stage": "align", "index": 0, "name": "vcf", "id": ident, "plan": plan}
         path = route.path.format(**values) if "{" in route.path else route.path
         answer = await api.get(path)
         assert answer.content_type in described[str(answer.status)]["content"]

@@ -51,6 +51,7 @@ async def test_lists_pass_their_filters_on(api: TestClient, service: FakeService
         "name": "germline",
         "queue": "q",
         "label": "a=b=c",
+        "run": "r1",
         "limit": "7",
         "page_token": "0",
     }
@@ -64,10 +65,19 @@ async def test_lists_pass_their_filters_on(api: TestClient, service: FakeService
             "name": "germline",
             "queue": "q",
             "label": "a=b=c",
+            "run": "r1",
             "limit": 7,
             "page_token": "0",
         },
-        {"state": None, "name": None, "queue": None, "label": None, "limit": 100, "page_token": None},
+        {
+            "state": None,
+            "name": None,
+            "queue": None,
+            "label": None,
+            "run": None,
+            "limit": 100,
+            "page_token": None,
+        },
         {"stage": "align", "state": "RUNNING", "limit": 1, "page_token": None},
     ]
 
@@ -140,7 +150,7 @@ async def test_all_faults_of_a_query_are_named_at_once(api: TestClient) -> None:
     found = {fault["path"]: (fault["found"], fault["expected"]) for fault in (await answer.json())["faults"]}
     assert found == {
         "?limit": ("'0'", "int >= 1"),
-        "?limt": ("an unknown parameter", "one of label, limit, name, page_token, queue, state"),
+        "?limt": ("an unknown parameter", "one of label, limit, name, page_token, queue, run, state"),
         "?state": (
             "'running'",
             "one of CANCELLED, CANCELLING, FAILED, PAUSED, PENDING, RUNNING, SKIPPED, SUCCEEDED",
@@ -148,6 +158,23 @@ async def test_all_faults_of_a_query_are_named_at_once(api: TestClient) -> None:
         "?name": ("2 values", "one value"),
         "?page_token": (r"'\x00'", "text without control characters"),
     }
+
+
+async def test_the_text_null_is_no_filter_that_was_left_out(api: TestClient) -> None:
+    """`?state=null` lists nothing by mistake, least of all everything."""
+    answer = await api.get("/api/v1/workflows?state=null")
+    assert answer.status == 400
+    (fault,) = (await answer.json())["faults"]
+    expected = "one of CANCELLED, CANCELLING, FAILED, PAUSED, PENDING, RUNNING, SKIPPED, SUCCEEDED"
+    assert fault == {"path": "?state", "found": "'null'", "expected": expected}
+    assert (await api.get("/api/v1/workflows?name=null")).status == 200
+
+
+async def test_a_whole_number_may_be_written_with_a_point(api: TestClient, service: FakeService) -> None:
+    """3.0 is an integer to JSON Schema, and so to programs that go by our description."""
+    assert (await api.put("/api/v1/queues/lab", json={"weight": 3.0})).status == 200
+    assert service.queue_settings["lab"] == {"weight": 3}
+    assert (await api.put("/api/v1/queues/lab", json={"weight": 3.5})).status == 400
 
 
 async def test_health_says_what_is_stuck(api: TestClient, service: FakeService) -> None:

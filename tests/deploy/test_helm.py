@@ -161,6 +161,12 @@ def test_values_reach_the_containers(helm: str) -> None:
         "agent.copies": "true",
         "scheduler.handOver": "volcano",
         "tasks.defaultImage": "busybox:1.37",
+        "tasks.shared[0].claim": "lab",
+        "tasks.shared[0].path": "/data",
+        "tasks.shared[1].claim": "references",
+        "tasks.shared[1].path": "/ref",
+        "tasks.shared[1].readOnly": "true",
+        "tasks.stepsSecret": "objectstore",
         "gpus.fractions": "dra",
         "gpus.driver": "gpu.amd.com",
     }
@@ -178,6 +184,8 @@ def test_values_reach_the_containers(helm: str) -> None:
     )
     assert (told["FLOWSCHED_GPU_FRACTIONS"], told["FLOWSCHED_GPU_DRIVER"]) == ("dra", "gpu.amd.com")
     assert (told["FLOWSCHED_HAND_OVER"], told["FLOWSCHED_DEFAULT_IMAGE"]) == ("volcano", "busybox:1.37")
+    assert told["FLOWSCHED_SHARED"] == "lab:/data,references:/ref:ro"
+    assert told["FLOWSCHED_STEPS_SECRET"] == "objectstore"
     ports = dict(pod_templates(rendered))["flowsched-agent"]["spec"]["containers"][0]["ports"]
     assert ports == [{"name": "http", "containerPort": 9000, "hostPort": 9000}]
     folders = environment(rendered, "flowsched-agent")

@@ -15,7 +15,7 @@ from flowsched.cluster.local import LocalCluster
 from flowsched.control.history import History
 from flowsched.control.intake import Documents
 from flowsched.control.leader import Leader
-from flowsched.control.service import Service
+from flowsched.control.runs import RunService
 from flowsched.scheduling.executor import NodeInfo
 from flowsched.scheduling.framework import PROFILES
 from flowsched.store.database import Database
@@ -31,7 +31,7 @@ class Process:
 
     database: Database
     leader: Leader
-    service: Service
+    service: RunService
     writer: GroupWriter
     task: asyncio.Task[None] | None = None
 
@@ -68,7 +68,7 @@ async def process(
             profile=PROFILES["flowsched"], holder=holder, secret=b"s" * 32,
             clock=clock, monotonic=monotonic, failpoint=failpoint,
         )  # fmt: skip
-        service = Service(
+        service = RunService(
             database, writer, cluster, history, documents, leader,
             clock=clock, new_id=app.new_id, failpoint=failpoint,
         )  # fmt: skip

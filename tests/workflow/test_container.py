@@ -98,3 +98,10 @@ def test_a_call_says_of_which_run_it_is() -> None:
     assert decode_workflow(raw).call == Call(
         run="cromwell/1", run_name="", source="", node="W.call", shard=3, after=("W.first",), rank_ms=5000
     )
+
+
+def test_a_call_reads_of_calls_that_have_names() -> None:
+    """An empty one is a fault, not left out in silence."""
+    call = {"run": "cromwell/1", "node": "W.call", "after": ["W.first", ""]}
+    raw = json.dumps({"name": "w", "call": call, "stages": [{"name": "t", "command": ["x"]}]}).encode()
+    assert faults(raw) == [("$.call.after[1]", "text that is not empty")]

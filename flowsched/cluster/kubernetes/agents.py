@@ -17,10 +17,10 @@ import aiohttp
 import msgspec
 import structlog
 
+from flowsched.cluster.kubernetes.messages import Result, read_result
 from flowsched.scheduling.executor import (
     ClusterEvent,
     Opened,
-    Published,
     ReplicaSeen,
     Transfer,
     TransferDone,
@@ -48,17 +48,6 @@ class _Replicas(msgspec.Struct):
     instance: str
     seq: int
     replicas: list[_Replica]
-
-
-class _Output(msgspec.Struct):
-    name: str
-    uri: str
-    size_bytes: int
-    value: str | None = None
-
-
-class _Outputs(msgspec.Struct):
-    outputs: list[_Output]
 
 
 class _Error(msgspec.Struct):
@@ -243,8 +232,8 @@ class Agents:
         except _LOST:
             return None
 
-    async def outputs(self, node: str, uid: str) -> tuple[Published, ...] | None:
-        """All that a pod has published there; None if nobody answers, or knows."""
+    async def outputs(self, node: str, uid: str) -> Result | None:
+        """All that a pod has published there, or has delivered; None if nobody answers, or knows."""
         agent = self._agents.get(node)
         if agent is None:
             return None
@@ -254,10 +243,9 @@ class Agents:
             ) as answer:
                 if answer.status != 200:
                     return None
-                told = msgspec.json.decode(await answer.read(), type=_Outputs)
-        except (*_LOST, msgspec.MsgspecError):
+                return read_result(await answer.read())
+        except _LOST:
             return None
-        return tuple(Published(each.name, each.uri, each.size_bytes, each.value) for each in told.outputs)
 
     async def keep_logs(self, node: str, pods: Sequence[Mapping[str, str]]) -> bool:
         """Have logs copied, so that they outlive their pods. False: nobody answered."""

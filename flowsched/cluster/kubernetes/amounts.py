@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from flowsched.cluster.kubernetes.devices import places_of
 from flowsched.cluster.kubernetes.release import Extras, ReleaseSettings
+from flowsched.cluster.kubernetes.stepcontainers import needs_stage_out
 from flowsched.scheduling.executor import Pod
 from flowsched.workflow.spec import Resources
 
@@ -60,7 +61,7 @@ def asked(pod: Pod, settings: ReleaseSettings, extras: Extras) -> Ask:
     guaranteed = (
         all(requests[name] == limits.get(name) for name in ("cpu", "memory"))
         and memory_limit >= STEP_MEMORY_BYTES
-        and (not pod.outputs or _sidecar_asks(settings) or settings.pod_level_resources)
+        and (not needs_stage_out(pod) or _sidecar_asks(settings) or settings.pod_level_resources)
     )
     claims = tuple((f"gpu-{place.number}", place.claim) for place in places_of(pod, settings))
     devices, sidecar = _devices(pod, settings, extras), _sidecar(settings)

@@ -7,13 +7,14 @@ shows the pod on its node, the watch shows it gone, or `BindRefused`. A lost ans
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from typing import Any, Final, Protocol
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final, Protocol
 
 import msgspec
 import structlog
 
 from flowsched.cluster.kubernetes.bodies import binding
+from flowsched.cluster.kubernetes.chores import Chores
 from flowsched.cluster.kubernetes.client import MERGE, Answer, Client, Unreachable, decoded
 from flowsched.cluster.kubernetes.marks import PREFIX
 from flowsched.cluster.kubernetes.objects import Pod as PodObject
@@ -67,15 +68,14 @@ class Binding:
         self._report = report
         self._may_act = may_act
         self._failpoint = failpoint
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._chores = Chores("another's pod")
+        self._spawn = self._chores.begin
         self.sent = 0
         self.refused = 0
 
     async def close(self) -> None:
         """Stop; a new leader fences what is still under way."""
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._chores.close()
 
     def bind(self, orders: Sequence[Bind]) -> None:
         """Send bindings; returns at once."""
@@ -196,15 +196,3 @@ class Binding:
             return await self._client.call(method, path, body=body, content_type=content_type)
         except Unreachable:
             return None
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(self._guarded(work))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    @staticmethod
-    async def _guarded(work: Coroutine[Any, Any, None]) -> None:
-        try:
-            await work
-        except Exception:  # one pod's work must not end the others'
-            log.exception("work on a pod failed")

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Coroutine, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any, Final
 
 import structlog
 
 from flowsched.cluster.kubernetes.answers import Answer, Unreachable
 from flowsched.cluster.kubernetes.bodies import deletion
+from flowsched.cluster.kubernetes.chores import Chores
 from flowsched.cluster.kubernetes.client import MERGE, Client, decoded
 from flowsched.cluster.kubernetes.devicebook import ClaimBook, Inventory
 from flowsched.cluster.kubernetes.deviceobjects import Consumer, DeviceClass, ResourceClaim, ResourceSlice
@@ -92,13 +93,12 @@ class DeviceClaims:
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._suspects: dict[str, tuple[str, frozenset[str]]] = {}
         self._class: tuple[float, DeviceClass] | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._chores = Chores("a claim")
+        self._spawn = self._chores.begin
 
     async def close(self) -> None:
         """Stop working; what is there stays."""
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._chores.close()
 
     # --- what the watches show -------------------------------------------------------------------------------
 
@@ -398,18 +398,6 @@ class DeviceClaims:
     async def _leads(self) -> None:
         while not self._may_act():  # noqa: ASYNC110 - a clock decides, nobody sets an event
             await asyncio.sleep(_LEAD_PAUSE_S)
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(self._guarded(work))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    @staticmethod
-    async def _guarded(work: Coroutine[Any, Any, None]) -> None:
-        try:
-            await work
-        except Exception:  # one claim's work must not end the others'
-            log.exception("work on a claim failed")
 
 
 async def claimed_devices(

@@ -1,7 +1,8 @@
 """What is written to an API server for our own pods: values to bytes, and nothing a user wrote ever becomes structure. Pure.
 
 A task is one pod: `stage-in` lays out its inputs, the user's container runs as `task`, and, where there are outputs, the
-native sidecar `stage-out` stays until the task has ended, publishes them, and tells the result. All of it meets the Pod
+native sidecar `stage-out` stays until the task has ended, publishes them, and tells the result. A container task of several
+steps has a container for each (`stepcontainers`), and its files at paths of their own (`places`). All of it meets the Pod
 Security Standard `restricted`. Bodies of other calls (bind, delete, tombstones, a gang's Service) are in `bodies`.
 """
 
@@ -14,6 +15,7 @@ from flowsched.cluster.kubernetes.forms import PodLink, pod_link
 from flowsched.cluster.kubernetes.limits import encoded
 from flowsched.cluster.kubernetes.marks import annotations_of, labels_of, owner_reference
 from flowsched.cluster.kubernetes.names import member_host, pod_name
+from flowsched.cluster.kubernetes.places import Layout, lay_out
 from flowsched.cluster.kubernetes.podenv import (
     TaskEnvironment,
     addressed,
@@ -28,6 +30,15 @@ from flowsched.cluster.kubernetes.release import (
     Refusal,
     ReleaseSettings,
     extras_of,
+)
+from flowsched.cluster.kubernetes.stepcontainers import (
+    as_step,
+    command_of,
+    files_variables,
+    needs_stage_out,
+    step_names,
+    step_variables,
+    watched,
 )
 from flowsched.cluster.kubernetes.wishes import affinity, toleration
 from flowsched.scheduling.executor import Pod
@@ -73,21 +84,41 @@ def pod_manifest(
         The body of its creation, or why there can be no such pod: the attempt has failed then, and for the same reason
         everywhere.
     """
-    image = pod.image or settings.default_image
-    if not image.strip():
-        return Refusal("ImageRefused", "the task names no image, and there is no default image here")
     pod = addressed(pod, settings, group)
     extras = extras or extras_of(pod)
-    told = task_environment(pod, settings, group, extras)
-    if isinstance(told, Refusal):
-        return told
+    layout = lay_out(pod.container, settings.shared) if pod.container is not None else Layout()
+    if isinstance(layout, Refusal):
+        return layout
+    ask = asked(pod, settings, extras)
+    tasks = _tasks(pod, settings, group, extras, ask, layout)
+    if isinstance(tasks, Refusal):
+        return tasks
     manifest = {
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": _metadata(pod, settings, group),
-        "spec": _spec(pod, settings, group, extras, image.strip(), told),
+        "spec": _spec(pod, settings, group, extras, ask, tasks, layout),
     }
     return encoded(pod, manifest)
+
+
+def _tasks(
+    pod: Pod, settings: ReleaseSettings, group: GroupRef | None, extras: Extras, ask: Ask, layout: Layout
+) -> list[Json] | Refusal:
+    """The user's containers, in the order in which they run: one, or one for each step."""
+    seen = [pod] if pod.container is None else [as_step(pod, step) for step in pod.container.steps]
+    made: list[Json] = []
+    for number, one in enumerate(seen):
+        image = (one.image or settings.default_image).strip()
+        if not image:
+            whose = "the task names" if pod.container is None else f"step {number} of the task names"
+            return Refusal("ImageRefused", f"{whose} no image, and there is no default image here")
+        told = task_environment(one, settings, group, extras, layout)
+        if isinstance(told, Refusal):
+            return told
+        task = _task(pod, settings, image, told, ask)
+        made.append(task if pod.container is None else _as_step(task, pod, settings, layout, number))
+    return made
 
 
 def _metadata(pod: Pod, settings: ReleaseSettings, group: GroupRef | None) -> Json:
@@ -114,17 +145,17 @@ def _spec(
     settings: ReleaseSettings,
     group: GroupRef | None,
     extras: Extras,
-    image: str,
-    told: TaskEnvironment,
+    ask: Ask,
+    tasks: list[Json],
+    layout: Layout,
 ) -> Json:
-    ask = asked(pod, settings, extras)
     spec: Json = {
         "schedulerName": settings.scheduler,
         "restartPolicy": "Never",
         "enableServiceLinks": False,
         "automountServiceAccountToken": False,
         # A task has the time that Kubernetes gives; what it has made needs as long as it takes to publish it.
-        "terminationGracePeriodSeconds": settings.publish_s if pod.outputs else _GRACE_S,
+        "terminationGracePeriodSeconds": settings.publish_s if needs_stage_out(pod) else _GRACE_S,
         "securityContext": {
             "runAsNonRoot": True,
             "runAsUser": settings.run_as_user,
@@ -133,8 +164,8 @@ def _spec(
             "fsGroupChangePolicy": "OnRootMismatch",
             "seccompProfile": {"type": "RuntimeDefault"},
         },
-        "initContainers": _steps(pod, settings, extras, ask),
-        "containers": [_task(pod, settings, image, told, ask)],
+        "initContainers": [*_steps(pod, settings, extras, ask, layout), *tasks[:-1]],
+        "containers": tasks[-1:],
         "volumes": _volumes(pod, settings),
         "tolerations": [toleration(each) for each in _tolerations(settings, extras)],
     }
@@ -162,15 +193,20 @@ def _tolerations(settings: ReleaseSettings, extras: Extras) -> list[Toleration]:
     return list(dict.fromkeys((*settings.tolerations, *extras.rules.tolerations)))
 
 
-def _steps(pod: Pod, settings: ReleaseSettings, extras: Extras, ask: Ask) -> list[Json]:
+def _steps(pod: Pod, settings: ReleaseSettings, extras: Extras, ask: Ask, layout: Layout) -> list[Json]:
     """Our own containers, in the order in which they begin."""
-    env = step_environment(pod, settings, extras)
-    stage_in = _step(STAGE_IN, settings, env) | {
+    env = step_environment(pod, settings, extras, layout)
+    files = pod.container is not None
+    stage_in = _step(
+        STAGE_IN, settings, [*env, *(files_variables(pod, layout, contents=True) if files else ())]
+    ) | {
         "resources": step_resources(ask),
-        "volumeMounts": _mounts(settings, shared_read_only=True, inputs_read_only=False),
+        "volumeMounts": _mounts(settings, shared_read_only=not files, inputs_read_only=False),
     }
-    if not pod.outputs:
+    if not needs_stage_out(pod):
         return [stage_in]
+    if files:
+        env = [*env, *files_variables(pod, layout, contents=False), _message_bytes(pod)]
     stage_out = _step(STAGE_OUT, settings, env) | {
         "restartPolicy": "Always",
         # The task may not start, and so not end, before stage-out would notice.
@@ -179,6 +215,37 @@ def _steps(pod: Pod, settings: ReleaseSettings, extras: Extras, ask: Ask) -> lis
         "volumeMounts": _mounts(settings, shared_read_only=False, inputs_read_only=True),
     }
     return [stage_in, stage_out]
+
+
+def _message_bytes(pod: Pod) -> Json:
+    """A kubelet takes 12 KiB of all termination messages of a pod together, and 4 KiB of one."""
+    assert pod.container is not None
+    return {
+        "name": "FLOWSCHED_MESSAGE_BYTES",
+        "value": str(min(4096, 12288 // (2 + len(pod.container.steps)))),
+    }
+
+
+def _as_step(task: Json, pod: Pod, settings: ReleaseSettings, layout: Layout, number: int) -> Json:
+    """The container of one step of a container task."""
+    container = pod.container
+    assert container is not None
+    step = container.steps[number]
+    mounts = {
+        mount["mountPath"]: mount
+        for mount in _mounts(settings, shared_read_only=False, inputs_read_only=True)
+    }
+    del mounts[INPUTS]
+    mounts |= {mount["mountPath"]: mount for mount in layout.mounts}
+    shm = [mount for mount in task["volumeMounts"] if mount["name"] == "shm"]
+    task |= {
+        "name": step_names(container)[number],
+        "command": command_of(step, watch=watched(container, layout)),
+        "env": [*task["env"], *step_variables(number)],
+        "volumeMounts": [*mounts.values(), *shm],
+    }
+    del task["workingDir"]
+    return task | ({"workingDir": step.workdir} if step.workdir else {})
 
 
 def _step(name: str, settings: ReleaseSettings, env: list[Json]) -> Json:
@@ -190,6 +257,8 @@ def _step(name: str, settings: ReleaseSettings, env: list[Json]) -> Json:
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "securityContext": CONFINED,
     }
+    if settings.steps_secret:
+        step["envFrom"] = [{"secretRef": {"name": settings.steps_secret, "optional": True}}]
     if settings.image_pull_policy:
         step["imagePullPolicy"] = settings.image_pull_policy
     return step

@@ -25,6 +25,8 @@ VOID: Final = f"{PREFIX}void"
 REASON: Final = f"{PREFIX}reason"
 #: Annotation: what each container used, as a JSON object by container, where the node says it.
 USAGE: Final = f"{PREFIX}usage"
+#: Annotation of a container task: how many steps it has.
+STEPS: Final = f"{PREFIX}steps"
 MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 INSTANCE: Final = "app.kubernetes.io/instance"
 
@@ -67,6 +69,7 @@ def annotations_of(pod: Pod, settings: ReleaseSettings) -> dict[str, str]:
     return {
         **settings.annotations,
         ENGINE_NAME: pod.name,
+        **({STEPS: str(len(pod.container.steps))} if pod.container is not None else {}),
         "kubectl.kubernetes.io/default-container": "task",
     }
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import zlib
 from typing import Annotated, Final, TypeVar
 
 import msgspec
 
-from flowsched.scheduling.executor import Published
+from flowsched.cluster.kubernetes.agent.orders import unpacked
+from flowsched.scheduling.executor import DeliveredFile, Published
 
 #: A kubelet takes 4 KiB; what is longer was written by somebody else, and is cut.
 LONGEST_MESSAGE: Final = 4096
@@ -29,6 +31,22 @@ class Result(msgspec.Struct, frozen=True):
     reason: str = ""
     message: str = ""
     more: bool = False
+    delivered: (
+        str | tuple[tuple[str, str, Count], ...]
+    ) = ()  #: of a container task: path, uri, bytes; packed if it is long
+    stdio: tuple[tuple[str, str], ...] = ()  #: the ends of its steps' stdout and stderr files
+    undelivered: Count = 0  #: how many files found no room in the list
+
+    @property
+    def files(self) -> tuple[DeliveredFile, ...]:
+        """What was taken out of a container."""
+        listed = self.delivered
+        if isinstance(listed, str):
+            try:
+                listed = _read(unpacked(listed), tuple[tuple[str, str, Count], ...]) or ()
+            except (ValueError, zlib.error):
+                return ()
+        return tuple(DeliveredFile(shortened(path), shortened(uri), size) for path, uri, size in listed)
 
     @property
     def published(self) -> tuple[Published, ...]:

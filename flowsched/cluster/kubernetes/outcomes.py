@@ -8,6 +8,8 @@ it is, it becomes a text, never an error of ours.
     phase Failed, with a reason    DeadlineExceeded is the task's timeout; every other reason is the cluster's
     phase Failed, without          an init container or the task itself failed
     DELETED                        as far as it had got
+
+A container task runs in several containers, its steps. It starts with the first of them; the one that failed is what failed.
 """
 
 from __future__ import annotations
@@ -16,14 +18,30 @@ from dataclasses import dataclass
 from typing import Final
 
 from flowsched.cluster.kubernetes.manifests import STAGE_IN, STAGE_OUT, TASK
-from flowsched.cluster.kubernetes.marks import USAGE
-from flowsched.cluster.kubernetes.messages import Staged, read_result, read_staged, read_usage, shortened
+from flowsched.cluster.kubernetes.marks import STEPS, USAGE
+from flowsched.cluster.kubernetes.messages import (
+    Result,
+    Staged,
+    read_result,
+    read_staged,
+    read_usage,
+    shortened,
+)
 from flowsched.cluster.kubernetes.metadata import condition_of, moment_ms
 from flowsched.cluster.kubernetes.pod import ContainerStatus, Pod, Terminated
+from flowsched.cluster.kubernetes.stepcontainers import IGNORED, STEP
 from flowsched.cluster.kubernetes.waiting import Waiting, waiting_for
-from flowsched.scheduling.executor import PodEnded, PodGone, PodStarted, Published, Usage
+from flowsched.scheduling.executor import (
+    ContainerReport,
+    PodEnded,
+    PodGone,
+    PodStarted,
+    Published,
+    StepEnd,
+    Usage,
+)
 
-__all__ = ["Outcome", "Waiting", "outcome", "told_all"]
+__all__ = ["Outcome", "Waiting", "outcome", "step_names", "told_all", "undelivered"]
 
 Final_ = PodEnded | PodGone
 Outcome = PodStarted | PodEnded | PodGone | Waiting
@@ -36,6 +54,7 @@ _NOT_RUNNABLE: Final = 126
 #: Exit codes of `podsteps`.
 _INPUT_LOST: Final = 66
 _UNREACHABLE: Final = 75
+_NOT_LAID: Final = 65
 #: Words of a kubelet for a container that could not be started at all.
 _START_REASONS: Final = frozenset({"StartError", "ContainerCannotRun"})
 #: What a kubelet writes when it has lost track of a container: the node was restarted, say.
@@ -68,12 +87,27 @@ class _Seen:
         return None if status is None else status.state.terminated or status.last_state.terminated
 
     @property
+    def steps(self) -> tuple[str, ...]:
+        """The containers of the task, in the order in which they run: one, but for container tasks of several steps."""
+        return step_names(self.pod)
+
+    @property
+    def last(self) -> Terminated | None:
+        """How the task ended: its own container, or the step before it that failed."""
+        for name in self.steps[:-1]:
+            ended = self.terminated(name)
+            if ended is not None and (ended.exit_code != 0 or ended.reason == "OOMKilled"):
+                return ended
+        return self.terminated(TASK)
+
+    @property
     def started_ms(self) -> int | None:
-        """When the task's process started; None = it did not, as far as one can see."""
-        status = self.container(TASK)
+        """When the task's first process started; None = it did not, as far as one can see."""
+        first = self.steps[0]
+        status = self.container(first)
         if status is None:
             return None
-        ended = self.terminated(TASK)
+        ended = self.terminated(first)
         if ended is not None:
             if ended.reason in _START_REASONS:
                 return None
@@ -91,17 +125,34 @@ class _Seen:
         self, code: int, reason: str = "", message: str = "", outputs: tuple[Published, ...] = ()
     ) -> PodEnded:
         """An end of the task's own."""
-        task = self.terminated(TASK)
+        task = self.last
         at_ms = (_moment(task.finished_at) if task else None) or self.now_ms
         why, words = shortened(reason), shortened(message)
-        return PodEnded(self.name, at_ms, code, why, words, outputs, self._usage())
+        return PodEnded(self.name, at_ms, code, why, words, outputs, self._usage(), self._report())
+
+    def _report(self) -> ContainerReport | None:
+        """What a container task did; None of any other."""
+        if STEPS not in self.pod.metadata.annotations:
+            return None
+        out = self.terminated(STAGE_OUT)
+        told = read_result(out.message) if out else None
+        steps = []
+        for number, name in enumerate(self.steps):
+            ended = self.terminated(name)
+            if ended is None or ended.reason in _START_REASONS or ended.reason == _LOST_TRACK:
+                break
+            ends = told.stdio[number] if told is not None and number < len(told.stdio) else ("", "")
+            moments = (_moment(ended.started_at) or self.now_ms, _moment(ended.finished_at) or self.now_ms)
+            steps.append(StepEnd(_real_code(ended), *moments, shortened(ends[0]), shortened(ends[1])))
+        return ContainerReport(tuple(steps), told.files if told is not None else ())
 
     def _usage(self) -> Usage:
         staged = self._staged()
-        used = read_usage(self.pod.metadata.annotations.get(USAGE, ""), TASK)
+        said = self.pod.metadata.annotations.get(USAGE, "")
+        used = [read_usage(said, name) for name in self.steps]
         return Usage(
-            cpu_ms=used.cpu_ms,
-            max_rss_bytes=used.max_rss_bytes,
+            cpu_ms=sum(each.cpu_ms for each in used),
+            max_rss_bytes=max(each.max_rss_bytes for each in used),
             bytes_local=staged.bytes_local,
             bytes_moved=staged.bytes_moved,
         )
@@ -125,7 +176,7 @@ def outcome(
 
     Returns:
         In this order: PodStarted if its task has ever run; then its end if it has one (nothing follows an end), else what it
-        waits for (`Waiting` with "" if it goes on well) while its task has not started.
+        waits for (`Waiting` with "" if it goes on well) while its task has not started; for good, if a later step of it cannot.
     """
     seen = _Seen(pod, name, now_ms, released, deleted)
     started_ms = seen.started_ms
@@ -133,15 +184,34 @@ def outcome(
     final = _final(seen)
     if final is not None:
         return (*found, final)
-    return found or (waiting_for(pod),)
+    if found and len(seen.steps) == 1:
+        return found
+    waiting = waiting_for(pod)
+    return (*found, waiting) if waiting.permanent or not found else found
+
+
+def step_names(pod: Pod) -> tuple[str, ...]:
+    """The containers of a pod's task, in the order in which they run: one, but for container tasks of several steps."""
+    inits = (each.name for each in pod.spec.init_containers)
+    return (*(name for name in inits if name.startswith(STEP)), TASK)
 
 
 def told_all(pod: Pod) -> bool:
     """Whether stage-out's message holds all that it published; else the node's agent knows the rest (and nobody else)."""
+    result = _result_of(pod)
+    return result is None or not result.more
+
+
+def undelivered(pod: Pod) -> int:
+    """How many of the files that a container task has delivered its message had no room for."""
+    result = _result_of(pod)
+    return 0 if result is None else result.undelivered
+
+
+def _result_of(pod: Pod) -> Result | None:
     status = next((each for each in pod.status.init_container_statuses if each.name == STAGE_OUT), None)
     ended = None if status is None else status.state.terminated or status.last_state.terminated
-    result = None if ended is None else read_result(ended.message)
-    return result is None or not result.more
+    return None if ended is None else read_result(ended.message)
 
 
 def _final(seen: _Seen) -> Final_ | None:
@@ -183,7 +253,7 @@ def _succeeded(seen: _Seen) -> Final_:
 def _failed(seen: _Seen) -> Final_:
     status = seen.pod.status
     reason = _RENAMED.get(status.reason, status.reason)
-    task = seen.terminated(TASK)
+    task = seen.last
     if reason == "DeadlineExceeded":
         early = "" if task else "; its task had not started: pulling images and laying out inputs count"
         return seen.ended(TIMEOUT_CODE, "Timeout", status.message + early)
@@ -225,6 +295,8 @@ def _step_failed(seen: _Seen, name: str, step: Terminated) -> Final_:
     if step.reason == _LOST_TRACK:
         return seen.gone(_LOST_TRACK, started=False)
     words = told.message or step.message
+    if name == STAGE_IN and step.exit_code == _NOT_LAID:
+        return seen.ended(_NOT_RUNNABLE, told.reason or "StartFailed", words)
     return seen.ended(_NOT_RUNNABLE, "StartFailed", f"{name}: {step.reason} ({step.exit_code}): {words}")
 
 
@@ -238,6 +310,12 @@ def _task_failed(seen: _Seen, task: Terminated) -> PodEnded:
     message = task.message
     if not message and task.exit_code > 128:
         message = f"killed by signal {task.exit_code - 128}"
+    steps = seen.steps
+    if not message and len(steps) > 1:
+        failed = next(
+            (number for number, name in enumerate(steps, 1) if seen.terminated(name) is task), len(steps)
+        )
+        message = f"step {failed} of {len(steps)} ended with exit code {task.exit_code}"
     return seen.ended(task.exit_code, "" if task.exit_code else "PodFailed", message)
 
 
@@ -250,7 +328,7 @@ def _was_released(seen: _Seen) -> bool:
     if deadline_ms is None:
         return seen.deleted
     asked_ms = deadline_ms - 1000 * (metadata.deletion_grace_period_seconds or 0)
-    task = seen.terminated(TASK)
+    task = seen.last
     ended_ms = _moment(task.finished_at) if task else None
     return ended_ms is None or ended_ms >= asked_ms
 
@@ -261,6 +339,16 @@ def _disruption(seen: _Seen) -> str:
     if condition is None or condition.status != "True":
         return ""
     return condition.reason or "Evicted"
+
+
+def _real_code(ended: Terminated) -> int:
+    """A step's exit code, also of one whose failure was ignored: its script has told it."""
+    told = ended.message.strip().removeprefix(IGNORED)
+    if ended.reason == "OOMKilled":
+        return OOM_CODE
+    if ended.exit_code == 0 and ended.message.startswith(IGNORED) and told.isdecimal() and len(told) < 4:
+        return int(told)
+    return ended.exit_code
 
 
 def _may_have_run(seen: _Seen) -> bool:

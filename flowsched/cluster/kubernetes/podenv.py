@@ -9,6 +9,7 @@ from typing import Any, Final
 from flowsched.cluster.environment import Paths, environment
 from flowsched.cluster.kubernetes.agent.orders import pack, sign
 from flowsched.cluster.kubernetes.names import SecretKey, member_address, secret_key
+from flowsched.cluster.kubernetes.places import Layout
 from flowsched.cluster.kubernetes.podorder import input_path, order_of
 from flowsched.cluster.kubernetes.references import literal, spelled
 from flowsched.cluster.kubernetes.release import INPUTS, WORK, Extras, GroupRef, Refusal, ReleaseSettings
@@ -17,6 +18,7 @@ from flowsched.scheduling.executor import Pod
 #: Set on a local cluster, where there is no image that could say them.
 _OF_THE_IMAGE: Final = ("PATH", "LANG", "PWD")
 _TOKEN: Final = "FLOWSCHED_GANG_TOKEN"
+_NO_LAYOUT: Final = Layout()
 #: The key of a gang's token in its Secret.
 TOKEN_KEY: Final = "token"
 
@@ -47,7 +49,7 @@ def addressed(pod: Pod, settings: ReleaseSettings, group: GroupRef | None) -> Po
 
 
 def task_environment(
-    pod: Pod, settings: ReleaseSettings, group: GroupRef | None, extras: Extras
+    pod: Pod, settings: ReleaseSettings, group: GroupRef | None, extras: Extras, layout: Layout = _NO_LAYOUT
 ) -> TaskEnvironment | Refusal:
     """The task's environment and command.
 
@@ -56,6 +58,7 @@ def task_environment(
         settings: Of the installation.
         group: Its Secret holds the gang's token; None = the pod is alone.
         extras: For the names of files.
+        layout: Of a container task's files.
     """
     values = _values(pod, settings, extras)
     sources = _sources(pod, group)
@@ -75,9 +78,11 @@ def task_environment(
     return TaskEnvironment(env, [spelled(argument, visible, hidden) for argument in pod.command])
 
 
-def step_environment(pod: Pod, settings: ReleaseSettings, extras: Extras) -> list[EnvVar]:
+def step_environment(
+    pod: Pod, settings: ReleaseSettings, extras: Extras, layout: Layout = _NO_LAYOUT
+) -> list[EnvVar]:
     """The environment of stage-in and of stage-out."""
-    text = pack(order_of(pod, extras.file_names))
+    text = pack(order_of(pod, extras.file_names, layout.inputs))
     agent = f"http://$(HOST_IP):{settings.agent_port}" if settings.agent_port else ""
     return [
         {"name": "POD_UID", "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}}},
@@ -95,6 +100,8 @@ def _values(pod: Pod, settings: ReleaseSettings, extras: Extras) -> dict[str, st
     by_number = pod.gpu_millis > 0 and (pod.gpu_millis % 1000 > 0 or not settings.gpu_resource)
     told = pod if by_number and settings.gpu_fractions == "cuda" else replace(pod, gpu_ids=())
     inputs = {given.name: f"{INPUTS}/{input_path(given, extras.file_names)}" for given in pod.inputs}
+    if pod.container is not None:
+        inputs |= {given.input: given.path for given in pod.container.inputs if given.input is not None}
     values, _ = environment(told, Paths(WORK, WORK, inputs, ""))
     for name in _OF_THE_IMAGE:
         if name not in pod.env:

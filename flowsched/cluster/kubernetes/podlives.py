@@ -8,13 +8,13 @@ server is asked again. Which pods there shall be is `own`'s business.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 import structlog
 
 from flowsched.cluster.kubernetes.bodies import binding, tombstone
+from flowsched.cluster.kubernetes.chores import Chores
 from flowsched.cluster.kubernetes.client import Client, decoded
 from flowsched.cluster.kubernetes.deviceclaims import DeviceClaims
 from flowsched.cluster.kubernetes.gangs import Gangs
@@ -96,13 +96,12 @@ class PodLives:
         self._live: dict[str, Live] = {}
         self._objects: dict[str, PodObject] = {}  #: by engine name, as last seen
         self._voids: dict[str, PodObject] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._chores = Chores("a pod")
+        self._spawn = self._chores.begin
 
     async def close(self) -> None:
         """Stop working; what is there stays."""
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._chores.close()
 
     async def _launch(self, live: Live, ready: asyncio.Barrier | None) -> None:
         """Make one pod, wait for the others of its gang, bind it."""
@@ -277,11 +276,14 @@ class PodLives:
             return
         live.uid = obj.metadata.uid
         now = self._clock()
-        for event in outcome(obj, live.name, now, released=live.released, deleted=deleted):
+        events = outcome(obj, live.name, now, released=live.released, deleted=deleted)
+        for event in events:
             if isinstance(event, Waiting):
                 self._wait(live, event, bound=bool(obj.spec.node_name))
             elif isinstance(event, PodStarted):
-                live.stuck_since = live.bound_since = None
+                live.bound_since = None
+                if not any(isinstance(other, Waiting) for other in events):  # a later step may be stuck
+                    live.stuck_since = None
                 if not live.told_start:
                     live.told_start = True
                     self._report(event)
@@ -335,18 +337,6 @@ class PodLives:
 
     def _gone(self, live: Live, reason: str) -> PodGone:
         return PodGone(live.name, self._clock(), reason, started=live.told_start)
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = asyncio.create_task(self._guarded(work))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
-
-    async def _guarded(self, work: Coroutine[Any, Any, None]) -> None:
-        try:
-            await work
-        except Exception:  # one pod's work must not end the others'
-            log.exception("work on a pod failed")
 
 
 def is_ours(obj: PodObject, settings: ReleaseSettings) -> bool:

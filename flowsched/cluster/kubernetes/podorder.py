@@ -21,12 +21,15 @@ _NO_NAMES: Final[Mapping[str, str]] = {}
 TEMPORARY: Final = "tmp"
 
 
-def order_of(pod: Pod, file_names: Mapping[str, str] = _NO_NAMES) -> dict[str, Any]:
+def order_of(
+    pod: Pod, file_names: Mapping[str, str] = _NO_NAMES, places: Mapping[str, str] = _NO_NAMES
+) -> dict[str, Any]:
     """The order of a pod's steps, as a value.
 
     Args:
         pod: What to run. Its gang's addresses are those the hostfile shall have.
         file_names: uri -> its file's name, where that is not the last part of the uri.
+        places: Name of an input -> where it shall lie in the `inputs` volume, where that is not its own folder.
     """
     parents = {str(PurePosixPath(output.path).parent) for output in pod.outputs if inside(output.path)}
     return {
@@ -36,7 +39,7 @@ def order_of(pod: Pod, file_names: Mapping[str, str] = _NO_NAMES) -> dict[str, A
                 "name": given.name,
                 "uris": list(given.uris),
                 "manifest": given.manifest,
-                "path": input_path(given, file_names),
+                "path": places.get(given.name) or input_path(given, file_names),
             }
             for given in pod.inputs
         ],

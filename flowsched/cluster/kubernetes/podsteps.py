@@ -40,6 +40,8 @@ _FIRST_PAUSE_S: Final = 0.1
 _LONGEST_PAUSE_S: Final = 5.0
 #: What a kubelet takes of a termination message, if the pod has no more than three containers.
 _MESSAGE_BYTES: Final = 4096
+#: Of each of a step's files, the end of so many characters is told where there is room.
+TAIL_BYTES: Final = 10 << 10
 #: Answers after which asking again is no use.
 _FINAL: Final = frozenset({200, 400, 401, 403, 409, 413})
 
@@ -62,18 +64,35 @@ def stage_in(env: Env) -> int:
         return _tell(
             env, BAD_ORDER, {"reason": "OrderRefused", "message": "there is no order, or no signature"}
         )
+    if env.get("FLOWSCHED_CONTAINER"):
+        from flowsched.cluster.kubernetes import podfiles
+
+        code, message = podfiles.prepare(env)
+        if code == DONE:
+            code, message = _stage_in(env)
+        if code == DONE:
+            code, problem = podfiles.fill(env)
+            message = problem or message
+        if code == podfiles.NOT_LAID:
+            podfiles.leave(env)
+    else:
+        code, message = _stage_in(env)
+    return _tell(env, code, message)
+
+
+def _stage_in(env: Env) -> tuple[int, dict[str, Any]]:
+    """Have datasets laid out: the exit code, and the message."""
     if not env.get("FLOWSCHED_AGENT"):
         from flowsched.cluster.kubernetes.agent import alone
 
-        code, message = alone.stage_in(env)
-        return _tell(env, code, message)
+        return alone.stage_in(env)
     body = {"inputs_path": env.get("FLOWSCHED_INPUTS", "/flowsched/inputs")}
     status, answer = _persist(env, "inputs", body, _START_PATIENCE_S)
     if status != 200:
-        return _refused(env, status, answer)
+        return _refused(status, answer)
     if answer.get("lost"):
-        return _tell(env, INPUT_LOST, {"reason": "InputLost", **answer})
-    return _tell(env, DONE, {name: answer.get(name, 0) for name in ("bytes_local", "bytes_moved")})
+        return INPUT_LOST, {"reason": "InputLost", **answer}
+    return DONE, {name: answer.get(name, 0) for name in ("bytes_local", "bytes_moved")}
 
 
 def stage_out(env: Env) -> int:
@@ -87,6 +106,13 @@ def stage_out(env: Env) -> int:
         signal.signal(number, lambda *_: None)
     with _listening(env):
         signal.sigwait(_ENDS)
+    if env.get("FLOWSCHED_CONTAINER"):
+        from flowsched.cluster.kubernetes import podfiles
+
+        message = podfiles.deliver(env)
+        if env.get("FLOWSCHED_AGENT") and json.loads(fitted(message, _limit(env))).get("undelivered"):
+            _keep_list(env, message["delivered"])
+        return _tell(env, DONE, message)
     if not env.get("FLOWSCHED_AGENT"):
         from flowsched.cluster.kubernetes.agent import alone
 
@@ -94,8 +120,18 @@ def stage_out(env: Env) -> int:
     body = {"work_path": env.get("FLOWSCHED_WORK", "/flowsched/work")}
     status, answer = _persist(env, "outputs", body, _END_PATIENCE_S)
     if status != 200:
-        return _refused(env, status, {"outputs": [], **answer})
+        return _tell(env, *_refused(status, {"outputs": [], **answer}))
     return _tell(env, DONE, {"outputs": [], "reason": "", "message": "", **answer})
+
+
+def _keep_list(env: Env, files: list[Any]) -> None:
+    """Give a list of files that no message holds to the agent; it is a report, and no failure where that cannot be."""
+    from flowsched.cluster.kubernetes.agent.orders import packed
+
+    body = {"work_path": env.get("FLOWSCHED_WORK", "/flowsched/work"), "delivered": packed(files)}
+    status, answer = _persist(env, "outputs", body, _START_PATIENCE_S)
+    if status != 200:
+        print(f"the agent has not kept the list of {len(files)} files: {status} {answer}", file=sys.stderr)
 
 
 def ready(env: Env) -> int:
@@ -171,11 +207,11 @@ def _ask(env: Env, what: str, body: dict[str, str]) -> Answer:
         connection.close()
 
 
-def _refused(env: Env, status: int, answer: dict[str, Any]) -> int:
-    """Tell that the agent could not be asked, or does not take the order."""
+def _refused(status: int, answer: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+    """What to tell when the agent could not be asked, or does not take the order."""
     if status == 0:
-        return _tell(env, UNREACHABLE, {**answer, "reason": "AgentUnreachable"})
-    return _tell(env, BAD_ORDER, {**answer, "reason": "OrderRefused"})
+        return UNREACHABLE, {**answer, "reason": "AgentUnreachable"}
+    return BAD_ORDER, {**answer, "reason": "OrderRefused"}
 
 
 # --- the termination message ---------------------------------------------------------------------------------
@@ -183,7 +219,7 @@ def _refused(env: Env, status: int, answer: dict[str, Any]) -> int:
 
 def _tell(env: Env, code: int, message: dict[str, Any]) -> int:
     """Write the termination message; returns the exit code."""
-    text = fitted(message, int(env.get("FLOWSCHED_MESSAGE_BYTES") or _MESSAGE_BYTES))
+    text = fitted(message, _limit(env))
     print(text if code else f"done: {text}", file=sys.stderr, flush=True)
     try:
         # The kubelet has mounted the file itself: it is written to, never replaced.
@@ -194,14 +230,21 @@ def _tell(env: Env, code: int, message: dict[str, Any]) -> int:
     return code
 
 
+def _limit(env: Env) -> int:
+    return int(env.get("FLOWSCHED_MESSAGE_BYTES") or _MESSAGE_BYTES)
+
+
 def fitted(message: dict[str, Any], limit: int) -> str:
     """A message as JSON that is no longer than allowed. What was left out is told by `more`; the agent has it all.
 
-    Values go first, the longest before the others, then the lists, then the end of the sentence.
+    Values go first, the longest before the others, then the lists, then the end of the sentence. Of a container task the ends of
+    the steps' files go first, then the list of files is packed, and then cut: `undelivered` says how many are not in it.
     """
     text = json.dumps(message)
     if len(text) <= limit:
         return text
+    if "delivered" in message:
+        return _packed(message, limit)
     short = {**message, "more": True}
     if short.get("outputs"):
         outputs = short["outputs"] = [dict(output) for output in short["outputs"]]
@@ -218,6 +261,26 @@ def fitted(message: dict[str, Any], limit: int) -> str:
         said = said[: max(0, min(spare, len(said)) - 8)] if len(said) > spare else said[:-8]
         short["message"] = said
     return json.dumps(short)
+
+
+def _packed(message: dict[str, Any], limit: int) -> str:
+    """The message of a container task, as much of it as there is room for."""
+    from flowsched.cluster.kubernetes.agent.orders import packed
+
+    files: list[Any] = message["delivered"]
+    for kept in (TAIL_BYTES, 1024, 200, 0):
+        stdio = [[end[-kept:] if kept else "" for end in ends] for ends in message.get("stdio", ())]
+        text = json.dumps({**message, "stdio": stdio})
+        if len(text) <= limit:
+            return text
+    bare = {**message, "stdio": [], "message": str(message.get("message", ""))[: limit // 4]}
+    count = len(files)
+    while True:
+        told = {**bare, "delivered": packed(files[:count]), "undelivered": len(files) - count}
+        text = json.dumps(told)
+        if len(text) <= limit or not count:
+            return text
+        count = count * 9 // 10
 
 
 if __name__ == "__main__":

@@ -42,6 +42,8 @@ class ReleaseSettings:
         hand_over: None = our own loop binds; else the scheduler that shall.
         gang_addresses: "dns" = members find each other by their Service; "seat" = by the addresses the engine gave.
         shared: Claims mounted in every pod.
+        steps_secret: A Secret of the tenant's namespace whose keys become variables of stage-in and stage-out alone
+            (AWS_ACCESS_KEY_ID …); "" = none.
         gpu_resource: What whole devices are asked for as; "" = by device number in the environment, and so with "dra".
         gpu_fractions: How a pod with a part of a device (or numbers) is told which: "cuda" = it sees all devices and
             CUDA_VISIBLE_DEVICES names its own; "runtime" = the container runtime shows it no others; "dra" = its devices,
@@ -74,6 +76,7 @@ class ReleaseSettings:
     hand_over: Literal["volcano", "default-scheduler"] | None = None
     gang_addresses: Literal["dns", "seat"] = "dns"
     shared: tuple[SharedVolume, ...] = ()
+    steps_secret: str = ""
     gpu_resource: str = "nvidia.com/gpu"
     gpu_fractions: Literal["cuda", "runtime", "dra"] = "cuda"
     gpu_driver: str = "gpu.nvidia.com"

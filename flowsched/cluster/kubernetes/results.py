@@ -1,24 +1,32 @@
-"""Ends of our pods whose outputs do not all fit into a termination message (4 KiB): the rest is asked of the node's agent."""
+"""Ends of our pods of which not all fits into a termination message (4 KiB): the rest is asked of the node's agent.
+
+That is the outputs of a task, where there are many, and what the steps of a container task have printed last.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 import structlog
 
 from flowsched.cluster.kubernetes.agents import Agents
+from flowsched.cluster.kubernetes.chores import Chores
 from flowsched.cluster.kubernetes.objects import Pod as PodObject
-from flowsched.cluster.kubernetes.outcomes import told_all
-from flowsched.scheduling.executor import ClusterEvent, PodEnded, PodGone
+from flowsched.cluster.kubernetes.outcomes import step_names, told_all, undelivered
+from flowsched.scheduling.executor import ClusterEvent, ContainerReport, PodEnded, PodGone
 
 log = structlog.get_logger(__name__)
 
 #: An agent that does not answer for so long has lost what the pod made, as far as anybody can tell.
 PATIENCE_S: Final = 60.0
 _PAUSE_S: Final = 1.0
+#: What steps printed last is worth no longer wait, nor more bytes of each stream.
+ENDS_S: Final = 5.0
+END_BYTES: Final = 10 << 10
 
 
 class Results:
@@ -42,7 +50,8 @@ class Results:
         self._agents = agents
         self._object_of = object_of
         self._report = report
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._chores = Chores("a result")
+        self._spawn = self._chores.begin
 
     def report(self, event: ClusterEvent) -> None:
         """Pass an event on, completed if need be."""
@@ -52,15 +61,13 @@ class Results:
         )
         if obj is not None and failed:
             self._spawn(self._drop(self._uris_of(str(getattr(event, "name", ""))), obj.spec.node_name))
+        if obj is not None and isinstance(event, PodEnded) and event.container is not None:
+            self._spawn(self._tell_ends(event, event.container, obj))
+            return
         if obj is None or failed or not isinstance(event, PodEnded) or told_all(obj):
             self._report(event)
             return
         self._spawn(self._complete(event, obj))
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
     async def _drop(self, uris: Sequence[str], node: str) -> None:
         """What a failed attempt has left is nobody's: stage-out cannot know how its task ended."""
@@ -69,17 +76,50 @@ class Results:
 
     async def close(self) -> None:
         """Stop; whoever adopts the pod asks again."""
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._chores.close()
+
+    async def _tell_ends(self, event: PodEnded, report: ContainerReport, obj: PodObject) -> None:
+        """Report the end of a container task with what its steps printed last and all its files, where somebody answers soon."""
+        names = step_names(obj)
+        asked = [
+            self._end_of(obj, name, stream)
+            for name, step in zip(names, report.steps, strict=False)
+            for stream, known in (("stdout", step.stdout), ("stderr", step.stderr))
+            if not known
+        ]
+        found: Mapping[tuple[str, str], str] = {}
+        files = report.outputs
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(ENDS_S):
+                found = dict(await asyncio.gather(*asked))
+                if undelivered(obj):
+                    told = await self._agents.outputs(obj.spec.node_name, obj.metadata.uid)
+                    files = told.files if told is not None and told.files else files
+        steps = tuple(
+            replace(
+                step,
+                stdout=step.stdout or found.get((name, "stdout"), ""),
+                stderr=step.stderr or found.get((name, "stderr"), ""),
+            )
+            for name, step in zip(names, report.steps, strict=False)
+        )
+        self._report(replace(event, container=replace(report, steps=steps, outputs=files)))
+
+    async def _end_of(self, obj: PodObject, container: str, stream: str) -> tuple[tuple[str, str], str]:
+        meta = obj.metadata
+        query = {"namespace": meta.namespace, "pod": meta.name, "uid": meta.uid, "container": container}
+        told = await self._agents.logs(obj.spec.node_name, {**query, "stream": stream, "end": str(END_BYTES)})
+        return (container, stream), told[0].decode(errors="replace").replace(
+            "\0", "�"
+        ) if told is not None else ""
 
     async def _complete(self, event: PodEnded, obj: PodObject) -> None:
         loop = asyncio.get_running_loop()
         end = loop.time() + PATIENCE_S
         while loop.time() < end:
-            outputs = await self._agents.outputs(obj.spec.node_name, obj.metadata.uid)
-            if outputs is not None:
-                self._report(replace(event, outputs=outputs))
+            told = await self._agents.outputs(obj.spec.node_name, obj.metadata.uid)
+            if told is not None:
+                self._report(replace(event, outputs=told.published))
                 return
             await asyncio.sleep(_PAUSE_S)
         log.warning("outputs are not known", pod=event.name, node=obj.spec.node_name)

@@ -41,6 +41,8 @@ class KubernetesSettings:
         gpu_fractions: How pods get parts of GPUs: "cuda", "runtime", or "dra" (claims; whole GPUs too).
         gpu_driver: With "dra": whose devices are GPUs.
         gpu_device_class: With "dra": the DeviceClass that claims name; "" = as the driver.
+        shared: Claims that every task sees, as `shared.shared_volumes` reads them.
+        steps_secret: A Secret whose keys are variables of stage-in and stage-out; "" = none.
     """
 
     kubeconfig: Path | None = None
@@ -62,6 +64,8 @@ class KubernetesSettings:
     gpu_fractions: str = "cuda"
     gpu_driver: str = "gpu.nvidia.com"
     gpu_device_class: str = ""
+    shared: str = ""
+    steps_secret: str = ""
 
 
 def from_environment(environment: Mapping[str, str]) -> KubernetesSettings:
@@ -118,6 +122,8 @@ _VARIABLES: Final = {
     "GPU_FRACTIONS": "gpu_fractions",
     "GPU_DRIVER": "gpu_driver",
     "GPU_DEVICE_CLASS": "gpu_device_class",
+    "SHARED": "shared",
+    "STEPS_SECRET": "steps_secret",
 }
 _NUMBERS: Final = frozenset({"AGENT_PORT", "RUN_AS_USER", "IN_FLIGHT"})
 
@@ -131,11 +137,12 @@ async def open_cluster(
     """The executor; it has not been started yet.
 
     Raises:
-        ConfigurationError: There is no API server to be found.
+        ConfigurationError: There is no API server to be found, or a shared volume cannot be.
     """
     from flowsched.cluster.kubernetes.cluster import ClusterSettings, KubernetesCluster
     from flowsched.cluster.kubernetes.credentials import connect
     from flowsched.cluster.kubernetes.release import ReleaseSettings
+    from flowsched.cluster.kubernetes.shared import shared_volumes
 
     connection = await connect(settings.kubeconfig, settings.context)
     names = [name.strip() for name in settings.scheduler_name.split(",") if name.strip()] or ["flowsched"]
@@ -154,6 +161,8 @@ async def open_cluster(
         gpu_fractions=settings.gpu_fractions,  # type: ignore[arg-type]
         gpu_driver=settings.gpu_driver,
         gpu_device_class=settings.gpu_device_class,
+        shared=shared_volumes(settings.shared),
+        steps_secret=settings.steps_secret,
     )
     return KubernetesCluster(
         connection,

@@ -6,6 +6,7 @@ are gone with the step. Linux only, by system calls through ctypes: no program a
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 
@@ -30,12 +31,16 @@ REFUSED = "the task has paths of its own, which need private mounts, and this sy
 
 
 class Mount:
-    """One thing to be seen at another place. Both are paths of this machine."""
+    """One thing to be seen at another place. Both are paths of this machine.
 
-    __slots__ = ("read_only", "source", "target")
+    Args:
+        found: Nobody asked for it, the machine just has it there: it may be gone by now.
+    """
 
-    def __init__(self, source: str, target: str, read_only: bool) -> None:
-        self.source, self.target, self.read_only = source, target, read_only
+    __slots__ = ("found", "read_only", "source", "target")
+
+    def __init__(self, source: str, target: str, read_only: bool, *, found: bool = False) -> None:
+        self.source, self.target, self.read_only, self.found = source, target, read_only, found
 
 
 def make(places: Places) -> list[Mount]:
@@ -95,11 +100,15 @@ def show(base: str, target: str, names: frozenset[str], read_only: bool) -> list
     mounts: list[Mount] = []
     for name in sorted(names):
         source, there = f"{base.rstrip('/')}/{name}", f"{target}/{name}"
-        if os.path.islink(source):
-            os.symlink(os.readlink(source), there)
+        try:
+            leads = os.readlink(source) if os.path.islink(source) else None
+        except OSError:  # gone, or another thing, since it was looked at
+            continue
+        if leads is not None:
+            os.symlink(leads, there)
         elif os.path.exists(source):
             hold(there, os.path.isdir(source))
-            mounts.append(Mount(source, there, read_only))
+            mounts.append(Mount(source, there, read_only, found=True))
     return mounts
 
 
@@ -124,7 +133,12 @@ def enter(places: Places, mounts: list[Mount]) -> None:
         why = f"{error.strerror}, errno {error.errno}"
         raise Refused("ContainerPathsRefused", f"{REFUSED} ({why}): {WHAT_TO_DO}") from None
     for mount in mounts:
-        libc.mount(mount.source, mount.target, MS_BIND | MS_REC)
+        try:
+            libc.mount(mount.source, mount.target, MS_BIND | MS_REC)
+        except OSError as error:  # others' files in /tmp come and go
+            if mount.found and error.errno in (errno.ENOENT, errno.ENOTDIR):
+                continue
+            raise
         if mount.read_only:
             libc.protect(mount.target)
     libc.change_root(places.room)

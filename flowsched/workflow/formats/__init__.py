@@ -1,1 +1,1 @@
-"""Other people's documents: pure mappings."""
+"""Other people's documents as ours, and ours as theirs: pure mappings, one module each."""

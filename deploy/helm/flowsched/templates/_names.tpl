@@ -39,3 +39,12 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 {{- range .Values.tenants -}}{{- $names = append $names .namespace -}}{{- end -}}
 {{- join "," $names -}}
 {{- end -}}
+
+{{/* The claims that every task sees, as FLOWSCHED_SHARED has them. */}}
+{{- define "flowsched.shared" -}}
+{{- $told := list -}}
+{{- range . -}}
+{{- $told = append $told (printf "%s:%s%s" .claim .path (ternary ":ro" "" (default false .readOnly))) -}}
+{{- end -}}
+{{- join "," $told -}}
+{{- end -}}

@@ -69,6 +69,7 @@ class Asking(msgspec.Struct, frozen=True):
     signature: str
     inputs_path: str = "/flowsched/inputs"
     work_path: str = "/flowsched/work"
+    delivered: str = ""  #: the files that a container task's pod has delivered itself, packed: told to whoever asks for its outputs
 
 
 async def body_of(request: web.Request, kind: type[T], limit: int = LARGEST) -> T:

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
 from flowsched.cluster.kubernetes.agent.logs import Piece, Reader
 from flowsched.cluster.kubernetes.agent.volumes import is_uid
@@ -27,6 +27,8 @@ _PIECE: Final = 4 << 20
 _TEMPORARY: Final = ".tmp-"
 #: As Kubernetes allows them; none can be a way out of a folder.
 _LABEL: Final = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
+#: The steps of a container task before its last one, which is `task`: their logs are its log.
+_STEP: Final = re.compile(r"step-\d{1,6}")
 _NAME: Final = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?")
 
 
@@ -104,16 +106,41 @@ class Logs:
         """
         if not _LABEL.fullmatch(container) or stream not in STREAMS:
             raise BadName(f"no container's stream is called {container[:80]!r}/{stream[:80]!r}")
-        folder = self._live / pod.folder / container
         kept = self._kept.get(pod.uid)
         if kept is not None:
             return self._read_kept(pod.uid, kept, f"{container}.{stream}", offset, limit)
         goes_on = self._has_pod(pod.uid)  # asked first: then nothing is written after the read
+        local = offset
+        for step in self._before(self._live / pod.folder, container):
+            length = self._reader.length(step, stream)
+            if local < length:
+                return Piece(offset, self._reader.read(step, stream, local, limit).data), True
+            local -= length
         try:
-            piece = self._reader.read(folder, stream, offset, limit)
+            piece = self._reader.read(self._live / pod.folder / container, stream, local, limit)
         except FileNotFoundError:
             return Piece(offset, b""), goes_on
-        return piece, goes_on or len(piece.data) == limit
+        return Piece(offset + piece.offset - local, piece.data), goes_on or len(piece.data) == limit
+
+    def end(self, pod: PodId, container: str, stream: str, limit: int) -> bytes:
+        """The last bytes that a container of a pod wrote, while its logs are the kubelet's.
+
+        Raises:
+            BadName: There can be no such log.
+        """
+        if not _LABEL.fullmatch(container) or stream not in STREAMS:
+            raise BadName(f"no container's stream is called {container[:80]!r}/{stream[:80]!r}")
+        try:
+            return self._reader.end(self._live / pod.folder / container, stream, limit)
+        except FileNotFoundError:
+            return b""
+
+    def _before(self, folder: Path, container: str) -> list[Path]:
+        """The logs that come before a container's: a task of several steps has theirs, one after the other."""
+        if container != "task" or not folder.is_dir():
+            return []
+        found = [name for name in os.listdir(folder) if _STEP.fullmatch(name)]
+        return [folder / name for name in sorted(found, key=lambda name: int(name.removeprefix("step-")))]
 
     def pod_of(self, uid: str) -> str | None:
         """The name of the pod with a uid, as its kubelet has written it down; None if it has not (yet)."""
@@ -190,22 +217,30 @@ class Logs:
 
     def _copy(self, source: Path, into: Path) -> dict[str, int]:
         files: dict[str, int] = {}
-        for container in sorted(os.listdir(source)):
+        found = set(os.listdir(source))
+        steps = {name for name in found if _STEP.fullmatch(name)}
+        for container in sorted((found - steps) | ({"task"} if steps else set())):
             if not _LABEL.fullmatch(container):
                 continue
             for stream in STREAMS:
                 name = f"{container}.{stream}"
-                with open(into / name, "wb") as file, suppress(FileNotFoundError, NotADirectoryError):
-                    piece = self._reader.read(source / container, stream, 0, _PIECE)
-                    files[name] = piece.offset
-                    while piece.data:
-                        file.write(piece.data)
-                        piece = self._reader.read(
-                            source / container, stream, piece.offset + len(piece.data), _PIECE
-                        )
+                with open(into / name, "wb") as file:
+                    for part in (*self._before(source, container), source / container):
+                        with suppress(FileNotFoundError, NotADirectoryError):
+                            first = self._copy_to(file, part, stream)
+                            files.setdefault(name, first)
                     file.flush()
                     os.fsync(file.fileno())
         return files
+
+    def _copy_to(self, file: BinaryIO, folder: Path, stream: str) -> int:
+        """Add what a container wrote to a file; returns how many bytes before it are gone."""
+        piece = self._reader.read(folder, stream, 0, _PIECE)
+        first = piece.offset
+        while piece.data:
+            file.write(piece.data)
+            piece = self._reader.read(folder, stream, piece.offset + len(piece.data), _PIECE)
+        return first
 
     def _read_kept(self, uid: str, kept: _Kept, name: str, offset: int, limit: int) -> tuple[Piece, bool]:
         first = kept.files.get(name, 0)

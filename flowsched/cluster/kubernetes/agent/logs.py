@@ -93,6 +93,36 @@ class Reader:
                     return self._read(_files(folder), stream, offset, limit, marks)
         raise OSError(f"the logs in {folder} are rotated faster than they can be read")
 
+    def end(self, folder: Path, stream: str, limit: int) -> bytes:
+        """The last bytes that a container wrote to a stream, of those in the file that is still written to.
+
+        Raises:
+            FileNotFoundError: It has no such folder.
+        """
+        for _ in range(_TRIES):
+            with suppress(_Rotated):
+                files = _files(folder)
+                kept = b""
+                if files.inode is not None:
+                    with _open(files.live, files.inode) as file:
+                        for data, _length in _blocks(file, stream.encode()):
+                            kept = (kept + data)[-limit:]
+                return kept
+        raise OSError(f"the logs in {folder} are rotated faster than they can be read")
+
+    def length(self, folder: Path, stream: str) -> int:
+        """How many bytes a container has written to a stream so far, of those that are left.
+
+        Raises:
+            FileNotFoundError: It has no such folder.
+        """
+        for _ in range(_TRIES):
+            with suppress(_Rotated):
+                files = _files(folder)
+                paths = [*files.rotated.values(), *([files.live] if files.inode is not None else [])]
+                return sum(len(data) for path in paths for data in self._decoded(path, stream, 0, _Marks()))
+        raise OSError(f"the logs in {folder} are rotated faster than they can be read")
+
     def _read(self, files: _Files, stream: str, offset: int, limit: int, marks: _Marks) -> Piece:
         lengths = dict(marks.lengths)
         for stamp, path in files.rotated.items():

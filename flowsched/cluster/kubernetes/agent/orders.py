@@ -79,8 +79,12 @@ class Placed:
 def pack(order: Mapping[str, Any]) -> str:
     """The text of an order, short enough for a variable where that is possible."""
     text = json.dumps(order, separators=(",", ":"))
-    if len(text) <= PLAIN_TEXT:
-        return text
+    return text if len(text) <= PLAIN_TEXT else packed(order)
+
+
+def packed(value: Any) -> str:
+    """A value as a text that is as short as it can be; `unpacked` gives its JSON back."""
+    text = json.dumps(value, separators=(",", ":"))
     return _PACKED + base64.b64encode(zlib.compress(text.encode(), 9)).decode()
 
 
@@ -107,7 +111,7 @@ def read(text: str) -> Order:
         BadOrder: It does not.
     """
     try:
-        order = _order(json.loads(_unpacked(text)))
+        order = _order(json.loads(unpacked(text)))
         for path in (*order.folders, *(given.path for given in order.inputs)):
             parts_of(path)
         for output in order.outputs:
@@ -161,7 +165,12 @@ def line_safe(name: str) -> str:
     return "".join("_" if ord(char) < 0x20 or char == "\x7f" else char for char in name)
 
 
-def _unpacked(text: str) -> str | bytes:
+def unpacked(text: str) -> str | bytes:
+    """The JSON of a packed text; any other text as it is.
+
+    Raises:
+        ValueError, zlib.error: It is cut off, or far too long.
+    """
     if not text.startswith(_PACKED):
         return text
     packed = base64.b64decode(text[len(_PACKED) :], validate=True)

@@ -44,6 +44,7 @@ class Request:
     text: str
     order: Order
     path: str  #: where the pod has the volume that it is about
+    delivered: str = ""  #: what the pod has taken out by itself
 
 
 class Pods:
@@ -252,6 +253,8 @@ class Pods:
                 await asyncio.to_thread(self._ledger.store, uid, page)
             outputs = await asyncio.to_thread(self._move, request, page)
             outcome: dict[str, Any] = {"outputs": outputs}
+            if request.delivered:
+                outcome["delivered"] = request.delivered
         except Refused as refusal:
             reason, message = refusal.args
             outcome = {"outputs": [], "reason": reason, "message": message[:2000]}

@@ -210,15 +210,17 @@ class Door:
     async def _logs(self, request: web.Request) -> web.StreamResponse:
         query, logs = request.query, self._agent.logs
         where = (query.get("container", "task"), query.get("stream", "stdout"))
+        if "end" in query:
+            pod = PodId(query.get("namespace", ""), query.get("pod", ""), query.get("uid", ""))
+            length = number_of(request, "end", 0, LONGEST_PIECE)
+            return _log_of(await asyncio.to_thread(logs.end, pod, *where, length), 0, more=False)
         window = (number_of(request, "offset", 0), number_of(request, "limit", 1 << 20, LONGEST_PIECE))
         if "name" in query:
             piece, more = await asyncio.to_thread(logs.read_named, query["name"], *where, *window)
         else:
             pod = PodId(query.get("namespace", ""), query.get("pod", ""), query.get("uid", ""))
             piece, more = await asyncio.to_thread(logs.read, pod, *where, *window)
-        headers = {"X-Flowsched-More": str(int(more)), "X-Flowsched-Offset": str(piece.offset)}
-        headers |= {"X-Content-Type-Options": "nosniff", "Content-Type": "application/octet-stream"}
-        return web.Response(body=piece.data, headers=headers)
+        return _log_of(piece.data, piece.offset, more=more)
 
     async def _keep(self, request: web.Request) -> web.StreamResponse:
         told = await body_of(request, Keep)
@@ -261,7 +263,13 @@ class Door:
         if not mounted.startswith("/") or len(mounted) > 4096 or any(ord(char) < 0x20 for char in mounted):
             raise BadRequest(400, f"{path} is no absolute path")
         order = await asyncio.to_thread(orders.read, told.order)
-        return Request(request.match_info["uid"], told.order, order, mounted)
+        return Request(request.match_info["uid"], told.order, order, mounted, told.delivered)
+
+
+def _log_of(data: bytes, offset: int, *, more: bool) -> web.Response:
+    headers = {"X-Flowsched-More": str(int(more)), "X-Flowsched-Offset": str(offset)}
+    headers |= {"X-Content-Type-Options": "nosniff", "Content-Type": "application/octet-stream"}
+    return web.Response(body=data, headers=headers)
 
 
 def _order(wanted: Wanted) -> transfers.Order:

@@ -152,22 +152,27 @@ class Sources:
         path = self._origins.local_path(uri)
         if path is not None:
             self._copy(path, into / name, admit)
-            return name
+        elif uri.endswith("/") and not uri.startswith(("http:", "https:")):
+            for inner in self._origins.listing(uri):
+                (into / name / inner).parent.mkdir(parents=True, exist_ok=True)
+                self._from_store(uri + inner, into / name / inner, admit)
+        else:
+            self._from_store(uri, into / name, admit)
+        return name
+
+    def _from_store(self, uri: str, target: Path, admit: Admit) -> None:
         try:
             stream, expected = self._origins.open(uri)
         except NotFetched as error:
             raise _refused(error) from error
         try:
-            self._store(
-                _Body(stream, expected, admit, f"{uri} ended after {{}} of {expected} bytes"), into / name
-            )
+            self._store(_Body(stream, expected, admit, f"{uri} ended after {{}} of {expected} bytes"), target)
         except (NotFetched, OSError, Stopped):
             raise
         except Exception as error:  # each of fsspec's file systems has errors of its own
             raise failure(uri, error) from error
         finally:
             stream.close()
-        return name
 
     def _copy(self, path: Path, target: Path, admit: Admit) -> None:
         """Copy from a folder of this machine, which others may be changing: from the allowed root on by descriptor."""

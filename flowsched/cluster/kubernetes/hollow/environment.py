@@ -1,7 +1,7 @@
 """The environment and command of a container, resolved as a kubelet does. Pure.
 
-Two things differ, since a hollow container has no mount namespace and no DNS: a value that is, or lies below, the path of a
-volume mount becomes the folder that stands for it, and names of gang members become their addresses. The text of a
+Two things differ, since most hollow containers have no mount namespace, and none has DNS: a value that is, or lies below, the path
+of a volume mount becomes the folder that stands for it, and names of gang members become their addresses. The text of a
 command is never touched.
 """
 
@@ -17,7 +17,7 @@ from flowsched.cluster.kubernetes.hollow.spec import Container, EnvVar, FieldRef
 from flowsched.cluster.kubernetes.metadata import quantity
 
 #: Signed: `$(VAR)` is expanded as everywhere, but nothing is put in the place of paths and hosts.
-VERBATIM: Final = frozenset({"FLOWSCHED_ORDER", "FLOWSCHED_SIGNATURE"})
+VERBATIM: Final = frozenset({"FLOWSCHED_ORDER", "FLOWSCHED_SIGNATURE", "FLOWSCHED_CONTAINER"})
 
 #: (kind, name) -> its keys; kind is "secrets" or "configmaps". An absent object is an absent key.
 Maps = Mapping[tuple[str, str], Mapping[str, bytes]]
@@ -40,6 +40,7 @@ class Ground:
         services: What a kubelet says about services: KUBERNETES_SERVICE_HOST …
         maps: The Secrets and ConfigMaps that `references` named.
         resolve: Replaces names of hosts in a text.
+        mounted: Whether the container has its volumes at their paths, so that values need not be changed.
     """
 
     pod: Pod
@@ -50,6 +51,7 @@ class Ground:
     services: Mapping[str, str]
     maps: Maps
     resolve: Callable[[str], str]
+    mounted: bool = False
 
 
 def references(container: Container) -> Iterator[tuple[str, str]]:
@@ -192,7 +194,7 @@ def _value(variable: EnvVar, container: Container, ground: Ground, known: Mappin
         value = expand(variable.value, known)
         if variable.name in VERBATIM:
             return value
-        return ground.resolve(relocated(value, container, ground))
+        return ground.resolve(value if ground.mounted else relocated(value, container, ground))
     if source.field_ref is not None:
         return field_value(source.field_ref, ground.pod, ground.host_ip, ground.pod_ip)
     if source.resource_field_ref is not None:

@@ -1,6 +1,7 @@
 """A pod as processes of this machine: init containers in turn, native sidecars around, then the containers.
 
-Not as on a real node: no isolation, no images, no limits on memory or cores; users and read-only mounts are not honoured; a
+Not as on a real node: no isolation, no images, no limits on memory or cores; users are not honoured, and mounts only where a
+container needs them at their paths (`mounting`: volumes that nodes share, parts of volumes; as root); a
 main container's first process is not PID 1, so it ends by SIGTERM even if it has no handler. (A sidecar's does not, as
 it would not in a container: one that is told to end before it has set its handler misses that, so it needs a startup probe.)
 """
@@ -8,6 +9,7 @@ it would not in a container: one that is told to end before it has set its handl
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import shutil
 import sys
@@ -20,12 +22,12 @@ from urllib.parse import urlsplit
 from flowsched.cluster.kubernetes.answers import Malformed, Refused, Unreachable
 from flowsched.cluster.kubernetes.client import Client
 from flowsched.cluster.kubernetes.hollow import environment as env
-from flowsched.cluster.kubernetes.hollow import volumes
+from flowsched.cluster.kubernetes.hollow import mounting, volumes
 from flowsched.cluster.kubernetes.hollow.containers import Command, End, own
 from flowsched.cluster.kubernetes.hollow.lives import Leave, deadline_s, overdue
 from flowsched.cluster.kubernetes.hollow.maps import fetched
 from flowsched.cluster.kubernetes.hollow.reports import Report
-from flowsched.cluster.kubernetes.hollow.spec import Container
+from flowsched.cluster.kubernetes.hollow.spec import Container, Pod
 from flowsched.cluster.kubernetes.hollow.statuses import ContainerRecord, PodRecord, Terminated, Waiting
 from flowsched.cluster.kubernetes.hollow.supervisor import NeedsCommand, Policy, Prepared, Supervisor
 
@@ -213,6 +215,7 @@ class ProcessPod:
         """
         container, pod = record.container, self.record.pod
         folder = self._place.folder / "containers" / container.name
+        mounted = _is_mounted(container, pod)
         ground = env.Ground(
             pod=pod,
             host_ip=self.record.host_ip,
@@ -222,17 +225,22 @@ class ProcessPod:
             services=_services(self._shop.client.connection.url),
             maps=await fetched(self._shop.client, pod, env.references(container)),
             resolve=self._shop.resolve,
+            mounted=mounted,
         )
         said = env.environment(container, ground)
         argv = env.command(container, said, _entry_point(self._shop.entry_points, container))
         if not argv:
             raise NeedsCommand(f"a hollow node has no images: {container.image} needs a command")
         if not record.init:
-            await asyncio.to_thread(_resolve_hostfile, said.get(_HOSTFILE), self._shop.resolve)
+            hostfile = env.relocated(said.get(_HOSTFILE, ""), container, ground)
+            await asyncio.to_thread(_resolve_hostfile, hostfile, self._shop.resolve)
+        cwd = _cwd(container, ground, folder)
         command = Command(
-            argv=own(argv),
+            argv=await asyncio.to_thread(_in_view, own(argv), container, ground, folder, cwd)
+            if mounted
+            else own(argv),
             env=_base(pod.hostname, folder) | said,
-            cwd=_cwd(container, ground, folder),
+            cwd=cwd,
             log=self._log(record),
             mark=f"{pod.metadata.uid}/{container.name}/{record.restarts}",
         )
@@ -281,9 +289,35 @@ def _cwd(container: Container, ground: env.Ground, folder: Path) -> Path:
     return Path(path) if path != asked else folder / "root" / asked.lstrip("/")
 
 
+def _is_mounted(container: Container, pod: Pod) -> bool:
+    """Whether a container's command looks for its volumes at their paths: then it gets a view of its own."""
+    claims = {volume.name for volume in pod.spec.volumes if volume.persistent_volume_claim is not None}
+    asked = any(mount.sub_path or mount.name in claims for mount in container.volume_mounts)
+    return asked and sys.platform == "linux" and os.geteuid() == 0
+
+
+def _in_view(
+    argv: Sequence[str], container: Container, ground: env.Ground, folder: Path, cwd: Path
+) -> list[str]:
+    """The command, started where its mounts are at their paths."""
+    mounts = []
+    for mount in container.volume_mounts:
+        source = ground.folders[mount.name] / mount.sub_path
+        if not source.exists():  # as a kubelet does
+            source.mkdir(parents=True)
+        mounts.append([str(source), mount.mount_path.rstrip("/") or "/", mount.read_only])
+    asked = container.working_dir
+    inside = env.relocated(asked, container, ground) != asked
+    told = {"root": str(folder / "view"), "cwd": asked if inside else str(cwd), "mounts": mounts}
+    folder.mkdir(parents=True, exist_ok=True)
+    order = folder / "view.json"
+    order.write_text(json.dumps(told))
+    return [sys.executable, "-S", "-E", mounting.__file__, str(order), *argv]
+
+
 def _resolve_hostfile(path: str | None, resolve: Callable[[str], str]) -> None:
     """Replace names in MPI's file of hosts."""
-    if path is None or not Path(path).is_file():
+    if not path or not Path(path).is_file():
         return
     text = Path(path).read_text()
     Path(path).write_text(resolve(text))

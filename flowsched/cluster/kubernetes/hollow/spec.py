@@ -72,6 +72,7 @@ class Mount(Read, frozen=True):
     name: str
     mount_path: str
     sub_path: str = ""
+    read_only: bool = False
 
 
 class Port(Read, frozen=True):

@@ -1,0 +1,135 @@
+"""Plans over HTTP: as JSON, or in the form in which Cromwell takes submissions."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+from typing import Annotated, Any, Final
+
+import msgspec
+from aiohttp import BodyPartReader, web
+from aiohttp.http_exceptions import HttpProcessingError
+
+from flowsched.api.parameters import path_text, read_body
+from flowsched.api.routes import PREFIX, Call, Limits, Query
+from flowsched.api.workflows import Limit, PageToken, answer
+from flowsched.errors import InvalidRequest, TooLarge
+from flowsched.workflow.plan_views import PlanBody
+
+#: Cromwell's own names of the parts. Inputs may come in several, of which a later one wins.
+_SOURCE: Final = "workflowSource"
+_IMPORTS: Final = "workflowDependencies"
+_INPUTS: Final = ("workflowInputs", *(f"workflowInputs_{number}" for number in range(2, 6)))
+#: Parts that mean nothing to a plan.
+_IGNORED: Final = (
+    "workflowType",
+    "workflowTypeVersion",
+    "workflowOptions",
+    "workflowRoot",
+    "labels",
+    "workflowOnHold",
+)
+
+
+class PlansQuery(Query, frozen=True, kw_only=True):
+    """Which plans to list."""
+
+    run: Annotated[str, msgspec.Meta(description="Only the plan of this run.")] | None = None
+    limit: Limit = 100
+    page_token: PageToken | None = None
+
+
+async def create_plan(call: Call[Query]) -> web.Response:
+    """201 with the plan."""
+    limits = call.serving.limits
+    if call.request.content_type == "multipart/form-data":
+        body = await _submission(call.request, limits)
+    else:
+        body = _decoded(await read_body(call.request, limits.body_bytes, limits))
+    view = await call.facade.plans.create(body)
+    made = answer(view, 201)
+    made.headers["Location"] = f"{PREFIX}/plans/{view.id}"
+    return made
+
+
+async def list_plans(call: Call[PlansQuery]) -> web.Response:
+    """One page, newest first."""
+    return answer(await call.facade.plans.list(**msgspec.structs.asdict(call.query)))
+
+
+async def get_plan(call: Call[Query]) -> web.Response:
+    """One plan, with ranks as they are now."""
+    return answer(await call.facade.plans.get(path_text(call.request, "plan")))
+
+
+async def delete_plan(call: Call[Query]) -> web.Response:
+    """What it was."""
+    return answer(await call.facade.plans.remove(path_text(call.request, "plan")))
+
+
+def _decoded(raw: bytes) -> PlanBody:
+    try:
+        return msgspec.json.decode(raw, type=PlanBody)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidRequest(f"The body is no plan request: {error}") from error
+
+
+async def _submission(request: web.Request, limits: Limits) -> PlanBody:
+    """Cromwell's own form: what is posted there can be posted here."""
+    parts: dict[str, bytes] = {}
+    left = limits.body_bytes
+    try:
+        async with asyncio.timeout(limits.body_seconds):
+            async for part in await request.multipart():
+                if not isinstance(part, BodyPartReader) or part.name is None:
+                    raise InvalidRequest("A part of the form has no name")
+                parts[part.name] = await _part(part, left)
+                left -= len(parts[part.name])
+    except TimeoutError:
+        raise InvalidRequest(f"The form did not arrive within {limits.body_seconds:.0f} s") from None
+    except (HttpProcessingError, ValueError, AssertionError, RuntimeError) as error:
+        raise InvalidRequest(f"The form cannot be read: {error}") from error
+    unknown = sorted(parts.keys() - {_SOURCE, _IMPORTS, *_INPUTS, *_IGNORED, "run"})
+    if unknown:
+        raise InvalidRequest(
+            f"The form has unknown parts: {', '.join(unknown)[:200]}; Cromwell's names are expected"
+        )
+    if _SOURCE not in parts:
+        raise InvalidRequest(f"The form has no part {_SOURCE}, which is the WDL")
+    inputs: dict[str, Any] | None = None
+    for name in _INPUTS:
+        if name in parts:
+            inputs = {**(inputs or {}), **_object(name, parts[name])}
+    return PlanBody(
+        source=_text(_SOURCE, parts[_SOURCE]),
+        imports=base64.b64encode(parts.get(_IMPORTS, b"")).decode(),
+        inputs=inputs,
+        run=_text("run", parts.get("run", b"")),
+    )
+
+
+async def _part(part: BodyPartReader, left: int) -> bytes:
+    found = bytearray()
+    while chunk := await part.read_chunk():
+        found += chunk
+        if len(found) > left:
+            raise TooLarge("The form has more bytes than a body may have")
+    return bytes(found)
+
+
+def _text(name: str, raw: bytes) -> str:
+    try:
+        return raw.decode()
+    except UnicodeDecodeError as error:
+        raise InvalidRequest(f"{name} is not UTF-8: {error}") from error
+
+
+def _object(name: str, raw: bytes) -> dict[str, Any]:
+    try:
+        value = json.loads(raw)
+    except (ValueError, RecursionError) as error:
+        raise InvalidRequest(f"{name} is not JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise InvalidRequest(f"{name} is no JSON object of inputs")
+    return value

@@ -1,0 +1,206 @@
+"""The workflow document of one Cromwell job: a script that Cromwell wrote into a folder that every node sees. Pure.
+
+Cromwell's config backend says nothing of the workflow a job belongs to but the path of its folder, so that is read here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+#: What the job's own rc file holds if nobody has written it when the job ends. Cromwell writes the same number when it gives up
+#: waiting: it is retried where `maxRetries` allows, while 130, 137 and 143 are read as an abort and are not.
+ABANDONED: Final = "79\n"
+#: A workflow's name has at most so many characters; it is only what people call it.
+LONGEST_NAME: Final = 128
+
+_UUID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_NO_STAGE_CHARACTER: Final = re.compile(r"[^A-Za-z0-9_-]+")
+
+
+class Wrong(ValueError):
+    """What was asked cannot be a job; the message says which option, what was found and what was expected."""
+
+
+class Mounted(NamedTuple):
+    """A folder that every node sees, at a path of the job's container."""
+
+    source: str
+    path: str
+
+
+class Job(NamedTuple):
+    """What Cromwell asks for. Paths are of the machine that Cromwell runs on, but for `script`, which is the container's."""
+
+    name: str
+    cwd: str
+    script: str
+    mounts: Sequence[Mounted] = ()
+    shell: str = "/bin/bash"
+    image: str | None = None
+    cpu: str | None = None
+    memory_mb: str | None = None
+    disk_gb: str | None = None
+    gpu: str | None = None
+    gpu_type: str | None = None
+    queue: str | None = None
+    priority: int | None = None
+    timeout_minutes: str | None = None
+    runtime_minutes: str | None = None
+    stdout: str | None = None
+    stderr: str | None = None
+    rc_file: str | None = None
+    env: Sequence[tuple[str, str]] = ()
+
+
+class CallRoot(NamedTuple):
+    """Which call of which run a folder is."""
+
+    run: str  #: id of the outermost workflow
+    run_name: str
+    node: str  #: the run's name and those of the calls from the outside in, with dots: as in WDL, and as over TES
+    shard: int | None
+    attempt: int
+
+
+def document(job: Job) -> dict[str, Any]:
+    """The workflow that runs a job: one stage with one step.
+
+    Raises:
+        Wrong: A number is none, or a path is not absolute.
+    """
+    for option, path in (("--cwd", job.cwd), ("--script", job.script)):
+        if not path.startswith("/"):
+            raise Wrong(f"{option}: found {path!r}, expected an absolute path")
+    call = call_root(job.cwd)
+    step: dict[str, Any] = {"command": [job.shell, job.script]}
+    step |= {
+        key: value
+        for key, value in (
+            ("image", job.image),
+            ("env", dict(job.env)),
+            ("stdout", job.stdout and inside(job.mounts, job.stdout)),
+            ("stderr", job.stderr and inside(job.mounts, job.stderr)),
+        )
+        if value
+    }
+    files: dict[str, Any] = {"mounts": [mount._asdict() for mount in job.mounts]}
+    if job.rc_file:
+        files["leave"] = [{"path": inside(job.mounts, job.rc_file), "content": ABANDONED}]
+    stage = {"name": _stage_name(call, job), "steps": [step], "files": files} | _asked(job)
+    found: dict[str, Any] = {"name": job.name[:LONGEST_NAME], "stages": [stage]}
+    if job.queue:
+        found["queue"] = job.queue
+    if job.priority is not None:
+        found["priority"] = job.priority
+    if call is not None:
+        found["call"] = _call(call)
+    return found
+
+
+def idempotency_key(job: Job) -> str:
+    """The same for every try to submit the same attempt of the same call: its folder and script are its own."""
+    text = "\0".join(("cromwell", job.cwd, job.script))
+    return "cromwell-" + hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def inside(mounts: Sequence[Mounted], path: str) -> str:
+    """Where a file of this machine is in the container; a path that no mount covers stays as it is."""
+    best = max((m for m in mounts if _covers(m.source, path)), key=lambda m: len(m.source), default=None)
+    if best is None:
+        return path
+    return best.path.rstrip("/") + path[len(best.source.rstrip("/")) :]
+
+
+def call_root(cwd: str) -> CallRoot | None:
+    """Read `…/NAME/UUID/call-C[/shard-N][/SUB/UUID/call-D[/shard-N]]…[/attempt-K]`; None if it is no such path."""
+    parts = [part for part in cwd.split("/") if part]
+    ids = [
+        i for i in range(1, len(parts) - 1) if _UUID.fullmatch(parts[i]) and parts[i + 1].startswith("call-")
+    ]
+    if not ids:
+        return None
+    run_name = parts[ids[0] - 1]
+    innermost = parts[ids[-1] + 2 :]
+    return CallRoot(
+        run=parts[ids[0]],
+        run_name=run_name,
+        node=".".join([run_name, *(parts[i + 1].removeprefix("call-") for i in ids)]),
+        shard=_number(parts[ids[0] :], "shard-"),
+        attempt=_number(innermost, "attempt-") or 1,
+    )
+
+
+def _number(parts: Sequence[str], prefix: str) -> int | None:
+    """The innermost number with this prefix: a call in no scatter of its own sub-workflow is in that of the outer one."""
+    found = next((part[len(prefix) :] for part in reversed(parts) if part.startswith(prefix)), "")
+    return int(found) if found.isascii() and found.isdigit() and len(found) < 10 else None
+
+
+def _call(call: CallRoot) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "run": call.run,
+        "run_name": call.run_name,
+        "source": "cromwell",
+        "node": call.node,
+    }
+    if call.shard is not None:
+        found["shard"] = call.shard
+    return found | {"attempt": call.attempt}
+
+
+def _covers(folder: str, path: str) -> bool:
+    return path == folder or path.startswith(folder.rstrip("/") + "/")
+
+
+def _stage_name(call: CallRoot | None, job: Job) -> str:
+    """What the scheduler learns durations under: the call's name, the same in every run."""
+    wished = call.node.rpartition(".")[2] if call is not None else job.name
+    return _NO_STAGE_CHARACTER.sub("-", wished).lstrip("-_")[:63] or "call"
+
+
+def _asked(job: Job) -> dict[str, Any]:
+    """Resources, times, and the node's label where a kind of GPU is asked for."""
+    resources = {
+        "cpu": _amount("--cpu", job.cpu),
+        "memory": _amount("--memory-mb", job.memory_mb, "Mi"),  # Cromwell's MB are 1024 × 1024 bytes
+        "disk": _amount("--disk-gb", job.disk_gb, "Gi"),
+        "gpu": _amount("--gpu", job.gpu),
+    }
+    kept = {
+        name: amount
+        for name, amount in resources.items()
+        if amount is not None and float(amount.rstrip("GMi")) > 0
+    }
+    found: dict[str, Any] = {"resources": kept} if kept else {}
+    if "memory" in kept:
+        found["limits"] = {"memory": kept["memory"]}
+    timeout, runtime = (
+        _seconds(option, text)
+        for option, text in (
+            ("--timeout-minutes", job.timeout_minutes),
+            ("--runtime-minutes", job.runtime_minutes),
+        )
+    )
+    if timeout:
+        found["timeout"] = timeout
+    if runtime:
+        found["estimate"] = {"runtime": runtime}
+    if job.gpu_type:
+        found["selector"] = {"nvidia.com/gpu.product": job.gpu_type}
+    return found
+
+
+def _amount(option: str, text: str | None, unit: str = "") -> str | None:
+    if text is None:
+        return None
+    if not re.fullmatch(r"[0-9]{1,12}(\.[0-9]{1,6})?", text):
+        raise Wrong(f"{option}: found {text!r}, expected a number such as 4 or 0.5")
+    return text + unit
+
+
+def _seconds(option: str, minutes: str | None) -> float | None:
+    text = _amount(option, minutes)
+    return None if text is None else round(float(text) * 60, 3)

@@ -1,0 +1,199 @@
+"""`flowsched plan`: what a WDL will run, as a table, JSON, a graph or a picture. Works without a service."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Iterator
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Final
+
+from rich.console import Group, RenderableType
+
+from flowsched.cli import drawing, inert, output, render
+from flowsched.errors import InvalidRequest, TooLarge, Unsupported
+from flowsched.workflow.forecast import RankPlan, StageForecast, prefetch, ranks, stages
+from flowsched.workflow.formats.wdl_sources import Files
+from flowsched.workflow.plan import Amount, NodePlan, Plan, until_text
+
+#: Inputs are JSON that people write or generate; Cromwell's largest are lists of samples.
+INPUT_BYTES: Final = 64 << 20
+#: Lists that a workflow reads (intervals, samples) are not longer than this.
+CONTENT_BYTES: Final = 4 << 20
+
+
+class PlanForm(StrEnum):
+    """How a plan is printed."""
+
+    TABLE = "table"
+    JSON = "json"
+    DOT = "dot"
+    SVG = "svg"
+
+
+async def plan(source: Path, inputs: Path | None, form: PlanForm, out: Path | None) -> None:
+    """Plan a local WDL; its imports are read from beside it."""
+    made = await asyncio.to_thread(planned, source, inputs)  # miniwdl has an event loop of its own
+    known = ranks(made, lambda node: None)
+    match form:
+        case PlanForm.TABLE:
+            text = None
+        case PlanForm.JSON:
+            facts = {"plan": made, "ranks": known, "stages": stages(made), "files": prefetch(made)}
+            text = output.to_json(facts, indent=2)
+        case PlanForm.DOT:
+            text = drawing.dot(made)
+        case PlanForm.SVG:
+            text = drawing.svg(made)
+    if text is None:
+        output.show(table(made, known))
+    elif out is None:
+        print(text)
+    else:
+        await asyncio.to_thread(out.write_text, text, encoding="utf-8")
+        output.hint(f"wrote {out}")
+
+
+def planned(source: Path, inputs_file: Path | None) -> Plan:
+    """The plan of a local WDL.
+
+    Raises:
+        InvalidDocument: With file, line and column of each fault.
+        Unsupported: miniwdl is not installed.
+        OSError: The file cannot be read.
+    """
+    try:
+        from flowsched.workflow.formats.wdl import import_name, plan_from
+    except ModuleNotFoundError as error:
+        raise Unsupported(f"planning WDL needs miniwdl ({error}): pip install 'flowsched[wdl]'") from error
+    source.stat()  # a file that is not there is told as such
+    inputs = None if inputs_file is None else _inputs(inputs_file)
+
+    def read(uri: str, importer: str | None) -> tuple[str, str] | None:
+        if "://" in uri:
+            return None
+        path = Path(import_name(uri, importer))
+        return (path.read_text(encoding="utf-8"), str(path)) if path.is_file() else None
+
+    return plan_from(str(source), read, inputs, files=_files(inputs))
+
+
+def _inputs(path: Path) -> dict[str, Any]:
+    if path.stat().st_size > INPUT_BYTES:
+        raise TooLarge(f"{path} has {path.stat().st_size} bytes; inputs may have {INPUT_BYTES}")
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise InvalidRequest(f"{path} is not JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise InvalidRequest(f'{path} holds no object such as {{"workflow.input": value}}')
+    return value
+
+
+def _files(inputs: Any) -> Files:
+    """What this machine knows of the files that the inputs name, and of no others: a source may name what it likes."""
+    named = set(_texts(inputs))
+
+    def here(name: str) -> bool:
+        return name.startswith("/") and name in named and os.path.isfile(name)
+
+    def content(name: str) -> str | None:
+        if not here(name) or os.path.getsize(name) > CONTENT_BYTES:
+            return None
+        try:
+            return Path(name).read_text(encoding="utf-8")
+        except UnicodeDecodeError:
+            return None
+
+    return Files(lambda name: os.path.getsize(name) if here(name) else None, content)
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for each in value.values():
+            yield from _texts(each)
+    elif isinstance(value, list):
+        for each in value:
+            yield from _texts(each)
+
+
+def table(plan: Plan, known: dict[str, RankPlan]) -> RenderableType:
+    """Nodes in the order of their levels, what each level asks for, and what is not known."""
+    nodes = render.plain_table(
+        "LEVEL", "CALL", "TASKS", "CPU", "MEMORY", "DISK", "GPU", "TO THE END", "AFTER"
+    )
+    parents: dict[str, list[str]] = {}
+    for edge in plan.edges:
+        parents.setdefault(edge.child, []).append(edge.parent)
+    for node in sorted(plan.nodes, key=lambda each: each.level):
+        nodes.add_row(*_row(plan, node, known[node.path], parents.get(node.path, [])))
+    forecast = render.plain_table("LEVEL", "TASKS", "CPU", "MEMORY", "DISK", "GPU", "")
+    for stage in stages(plan):
+        forecast.add_row(*_stage(stage))
+    head = f"{plan.name}: {len(plan.nodes)} calls, {plan.language}; a minute is taken for each task whose runtime is not known"
+    found: list[RenderableType] = [
+        inert.line(head),
+        "",
+        nodes,
+        "",
+        "Together, as far as it is known",
+        forecast,
+    ]
+    unknown = list(_unknown(plan))
+    if unknown:
+        found += ["", "Not known yet", *(inert.line(f"  {each}") for each in unknown)]
+    found += [inert.line(f"note: {note}") for note in plan.notes]
+    return Group(*found)
+
+
+def _row(plan: Plan, node: NodePlan, rank: RankPlan, parents: list[str]) -> list[str]:
+    short = len(plan.name) + 1
+    return [
+        str(node.level),
+        inert.line(node.path[short:]),
+        {"yes": "", "no": "not run: ", "unknown": "perhaps "}[node.runs]
+        + ("?" if node.tasks is None else str(node.tasks)),
+        _shown(node.cpu, render.cores),
+        _shown(node.memory, render.size),
+        _shown(node.disk, render.size),
+        "" if node.gpu.value == 0 else _shown(node.gpu, str),
+        "" if node.runs == "no" else render.seconds(rank.rank_ms / 1000),
+        inert.line(", ".join(path[short:] for path in parents)),
+    ]
+
+
+def _shown(amount: Amount, form: Any) -> str:
+    return "?" if amount.value is None else str(form(amount.value))
+
+
+def _stage(stage: StageForecast) -> list[str]:
+    more = "and more" if stage.partial else ""
+    amounts = (
+        render.cores(stage.cpu_millicores),
+        render.size(stage.memory_bytes),
+        render.size(stage.disk_bytes),
+    )
+    return [str(stage.level), str(stage.tasks), *amounts, str(stage.gpus) if stage.gpus else "", more]
+
+
+def _unknown(plan: Plan) -> Iterator[str]:
+    """What is not known, and what it waits for."""
+    for scatter in plan.scatters:
+        if scatter.total is None:
+            yield f"width of scatter ({scatter.variable} in {scatter.over}): {until_text(scatter.until)}"
+    for condition in plan.conditions:
+        if condition.holds == "unknown":
+            yield f"if ({condition.text}): {until_text(condition.until)}"
+    for node in plan.nodes:
+        for name, amount in (
+            ("cpu", node.cpu),
+            ("memory", node.memory),
+            ("disk", node.disk),
+            ("gpu", node.gpu),
+        ):
+            if amount.value is None and node.runs != "no":
+                yield f"{name} of {node.path}: {until_text(amount.until)}"

@@ -1,0 +1,350 @@
+"""TES tasks: each becomes a workflow of one stage, and is answered from that workflow's rows.
+
+A repeated create gives the task that is there (`repeated`); a task whose workflow has expired is answered from what was kept of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import zlib
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import msgspec
+import structlog
+
+from flowsched.control.facade import TesPage
+from flowsched.control.intake import THREAD_BYTES, Documents
+from flowsched.control.ranked import Ranks, with_rank
+from flowsched.control.tes_edges import Edges
+from flowsched.control.tes_live import UnderWay, live
+from flowsched.engine.state import EngineState
+from flowsched.errors import Conflict, NotFound, Unavailable
+from flowsched.store.requests import Repeats, Submission, TesTask
+from flowsched.store.rows import AttemptRow
+from flowsched.store.tes import TesFilter, TesRow, TesTasks, kept, page_token, read_token
+from flowsched.store.writer import GroupWriter
+from flowsched.workflow.formats import tes_answers
+from flowsched.workflow.formats.tes import Task, encode_task, read_task, without_content
+from flowsched.workflow.formats.tes_document import TaskWorkflow, workflow_of
+from flowsched.workflow.formats.tes_runs import CROMWELL, call_of
+from flowsched.workflow.states import RunState, TaskState
+
+log = structlog.get_logger(__name__)
+
+#: For so long a body that says nothing of its own (no description, no tags) is taken for a repeat of the same one before it.
+REPEAT_MS: Final = 60_000
+#: Bodies kept in memory: each poll of a task in full shows it.
+_KEPT_BYTES: Final = 64 << 20
+_HEARD: Final = 200_000
+#: Keys of clients, and of bodies: what another API's clients may send as a key has no line breaks in it.
+_KEY: Final = "tes\nkey\n"
+_BODY: Final = "tes\nbody\n"
+
+
+@dataclass(slots=True)
+class _Known:
+    """What is remembered of a task, so that a poll decodes nothing."""
+
+    created_ms: int
+    full: bytes
+    basic: bytes
+    state: str = ""  #: as last answered
+    logs: Sequence[Mapping[str, Any]] = ()
+    ended: bool = False  #: state and logs are the last
+
+
+class Known:
+    """Tasks that were asked for lately, up to so many bytes of what their clients sent."""
+
+    def __init__(self, most_bytes: int = _KEPT_BYTES) -> None:
+        self._most = most_bytes
+        self._bytes = 0
+        self._tasks: OrderedDict[str, _Known] = OrderedDict()
+
+    def get(self, ident: str) -> _Known | None:
+        """One of them."""
+        found = self._tasks.get(ident)
+        if found is not None:
+            self._tasks.move_to_end(ident)
+        return found
+
+    def put(self, ident: str, known: _Known) -> _Known:
+        """Remember one; those not asked for longest go."""
+        self._drop(self._tasks.pop(ident, None))
+        self._tasks[ident] = known
+        self._bytes += _weight(known)
+        while self._bytes > self._most and len(self._tasks) > 1:
+            self._drop(self._tasks.popitem(last=False)[1])
+        return known
+
+    def _drop(self, known: _Known | None) -> None:
+        self._bytes -= 0 if known is None else _weight(known)
+
+
+def _weight(known: _Known) -> int:
+    return len(known.full) + (0 if known.basic is known.full else len(known.basic)) + 1024
+
+
+class TesService:
+    """What the TES routes ask (`facade.TesFacade`)."""
+
+    def __init__(
+        self,
+        reads: TesTasks,
+        writer: GroupWriter,
+        documents: Documents,
+        *,
+        clock: Callable[[], int],
+        new_id: Callable[[], str],
+        wake: Callable[[], None],
+        cancel: Callable[[str], Awaitable[object]],
+        ranks: Ranks,
+        memory: Callable[[], EngineState | None],
+        failpoint: Callable[[str], Awaitable[None]],
+        replicated: bool = False,
+    ) -> None:
+        self._reads = reads
+        self._writer = writer
+        self._documents = documents
+        self._clock = clock
+        self._new_id = new_id
+        self._wake = wake
+        self._cancel = cancel
+        self._ranks = ranks
+        self._memory = memory
+        self._failpoint = failpoint
+        self._replicated = replicated
+        self._known = Known()
+        self._heard: OrderedDict[str, None] = OrderedDict()
+        self._edges = Edges(reads, refresh=replicated)
+
+    # ------------------------------------------------------------------------------------------ create
+
+    async def create(self, raw: bytes, *, client: str = "", idempotency_key: str | None = None) -> str:
+        """Accept a task durably; a repeat of one that is there gives that one's id."""
+        task = await _read(raw)
+        made = await self._workflow(task)
+        body = encode_task(task)
+        stored = await asyncio.to_thread(zlib.compress, body) if len(body) > 65_536 else zlib.compress(body)
+        now = self._clock()
+        key, repeats = self._key(task, raw, client, idempotency_key, now)
+        spec, document = await with_rank(made.spec, made.document, self._ranks)
+        await self._failpoint("submit.before")
+        submitted = await self._writer.submit(
+            Submission(
+                id=self._new_id(),
+                name=spec.name,
+                queue=spec.queue,
+                priority=spec.priority,
+                labels=dict(spec.labels),
+                spec=document,
+                stages=[(stage.name, stage.width, stage.members) for stage in spec.stages],
+                now_ms=now,
+                idempotency_key=key,
+                body_hash=hashlib.sha256(raw).hexdigest(),
+                call=spec.call,
+                tes=TesTask(task.name or "", task.labels, stored),
+                repeats=repeats,
+            )
+        )
+        await self._failpoint("submit.after")
+        if submitted.created:
+            ident = submitted.workflow_id
+            self._documents.keep(ident, spec)
+            self._known.put(ident, _known(now, body, task))
+            self._wake()
+            if made.ignored:
+                log.info("parameters mean nothing here", task=ident, parameters=list(made.ignored))
+        return submitted.workflow_id
+
+    async def _workflow(self, task: Task) -> TaskWorkflow:
+        call = call_of(task)
+        if call is not None and call.source != CROMWELL:  # whose folders say what its calls read
+            call = replace(call, after=await self._edges.after(call, task))
+        size = sum(len(each.content or "") for each in task.inputs or ())
+        if size > THREAD_BYTES:
+            return await asyncio.to_thread(workflow_of, task, call=call)
+        return workflow_of(task, call=call)
+
+    def _key(
+        self, task: Task, raw: bytes, client: str, given: str | None, now: int
+    ) -> tuple[str, Repeats | None]:
+        """Under which key a create is one and the same, and for how long."""
+        if given is not None:
+            return _KEY + given, None
+        digest = hashlib.sha256(b"\0".join((client.encode("utf-8", "replace"), raw))).hexdigest()
+        unique = bool((task.description or "").strip()) and bool(task.labels)
+        return _BODY + digest, Repeats(now - REPEAT_MS, unique, self._heard)
+
+    # ------------------------------------------------------------------------------------------ look
+
+    async def get(self, ident: str, view: str) -> bytes:
+        """One task as JSON.
+
+        Raises:
+            NotFound: There is none.
+            Unavailable: The database does not answer, and nothing was remembered.
+        """
+        known = self._known.get(ident)
+        if known is not None:
+            self._hear(ident)
+            if known.ended or self._look(ident, view, known):
+                return _shown(ident, view, known)
+        try:
+            row = await self._reads.get(ident, body=known is None)
+            if row is None:
+                raise NotFound(f"there is no task {ident!r}")
+            tries = (await self._reads.attempts([ident]))[ident] if _tried(row, view) else ()
+        except Unavailable:
+            if known is None or not known.state:
+                raise
+            return _shown(ident, view, known)
+        self._hear(ident)
+        known = known or self._known.put(ident, _remembered(row))
+        known.state, known.logs = _now(row, tries, view, known.logs)
+        # A failed workflow can be tried again by another process, which this one does not hear of.
+        again = self._replicated and row.run_state == RunState.FAILED
+        known.ended = view != "MINIMAL" and known.state in tes_answers.FINAL and not again
+        return _shown(ident, view, known)
+
+    def _look(self, ident: str, view: str, known: _Known) -> bool:
+        """Answer from memory, if it knows all that the view shows."""
+        found = live(self._memory(), ident)
+        if found is None or (found.attempt > 0 and view != "MINIMAL"):
+            return False
+        known.state = found.state
+        if view != "MINIMAL":
+            tries = [UnderWay(found.node, found.attempt, found.started_ms)] if found.node else []
+            known.logs = tes_answers.task_logs(tries, found.started_ms, found.state, "", None)
+        return True
+
+    def revived(self, ident: str) -> None:
+        """A failed task is tried again: what is remembered of its end is not its end."""
+        known = self._known.get(ident)
+        if known is not None:
+            known.ended = False
+
+    def _hear(self, ident: str) -> None:
+        """Its client has its id: the same body once more is another task."""
+        self._heard[ident] = None
+        self._heard.move_to_end(ident)
+        if len(self._heard) > _HEARD:
+            self._heard.popitem(last=False)
+
+    async def list(
+        self,
+        view: str,
+        *,
+        name_prefix: str = "",
+        state: str | None = None,
+        tags: Sequence[tuple[str, str]] = (),
+        page_size: int = 256,
+        token: str | None = None,
+    ) -> TesPage:
+        """One page, newest first.
+
+        Raises:
+            InvalidRequest: The token is not one of ours.
+        """
+        before = read_token(token) if token else None
+        runs, kept_states = None, None
+        if state is not None:
+            runs = tuple(str(each) for each in tes_answers.RUNS_OF.get(state, ()))
+            kept_states = (state,)
+        which = TesFilter(name_prefix, tuple(tags), runs, kept_states)
+        full = view != "MINIMAL"
+        found: list[tuple[TesRow, bytes]] = []
+        while len(found) <= page_size:
+            limit = min(page_size, 500 if full else 2_000) + 1
+            rows = await self._reads.page(which, body=full, before=before, limit=limit)
+            tries = await self._reads.attempts([row.id for row in rows if _tried(row, view)])
+            for row in rows:
+                known = _Known(row.created_ms, row.body, b"")
+                known.state, known.logs = _now(row, tries.get(row.id, ()), view, ())
+                if state in (None, known.state):
+                    found.append((row, _listed(row, view, known)))
+            if len(rows) < limit:
+                break
+            before = rows[-1].seq
+        next_token = page_token(found[page_size - 1][0]) if len(found) > page_size else None
+        return TesPage([shown for _, shown in found[:page_size]], next_token)
+
+    # ------------------------------------------------------------------------------------------ cancel
+
+    async def cancel(self, ident: str) -> None:
+        """Cancel a task; one that has ended, or does not exist, is cancelled enough."""
+        if await self._reads.get(ident, body=False) is None:
+            return
+        self._hear(ident)
+        with suppress(Conflict, NotFound):  # it has ended meanwhile, or expired
+            await self._cancel(ident)
+
+
+async def _read(raw: bytes) -> Task:
+    return await asyncio.to_thread(read_task, raw) if len(raw) > THREAD_BYTES else read_task(raw)
+
+
+def _known(created_ms: int, body: bytes, task: Task) -> _Known:
+    short = without_content(task)
+    return _Known(created_ms, body, body if short is task else encode_task(short))
+
+
+def _remembered(row: TesRow) -> _Known:
+    return _known(row.created_ms, row.body, msgspec.json.decode(row.body, type=Task))
+
+
+def _tried(row: TesRow, view: str) -> bool:
+    """Whether the answer needs the attempts: logs do, and to tell whose fault a failure was."""
+    if row.run_state is None:
+        return False
+    failed = row.run_state in (RunState.FAILED, RunState.SKIPPED)
+    return failed or (view != "MINIMAL" and row.attempt is not None)
+
+
+def _now(
+    row: TesRow, tries: Sequence[AttemptRow], view: str, logs: Sequence[Mapping[str, Any]]
+) -> tuple[str, Sequence[Mapping[str, Any]]]:
+    """(state, logs) of a task; the logs that are known where the view does not show any."""
+    if row.run_state is None:
+        return row.kept_state or tes_answers.SYSTEM_ERROR, kept(row.kept_logs)
+    state = state_of(row, tries)
+    if view == "MINIMAL":
+        return state, logs
+    return state, logs_of(row, tries, state)
+
+
+def state_of(row: TesRow, tries: Sequence[AttemptRow]) -> str:
+    """The state of a task whose workflow is there."""
+    run = RunState(row.run_state or "")
+    if run.terminal:
+        return tes_answers.final_state(run, tries[-1] if tries else None)
+    task = None if row.task_state is None else TaskState(row.task_state)
+    goal = None if row.goal is None else TaskState(row.goal)
+    return tes_answers.live_state(task, goal, started=row.started_ms is not None)
+
+
+def logs_of(row: TesRow, tries: Sequence[AttemptRow], state: str) -> Sequence[Mapping[str, Any]]:
+    """The logs of a task whose workflow is there."""
+    since = row.started_ms if tries and tries[-1].attempt == row.attempt else None
+    reason = row.reason or row.run_reason or ""
+    return tes_answers.task_logs(tries, since, state, reason, row.ended_ms)
+
+
+def _shown(ident: str, view: str, known: _Known) -> bytes:
+    if view == "MINIMAL":
+        return tes_answers.minimal(ident, known.state)
+    if view == "BASIC":
+        logs = tes_answers.in_basic(known.logs)
+        return tes_answers.joined(ident, known.state, known.created_ms, known.basic, logs)
+    return tes_answers.joined(ident, known.state, known.created_ms, known.full, known.logs)
+
+
+def _listed(row: TesRow, view: str, known: _Known) -> bytes:
+    if view == "BASIC":
+        known.basic = _remembered(row).basic
+    return _shown(row.id, view, known)

@@ -1,0 +1,209 @@
+"""What TES clients sent: reading it together with the workflows that it became, and what is left when those have expired."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from sqlalchemy import ColumnElement, Row, Select, and_, bindparam, delete, select, text, update
+
+from flowsched.errors import InvalidRequest
+from flowsched.store import tables
+from flowsched.store.database import Database, unbroken
+from flowsched.store.rows import AttemptRow
+from flowsched.store.workflows import ATTEMPT_COLUMNS, attempt_row, decode
+from flowsched.workflow.states import RunState
+
+_x, _w, _t, _a = tables.tes_tasks.c, tables.workflows.c, tables.tasks.c, tables.attempts.c
+
+
+class TesRow(NamedTuple):
+    """A TES task: what was sent, and its workflow and only task as they are now."""
+
+    id: str
+    seq: int
+    created_ms: int
+    kept_state: str  #: final state of a task whose workflow has expired, else ""
+    kept_logs: str  #: JSON
+    body: bytes  #: JSON, or nothing where it was not asked for
+    run_state: str | None  #: RunState; None if the workflow has expired
+    run_reason: str | None
+    task_state: int | None  #: TaskState; None as long as nothing has touched the task
+    attempt: int | None
+    goal: int | None
+    reason: str | None
+    started_ms: int | None
+    ended_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class TesFilter:
+    """Which tasks to list. A tag with an empty value asks only that it be there."""
+
+    name_prefix: str = ""
+    tags: tuple[tuple[str, str], ...] = ()
+    run_states: tuple[str, ...] | None = None  #: of workflows that have not expired; None = any
+    kept_states: tuple[str, ...] | None = None  #: of those that have
+
+
+_ENDED: Final = tuple(state.value for state in RunState if state.terminal)
+_PLAIN: Final = (
+    _x.id,
+    _x.seq,
+    _x.created_ms,
+    _x.state.label("kept_state"),
+    _x.logs.label("kept_logs"),
+)
+_NOW: Final = (
+    _w.state.label("run_state"),
+    _w.reason.label("run_reason"),
+    _t.state.label("task_state"),
+    _t.attempt,
+    _t.goal,
+    _t.reason,
+    _t.started_ms,
+    _t.ended_ms,
+)
+
+
+class TesTasks:
+    """The reads over one database, and the two writes of expiry."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def get(self, ident: str, *, body: bool = True) -> TesRow | None:
+        """One task; None if there is none."""
+        rows = await self._rows(_ONE[body], {"ident": ident})
+        return _row(rows[0], body=body) if rows else None
+
+    async def page(
+        self, which: TesFilter, *, body: bool, before: int | None = None, limit: int = 256
+    ) -> list[TesRow]:
+        """Tasks, newest first, of those with a number below `before`."""
+        conditions: list[ColumnElement[bool]] = []
+        if which.name_prefix:
+            conditions.append(_x.name.startswith(which.name_prefix, autoescape=True))
+        if before is not None:
+            conditions.append(_x.seq < before)
+        if which.run_states is not None:
+            living = _w.state.in_(which.run_states)
+            conditions.append(living | (_w.state.is_(None) & _x.state.in_(which.kept_states or ())))
+        conditions += [self._tagged(number, *tag) for number, tag in enumerate(which.tags)]
+        query = _query(body=body).where(and_(True, *conditions)).order_by(_x.seq.desc()).limit(limit)
+        return [_row(row, body=body) for row in await self._rows(query)]
+
+    def _tagged(self, number: int, key: str, value: str) -> ColumnElement[bool]:
+        """Whether a task has a tag. Keys may be any text, hence no JSON path."""
+        each = (
+            "json_each(tes_tasks.tags)"
+            if self._database.kind == "sqlite"
+            else "json_each_text(tes_tasks.tags::json)"
+        )
+        names = {f"key_{number}": key} | ({f"value_{number}": value} if value else {})
+        same = f" AND tag.value = :value_{number}" if value else ""
+        found = text(f"EXISTS (SELECT 1 FROM {each} AS tag WHERE tag.key = :key_{number}{same})")
+        return found.bindparams(*(bindparam(name, given) for name, given in names.items()))  # type: ignore[return-value]
+
+    async def attempts(self, idents: Sequence[str]) -> Mapping[str, Sequence[AttemptRow]]:
+        """All tries of tasks, first to last, by task."""
+        found: dict[str, list[AttemptRow]] = {ident: [] for ident in idents}
+        if len(idents) == 1:
+            one = await self._rows(_TRIES, {"ident": idents[0]})
+            return {idents[0]: [attempt_row(row) for row in one]}
+        for start in range(0, len(idents), 500):
+            some = idents[start : start + 500]
+            query = (
+                select(*ATTEMPT_COLUMNS).where(_a.workflow_id.in_(some)).order_by(_a.workflow_id, _a.attempt)
+            )
+            for row in await self._rows(query):
+                found[row.workflow_id].append(attempt_row(row))
+        return found
+
+    async def siblings(self, run: str, after: int, limit: int) -> Sequence[tuple[int, str, bytes]]:
+        """(number, node, what was sent) of the tasks of a run with numbers above `after`, oldest first."""
+        query = (
+            select(_w.seq, _w.node, _x.body)
+            .join_from(tables.tes_tasks, tables.workflows, _x.id == _w.id)
+            .where(_w.run == run, _w.run != "", _w.seq > after)
+        )
+        rows = await self._rows(query.order_by(_w.seq).limit(limit))
+        return [(row.seq, row.node, zlib.decompress(row.body)) for row in rows]
+
+    async def expiring(self, before_ms: int, limit: int) -> list[TesRow]:
+        """Tasks whose workflows ended before a time and are about to leave, and of which nothing has been kept yet."""
+        query = (
+            _query(body=False).where(_w.ended_ms < before_ms, _x.state == "").order_by(_x.seq).limit(limit)
+        )
+        return [_row(row, body=False) for row in await self._rows(query)]
+
+    @unbroken
+    async def keep(self, finals: Sequence[tuple[str, str, str]]) -> None:
+        """Write down how tasks ended: (id, state, logs as JSON)."""
+        if not finals:
+            return
+        query = update(tables.tes_tasks).where(_x.id == bindparam("ident"))
+        values = [{"ident": ident, "final": state, "said": logs} for ident, state, logs in finals]
+        async with self._database.writing() as connection:
+            await connection.execute(query.values(state=bindparam("final"), logs=bindparam("said")), values)
+
+    @unbroken
+    async def forget(self, before_ms: int, limit: int = 5_000) -> int:
+        """Remove tasks that were created before a time and whose workflows have expired; how many went."""
+        gone = (
+            select(_x.id)
+            .join_from(tables.tes_tasks, tables.workflows, _x.id == _w.id, isouter=True)
+            .where(_x.created_ms < before_ms, _w.id.is_(None))
+            .limit(limit)
+        )
+        async with self._database.writing() as connection:
+            return (await connection.execute(delete(tables.tes_tasks).where(_x.id.in_(gone)))).rowcount
+
+    @unbroken
+    async def _rows(
+        self, query: Select[Any], values: Mapping[str, object] | None = None
+    ) -> Sequence[Row[Any]]:
+        async with self._database.reading() as connection:
+            rows: Sequence[Row[Any]] = (await connection.execute(query, values or {})).all()
+        return rows
+
+
+def _query(*, body: bool) -> Select[Any]:
+    """Tasks with their workflows and tasks as far as there are any."""
+    joined = tables.tes_tasks.outerjoin(tables.workflows, _w.id == _x.id).outerjoin(
+        tables.tasks, and_(_t.workflow_id == _x.id, _t.stage == 0, _t["index"] == 0)
+    )
+    return select(*_PLAIN, *_NOW, *([_x.body] if body else [])).select_from(joined)
+
+
+#: One task, with and without what was sent: made once, since making a query costs more than running it.
+_ONE: Final = {body: _query(body=body).where(_x.id == bindparam("ident")) for body in (True, False)}
+_TRIES: Final = select(*ATTEMPT_COLUMNS).where(_a.workflow_id == bindparam("ident")).order_by(_a.attempt)
+
+
+def _row(row: Row[Any], *, body: bool) -> TesRow:
+    sent = zlib.decompress(row.body) if body else b""
+    return TesRow._make((*row[: len(_PLAIN)], sent, *row[len(_PLAIN) : len(_PLAIN) + len(_NOW)]))
+
+
+def page_token(row: TesRow) -> str:
+    """Where the page after this task begins: by its number, so that new tasks neither repeat nor hide any."""
+    return str(row.seq)
+
+
+def read_token(token: str) -> int:
+    """Read a page token.
+
+    Raises:
+        InvalidRequest: It is not one of ours.
+    """
+    if not (token.isascii() and token.isdecimal() and len(token) < 19):
+        raise InvalidRequest("the page token is not one this service gave out")
+    return int(token)
+
+
+def kept(logs: str) -> Any:
+    """The logs that were kept."""
+    return decode(logs)

@@ -1,0 +1,202 @@
+"""A task as GA4GH TES 1.1 has it: decoded tolerantly where clients differ, strictly where a value has a meaning.
+
+Null stands for "not said" wherever a field is optional, and is dropped (Cromwell sends null tags, pydantic-tes a null for every
+field). Fields that are not known are ignored: older and newer clients send others. A wrong type is a fault with its JSON path.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable
+from typing import Annotated, Final, Literal, NoReturn, TypeVar
+
+import msgspec
+
+from flowsched.errors import Fault, InvalidDocument, InvalidRequest
+from flowsched.workflow.limits import DEFAULT, Limits, exceeded
+from flowsched.workflow.reader import child, shown
+
+FileType = Literal["FILE", "DIRECTORY"]
+_WILDCARD: Final = re.compile(r"[*?\[]")
+_T = TypeVar("_T")
+
+
+class InvalidTask(InvalidDocument):
+    """The task was understood and is wrong; `faults` holds everything that is. TES clients expect 400."""
+
+    status = 400
+    title = "The task has faults"
+
+
+class Input(msgspec.Struct, omit_defaults=True, kw_only=True):
+    """A file that is put into the container. `content` wins over `url` if it is not empty."""
+
+    path: str
+    name: str | None = None
+    description: str | None = None
+    url: str | None = None
+    type: FileType | None = None
+    content: str | None = None
+    streamable: bool | None = None
+
+
+class Output(msgspec.Struct, omit_defaults=True, kw_only=True):
+    """A file, a folder, or all files that fit a pattern, taken out of the container."""
+
+    path: str
+    url: str
+    name: str | None = None
+    description: str | None = None
+    path_prefix: str | None = None
+    type: FileType | None = None
+
+
+class Asked(msgspec.Struct, omit_defaults=True, kw_only=True):
+    """What a task asks for (`resources`). Decimal gigabytes."""
+
+    cpu_cores: int | float | None = None
+    preemptible: bool | None = None
+    ram_gb: float | None = None
+    disk_gb: float | None = None
+    zones: list[str] | None = None
+    backend_parameters: dict[str, str | None] | None = None
+    backend_parameters_strict: bool | None = None
+
+
+class TaskExecutor(msgspec.Struct, omit_defaults=True, kw_only=True):
+    """One program, in an image of its own."""
+
+    image: str
+    command: list[str]
+    workdir: str | None = None
+    stdin: str | None = None
+    stdout: str | None = None
+    stderr: str | None = None
+    env: dict[str, str | None] | None = None
+    ignore_error: bool | None = None
+
+
+class Task(msgspec.Struct, omit_defaults=True, kw_only=True):
+    """What a client sends, without what only the server says (id, state, logs, creation_time)."""
+
+    executors: Annotated[list[TaskExecutor], msgspec.Meta(extra_json_schema={"minItems": 1})]
+    name: str | None = None
+    description: str | None = None
+    inputs: list[Input] | None = None
+    outputs: list[Output] | None = None
+    resources: Asked | None = None
+    volumes: list[str] | None = None
+    tags: dict[str, str | None] | None = None
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """Its tags; null was dropped."""
+        return {key: value for key, value in (self.tags or {}).items() if value is not None}
+
+
+_DECODER: Final = msgspec.json.Decoder(Task)
+_ENCODER: Final = msgspec.json.Encoder()
+
+
+def read_task(raw: bytes, limits: Limits = DEFAULT) -> Task:
+    """Decode a body of `POST /tasks`.
+
+    Raises:
+        InvalidRequest: It is no JSON.
+        TooLarge: It is longer than `document_bytes`.
+        InvalidTask: A field has a wrong type or is missing.
+    """
+    if len(raw) > limits.document_bytes:
+        exceeded("document_bytes", limits.document_bytes, "the task is too large (bytes)", len(raw))
+    try:
+        task = _DECODER.decode(raw)
+    except msgspec.ValidationError as error:
+        _refuse(str(error))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidRequest(f"not JSON: {error}") from None
+    _tidy(task)
+    faults = list(_faults(task))
+    if faults:
+        raise InvalidTask(faults)
+    return task
+
+
+def encode_task(task: Task) -> bytes:
+    """The task as JSON, without nulls and without what was ignored."""
+    return _ENCODER.encode(task)
+
+
+def without_content(task: Task) -> Task:
+    """The task without the contents of its inputs, as the view BASIC shows it."""
+    if not any(each.content for each in task.inputs or ()):
+        return task
+    inputs = [msgspec.structs.replace(each, content=None) for each in task.inputs or ()]
+    return msgspec.structs.replace(task, inputs=inputs)
+
+
+def _refuse(message: str) -> NoReturn:
+    """Msgspec's words as a fault: "Expected `str`, got `int` - at `$.inputs[0].path`"."""
+    text, _, at = message.partition(" - at `")
+    path = at.rstrip("`") or "$"
+    missing = re.fullmatch(r"Object missing required field `(\w+)`", text)
+    if missing:
+        raise InvalidTask([Fault(child(path, missing[1]), "nothing", "a value: it is required")])
+    wanted, _, found = text.replace("`", "").partition(", got ")
+    raise InvalidTask([Fault(path, found or "another value", wanted.removeprefix("Expected "))])
+
+
+def _tidy(task: Task) -> None:
+    """Drop nulls and empty texts where they say nothing, and say types that were left out."""
+    task.tags = _without_nulls(task.tags)
+    for executor in task.executors:
+        executor.env = _without_nulls(executor.env)
+        for name in ("workdir", "stdin", "stdout", "stderr"):
+            setattr(executor, name, getattr(executor, name) or None)
+    for given in task.inputs or ():
+        given.type = given.type or "FILE"
+        given.url = given.url or None
+        if given.content == "" and given.url is not None:
+            given.content = None
+    for taken in task.outputs or ():
+        taken.type = taken.type or "FILE"
+        taken.path_prefix = taken.path_prefix or None
+    if task.resources is not None:
+        task.resources.backend_parameters = _without_nulls(task.resources.backend_parameters)
+        if isinstance(task.resources.cpu_cores, float):  # answered as a whole number: Cromwell takes no other
+            task.resources.cpu_cores = math.ceil(task.resources.cpu_cores)
+
+
+def _without_nulls(values: dict[str, str | None] | None) -> dict[str, str | None] | None:
+    return None if values is None else {key: value for key, value in values.items() if value is not None}
+
+
+def _faults(task: Task) -> Iterable[Fault]:
+    """What is wrong with a task beside the types, as far as only TES knows it."""
+    if not task.executors:
+        yield Fault("$.executors", "an array of 0", "at least one executor")
+    for number, given in enumerate(task.inputs or ()):
+        if given.url is None and given.content is None:
+            yield Fault(f"$.inputs[{number}]", "neither url nor content", "one of url and content")
+        if given.content and given.type == "DIRECTORY":
+            yield Fault(f"$.inputs[{number}].type", '"DIRECTORY"', '"FILE": content is of a file')
+    for number, taken in enumerate(task.outputs or ()):
+        if wild(taken.path) and taken.path_prefix is None:
+            yield Fault(
+                f"$.outputs[{number}].path_prefix",
+                "nothing",
+                "the folder to be cut off from what fits the wildcards of path",
+            )
+    asked = task.resources or Asked()
+    for name in ("cpu_cores", "ram_gb", "disk_gb"):
+        amount = getattr(asked, name)
+        if amount is not None and (not math.isfinite(amount) or amount < 0):
+            yield Fault(f"$.resources.{name}", shown(amount), "a number that is not negative")
+    for key, value in task.labels.items():
+        if "\0" in key + value:
+            yield Fault(child("$.tags", key), "a text with a NUL character", "text without NUL")
+
+
+def wild(path: str) -> bool:
+    """Whether a path holds wildcards (POSIX 12.3: * ? [...])."""
+    return _WILDCARD.search(path) is not None

@@ -1,0 +1,62 @@
+"""The nursery of services, databases, and at the end which clients really ran."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.clients.environments import environment, versions
+from tests.crash.harness import Nursery
+from tests.postgres import fresh_postgres, postgres_server  # noqa: F401
+
+TOLD = "told at the end"
+
+
+@pytest.fixture(scope="session")
+def nursery() -> Iterator[Nursery]:
+    made = Nursery()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def tell(request: pytest.FixtureRequest) -> Callable[[str], None]:
+    """A line for the end of the run (also of an xdist worker)."""
+    return lambda line: request.node.user_properties.append((TOLD, line))
+
+
+@pytest.fixture
+def py_tes_1(tell: Callable[[str], None]) -> Path:
+    """The environment of py-tes 1.1."""
+    folder = environment("py-tes-1.1")
+    tell(versions(folder))
+    return folder
+
+
+@pytest.fixture
+def snakemake_9(tell: Callable[[str], None]) -> Path:
+    """The environment of Snakemake 9, with py-tes 0.4."""
+    folder = environment("snakemake-9")
+    tell(versions(folder))
+    return folder
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.postgresql)])
+def database(request: pytest.FixtureRequest) -> str | None:
+    """None for SQLite in the root, or a fresh PostgreSQL database."""
+    if request.param == "sqlite":
+        return None
+    return str(request.getfixturevalue("fresh_postgres")())
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    reports = [report for each in terminalreporter.stats.values() for report in each]
+    told = [
+        value for report in reports for name, value in getattr(report, "user_properties", ()) if name == TOLD
+    ]
+    if told:
+        terminalreporter.section("clients that really ran")
+        for line in dict.fromkeys(map(str, told)):
+            terminalreporter.write_line(line)

@@ -1,0 +1,67 @@
+"""py-tes as people install it, in both versions that are in use, against a service with real processes and real files."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.clients.live import LiveService, live
+from tests.crash.harness import Nursery
+
+HERE = Path(__file__).parent
+pytestmark = [pytest.mark.clients, pytest.mark.slow]
+
+
+async def script(python: Path, name: str, arguments: Sequence[str], within_s: float = 100.0) -> str:
+    """Run a script in a client's environment; what it printed."""
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
+    process = await asyncio.create_subprocess_exec(
+        str(python), str(HERE / "scripts" / name), *arguments, env=environment,
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    try:
+        printed, complained = await asyncio.wait_for(process.communicate(), within_s)
+    except TimeoutError:
+        process.kill()
+        raise
+    assert process.returncode == 0, complained.decode(errors="replace")[-4000:]
+    return printed.decode()
+
+
+async def session(environment: Path, folder: Path, nursery: Nursery) -> dict[str, Any]:
+    """The whole session against a fresh service."""
+    files = folder / "files"
+    files.mkdir()
+    async with live(folder, nursery) as service:
+        printed = await told(environment, service, files)
+    assert (files / "o1.txt").read_text() == "one\n"
+    assert (files / "o2.txt").read_text() == "one\ntwo by py-tes\n"
+    assert (files / "o3.txt").read_text().strip() == "2"
+    return printed
+
+
+async def told(environment: Path, service: LiveService, files: Path) -> dict[str, Any]:
+    try:
+        printed = await script(environment / "bin" / "python", "py_tes_session.py", [service.url, str(files)])
+    except AssertionError as error:
+        raise AssertionError(f"{error}\n{service.tail()}") from None
+    found: dict[str, Any] = json.loads(printed)
+    return found
+
+
+async def test_py_tes_1_1_sees_what_it_expects(tmp_path: Path, nursery: Nursery, py_tes_1: Path) -> None:
+    """Create, three views, pages, cancel, wait, service-info; an error says which program failed."""
+    seen = await session(py_tes_1, tmp_path, nursery)
+    assert seen == json.loads((HERE / "expected" / "py-tes-1.1.json").read_text())
+
+
+async def test_py_tes_0_4_sees_what_it_expects(tmp_path: Path, nursery: Nursery, snakemake_9: Path) -> None:
+    """The one that Snakemake's plugin and Toil pin: under /v1, with the service-info of TES 0.x."""
+    seen = await session(snakemake_9, tmp_path, nursery)
+    assert seen == json.loads((HERE / "expected" / "py-tes-0.4.json").read_text())

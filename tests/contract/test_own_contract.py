@@ -1,0 +1,30 @@
+"""schemathesis reads our own OpenAPI document and tries everything it allows, and much that it does not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from flowsched.api.openapi import openapi
+from flowsched.api.table import ROUTES
+from tests.contract.serving import schemathesis, served
+
+RULES = Path(__file__).parent / "schemathesis.toml"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+async def test_the_service_does_what_its_description_says(tmp_path: Path) -> None:
+    """All checks, all operations, in every phase: statuses, media types, schemas of answers, refusal of what is wrong."""
+    async with served(tmp_path) as server:
+        code, told = await schemathesis(
+            tmp_path,
+            *(str(server.make_url("/api/v1/openapi.json")), "--checks", "all"),
+            hooks="tests.contract.hooks",
+            rules=RULES,
+        )
+    assert code == 0, told[-20_000:]
+    described = sum(len(methods) for methods in msgspec.json.decode(openapi(ROUTES))["paths"].values())
+    assert f"Tested: {described}\n" in told, told[-2000:]

@@ -1,0 +1,48 @@
+"""Texts that somebody may write into a WDL's runtime section, to do harm or by accident."""
+
+from __future__ import annotations
+
+from typing import Final
+
+HOSTILE: Final = (
+    "$(touch pwned)",
+    "`touch pwned`",
+    "'; touch pwned; '",
+    "'",
+    "''",
+    '"; touch pwned; "',
+    "\\",
+    "\\'; touch pwned #",
+    "a\\",
+    "'\\''; touch pwned; '\\''",
+    "one\ntouch pwned\nthree",
+    "one\n\n  three",
+    "\nfirst",
+    "last\n",
+    "dos\r\nline",
+    "\rreturn",
+    "'\n'; touch pwned",
+    "  spaces  ",
+    "\ttab",
+    "-x",
+    "--queue",
+    "--help",
+    "=",
+    "%",
+    "%27",
+    "%%0A%",
+    "$1 $0 \\1",
+    "${queue}",
+    "${touch}",
+    "} }",
+    "~{queue} $queue $HOME ~ * ? [a-z] {a,b}",
+    "!! && touch pwned || touch pwned | touch pwned & touch pwned ;",
+    "> pwned < pwned",
+    "# no comment",
+    "\n | margin",
+    "EOF\nEOF",
+    "SCRIPT_COMMAND",
+    "größe 🧬 \u2028 \u202e",
+    "\x07\x1b[2J\x7f",
+    "a" * 5000,
+)

@@ -1,0 +1,384 @@
+"""Container tasks on Kubernetes: a real API server, node agents, and hollow nodes that give containers their mounts."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flowsched.cluster.kubernetes.client import Connection
+from flowsched.cluster.kubernetes.release import SharedVolume
+from flowsched.scheduling.executor import DeliveredFile, InputFile, Pod, PodEnded
+from flowsched.workflow.spec import Container, Delivered, Left, Mount, Placed, Step
+from tests.cluster.samples import pod
+from tests.kubernetes.exec_world import KubeWorld
+from tests.kubernetes.service_world import serving
+
+pytestmark = [
+    pytest.mark.kubernetes,
+    pytest.mark.skipif(
+        sys.platform != "linux" or os.geteuid() != 0,
+        reason="hollow nodes make mounts as root only, and container tasks need theirs",
+    ),
+]
+
+#: A path that no machine has: tasks see it by mounts alone.
+LAB = "/flowsched-lab"
+
+
+@pytest.fixture
+async def world(api: Connection, namespace: str, tmp_path: Path) -> AsyncIterator[KubeWorld]:
+    shared = (SharedVolume("lab", LAB),)
+    async with KubeWorld(api, namespace, tmp_path, shared=shared) as world:
+        lab(world).mkdir(parents=True)
+        yield world
+
+
+def lab(world: KubeWorld) -> Path:
+    """The folder that stands for the shared volume."""
+    return world.hollow.root / "claims" / world.namespace / "lab"
+
+
+def step(script: str, *arguments: str, **fields: Any) -> Step:
+    """A step that runs a shell script."""
+    return Step(("/bin/sh", "-c", script, "-", *arguments), **fields)
+
+
+def task(*steps: Step, name: str = "a", **fields: Any) -> Pod:
+    """A pod of a container task on node-0."""
+    timeout_ms = fields.pop("timeout_ms", None)
+    inputs = fields.pop("stage_inputs", ())
+    container = Container(steps, **fields)
+    return pod(name, *steps[-1].command, container=container, timeout_ms=timeout_ms, inputs=inputs)
+
+
+async def outcome(world: KubeWorld, what: Pod) -> PodEnded:
+    """Run it to its end."""
+    cluster, ear, _ = await world.open()
+    await cluster.launch([what])
+    return await ear.ended(what.name)
+
+
+async def test_a_step_reads_what_the_document_holds_and_its_output_is_delivered(world: KubeWorld) -> None:
+    """The input is at its path, what the step prints in its stdout file, and a copy of that in the shared folder."""
+    end = await outcome(
+        world,
+        task(
+            step('wc -c < /in/text.txt; echo "$GREETING"', env={"GREETING": "hello"}, stdout="/out/said.txt"),
+            inputs=(Placed("/in/text.txt", content="twelve bytes"),),
+            outputs=(Delivered("/out/said.txt", f"{LAB}/results/said.txt"),),
+        ),
+    )
+    assert (end.exit_code, end.reason, end.message) == (0, "", "")
+    assert (lab(world) / "results/said.txt").read_text() == "12\nhello\n"
+    assert end.container is not None
+    assert end.container.outputs == (DeliveredFile("/out/said.txt", f"{LAB}/results/said.txt", 9),)
+    assert [(each.exit_code, each.stdout) for each in end.container.steps] == [(0, "12\nhello\n")]
+
+
+async def test_three_steps_of_which_one_fails_and_is_ignored(world: KubeWorld) -> None:
+    """They run in order on the same files, each with its own environment; the real exit codes are told."""
+    end = await outcome(
+        world,
+        task(
+            step("echo one >> /work/log", workdir="/work"),
+            step("echo two >> log; exit 3", workdir="/work", ignore_error=True),
+            step("echo three >> log; cat log > /out/all; pwd", workdir="/work", stdout="/out/where"),
+            outputs=(Delivered("/out/all", f"{LAB}/all"), Delivered("/out/where", f"{LAB}/where")),
+        ),
+    )
+    assert (end.exit_code, end.reason) == (0, "")
+    assert (lab(world) / "all").read_text() == "one\ntwo\nthree\n"
+    assert (lab(world) / "where").read_text() == "/work\n"
+    assert end.container is not None
+    assert [each.exit_code for each in end.container.steps] == [0, 3, 0]
+    assert all(each.started_ms <= each.ended_ms for each in end.container.steps)
+
+
+async def test_a_failed_step_ends_the_attempt(world: KubeWorld) -> None:
+    """Its exit code is the attempt's, the next step never runs, and only what the steps said is taken out."""
+    end = await outcome(
+        world,
+        task(
+            step("echo made > /out/made; echo why >&2; exit 7", stderr="/out/why"),
+            step("touch /out/second"),
+            outputs=(Delivered("/out/made", f"{LAB}/made"), Delivered("/out/why", f"{LAB}/why")),
+            leave=(Left(f"{LAB}/rc", "79\n"),),
+        ),
+    )
+    assert (end.exit_code, end.reason, end.message) == (7, "", "step 1 of 2 ended with exit code 7")
+    assert end.container is not None
+    assert [each.exit_code for each in end.container.steps] == [7]
+    assert end.container.outputs == (DeliveredFile("/out/why", f"{LAB}/why", 4),)
+    assert sorted(path.name for path in lab(world).iterdir()) == ["rc", "why"]
+    assert (lab(world) / "rc").read_text() == "79\n"
+
+
+async def test_wildcards_folders_and_what_is_missing(world: KubeWorld) -> None:
+    """Each match goes to the folder by its path without the prefix; a folder goes with all in it; what is not there is no error."""
+    script = "mkdir -p b/deep; echo 1 > a.txt; echo 22 > b/c.txt; echo 333 > b/deep/d.bin; touch .hidden.txt"
+    end = await outcome(
+        world,
+        task(
+            step(script, workdir="/out"),
+            outputs=(
+                Delivered("/out/*.txt", f"{LAB}/flat", path_prefix="/out"),
+                Delivered("/out/b", f"{LAB}/tree", directory=True),
+                Delivered("/out/never", f"{LAB}/never"),
+                Delivered("/out/*/nothing*", f"{LAB}/none", path_prefix="/out"),
+            ),
+        ),
+    )
+    assert (end.exit_code, end.reason) == (0, "")
+    assert end.container is not None
+    assert end.container.outputs == (
+        DeliveredFile("/out/a.txt", f"{LAB}/flat/a.txt", 2),
+        DeliveredFile("/out/b/c.txt", f"{LAB}/tree/c.txt", 3),
+        DeliveredFile("/out/b/deep/d.bin", f"{LAB}/tree/deep/d.bin", 4),
+    )
+    found = sorted(str(path.relative_to(lab(world))) for path in lab(world).rglob("*") if path.is_file())
+    assert found == ["flat/a.txt", "tree/c.txt", "tree/deep/d.bin"]
+
+
+async def test_cromwells_paths_are_the_same_inside_and_outside(world: KubeWorld) -> None:
+    """With root == dockerRoot on a shared volume nothing is staged: the script runs where it is, its files are only reported."""
+    call = f"{LAB}/run/call-a"
+    (lab(world) / "run/call-a/execution").mkdir(parents=True)
+    (lab(world) / "run/call-a/inputs").mkdir()
+    (lab(world) / "run/call-a/inputs/reads.txt").write_text("reads")
+    script = 'cd "$(dirname "$0")"; wc -c < ../inputs/reads.txt | tee stdout; echo 0 > rc.tmp; mv rc.tmp rc'
+    (lab(world) / "run/call-a/execution/script").write_text(script)
+    files = [f"{call}/execution/{name}" for name in ("rc", "stdout", "missing")]
+    end = await outcome(
+        world,
+        task(
+            Step(("/bin/sh", f"{call}/execution/script"), stdout=f"{call}/execution/stdout"),
+            inputs=(Placed(f"{call}/inputs/reads.txt", source=f"{call}/inputs/reads.txt"),),
+            outputs=tuple(Delivered(path, path) for path in files),
+        ),
+    )
+    assert (end.exit_code, end.reason, end.message) == (0, "", "")
+    assert end.container is not None
+    assert [(each.uri, each.size_bytes) for each in end.container.outputs] == [(files[0], 2), (files[1], 2)]
+    assert [each.stdout for each in end.container.steps] == ["5\n"]
+    assert world.cluster is not None
+    assert (await world.cluster.logs("a", "stdout", 0, 100))[0] == b"5\n"
+    assert not Path(LAB).exists()
+    assert (lab(world) / "run/call-a/execution/stdout").read_text() == "5\n"
+
+
+async def test_inputs_from_shared_folders_caches_and_mounts(world: KubeWorld) -> None:
+    """A file of a shared volume, a folder of one, a dataset of the node's cache, a mounted folder: each at the path asked for."""
+    (lab(world) / "ref/deep").mkdir(parents=True)
+    (lab(world) / "ref/hg38.fa").write_text("ACGT")
+    (lab(world) / "ref/deep/x").write_text("x")
+    (lab(world) / "case").mkdir()
+    script = """
+    cat /in/genome.fa /etc/one.conf /refs/deep/x /in/outside.txt; echo
+    stat -c %s /in/genome.fa; (: > /in/genome.fa) 2>/dev/null && echo writable
+    echo mounted > /case/made; echo new > /in/new
+    """
+    end = await outcome(
+        world,
+        task(
+            step(script, stdout="/case/said"),
+            inputs=(
+                Placed("/in/genome.fa", source=f"{LAB}/ref/hg38.fa"),
+                Placed("/refs", source=f"{LAB}/ref", directory=True),
+                Placed("/etc/one.conf", content="1"),
+                Placed("/in/outside.txt", input="file-3"),
+            ),
+            stage_inputs=(InputFile("file-3", (world.outside,)),),
+            mounts=(Mount(f"{LAB}/case", "/case"),),
+        ),
+    )
+    assert (end.exit_code, end.reason, end.message) == (0, "", "")
+    assert (lab(world) / "case/said").read_text() == "ACGT1xoutside\n4\n"
+    assert (lab(world) / "case/made").read_text() == "mounted\n"
+    assert (lab(world) / "ref/hg38.fa").read_text() == "ACGT"
+
+
+async def test_three_hundred_inputs(world: KubeWorld) -> None:
+    """Each at its path: most by a mount, the rest by a link."""
+    for number in range(300):
+        (lab(world) / f"{number}.txt").write_text(f"{number}\n")
+    inputs = tuple(Placed(f"/in/n{n}", source=f"{LAB}/{n}.txt") for n in range(300))
+    outputs = (Delivered("/out/sum", f"{LAB}/sum"), Delivered("/in/n299", f"{LAB}/copy"))
+    script = "cat /in/n* | awk '{ n += $1 } END { print n }' > /out/sum"
+    end = await outcome(world, task(step(script), inputs=inputs, outputs=outputs))
+    assert (end.exit_code, end.reason, end.message) == (0, "", "")
+    assert (lab(world) / "sum").read_text() == "44850\n"
+    assert (lab(world) / "copy").read_text() == "299\n"
+
+
+async def test_an_input_that_is_not_there(world: KubeWorld) -> None:
+    """The attempt fails before its first step, and says which path it was; what shall be left is left."""
+    what = task(
+        step("true"), inputs=(Placed("/in/a", source=f"{LAB}/nowhere"),), leave=(Left(f"{LAB}/rc", "79"),)
+    )
+    end = await outcome(world, what)
+    assert (end.exit_code, end.reason) == (126, "InputMissing")
+    assert f"/in/a (from {LAB}/nowhere)" in end.message
+    assert (lab(world) / "rc").read_text() == "79"
+
+
+async def test_a_timeout_leaves_the_file_and_a_release_does_not(world: KubeWorld) -> None:
+    """The attempt that ran too long has ended; the one that was taken away has no end of its own."""
+    cluster, ear, _ = await world.open()
+    for name, timeout_ms in (("slow", 3000), ("taken", None)):
+        left = (Left(f"{LAB}/{name}.rc", "79"),)
+        await cluster.launch([task(step("sleep 600"), name=name, leave=left, timeout_ms=timeout_ms)])
+    await ear.started("taken")
+    end = await ear.ended("slow")
+    assert (end.exit_code, end.reason) == (143, "Timeout")
+    await cluster.release(["taken"], 5000)
+    end = await ear.ended("taken")
+    assert end.reason == "Released"
+    assert sorted(path.name for path in lab(world).iterdir()) == ["slow.rc"]
+
+
+async def test_arguments_arrive_as_they_were_written(world: KubeWorld) -> None:
+    """No shell reads them, no kubelet expands them, whether the step has files or not."""
+    words = [
+        "a b",
+        "",
+        "'; rm -rf /",
+        "$(HOME)",
+        "$$(HOME)",
+        "$HOME",
+        "`id`",
+        "new\nline",
+        "é",
+        "-n",
+        "*",
+        "\\",
+    ]
+    script = 'for word in "$@"; do printf "%s|" "$word"; done'
+    end = await outcome(
+        world,
+        task(
+            step(script + " > /out/direct", *words),
+            step(script, *words, stdout="/out/with files"),
+            outputs=(
+                Delivered("/out/direct", f"{LAB}/direct"),
+                Delivered("/out/with files", f"{LAB}/$(x) 'y'"),
+            ),
+        ),
+    )
+    assert (end.exit_code, end.reason) == (0, "")
+    meant = "a b||'; rm -rf /|$(HOME)|$$(HOME)|$HOME|`id`|new\nline|é|-n|*|\\|"
+    assert (lab(world) / "direct").read_text() == meant
+    assert (lab(world) / "$(x) 'y'").read_text() == meant
+
+
+async def test_what_steps_print_is_the_tasks_log(world: KubeWorld) -> None:
+    """One after the other, while the pod is there and afterwards; the end of each is in the report."""
+    cluster, ear, _ = await world.open()
+    await cluster.launch(
+        [task(step("echo first; echo oops >&2"), step("echo second"), step("echo third; exit 1"))]
+    )
+    end = await ear.ended("a")
+    assert end.container is not None
+    assert [(each.stdout, each.stderr) for each in end.container.steps] == [
+        ("first\n", "oops\n"),
+        ("second\n", ""),
+        ("third\n", ""),
+    ]
+    assert (await cluster.logs("a", "stdout", 0, 6))[0] == b"first\n"
+    await cluster.settle(["a"])
+    async with asyncio.timeout(30):
+        while cluster._own.object_of("a") is not None:
+            await asyncio.sleep(0.05)
+    assert await cluster.logs("a", "stdout", 3, 100, "node-0") == (b"st\nsecond\nthird\n", False)
+    assert await cluster.logs("a", "stderr", 0, 100, "node-0") == (b"oops\n", False)
+
+
+async def test_the_log_of_a_task_whose_first_step_failed(world: KubeWorld) -> None:
+    """Its last container never ran, and has no log: that of the step is the task's."""
+    cluster, ear, _ = await world.open()
+    await cluster.launch([task(step("echo why; exit 2"), step("true"))])
+    await ear.ended("a")
+    await cluster.settle(["a"])
+    async with asyncio.timeout(30):
+        while cluster._own.object_of("a") is not None:
+            await asyncio.sleep(0.05)
+    assert await cluster.logs("a", "stdout", 0, 100, "node-0") == (b"why\n", False)
+
+
+async def test_more_files_than_a_message_holds(world: KubeWorld) -> None:
+    """Twelve hundred: all are delivered, and the agent tells what found no room in 4 KiB."""
+    script = 'n=0; while [ $n -lt 1200 ]; do echo $n > "f$n-$((n * 7919 % 3001)).txt"; n=$((n + 1)); done'
+    outputs = (Delivered("/out/*.txt", f"{LAB}/many", path_prefix="/out"),)
+    end = await outcome(world, task(step(script, workdir="/out"), outputs=outputs))
+    assert (end.exit_code, end.reason, end.message) == (0, "", "")
+    assert end.container is not None
+    assert len({each.uri for each in end.container.outputs}) == 1200
+    assert len(os.listdir(lab(world) / "many")) == 1200
+
+
+async def test_a_node_without_an_agent(api: Connection, namespace: str, tmp_path: Path) -> None:
+    """Its files are put in place and taken out by the pod alone; only the ends of what steps print are not known."""
+    shared = (SharedVolume("lab", LAB),)
+    async with KubeWorld(api, namespace, tmp_path, agents=False, shared=shared, agent_port=0) as world:
+        end = await outcome(
+            world,
+            task(
+                step("cat /in/a > /out/b; echo done"),
+                inputs=(Placed("/in/a", content="given"),),
+                outputs=(Delivered("/out/b", f"{LAB}/b"),),
+            ),
+        )
+        assert (end.exit_code, end.reason, end.message) == (0, "", "")
+        assert end.container is not None
+        assert end.container.outputs == (DeliveredFile("/out/b", f"{LAB}/b", 5),)
+        assert (lab(world) / "b").read_text() == "given"
+
+
+def document(script: str) -> bytes:
+    """A workflow of three shards of one container task, and of one that counts what they have made."""
+    made = {
+        "name": "make",
+        "scatter": {"items": ["x", "y", "z"]},
+        "steps": [
+            {"command": ["sh", "-c", "cat /in/greeting > /out/said"]},
+            {"command": ["sh", "-c", script], "stdout": "/out/said"},
+        ],
+        "files": {
+            "inputs": [{"path": "/in/greeting", "content": "hello "}],
+            "outputs": [{"path": "/out/said", "uri": f"{LAB}/made/{{item}}.txt"}],
+        },
+        "resources": {"cpu": 0.1, "memory": "64Mi"},
+    }
+    counted = {
+        "name": "count",
+        "needs": ["make"],
+        "steps": [{"command": ["sh", "-c", "cat /made/*"], "stdout": f"{LAB}/counted"}],
+        "files": {"mounts": [{"source": f"{LAB}/made", "path": "/made", "read_only": True}]},
+        "resources": {"cpu": 0.1, "memory": "64Mi"},
+    }
+    return json.dumps({"name": "containers", "stages": [made, counted]}).encode()
+
+
+async def test_a_workflow_of_container_tasks(world: KubeWorld, tmp_path: Path) -> None:
+    """By the whole service: each shard delivers to a uri of its own before the next stage begins."""
+    async with serving(world.connection, world.settings(), tmp_path / "service") as running:
+        submitted = await running.service.submit(document("echo $FLOWSCHED_ITEM"))
+        view = await running.ended(submitted.id)
+        assert (view.state, view.reason) == ("SUCCEEDED", "")
+    assert (lab(world) / "counted").read_text() == "hello x\nhello y\nhello z\n"
+
+
+async def test_a_workflow_of_container_tasks_that_fails(world: KubeWorld, tmp_path: Path) -> None:
+    """Its stage has failed, the next never began; what the failed step had said is there."""
+    async with serving(world.connection, world.settings(), tmp_path / "service") as running:
+        submitted = await running.service.submit(document("echo oh no; exit 5"))
+        view = await running.ended(submitted.id)
+        assert view.state == "FAILED"
+    assert (lab(world) / "made/x.txt").read_text() == "hello oh no\n"
+    assert not (lab(world) / "counted").exists()

@@ -1,0 +1,328 @@
+"""Files of a container task in its pod: put in place before the steps, taken out after them, links seen as the steps see them."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+import s3fs
+from moto.server import ThreadedMotoServer
+
+from flowsched.cluster.kubernetes import podfiles
+from flowsched.cluster.kubernetes.agent.sources import Sources
+from flowsched.cluster.kubernetes.messages import read_result
+from flowsched.cluster.kubernetes.places import lay_out
+from flowsched.cluster.kubernetes.podsteps import fitted
+from flowsched.cluster.kubernetes.release import Refusal, SharedVolume
+from flowsched.cluster.kubernetes.sight import Sight
+from flowsched.cluster.kubernetes.stepcontainers import files_variables
+from flowsched.cluster.origins import Origins
+from flowsched.scheduling.executor import DeliveredFile
+from flowsched.workflow.spec import Container, Delivered, Left, Placed, Step
+from tests.kubernetes import written as w
+
+
+class Task:
+    """A container task's volumes as folders, with a shared one at its real path."""
+
+    def __init__(self, root: Path, container: Container, timeout_ms: int | None = None) -> None:
+        self.shared = root / "shared"
+        self.inputs = root / "inputs"
+        self.work = root / "work"
+        for folder in (self.shared, self.inputs, self.work):
+            folder.mkdir(exist_ok=True)
+        layout = lay_out(container, (SharedVolume("lab", str(self.shared)),))
+        assert not isinstance(layout, Refusal), layout
+        told = files_variables(w.task(container=container, timeout_ms=timeout_ms), layout, contents=True)
+        self.env = {each["name"]: each["value"] for each in told}
+        self.env |= {"FLOWSCHED_INPUTS": str(self.inputs), "FLOWSCHED_WORK": str(self.work), "POD_UID": "u1"}
+
+    def begin(self) -> None:
+        assert podfiles.prepare(self.env) == (0, {})
+        assert podfiles.fill(self.env) == (0, {})
+
+    def ended(self, *codes: int) -> None:
+        """As if its steps had ended so."""
+        for number, code in enumerate(codes):
+            (self.work / f"steps/{number}.begun").touch()
+            (self.work / f"steps/{number}.code").write_text(f"{code}\n")
+
+    def told_to_end(self) -> None:
+        """As if its first step had been told to end, and had."""
+        self.ended(143)
+        (self.work / "steps/0.term").touch()
+
+    def deliver(self) -> dict[str, Any]:
+        return podfiles.deliver(self.env)
+
+
+RUN = Step(("run",))
+
+
+def test_contents_are_put_where_the_steps_look(tmp_path: Path) -> None:
+    """Unchanged, to be read and run by anybody, in folders that the steps may write to."""
+    text = "#!/bin/sh\r\necho $(x) 'é' \\\n\n"
+    task = Task(
+        tmp_path, Container((RUN,), (Placed("/in/a/script", content=text), Placed("/in/empty", content="")))
+    )
+    task.begin()
+    assert (task.inputs / "d/0/a/script").read_bytes() == text.encode()
+    assert (task.inputs / "d/0/a/script").stat().st_mode & 0o777 == 0o755
+    assert (task.inputs / "d/0/empty").read_bytes() == b""
+
+
+def test_a_folder_where_a_file_is_asked_for_is_missing(tmp_path: Path) -> None:
+    """A kubelet would mount whatever is there, and make a folder of what is not."""
+    (tmp_path / "shared/folder").mkdir(parents=True)
+    place = str(tmp_path / "shared/folder")
+    task = Task(tmp_path, Container((RUN,), (Placed("/in/a", source=place),)))
+    code, told = podfiles.prepare(task.env)
+    assert (code, told["reason"]) == (65, "InputMissing")
+    assert f"/in/a (from {place})" in told["message"]
+
+
+def test_an_output_replaces_what_was_there_whole(tmp_path: Path) -> None:
+    """By a rename: nothing else is left in its folder."""
+    uri = str(tmp_path / "shared/results/x")
+    task = Task(tmp_path, Container((RUN,), outputs=(Delivered("/out/x", uri),)))
+    task.begin()
+    Path(uri).parent.mkdir()
+    Path(uri).write_text("old and longer")
+    (task.inputs / "d/0/x").write_text("new")
+    task.ended(0)
+    assert task.deliver()["delivered"] == [["/out/x", uri, 3]]
+    assert Path(uri).read_text() == "new"
+    assert os.listdir(Path(uri).parent) == ["x"]
+
+
+def test_a_file_mounted_alone_that_nobody_wrote_is_missing(tmp_path: Path) -> None:
+    """It is there because a mount needs something; written, were it with nothing, it is an output."""
+    uris = [str(tmp_path / f"shared/{name}") for name in "ab"]
+    outputs = (Delivered("/a.txt", uris[0]), Delivered("/b.txt", uris[1]))
+    task = Task(tmp_path, Container((RUN,), outputs=outputs))
+    task.begin()
+    (task.inputs / "f/1/b.txt").write_text("")
+    task.ended(0)
+    assert task.deliver()["delivered"] == [["/b.txt", uris[1], 0]]
+
+
+def test_links_lead_where_the_steps_see_them(tmp_path: Path) -> None:
+    """From folder to folder of the container; never to what only we have, nor to the image's own files."""
+    outputs = tuple(
+        Delivered(f"/out/{name}", str(tmp_path / f"shared/{name}")) for name in ("good", "bad", "own", "loop")
+    )
+    task = Task(tmp_path, Container((RUN,), outputs=outputs, volumes=("/else",)))
+    task.begin()
+    out, other = task.inputs / "d/1", task.inputs / "d/0"
+    (other / "real").write_text("real")
+    (out / "good").symlink_to("../else/./real")
+    (out / "bad").symlink_to("/proc/self/environ")
+    (out / "own").symlink_to(str(task.work / "steps/started"))
+    (out / "loop").symlink_to("loop")
+    task.ended(0)
+    assert [each[0] for each in task.deliver()["delivered"]] == ["/out/good"]
+    assert (task.shared / "good").read_text() == "real"
+
+
+def test_a_link_cannot_climb_out_of_the_container(tmp_path: Path) -> None:
+    """Its root is the end, as in every file system."""
+    (tmp_path / "inputs/d/0").mkdir(parents=True)
+    (tmp_path / "secret").write_text("secret")
+    (tmp_path / "inputs/d/0/up").symlink_to("../../../../../../secret")
+    sight = Sight([["/out", "d/0"]], str(tmp_path / "inputs"))
+    assert sight.real("/out/up") is None
+    assert sight.real("/out/../../../out") == str(tmp_path / "inputs/d/0")
+    assert sight.matches("/*/u*") == []
+
+
+LEFT = Container((RUN,), outputs=(Delivered("/out/x", "/x"),), leave=(Left("/rc", "79\n"),))
+
+
+def left_behind(tmp_path: Path) -> Container:
+    """A task with an output, and a file that shall be left on the shared volume."""
+    shared = tmp_path / "shared"
+    return replace(
+        LEFT, outputs=(Delivered("/out/x", str(shared / "x")),), leave=(Left(str(shared / "rc"), "79\n"),)
+    )
+
+
+def test_a_file_is_left_after_a_failure_unless_there_is_one(tmp_path: Path) -> None:
+    """What the task has written itself stays."""
+    task = Task(tmp_path, left_behind(tmp_path))
+    task.begin()
+    task.ended(1)
+    assert task.deliver()["delivered"] == []
+    assert (task.shared / "rc").read_text() == "79\n"
+    (task.shared / "rc").write_text("1\n")
+    task.deliver()
+    assert (task.shared / "rc").read_text() == "1\n"
+    assert os.listdir(task.shared) == ["rc"]
+
+
+def test_a_step_that_was_killed_leaves_the_file(tmp_path: Path) -> None:
+    """It began and has noted no end: out of memory, say."""
+    task = Task(tmp_path, left_behind(tmp_path))
+    task.begin()
+    (task.work / "steps/0.begun").touch()
+    assert task.deliver()["delivered"] == []
+    assert os.listdir(task.shared) == ["rc"]
+
+
+def test_an_attempt_that_was_taken_away_leaves_nothing(tmp_path: Path) -> None:
+    """It was told to end before its time; or its first step has not even begun."""
+    task = Task(tmp_path, left_behind(tmp_path), timeout_ms=3_600_000)
+    task.begin()
+    task.deliver()
+    assert os.listdir(task.shared) == []
+    task.told_to_end()
+    task.deliver()
+    assert os.listdir(task.shared) == []
+
+
+def test_a_timeout_is_an_end_of_its_own(tmp_path: Path) -> None:
+    """Whoever is told to end when its time is over has run into its timeout."""
+    task = Task(tmp_path, left_behind(tmp_path), timeout_ms=60_000)
+    task.begin()
+    task.told_to_end()
+    (task.work / "steps/started").write_text(str(time.time() - 61))
+    task.deliver()
+    assert os.listdir(task.shared) == ["rc"]
+
+
+@pytest.mark.parametrize(("first", "delivered"), [(0, ["/out/x"]), (1, [])])
+def test_a_later_step_that_never_began_is_no_success(
+    tmp_path: Path, first: int, delivered: list[str]
+) -> None:
+    """Neither where the first has failed, nor where the pod went away between the two."""
+    container = Container((RUN, RUN), outputs=(Delivered("/out/x", str(tmp_path / "shared/x")),))
+    task = Task(tmp_path, container)
+    task.begin()
+    (task.inputs / "d/0/x").write_text("x")
+    task.ended(first)
+    assert task.deliver()["delivered"] == []
+    task.ended(first, 0)
+    assert [each[0] for each in task.deliver()["delivered"]] == delivered
+
+
+# --- what is told --------------------------------------------------------------------------------------------
+
+
+def test_the_ends_of_files_are_told_where_there_is_room(tmp_path: Path) -> None:
+    """The ends of stdout and stderr: as much as a message holds beside the list of files."""
+    uri = str(tmp_path / "shared/x")
+    step = Step(("run",), stdout="/out/said", stderr="/out/why")
+    task = Task(tmp_path, Container((step,), outputs=(Delivered("/out/x", uri),)))
+    task.begin()
+    (task.inputs / "d/0/x").write_text("x")
+    (task.inputs / "d/0/said").write_text("a" * 20_000 + "end")
+    task.ended(0)
+    told = task.deliver()
+    assert (len(told["stdio"][0][0]), told["stdio"][0][1]) == (10_240, "")
+    text = fitted(told, 4096)
+    assert len(text) <= 4096
+    read = read_result(text)
+    assert read is not None
+    assert read.stdio == (("a" * 1021 + "end", ""),)
+    assert read.files == (DeliveredFile("/out/x", uri, 1),)
+
+
+def test_many_files_are_packed_and_what_has_no_room_is_counted() -> None:
+    """Two hundred names of a kind fit into 4 KiB; of ten thousand as many as there is room for."""
+    for count, least in ((200, 200), (10_000, 200)):
+        files = [[f"/out/shard-{n}.vcf.gz", f"/data/run/call/shard-{n}.vcf.gz", n] for n in range(count)]
+        message = {
+            "outputs": [],
+            "reason": "",
+            "message": "",
+            "delivered": files,
+            "stdio": [["x" * 9000, ""]],
+        }
+        text = fitted(message, 4096)
+        assert len(text) <= 4096
+        read = read_result(text)
+        assert read is not None
+        assert len(read.files) >= least
+        assert len(read.files) + read.undelivered == count
+        assert read.files[7] == DeliveredFile("/out/shard-7.vcf.gz", "/data/run/call/shard-7.vcf.gz", 7)
+        assert not read.more
+
+
+@pytest.mark.parametrize("listed", ["z:", "z:!!!", "x", "z:eJwDAAAAAAE=", json.dumps("z:" + "A" * 100)])
+def test_a_list_that_is_none_is_empty(listed: str) -> None:
+    """Whatever a pod has written, it is read as data."""
+    read = read_result(json.dumps({"delivered": listed}))
+    assert read is not None
+    assert read.files == ()
+
+
+# --- object stores -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """A bucket `lab` on loopback, reached by the variables that stage-out gets from its Secret."""
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    for name, value in {
+        "AWS_ACCESS_KEY_ID": "testing",
+        "AWS_SECRET_ACCESS_KEY": "testing",
+        "AWS_DEFAULT_REGION": "us-east-1",
+        "AWS_ENDPOINT_URL": f"http://{host}:{port}",
+    }.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(podfiles, "_PAUSE_S", 0.0)
+    client = boto3.client("s3")
+    client.create_bucket(Bucket="lab")
+    s3fs.S3FileSystem.clear_instance_cache()  # of an earlier test's server
+    yield client
+    server.stop()
+
+
+def test_outputs_go_to_an_object_store(tmp_path: Path, bucket: Any) -> None:
+    """A file to its key, matches of a pattern below theirs."""
+    outputs = (
+        Delivered("/out/a.txt", "s3://lab/run/a"),
+        Delivered("/out/*/*.bam", "s3://lab/bams", path_prefix="/out"),
+    )
+    task = Task(tmp_path, Container((RUN,), outputs=outputs))
+    task.begin()
+    (task.inputs / "d/0/a.txt").write_text("one")
+    (task.inputs / "d/0/deep").mkdir()
+    (task.inputs / "d/0/deep/x.bam").write_text("two!")
+    task.ended(0)
+    told = task.deliver()
+    assert told["reason"] == ""
+    assert told["delivered"] == [
+        ["/out/a.txt", "s3://lab/run/a", 3],
+        ["/out/deep/x.bam", "s3://lab/bams/deep/x.bam", 4],
+    ]
+    assert bucket.get_object(Bucket="lab", Key="bams/deep/x.bam")["Body"].read() == b"two!"
+
+
+def test_an_object_store_that_refuses(tmp_path: Path, bucket: Any) -> None:
+    """The attempt has failed for it, and the message says which output."""
+    task = Task(tmp_path, Container((RUN,), outputs=(Delivered("/out/a", "s3://nobody/a"),)))
+    task.begin()
+    (task.inputs / "d/0/a").write_text("one")
+    task.ended(0)
+    told = task.deliver()
+    assert (told["reason"], told["delivered"]) == ("OutputFailed", [])
+    assert told["message"].startswith("output /out/a: cannot write s3://nobody/a")
+
+
+def test_a_folder_of_an_object_store_is_an_input(tmp_path: Path, bucket: Any) -> None:
+    """All that lies below it, as a folder of the agent's cache."""
+    for key in ("db/one", "db/deep/two", "dbx"):
+        bucket.put_object(Bucket="lab", Key=key, Body=key.encode())
+    entry = Sources(Origins(), b"").bring("s3://lab/db/", None, tmp_path, lambda _: None)
+    assert (entry.name, entry.size_bytes, entry.directory) == ("db", 17, True)
+    found = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file())
+    assert found == ["db/deep/two", "db/one"]

@@ -1,0 +1,302 @@
+"""The whole service: plans are kept, and the calls of a run get their ranks from its plan."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+import flowsched
+from flowsched import app, errors
+
+from .fake_cromwell import FakeCromwell, cromwell
+from .test_hostile import packed
+from .wdl_cases import WDLS, inputs_of
+
+ROOT = "5a6b7c8d-0000-4000-8000-000000000001"
+OTHER = "5a6b7c8d-0000-4000-8000-000000000002"
+WDL = (WDLS / "haplotype-caller.wdl").read_text()
+INPUTS = inputs_of("haplotype-caller")
+
+
+@pytest.fixture
+async def far() -> AsyncIterator[tuple[FakeCromwell, str]]:
+    async with cromwell() as found:
+        yield found
+
+
+@pytest.fixture
+async def service(tmp_path: Path, far: tuple[FakeCromwell, str]) -> AsyncIterator[app.Running]:
+    settings = app.Settings(root=tmp_path / "root", port=0, cromwell=far[1])
+    async with app.running(settings) as running:
+        yield running
+
+
+@pytest.fixture
+async def client(service: app.Running) -> AsyncIterator[flowsched.Client]:
+    async with flowsched.Client(service.url) as made:
+        yield made
+
+
+def call_of(run: str, node: str, name: str = "one-of-a-run", **more: Any) -> dict[str, Any]:
+    call = {"run": run, "run_name": "r", "source": "cromwell", "node": node} | more.pop("call", {})
+    stage = {"name": name, "command": ["true"]}
+    return {"name": name, "call": call, "stages": [stage]} | more
+
+
+async def rank_of(client: flowsched.Client, document: dict[str, Any]) -> int:
+    """The rank that a call has once it is accepted, as it will be read again after a restart."""
+    run = await client.submit(document)
+    stored = json.loads(await client.document(run.id))
+    found: int = stored["call"].get("rank_ms", 0)
+    return found
+
+
+async def test_a_plan_is_kept_listed_and_removed(client: flowsched.Client) -> None:
+    """A plan of the same run takes the place of the earlier one."""
+    first = await client.plan(WDL, inputs=INPUTS, run="night-1")
+    assert [node.tasks for node in first.plan.nodes] == [1, 4, 1]
+    assert [stage.cpu_millicores for stage in first.stages] == [4000, 8000, 1000]
+    assert {path: rank.rank_ms for path, rank in first.ranks.items()} == {
+        "HaplotypeCallerGvcf.CramToBam": 180_000,
+        "HaplotypeCallerGvcf.HaplotypeCaller": 120_000,
+        "HaplotypeCallerGvcf.MergeGvcfs": 60_000,
+    }
+    assert first.files["s3://genomics/NA12878/NA12878.cram"] == [
+        "HaplotypeCallerGvcf.CramToBam",
+    ]
+    again = await client.plan(WDL, inputs=INPUTS, run="night-1")
+    other = await client.plan(WDL)
+    assert [plan.id async for plan in client.plans()] == [other.id, again.id]
+    assert [plan.id async for plan in client.plans(run="night-1", page=1)] == [again.id]
+    assert (await client.get_plan(again.id)).plan == first.plan
+    with pytest.raises(errors.NotFound, match=first.id):
+        await client.get_plan(first.id)
+    await client.delete_plan(again.id)
+    with pytest.raises(errors.NotFound):
+        await client.delete_plan(again.id)
+
+
+async def test_calls_of_a_run_get_the_ranks_of_its_plan(client: flowsched.Client) -> None:
+    """By any of the names that engines give a call; the run may be named by Cromwell's id within a longer text."""
+    await client.plan(WDL, inputs=INPUTS, run=ROOT)
+    assert await rank_of(client, call_of(ROOT, "HaplotypeCallerGvcf.CramToBam")) == 180_000
+    assert await rank_of(client, call_of(ROOT, "HaplotypeCaller")) == 120_000
+    assert await rank_of(client, call_of(f"cromwell-{ROOT}", "HaplotypeCallerGvcf.MergeGvcfs")) == 60_000
+
+
+async def test_a_label_names_the_plan_of_a_run_with_an_id_of_its_own(client: flowsched.Client) -> None:
+    """As a workflow label of Cromwell becomes a tag of each task."""
+    made = await client.plan(WDL, inputs=INPUTS)
+    labels = {"flowsched-plan": made.id}
+    assert await rank_of(client, call_of("r1", "MergeGvcfs", labels=labels)) == 60_000
+    assert await rank_of(client, call_of("r1", "MergeGvcfs", labels={"flowsched-plan": "p0"})) == 0
+
+
+async def test_a_rank_that_was_said_stays_and_one_that_nobody_knows_is_none(client: flowsched.Client) -> None:
+    """The plan is asked only where the document says nothing."""
+    await client.plan(WDL, inputs=INPUTS, run="r2")
+    assert await rank_of(client, call_of("r2", "MergeGvcfs", call={"rank_ms": 7})) == 7
+    assert await rank_of(client, call_of("r2", "NoSuchCall")) == 0
+    assert await rank_of(client, call_of("another", "MergeGvcfs")) == 0
+
+
+async def test_the_same_request_is_the_same_workflow_though_its_rank_was_written_in(
+    client: flowsched.Client,
+) -> None:
+    """What is compared under an idempotency key is what the client sent."""
+    await client.plan(WDL, inputs=INPUTS, run="r3")
+    document = call_of("r3", "MergeGvcfs")
+    first = await client.submit(document, idempotency_key="k")
+    again = await client.submit(document, idempotency_key="k")
+    assert (first.id, again.created) == (again.id, False)
+
+
+async def test_ranks_follow_what_was_learned(client: flowsched.Client, service: app.Running) -> None:
+    """Tasks of a kind that have run under the name of a call say how long it takes."""
+    made = await client.plan(WDL, inputs=INPUTS)
+    merge = "HaplotypeCallerGvcf.MergeGvcfs"
+    assert (made.ranks[merge].learned, made.ranks[merge].runtime_ms) == (False, 60_000)
+    service.service._leader.dispatcher.state.estimates.learn("MergeGvcfs", "task", 4_000)
+    found = (await client.get_plan(made.id)).ranks
+    assert (found[merge].learned, found[merge].rank_ms) == (True, 4_000)
+    assert found["HaplotypeCallerGvcf.HaplotypeCaller"].rank_ms == 64_000
+
+
+async def test_a_run_of_cromwell_is_planned_on_request(
+    client: flowsched.Client, far: tuple[FakeCromwell, str]
+) -> None:
+    """Source, imports and inputs are those that were submitted; the plan goes by the run's id."""
+    fake, url = far
+    fake.runs[ROOT] = (
+        'version 1.0\nimport "lib/t.wdl" as t\nworkflow w { input { Int n } scatter (x in range(n)) { call t.t } }',
+        {"w.n": 9},
+        {"lib/t.wdl": "version 1.0\ntask t { command {} }"},
+    )
+    made = await client.plan_cromwell(url, ROOT)
+    assert ([node.tasks for node in made.plan.nodes], made.run) == ([9], ROOT)
+    assert fake.asked == [f"/api/workflows/v1/{ROOT}/metadata?includeKey=submittedFiles"]
+
+
+async def test_a_run_of_cromwell_is_planned_when_its_first_call_arrives(
+    client: flowsched.Client, far: tuple[FakeCromwell, str]
+) -> None:
+    """The first call is accepted at once, without a rank; the next ones have theirs. A run that is not known is asked for once."""
+    fake, _ = far
+    fake.runs[ROOT] = (WDL, INPUTS, {})
+    assert await rank_of(client, call_of(ROOT, "CramToBam")) == 0
+    while not [plan async for plan in client.plans(run=ROOT)]:
+        await asyncio.sleep(0.02)
+    assert await rank_of(client, call_of(ROOT, "HaplotypeCaller")) == 120_000
+    for _ in range(3):
+        assert await rank_of(client, call_of(OTHER, "HaplotypeCaller")) == 0
+    while len(fake.asked) < 2:
+        await asyncio.sleep(0.01)
+    assert [path.split("/")[4] for path in fake.asked] == [ROOT, OTHER]
+
+
+@pytest.mark.parametrize(
+    ("url", "root", "error"),
+    [
+        ("http://169.254.169.254", ROOT, errors.Forbidden),
+        ("http://127.0.0.1:1", ROOT, errors.Forbidden),
+        ("", ROOT, errors.Forbidden),
+        (None, "../../../admin", errors.InvalidRequest),
+        (None, f"{ROOT}?x=", errors.InvalidRequest),
+        (None, OTHER, errors.NotFound),
+    ],
+)
+async def test_only_named_servers_are_asked_and_only_for_runs(
+    client: flowsched.Client,
+    far: tuple[FakeCromwell, str],
+    url: str | None,
+    root: str,
+    error: type[Exception],
+) -> None:
+    """No other address, no other path."""
+    fake, own = far
+    with pytest.raises(error):
+        await client.plan_cromwell(own if url is None else url, root)
+    assert [path.split("/")[4] for path in fake.asked] == ([OTHER] if error is errors.NotFound else [])
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        web.Response(status=302, headers={"Location": "http://169.254.169.254/"}),
+        web.Response(status=500),
+        web.Response(text="no json"),
+        web.json_response({"submittedFiles": {"workflow": 7}}),
+        web.json_response({"submittedFiles": {"workflow": "x", "inputs": "{"}}),
+    ],
+    ids=["redirect", "error", "text", "other types", "inputs"],
+)
+async def test_what_another_server_says_is_told_and_not_followed(
+    answer: web.Response, far: tuple[FakeCromwell, str]
+) -> None:
+    """A redirect leads nowhere; what cannot be read is not available."""
+    from flowsched.control.cromwell import Cromwell
+
+    fake, url = far
+    fake.answer = answer
+    with pytest.raises(errors.Unavailable):
+        await Cromwell((url,)).submitted(url, ROOT)
+    assert len(fake.asked) == 1
+
+
+async def test_cromwells_own_form_can_be_posted(service: app.Running) -> None:
+    """With several files of inputs, of which a later one wins, and a zip file."""
+    form = aiohttp.FormData()
+    source = 'version 1.0\nimport "t.wdl" as t\nworkflow w { input { Int n } scatter (x in range(n)) { call t.t } }'
+    form.add_field("workflowSource", source, filename="w.wdl")
+    form.add_field("workflowInputs", json.dumps({"w.n": 1}))
+    form.add_field("workflowInputs_2", json.dumps({"w.n": 5}))
+    form.add_field(
+        "workflowDependencies", packed({"t.wdl": b"version 1.0\ntask t { command {} }"}), filename="d.zip"
+    )
+    form.add_field("workflowOptions", "{}")
+    async with (
+        aiohttp.ClientSession() as session,
+        session.post(f"{service.url}/api/v1/plans", data=form) as answer,
+    ):
+        body = await answer.json()
+    assert (answer.status, answer.headers["Location"]) == (201, f"/api/v1/plans/{body['id']}")
+    assert [node["tasks"] for node in body["plan"]["nodes"]] == [5]
+
+
+@pytest.mark.parametrize(
+    ("fields", "detail"),
+    [
+        ({"workflowInputs": "{}"}, "no part workflowSource"),
+        ({"workflowSource": "version 1.0", "workflowInputs": "["}, "workflowInputs is not JSON"),
+        ({"workflowSource": "version 1.0", "workflowInputs": "[]"}, "no JSON object of inputs"),
+        ({"workflowSource": "version 1.0", "somethingElse": "x"}, "unknown parts: somethingElse"),
+    ],
+)
+async def test_a_form_that_is_none_is_told_so(
+    service: app.Running, fields: dict[str, str], detail: str
+) -> None:
+    """400, with what was expected."""
+    with aiohttp.MultipartWriter("form-data") as form:
+        for name, text in fields.items():
+            form.append(text).set_content_disposition("form-data", name=name)
+    async with (
+        aiohttp.ClientSession() as session,
+        session.post(f"{service.url}/api/v1/plans", data=form) as answer,
+    ):
+        body = await answer.json()
+    assert answer.status == 400
+    assert detail in body["detail"]
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "detail"),
+    [
+        (b"{", 400, "no plan request"),
+        (b'{"source": 1}', 400, "Expected `str"),
+        (b'{"sauce": "x"}', 400, "unknown field `sauce`"),
+        (b"{}", 400, "give one of them"),
+        (b'{"source": "version 1.0", "run": "\\u0000"}', 400, "printable ASCII"),
+        (b'{"source": "version 1.0\\nworkflow w { call x }"}', 422, "main.wdl:2:14"),
+        (b'{"source": "version 9.9\\nworkflow w { }"}', 422, "main.wdl:1:1"),
+        (b'{"source": ""}', 422, "main.wdl"),
+    ],
+)
+async def test_a_body_that_is_none_is_told_so(
+    service: app.Running, body: bytes, status: int, detail: str
+) -> None:
+    """4xx, with the place."""
+    async with (
+        aiohttp.ClientSession() as session,
+        session.post(f"{service.url}/api/v1/plans", data=body) as answer,
+    ):
+        told = await answer.json()
+    assert answer.status == status, told
+    assert detail in told["detail"]
+
+
+async def test_plans_are_kept_in_the_order_they_came_and_only_so_many(
+    client: flowsched.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The oldest go."""
+    from flowsched.store import plans
+
+    monkeypatch.setattr(plans, "KEPT", 2)
+    made = [(await client.plan("version 1.0\nworkflow w { }")).id for _ in range(3)]
+    assert [plan.id async for plan in client.plans(page=1)] == [made[2], made[1]]
+
+
+def test_a_setting_that_names_no_server_is_refused() -> None:
+    """Before anything starts."""
+    from flowsched.control.cromwell import servers
+
+    assert servers(" http://a:8000/ ,https://b/cromwell") == ("http://a:8000", "https://b/cromwell")
+    for text in ("cromwell:8000", "file:///etc", "http://user@host", "http://a?x=1"):
+        with pytest.raises(errors.ConfigurationError, match="FLOWSCHED_CROMWELL"):
+            servers(text)

@@ -1,0 +1,156 @@
+"""Runs of engines that keep the DAG themselves: their calls are workflows here, and the run is one to people."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flowsched.cluster.fake import FakeProcesses
+from flowsched.errors import Conflict, NotFound
+from flowsched.store.database import url_for
+from tests.service.processes import Process, process
+
+RUN = "cromwell-1"
+
+
+def call(node: str, shard: int | None = None, attempt: int = 1, *after: str, **more: Any) -> bytes:
+    said: dict[str, Any] = {
+        "run": RUN, "run_name": "germline", "source": "cromwell", "node": node, "attempt": attempt, "after": after,
+    }  # fmt: skip
+    if shard is not None:
+        said["shard"] = shard
+    stage = {"name": "task", "command": ["x"], **more}
+    document = {"name": node, "labels": {"sample": "a"}, "call": said, "stages": [stage]}
+    return json.dumps(document).encode()
+
+
+@pytest.fixture
+async def served(tmp_path: Path) -> AsyncIterator[Process]:
+    async with process(url_for(tmp_path / "db"), tmp_path, FakeProcesses()) as one:
+        one.lead()
+        await one.ready()
+        yield one
+
+
+async def ended(one: Process, *idents: str) -> None:
+    for ident in idents:
+        while (await one.service.workflow(ident)).state not in ("SUCCEEDED", "FAILED", "CANCELLED"):
+            await asyncio.sleep(0.01)
+
+
+async def submit(one: Process, *documents: bytes) -> list[str]:
+    return [(await one.service.submit(raw)).id for raw in documents]
+
+
+@pytest.mark.timeout(30)
+async def test_a_run_is_one_workflow_whose_stages_are_its_calls(served: Process) -> None:
+    """Listed once, among the others, with its calls as stages and their shards as tasks."""
+    before = await submit(served, b'{"name": "other", "stages": [{"name": "a", "command": ["x"]}]}')
+    calls = await submit(
+        served, call("W.split"), call("W.align", 0, 1, "W.split"), call("W.align", 1, 1, "W.split")
+    )
+    await ended(served, *before, *calls)
+    page = await served.service.list_workflows()
+    assert [(view.id, view.name, view.source) for view in page.workflows] == [
+        (RUN, "germline", "cromwell"),
+        (before[0], "other", ""),
+    ]
+    view = await served.service.workflow(RUN)
+    assert (view.state, view.stages, view.tasks, view.counts) == ("SUCCEEDED", 2, 3, {"SUCCEEDED": 3})
+    assert view.labels == {"sample": "a"}
+    stages = await served.service.stages(RUN)
+    assert [(s.name, s.width, s.needs, s.counts, s.state) for s in stages] == [
+        ("W.split", 1, [], {"SUCCEEDED": 1}, "SUCCEEDED"),
+        ("W.align", 2, ["W.split"], {"SUCCEEDED": 2}, "SUCCEEDED"),
+    ]
+    tasks = await served.service.tasks(RUN)
+    assert [(t.stage, t.shard, t.state) for t in tasks.tasks] == [
+        ("W.split", 0, "SUCCEEDED"),
+        ("W.align", 0, "SUCCEEDED"),
+        ("W.align", 1, "SUCCEEDED"),
+    ]
+    page = await served.service.list_workflows(run=RUN)
+    assert [view.id for view in page.workflows] == calls[::-1]
+    assert await served.service.logs(RUN, "W.align", 1) == (f"fs-{calls[2]}-task-0-0\n".encode(), False)
+
+
+@pytest.mark.timeout(30)
+async def test_a_later_try_takes_the_place_of_an_earlier_one(served: Process) -> None:
+    """The engine tried a call again: the run is as good as the last try."""
+    first = await submit(served, call("W.a", None, 1, policies=[], cache=False, timeout=1))
+    await served.service.command(first[0], "cancel")
+    await ended(served, *first)
+    assert (await served.service.workflow(RUN)).state in ("CANCELLED", "SUCCEEDED")
+    second = await submit(served, call("W.a", None, 2))
+    await ended(served, *second)
+    view = await served.service.workflow(RUN)
+    assert (view.state, view.tasks) == ("SUCCEEDED", 1)
+    assert [task.state for task in (await served.service.tasks(RUN)).tasks] == ["SUCCEEDED"]
+
+
+@pytest.mark.timeout(30)
+async def test_a_run_is_cancelled_as_a_whole(served: Process) -> None:
+    """Every call of it that lives; to try again is the engine's."""
+    huge = {"resources": {"cpu": 1000}}
+    calls = await submit(served, call("W.a", 0, **huge), call("W.a", 1, **huge), call("W.b", **huge))
+    reasons: list[tuple[str, int, list[int], str]] = []
+    while len(reasons) != 2:  # until the leader has looked at all of them
+        await asyncio.sleep(0.01)
+        found = await served.service.explain(RUN)
+        reasons = [(view.stage, view.tasks, view.shards, view.code) for view in found]
+    assert reasons == [("W.a", 2, [0, 1], "LargerThanNode"), ("W.b", 1, [], "LargerThanNode")]
+    with pytest.raises(Conflict, match="decides itself what is tried again"):
+        await served.service.command(RUN, "retry")
+    view = await served.service.command(RUN, "cancel")
+    await ended(served, *calls)
+    assert (await served.service.workflow(RUN)).state == "CANCELLED"
+    assert view.tasks == 3
+
+
+@pytest.mark.timeout(30)
+async def test_events_of_a_run_are_those_of_its_calls(served: Process) -> None:
+    """Until none of them lives."""
+    other = await submit(served, b'{"name": "other", "stages": [{"name": "a", "command": ["x"]}]}')
+    calls = await submit(served, call("W.a", 0), call("W.a", 1))
+    told = [event async for batch in served.service.events(RUN, 0) for event in batch]
+    assert {event.workflow for event in told} == set(calls)
+    assert [event.workflow for event in told if event.kind == "workflow.submitted"] == calls
+    assert {event.workflow for event in told if event.kind == "workflow.succeeded"} == set(calls)
+    await ended(served, *other)
+
+
+@pytest.mark.timeout(30)
+async def test_pages_of_workflows_and_runs_neither_repeat_nor_hide(served: Process) -> None:
+    """Runs stand where their first call was submitted."""
+    plain = b'{"name": "plain", "stages": [{"name": "a", "command": ["x"]}]}'
+    first = await submit(served, plain)
+    await submit(served, call("W.a"))
+    second = await submit(served, plain, plain)
+    await submit(served, call("W.b"))
+    seen, token = [], None
+    while True:
+        page = await served.service.list_workflows(limit=1, page_token=token)
+        seen += [view.id for view in page.workflows]
+        token = page.next_page_token
+        if token is None:
+            break
+    assert seen == [second[1], second[0], RUN, first[0]]
+
+
+@pytest.mark.timeout(30)
+async def test_what_a_run_has_not_is_said(served: Process) -> None:
+    """No document, no such call, no such shard, no such run."""
+    await submit(served, call("W.a", 2))
+    with pytest.raises(NotFound, match="keeps its document"):
+        await served.service.document(RUN)
+    with pytest.raises(NotFound, match=r"no shard 0 so far; there are \[2\]"):
+        await served.service.logs(RUN, "W.a", 0)
+    with pytest.raises(NotFound, match=r"no call 'W\.x' so far"):
+        await served.service.task(RUN, "W.x", 0)
+    with pytest.raises(NotFound, match="there is no workflow nobody"):
+        await served.service.stages("nobody")

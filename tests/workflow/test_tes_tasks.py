@@ -1,0 +1,255 @@
+"""What becomes of a TES task: a document of one stage, and of which run it is a call."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from flowsched.errors import Fault, TooLarge
+from flowsched.workflow.formats.tes import InvalidTask, Task, encode_task, read_task
+from flowsched.workflow.formats.tes_document import workflow_of
+from flowsched.workflow.formats.tes_runs import Place, call_of, cromwell_place, files_of
+from flowsched.workflow.spec import Call, Delivered, Placed
+
+STEP: dict[str, Any] = {"image": "a", "command": ["x"]}
+
+
+def task(**fields: Any) -> Task:
+    return read_task(json.dumps({"executors": [STEP], **fields}).encode())
+
+
+def stage(**fields: Any) -> dict[str, Any]:
+    """The stage of the document that a task becomes."""
+    document: dict[str, Any] = json.loads(workflow_of(task(**fields)).document)
+    return dict(document["stages"][0])
+
+
+def refused(**fields: Any) -> list[Fault]:
+    with pytest.raises(InvalidTask) as caught:
+        workflow_of(task(**fields))
+    return list(caught.value.faults)
+
+
+def test_executors_are_steps_in_their_order() -> None:
+    """With images, variables, folders and streams; nulls and empty texts say nothing."""
+    made = stage(
+        executors=[
+            {"image": "one", "command": ["a", "b"], "env": {"X": "1", "Y": None}, "workdir": "/w", "stdin": "/in",
+             "stdout": "/out", "stderr": "/err", "ignore_error": True},
+            {"image": "two", "command": ["c"], "workdir": "", "env": None, "ignore_error": None},
+        ]
+    )  # fmt: skip
+    assert made["steps"] == [
+        {"command": ["a", "b"], "image": "one", "env": {"X": "1"}, "workdir": "/w", "stdin": "/in", "stdout": "/out",
+         "stderr": "/err", "ignore_error": True},
+        {"command": ["c"], "image": "two"},
+    ]  # fmt: skip
+
+
+def test_a_task_that_says_nothing_of_its_needs_gets_a_core_and_two_gigabytes() -> None:
+    """Decimal ones, and no limit that it did not ask for."""
+    made = stage()
+    assert made["resources"] == {"cpu": 1, "memory": 2_000_000_000}
+    assert "limits" not in made
+
+
+def test_gigabytes_are_decimal_and_rounded_up() -> None:
+    """What is asked for is also the most that may be used of memory; 0 says nothing."""
+    made = stage(resources={"cpu_cores": 0, "ram_gb": 6.1, "disk_gb": 0.0000000001})
+    assert made["resources"] == {"cpu": 1, "memory": 6_100_000_000, "disk": 1}
+    assert made["limits"] == {"memory": 6_100_000_000}
+
+
+def test_parts_of_cores_are_answered_whole() -> None:
+    """As newer clients may ask; Cromwell decodes whole numbers alone."""
+    asked = task(resources={"cpu_cores": 1.5})
+    assert json.loads(encode_task(asked))["resources"] == {"cpu_cores": 2}
+
+
+def test_inputs_and_outputs_are_files_at_paths() -> None:
+    """Content wins over a url unless it is empty; folders lose the slash at their end; names are kept."""
+    spec = workflow_of(
+        task(
+            inputs=[
+                {"path": "/a", "content": "text", "url": "gs://ignored"},
+                {"path": "/b", "content": "", "url": "/data/b"},
+                {"path": "/c", "content": ""},
+                {"path": "/d/", "url": "file:///data/d/", "type": "DIRECTORY"},
+                {"path": "/e", "url": "s3://bucket/key"},
+                {"path": "/data/f", "url": "/data/f"},
+            ],
+            outputs=[
+                {"path": "/o/g", "url": "/data/g", "name": "n", "path_prefix": "/ignored"},
+                {"path": "/o/dir/", "url": "s3://bucket/dir/", "type": "DIRECTORY"},
+                {"path": "/o/*.txt", "url": "/data/all/", "path_prefix": "/o/"},
+            ],
+            volumes=["/scratch/"],
+        )
+    ).spec
+    container = spec.stages[0].container
+    assert container is not None
+    assert container.inputs == (
+        Placed("/a", content="text"),
+        Placed("/b", source="/data/b"),
+        Placed("/c", content=""),
+        Placed("/d", source="/data/d", directory=True),
+        Placed("/e", input="file-4"),
+        Placed("/data/f", source="/data/f"),
+    )
+    assert container.outputs == (
+        Delivered("/o/g", "/data/g", name="n"),
+        Delivered("/o/dir", "s3://bucket/dir", directory=True),
+        Delivered("/o/*.txt", "/data/all", path_prefix="/o"),
+    )
+    assert container.volumes == ("/scratch",)
+
+
+def test_parameters_have_no_case() -> None:
+    """Queue, priority, GPUs, timeout, expected runtime, tries; what others ask for is dropped."""
+    asked = task(
+        resources={
+            "backend_parameters": {
+                "QUEUE": "lab", "Priority": "7", "gpu_count": "2", "gpuType": "A100", "timeout": "2h", "runtime": "90s",
+                "attempts": "3", "memory-factor": "1.5", "VmSize": "x", "workflow_execution_identity": "me",
+            }
+        }
+    )  # fmt: skip
+    made = workflow_of(asked)
+    document = json.loads(made.document)
+    assert (document["queue"], document["priority"]) == ("lab", 7)
+    one = document["stages"][0]
+    assert one["resources"]["gpu"] == "2"
+    assert one["selector"] == {"nvidia.com/gpu.product": "A100"}
+    assert (one["timeout"], one["estimate"]) == ("2h", {"runtime": "90s"})
+    assert one["retry"] == {"attempts": 3, "memory_factor": "1.5"}
+    assert made.ignored == ("VmSize",)
+    assert "VmSize" not in json.loads(encode_task(asked))["resources"]["backend_parameters"]
+
+
+def test_faults_are_told_in_the_words_of_the_task() -> None:
+    """All at once, none with a path of the document."""
+    found = refused(
+        executors=[{"image": "a b", "command": ["x"], "stdout": "rel"}],
+        inputs=[{"path": "/a", "content": ""}, {"path": "b", "url": "c"}],
+        outputs=[{"path": "/a", "url": "http://x/y"}],
+        volumes=["v"],
+        resources={
+            "cpu_cores": 5_000_000,
+            "ram_gb": 1e9,
+            "backend_parameters": {"queue": "no queue", "priority": "high"},
+        },
+    )
+    assert [fault.path for fault in found] == [
+        "$.resources.backend_parameters.queue", "$.resources.backend_parameters.priority", "$.resources.cpu_cores",
+        "$.resources.ram_gb", "$.resources.ram_gb", "$.executors[0].image", "$.executors[0].stdout", "$.inputs[1].path",
+        "$.inputs[1].url", "$.outputs[0].url", "$.volumes[\"0\"]",
+    ]  # fmt: skip
+
+
+def test_tags_are_labels_where_they_fit() -> None:
+    """Null tags are dropped; a tag that no label can be is kept as a tag."""
+    asked = task(tags={"a": "b", "n": None, "x" * 300: "long", "line\n": "y", "flowsched-plan": "p"})
+    assert dict(workflow_of(asked).spec.labels) == {"a": "b", "flowsched-plan": "p"}
+    assert set(asked.labels) == {"a", "x" * 300, "line\n", "flowsched-plan"}
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [(None, "task"), ("  ", "task"), ("a\nb", "a b"), ("x" * 200, "x" * 128), ("WGS.Call", "WGS.Call")],
+)
+def test_any_name_will_do(name: str | None, expected: str) -> None:
+    """A workflow's name is printable and short."""
+    assert workflow_of(task(name=name)).spec.name == expected
+
+
+def test_content_beyond_the_limit_is_too_large() -> None:
+    """1 MiB of one file."""
+    with pytest.raises(TooLarge, match="content_bytes"):
+        workflow_of(task(inputs=[{"path": "/a", "content": "x" * ((1 << 20) + 1)}]))
+
+
+@pytest.mark.parametrize(
+    ("path", "place"),
+    [
+        ("/r/WGS/id/call-A/execution/script", Place("WGS", ("A",))),
+        ("s3://b/r/WGS/id/call-A/shard-7/execution/x", Place("WGS", ("A",), 7)),
+        ("/r/WGS/id/call-A/attempt-2/execution/x", Place("WGS", ("A",), None, 2)),
+        ("/r/WGS/id/call-A/shard-3/attempt-2/x", Place("WGS", ("A",), 3, 2)),
+        ("/r/WGS/id/call-Sub/shard-1/Sub/7f/call-B/shard-4/execution/x", Place("WGS", ("Sub", "B"), 4)),
+        ("/r/WGS/id/call-Sub/shard-1/Sub/7f/call-B/execution/x", Place("WGS", ("Sub", "B"), 1)),
+        ("/r/WGS/id/call-A/cacheCopy/execution/x", Place("WGS", ("A",))),
+        ("/r/WGS/id/call-A/shard-x/execution/x", Place("WGS", ("A",))),
+        ("/r/WGS/other/call-A/execution/x", None),
+        ("/r/WGS/id", None),
+        ("id/call-A", None),
+        ("", None),
+    ],
+)
+def test_a_path_says_which_call_it_is_of(path: str, place: Place | None) -> None:
+    """Sub-workflows, shards and attempts as Cromwell nests its folders; the shard is the innermost."""
+    assert cromwell_place(path, "id") == place
+
+
+def cromwell(**changes: Any) -> dict[str, Any]:
+    here = "/c/WGS/root/call-Sub/Sub/7f/call-Merge/execution"
+    return {
+        "name": "Sub.Merge",
+        "description": "7f:BackendJobDescriptorKey_CommandCallNode_Sub.Merge:-1:2",
+        "inputs": [
+            {"name": "Sub.Merge.a.0", "path": "/c/1", "url": "/h/WGS/root/call-ToBam/shard-0/execution/a"},
+            {"name": "Sub.Merge.a.1", "path": "/c/2", "url": "/h/WGS/root/call-ToBam/shard-1/execution/a"},
+            {"name": "Sub.Merge.b.0", "path": "/c/3", "url": "/h/WGS/root/call-Sub/Sub/7f/call-Split/execution/b"},
+            {"name": "Sub.Merge.c.0", "path": "/c/4", "url": "/ref/hg38.fa"},
+            {"name": "commandScript", "description": "Sub.Merge.commandScript", "path": f"{here}/script",
+             "url": f"/h{here}/script"},
+        ],
+        "tags": {"workflow_id": "7f", "root_workflow_id": "root", "parent_workflow_id": "root"},
+        **changes,
+    }  # fmt: skip
+
+
+def test_a_call_of_cromwell_knows_its_place_and_what_it_reads() -> None:
+    """Run, node with its sub-workflows, shard, attempt, and the calls whose files are its inputs, each once."""
+    assert call_of(task(**cromwell())) == Call(
+        run="root", run_name="WGS", source="cromwell", node="WGS.Sub.Merge", shard=None, attempt=2,
+        after=("WGS.ToBam", "WGS.Sub.Split"),
+    )  # fmt: skip
+
+
+def test_without_folders_a_call_of_cromwell_has_its_name() -> None:
+    """A description that is none of Cromwell's says nothing of attempts."""
+    odd = cromwell(description="odd", tags={"workflow_id": "other"})
+    assert call_of(task(**odd)) == Call("other", "Sub", "cromwell", "Sub.Merge")
+
+
+SCRIPT = """#!/bin/sh
+# properties = {"type": "single", "rule": "map", "input": [".s/a.txt"], "output": [".s/b.txt"], "jobid": 3}
+python -m snakemake --deploy-sources /s/snakemake-workflow-sources.0123456789abcdef0123.tar.xz --attempt 2 --force
+"""
+
+
+def test_a_job_of_snakemake_is_a_call_of_its_sources() -> None:
+    """The rule is the node; the files of its properties tell who reads what whom wrote."""
+    job = task(name="snakejob.map.3.sh", inputs=[{"path": "/tmp/run.sh", "content": SCRIPT}])
+    assert call_of(job) == Call("snakemake-0123456789abcdef", "snakemake", "snakemake", "map", attempt=2)
+    assert files_of(job) == ((".s/a.txt",), (".s/b.txt",))
+
+
+@pytest.mark.parametrize(
+    "content", [SCRIPT.replace("{", "{{"), SCRIPT.replace("map", ""), "# properties = []", "x"]
+)
+def test_a_script_that_is_no_job_is_no_call(content: str) -> None:
+    """And no fault."""
+    assert call_of(task(inputs=[{"path": "/tmp/run.sh", "content": content}])) is None
+
+
+def test_other_engines_name_their_runs_by_tags() -> None:
+    """Whatever the case of the tag; without one a task is a workflow of its own."""
+    assert call_of(task(name="s1", tags={"workflow": "wf-1", "step": "first"})) == Call(
+        "wf-1", "wf-1", "tes", "first"
+    )
+    assert call_of(task(name="s1", tags={"WORKFLOW_ID": "cwl-01"})) == Call("cwl-01", "cwl-01", "tes", "s1")
+    assert call_of(task(name="s1", tags={"project": "x"})) is None
+    assert call_of(task(tags={"workflow": " "})) is None
