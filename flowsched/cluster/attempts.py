@@ -202,7 +202,10 @@ def remove_tree(path: Path) -> None:
     def open_up(_: object, failed: str, __: object) -> None:
         for folder in (os.path.dirname(failed), failed):
             with contextlib.suppress(OSError):
-                os.chmod(folder, 0o700)
+                if os.path.isdir(folder) and not os.path.islink(
+                    folder
+                ):  # a file may be an output too, by a link
+                    os.chmod(folder, 0o700)
         with contextlib.suppress(OSError):
             shutil.rmtree(failed) if os.path.isdir(failed) else os.unlink(failed)
 

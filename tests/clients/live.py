@@ -69,6 +69,11 @@ class LiveService:
                 assert not self._process.dead(), f"the service ended: {self.tail()}"
                 await asyncio.sleep(0.02)
 
+    async def died(self, within_s: float) -> bool:
+        """Whether it dies by itself, as a failpoint lets it."""
+        assert self._process is not None
+        return await self._process.death(within_s)
+
     async def kill(self) -> None:
         """Kill -9."""
         assert self._process is not None
@@ -96,11 +101,13 @@ class LiveService:
 
 
 @asynccontextmanager
-async def live(folder: Path, nursery: Nursery, **settings: Any) -> AsyncIterator[LiveService]:
+async def live(
+    folder: Path, nursery: Nursery, *, failpoints: str = "", **settings: Any
+) -> AsyncIterator[LiveService]:
     """A service that is ready."""
     service = LiveService(folder, nursery, **settings)
     try:
-        service.start()
+        service.start(failpoints)
         await service.ready()
         yield service
     finally:

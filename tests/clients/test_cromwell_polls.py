@@ -18,15 +18,28 @@ CALLS, KILLS = 200, 10
 WORKFLOW = "7f0d7c16-d434-4dd7-a7ba-c7e897701c9a"
 
 
-async def killed(service: LiveService, times: int, done: list[object], of: int) -> None:
-    """Kill the service whenever some more calls have ended, or after three seconds, and start it again."""
+#: In its first lives the service dies when a create is durable and not answered: the client sends it again.
+UNANSWERED = ("submit.after=kill@5", "submit.after=kill@12", "submit.after=kill@20", "submit.after=kill@9")
+
+
+async def killed(service: LiveService, times: int, done: list[object], of: int) -> int:
+    """Let the service die, at first by itself, then whenever some more calls have ended, and start it again.
+
+    Returns:
+        How often a create was durable and not answered.
+    """
+    unanswered = 0
     for number in range(1, times + 1):
-        patience = time.monotonic() + 3.0
-        while len(done) < of * number // (times + 2) and time.monotonic() < patience:
-            await asyncio.sleep(0.02)
-        await service.kill()
-        service.start()
+        if number <= len(UNANSWERED) and await service.died(10.0):
+            unanswered += 1
+        else:
+            patience = time.monotonic() + 3.0
+            while len(done) < of * number // (times + 2) and time.monotonic() < patience:
+                await asyncio.sleep(0.02)
+            await service.kill()
+        service.start(UNANSWERED[number] if number < len(UNANSWERED) else "")
         await service.ready()
+    return unanswered
 
 
 @pytest.mark.slow
@@ -39,7 +52,7 @@ async def test_no_call_is_lost_and_none_runs_twice_while_the_service_dies(
     done: list[object] = []
     begun = time.monotonic()
     async with (
-        live(tmp_path, nursery, database=database) as service,
+        live(tmp_path, nursery, database=database, failpoints=UNANSWERED[0]) as service,
         Backend(f"{service.url}/ga4gh/tes/v1/tasks") as backend,
     ):
 
@@ -56,9 +69,10 @@ async def test_no_call_is_lost_and_none_runs_twice_while_the_service_dies(
 
         killing = asyncio.create_task(killed(service, KILLS, done, CALLS))
         ended = await asyncio.gather(*(call(shard) for shard in range(CALLS)))
-        await killing
+        unanswered = await killing
         listed = await tasks_of(service)
     failed = [str(each) for each in ended if isinstance(each, CallFailed)]
+    assert unanswered >= 2, "hardly any create was cut off before its answer"
     assert not failed, (len(failed), failed[:3], service.tail())
     assert Counter(each[1] for each in ended if not isinstance(each, CallFailed)) == {0: CALLS}
     assert sorted(map(int, witness.read_text().split())) == list(range(CALLS))
@@ -70,7 +84,8 @@ async def test_no_call_is_lost_and_none_runs_twice_while_the_service_dies(
     counts = backend.counts
     assert counts.requests["minimal"] > 0, "the start and the price were never told: every poll was FULL"
     tell(
-        f"a client as Cromwell, {'SQLite' if database is None else 'PostgreSQL'}: {CALLS} calls, {KILLS} kill -9, "
+        f"a client as Cromwell, {'SQLite' if database is None else 'PostgreSQL'}: {CALLS} calls, {KILLS} kill -9 ({unanswered} "
+        "between a create and its answer), "
         f"{counts.requests.total()} requests ({counts.requests['full']} FULL, {counts.requests['minimal']} MINIMAL), "
         f"{counts.broken} broken connections, 0 failed, 0 doubled, {time.monotonic() - begun:.0f} s"
     )

@@ -19,7 +19,7 @@ from flowsched.cluster import attempts
 from flowsched.cluster.running.outputs import Refused
 from flowsched.cluster.running.places import Places, plan
 from flowsched.cluster.running.task import Task
-from flowsched.scheduling.executor import ContainerReport, DeliveredFile, InputFile, PodEnded, Transfer
+from flowsched.scheduling.executor import ContainerReport, DeliveredFile, InputFile, Pod, PodEnded, Transfer
 from flowsched.workflow.spec import Delivered, Left, Mount, Placed, Step
 from tests.cluster.conftest import RealWorld
 from tests.cluster.samples import contained, pod
@@ -32,10 +32,10 @@ def sh(script: str, *arguments: str, **more: Any) -> Step:
     return Step(("/bin/sh", "-c", script, *arguments), **more)
 
 
-async def run(world: RealWorld, what: object) -> PodEnded:
+async def run(world: RealWorld, what: Pod) -> PodEnded:
     cluster, ear, _ = await world.open()
     await cluster.launch([what])
-    end = await ear.ended("a")
+    end = await ear.ended(what.name)
     await world.drop()
     return end
 
@@ -122,7 +122,10 @@ def test_a_folder_with_very_many_entries(tmp_path: Path) -> None:
     with contextlib.ExitStack() as stack:
         for _ in range(100):
             stack.enter_context(tempfile.NamedTemporaryFile(dir="/tmp"))
-        assert planned(tmp_path, 99, "/tmp/out").nodes["/tmp"].shown == frozenset()
+        nodes = planned(tmp_path, 99, "/tmp/out").nodes
+    assert nodes["/tmp"].shown == frozenset()
+    assert nodes[f"{tmp_path}/work"].whole  # which steps see in any case,
+    assert nodes[str(tmp_path)].shown == frozenset()  # and nothing on the way to it
 
 
 async def test_two_attempts_with_the_same_paths_do_not_meet(real_world: RealWorld, tmp_path: Path) -> None:
@@ -451,6 +454,61 @@ async def test_the_same_paths_inside_and_outside_need_no_namespace(
     ]
 
 
+#: As Cromwell's TES backend writes it, shortened: streams are teed into the files that are asked of us, rc comes by a rename.
+CROMWELL_SCRIPT = """#!/bin/bash
+cd {call}/execution
+tmpDir=$(mkdir -p "{call}/tmp.1" && echo "{call}/tmp.1")
+outx="$tmpDir/out.$$" errx="$tmpDir/err.$$"
+mkfifo "$outx" "$errx"
+trap 'rm "$outx" "$errx"' EXIT
+touch {call}/execution/stdout {call}/execution/stderr
+tee '{call}/execution/stdout' < "$outx" &
+tee '{call}/execution/stderr' < "$errx" >&2 &
+(
+cat {call}/inputs/data/reads.txt; echo oops >&2; echo 1 > part.1; echo 2 > part.2
+) > "$outx" 2> "$errx"
+echo $? > {call}/execution/rc.tmp
+mkdir {call}/execution/glob-0 2> /dev/null
+ln -L part.* {call}/execution/glob-0
+ls -1 {call}/execution/glob-0 > {call}/execution/glob-0.list
+wait
+mv {call}/execution/rc.tmp {call}/execution/rc
+"""
+
+
+async def test_a_call_of_cromwell_with_a_docker_root_of_its_own(
+    real_world: RealWorld, tmp_path: Path
+) -> None:
+    """Everything is where Cromwell looks for it once the end is told, and each stream is there once."""
+    (tmp_path / "reads.txt").write_text("".join(f"read {number}\n" for number in range(5000)))
+    host, call = tmp_path / "wf/call-x/execution", "/cromwell-executions/wf/call-x"
+    host.mkdir(parents=True)
+    (host / "script").write_text(CROMWELL_SCRIPT.format(call=call))
+    placed = (
+        Placed(f"{call}/execution/script", source=f"{host}/script"),
+        Placed(f"{call}/inputs/data/reads.txt", source=f"{tmp_path}/reads.txt"),
+    )
+    names = ("rc", "stdout", "stderr", "script", "glob-0.list", "absent")
+    outputs = (
+        *(Delivered(f"{call}/execution/{name}", f"{host}/{name}") for name in names),
+        Delivered(f"{call}/execution/glob-0/", f"{host}/glob-0/", directory=True),
+    )
+    command = ("/bin/bash", f"{call}/execution/script")
+    steps = (Step(command, stdout=f"{call}/execution/stdout", stderr=f"{call}/execution/stderr"),)
+    end = await run(real_world, contained("a", steps=steps, inputs=placed, outputs=outputs))
+    assert (end.exit_code, end.reason) == (0, "")
+    found = tree(host)
+    assert found.pop("script").startswith("#!/bin/bash")
+    assert found.pop("stdout") == (tmp_path / "reads.txt").read_text() == log(real_world)
+    assert found == {
+        "rc": "0\n",
+        "stderr": "oops\n",
+        "glob-0.list": "part.1\npart.2\n",
+        "glob-0/part.1": "1\n",
+        "glob-0/part.2": "2\n",
+    }
+
+
 async def test_an_input_from_elsewhere_beside_files_in_place(real_world: RealWorld, tmp_path: Path) -> None:
     """The call's folder gets one more entry that only the task sees; what is in place stays in place."""
     call = tmp_path / "call"
@@ -463,6 +521,46 @@ async def test_an_input_from_elsewhere_beside_files_in_place(real_world: RealWor
     assert end.exit_code == 0
     assert tree(call) == {"execution/rc": "ref\n"}
     assert os.listdir(call) == ["execution"]
+
+
+async def test_what_the_host_loses_meanwhile(real_world: RealWorld, tmp_path: Path) -> None:
+    """Others remove and replace files beside the task's own while it runs: its next step starts all the same."""
+    call = tmp_path / "call"
+    for name in ("kept", "gone", "replaced"):
+        (call / name).mkdir(parents=True)
+    steps = (
+        sh(f"while ! test -e {call}/kept/go; do sleep 0.01; done"),
+        sh(f"ls {call} {call}/gone {call}/replaced; cat {call}/inputs/x; echo on"),
+    )
+    placed = (Placed(f"{call}/inputs/x", content="x\n"),)
+    cluster, ear, _ = await real_world.open()
+    await cluster.launch([contained("a", steps=steps, inputs=placed)])
+    await ear.started("a")
+    (call / "gone").rmdir()
+    (call / "replaced").rmdir()
+    (call / "replaced").write_text("a file")
+    (call / "kept/go").touch()
+    end = await ear.ended("a")
+    assert (end.exit_code, end.message) == (0, "")
+    assert log(real_world).endswith("x\non\n")
+
+
+async def test_an_output_in_a_folder_that_is_an_input(real_world: RealWorld, tmp_path: Path) -> None:
+    """The folder takes new files, which are the task's own; what it was given stays as it is, outside too."""
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in/given").write_text("given\n")
+    placed = (Placed("/data", source=f"{tmp_path}/in", directory=True),)
+    outputs = (Delivered("/data/new", f"{tmp_path}/new"),)
+    end = await run(
+        real_world,
+        contained("a", "cat /data/given > /data/new; : > /data/given", inputs=placed, outputs=outputs),
+    )
+    assert end.exit_code != 0
+    assert tree(tmp_path / "in") == {"given": "given\n"}
+    script = "cat /data/given > /data/new; ls /data"
+    end = await run(real_world, contained("b", script, inputs=placed, outputs=outputs, index=1))
+    assert (end.exit_code, log(real_world, name="b")) == (0, "given\nnew\n")
+    assert ((tmp_path / "new").read_text(), os.listdir(tmp_path / "in")) == ("given\n", ["given"])
 
 
 async def test_mounts_and_volumes(real_world: RealWorld, tmp_path: Path) -> None:

@@ -91,6 +91,15 @@ class Places:
             return node.whole and node.foreign
         return rest.split("/", 1)[0] in node.shown
 
+    def is_read_only(self, path: str) -> bool:
+        """Whether steps cannot write to what a path leads to. Raises OSError where links lead in a circle."""
+        if not self.needed:
+            return False
+        here = self.resolve(path)
+        above = self.nearest(here)
+        node, rest = self.nodes[above], here[len(above) :].strip("/")
+        return node.read_only and (node.whole or not rest or rest.split("/", 1)[0] in node.shown)
+
     def nearest(self, path: str) -> str:
         """The deepest node at a path or above it."""
         while path not in self.nodes:
@@ -363,6 +372,9 @@ class _Planner:
             node.base = join(above.base, os.path.basename(path))
             node.foreign, node.read_only = above.foreign, above.read_only
             node.whole = above.whole and not node.private
+            node.results = (
+                node.results or above.results
+            )  # nor is anything shown on the way to what lies deeper
         if node.bound and not node.private and not children:
             node.whole = True
         if node.base is None or node.whole:
@@ -389,8 +401,8 @@ def shown(path: str, node: Node, children: set[str], most: int) -> frozenset[str
     """
     try:
         there = os.listdir(node.base)
-    except PermissionError:
-        return frozenset()  # nor could the task have listed it
+    except (PermissionError, FileNotFoundError):
+        return frozenset()  # nor could the task have listed it; or it has just gone
     names = set(there) - children - set(node.hidden)
     patterns = [hidden for hidden in node.hidden if is_pattern(hidden)]
     if patterns:
