@@ -272,6 +272,8 @@ def shape_of(state: EngineState, run: WorkflowRun, stage: StageRun, role: int, m
         rack=rules.rack,
         one_per_node=rules.one_per_node,
     )
+    if key not in state.shapes:
+        state.shapes_of.setdefault(run.id, []).append(key)
     state.shapes[key] = shape
     return shape
 

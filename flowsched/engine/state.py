@@ -117,10 +117,12 @@ class EngineState:
         self.staged_on: dict[GroupKey, tuple[int, ...]] = {}
         self.keys: dict[GroupKey | ForeignKey, int] = {}
         self.groups: dict[int, GroupKey | ForeignKey] = {}
+        self.groups_of: dict[str, list[GroupKey]] = {}  #: those of `keys`, by workflow
         self.next_key = 1
         self.next_staging = 1
         self.next_address = address_start
         self.shapes: dict[tuple[str, int, int, int], Shape] = {}
+        self.shapes_of: dict[str, list[tuple[str, int, int, int]]] = {}  #: keys of `shapes`, by workflow
         self.inputs: dict[tuple[str, int], tuple[int, ...] | None] = {}
         self.reasons: dict[int, Reason] = {}
         self.reservations: tuple[Reservation, ...] = ()
@@ -153,24 +155,28 @@ class EngineState:
             self.next_key += 1
             self.keys[group] = number
             self.groups[number] = group
+            if isinstance(group, GroupKey):
+                self.groups_of.setdefault(group.workflow, []).append(group)
         return number
 
     def forget(self, workflow: str) -> None:
-        """Drop what is kept about a workflow that has ended."""
-        for group in [g for g in self.keys if isinstance(g, GroupKey) and g.workflow == workflow]:
-            self.reasons.pop(self.keys[group], None)
+        """Drop what is kept about a workflow that has ended. Costs what it had, however many others there are."""
+        for group in self.groups_of.pop(workflow, ()):
+            number = self.keys.pop(group)
+            self.reasons.pop(number, None)
             self.staged_on.pop(group, None)
-            del self.groups[self.keys.pop(group)]
-        for shape in [shape for shape in self.shapes if shape[0] == workflow]:
-            del self.shapes[shape]
-        for cached in [cached for cached in self.inputs if cached[0] == workflow]:
-            del self.inputs[cached]
-        for base in [base for base in self.gang_bases if base[0] == workflow]:
-            del self.gang_bases[base]
-        for pair in [pair for pair in self.offers if pair[0] == workflow]:
-            del self.offers[pair]
-        self.ready = {pair for pair in self.ready if pair[0] != workflow}
-        self.runs.pop(workflow, None)
+            del self.groups[number]
+        for shape in self.shapes_of.pop(workflow, ()):
+            self.shapes.pop(shape, None)
+        run = self.runs.pop(workflow, None)
+        for stage in run.stages if run is not None else ():
+            pair = (workflow, stage.number)
+            self.ready.discard(pair)
+            self.inputs.pop(pair, None)
+            self.offers.pop(pair, None)
+            if stage.spec.gang:
+                for shard in range(stage.spec.width):
+                    self.gang_bases.pop((*pair, shard), None)
 
     def forget_foreign(self, key: str) -> None:
         """Drop what is kept about a foreign group of which nothing is left."""

@@ -181,7 +181,9 @@ def test_a_zip_may_not_reach_outside_of_itself(name: str) -> None:
         unzipped(packed({name: b"version 1.0"}))
 
 
-@pytest.mark.parametrize("raw", [b"PK\x03\x04", b"no zip", packed({"a.wdl": b"x" * 100})[:-30]])
+@pytest.mark.parametrize(
+    "raw", [b"PK\x03\x04", b"no zip", packed({"a.wdl": b"x" * 100})[:-30]], ids=["head", "text", "cut short"]
+)
 def test_what_is_no_zip_is_told(raw: bytes) -> None:
     """Also one that was cut."""
     with pytest.raises(errors.InvalidRequest, match="no zip file"):
