@@ -35,8 +35,9 @@ from flowsched.miniwdl.planning import tell
 
 #: How often a task's stderr is read on, and a signal is looked for. The service is not asked: it tells.
 LOOK_S: Final = 0.5
-#: More inputs than this are linked into the working folder: a document takes 1,000 of them, and each mount costs the task time.
-MOST_MOUNTS: Final = 500
+#: More inputs than this are linked into the working folder: a document takes 1,000 of them, each mount costs the task time, and
+#: what a pod cannot mount any more would be copied.
+MOST_MOUNTS: Final = 150
 #: What a cluster without nodes (an autoscaler may bring some) is taken to have.
 NO_LIMIT: Final = 1 << 40
 #: Reasons with an exit code of the program itself; any other says that the program was not to blame.

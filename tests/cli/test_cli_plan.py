@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import xml.etree.ElementTree as ElementTree
 from itertools import pairwise
 from pathlib import Path
@@ -181,3 +183,14 @@ task t {{ command {{}} }}"""
     found = json.loads(run(str(source), "-i", str(inputs), "-o", "json").stdout)["plan"]
     assert {node["path"]: node["tasks"] for node in found["nodes"]} == {"w.t": 3, "w.u": None}
     assert found["scatters"][1]["until"] == [{"kind": "content", "name": str(other)}]
+
+
+def test_without_miniwdl_it_says_what_to_install() -> None:
+    """And loads nothing of it for anything else."""
+    code = "import sys; sys.modules['WDL'] = None; from flowsched.__main__ import main; main()"
+    path = str(WDLS / "joint-imputation.wdl")
+    found = subprocess.run(
+        [sys.executable, "-c", code, "plan", path], capture_output=True, text=True, timeout=60
+    )
+    assert (found.returncode, found.stdout) == (2, "")
+    assert "pip install 'flowsched[wdl]'" in found.stderr

@@ -301,3 +301,12 @@ def test_a_hostile_text_arrives_as_it_was(text: str) -> None:
         assert command[3:] == ["flowsched", "", "/out/x", "", ignored, "run", text]
         assert command[2] == w.started(w.written(hostile("plain"), SETTINGS), name, {})[1][2]
     assert files_order(manifest)["leave"] == [["/data/x", text]]
+
+
+def test_an_input_that_lies_in_a_mount_is_mounted_over_it() -> None:
+    """Who works in place (miniwdl) has mount points there; a copy on the shared volume could be changed, and cost its bytes."""
+    container = Container(
+        (RUN,), inputs=(Placed("/run1/in/a", source="/data/a"),), mounts=(Mount("/data/work", "/run1"),)
+    )
+    manifest = written(container)
+    assert mounts(manifest) == {**ALWAYS, "/run1": "shared-0/work", "/run1/in/a": "shared-0/a!"}

@@ -188,6 +188,14 @@ def test_later_scatters_are_as_wide_as_the_first() -> None:
     ]
 
 
+def test_a_scatter_over_very_many_files_is_counted_and_so_are_its_files() -> None:
+    """200 of them are listed."""
+    body = "input { Array[File] fs } scatter (x in fs) { call One { input: f = x } }"
+    node = nodes(plan_of(body, {"w.fs": [f"s3://b/{number}" for number in range(20_000)]}))["One"]
+    assert (node.tasks, len(node.files), node.more_files) == (20_000, 200, 19_800)
+    assert (node.files[0].uri, node.files[199].uri) == ("s3://b/0", "s3://b/199")
+
+
 def test_scatters_multiply() -> None:
     """Three times two, with conditions between that hold."""
     body = """input { File f } scatter (x in range(3)) { if (true) { scatter (y in ["a", "b"]) { call One { input: f = f } } } }"""
@@ -235,6 +243,22 @@ def test_uneven_widths_are_never_multiplied(sections: str, tasks: int | None, ru
     )
     node = nodes(plan_of(body, GIVEN | {"w.lists": [[1], [1, 2], [1, 2, 3]]}))["One"]
     assert (node.tasks, node.runs) == (tasks, runs)
+
+
+def test_shards_of_two_scatters_are_not_taken_for_the_same() -> None:
+    """Both have two elements, and still the pairs are four: nothing is said of them."""
+    body = "scatter (x in [1, 2]) { scatter (y in [1, 2]) { if (x == y) { call One { input: f = f } } } }"
+    plan = plan_of(f"input {{ File f }} {body}", GIVEN)
+    assert nodes(plan)["One"].runs == "unknown"
+    assert [kind for kind, _ in told(plan.conditions[0].until)] == ["shard", "shard"]
+
+
+def test_an_element_that_nobody_knows_yet_is_told_beside_those_that_differ() -> None:
+    """One of two elements is an output: what hangs on any of them waits for it too."""
+    body = """input { File f } call One { input: f = f } scatter (x in [One.k, 2]) { call Sized { input: n = x } } }
+task Sized { input { Int n } command {} output { Int o = 1 } runtime { cpu: n } """
+    node = nodes(plan_of(body, GIVEN))["Sized"]
+    assert (node.tasks, [kind for kind, _ in told(node.cpu.until)]) == (2, ["node", "shard"])
 
 
 def test_who_uses_nothing_of_a_scatter_waits_for_its_width_all_the_same() -> None:

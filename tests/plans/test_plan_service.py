@@ -300,3 +300,44 @@ def test_a_setting_that_names_no_server_is_refused() -> None:
     for text in ("cromwell:8000", "file:///etc", "http://user@host", "http://a?x=1"):
         with pytest.raises(errors.ConfigurationError, match="FLOWSCHED_CROMWELL"):
             servers(text)
+
+
+SUB = """version 1.0
+workflow Sub { input { Int n }
+  scatter (x in range(n)) { call Caller } call Merge { input: os = Caller.o } output { Int o = Merge.o } }
+task Caller { command {} output { Int o = 1 } }
+task Merge { input { Array[Int] os } command {} output { Int o = 1 } }"""
+WGS = """version 1.0
+import "sub.wdl" as s
+workflow WGS { call s.Sub { input: n = 3 } call Done { input: o = Sub.o } }
+task Done { input { Int o } command {} output { Int o2 = 1 } }"""
+
+
+async def test_a_call_of_cromwell_over_tes_gets_the_rank_of_its_plan(
+    client: flowsched.Client, service: app.Running, tmp_path: Path
+) -> None:
+    """In the form that Cromwell's TES backend sends it, with the sub-workflow that it is in; three calls are left from it on."""
+    await client.plan(WGS, imports={"sub.wdl": SUB}, run=ROOT)
+    folder = tmp_path / f"WGS/{ROOT}/call-Sub/Sub/{OTHER}/call-Caller/shard-2/execution"
+    folder.mkdir(parents=True)
+    (folder / "script").write_text("exit 0\n")
+    script = {
+        "name": "commandScript",
+        "description": "Sub.Caller.commandScript",
+        "path": str(folder / "script"),
+    }
+    task = {
+        "name": "Sub.Caller",
+        "description": f"{OTHER}:BackendJobDescriptorKey_CommandCallNode_Sub.Caller:2:1",
+        "inputs": [script | {"url": str(folder / "script"), "type": "FILE"}],
+        "executors": [{"image": "ubuntu", "command": ["/bin/bash", str(folder / "script")]}],
+        "tags": {"workflow_id": OTHER, "root_workflow_id": ROOT, "parent_workflow_id": ROOT},
+    }
+    async with (
+        aiohttp.ClientSession() as session,
+        session.post(f"{service.url}/ga4gh/tes/v1/tasks", json=task) as answer,
+    ):
+        assert answer.status == 200, await answer.text()
+        made = (await answer.json())["id"]
+    call = json.loads(await client.document(made))["call"]
+    assert (call["node"], call["shard"], call["rank_ms"]) == ("WGS.Sub.Caller", 2, 180_000)

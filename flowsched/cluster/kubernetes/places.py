@@ -314,7 +314,7 @@ class _Planner:
         place = self._place(path)
         if place == source:
             return
-        if place.startswith("/"):
+        if place.startswith("/") and (len(self._mounts) >= MOST_MOUNTS or not self._mounted(path)):
             self._copies.append((source, place))
             return
         if len(self._mounts) >= MOST_MOUNTS and path not in self._alone:
@@ -323,6 +323,10 @@ class _Planner:
         mount = {"name": volume, "mountPath": path, "readOnly": True}
         self._mounts[path] = mount | ({"subPath": inner} if inner else {})
         self._view[path] = source
+
+    def _mounted(self, path: str) -> bool:
+        """Whether it lies in a folder that the document mounts: who works in place wants inputs in place too, and no copies."""
+        return any(path.startswith(tidy(mount.path).rstrip("/") + "/") for mount in self._container.mounts)
 
     # --- questions -------------------------------------------------------------------------------------------
 

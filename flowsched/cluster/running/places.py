@@ -91,6 +91,15 @@ class Places:
             return node.whole and node.foreign
         return rest.split("/", 1)[0] in node.shown
 
+    def is_read_only(self, path: str) -> bool:
+        """Whether steps cannot write to what a path leads to. Raises OSError where links lead in a circle."""
+        if not self.needed:
+            return False
+        here = self.resolve(path)
+        above = self.nearest(here)
+        node, rest = self.nodes[above], here[len(above) :].strip("/")
+        return node.read_only and (node.whole or not rest or rest.split("/", 1)[0] in node.shown)
+
     def nearest(self, path: str) -> str:
         """The deepest node at a path or above it."""
         while path not in self.nodes:

@@ -120,8 +120,12 @@ class Step(Task):
         for number, key in ((1, "stdout"), (2, "stderr")):
             if self.step[key] is None:
                 continue
-            path = self.places.real(str(self.step[key]))
             try:
+                path = self.places.real(str(self.step[key]))
+                if self.places.is_read_only(
+                    str(self.step[key])
+                ):  # not so for this process, outside of the namespace
+                    raise OSError(errno.EROFS, os.strerror(errno.EROFS))
                 if path not in self.files:
                     self.files[path] = Appended(path)
             except OSError as error:
@@ -131,7 +135,10 @@ class Step(Task):
             self.pumps[number] = Pump(f"{self.folder}/{key}", self.files[path])
         if self.step["stdin"] is not None:
             try:
-                self.stdin = os.open(self.places.real(str(self.step["stdin"])), os.O_RDONLY | os.O_CLOEXEC)
+                # A pipe would let the runner wait for a writer, and hear of nothing meanwhile.
+                flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
+                self.stdin = os.open(self.places.real(str(self.step["stdin"])), flags)
+                os.set_blocking(self.stdin, True)
             except OSError as error:
                 raise StartError(
                     str(self.step["stdin"]), error.errno or errno.EIO, ", the file for stdin"

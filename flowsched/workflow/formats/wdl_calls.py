@@ -386,6 +386,8 @@ def _element(over: Value.Base, kind: Type.Base, differs: Until) -> Value.Base:
         found = [each for variant in over.variants for each in variant.value]
     if 0 < len(found) <= WRITTEN_OUT:
         return generalised(found, kind, differs)
+    if found:
+        return Opaque(kind, frozenset({differs}), None, tuple(found))
     return opaque(kind, reasons(over) | {differs})
 
 
