@@ -27,4 +27,4 @@ async def test_the_service_does_what_its_description_says(tmp_path: Path) -> Non
         )
     assert code == 0, told[-20_000:]
     described = sum(len(methods) for methods in msgspec.json.decode(openapi(ROUTES))["paths"].values())
-    assert f"Tested: {described}\n" in told, told[-2000:]
+    assert f"Tested: {described - 1}\n" in told, told[-2000:]  # but for the document itself, which was read
