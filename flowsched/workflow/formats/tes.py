@@ -18,6 +18,19 @@ from flowsched.workflow.limits import DEFAULT, Limits, exceeded
 from flowsched.workflow.reader import child, shown
 
 FileType = Literal["FILE", "DIRECTORY"]
+
+
+def _described(**schema: object) -> msgspec.Meta:
+    """What the published description says; checked where the task becomes a document, where all faults are found at once."""
+    return msgspec.Meta(extra_json_schema=schema)
+
+
+_Path = Annotated[str, _described(pattern="^/[^\\x00-\\x1f\\x7f]*$", maxLength=1000)]
+_Image = Annotated[str, _described(pattern="^[!-~]+$", maxLength=1024)]
+_Url = Annotated[
+    str, _described(pattern="^(/|file:///|https?://|s3://)", examples=["s3://lab/a.bam", "/data/a.bam"])
+]
+_Amount = Annotated[float, _described(minimum=0, maximum=(1 << 31) - 1)]
 _WILDCARD: Final = re.compile(r"[*?\[]")
 #: As int32 holds it: clients read cores so.
 _MOST: Final = (1 << 31) - 1
@@ -33,7 +46,7 @@ class InvalidTask(InvalidDocument):
 class Input(msgspec.Struct, omit_defaults=True, kw_only=True):
     """A file that is put into the container. `content` wins over `url` if it is not empty."""
 
-    path: str
+    path: _Path
     name: str | None = None
     description: str | None = None
     url: str | None = None
@@ -45,8 +58,8 @@ class Input(msgspec.Struct, omit_defaults=True, kw_only=True):
 class Output(msgspec.Struct, omit_defaults=True, kw_only=True):
     """A file, a folder, or all files that fit a pattern, taken out of the container."""
 
-    path: str
-    url: str
+    path: _Path
+    url: _Url
     name: str | None = None
     description: str | None = None
     path_prefix: str | None = None
@@ -58,8 +71,8 @@ class Asked(msgspec.Struct, omit_defaults=True, kw_only=True):
 
     cpu_cores: int | float | None = None
     preemptible: bool | None = None
-    ram_gb: float | None = None
-    disk_gb: float | None = None
+    ram_gb: _Amount | None = None
+    disk_gb: _Amount | None = None
     zones: list[str] | None = None
     backend_parameters: dict[str, str | None] | None = None
     backend_parameters_strict: bool | None = None
@@ -68,8 +81,8 @@ class Asked(msgspec.Struct, omit_defaults=True, kw_only=True):
 class TaskExecutor(msgspec.Struct, omit_defaults=True, kw_only=True):
     """One program, in an image of its own."""
 
-    image: str
-    command: list[str]
+    image: _Image
+    command: Annotated[list[str], _described(minItems=1)]
     workdir: str | None = None
     stdin: str | None = None
     stdout: str | None = None
@@ -81,13 +94,13 @@ class TaskExecutor(msgspec.Struct, omit_defaults=True, kw_only=True):
 class Task(msgspec.Struct, omit_defaults=True, kw_only=True):
     """What a client sends, without what only the server says (id, state, logs, creation_time)."""
 
-    executors: Annotated[list[TaskExecutor], msgspec.Meta(extra_json_schema={"minItems": 1})]
+    executors: Annotated[list[TaskExecutor], _described(minItems=1)]
     name: str | None = None
     description: str | None = None
     inputs: list[Input] | None = None
     outputs: list[Output] | None = None
     resources: Asked | None = None
-    volumes: list[str] | None = None
+    volumes: list[_Path] | None = None
     tags: dict[str, str | None] | None = None
 
     @property
