@@ -1,7 +1,4 @@
-"""Container tasks that try to do harm: to their runner, to files that are read only, to what they deliver.
-
-What is marked as an expected failure was found and is not mended yet; the mark is strict, so it goes with the fault.
-"""
+"""Container tasks that try to do harm: to their runner, to files that are read only, to what they deliver."""
 
 from __future__ import annotations
 
@@ -96,15 +93,60 @@ async def test_dev_null_stays_a_device(real_world: RealWorld) -> None:
     assert (real_world.attempt("a") / "stderr").read_text() == "device\n"
 
 
-@pytest.mark.xfail(strict=True, reason="texts, and empty files to mount on, are written into it")
-async def test_a_read_only_mount_is_not_changed(real_world: RealWorld, tmp_path: Path) -> None:
-    """Not even where an input lies in it."""
+IN_READ_ONLY: dict[str, dict[str, Any]] = {
+    "input": {"inputs": (Placed("/ro/in/x", source="/etc/passwd"),)},
+    "text": {"inputs": (Placed("/ro/text", content="t"),)},
+    "output": {"outputs": (Delivered("/ro/out/x", "/nowhere/x"),)},
+}
+
+
+@pytest.mark.parametrize("more", IN_READ_ONLY.values(), ids=IN_READ_ONLY)
+async def test_nothing_is_made_in_a_read_only_mount(
+    real_world: RealWorld, tmp_path: Path, more: dict[str, Any]
+) -> None:
+    """Neither an input nor a folder to write into: it is refused, and what to do is said."""
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    end = await run(real_world, contained("a", "true", mounts=(Mount(str(folder), "/ro", True),), **more))
+    assert isinstance(end, PodEnded)
+    assert (end.exit_code, end.reason) == (126, "ContainerPathsRefused")
+    assert "mounted read-only at /ro: mount it for writing" in end.message
+    assert os.listdir(folder) == []
+
+
+async def test_an_input_may_cover_a_file_of_a_read_only_mount(real_world: RealWorld, tmp_path: Path) -> None:
+    """Nothing has to be made for it."""
     (tmp_path / "ref").write_text("x")
     folder = tmp_path / "folder"
     folder.mkdir()
-    inputs = (Placed("/ro/in/x", source=f"{tmp_path}/ref"), Placed("/ro/text", content="t"))
-    await run(real_world, contained("a", "true", mounts=(Mount(str(folder), "/ro", True),), inputs=inputs))
-    assert os.listdir(folder) == []
+    (folder / "in").write_text("covered")
+    inputs = (Placed("/ro/in", source=f"{tmp_path}/ref"),)
+    what = contained("a", "test $(cat /ro/in) = x", mounts=(Mount(str(folder), "/ro", True),), inputs=inputs)
+    end = await run(real_world, what)
+    assert isinstance(end, PodEnded)
+    assert (end.exit_code, end.reason) == (0, "")
+    assert (folder / "in").read_text() == "covered"
+
+
+async def test_what_is_in_place_is_told_also_where_other_paths_are_mapped(
+    real_world: RealWorld, tmp_path: Path
+) -> None:
+    """A file and a folder whose paths are the same inside and outside, beside an input that is mapped."""
+    here = tmp_path / "here"
+    here.mkdir()
+    script = f"echo 1 > {here}/rc; mkdir -p {here}/glob; echo 22 > {here}/glob/a"
+    outputs = (
+        Delivered(f"{here}/rc", f"{here}/rc"),
+        Delivered(f"{here}/glob", f"{here}/glob", directory=True),
+    )
+    inputs = (Placed("/elsewhere/x", content="t"),)
+    end = await run(real_world, contained("a", script, inputs=inputs, outputs=outputs))
+    assert isinstance(end, PodEnded)
+    assert end.container is not None
+    assert [(each.path, each.uri, each.size_bytes) for each in end.container.outputs] == [
+        (f"{here}/rc", f"{here}/rc", 2),
+        (f"{here}/glob/a", f"{here}/glob/a", 3),
+    ]
 
 
 async def test_a_link_in_a_circle_is_a_missing_output(real_world: RealWorld, tmp_path: Path) -> None:

@@ -42,6 +42,9 @@ class Delivery:
         """
         path, uri = str(output["path"]), str(output["local"] or output["uri"])
         clean = canonical(path)
+        if output["local"] is not None and not is_pattern(clean) and canonical(uri.rstrip("/")) == clean:
+            self.in_place(clean)
+            return
         if not is_pattern(clean) or (output["prefix"] is None and self.is_there(clean)):
             if self.is_there(clean):
                 self.put(clean, uri.rstrip("/"), local=output["local"] is not None)
@@ -52,6 +55,17 @@ class Delivery:
                 continue
             relative = match[len(prefix) :] if match.startswith(prefix.rstrip("/") + "/") else match
             self.put(match, join(uri, relative), local=output["local"] is not None)
+
+    def in_place(self, path: str) -> None:
+        """Tell what the task left where it shall be: the path is the same inside and outside."""
+        if os.path.isfile(path):
+            self.note(path, path, os.stat(path).st_size)
+        for folder, folders, names in os.walk(path):
+            folders.sort()
+            for name in sorted(names):
+                file = os.path.join(folder, name)
+                if os.path.isfile(file):
+                    self.note(file, file, os.stat(file).st_size)
 
     def is_there(self, path: str) -> bool:
         """Whether the task has something there: what only this machine has does not count."""

@@ -235,6 +235,7 @@ class _Planner:
             path = canonical(str(given["path"]))
             if given["content"] is not None:
                 if self.under_mount(path):
+                    self.refuse_read_only(path)
                     self.places.texts[path] = str(given["content"])
                 else:
                     self.node(path).content = str(given["content"])
@@ -247,6 +248,8 @@ class _Planner:
             if self.seen_at(path) == os.path.realpath(source):
                 self.same.add(path)
             else:
+                if not os.path.lexists(self.seen_at(path) or path):
+                    self.refuse_read_only(path)
                 self.put(path, os.path.realpath(source), read_only=True)
 
     def put(self, path: str, source: str, *, read_only: bool, whole: bool = False) -> None:
@@ -260,7 +263,7 @@ class _Planner:
             if is_device(path):
                 continue
             if self.under_mount(path):
-                self.places.folders.append(fixed_part(path))
+                self.make_folder(fixed_part(path))
                 continue
             if local is not None and canonical(str(local)) == path and not is_pattern(path):
                 self.same.add(path)
@@ -279,20 +282,20 @@ class _Planner:
                 if path is None or path in self.same or is_device(path):
                     continue
                 if self.under_mount(path):
-                    self.places.folders.append(os.path.dirname(path))
+                    self.make_folder(os.path.dirname(path))
                 else:
                     self.own(os.path.dirname(path), os.path.basename(path))
             if step["workdir"] is not None:
                 work = canonical(str(step["workdir"]))
                 if self.under_mount(work) or self.holds_same(work):
-                    self.places.folders.append(work)
+                    self.make_folder(work)
                 else:
                     self.own(work)
 
     def volumes(self) -> None:
         for path in self.container["volumes"]:  # type: ignore[attr-defined]
             if self.under_mount(canonical(path)):
-                self.places.folders.append(canonical(path))
+                self.make_folder(canonical(path))
             else:
                 self.own(canonical(path)).empty = True
 
@@ -323,6 +326,23 @@ class _Planner:
         return any(inside(path, top) for top in mounted) or any(
             inside(path, canonical(str(m["path"]))) for m in self.entries("mounts")
         )
+
+    def make_folder(self, path: str) -> None:
+        """A folder that shall be there, in a folder of this machine."""
+        if not os.path.isdir(self.seen_at(path) or path):
+            self.refuse_read_only(path)
+        self.places.folders.append(path)
+
+    def refuse_read_only(self, path: str) -> None:
+        """Nothing is made in a folder of this machine that the task may only read. Raises Refused."""
+        mounts = {canonical(str(mount["path"])): mount for mount in self.entries("mounts")}
+        deepest = max((top for top in mounts if inside(path, top)), key=len, default=None)
+        if deepest is not None and mounts[deepest]["read_only"]:
+            raise Refused(
+                "ContainerPathsRefused",
+                f"{path} would have to be made in {mounts[deepest]['source']}, which is mounted read-only at {deepest}: mount "
+                "it for writing, or put the input somewhere else",
+            )
 
     def holds_same(self, folder: str) -> bool:
         """Whether a folder is the task's own outside too: it has, or is in a folder that has, such a file."""
