@@ -130,6 +130,7 @@ def _container(pod: Pod, cache: Cache, upload: Upload) -> dict[str, Any]:
         ],
         "inputs": inputs,
         "outputs": outputs,
+        "delivers": container.delivers,
         "mounts": [{"source": m.source, "path": m.path, "read_only": m.read_only} for m in container.mounts],
         "volumes": list(container.volumes),
         "leave": [{"path": left.path, "content": left.content} for left in container.leave],

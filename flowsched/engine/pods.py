@@ -120,13 +120,26 @@ def make_pod(
         rules=stage.spec.rules,
         queue=run.spec.queue,
         priority=run.spec.priority,
-        container=container_of(stage, shard),
+        container=container_of(stage, shard, writes=replica == 0 and number == first_completing(stage)),
     )
 
 
-def container_of(stage: StageRun, shard: int) -> Container | None:
-    """The container of one shard: its number and item stand in the paths and URIs of files, as in those of inputs."""
+def first_completing(stage: StageRun) -> int:
+    """The number of the role whose member 0 writes what a gang has in common."""
+    return next(number for number, role in enumerate(stage.spec.roles) if role.completes)
+
+
+def container_of(stage: StageRun, shard: int, *, writes: bool = True) -> Container | None:
+    """The container of one shard: its number and item stand in the paths and URIs of files, as in those of inputs.
+
+    Args:
+        stage: Whose.
+        shard: Which.
+        writes: False for a member of a gang whose files are its own: one of them alone delivers.
+    """
     container = stage.spec.container
+    if container is not None and not writes:
+        container = replace(container, delivers=False, leave=())
     if container is None or not stage.spec.scattered:
         return container
     item = stage.spec.items[shard] if stage.spec.items is not None else "{item}"

@@ -116,7 +116,9 @@ class TesTasks:
         for start in range(0, len(idents), 500):
             some = idents[start : start + 500]
             query = (
-                select(*ATTEMPT_COLUMNS).where(_a.workflow_id.in_(some)).order_by(_a.workflow_id, _a.attempt)
+                select(*ATTEMPT_COLUMNS)
+                .where(_a.workflow_id.in_(some), _a["index"] == 0)
+                .order_by(_a.workflow_id, _a.attempt)
             )
             for row in await self._rows(query):
                 found[row.workflow_id].append(attempt_row(row))
@@ -180,7 +182,11 @@ def _query(*, body: bool) -> Select[Any]:
 
 #: One task, with and without what was sent: made once, since making a query costs more than running it.
 _ONE: Final = {body: _query(body=body).where(_x.id == bindparam("ident")) for body in (True, False)}
-_TRIES: Final = select(*ATTEMPT_COLUMNS).where(_a.workflow_id == bindparam("ident")).order_by(_a.attempt)
+_TRIES: Final = (
+    select(*ATTEMPT_COLUMNS)
+    .where(_a.workflow_id == bindparam("ident"), _a["index"] == 0)  # of a gang, the member that delivers
+    .order_by(_a.attempt)
+)
 
 
 def _row(row: Row[Any], *, body: bool) -> TesRow:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from flowsched.workflow.data import CONTROL, Given, redacted, wrong_uri
-from flowsched.workflow.reader import Section, shown
+from flowsched.workflow.reader import Section, child, shown
 from flowsched.workflow.resources import parse_bytes
 from flowsched.workflow.spec import (
     Call,
@@ -84,11 +84,12 @@ def read_container(section: Section) -> ReadContainer | None:
         if "files" in section:
             section.fault("files", 'no such key without steps: files at paths of a container need "steps"')
         return None
-    for key in ("command", "roles", "inputs", "outputs", "container"):
-        if key in section:
-            section.reader.fault(
-                section.at(key), f"the key {shown(key)}", "no such key beside steps: see steps and files"
-            )
+    _refuse(section, ("command", "inputs", "outputs", "container"))
+    roles = section.values.get("roles")
+    for name, role in roles.items() if isinstance(roles, Mapping) else ():
+        if isinstance(name, str) and isinstance(role, Mapping):
+            path = child(section.at("roles"), name)
+            _refuse(Section(section.reader, role, path), ("command", "container"))
     section.array("steps", empty=False)
     steps = tuple(_step(entry) for entry in section.sections("steps", "roles", _STEP_KEYS))
     files = section.section("files", _FILES_KEYS) if "files" in section else None
@@ -104,6 +105,13 @@ def read_container(section: Section) -> ReadContainer | None:
         tuple(_left(entry) for entry in files.sections("leave", "outputs", _LEFT_KEYS)),
     )
     return ReadContainer(container, inputs)
+
+
+def _refuse(section: Section, keys: tuple[str, ...]) -> None:
+    for key in keys:
+        if key in section:
+            wrong = "no such key beside steps: see steps and files"
+            section.reader.fault(section.at(key), f"the key {shown(key)}", wrong)
 
 
 def step_role(role: RoleSpec, container: Container) -> RoleSpec:

@@ -217,7 +217,7 @@ def _stage(limits: Limits) -> Schema:
         ),
         "files": _files(limits),
     }
-    beside = dict.fromkeys(("command", "roles", "inputs", "outputs", "container"), False)
+    beside = dict.fromkeys(("command", "inputs", "outputs", "container"), False)
     return {
         **_object("A node of the DAG.", properties, ["name"]),
         "anyOf": [{"required": ["command"]}, {"required": ["roles"]}, {"required": ["steps"]}],

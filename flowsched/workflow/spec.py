@@ -255,6 +255,9 @@ class Container:
     mounts: tuple[Mount, ...] = ()
     volumes: tuple[str, ...] = ()  #: empty folders, shared by the steps
     leave: tuple[Left, ...] = ()
+    delivers: bool = (
+        True  #: False in members of a gang but one: what they write at the paths of outputs stays theirs
+    )
 
 
 @dataclass(frozen=True, slots=True)

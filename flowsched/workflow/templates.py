@@ -71,7 +71,9 @@ def read_template(section: Section) -> Template:
     for name in env.keys() & secrets.keys():
         path = child(section.at("secrets"), name)
         section.reader.fault(path, f"the key {shown(name)}", "a name that is not in env too")
-    return Template(read_arguments(section), _image(section), resources, limits, env, secrets)
+    # With steps, those are what every role runs.
+    command = () if "steps" in section else read_arguments(section)
+    return Template(command, _image(section), resources, limits, env, secrets)
 
 
 _COMMAND_TEXT: Final = 'what to run, as a list of arguments: ["./align.sh", "--fast"]'
@@ -143,7 +145,7 @@ def _read_role(section: Section, name: str, default: Template) -> RoleSpec:
 def _role(
     section: Section, name: str, template: Template, *, replicas: int, minimum: int, completes: bool
 ) -> RoleSpec:
-    if template.command is None and "command" not in section and "steps" not in section:
+    if template.command is None and "command" not in section:
         section.fault("command", _COMMAND_TEXT)
     command = template.command or ()
     size = sum(len(part.encode()) + 1 for part in command) + sum(

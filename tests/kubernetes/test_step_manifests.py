@@ -310,3 +310,16 @@ def test_an_input_that_lies_in_a_mount_is_mounted_over_it() -> None:
     )
     manifest = written(container)
     assert mounts(manifest) == {**ALWAYS, "/run1": "shared-0/work", "/run1/in/a": "shared-0/a!"}
+
+
+def test_a_member_that_does_not_deliver_has_nobody_who_would() -> None:
+    """In a gang one member takes the outputs out; every one has the folders, and knows the others."""
+    container = Container((RUN,), outputs=(Delivered("/out/x", "/data/x"),))
+    one = w.written(w.task(container=container, gang=w.seat()), SETTINGS, w.GANG)
+    other = w.written(w.task(container=replace(container, delivers=False), gang=w.seat()), SETTINGS, w.GANG)
+    assert [each["name"] for each in one["spec"]["initContainers"]] == ["stage-in", "stage-out"]
+    assert [each["name"] for each in other["spec"]["initContainers"]] == ["stage-in"]
+    for manifest in (one, other):
+        assert "/out" in mounts(manifest)
+        names = {each["name"] for each in w.container(manifest, "task")["env"]}
+        assert {"RANK", "WORLD_SIZE", "MASTER_ADDR"} <= names

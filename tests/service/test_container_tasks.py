@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 
 from flowsched import Client, app
@@ -107,3 +108,46 @@ async def test_the_shards_of_a_container_task_have_files_of_their_own(tmp_path: 
         done = await client.wait(run.id, 30)
     assert done.state == "SUCCEEDED"
     assert ((tmp_path / "0-a").read_text(), (tmp_path / "1-b").read_text()) == ("a", "b")
+
+
+@pytest.mark.timeout(60)
+async def test_a_gang_of_container_tasks_that_a_tes_client_asks_for(tmp_path: Path) -> None:
+    """`gang` in its parameters: members start together and know each other; one of them delivers, and is the one that is shown."""
+    say = 'echo "$RANK of $WORLD_SIZE" > /out/rank; cp /out/rank "$SHARED/$RANK"; cat /out/rank'
+    task = {
+        "name": "train",
+        "executors": [
+            {
+                "image": "ubuntu",
+                "command": ["sh", "-c", say],
+                "stdout": "/out/log",
+                "env": {"SHARED": f"{tmp_path}/shared"},
+            }
+        ],
+        "outputs": [
+            {"path": "/out/rank", "url": f"file://{tmp_path}/rank"},
+            {"path": "/out/log", "url": f"file://{tmp_path}/log"},
+        ],
+        "resources": {"cpu_cores": 1, "ram_gb": 0.1, "backend_parameters": {"gang": "3"}},
+    }
+    (tmp_path / "shared").mkdir()
+    three = app.Settings(root=tmp_path / "root", port=0, cpu="4", log_level="error")
+    async with app.running(three) as up, aiohttp.ClientSession(up.url) as http, Client(up.url) as client:
+        async with http.post("/ga4gh/tes/v1/tasks", json=task) as answer:
+            ident = (await answer.json())["id"]
+        done = await client.wait(ident, 30)
+        async with http.get(f"/ga4gh/tes/v1/tasks/{ident}", params={"view": "FULL"}) as answer:
+            told = await answer.json()
+    assert (done.state, done.tasks, done.counts) == ("SUCCEEDED", 3, {"SUCCEEDED": 3})
+    assert {path.name: path.read_text() for path in (tmp_path / "shared").iterdir()} == {
+        "0": "0 of 3\n",
+        "1": "1 of 3\n",
+        "2": "2 of 3\n",
+    }
+    assert (tmp_path / "rank").read_text() == (tmp_path / "log").read_text() == "0 of 3\n"
+    assert (told["state"], len(told["logs"]), told["logs"][0]["logs"][0]["stdout"]) == (
+        "COMPLETE",
+        1,
+        "0 of 3\n",
+    )
+    assert [output["path"] for output in told["logs"][0]["outputs"]] == ["/out/rank", "/out/log"]

@@ -91,6 +91,22 @@ def test_steps_stand_alone() -> None:
     ]
 
 
+def test_members_of_a_gang_run_the_same_steps() -> None:
+    """Roles say how many there are and what they get."""
+    roles = {"worker": {"replicas": 3, "resources": {"cpu": 2}, "env": {"A": "1"}}}
+    stage = decode_workflow(document(gang=True, roles=roles)).stages[0]
+    role = stage.roles[0]
+    assert (stage.gang, role.name, role.replicas, role.command, role.image, role.resources.cpu_millicores) == (
+        True, "worker", 3, ("true",), "ubuntu", 2000,
+    )  # fmt: skip
+    assert faults(document(gang=True, roles={"worker": {"command": ["x"]}})) == [
+        ("$.stages[0].roles.worker.command", "no such key beside steps: see steps and files")
+    ]
+    assert faults(document(roles={"worker": {}})) == [
+        ("$.stages[0].roles", 'roles only beside "gang": true: members of a gang start together')
+    ]
+
+
 def test_a_call_says_of_which_run_it_is() -> None:
     """Only `run` and `node` are required."""
     call = {"run": "cromwell/1", "node": "W.call", "shard": 3, "after": ["W.first"], "rank_ms": 5000}

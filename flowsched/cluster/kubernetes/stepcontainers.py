@@ -75,14 +75,19 @@ def as_step(pod: Pod, step: Step) -> Pod:
 def needs_stage_out(pod: Pod) -> bool:
     """Whether somebody has to stay until the task has ended."""
     container = pod.container
-    return bool(pod.outputs) or (container is not None and bool(container.outputs or container.leave))
+    return bool(pod.outputs) or (container is not None and bool(_delivered(container) or container.leave))
+
+
+def _delivered(container: Container) -> tuple[Delivered, ...]:
+    """What is taken out of a container: nothing of a member of a gang that another speaks for."""
+    return container.outputs if container.delivers else ()
 
 
 def watched(container: Container, layout: Layout) -> bool:
     """Whether stage-out has to know how the steps ended: to leave out what a failed task has made, or to write what is left."""
     stdio = {tidy(path) for step in container.steps for path in stdio_of(step)}
     return bool(container.leave) or any(
-        tidy(output.path) not in stdio and not in_place(output, layout) for output in container.outputs
+        tidy(output.path) not in stdio and not in_place(output, layout) for output in _delivered(container)
     )
 
 
@@ -159,7 +164,7 @@ def _order(pod: Pod, container: Container, layout: Layout) -> Mapping[str, Any]:
                 "prefix": tidy(output.path_prefix) if output.path_prefix is not None else None,
                 "always": tidy(output.path) in stdio,
             }
-            for output in container.outputs
+            for output in _delivered(container)
         ],
         "leave": [
             [place, left.content]

@@ -49,6 +49,8 @@ class Contained:
     def deliver(self, ending: Ending) -> None:
         """Take out what the task left; after a failure only what its steps said."""
         outputs: list[Record] = self.order["outputs"]  # type: ignore[assignment]
+        if not self.order["delivers"]:
+            return
         if not ending.well:
             said = {
                 canonical(str(s[key]))

@@ -24,13 +24,25 @@ from flowsched.workflow.spec import Call, WorkflowSpec
 
 #: The one stage of a TES task.
 STAGE: Final = "task"
+#: The role of the members of a gang.
+MEMBER: Final = "member"
 #: A task that does not say how much it needs gets so much.
 DEFAULT_CORES: Final = 1
 DEFAULT_RAM_GB: Final = 2
 #: backend_parameters (without case, - and _) -> the name that is documented.
 PARAMETERS: Final[Mapping[str, str]] = {
     name.lower(): name
-    for name in ("queue", "priority", "gpuCount", "gpuType", "timeout", "runtime", "attempts", "memoryFactor")
+    for name in (
+        "queue",
+        "priority",
+        "gpuCount",
+        "gpuType",
+        "timeout",
+        "runtime",
+        "attempts",
+        "memoryFactor",
+        "gang",
+    )
 }
 #: What clients send for other servers: accepted, also with backend_parameters_strict, and without meaning here.
 IGNORED: Final = frozenset({"workflowexecutionidentity", "internalpathprefix"})
@@ -150,6 +162,8 @@ def _stage(task: Task, asked: Asked, known: Mapping[str, str]) -> dict[str, Any]
         stage["limits"] = {"memory": _bytes(asked.ram_gb)}
     if known.get("gputype"):
         stage["selector"] = {GPU_LABEL: known["gputype"]}
+    if known.get("gang"):
+        stage |= {"gang": True, "roles": {MEMBER: {"replicas": _number(known["gang"])}}}
     if known.get("timeout"):
         stage["timeout"] = known["timeout"]
     if known.get("runtime"):
@@ -234,6 +248,7 @@ _WORDS: Final = (
     (re.compile(r"^\$\.stages\[0\]\.resources\.disk"), "$.resources.disk_gb"),
     (re.compile(r"^\$\.stages\[0\]\.resources\.gpu"), f"{_PARAMETERS}.gpuCount"),
     (re.compile(r"^\$\.stages\[0\]\.selector.*"), f"{_PARAMETERS}.gpuType"),
+    (re.compile(r"^\$\.stages\[0\]\.roles.*"), f"{_PARAMETERS}.gang"),
     (re.compile(r"^\$\.stages\[0\]\.timeout"), f"{_PARAMETERS}.timeout"),
     (re.compile(r"^\$\.stages\[0\]\.estimate\.runtime"), f"{_PARAMETERS}.runtime"),
     (re.compile(r"^\$\.stages\[0\]\.retry\.attempts"), f"{_PARAMETERS}.attempts"),
