@@ -82,7 +82,7 @@ class Zones:
         """Pods were placed that hold no claim yet: (k,) nodes of them, what each asks for."""
         amount = self._vector(requests)
         for node in nodes.tolist():
-            owner = f"held {self._held}"
+            owner = f"held {self._held:012}"  # its place in the order is its number
             self._held += 1
             self.add(owner, node, _LAST, amount)
             statement.undo_with(lambda owner=owner, node=node: self._let_go(owner, node))  # type: ignore[misc]

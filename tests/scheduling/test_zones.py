@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from scheduling_cases import GIB, bag, frozen, gang, group, node, role
 
@@ -148,6 +148,7 @@ def test_zones_may_be_told_and_taken_back_at_any_time() -> None:
     assert not snapshot.zones
 
 
+@example([[], [1, 16, 3]], [(1, 1), (1, 1), (1, 5), (9, 3), (2, 1), (2, 1)])  # twelve are held: more than ten
 @given(
     zones=st.lists(st.lists(st.integers(1, 16), min_size=0, max_size=4), min_size=1, max_size=5),
     asks=st.lists(st.tuples(st.integers(1, 16), st.integers(1, 5)), min_size=1, max_size=6),
