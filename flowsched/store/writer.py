@@ -45,6 +45,9 @@ _TRY_S: Final = 20.0
 _FAIR_TRY_S: Final = 1.0
 #: A group ends with the item that exceeds one of these, so that no transaction is unbounded.
 _MOST_ITEMS: Final = 2_000
+#: While several submit at a time: a group waits as long as more come within the first, and no longer than the second.
+_GATHER_S: Final = 0.002
+_LONGEST_GATHER_S: Final = 0.008
 _MOST_ROWS: Final = 20_000
 #: More than this waiting: callers wait for room before they may even queue.
 _MOST_WAITING: Final = 20_000
@@ -117,6 +120,7 @@ class GroupWriter:
         self._room.set()
         self._txn = 0
         self._closing = False
+        self._crowded = False  #: whether the last group held several submissions
         self._task: asyncio.Task[None] | None = None
         self.commits = 0  #: transactions committed
         self.retries = 0  #: tries that had to be repeated
@@ -196,7 +200,10 @@ class GroupWriter:
                     self._wake.clear()
                     await self._wake.wait()
                     continue
+                if self._crowded:
+                    await self._more()
                 group = self._gather()
+                self._crowded = sum(isinstance(item.work, Submitting) for item in group) > 1
                 self._room.set()
                 try:
                     await self._write(group)
@@ -213,6 +220,14 @@ class GroupWriter:
                 item.settle(Unavailable("the writer was stopped before this was written"))
             self._waiting.clear()
         await self._forget_mark()
+
+    async def _more(self) -> None:
+        """Where several submit at a time, let those who are about to do so come too: a transaction costs as much as many rows."""
+        end = self._monotonic() + _LONGEST_GATHER_S
+        known = 0
+        while known < len(self._waiting) < _MOST_ITEMS and self._monotonic() < end and not self._closing:
+            known = len(self._waiting)
+            await asyncio.sleep(_GATHER_S)
 
     def _gather(self) -> list[_Item]:
         """The next group, in order of arrival."""
