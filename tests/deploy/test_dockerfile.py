@@ -78,7 +78,7 @@ def test_it_brings_the_extras_that_a_cluster_needs() -> None:
     named = re.search(r"\.whl\)\[([a-z,]+)\]", " ".join(said(stages()[0], "RUN")))
     assert named is not None
     extras = named.group(1).split(",")
-    assert extras == ["kubernetes", "objectstore", "postgresql"]
+    assert extras == ["kubernetes", "objectstore", "postgresql", "wdl"]
     offered = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"][
         "optional-dependencies"
     ]
