@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -400,12 +401,25 @@ async def test_orphans_are_found_and_forgotten(real_world: RealWorld) -> None:
 def test_descendants_are_found_both_ways() -> None:
     """By the kernel's lists of children, and by each process' parent where there are no such lists."""
     with subprocess.Popen(["sh", "-c", "sleep 60 & sleep 60; :"], start_new_session=True) as child:
-        while len(running.descendants()) < 3:
+
+        def ours(found: Iterable[int]) -> list[int]:
+            """Of this child: processes of other tests may end between two looks."""
+            return sorted(pid for pid in found if _group(pid) == child.pid)
+
+        while len(ours(running.descendants())) < 3:
             time.sleep(0.01)
-        by_lists, by_parents = sorted(running.descendants()), sorted(running._descendants_by_parent())
+        by_lists, by_parents = ours(running.descendants()), ours(running._descendants_by_parent())
         os.killpg(child.pid, signal.SIGKILL)
     assert child.pid in by_lists
+    assert len(by_lists) == 3
     assert by_lists == by_parents
+
+
+def _group(pid: int) -> int:
+    try:
+        return os.getpgid(pid)
+    except ProcessLookupError:
+        return 0
 
 
 @pytest.mark.parametrize(
