@@ -14,6 +14,8 @@ from functools import partial
 from itertools import groupby
 from typing import Any, Final
 
+import msgspec
+
 from flowsched.control import answers
 from flowsched.control.service import Service
 from flowsched.errors import Conflict, InvalidRequest, NotFound
@@ -252,7 +254,8 @@ class RunService(Service):
         for place, call in enumerate(calls):
             if place < start or (stage is not None and call.node != stage):
                 continue
-            view = await self._task_view(call)
+            page = await super().tasks(call.workflow, limit=1)  # as in a list: without attempts and outputs
+            view = _of_run(page.tasks[0], call)
             if state is not None and view.state != state:
                 continue
             if len(found) == limit:
@@ -261,10 +264,7 @@ class RunService(Service):
         return TaskPage(tasks=found)
 
     async def _task_view(self, call: CallRow) -> TaskView:
-        view = await super().task(call.workflow, call.stage, 0)
-        view.stage, view.shard, view.index = call.node, call.shard or 0, call.shard or 0
-        view.outputs = []
-        return view
+        return _of_run(await super().task(call.workflow, call.stage, 0), call)
 
     async def task(self, workflow: str, stage: str, index: int) -> TaskView:
         """One task with its attempts and outputs."""
@@ -324,6 +324,12 @@ class RunService(Service):
                 view.stage, view.shards = call.node, [] if call.shard is None else [call.shard]
                 found.append(view)
         return _alike(found)
+
+
+def _of_run(view: TaskView, call: CallRow) -> TaskView:
+    """The task of a call as a task of its run. Outputs are its workflow's."""
+    shard = call.shard or 0
+    return msgspec.structs.replace(view, stage=call.node, shard=shard, index=shard, outputs=[])
 
 
 def _alike(views: Sequence[ExplanationView]) -> list[ExplanationView]:

@@ -300,24 +300,6 @@ async def _made(fake: FakeApi, what: str) -> bool:
     return fake.counts["create", what] == 1
 
 
-async def test_fault_15_who_ends_while_a_gang_is_removed_leaves_what_tells_of_it(
-    fake_world: World, fake: FakeApi, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A gang's Service and Secret go before its last pod. Who is told to end between leaves that pod, by which the next one sees
-    that there is something to remove. The fake, which does not let Services go at first.
-    """
-    monkeypatch.setattr(own, "STRAY_S", 0.2)
-    async with fake_world.serving() as running:
-        fake.faults.refuse(answering(when("delete", "services"), 500, status_body(500, "not now")))
-        made = await running.service.submit(document(gang(2)))
-        assert (await running.ended(made.id)).state == "SUCCEEDED"
-        await running.until(lambda: _one_pod_left(fake))
-    assert len(fake.objects("pods")) == 1
-    fake.faults.clear()
-    async with fake_world.serving() as running:
-        await fake_world.nothing_left(running)
-
-
 async def test_fault_15_ended_members_that_are_found_together_take_the_rest_with_them(
     fake_world: World, fake: FakeApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -333,7 +315,3 @@ async def test_fault_15_ended_members_that_are_found_together_take_the_rest_with
     fake.faults.clear()
     async with fake_world.serving() as running:
         await fake_world.nothing_left(running)
-
-
-async def _one_pod_left(fake: FakeApi) -> bool:
-    return len(fake.objects("pods")) == 1
