@@ -61,13 +61,17 @@ async def test_fault_34_a_node_goes_in_the_middle_of_a_gang(world: World) -> Non
 async def test_fault_34_a_node_goes_between_create_and_bind(world: World) -> None:
     """The server would bind to a node that is not there: we look, and the task is placed elsewhere. Real API server."""
     gone: list[str] = []
+    lost = asyncio.Event()
 
     async def snatch(point: str) -> None:
-        if point == "kube.created" and not gone:
+        if point != "kube.created":
+            return
+        if not gone:
             gone.append(world.nodes[0])
             await world.hollow.cordon(world.nodes[0])
             await world.hollow.lose(world.nodes[0])
-            await world.witness.until(lambda: True)
+            lost.set()
+        await lost.wait()  # its neighbour is created beside it, and would be bound while the node is still going
 
     await world.hollow.cordon(world.nodes[1])
     async with world.serving(failpoint=snatch) as running:
