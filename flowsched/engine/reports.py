@@ -40,7 +40,8 @@ def report(recorder: Recorder, event: ClusterEvent) -> None:
             found = _find(recorder, name)
             if found is not None:
                 run, stage, ref = found
-                recorder.advance(run).started(stage, ref.task, ref.attempt, at_ms)
+                if recorder.advance(run).started(stage, ref.task, ref.attempt, at_ms):
+                    recorder.state.snapshot.started(name, at_ms, recorder.statement)
         case PodHeld(name, reason, message):
             _held(recorder, name, reason, message)
         case PodEnded():

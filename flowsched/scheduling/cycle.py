@@ -26,6 +26,7 @@ from flowsched.scheduling.placement import Ints, Spots, gang_cost
 from flowsched.scheduling.plan import Placement, Plan, Reason, ReasonCode
 from flowsched.scheduling.podgroup import PodGroup, Shape
 from flowsched.scheduling.podwise import plan_podwise
+from flowsched.scheduling.preemption import Taking, backlog_of
 from flowsched.scheduling.pricing import Fit, Offer, price
 from flowsched.scheduling.promises import Promises, runtime_of
 from flowsched.scheduling.queues import QueueKey, QueueTree, Shares
@@ -124,6 +125,7 @@ class _Cycle:
         self.closed = False
         self.delays = Delays(now, profile.shortest_wait_ms)
         self.any_ready = bool(snapshot.ready.any())
+        self.taking = Taking(snapshot, self.room, self.shares, queues, profile, now)
 
     # ---- the loop ----
 
@@ -133,6 +135,7 @@ class _Cycle:
         heap: list[tuple[QueueKey, str]] = [(self.shares.key(name), name) for name in self.waiting]
         heapq.heapify(heap)
         looked = 0
+        self.serve_nominated(backlog_of(self.waiting, self.snapshot.nominations))
         while heap:
             key, name = heapq.heappop(heap)
             current = self.shares.key(name)
@@ -153,7 +156,8 @@ class _Cycle:
             Placement(key, tuple(given.nodes), tuple(given.missing), given.cost_ms, given.held)
             for key, given in self.given.items()
         )
-        return Plan(placements, tuple(self.promises.made), tuple(self.reasons), looked)
+        reasons, taking = tuple(self.reasons), self.taking
+        return Plan(placements, tuple(self.promises.made), reasons, looked, *taking.decided)
 
     def skip(self, at: dict[str, int]) -> None:
         """Say of what is left that it was not looked at."""
@@ -168,13 +172,15 @@ class _Cycle:
 
     def consider(self, group: PodGroup, rival: QueueKey | None) -> bool:
         """Place what can be placed of a group; True when it is done with for this cycle."""
+        if group.key in self.snapshot.nominations and (group.gang or group.key not in self.given):
+            return group.key in self.given or self.refuse(self.taking.waits(group))
         barred = self.barred(group)
         if barred is not None:
             return self.refuse(barred)
         roles = tuple((role.shape, role.minimum if group.gang else 1) for role in group.roles)
         family = (group.gang, group.min_resources, roles)
         known = self.full.get(family) or (self.held.get(family) if self.promises.too_long(group) else None)
-        if known is not None:
+        if known is not None and not self.taking.may(group):
             return self.refuse(replace(known, group=group.key))
         if self.closed and self.nowhere_local(group):
             return self.refuse(Reason(group.key, ReasonCode.WAITING_FOR_DATA, _NO_TARGET))
@@ -281,6 +287,10 @@ class _Cycle:
         least = offer.at_least()
         if self.fits(least, None, None):
             return self.refuse(self.held_up(least, family))
+        left = 0 if offer.group.gang else offer.group.roles[0].count - self.placed(offer.group)
+        taken = self.taking.attempt(offer, left, self.promises)
+        if taken is not None:
+            return self.refuse(taken)
         reason = why_not(offer, self.room, self.snapshot, self.profile)
         start = self.promises.reserve(offer) if reason.code in _NOT_NOW else None
         if start is None and offer.company is None:  # a pod that comes may let in who asks for its company
@@ -303,6 +313,19 @@ class _Cycle:
         return Reason(least.group.key, ReasonCode.WAITING_FOR_DATA, _NO_TARGET)
 
     # ---- placing ----
+
+    def serve_nominated(self, groups: Sequence[PodGroup]) -> None:
+        """Place those for whom others have left, each on what is held for it and whatever else is free."""
+        for group in groups:
+            if self.barred(group) is None:
+                self.taking.give_back(group.key)
+                pods = min(self.snapshot.nominations[group.key].pods, group.roles[0].count)
+                offer = price(group, self.snapshot, self.catalogue, self.profile)
+                fit = self.fit(self.within_cap(offer) if group.gang else offer.wanting(pods))
+                if fit is None or (not group.gang and fit.pods < pods):
+                    self.taking.hold_again(group.key)
+                else:
+                    self.commit(fit)
 
     def fit(self, offer: Offer) -> Fit | None:
         """Find room for a group; the rows that count depend on where its inputs are (see `room`)."""

@@ -75,6 +75,9 @@ class Profile:
         origin_rate: Bytes/s from outside.
         move_price_percent: How much of a copy's time on the network is charged for the link others could use.
         shortest_wait_ms: A copy that takes less is never worth waiting instead.
+        preempt: Groups of higher priority may take the room of lower ones.
+        reclaim: Queues that have less than they may take back what others have beyond theirs.
+        min_runtime_ms: What has run for less is not taken away for others.
         filters, costs, first_costs, step_costs: Third-party plugins beside the built-in ones.
     """
 
@@ -92,6 +95,9 @@ class Profile:
     origin_rate: int = 117_000_000
     move_price_percent: int = 50
     shortest_wait_ms: int = 2_000
+    preempt: bool = True
+    reclaim: bool = True
+    min_runtime_ms: int = 0
     filters: tuple[Filter, ...] = ()
     costs: tuple[Cost, ...] = ()
     first_costs: tuple[Cost, ...] = ()

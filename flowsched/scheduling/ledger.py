@@ -45,6 +45,10 @@ class Claim:
         io_bytes: Bytes it reads and writes on the node's disk; > 0 makes it an IO-heavy task.
         group: Name of its group.
         rules: What rules of other pods may look at of it; None = nothing.
+        unit: What is taken away together with it: the pods of a gang share it; "" = it may not be taken away for others.
+        priority: As declared; who asks for more may take its room.
+        qos: `QosClass`: what promises less is taken first.
+        started_ms: When its process began to run; None = it has done nothing yet.
     """
 
     owner: str
@@ -57,6 +61,10 @@ class Claim:
     io_bytes: int = 0
     group: str = ""
     rules: Rules | None = None
+    unit: str = ""
+    priority: int = 0
+    qos: int = 0
+    started_ms: int | None = None
 
 
 class Ledger:
@@ -68,9 +76,10 @@ class Ledger:
         since: (M,) wall-clock ms.
         until: (M,) expected end in wall-clock ms, UNKNOWN where it is not.
         kind: (M,) ClaimKind.
+        owner: Who, by slot; "" in empty ones.
     """
 
-    __slots__ = ("_free", "_slots", "amount", "kind", "node", "since", "until")
+    __slots__ = ("_free", "_slots", "amount", "kind", "node", "owner", "since", "until")
 
     def __init__(self, axes: int) -> None:
         self.node = np.zeros(0, dtype=np.int64)
@@ -78,6 +87,7 @@ class Ledger:
         self.since = np.zeros(0, dtype=np.int64)
         self.until = np.zeros(0, dtype=np.int64)
         self.kind = np.full(0, EMPTY, dtype=np.int8)
+        self.owner: list[str] = []
         self._slots: dict[str, int] = {}
         self._free: list[int] = []
 
@@ -95,6 +105,7 @@ class Ledger:
             self._grow()
         slot = self._free.pop()
         self._slots[owner] = slot
+        self.owner[slot] = owner
         self.node[slot] = node
         self.amount[slot, : len(amount)] = amount
         self.since[slot], self.until[slot] = times
@@ -110,6 +121,7 @@ class Ledger:
         slot = self._slots.pop(owner)
         self.node[slot] = self.since[slot] = self.until[slot] = 0
         self.amount[slot] = 0
+        self.owner[slot] = ""
         self.kind[slot] = EMPTY
         self._free.append(slot)
 
@@ -121,4 +133,5 @@ class Ledger:
         self.since = np.concatenate([self.since, np.zeros(more, dtype=np.int64)])
         self.until = np.concatenate([self.until, np.zeros(more, dtype=np.int64)])
         self.kind = np.concatenate([self.kind, np.full(more, EMPTY, dtype=np.int8)])
+        self.owner.extend([""] * more)
         self._free.extend(range(old + more - 1, old - 1, -1))
