@@ -147,8 +147,8 @@ def _guaranteed(us: Queue, need: Sequence[int], accounts: Accounts) -> bool:
     """Whether a queue stays within its guarantee with what it would get."""
     promised = us.guarantee or ()
     after = _plus(accounts.usage(us.name), need)
-    asked = [axis for axis, value in enumerate(need) if value > 0]
-    return bool(asked) and all(axis < len(promised) and after[axis] <= promised[axis] for axis in asked)
+    asked = [axis for axis, value in enumerate(promised[: len(need)]) if value > 0 and need[axis] > 0]
+    return bool(asked) and all(int(after[axis]) <= promised[axis] for axis in asked)
 
 
 def _plus(used: Ints, need: Sequence[int]) -> Ints:

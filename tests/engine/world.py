@@ -121,7 +121,9 @@ class Chances:
     transfer_fails: float = 0.0
     replica_lost: float = 0.0
     repeat: float = 0.0  #: an event is told twice
-    lingers: float = 0.0  #: a pod that is taken away takes its time: it may start, and end by itself, before it is gone
+    lingers: float = (
+        0.0  #: a pod that is taken away takes its time: it may start, and end by itself, before it is gone
+    )
 
 
 @dataclass
