@@ -88,6 +88,7 @@ class Recorder:
             if stage.uniform is None:
                 releasing = np.flatnonzero(stage.task_state == TaskState.RELEASING)
                 advance.changes.release.extend((stage.number, task) for task in releasing.tolist())
+        self.absorb()  # pods by their names of now: news in this step may begin their tasks' next attempts
 
     def absorb(self) -> bool:
         """Take over what advances have freed, released and made ready so far, so that the cycle sees it.

@@ -165,6 +165,7 @@ class EngineState:
             number = self.keys.pop(group)
             self.reasons.pop(number, None)
             self.staged_on.pop(group, None)
+            self.snapshot.spent.pop(number, None)
             del self.groups[number]
         for shape in self.shapes_of.pop(workflow, ()):
             self.shapes.pop(shape, None)

@@ -161,6 +161,7 @@ class World:
             dataset = self.state.catalogue.intern(uri, size)
             self.state.catalogue.add_replica(dataset, self.state.snapshot.index[node])
         self.inbox = []
+        self.waited_for: dict[int, tuple[str, ...]] = {}  #: group -> victims it was nominated with
         self.moving = []
         adopt: list[Pod] = []
         for ident, seq in sorted(self.seq.items(), key=lambda pair: pair[1]):
@@ -392,6 +393,11 @@ class World:
                 if stage.uniform is None:
                     counted = [int((stage.task_state == s).sum()) for s in TaskState]
                     assert counted == stage.counts.tolist()
+        for key, nomination in state.snapshot.nominations.items():
+            known = self.waited_for.setdefault(key, nomination.victims)
+            assert known == nomination.victims, "a group that waits for its victims got others"
+        for key in [key for key in self.waited_for if key not in state.snapshot.nominations]:
+            del self.waited_for[key]
         if state.profile.gang:
             self.check_gangs(result)
         for ident in result.ended:
