@@ -57,7 +57,7 @@ class Simulation:
     _uploading: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.state = EngineState(profile=self.profile)
+        self.state = EngineState(profile=self.profile, mounted=not self.profile.locality)
         self.world = World(self.cluster, self.workloads)
         self._uploads = [[] for _ in self.cluster.nodes]
         self._uploading = [0] * len(self.cluster.nodes)
@@ -73,7 +73,7 @@ class Simulation:
             if moment is None:
                 break
             now = math.ceil(moment * 1000 - 1e-6)
-            self.world.proceed(now / 1000)
+            self.world.proceed(max(moment, now / 1000))
             if self._events:
                 self._step(now)
         return self.world
