@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from flowsched.engine import pace, taking
 from flowsched.engine.backlog import Backlog, Candidate, collect
 from flowsched.engine.changes import Recorder
+from flowsched.engine.draining import empty_nodes
 from flowsched.engine.foreign import release_half_placed
 from flowsched.engine.foreign_offers import carry_out_foreign, collect_foreign, serve_held
 from flowsched.engine.pods import choose_gpus, encode_pod, make_pod, pod_name, seats
@@ -40,6 +41,7 @@ def place(recorder: Recorder) -> None:
     recorder.dirty |= recorder.absorb()
     state = recorder.state
     _give_up_waiting(recorder)
+    empty_nodes(recorder)
     taking.keep_room(recorder)
     release_half_placed(recorder)
     held_back = serve_held(recorder)

@@ -8,6 +8,7 @@ import msgspec
 
 from flowsched.engine.changes import Recorder
 from flowsched.engine.delta import AttemptEnd, ReplicaWrite
+from flowsched.engine.draining import as_drained
 from flowsched.engine.foreign import report_foreign
 from flowsched.engine.inputs import producer_of
 from flowsched.engine.pace import held, left
@@ -60,7 +61,7 @@ def report(recorder: Recorder, event: ClusterEvent) -> None:
             else:
                 lose_replica(recorder, uri, node)
         case NodeChanged(node):
-            recorder.state.snapshot.put_node(node, recorder.statement)
+            recorder.state.snapshot.put_node(as_drained(recorder, node), recorder.statement)
             recorder.dirty = True
         case _:
             report_foreign(recorder, event)

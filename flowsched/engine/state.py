@@ -20,6 +20,7 @@ from flowsched.workflow.run import WorkflowRun
 
 if TYPE_CHECKING:
     from flowsched.engine.backlog import Candidate
+    from flowsched.engine.draining import Drain
     from flowsched.engine.foreign import ClassKey, ForeignWork
     from flowsched.scheduling.foreign import PodTemplate
 
@@ -139,6 +140,7 @@ class EngineState:
         self.assumed: dict[str, int] = {}  #: uid of a foreign pod whose binding is under way -> since (ms)
         self.halved: set[str] = set()  #: foreign gangs that stand half placed
         self.holding: set[str] = set()  #: foreign groups for whom room is held
+        self.drains: dict[str, Drain] = {}  #: nodes that shall be empty, by name
         self.offers: dict[
             tuple[str, int], list[Candidate]
         ] = {}  #: bags of stages that have not changed since

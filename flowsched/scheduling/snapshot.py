@@ -274,6 +274,11 @@ class Snapshot:
             statement.undo_with(lambda: self._take_back(at, *before))
         return at
 
+    def info(self, name: str) -> NodeInfo | None:
+        """A node as it was put last."""
+        at = self.index.get(name)
+        return None if at is None else self._infos[at]
+
     def _take_back(self, at: int, axes: int, info: NodeInfo | None) -> None:
         if info is None:
             self._write(at, self._infos[at], -1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from flowsched.engine.events import NodeDrained
 from flowsched.engine.explain import explain
 from flowsched.engine.step import step
 from flowsched.scheduling.executor import NodeChanged, PodStarted
@@ -225,3 +226,72 @@ def test_a_step_that_is_dropped_takes_nobody_away() -> None:
     assert nominations(scene) == []
     scene.submit("high", RING, priority=10)
     assert scene.last.releases == releases
+
+
+# ---- nodes that shall be empty ----
+
+
+def drained(until_ms: int | None, name: str = "n0") -> NodeDrained:
+    return NodeDrained(name, until_ms)
+
+
+def test_a_drained_node_gets_nothing_new_and_is_empty_in_time() -> None:
+    """One task ends by itself before the moment, the other is taken away at it and runs elsewhere, at no charge."""
+    scene = Scene(node(cpu=2))
+    scene.submit("w", bag(3))
+    scene.start("fs-w-many-0-0", "fs-w-many-1-0")
+    scene.tell(drained(scene.now + 60_000))
+    assert scene.last.wake_ms == scene.now + 60_000
+    scene.end("fs-w-many-0-0", after=30_000)
+    assert scene.launched == []
+    scene.tell(after=30_000)
+    assert scene.released == ["fs-w-many-1-0"]
+    assert events(scene, "task.evicted")[0][1]["message"] == "its node is being emptied"
+    released(scene, "fs-w-many-1-0")
+    assert scene.launched == []
+    scene.tell(NodeChanged(node("n1", cpu=2)))
+    assert scene.launched == ["fs-w-many-1-1", "fs-w-many-2-0"]
+    assert scene.runs["w"].stages[0].charged.tolist() == [0, 0, 0]
+
+
+def test_a_gang_leaves_a_drained_node_as_a_whole() -> None:
+    """Its members on other nodes too: it starts anew where there is room for all."""
+    scene = Scene(node(cpu=2), node("n1", cpu=2), node("n2", cpu=2))
+    scene.submit("w", RING)
+    names = [f"fs-w-ring-{n}-0" for n in range(3)]
+    scene.start(*names)
+    (there,) = {scene.pods[name].node for name in names} - {scene.pods[names[0]].node}
+    scene.tell(drained(scene.now, there))
+    assert scene.released == names
+    released(scene, *names)
+    assert len(scene.launched) == 3
+    assert there not in {pod.node for pod in scene.last.launches}
+
+
+def test_a_node_is_used_again_as_the_cluster_says_it_is_by_then() -> None:
+    """It has grown meanwhile."""
+    scene = Scene(node(cpu=1))
+    scene.tell(drained(scene.now))
+    scene.submit("w", bag(3))
+    scene.tell(NodeChanged(node(cpu=2)))
+    assert scene.launched == []
+    scene.tell(drained(None))
+    assert scene.launched == ["fs-w-many-0-0", "fs-w-many-1-0"]
+
+
+def test_a_drain_told_twice_or_before_its_node_is_known_is_kept() -> None:
+    """After a restart the drain may be told first."""
+    scene = Scene(node(cpu=1))
+    scene.tell(drained(scene.now, "n1"), drained(scene.now, "n1"))
+    scene.tell(NodeChanged(node("n1", cpu=4)))
+    scene.submit("w", bag(2))
+    assert scene.launched == ["fs-w-many-0-0"]
+
+
+def test_a_dropped_step_forgets_a_drain() -> None:
+    """The node is ready as before."""
+    scene = Scene(node(cpu=1))
+    step(scene.state, [drained(scene.now)], scene.now).drop()
+    assert scene.state.drains == {}
+    scene.submit("w", bag(1))
+    assert scene.launched == ["fs-w-many-0-0"]
