@@ -100,7 +100,8 @@ class Mix:
             },
             self._stage("test", [_from("train", "index")], "file:TRAIN", count=2),
         ]
-        return Workload("gang", {"name": "gang", "stages": stages})
+        # It takes the room of others: kills fall between that decision and its every consequence too.
+        return Workload("gang", {"name": "gang", "priority": 5, "stages": stages})
 
     def cancelled(self) -> Workload:
         """Tasks of very different lengths, and some that wait for them: cancelled in the middle."""
