@@ -127,8 +127,12 @@ class EngineState:
         self.pods: dict[str, PodRef] = {}
         self.staging: dict[int, StagingGroup] = {}
         self.moving: dict[tuple[int, int, int], TransferOrder] = {}
-        self.gathers: dict[tuple[str, int], Gather | None] = {}  #: (workflow, stage) -> who gathers what it writes
-        self.homes: dict[tuple[str, int, int], int] = {}  #: (workflow, stage, shard) -> node where it shall find its inputs
+        self.gathers: dict[
+            tuple[str, int], Gather | None
+        ] = {}  #: (workflow, stage) -> who gathers what it writes
+        self.homes: dict[
+            tuple[str, int, int], int
+        ] = {}  #: (workflow, stage, shard) -> node where it shall find its inputs
         #: (dataset, node) -> what shall be pushed home, and for whom: (want, workflow, stage)
         self.pushes: dict[tuple[int, int], tuple[TransferWant, str, int]] = {}
         self.push_backlog: dict[int, int] = {}  #: node -> bytes of `pushes` to it

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from flowsched.scheduling.placement import Ints
 from flowsched.scheduling.podgroup import PodGroup
 from flowsched.scheduling.queues import Queue, QueueTree, Shares
-from flowsched.scheduling.victims import Unit
+from flowsched.scheduling.victims import Victims
 
 #: The reasons, as tasks and events show them.
 PREEMPTED, RECLAIMED = "Preempted", "Reclaimed"
@@ -82,7 +82,7 @@ class Accounts:
 def entitled(
     group: PodGroup,
     need: Sequence[int],
-    units: Sequence[Unit],
+    victims: Victims,
     accounts: Accounts,
     *,
     preempt: bool,
@@ -93,7 +93,7 @@ def entitled(
     Args:
         group: The taker.
         need: (R,) what it would get.
-        units: (U,) what could be taken, the cheapest first.
+        victims: The U units that could be taken, the cheapest first.
         accounts: Who has what.
         preempt: Whether higher priority may take from lower.
         reclaim: Whether queues may take back what others have beyond their share.
@@ -101,22 +101,19 @@ def entitled(
     Returns:
         (U,).
     """
-    may = np.zeros(len(units), dtype=np.bool_)
-    by_queue: dict[str, list[int]] = {}
-    for at, unit in enumerate(units):
-        if unit.queue != group.queue:
-            by_queue.setdefault(unit.queue, []).append(at)
-        elif preempt and unit.priority < group.priority:
-            may[at] = True
-    sides: dict[str, list[int]] = {}
-    floors: dict[str, int] = {}
-    for name, rows in by_queue.items():
+    may = np.zeros(len(victims), dtype=np.bool_)
+    sides: dict[str, tuple[int, list[int]]] = {}
+    for queue in np.unique(victims.queue).tolist():
+        name = victims.queues[queue]
+        if name == group.queue:
+            may |= (victims.queue == queue) & (victims.priority < group.priority) & preempt
+            continue
         verdict = _side(group, need, name, accounts, preempt=preempt, reclaim=reclaim)
         if verdict is not None:
-            sides.setdefault(verdict[0], []).extend(rows)
-            floors[verdict[0]] = verdict[1]
-    for side, rows in sides.items():
-        may[_within(sorted(rows), units, side, floors[side], accounts)] = True
+            sides.setdefault(verdict[0], (verdict[1], []))[1].append(queue)
+    for side, (floor, queues) in sides.items():
+        rows = np.flatnonzero(np.isin(victims.queue, queues))
+        may[rows[_within(rows, victims, side, floor, accounts)]] = True
     return may
 
 
@@ -157,31 +154,30 @@ def _plus(used: Ints, need: Sequence[int]) -> Ints:
     return after
 
 
-def _within(rows: list[int], units: Sequence[Unit], side: str, floor: int, accounts: Accounts) -> list[int]:
+def _within(
+    rows: NDArray[np.intp], victims: Victims, side: str, floor: int, accounts: Accounts
+) -> NDArray[np.bool_]:
     """Of units on one side, those that may all go together: the side keeps its share, every queue its guarantee."""
-    axes = len(accounts.total)
-    amounts = np.zeros((len(rows), axes), dtype=np.int64)
-    for at, row in enumerate(rows):
-        for claim in units[row].claims:
-            width = min(len(claim.amount), axes)
-            amounts[at, :width] += np.array(claim.amount[:width], dtype=np.int64)
+    amounts, queues = victims.totals()[rows], victims.queue[rows]
+    paths = {
+        queue: [each.name for each in accounts.tree.path(victims.queues[queue])]
+        for queue in np.unique(queues).tolist()
+    }
     fine = np.ones(len(rows), dtype=np.bool_)
-    paths = [[queue.name for queue in accounts.tree.path(units[row].queue)] for row in rows]
-    for name in sorted({name for path in paths for name in path[path.index(side) :]}):
-        queue = accounts.tree.get(name)
+    for name in sorted({name for path in paths.values() for name in path[path.index(side) :]}):
+        queue, used = accounts.tree.get(name), accounts.usage(name)
         if name != side and queue.guarantee is None:
             continue
-        mine = np.array([name in path for path in paths])
-        used = accounts.usage(name)
-        share = accounts.share(queue, used - amounts) if name == side else None
-        alone = np.ones(len(rows), dtype=np.bool_) if share is None else share >= floor
-        mine &= alone  # what is too much by itself does not keep the smaller ones behind it
-        left = used - np.cumsum(np.where(mine[:, None], amounts, 0), axis=0)
-        keeps = _keeps(queue, left, amounts)
+        inside = np.isin(queues, [number for number, path in paths.items() if name in path])
+        counted = inside
+        if name == side:  # what is too much by itself does not keep the smaller ones behind it
+            counted = inside & (accounts.share(queue, used - amounts) >= floor)
+        left = used - np.cumsum(np.where(counted[:, None], amounts, 0), axis=0)
+        keeps = counted & _keeps(queue, left, amounts)
         if name == side:
             keeps &= accounts.share(queue, left) >= floor
-        fine &= (keeps & alone) | ~np.array([name in path for path in paths])
-    return [row for row, ok in zip(rows, fine.tolist(), strict=True) if ok]
+        fine &= keeps | ~inside
+    return fine
 
 
 def _keeps(queue: Queue, left: Ints, amounts: Ints) -> NDArray[np.bool_]:

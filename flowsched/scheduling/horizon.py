@@ -85,7 +85,11 @@ class Horizon:
         seconds = (first + 999) // 1000
         text = f"its output is gathered on a node that has room in about {seconds} s; elsewhere it would be there later"
         reason = Reason(
-            group.key, ReasonCode.WAITING_FOR_LOCALITY, text, {"wait_ms": first, "copy_ms": dearest}, self.now + first
+            group.key,
+            ReasonCode.WAITING_FOR_LOCALITY,
+            text,
+            {"wait_ms": first, "copy_ms": dearest},
+            self.now + first,
         )
         keep = without(fit, away[len(away) - waiting :])
         return Wait(reason, replace(fit.offer.wanting(1)), keep)

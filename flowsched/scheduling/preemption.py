@@ -28,8 +28,8 @@ from flowsched.scheduling.promises import Promises
 from flowsched.scheduling.queues import QueueTree, Shares
 from flowsched.scheduling.reservation import RELEASING_MS, promised
 from flowsched.scheduling.room import Room
-from flowsched.scheduling.snapshot import ClaimKind, Snapshot
-from flowsched.scheduling.victims import Unit, Victims, awaited, held_for, leaving
+from flowsched.scheduling.snapshot import Claim, Snapshot
+from flowsched.scheduling.victims import Victims, awaited, held_for, leaving, leaving_by_queue
 from flowsched.scheduling.zones import ALIGNED
 
 #: How long a nomination lasts if those who shall leave do not, or others are on their room.
@@ -39,7 +39,7 @@ RETAKE_MS: Final = 60_000
 #: So many groups may look for victims in one cycle.
 TRIES: Final = 16
 #: So many units at most are tried one by one whether it fits without them.
-EXACT: Final = 256
+EXACT: Final = 64
 
 _Family = tuple[object, ...]
 
@@ -154,12 +154,11 @@ class Taking:
         if self._victims is None:
             snapshot = self._snapshot
             self._victims = Victims(snapshot, self._now, self._profile.min_runtime_ms)
-            self._gone = np.zeros(len(self._victims.units), dtype=np.bool_)
+            self._gone = np.zeros(len(self._victims), dtype=np.bool_)
             self._coming = leaving(snapshot) - awaited(snapshot, self._served)
             self._accounts = Accounts(self._tree, self._shares, snapshot.total, {})
-            for claim in snapshot.claims.values():
-                if claim.kind is ClaimKind.RELEASING:
-                    self._accounts.add(claim.queue, claim.amount, -1)
+            for queue, amount in leaving_by_queue(snapshot).items():
+                self._accounts.add(queue, amount.tolist(), -1)
             for nomination in (
                 each for each in snapshot.nominations.values() if each.group not in self._served
             ):
@@ -170,82 +169,94 @@ class Taking:
 
     def _choose(self, offer: Offer, victims: Victims) -> tuple[tuple[Spots, ...], NDArray[np.bool_]] | None:
         """Where it goes, and the units (U,) that must go for it."""
-        need = _need(offer, len(self._snapshot.axes))
-        reclaims = self._reclaims
-        may = entitled(
-            offer.group, need, victims.units, self._accounts, preempt=self._profile.preempt, reclaim=reclaims
-        )
-        eligible = np.flatnonzero(may & ~self._gone)
-        chosen = np.zeros(len(may), dtype=np.bool_)
-        spots = self._fits(offer, victims, chosen)
+        chosen = np.zeros(len(victims), dtype=np.bool_)
+        base = self._rows(range(len(self._snapshot.axes)))
+        spots = self._fits(offer, base)
         if spots is not None:
             return spots, chosen
+        need = _need(offer, len(self._snapshot.axes))
+        may = entitled(
+            offer.group, need, victims, self._accounts, preempt=self._profile.preempt, reclaim=self._reclaims
+        )
+        eligible = np.flatnonzero(may & ~self._gone)
+        if not len(eligible):
+            return None
         chosen[eligible] = True
-        spots = self._fits(offer, victims, chosen)
+        rows = np.flatnonzero(
+            chosen[victims.unit]
+        )  # ascending by unit: the first so many units are the first rows
+        spots = self._fits(offer, _with(base, offer.axes, victims, rows))
         if spots is None:
             return None
         low, high = 1, len(eligible)
         while low < high:
             middle = (low + high) // 2
-            fewer = np.zeros(len(may), dtype=np.bool_)
-            fewer[eligible[:middle]] = True
-            found = self._fits(offer, victims, fewer)
+            fewer = rows[: int(np.searchsorted(victims.unit[rows], eligible[middle - 1], side="right"))]
+            found = self._fits(offer, _with(base, offer.axes, victims, fewer))
             if found is None:
                 low = middle + 1
             else:
-                high, spots, chosen = middle, found, fewer
-        return self._needed(offer, victims, spots, chosen)
+                high, spots = middle, found
+        chosen[eligible[high:]] = False
+        return self._needed(offer, victims, base, spots, chosen)
 
     def _needed(
-        self, offer: Offer, victims: Victims, spots: tuple[Spots, ...], chosen: NDArray[np.bool_]
+        self,
+        offer: Offer,
+        victims: Victims,
+        base: list[Ints],
+        spots: tuple[Spots, ...],
+        chosen: NDArray[np.bool_],
     ) -> tuple[tuple[Spots, ...], NDArray[np.bool_]]:
         """Without those whose room it does not need where it goes; then without those without whom it fits elsewhere."""
-        wants = self._wants(offer, victims, spots, chosen)
-        left = self._rows(range(len(wants)), victims, chosen)
-        spare = np.stack(left, axis=1) - np.stack(wants, axis=1)
-        asked = np.stack(wants, axis=1) > 0
+        every = range(len(base))
+        rows = _with(base, every, victims, np.flatnonzero(chosen[victims.unit]))
+        wants = self._wants(offer, rows, spots)
+        asked = [axis for axis in every if wants[axis].any()]
+        used = np.logical_or.reduce([wants[axis] > 0 for axis in asked])
+        near = np.zeros(len(chosen), dtype=np.bool_)
+        near[victims.unit[used[victims.node]]] = True
+        chosen &= near
+        spare = {
+            node: [int(rows[axis][node] - wants[axis][node]) if wants[axis][node] else None for axis in asked]
+            for node in np.flatnonzero(used).tolist()
+        }
         for unit in np.flatnonzero(chosen)[::-1].tolist():
-            rows = victims.of_unit(unit)
-            nodes = victims.node[rows]
-            np.subtract.at(spare, nodes, victims.amount[rows])
-            if ((spare[nodes] < 0) & asked[nodes]).any():
-                np.add.at(spare, nodes, victims.amount[rows])
-            else:
+            part = victims.rows_of(unit)
+            if not _missed(spare, victims.node[part].tolist(), victims.amount[part][:, asked].tolist()):
                 chosen[unit] = False
         if int(chosen.sum()) > EXACT:
             return spots, chosen
+        rows = _with(base, offer.axes, victims, np.flatnonzero(chosen[victims.unit]))
         for unit in np.flatnonzero(chosen)[::-1].tolist():
-            chosen[unit] = False
-            found = self._fits(offer, victims, chosen)
-            if found is None:
-                chosen[unit] = True
-            else:
-                spots = found
-        return self._fits(offer, victims, chosen) or spots, chosen
+            part = victims.rows_of(unit)
+            for axis in offer.axes:
+                np.subtract.at(rows[axis], victims.node[part], victims.amount[part, axis])
+            found = self._fits(offer, rows)
+            if found is not None:
+                chosen[unit], spots = False, found
+                continue
+            for axis in offer.axes:
+                np.add.at(rows[axis], victims.node[part], victims.amount[part, axis])
+        return self._fits(offer, rows) or spots, chosen
 
-    def _rows(self, axes: Sequence[int], victims: Victims, chosen: NDArray[np.bool_]) -> list[Ints]:
-        size = len(self._snapshot)
-        some = bool(chosen.any())
-        return [
-            self._room.hard(axis) + self._coming[:, axis] + (victims.freed(axis, chosen, size) if some else 0)
-            for axis in axes
-        ]
+    def _rows(self, axes: Sequence[int]) -> list[Ints]:
+        """By axis, (N,) what is free once all who are leaving have left, and all nominated groups have come."""
+        return [self._room.hard(axis) + self._coming[:, axis] for axis in axes]
 
-    def _fits(self, offer: Offer, victims: Victims, chosen: NDArray[np.bool_]) -> tuple[Spots, ...] | None:
-        rows = self._rows(offer.axes, victims, chosen)
-        found = offer.place(rows, self._room, self._snapshot, self._profile)
+    def _fits(self, offer: Offer, rows: Sequence[Ints]) -> tuple[Spots, ...] | None:
+        """Where all of it goes on such rows (of every axis)."""
+        found = offer.place([rows[axis] for axis in offer.axes], self._room, self._snapshot, self._profile)
         if found is None or sum(len(spots.nodes) for spots in found) < sum(t.count for t in offer.tables):
             return None
         return found
 
-    def _wants(
-        self, offer: Offer, victims: Victims, spots: tuple[Spots, ...], chosen: NDArray[np.bool_]
-    ) -> list[Ints]:
+    def _wants(self, offer: Offer, rows: Sequence[Ints], spots: tuple[Spots, ...]) -> list[Ints]:
         """By axis, (N,) what it takes where it goes, `min_resources` included."""
         snapshot = self._snapshot
         wants = promised(len(snapshot.axes), offer.axes, offer.tables, spots, len(snapshot))
         if offer.group.min_resources is not None:
-            rest = offer.rest(self._rows(offer.axes, victims, chosen), spots)
+            rest = offer.rest([rows[axis] for axis in offer.axes], spots)
             for axis, amounts in zip(offer.axes, rest or (), strict=False):
                 wants[axis] = wants[axis] + amounts
         return wants
@@ -253,7 +264,10 @@ class Taking:
     def _take(self, offer: Offer, spots: tuple[Spots, ...], chosen: NDArray[np.bool_]) -> Reason:
         """Note the decision, and let the rest of the cycle see it."""
         group, snapshot, victims = offer.group, self._snapshot, self._all()
-        wants = np.stack(self._wants(offer, victims, spots, chosen), axis=1)
+        units = np.flatnonzero(chosen).tolist()
+        base = self._rows(range(len(snapshot.axes)))
+        rows = _with(base, range(len(base)), victims, np.flatnonzero(chosen[victims.unit]))
+        wants = np.stack(self._wants(offer, rows, spots), axis=1)
         if ALIGNED in snapshot.axes:
             wants[:, snapshot.axes.index(ALIGNED)] = (
                 0  # zones are not held: they are worked out when it is placed
@@ -265,21 +279,46 @@ class Taking:
                 held = np.clip(self._room.hard(axis)[nodes], 0, amounts)
                 self._room.hold(axis, nodes, held)
                 self._coming[nodes, axis] -= amounts - held
-        units = [victims.units[at] for at in np.flatnonzero(chosen).tolist()]
-        for unit in units:
-            reason = PREEMPTED if _outranks(self._tree, group, unit) else RECLAIMED
-            owners = tuple(sorted(claim.owner for claim in unit.claims))
-            self.evictions.append(Eviction(owners, group.key, reason, _message(group, unit, reason)))
-            for claim in unit.claims:
+        gone: list[str] = []
+        for claims in map(victims.claims_of, units):
+            reason = PREEMPTED if _outranks(self._tree, group, claims[0]) else RECLAIMED
+            owners = tuple(claim.owner for claim in claims)
+            gone.extend(owners)
+            self.evictions.append(Eviction(owners, group.key, reason, _message(group, claims[0], reason)))
+            for claim in claims:
                 self._coming[claim.node, : len(claim.amount)] += np.array(claim.amount, dtype=np.int64)
                 self._accounts.add(claim.queue, claim.amount, -1)
         self._gone |= chosen
         self._accounts.add(group.queue, wants.sum(axis=0).tolist(), +1)
         room = tuple((int(node), tuple(wants[node].tolist())) for node in nodes)
-        owners = tuple(sorted(claim.owner for unit in units for claim in unit.claims))
+        owners = tuple(sorted(gone))
         pods, until = sum(len(each.nodes) for each in spots), self._now + NOMINATION_MS
         self.nominations.append(Nomination(group.key, group.queue, pods, room, owners, until))
         return _waits(group, len(owners), len(owners), len(room), self._now)
+
+
+def _with(base: Sequence[Ints], axes: Sequence[int], victims: Victims, rows: NDArray[np.intp]) -> list[Ints]:
+    """Room by axis, with what these claims of victims give back on some of the axes."""
+    sums = list(base)
+    for axis in axes:
+        sums[axis] = base[axis].copy()
+        np.add.at(sums[axis], victims.node[rows], victims.amount[rows, axis])
+    return sums
+
+
+def _missed(
+    spare: dict[int, list[int | None]], nodes: Sequence[int], amounts: Sequence[Sequence[int]]
+) -> bool:
+    """Whether claims are needed where they are; if not, what is spare without them is noted. None = not asked for there."""
+    taken: dict[int, list[int | None]] = {}
+    for node, amount in zip(nodes, amounts, strict=True):
+        if node in spare:
+            before = taken.get(node, spare[node])
+            taken[node] = [None if s is None else s - a for s, a in zip(before, amount, strict=True)]
+    if any(left is not None and left < 0 for rest in taken.values() for left in rest):
+        return True
+    spare.update(taken)
+    return False
 
 
 def _need(offer: Offer, axes: int) -> list[int]:
@@ -296,7 +335,7 @@ def _family(group: PodGroup) -> _Family:
     return group.gang, group.queue, group.priority, group.min_resources, roles
 
 
-def _outranks(tree: QueueTree, group: PodGroup, unit: Unit) -> bool:
+def _outranks(tree: QueueTree, group: PodGroup, unit: Claim) -> bool:
     """Whether it was priority that decided: the group's inside a queue, else that of the queues where the paths differ."""
     if unit.queue == group.queue:
         return True
@@ -306,7 +345,7 @@ def _outranks(tree: QueueTree, group: PodGroup, unit: Unit) -> bool:
     )
 
 
-def _message(group: PodGroup, unit: Unit, reason: str) -> str:
+def _message(group: PodGroup, unit: Claim, reason: str) -> str:
     if reason == RECLAIMED:
         return f"{group.name} of queue {group.queue} takes back what queue {unit.queue} has beyond its share"
     if unit.queue != group.queue:

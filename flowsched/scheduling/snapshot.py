@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowsched.scheduling.executor import NodeInfo
-from flowsched.scheduling.ledger import UNKNOWN, Claim, ClaimKind, Ledger
+from flowsched.scheduling.ledger import Claim, ClaimKind, Ledger
 from flowsched.scheduling.neighbours import Peers
 from flowsched.scheduling.plan import Nomination
 from flowsched.scheduling.statement import Statement
@@ -383,6 +383,7 @@ class Snapshot:
         claim = self.claims.get(owner)
         if claim is not None and claim.started_ms is None:
             statement.put(self.claims, owner, replace(claim, started_ms=at_ms))
+            statement.set(self.ledger.started, self.ledger.slot_of(owner), at_ms)
 
     def add_inbound(
         self, nodes: int | NDArray[np.int64], sizes: int | NDArray[np.int64], statement: Statement
@@ -397,15 +398,14 @@ class Snapshot:
 
     def _insert(self, claim: Claim, amount: NDArray[np.int64], step: int) -> None:
         self.claims[claim.owner] = claim
-        until = UNKNOWN if claim.until_ms is None else claim.until_ms
-        self.ledger.insert(claim.owner, claim.node, amount, claim.kind, (claim.since_ms, until))
+        self.ledger.insert(claim, amount)
         self._book(claim, amount, +1)
         self.version[claim.node] += step
 
     def _remove(self, owner: str, step: int) -> None:
         claim = self.claims.pop(owner)
         self._book(claim, self.ledger.amount_of(owner), -1)
-        self.ledger.remove(owner)
+        self.ledger.remove(claim)
         self.version[claim.node] += step
 
     def _book(self, claim: Claim, amount: NDArray[np.int64], sign: int) -> None:

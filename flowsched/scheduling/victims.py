@@ -2,8 +2,7 @@
 
 A unit is what leaves together: all pods of a gang, since it cannot go on without one of them, or a single pod of a bag.
 Units are ordered by what is lost with them: lower priority first; what has not begun before what runs; BestEffort, then
-Burstable, then Guaranteed; little work done before much; the youngest; and by name, so that equal snapshots give equal
-victims.
+Burstable, then Guaranteed; little work done before much; the youngest; then by node and name.
 
 Axes: K claims, U units, R resources, N nodes. Whole numbers.
 """
@@ -11,42 +10,26 @@ Axes: K claims, U units, R resources, N nodes. Whole numbers.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from flowsched.scheduling.ledger import UNKNOWN
 from flowsched.scheduling.placement import Ints
 from flowsched.scheduling.plan import Nomination
 from flowsched.scheduling.snapshot import Claim, ClaimKind, Snapshot
 
-
-@dataclass(frozen=True, slots=True)
-class Unit:
-    """Claims that are taken away together.
-
-    Args:
-        name: What they are to each other.
-        claims: The claims.
-        queue: Who pays.
-        priority: As declared.
-        lost_ms: Core-ms of work that would be lost; 0 where nothing of it has begun.
-        order: What sorts units, the cheapest to take first.
-    """
-
-    name: str
-    claims: tuple[Claim, ...]
-    queue: str
-    priority: int
-    lost_ms: int
-    order: tuple[int, int, int, int, int, str]
+_NEVER: Final = 1 << 60
 
 
 class Victims:
     """Every unit that may be taken away now, in order, as arrays.
 
     Attributes:
-        units: (U,) in order.
+        priority: (U,) as declared, in order.
+        queue: (U,) number of who pays, as in `queues`.
+        queues: Names of queues.
         unit: (K,) which unit a claim belongs to, ascending.
         node: (K,) where it is.
         amount: (K, R) what it holds.
@@ -54,22 +37,61 @@ class Victims:
     """
 
     def __init__(self, snapshot: Snapshot, now: int, min_runtime_ms: int) -> None:
-        axes = len(snapshot.axes)
-        everybody = units_of(snapshot, now)
-        self.units = [unit for unit in everybody if _has_had(unit, now) >= min_runtime_ms]
-        young = [_has_had(unit, now) for unit in everybody if _has_had(unit, now) < min_runtime_ms]
-        self.later_ms = now + min_runtime_ms - max(young) if young else None
-        claims = [claim for unit in self.units for claim in unit.claims]
-        counts = [len(unit.claims) for unit in self.units]
-        self.unit: Ints = np.repeat(np.arange(len(self.units)), counts)
-        self.node: Ints = np.array([claim.node for claim in claims], dtype=np.int64)
-        amounts = [snapshot.ledger.amount_of(claim.owner) for claim in claims]
-        self.amount: Ints = np.array(amounts, dtype=np.int64).reshape(len(claims), axes)
+        ledger = snapshot.ledger
+        self._snapshot = snapshot
+        self.queues = ledger.queues
+        slots = np.flatnonzero((ledger.kind == ClaimKind.RUNNING) & (ledger.unit > 0))
+        _, first, unit = np.unique(ledger.unit[slots], return_index=True, return_inverse=True)
+        size = len(first)
+        started = ledger.started[slots]
+        runs = started != UNKNOWN
+        elapsed = np.where(runs, np.maximum(now - started, 0), 0)
+        lost, qos, since = (np.zeros(size, dtype=np.int64) for _ in range(3))
+        np.add.at(lost, unit, ledger.amount[slots, 0] * elapsed // 1000)
+        np.maximum.at(qos, unit, ledger.qos[slots])
+        np.maximum.at(since, unit, ledger.since[slots])
+        began = np.full(size, _NEVER, dtype=np.int64)
+        np.minimum.at(began, unit, np.where(runs, started, _NEVER))
+        has_begun = began < _NEVER
+        priority = ledger.priority[slots][first]
+        keys = (ledger.node[slots][first], -since, lost, qos, has_begun, priority)
+        order = _by_name(np.lexsort(keys), keys, [ledger.owner[slot] for slot in slots[first].tolist()])
+        young = has_begun & (now - began < min_runtime_ms)
+        self.later_ms = int(began[young].min()) + min_runtime_ms if young.any() else None
+        order = order[~young[order]]
+        rank = np.full(size, -1, dtype=np.int64)
+        rank[order] = np.arange(len(order))
+        ranks = rank[unit]
+        rows = np.argsort(ranks, kind="stable")
+        rows = rows[ranks[rows] >= 0]
+        self.priority: Ints = priority[order]
+        self.queue: NDArray[np.int32] = ledger.queue[slots][first][order]
+        self.unit: Ints = ranks[rows]
+        self._slots = slots[rows]
+        self.node: Ints = ledger.node[self._slots]
+        self.amount: Ints = ledger.amount[self._slots]
 
-    def of_unit(self, unit: int) -> slice:
+    def __len__(self) -> int:
+        """How many units there are."""
+        return len(self.priority)
+
+    def rows_of(self, unit: int) -> slice:
         """The rows of one unit."""
         first, last = np.searchsorted(self.unit, (unit, unit + 1))
         return slice(int(first), int(last))
+
+    def claims_of(self, unit: int) -> list[Claim]:
+        """The claims of one unit, by owner."""
+        owner, claims = self._snapshot.ledger.owner, self._snapshot.claims
+        return [
+            claims[name] for name in sorted(owner[slot] for slot in self._slots[self.rows_of(unit)].tolist())
+        ]
+
+    def totals(self) -> Ints:
+        """(U, R) what each unit holds."""
+        sums = np.zeros((len(self), self.amount.shape[1]), dtype=np.int64)
+        np.add.at(sums, self.unit, self.amount)
+        return sums
 
     def freed(self, axis: int, chosen: NDArray[np.bool_], size: int) -> Ints:
         """(N,) what the chosen units (U,) give back of an axis."""
@@ -79,38 +101,16 @@ class Victims:
         return sums
 
 
-def units_of(snapshot: Snapshot, now: int) -> list[Unit]:
-    """Units whose pods hold room, the cheapest first."""
-    ledger = snapshot.ledger
-    by_name: dict[str, list[Claim]] = {}
-    for slot in np.flatnonzero(ledger.kind == ClaimKind.RUNNING).tolist():
-        claim = snapshot.claims[ledger.owner[slot]]
-        if claim.unit:
-            by_name.setdefault(claim.unit, []).append(claim)
-    return sorted((_unit(*each, now) for each in by_name.items()), key=lambda unit: unit.order)
-
-
-def _unit(name: str, claims: Sequence[Claim], now: int) -> Unit:
-    ran = [
-        (claim.amount[0], max(0, now - claim.started_ms)) for claim in claims if claim.started_ms is not None
-    ]
-    lost = sum(cpu * elapsed for cpu, elapsed in ran) // 1000
-    first = claims[0]
-    order = (
-        first.priority,
-        int(bool(ran)),
-        max(claim.qos for claim in claims),
-        lost,
-        -max(claim.since_ms for claim in claims),
-        name,
-    )
-    return Unit(name, tuple(claims), first.queue, first.priority, lost, order)
-
-
-def _has_had(unit: Unit, now: int) -> int:
-    """How many ms since the first of its pods began; for ever where none has: nothing is lost with it."""
-    began = [claim.started_ms for claim in unit.claims if claim.started_ms is not None]
-    return now - min(began) if began else 1 << 60
+def _by_name(order: Ints, keys: Sequence[NDArray[Any]], names: Sequence[str]) -> Ints:
+    """Order (U,), with those that are alike in all keys sorted by name: numbers of units are not the same after a restart."""
+    alike = np.ones(max(0, len(order) - 1), dtype=np.bool_)
+    for key in keys:
+        alike &= key[order[1:]] == key[order[:-1]]
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], alike, [False]]).astype(np.int8)))
+    for first, last in edges.reshape(-1, 2).tolist():
+        part = order[first : last + 1].tolist()
+        order[first : last + 1] = sorted(part, key=names.__getitem__)
+    return order
 
 
 def leaving(snapshot: Snapshot) -> Ints:
@@ -120,6 +120,16 @@ def leaving(snapshot: Snapshot) -> Ints:
     rows = ledger.kind == ClaimKind.RELEASING
     np.add.at(sums, ledger.node[rows], ledger.amount[rows])
     return sums
+
+
+def leaving_by_queue(snapshot: Snapshot) -> dict[str, Ints]:
+    """The same by who pays: (R,)."""
+    ledger = snapshot.ledger
+    rows = np.flatnonzero(ledger.kind == ClaimKind.RELEASING)
+    return {
+        ledger.queues[queue]: ledger.amount[rows[ledger.queue[rows] == queue]].sum(axis=0)
+        for queue in np.unique(ledger.queue[rows]).tolist()
+    }
 
 
 def held_for(snapshot: Snapshot, nomination: Nomination, node: int) -> tuple[int, ...]:

@@ -178,7 +178,9 @@ def _expected(jobs: Sequence[Job], files: Sequence[File]) -> dict[str, Expected]
     }
 
 
-def _document(trace: Trace, jobs: Sequence[Job], name: str, expected: Mapping[str, Expected], pace: Pace) -> _Written:
+def _document(
+    trace: Trace, jobs: Sequence[Job], name: str, expected: Mapping[str, Expected], pace: Pace
+) -> _Written:
     groups = grouped(trace, [(job.category, job.cores) for job in jobs])
     written = _Written(name)
     names = [f"s{number}" for number in range(len(groups))]

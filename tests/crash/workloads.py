@@ -110,7 +110,9 @@ class Mix:
         endless = self._stage("endless", [], count=2)
         endless["command"] = self._command("work", "300")
         stages = [first, endless, self._stage("after", [_from("long", "index")], "file:LONG", count=8)]
-        return Workload("cancelled", {"name": "cancelled", "stages": stages}, "CANCELLED", cancel=True)
+        return Workload(
+            "cancelled", {"name": "cancelled", "priority": -1, "stages": stages}, "CANCELLED", cancel=True
+        )
 
     def failing(self) -> Workload:
         """A stage that always fails, tried twice; what needs it never runs."""
