@@ -134,6 +134,9 @@ class Plan:
     reservations: tuple[Reservation, ...] = ()
     reasons: tuple[Reason, ...] = ()
     looked_at: int = 0  #: groups that were considered (the bound on a cycle is this count, never a clock)
+    ahead: tuple[
+        tuple[int, int], ...
+    ] = ()  #: (group, node): where groups that wait will probably run, soonest first
     evictions: tuple[Eviction, ...] = ()
     nominations: tuple[Nomination, ...] = ()
     look_at: int | None = None  #: when to look again although nothing happens
