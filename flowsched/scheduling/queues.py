@@ -55,6 +55,7 @@ class QueueTree:
 
     def __init__(self, queues: Iterable[Queue] = ()) -> None:
         self._queues: dict[str, Queue] = {}
+        self._below: dict[str | None, tuple[str, ...]] | None = None
         for queue in queues:
             self.put(queue)
 
@@ -75,10 +76,12 @@ class QueueTree:
             seen.add(parent)
             parent = self.get(parent).parent
         self._queues[queue.name] = queue
+        self._below = None
 
     def drop(self, name: str) -> None:
         """Forget a queue; groups that still name it get the default."""
         self._queues.pop(name, None)
+        self._below = None
 
     def get(self, name: str) -> Queue:
         """The queue, or the default of that name."""
@@ -95,9 +98,27 @@ class QueueTree:
             queues.append(self.get(queues[-1].parent))
         return tuple(reversed(queues))
 
+    def below(self, name: str | None) -> tuple[str, ...]:
+        """The configured queues whose parent it is, by name; of None, those of the root."""
+        if self._below is None:
+            self._below = {}
+            for queue in sorted(self._queues.values(), key=lambda queue: queue.name):
+                self._below[queue.parent] = (*self._below.get(queue.parent, ()), queue.name)
+        return self._below.get(name, ())
+
     def paused(self, name: str) -> bool:
         """Whether the queue or an ancestor is paused."""
         return any(queue.paused for queue in self.path(name))
+
+
+def guaranteed(tree: QueueTree, name: str, axes: int) -> tuple[int, ...]:
+    """(R,) what a queue is guaranteed: its own guarantee, and at least what those below it are guaranteed together."""
+    below = [0] * axes
+    for child in tree.below(name):
+        for axis, floor in enumerate(guaranteed(tree, child, axes)):
+            below[axis] += floor
+    own = tree.get(name).guarantee or ()
+    return tuple(max(own[axis] if axis < len(own) else 0, floor) for axis, floor in enumerate(below))
 
 
 class Shares:
