@@ -37,7 +37,18 @@ def begin(
         name = pod_name(run.id, stage.spec.name, task, int(stage.attempt[task]))
         role = candidate.group.roles[int(stage.role_of[task % stage.members])]
         amount = role.shape.requests
-        claim = Claim(name, node, amount, ClaimKind.STAGING, group.queue, recorder.now, None, 0, group.name)
+        claim = Claim(
+            name,
+            node,
+            amount,
+            ClaimKind.STAGING,
+            group.queue,
+            recorder.now,
+            None,
+            0,
+            group.name,
+            user=group.user,
+        )
         state.snapshot.claim(claim, statement)
         for dataset in group.inputs:
             pair = (dataset, node)

@@ -45,6 +45,7 @@ class Claim:
         io_bytes: Bytes it reads and writes on the node's disk; > 0 makes it an IO-heavy task.
         group: Name of its group.
         rules: What rules of other pods may look at of it; None = nothing.
+        user: Who of its queue submitted it; empty where nobody said.
     """
 
     owner: str
@@ -57,6 +58,7 @@ class Claim:
     io_bytes: int = 0
     group: str = ""
     rules: Rules | None = None
+    user: str = ""
 
 
 class Ledger:

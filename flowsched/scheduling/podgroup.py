@@ -72,6 +72,7 @@ class PodGroup:
         promised_ms: The start an earlier cycle promised it. Ends are estimates: work that is backfilled again and again could
             put it off for ever, so nothing that might run beyond this moment is let onto its room any more.
         staged_on: Nodes its inputs have been staged to, if it has been through STAGING, for delay decisions.
+        user: Who of its queue submitted it; empty where nobody said.
     """
 
     key: int
@@ -88,3 +89,4 @@ class PodGroup:
     min_resources: tuple[int, ...] | None = None
     staged_on: tuple[int, ...] = ()
     promised_ms: int | None = None
+    user: str = ""
