@@ -107,7 +107,7 @@ class _Cycle:
         statement: Statement,
         most: int | None,
     ) -> None:
-        self.left = _ALL if most is None else most  #: pods that this cycle may still place
+        self.most = self.left = _ALL if most is None else most  #: pods that this cycle may (still) place
         self.snapshot, self.catalogue, self.queues = snapshot, catalogue, queues
         self.profile, self.now, self.statement = profile, now, statement
         self.room = Room(snapshot)
@@ -216,14 +216,27 @@ class _Cycle:
         """How many pods of a bag may go now: until its queue stands behind the next one, and never beyond a
         cap.
 
-        Long bags go in growing strides (an eighth of what they have got), so that turns stay few.
+        Long bags go in growing strides (an eighth of what they have got), so that turns stay few; but only as long as
+        what is left suffices twice for the others to catch up.
         """
-        requests = group.roles[0].shape.requests
+        requests, placed = group.roles[0].shape.requests, self.placed(group)
         most = self.shares.allowed(group.queue, requests, left)
         if most <= 1:
             return most
         turns = self.turns.in_a_row(requests, most)
-        return min(most, max(turns, self.placed(group) // 8))
+        if turns < min(most, placed // 8):
+            enough = self.spare(requests) * placed // (2 * (self.most - self.left))
+            turns = max(turns, min(placed // 8, enough))
+        return min(most, turns)
+
+    def spare(self, requests: Sequence[int]) -> int:
+        """How many pods of this kind what is free would do for, if it were on one node."""
+        free = [
+            int(np.maximum(self.room.hard(axis), 0).sum()) // need
+            for axis, need in enumerate(requests)
+            if need > 0
+        ]
+        return min([self.left, *free])
 
     # ---- refusals ----
 

@@ -220,11 +220,12 @@ class UsageBook:
             return {}
         if self._faded is None or self._faded[0] != self.step:
             self._settle_all()
-            whole = (self.step_ms * FACTOR) // ((1 << _BITS) - FACTOR)  # of one unit held for ever
+            # One unit that is held for ever sums up to step_ms * FACTOR / (2 ** 32 - FACTOR).
+            part, whole = (1 << _BITS) - FACTOR, self.step_ms * FACTOR
             found = {}
             for payer, account in self._accounts.items():
                 if any(account.past):
-                    found[payer] = tuple(past // whole for past in account.past)
+                    found[payer] = tuple(past * part // whole for past in account.past)
             self._faded = (self.step, found)
             for payer in [p for p, a in self._accounts.items() if not any((*a.held, *a.past, *a.fresh))]:
                 del self._accounts[payer]
