@@ -200,13 +200,9 @@ class UsageBook:
         """Queues that hold anything."""
         return self._queues.keys()
 
-    def by_user(self, queue: str) -> dict[str, tuple[int, ...]]:
-        """(R,) what each user of a queue holds. Looks at all accounts: for people, not for every cycle."""
-        return {
-            payer.user: tuple(account.held)
-            for payer, account in self._accounts.items()
-            if payer.queue == queue and any(account.held)
-        }
+    def payers(self) -> Iterable[Payer]:
+        """Everybody who has an account."""
+        return self._accounts.keys()
 
     # ---- the past ----
 
