@@ -5,7 +5,7 @@ Shares are whole billionths, so that order does not depend on the machine.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -142,15 +142,21 @@ class Shares:
         self._usage: dict[str, list[int]] = {}
         self._paths: dict[str, tuple[Queue, ...]] = {}
         self._users: dict[Payer, list[int]] = {}  #: of those that were asked for
-        self._past: dict[str, list[int]] = {}
-        for name in self._book.queues:
-            self.add(name, self._book.held(name))
-        self._faded = self._book.faded()
-        for payer, past in self._faded.items():
-            for queue in self.path(payer.queue):
-                row = self._past.setdefault(queue.name, [0] * self._axes)
-                for axis, amount in enumerate(past[: self._axes]):
+        self._nested = tree.nested
+        self._past: Mapping[str, Sequence[int]] = self._book.faded_queues(self._axes)
+        if self._nested:
+            for name in self._book.queues:
+                self.add(name, self._book.held(name))
+            self._past = self._with_those_below(self._past)
+
+    def _with_those_below(self, own: Mapping[str, Sequence[int]]) -> dict[str, list[int]]:
+        whole: dict[str, list[int]] = {}
+        for name, amounts in own.items():
+            for queue in self.path(name):
+                row = whole.setdefault(queue.name, [0] * self._axes)
+                for axis, amount in enumerate(amounts):
                     row[axis] += amount
+        return whole
 
     def path(self, name: str) -> tuple[Queue, ...]:
         """As `QueueTree.path`, remembered."""
@@ -162,8 +168,9 @@ class Shares:
     def usage(self, name: str) -> list[int]:
         """(R,) of the queue and those below it. The same list for the whole cycle: it changes with `add`."""
         used = self._usage.get(name)
-        if used is None:
-            used = self._usage[name] = [0] * self._axes
+        if used is None:  # nothing is below it that would count for it too, or nobody holds anything there
+            held = () if self._nested else self._book.held(name)
+            used = self._usage[name] = [*held[: self._axes], *[0] * (self._axes - len(held))]
         return used
 
     def past(self, name: str) -> Sequence[int]:
@@ -180,7 +187,7 @@ class Shares:
 
     def past_of_user(self, payer: Payer) -> Sequence[int]:
         """(R,) as `past`, of one user of a queue."""
-        past = self._faded.get(payer, ())
+        past = self._book.faded().get(payer, ())
         return (*past, *[0] * (self._axes - len(past))) if past else ()
 
     def add(self, name: str, amount: Sequence[int], times: int = 1, user: str | None = None) -> None:
@@ -188,7 +195,7 @@ class Shares:
 
         Users must be asked for by `of_user` before anything is added for them.
         """
-        rows = [self.usage(queue.name) for queue in self.path(name)]
+        rows = [self.usage(queue.name) for queue in self.path(name)] if self._nested else [self.usage(name)]
         if user is not None and self._users:
             row = self._users.get(Payer(name, user))
             rows += [] if row is None else [row]

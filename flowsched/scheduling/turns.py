@@ -132,25 +132,26 @@ class Turns:
         self._nodes: dict[str, _Node] = {}
         self._serial = 0
         self._axes: dict[Sequence[int], int] = {}
+        self._live = [(axis, total) for axis, total in enumerate(self._total) if total > 0]
+        self._current: Line | None = None
         self._picky = tree.nested or tree.promises  #: whether anybody looks at what a pod asks for
         self.lines: list[Line] = []
         for name, groups in waiting.items():
             self._enter(name, groups)
-        for line in self.lines:
-            self._refresh(line.node)
+        self._begin()
 
     # ---- the tree ----
 
     def _enter(self, name: str, groups: Sequence[PodGroup]) -> None:
         node = self._node(name)
         strict = self._tree.get(name).order == "fifo"
-        by_user: dict[str, list[PodGroup]] = {}
-        if not strict:
-            for group in groups:
-                by_user.setdefault(group.user, []).append(group)
-        if len(by_user) <= 1 and not node.department:
+        alone = strict or len({group.user for group in groups}) == 1
+        if alone and not node.department:
             self._stand(node, Line(name, groups, strict))
             return
+        by_user: dict[str, list[PodGroup]] = {}
+        for group in () if strict else groups:
+            by_user.setdefault(group.user, []).append(group)
         for user in sorted(by_user) or [""]:
             payer = Payer(name, user)
             child = _Node(user, node, self._shares.of_user(payer), self._shares.past_of_user(payer))
@@ -161,7 +162,7 @@ class Turns:
         """A line takes its place, and makes all above it older."""
         node.line, line.node = line, node
         self.lines.append(line)
-        oldest = min(group.ready_ms for group in line.groups)
+        oldest = min([group.ready_ms for group in line.groups])
         if self._now - oldest < self._promote_ms:
             return
         above: _Node | None = node
@@ -189,6 +190,21 @@ class Turns:
         return node
 
     # ---- where somebody stands ----
+
+    def _begin(self) -> None:
+        """Everybody takes a place; where nobody is below another, all at once."""
+        above = {line.node.parent for line in self.lines}
+        if above != {self._root}:
+            for line in self.lines:
+                self._refresh(line.node)
+            return
+        heap = self._root.heap
+        for at, line in enumerate(self.lines):
+            node = line.node
+            node.key = self._level(node, line, below=False)
+            heap.append((node.key, at, node))
+        heapq.heapify(heap)
+        self._serial = len(heap)
 
     def _refresh(self, node: _Node) -> None:
         """Put a competitor and all above it where they stand now."""
@@ -219,33 +235,35 @@ class Turns:
         self, node: _Node, line: Line, below: bool, more: Sequence[int] = (), times: int = 0
     ) -> LevelKey:
         """The key of a competitor whose next group is the line's head, if it had `times` `more` than it has."""
-        asked = self._asked(line) if self._picky else ()
         priority = line.head.priority if node.priority is None else node.priority
-        priority += 0 if times else node.aged
+        if not times:
+            priority += node.aged
+        if not self._picky:
+            return -priority, 1, self._dominant(node, more, times), node.name
+        asked = self._asked(line)
         sated = 0 if below or (node.guarantee and self._below(node, asked, more, times)) else 1
-        if node.department:
-            axis = self._largest(asked)
-            have = node.used[axis] + (node.past[axis] if node.past else 0)
-            have += times * (more[axis] if axis < len(more) else 0)
-            total = self._total[axis] * node.weight
-            return -priority, sated, have * BILLION // total if total > 0 else 0, node.name
-        return -priority, sated, self._dominant(node, more, times), node.name
+        if not node.department:
+            return -priority, sated, self._dominant(node, more, times), node.name
+        axis = self._largest(asked)
+        have = node.used[axis] + (node.past[axis] if node.past else 0)
+        have += times * (more[axis] if axis < len(more) else 0)
+        total = self._total[axis] * node.weight
+        return -priority, sated, have * BILLION // total if total > 0 else 0, node.name
 
     def _dominant(self, node: _Node, more: Sequence[int], times: int) -> int:
         """Its weighted dominant share in billionths."""
-        share, weight = 0, node.weight
-        if not times and not node.past:
-            for have, total in zip(node.used, self._total, strict=False):
-                if have > 0 and total > 0:
-                    part = have * BILLION // (total * weight)
-                    share = max(share, part)
-            return share
-        for axis, total in enumerate(self._total):
-            have = node.used[axis] + (node.past[axis] if node.past else 0)
-            have += times * more[axis] if axis < len(more) else 0
-            if have > 0 and total > 0:
-                share = max(share, have * BILLION // (total * weight))
-        return share
+        share, used, past = 0, node.used, node.past
+        for axis, total in self._live:
+            have = used[axis]
+            if past:
+                have += past[axis]
+            if times and axis < len(more):
+                have += times * more[axis]
+            if have > 0:
+                part = have * BILLION // total
+                if part > share:
+                    share = part
+        return share // node.weight
 
     @staticmethod
     def _below(node: _Node, asked: Sequence[int], more: Sequence[int], times: int) -> bool:
@@ -282,15 +300,18 @@ class Turns:
     def first(self) -> Line | None:
         """Whose turn it is; None when nobody asks any more."""
         child = self._root.best()
-        return None if child is None else self._line_of(child)
+        self._current = None if child is None else self._line_of(child)
+        return self._current
 
     def in_a_row(self, amount: Sequence[int], most: int) -> int:
         """How many pods of `amount` whoever is first gets until it stands behind a rival at some level: 1..most."""
-        line = self.first()
+        line = self._current
         rivals = [] if line is None else self._rivals(line)
         if line is None or not any(rivals):
             return most
-        low, high = 1, most
+        low, high = 1, 1
+        while high < most and not self._behind(line, amount, rivals, high):
+            low, high = high + 1, min(2 * high, most)
         while low < high:
             middle = (low + high) // 2
             if self._behind(line, amount, rivals, middle):
@@ -300,19 +321,16 @@ class Turns:
         return low
 
     def _rivals(self, line: Line) -> list[LevelKey | None]:
-        """At each level, from the line that is first up, the best of the others; None = nobody."""
+        """At each level, from the line that is first up, the best of the others; None = nobody. The line, and all above it,
+        stand nowhere until it is said by `moved` what has become of it.
+        """
         found: list[LevelKey | None] = []
         node: _Node | None = line.node
         while node is not None and node is not self._root:
-            parent = node.parent or self._root
-            key, node.key = node.key, None  # out of the way
-            other = parent.best()
+            node.key = None
+            other = (node.parent or self._root).best()
             found.append(None if other is None else other.key)
-            node.key = key
-            if key is not None:
-                self._serial += 1
-                heapq.heappush(parent.heap, (key, self._serial, node))
-            node = parent
+            node = node.parent
         return found
 
     def _behind(

@@ -31,6 +31,9 @@ class Payer(NamedTuple):
     user: str
 
 
+_NOBODY: Final[Mapping[Payer, tuple[int, ...]]] = {}
+
+
 @dataclass(slots=True)
 class Account:
     """What one user of one queue holds and has held.
@@ -101,6 +104,9 @@ class UsageBook:
         self._loaded: dict[Payer, int] = {}  #: up to when the row counts that an account began with
         self._changed: set[Payer] = set()  #: booked since rows were last asked for
         self._faded: tuple[int, dict[Payer, tuple[int, ...]]] | None = None
+        self._faded_queues: tuple[Mapping[Payer, Sequence[int]], int, Mapping[str, Sequence[int]]] | None = (
+            None
+        )
 
     # ---- time ----
 
@@ -213,7 +219,7 @@ class UsageBook:
         What was held a half-life ago counts half. Who has always held the same gets just that.
         """
         if not self._half_life_ms or not self._accounts:
-            return {}
+            return _NOBODY
         if self._faded is None or self._faded[0] != self.step:
             self._settle_all()
             # One unit that is held for ever sums up to step_ms * FACTOR / (2 ** 32 - FACTOR).
@@ -226,6 +232,19 @@ class UsageBook:
             for payer in [p for p, a in self._accounts.items() if not any((*a.held, *a.past, *a.fresh))]:
                 del self._accounts[payer]
         return self._faded[1]
+
+    def faded_queues(self, axes: int) -> Mapping[str, Sequence[int]]:
+        """(R,) by queue: the sum of its users' faded averages, those of queues below it not included."""
+        faded = self.faded()
+        known = self._faded_queues
+        if known is None or known[0] is not faded or known[1] != axes:
+            found: dict[str, list[int]] = {}
+            for payer, amounts in faded.items():
+                row = found.setdefault(payer.queue, [0] * axes)
+                for axis, amount in enumerate(amounts[:axes]):
+                    row[axis] += amount
+            known = self._faded_queues = (faded, axes, found)
+        return known[2]
 
     # ---- rows ----
 

@@ -110,6 +110,7 @@ def test_turns_are_counted() -> None:
     waiting = {"a": [bag(1, 50, queue="a")], "b": [bag(2, 50, queue="b")]}
     tree = QueueTree()
     turns = Turns(waiting, tree, Shares(tree, snapshot), snapshot.usage, OURS, 0)
+    assert turns.first() is not None
     assert turns.in_a_row((1000,), 50) == 2
 
 
