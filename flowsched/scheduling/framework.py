@@ -98,7 +98,7 @@ class Profile:
     half_life_ms: int = 86_400_000
     origin_rate: int = 117_000_000
     move_price_percent: int = 50
-    io_fill_percent: int = 125
+    io_fill_percent: int = 200
     shortest_wait_ms: int = 2_000
     filters: tuple[Filter, ...] = ()
     costs: tuple[Cost, ...] = ()
