@@ -145,6 +145,7 @@ def _add(
         min_resources=_min_resources(state, stage),
         staged_on=state.staged_on.get(key, ()),
         promised_ms=state.promises.get(number),
+        user=run.spec.user,
         home=None if stage.spec.gang else home_of(state, run, stage, shard),
     )
     candidate = backlog.candidates[number] = Candidate(run, stage, group, tasks)
