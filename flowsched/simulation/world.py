@@ -60,7 +60,11 @@ class Running:
     attempt: int = 0
     shared: bool = False  #: reads from and writes to the storage, never its node's disk
     direct: frozenset[int] = frozenset()  #: inputs it reads straight from the storage
-    fetch: tuple[tuple[int, int], ...] = ()  #: (input, place) it copies to its node itself, before it computes
+    mounted: frozenset[int] = frozenset()  #: inputs it reads on the storage, through the node's page cache
+    straight: frozenset[int] = frozenset()  #: outputs it writes straight to the storage
+    fetch: tuple[
+        tuple[int, int], ...
+    ] = ()  #: (input, place) it copies to its node itself, before it computes
     ended: Action = lambda: None
     outcome: str = "succeeded"
     run_start: float = 0.0
@@ -240,12 +244,12 @@ class World:
         def arrived() -> None:
             running.waiting -= 1
             if running.waiting == 0 and not running.over:
-                self._compute(running)
+                self._read_again(running)
 
         for number in job.inputs:
             file = (running.workload, number)
-            if running.shared:
-                if not self.caches[node].__contains__(file):
+            if running.shared or number in running.mounted:
+                if file not in self.caches[node]:
                     running.waiting += 1
                     self._read_shared(file, node, job.name, arrived)
                 else:
@@ -257,12 +261,31 @@ class World:
                 running.waiting += 1
                 self._fetch(file, fetched[number], node, job.name, arrived)
             else:
-                assert node in self.at[file], f"{job.name} reads {self.file(file).name}, which is not on node {node}"
+                assert node in self.at[file], (
+                    f"{job.name} reads {self.file(file).name}, which is not on node {node}"
+                )
                 if file not in self.caches[node]:
                     running.waiting += 1
                     self.flow(self.file(file).size, (3 * node,), arrived)
                 self.caches[node].touch(file, self.file(file).size)
         arrived()
+
+    def _read_again(self, running: Running) -> None:
+        """Compute, after what no longer is in memory has been read from the disk: other tasks have read on meanwhile."""
+        node = running.node
+        files = [(running.workload, f) for f in self.job(running).inputs if f not in running.direct]
+        cold = sum(self.file(file).size for file in files if file not in self.caches[node])
+        for file in files:
+            self.caches[node].touch(file, self.file(file).size)
+
+        def read() -> None:
+            if not running.over:
+                self._compute(running)
+
+        if cold:
+            self.flow(cold, (3 * node,), read)
+        else:
+            read()
 
     def _read_shared(self, file: FileId, node: int, task: str, action: Action) -> None:
         """Read from the storage; who asks for the same meanwhile on the same node waits for the same bytes."""
@@ -294,18 +317,24 @@ class World:
         running.run_end = self.now
         running.waiting = 1
 
+        kept = [number for number in job.outputs if not running.shared and number not in running.straight]
+        away = [number for number in job.outputs if number not in kept]
+
         def written() -> None:
             running.waiting -= 1
-            if running.waiting == 0 and not running.over:
+            if running.waiting or running.over:
+                return
+            if away:
+                running.waiting = len(away)
+                files = [(running.workload, away.pop()) for _ in range(len(away))][::-1]
+                for file in files:
+                    self._upload_straight(file, node, job.name, written)
+            else:
                 self._end(running)
 
-        for number in job.outputs:
-            file = (running.workload, number)
+        for number in kept:
             running.waiting += 1
-            if running.shared:
-                self._upload_straight(file, node, job.name, written)
-            else:
-                self.flow(self.file(file).size, (3 * node,), written)
+            self.flow(self.file((running.workload, number)).size, (3 * node,), written)
         written()
 
     def _upload_straight(self, file: FileId, node: int, task: str, action: Action) -> None:
@@ -326,7 +355,7 @@ class World:
         self.free[node] += job.cores
         for number in job.outputs:
             file = (running.workload, number)
-            if not running.shared:
+            if not running.shared and number not in running.straight:
                 self.at[file].add(node)
                 self.caches[node].touch(file, self.file(file).size)
         self._ran(running)
