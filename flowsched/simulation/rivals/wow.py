@@ -26,6 +26,8 @@ from flowsched.workflow.graph import topological_order
 HOP: Final = 10**14
 #: So many copy jobs may have one task's inputs under way.
 TARGETS_A_TASK: Final = 2
+#: So many files of a copy job are under way at a time.
+FILES_A_JOB: Final = 8
 
 
 class Wow(Opponent):
@@ -44,7 +46,7 @@ class Wow(Opponent):
 
     def decide(self) -> None:
         """The three steps."""
-        ranked = sorted(self.ready, key=lambda task: (-self.priority(task), self.ready[task].order))
+        ranked = sorted(self.ready, key=lambda task: (-self.priority(task), task))
         self._start(ranked)
         waiting = [task for task in ranked if task in self.ready]
         if waiting:
@@ -150,16 +152,27 @@ class Wow(Opponent):
                 self._copy(task, node)
 
     def _copy(self, task: TaskId, node: int) -> None:
-        """One copy job: all that the task misses on the node, each from the holder that then has least to send."""
+        """One copy job: all that the task misses on the node, each from the holder that then has least to send.
+
+        A few files at a time. What the task reads first comes last, so that memory still holds it then.
+        """
         files = self.missing(self._intermediates(task), node)
-        self._targets[node], self._left[node] = task, len(files)
+        sources = {}
         for file in sorted(files, key=lambda each: (-self.file(each).size, each)):
             size = self.file(file).size
-            source = min(self.sources(file), key=self._load_with(size))
-            self._sending[source] += size
-            self.world.copy(
-                file, source, node, "stage", self._copied(node, source, size), task=self.job(task).name
-            )
+            sources[file] = min(self.sources(file), key=self._load_with(size))
+            self._sending[sources[file]] += size
+        self._targets[node], self._left[node] = task, len(files)
+        queue = sorted(files, key=lambda each: self.file(each).name)
+
+        def following() -> None:
+            if queue:
+                file = queue.pop()
+                done = self._copied(node, sources[file], self.file(file).size, following)
+                self.world.copy(file, sources[file], node, "stage", done, task=self.job(task).name)
+
+        for _ in range(FILES_A_JOB):
+            following()
 
     def _load_with(self, size: int) -> Callable[[int], tuple[float, int]]:
         """0.5 × the largest load + 0.5 × all bytes, if a holder sends these too."""
@@ -171,10 +184,11 @@ class Wow(Opponent):
 
         return weighed
 
-    def _copied(self, node: int, source: int, size: int) -> Callable[[], None]:
+    def _copied(self, node: int, source: int, size: int, following: Callable[[], None]) -> Callable[[], None]:
         def done() -> None:
             self._sending[source] -= size
             self._left[node] -= 1
+            following()
             if not self._left[node]:
                 del self._targets[node], self._left[node]
                 self.stir()
