@@ -275,7 +275,7 @@ class World:
         inputs = [number for number in self.job(running).inputs if number not in running.direct]
         for number in sorted(inputs, key=lambda number: files[number].name):
             file = (running.workload, number)
-            if file not in self.caches[node]:
+            if file not in self.caches[node] or (node, file) in self._reading:
                 running.waiting += 1
                 self._once(file, node, read, partial(self.flow, self.file(file).size, (3 * node,)))
             self.caches[node].touch(file, self.file(file).size)
