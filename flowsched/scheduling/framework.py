@@ -143,4 +143,8 @@ PROFILES: Final[Mapping[str, Profile]] = {
         backfill="none",
         order="fifo",
     ),
+    #: A batch scheduler that knows gangs and shares but neither data nor expected ends.
+    "volcano-like": Profile(
+        name="volcano-like", locality=False, contention=False, backfill="none", order="fifo"
+    ),
 }

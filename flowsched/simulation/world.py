@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -104,7 +104,7 @@ class World:
             self.readers.update((number, file) for job in workload.jobs for file in job.inputs)
         self.lines: list[dict[str, Any]] = []
         self._timers: list[tuple[float, int, Action]] = []
-        self._actions: dict[int, Action] = {}
+        self._actions: dict[Hashable, Action] = {}
         self._reading: dict[tuple[int, FileId], list[Action]] = {}
         self._number = 0
 
@@ -145,7 +145,7 @@ class World:
 
     def _advance(self, moment: float) -> None:
         for flow in self.network.advance(moment):
-            self._actions.pop(flow)()  # type: ignore[arg-type]
+            self._actions.pop(flow)()
 
     def flow(self, size: float, path: Sequence[int], action: Action) -> int:
         """Bytes begin to move over these resources; `action` follows when all are through. Returns its number."""

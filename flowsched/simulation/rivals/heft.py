@@ -59,7 +59,7 @@ class Heft(Opponent):
         """Longest way first; of equals, the pair of task and node whose inputs are there soonest."""
         self._arrived()
         equals: dict[float, list[TaskId]] = defaultdict(list)
-        for task in self.ready:
+        for task in sorted(self.ready):  # equals in the order in which they were submitted
             equals[self.ranks[task]].append(task)
         for rank in sorted(equals, reverse=True):
             if not any(self.world.free):
