@@ -149,7 +149,7 @@ def judged(trace: Path, workloads: Sequence[Path], cluster: str, referee: Path) 
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     lines = done.stdout.strip().splitlines()
     if not lines or not lines[-1].startswith("{"):
-        return {"faults": [*lines, done.stderr[-400:]] or ["the referee said nothing"]}
+        return {"faults": [*lines, done.stderr[-400:]]}
     return {**json.loads(lines[-1]), "faults": [line for line in lines[:-1] if done.returncode]}
 
 

@@ -62,6 +62,8 @@ class Horizon:
         home = group.home
         if home is None or not fit.offer.tables[0].allowed[home.node]:
             return None
+        if not self.work[home.node]:
+            return None  # an idle home was not chosen: nothing will end there that could end the wait
         nodes = fit.spots[0].nodes
         away = np.flatnonzero(nodes != home.node)
         cpu, rate = group.roles[0].shape.requests[_CPU], max(1, int(nic_in[home.node]))
@@ -85,7 +87,11 @@ class Horizon:
         seconds = (first + 999) // 1000
         text = f"its output is gathered on a node that has room in about {seconds} s; elsewhere it would be there later"
         reason = Reason(
-            group.key, ReasonCode.WAITING_FOR_LOCALITY, text, {"wait_ms": first, "copy_ms": dearest}, self.now + first
+            group.key,
+            ReasonCode.WAITING_FOR_LOCALITY,
+            text,
+            {"wait_ms": first, "copy_ms": dearest},
+            self.now + first,
         )
         keep = without(fit, away[len(away) - waiting :])
         return Wait(reason, replace(fit.offer.wanting(1)), keep)
