@@ -77,7 +77,7 @@ def run(cluster: World, job: str, **how: object) -> dict[str, float]:
 
 
 def test_a_task_starts_fetches_computes_and_writes() -> None:
-    """align_0 after 2 s of start-up: 300 + 20 MB over one link 3.2 s, 20 s of work, 30 MB to the disk 0.3 s."""
+    """Align_0 after 2 s of start-up: 300 + 20 MB over one link 3.2 s, 20 s of work, 30 MB to the disk 0.3 s."""
     cluster = world(startup=2.0)
     fetch = tuple((number, STORAGE) for number in SMALL.jobs[JOB["align_0"]].inputs)
     line = run(cluster, "align_0", fetch=fetch)
