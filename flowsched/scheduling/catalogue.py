@@ -5,7 +5,7 @@ It holds what is, not what is wanted; transfers decide what moves. Sizes in byte
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -66,6 +66,17 @@ class Catalogue:
             self.origins[dataset] = True
             self._forget(dataset)
         return dataset
+
+    def copy(self, datasets: Collection[int]) -> Catalogue:
+        """A copy in which these datasets can be changed while this one stays; all others are shared, and only read."""
+        other = Catalogue()
+        other.uris, other._ids, other.version = self.uris, self._ids, self.version
+        other.sizes, other.origins = list(self.sizes), list(self.origins)
+        other._replicas, other._expected = list(self._replicas), list(self._expected)
+        for dataset in datasets:
+            other._replicas[dataset] = set(self._replicas[dataset])
+            other._expected[dataset] = set(self._expected[dataset])
+        return other
 
     def find(self, uri: str) -> int | None:
         """The dataset's id, if it is known."""
