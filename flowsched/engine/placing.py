@@ -126,10 +126,21 @@ def _carried_out(recorder: Recorder, plan: Plan, groups: Sequence[PodGroup] = ()
     state, statement = recorder.state, recorder.statement
     offered = {group.key: group for group in groups}
     refused = {each.group: offered[each.group] for each in plan.reasons if each.group in offered}
+    for placed in plan.placements:
+        if placed.group in refused:
+            refused[placed.group] = _rest(refused[placed.group], placed)
     statement.assign(state, "refused", refused)
     statement.assign(state, "reasons", {reason.group: reason for reason in plan.reasons})
     statement.assign(state, "reservations", plan.reservations)
     statement.assign(state, "promises", _promises(state.promises, plan))
+
+
+def _rest(group: PodGroup, placed: Placement) -> PodGroup:
+    """What of a bag was not placed."""
+    if group.gang:
+        return group
+    role = group.roles[0]
+    return replace(group, roles=(replace(role, count=max(1, role.count - len(placed.nodes[0]))),))
 
 
 def _promises(before: Mapping[int, int], plan: Plan) -> dict[int, int]:

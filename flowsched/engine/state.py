@@ -21,6 +21,7 @@ from flowsched.workflow.run import WorkflowRun
 if TYPE_CHECKING:
     from flowsched.engine.backlog import Candidate
     from flowsched.engine.foreign import ClassKey, ForeignWork
+    from flowsched.engine.idle import IdleBook
     from flowsched.scheduling.foreign import PodTemplate
 
 
@@ -129,6 +130,7 @@ class EngineState:
         self.inputs: dict[tuple[str, int], tuple[int, ...] | None] = {}
         self.reasons: dict[int, Reason] = {}
         self.refused: dict[int, PodGroup] = {}  #: what they asked for, the most important first
+        self.idle: IdleBook | None = None  #: where idle room is accounted for; None = nowhere
         self.reservations: tuple[Reservation, ...] = ()
         self.promises: dict[int, int] = {}  #: group -> the first start it was promised
         self.gpu_load: dict[int, dict[str, tuple[tuple[int, int], ...]]] = {}

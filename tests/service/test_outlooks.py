@@ -30,4 +30,4 @@ async def test_what_is_too_large_for_the_cluster_is_told_what_would_do(tmp_path:
     kinds = {each.kind: each for each in told.suggestions}
     assert kinds["request"].was == 10_000_000
     assert 0 < kinds["request"].to < 10_000_000
-    assert kinds["node"].message == "one more node with 10000 CPU, 1.0 MiB memory"
+    assert kinds["node"].message == "one more node with 10000 CPU, 1 MiB memory"
