@@ -110,8 +110,7 @@ def _cheapest(trial: _Trial, ways: list[Lead], most: int) -> list[Suggestion]:
             break
         least = trial.least(way) if trial.opens(way) else None
         if least is not None:
-            found.append((_price(way, least), least))
-            found.sort(key=lambda each: each[0])
+            found = sorted([*found, (_price(way, least), least)], key=lambda each: each[0])
     return [suggestion for _, suggestion in _different(found)[:most]]
 
 
