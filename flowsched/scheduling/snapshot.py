@@ -11,7 +11,7 @@ Every change goes through a `Statement`. It must not know how decisions are made
 from __future__ import annotations
 
 from collections.abc import Sequence
-from copy import deepcopy
+from copy import copy, deepcopy
 from dataclasses import replace
 from typing import Any, Final
 
@@ -102,8 +102,9 @@ class Snapshot:
 
     def copy(self) -> Snapshot:
         """A copy that can be changed while this one stays. What never changes (claims, nodes as told) is shared."""
-        fixed = (*self.claims.values(), *self._infos, *self.labels, *self.taints)
-        return deepcopy(self, {**{id(each): each for each in fixed}, id(self.cache): {}})
+        flat = (self.claims, self.names, self.index, self.labels, self.taints, self._infos)
+        memo: dict[int, Any] = {id(each): copy(each) for each in (*flat, *self.ledger.flat)}
+        return deepcopy(self, memo | {id(self.cache): {}})
 
     def info(self, node: int) -> NodeInfo:
         """A node as it was told last."""
