@@ -299,13 +299,15 @@ def shape_of(state: EngineState, run: WorkflowRun, stage: StageRun, role: int, m
 
 
 def io_rate(state: EngineState, run: WorkflowRun, stage: StageRun) -> int:
-    """Bytes/s of disk one pod is expected to use: what the user said, else its bytes over its runtime."""
+    """Bytes/s of disk one pod is expected to use: what the user said, else half of its bytes over its runtime: tasks read and
+    write in bursts, and disks idle where they are filled to the brim by averages.
+    """
     spec = stage.spec
     if spec.io_read_rate or spec.io_write_rate:
         return spec.io_read_rate + spec.io_write_rate
     total = spec.io_read_bytes + spec.io_write_bytes
     expected = spec.estimate.runtime_ms
-    return total * 1000 // expected if total and expected else 0
+    return total * 1000 // (2 * expected) if total and expected else 0
 
 
 def _min_resources(state: EngineState, stage: StageRun) -> tuple[int, ...] | None:

@@ -80,8 +80,6 @@ class Profile:
             now counts.
         origin_rate: Bytes/s from outside.
         move_price_percent: How much of a copy's time on the network is charged for the link others could use.
-        io_fill_percent: How much of a disk's bandwidth may be spoken for. Tasks read and write in bursts, so that disks idle
-            where they are filled by averages to the brim.
         shortest_wait_ms: A copy that takes less is never worth waiting instead.
         preempt: Groups of higher priority may take the room of lower ones.
         reclaim: Queues that have less than they may take back what others have beyond theirs.
@@ -104,7 +102,6 @@ class Profile:
     half_life_ms: int = 86_400_000
     origin_rate: int = 117_000_000
     move_price_percent: int = 50
-    io_fill_percent: int = 200
     shortest_wait_ms: int = 2_000
     preempt: bool = True
     reclaim: bool = True
