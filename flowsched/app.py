@@ -50,7 +50,8 @@ class Settings:
         gpus: Of each node.
         disk_rate, nic_rate: Bytes/s (quantities) of each node's disk and network card.
         racks: Nodes are spread over so many racks.
-        policy: Name of a profile.
+        policy: Name of a built-in profile.
+        profile: A file with profiles, in YAML; they extend `policy`. Looked at again whenever it changes.
         images: What the local cluster does with a stage that names an image: `ignore` it, or `refuse` its tasks.
         token: Bearer token of the API; None = none is asked for (loopback only).
         keep_days: Workflows that ended longer ago are removed with their logs and data; 0 = never.
@@ -73,6 +74,7 @@ class Settings:
     nic_rate: str = "125M"
     racks: int = 1
     policy: str = "flowsched"
+    profile: Path | None = None
     images: str = "ignore"
     token: str | None = None
     keep_days: float = 30.0
@@ -194,6 +196,7 @@ async def assembled(settings: Settings) -> AsyncIterator[tuple[Any, Any, Any, An
     from flowsched.control.history import ALONE_POLL_S, POLL_S, History
     from flowsched.control.intake import Documents
     from flowsched.control.leader import Leader
+    from flowsched.control.profiles import ProfileBook
     from flowsched.control.runs import RunService
     from flowsched.scheduling.framework import PROFILES
     from flowsched.store.database import Database
@@ -201,6 +204,7 @@ async def assembled(settings: Settings) -> AsyncIterator[tuple[Any, Any, Any, An
     from flowsched.store.writer import GroupWriter
 
     check(settings)
+    profiles = ProfileBook(PROFILES[settings.policy], path=settings.profile, clock=now_ms)
     failpoint = from_environment(os.environ)
     settings.root.mkdir(parents=True, exist_ok=True)
     executor = await _executor(settings, failpoint)
@@ -216,7 +220,7 @@ async def assembled(settings: Settings) -> AsyncIterator[tuple[Any, Any, Any, An
                 executor,
                 history,
                 documents,
-                profile=PROFILES[settings.policy],
+                profile=profiles.profile,
                 keep_days=settings.keep_days,
                 take_over=settings.take_over,
                 holder=holder_of(settings),
@@ -239,6 +243,7 @@ async def assembled(settings: Settings) -> AsyncIterator[tuple[Any, Any, Any, An
                 failpoint=failpoint,
                 replicated=settings.replicated,
                 cromwell=servers(settings.cromwell),
+                profiles=profiles,
             )
             yield service, leader, writer, executor
 
@@ -305,6 +310,7 @@ async def running(settings: Settings) -> AsyncIterator[Running]:
         await runner.setup()
         leading = asyncio.create_task(leader.run(), name="leader")
         planning = asyncio.create_task(service.plans.run(), name="plans")
+        watching = asyncio.create_task(service.policies.run(), name="profile")
         try:
             if not settings.replicated:
                 await _until_ready(service, leading)
@@ -324,7 +330,8 @@ async def running(settings: Settings) -> AsyncIterator[Running]:
             await runner.cleanup()
             leading.cancel()
             planning.cancel()
-            await asyncio.gather(leading, planning, return_exceptions=True)
+            watching.cancel()
+            await asyncio.gather(leading, planning, watching, return_exceptions=True)
 
 
 def _fall(done: asyncio.Task[None], caller: asyncio.Task[Any] | None) -> None:

@@ -122,6 +122,13 @@ Cromwell = Annotated[
     ),
 ]
 Policy = Annotated[str, typer.Option(help="How to schedule.")]
+ProfilePath = Annotated[
+    Path | None,
+    typer.Option(
+        "--profile", envvar="FLOWSCHED_PROFILE", metavar="FILE",
+        help="A file with profiles in YAML, which extend --policy; looked at again whenever it changes.",
+    ),
+]  # fmt: skip
 Synthetic = Annotated[
     bool,
     typer.Option(

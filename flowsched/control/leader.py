@@ -15,7 +15,7 @@ from flowsched.control.history import History
 from flowsched.control.intake import Documents, Intake
 from flowsched.control.reconcile import Reconciler
 from flowsched.control.recover import Found, recover
-from flowsched.engine.events import BindingsSettled, EngineEvent, QueueChanged
+from flowsched.engine.events import BindingsSettled, EngineEvent, ProfileChanged, QueueChanged
 from flowsched.engine.state import EngineState
 from flowsched.errors import (
     ConfigurationError,
@@ -106,7 +106,7 @@ class Leader:
         self._executor = executor
         self._history = history
         self._documents = documents
-        self._profile = profile
+        self.profile = profile  #: of this term and those that follow
         self._keep_days = keep_days
         self._take_over = take_over
         self._holder = holder
@@ -167,7 +167,7 @@ class Leader:
     async def _term(self) -> None:
         await self._failpoint("recover.before")
         state = EngineState(
-            profile=self._profile,
+            profile=self.profile,
             epoch=self.epoch,
             secret=self._secret,
             address_start=(self.epoch * 65_537) & 0x3FFFFF,
@@ -310,6 +310,12 @@ class Leader:
                 raise LeadershipLost("another process leads now")
             self._renewed = asked
             return
+
+    def profile_changed(self, profile: Profile) -> None:
+        """Another policy is in force from now on, whoever leads."""
+        self.profile = profile
+        if self.dispatcher is not None:
+            self.dispatcher.tell([ProfileChanged(profile)])
 
     def queue_changed(self, row: QueueRow) -> None:
         """A queue was configured."""

@@ -21,6 +21,7 @@ from flowsched.control.leader import Leader
 from flowsched.control.outputs import open_output
 from flowsched.control.planning import Planning
 from flowsched.control.plans import PlanBook
+from flowsched.control.policies import PolicyDesk, ProfileBook
 from flowsched.control.queue_settings import queue_row
 from flowsched.control.ranked import with_rank
 from flowsched.control.tes import TesService
@@ -82,6 +83,7 @@ class Service:
         failpoint: Callable[[str], Awaitable[None]],
         replicated: bool = False,
         cromwell: Sequence[str] = (),
+        profiles: ProfileBook | None = None,
     ) -> None:
         self._replicated = replicated
         self._whereabouts = Whereabouts(database, clock)
@@ -96,6 +98,7 @@ class Service:
         self.plans = PlanBook(
             database, Planning(), Cromwell(cromwell), learned=leader.runtimes, clock=clock, new_id=new_id
         )
+        self.policies = PolicyDesk(profiles or ProfileBook(leader.profile, clock=clock), leader)
         self._clock = clock
         self._new_id = new_id
         self._failpoint = failpoint

@@ -1,0 +1,160 @@
+"""A cycle in one file: what it was given, the profile, and what it decided. `replayed` decides again, to the same bytes.
+
+The file is a zip archive: `record.json` (format, version, moment, counts), `profile.json` (as `policy` reads it),
+`objects.json` and `arrays/*.npy` (the other arguments of the cycle), `plan.json` (the plan, readable).
+"""
+
+from __future__ import annotations
+
+import inspect
+import io
+import json
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from flowsched import __version__
+from flowsched.errors import FlowschedError, InvalidRequest
+from flowsched.scheduling.cycle import cycle
+from flowsched.scheduling.extension import Offered
+from flowsched.scheduling.framework import Profile
+from flowsched.scheduling.objects import Reader, Writer, readable
+from flowsched.scheduling.plan import Plan
+from flowsched.scheduling.policy import document_of, policies_from
+from flowsched.workflow.spec import EMPTY
+
+#: Grows when older readers could not understand a file.
+FORMAT: Final = 1
+#: The largest part that is read: 4 GiB. A file from elsewhere must not fill the memory.
+_LARGEST: Final = 4 << 30
+#: Equal records are equal bytes: zip files tell when they were made.
+_LONG_AGO: Final = (1980, 1, 1, 0, 0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One cycle.
+
+    Args:
+        inputs: The arguments of `cycle`, by name.
+        plan: What it decided, as `plan_bytes` writes it.
+        version: Of the flowsched that decided.
+    """
+
+    inputs: Mapping[str, Any]
+    plan: bytes
+    version: str = __version__
+
+    @property
+    def profile(self) -> Profile:
+        """The policy it decided under."""
+        profile: Profile = self.inputs["profile"]
+        return profile
+
+
+def plan_bytes(plan: Plan) -> bytes:
+    """A plan as canonical JSON: equal plans are equal bytes."""
+    return json.dumps(readable(plan), ensure_ascii=True, separators=(",", ":"), sort_keys=True).encode()
+
+
+def recorded(plan: Plan, /, *arguments: Any, **named: Any) -> bytes:
+    """The file of a cycle that has just decided, from its arguments as they were given.
+
+    Raises:
+        FlowschedError: Something of it cannot be written.
+    """
+    bound = inspect.signature(cycle).bind(*arguments, **named)
+    bound.apply_defaults()
+    return packed(Record(dict(bound.arguments), plan_bytes(plan)))
+
+
+def packed(record: Record) -> bytes:
+    """The file as bytes; equal records give equal bytes."""
+    writer = Writer()
+    profile = record.profile
+    others = {name: writer.plain(value) for name, value in record.inputs.items() if name != "profile"}
+    about = {
+        "format": FORMAT, "version": record.version, "now": record.inputs["now"],
+        "nodes": len(record.inputs["snapshot"]), "groups": len(record.inputs["backlog"]), "profile": profile.name,
+    }  # fmt: skip
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        _write(archive, "record.json", json.dumps(about, indent=2).encode())
+        _write(archive, "profile.json", json.dumps(document_of(profile), indent=2).encode())
+        _write(archive, "plan.json", record.plan)
+        _write(archive, "objects.json", json.dumps(others, separators=(",", ":")).encode())
+        for at, array in enumerate(writer.arrays):
+            held = io.BytesIO()
+            np.save(held, array, allow_pickle=False)
+            _write(archive, f"arrays/{at:05}.npy", held.getvalue())
+    return file.getvalue()
+
+
+def _write(archive: zipfile.ZipFile, name: str, raw: bytes) -> None:
+    entry = zipfile.ZipInfo(name, _LONG_AGO)
+    entry.compress_type = zipfile.ZIP_DEFLATED
+    archive.writestr(entry, raw, compresslevel=1)
+
+
+def unpacked(
+    raw: bytes, plugins: Mapping[str, Offered] | None = None, broken: Mapping[str, str] = EMPTY
+) -> Record:
+    """Read a file.
+
+    Args:
+        raw: The file.
+        plugins: What is installed here; the recorded profile may name some.
+        broken: What is installed and does not work: why.
+
+    Raises:
+        InvalidRequest: It is no snapshot, or one that this version cannot read.
+        InvalidDocument: Its profile needs a plugin that is not here.
+    """
+    try:
+        with zipfile.ZipFile(io.BytesIO(raw)) as archive:
+            about = json.loads(_read(archive, "record.json"))
+            if about["format"] != FORMAT:
+                raise InvalidRequest(
+                    f"the snapshot is of format {about['format']!r:.20}, made by flowsched {about['version']}; "
+                    f"this is {__version__}, which reads format {FORMAT}"
+                )
+            names = sorted(name for name in archive.namelist() if name.startswith("arrays/"))
+            arrays = [np.load(io.BytesIO(_read(archive, name)), allow_pickle=False) for name in names]
+            profile = json.loads(_read(archive, "profile.json"))
+            plan = _read(archive, "plan.json")
+            reader = Reader(arrays)
+            others = json.loads(_read(archive, "objects.json"))
+            inputs = {name: reader.value(value) for name, value in others.items()}
+        version = str(about["version"])
+    except FlowschedError:
+        raise
+    except (zipfile.BadZipFile, KeyError, IndexError, ValueError, TypeError, AttributeError, EOFError,
+            RecursionError, NotImplementedError, MemoryError) as error:  # fmt: skip
+        raise InvalidRequest(
+            f"this is no snapshot that flowsched {__version__} can read: {type(error).__name__}: {error!s:.200}"
+        ) from error
+    inputs["profile"] = policies_from(profile, plugins or {}, broken).default
+    return Record(inputs, plan, version)
+
+
+def _read(archive: zipfile.ZipFile, name: str) -> bytes:
+    if archive.getinfo(name).file_size > _LARGEST:
+        raise InvalidRequest(f"{name} of the snapshot is larger than {_LARGEST:,} bytes")
+    return archive.read(name)
+
+
+def replayed(record: Record, profile: Profile | None = None) -> Plan:
+    """Decide again; under another profile, if one is given.
+
+    Raises:
+        InvalidRequest: The cycle of this version needs something that the file does not hold.
+    """
+    inputs = {**record.inputs, "profile": profile if profile is not None else record.profile}
+    try:
+        bound = inspect.signature(cycle).bind(**inputs)
+    except TypeError as error:
+        raise InvalidRequest(f"the snapshot was made by flowsched {record.version}: {error}") from None
+    return cycle(*bound.args, **bound.kwargs)
