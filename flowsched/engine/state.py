@@ -91,6 +91,8 @@ class EngineState:
         reasons: Why a group was not placed in the last cycle, by group number.
         epoch: Of this leader; part of every intent.
         secret: Gang tokens are derived from it; never written anywhere.
+        mounted: All data lie on a storage that every node mounts, and pods read and write there: a policy without locality stages
+            nothing.
     """
 
     def __init__(
@@ -101,6 +103,7 @@ class EngineState:
         epoch: int = 1,
         secret: bytes = b"",
         address_start: int = 0,
+        mounted: bool = False,
     ) -> None:
         self.snapshot = Snapshot()
         self.catalogue = Catalogue()
@@ -147,6 +150,7 @@ class EngineState:
         self.tape: list[bytes] | None = None  #: where each cycle is recorded; None = nowhere. Decides nothing
         self.epoch = epoch
         self.secret = secret
+        self.mounted = mounted
 
     def key_of(self, group: GroupKey | ForeignKey) -> int:
         """The number a backlog item has kept since it first waited (numbers rise with age and break ties)."""
