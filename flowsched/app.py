@@ -50,6 +50,7 @@ class Settings:
         gpus: Of each node.
         disk_rate, nic_rate: Bytes/s (quantities) of each node's disk and network card.
         racks: Nodes are spread over so many racks.
+        labels: Of nodes: `node-1:disktype=ssd`.
         policy: Name of a built-in profile.
         profile: A file with profiles, in YAML; they extend `policy`. Looked at again whenever it changes.
         images: What the local cluster does with a stage that names an image: `ignore` it, or `refuse` its tasks.
@@ -73,6 +74,7 @@ class Settings:
     disk_rate: str = "500M"
     nic_rate: str = "125M"
     racks: int = 1
+    labels: tuple[str, ...] = ()
     policy: str = "flowsched"
     profile: Path | None = None
     images: str = "ignore"
@@ -166,7 +168,7 @@ def configure_logging(settings: Settings) -> None:
 def local_cluster(settings: Settings, failpoint: Callable[[str], object]) -> Any:
     """The embedded default: virtual nodes on this machine."""
     from flowsched.cluster.local import LocalCluster
-    from flowsched.cluster.machine import virtual_nodes
+    from flowsched.cluster.machine import labelled, virtual_nodes
     from flowsched.cluster.runners import RunnerProcesses
     from flowsched.workflow.resources import parse_bytes, parse_cpu
 
@@ -180,6 +182,7 @@ def local_cluster(settings: Settings, failpoint: Callable[[str], object]) -> Any
         nic_rate=parse_bytes(settings.nic_rate),
         racks=settings.racks,
     )
+    nodes = labelled(nodes, settings.labels)
     processes = RunnerProcesses(images="refuse" if settings.images == "refuse" else "ignore")
     return LocalCluster(settings.root.absolute(), nodes, processes=processes, failpoint=failpoint)
 

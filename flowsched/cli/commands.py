@@ -29,6 +29,7 @@ from flowsched.cli.options import (
     Images,
     Inputs,
     Kubeconfig,
+    Labels,
     Limit,
     Memory,
     Namespace,
@@ -144,6 +145,7 @@ def serve(
     disk_rate: DiskRate = "500M",
     nic_rate: NicRate = "125M",
     racks: Racks = 1,
+    label: Labels = None,
     policy: Policy = "flowsched",
     profile: ProfilePath = None,
     images: Images = "ignore",
@@ -173,8 +175,9 @@ def serve(
     """
     settings = settings_for(
         ctx, root=root, host=host, port=port, database=db, nodes=nodes, cpu=cpu, memory=memory, gpus=gpus,
-        disk_rate=disk_rate, nic_rate=nic_rate, racks=racks, policy=policy, profile=profile, images=images, log_level=log_level,
-        log_json=log_json, keep_days=keep_days, take_over=take_over, token=token_from(token_file) or options(ctx).token,
+        disk_rate=disk_rate, nic_rate=nic_rate, racks=racks, labels=tuple(label or ()), policy=policy, profile=profile,
+        images=images, log_level=log_level, log_json=log_json, keep_days=keep_days, take_over=take_over,
+        token=token_from(token_file) or options(ctx).token,
         kubernetes=kubernetes_settings(cluster, kubeconfig, context, namespace), advertise=advertise, cromwell=cromwell,
     )  # fmt: skip
     from flowsched import app as service

@@ -9,7 +9,9 @@ from __future__ import annotations
 import inspect
 import io
 import json
+import struct
 import zipfile
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -131,8 +133,8 @@ def unpacked(
         version = str(about["version"])
     except FlowschedError:
         raise
-    except (zipfile.BadZipFile, KeyError, IndexError, ValueError, TypeError, AttributeError, EOFError,
-            RecursionError, NotImplementedError, MemoryError) as error:  # fmt: skip
+    except (zipfile.BadZipFile, zlib.error, struct.error, LookupError, ValueError, TypeError, AttributeError,
+            EOFError, OSError, RuntimeError, ArithmeticError, MemoryError) as error:  # fmt: skip
         raise InvalidRequest(
             f"this is no snapshot that flowsched {__version__} can read: {type(error).__name__}: {error!s:.200}"
         ) from error
@@ -141,8 +143,11 @@ def unpacked(
 
 
 def _read(archive: zipfile.ZipFile, name: str) -> bytes:
-    if archive.getinfo(name).file_size > _LARGEST:
+    entry = archive.getinfo(name)
+    if entry.file_size > _LARGEST:
         raise InvalidRequest(f"{name} of the snapshot is larger than {_LARGEST:,} bytes")
+    if entry.compress_type not in (zipfile.ZIP_DEFLATED, zipfile.ZIP_STORED):
+        raise InvalidRequest(f"{name} of the snapshot is compressed in a way that no snapshot is")
     return archive.read(name)
 
 

@@ -33,10 +33,12 @@ PURE = {
     "io",
     "json",
     "re",
+    "struct",
     "sys",  # for its `modules`
     "types",
     "typing",
     "zipfile",
+    "zlib",
     "numpy",
     "flowsched",
 }
