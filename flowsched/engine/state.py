@@ -87,7 +87,7 @@ class EngineState:
         ready: (workflow, stage) with at least one QUEUED task.
         pods: Every pod that holds room, by name.
         staging: Groups in STAGING, by their number.
-        moving: Transfers under way, by (dataset, node).
+        moving: Transfers under way, by (dataset, node, piece).
         reasons: Why a group was not placed in the last cycle, by group number.
         epoch: Of this leader; part of every intent.
         secret: Gang tokens are derived from it; never written anywhere.
@@ -115,7 +115,7 @@ class EngineState:
         self.ready: set[tuple[str, int]] = set()
         self.pods: dict[str, PodRef] = {}
         self.staging: dict[int, StagingGroup] = {}
-        self.moving: dict[tuple[int, int], TransferOrder] = {}
+        self.moving: dict[tuple[int, int, int], TransferOrder] = {}
         self.transfer_backoff: dict[tuple[int, int], Backoff] = {}
         self.staged_on: dict[GroupKey, tuple[int, ...]] = {}
         self.keys: dict[GroupKey | ForeignKey, int] = {}
