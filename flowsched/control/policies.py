@@ -15,6 +15,7 @@ from flowsched.engine.placing import recorded_idle
 from flowsched.errors import Conflict, Fault, Unavailable
 from flowsched.scheduling.extension import Guard
 from flowsched.scheduling.policy import document_of, guards_of
+from flowsched.scheduling.record import Draft
 from flowsched.workflow.policy_views import PluginView, ProfileView, RefusedView
 
 #: How long a snapshot waits for a cycle.
@@ -79,14 +80,15 @@ class PolicyDesk:
             Conflict: No cycle took place for a while.
         """
         async with self._recording:
-            return await self._recorded()
+            found = await self._recorded()
+        return await asyncio.to_thread(found.packed)
 
-    async def _recorded(self) -> bytes:
+    async def _recorded(self) -> Draft:
         dispatcher = self._leader.dispatcher
         if dispatcher is None:
             raise Unavailable("this process does not lead (yet): ask again in a moment")
         state = dispatcher.state
-        tape: list[bytes] = []
+        tape: list[Draft] = []
         state.tape, steps = tape, dispatcher.steps
         try:
             dispatcher.tell([Tick()])

@@ -20,7 +20,7 @@ from flowsched.engine.state import EngineState, GroupKey, PodRef
 from flowsched.scheduling.cycle import cycle
 from flowsched.scheduling.plan import Placement, Plan, Reason, ReasonCode
 from flowsched.scheduling.podgroup import PodGroup
-from flowsched.scheduling.record import recorded
+from flowsched.scheduling.record import Draft, recorded
 from flowsched.scheduling.snapshot import AXES, Claim, ClaimKind
 from flowsched.workflow.spec import On
 from flowsched.workflow.states import TaskState
@@ -103,8 +103,8 @@ def _plan(recorder: Recorder, groups: list[PodGroup]) -> Plan:
     return plan
 
 
-def recorded_idle(state: EngineState, now: int) -> bytes:
-    """The file of a cycle with nothing to look at: the cluster as it is."""
+def recorded_idle(state: EngineState, now: int) -> Draft:
+    """A cycle with nothing to look at: the cluster as it is."""
     given = (state.snapshot, state.catalogue, state.queues, (), state.profile, now, pace.STEP)
     return recorded(cycle(*given), *given)
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from flowsched.engine.backlog import Candidate
     from flowsched.engine.foreign import ClassKey, ForeignWork
     from flowsched.scheduling.foreign import PodTemplate
+    from flowsched.scheduling.record import Draft
 
 
 class PodRef(NamedTuple):
@@ -147,7 +148,7 @@ class EngineState:
         self.restless = True  #: something may let somebody start, and nobody has looked since
         self.rest_until = 0  #: no look before this moment
         self.look_at: int | None = None  #: a look is due at this moment, whatever happens
-        self.tape: list[bytes] | None = None  #: where each cycle is recorded; None = nowhere. Decides nothing
+        self.tape: list[Draft] | None = None  #: where each cycle is recorded; None = nowhere. Decides nothing
         self.epoch = epoch
         self.secret = secret
         self.mounted = mounted

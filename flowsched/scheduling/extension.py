@@ -181,13 +181,18 @@ class Guard:
     parameters: tuple[tuple[str, Any], ...] = ()
     trouble: Trouble = field(default_factory=Trouble, compare=False, repr=False)
 
-    def ask(self, check: Callable[[Any], T], *arguments: object) -> T | None:
-        """Its answer, checked; None where it has none to give."""
+    def ask(self, snapshot: Snapshot | None, check: Callable[[Any], T], *arguments: object) -> T | None:
+        """Its answer, checked; None where it has none to give. The arrays of `snapshot` cannot be changed meanwhile."""
         try:
+            if snapshot is not None:
+                snapshot.set_writeable(False)
             return check(self.function(*arguments, **dict(self.parameters)))
         except Exception as error:  # noqa: BLE001 - nobody knows what others' code raises; it is told, not swallowed
             self.trouble.note(error)
             return None
+        finally:
+            if snapshot is not None:
+                snapshot.set_writeable(True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +210,7 @@ class GuardedFilter(Guard):
                 raise WrongAnswer(f"a filter says why in a text, this one in {_described(why)}")
             return _array(mask, np.dtype(np.bool_), len(snapshot)), why
 
-        answer = self.ask(check, snapshot, shape)
+        answer = self.ask(snapshot, check, snapshot, shape)
         if answer is None:
             return np.zeros(len(snapshot), dtype=np.bool_), f"are not judged: plugin {self.name} failed"
         return answer
@@ -230,7 +235,7 @@ class GuardedCost(Guard):
                 )
             return cost
 
-        return self.ask(check, snapshot, catalogue, group, role)
+        return self.ask(snapshot, check, snapshot, catalogue, group, role)
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,7 +244,7 @@ class GuardedQueueOrder(Guard):
 
     def __call__(self, groups: Sequence[PodGroup], now: int) -> NDArray[np.int64]:
         """See `framework.QueueOrder`."""
-        keys = self.ask(lambda answer: _keys(answer, len(groups)), groups, now)
+        keys = self.ask(None, lambda answer: _keys(answer, len(groups)), groups, now)
         return np.zeros(len(groups), dtype=np.int64) if keys is None else keys
 
 
@@ -249,7 +254,7 @@ class GuardedVictimOrder(Guard):
 
     def __call__(self, snapshot: Snapshot, victims: Sequence[Sequence[Claim]], now: int) -> NDArray[np.int64]:
         """See `framework.VictimOrder`."""
-        keys = self.ask(lambda answer: _keys(answer, len(victims)), snapshot, victims, now)
+        keys = self.ask(snapshot, lambda answer: _keys(answer, len(victims)), snapshot, victims, now)
         return np.zeros(len(victims), dtype=np.int64) if keys is None else keys
 
 
@@ -278,7 +283,7 @@ def _array(answer: Any, kind: np.dtype[Any], rows: int) -> NDArray[Any]:
     """An array of one value for each row: whole numbers of fewer bits are taken too."""
     if isinstance(answer, np.ndarray) and answer.shape == (rows,):
         if answer.dtype == kind:
-            return answer
+            return answer.copy()  # it may be a view of what changes later
         if kind.kind == "i" and answer.dtype.kind in "iu" and answer.dtype.itemsize < kind.itemsize:
             return answer.astype(kind)
     raise WrongAnswer(f"an array of {rows} {kind} is asked for, this is {_described(answer)}")

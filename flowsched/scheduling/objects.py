@@ -13,6 +13,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from enum import Enum
+from types import NoneType
 from typing import Any, Final
 
 import numpy as np
@@ -36,6 +37,8 @@ _HOMES: Final = ("flowsched.scheduling.", "flowsched.workflow.")
 _MARK: Final = "="
 #: Arrays of so few values stand among the objects.
 _SMALL: Final = 32
+#: What JSON knows itself.
+_ATOMS: Final = frozenset({str, int, bool, NoneType})
 #: Dtypes that may stand in a file.
 _DTYPES: Final = ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 
@@ -51,6 +54,7 @@ class Writer:
         self.arrays: list[NDArray[Any]] = []
         self._numbers: dict[int, int] = {}
         self._kept: list[object] = []  #: so that no identity is used twice
+        self._kinds: dict[type, tuple[str, list[str] | None]] = {}
 
     def plain(self, value: Any) -> Any:
         """The value as JSON knows it.
@@ -58,16 +62,20 @@ class Writer:
         Raises:
             FlowschedError: It is nothing that a file can hold.
         """
-        if value is None or value is True or value is False:
-            return value
         kind = type(value)
-        if kind is str or kind is int:
+        if kind in _ATOMS:
             return value
         if kind is tuple or kind is list:
-            entries = [self.plain(each) for each in value]
+            entries = [each if type(each) in _ATOMS else self.plain(each) for each in value]
             return entries if kind is tuple else {_MARK: "list", "of": entries}
-        if isinstance(value, Mapping):
-            pairs = [[self.plain(key), self.plain(inner)] for key, inner in value.items()]
+        if kind is dict or isinstance(value, Mapping):
+            pairs = [
+                [
+                    key if type(key) in _ATOMS else self.plain(key),
+                    inner if type(inner) in _ATOMS else self.plain(inner),
+                ]
+                for key, inner in value.items()
+            ]
             return {_MARK: "map", "of": pairs}
         if isinstance(value, set | frozenset):
             name = "set" if isinstance(value, set) else "frozenset"
@@ -84,14 +92,15 @@ class Writer:
         if value.size <= _SMALL:
             shape = list(value.shape)
             return {_MARK: "small", "type": str(value.dtype), "shape": shape, "of": value.ravel().tolist()}
-        self.arrays.append(np.ascontiguousarray(value))
+        self.arrays.append(np.array(value, order="C"))  # a copy: the original lives on
         return {_MARK: "array", "at": len(self.arrays) - 1}
 
     def _object(self, value: Any) -> Any:
         kind = type(value)
-        where = f"{kind.__module__}:{kind.__qualname__}"
-        if not f"{kind.__module__}.".startswith(_HOMES) or callable(value):
-            raise FlowschedError(f"a value of {where} cannot be recorded: {value!r:.80}")
+        known = self._kinds.get(kind)
+        if known is None:
+            known = self._kinds[kind] = self._look_at(kind, value)
+        where, names = known
         if isinstance(value, Enum):
             return {_MARK: "enum", "is": where, "of": self.plain(value.value)}
         if isinstance(value, tuple):
@@ -100,12 +109,19 @@ class Writer:
             return {_MARK: "same", "as": self._numbers[id(value)]}
         self._numbers[id(value)] = len(self._numbers)
         self._kept.append(value)
-        held = {
-            name: self.plain(getattr(value, name))
-            for name in attributes(value)
-            if (kind.__qualname__, name) not in TRANSIENT
-        }
+        held = {}
+        for name in names if names is not None else _lasting(value):
+            inner = getattr(value, name)
+            held[name] = inner if type(inner) in _ATOMS else self.plain(inner)
         return {_MARK: "object", "is": where, "of": held}
+
+    @staticmethod
+    def _look_at(kind: type, value: Any) -> tuple[str, list[str] | None]:
+        """What all values of a class share: its name, and its attributes if they are always the same."""
+        where = f"{kind.__module__}:{kind.__qualname__}"
+        if not f"{kind.__module__}.".startswith(_HOMES) or callable(value):
+            raise FlowschedError(f"a value of {where} cannot be recorded: {value!r:.80}")
+        return where, _lasting(value) if is_dataclass(kind) else None
 
 
 class Reader:
@@ -166,6 +182,10 @@ class Reader:
                     elif each.default is not MISSING:
                         object.__setattr__(made, each.name, each.default)
         return made
+
+
+def _lasting(value: object) -> list[str]:
+    return [name for name in attributes(value) if (type(value).__qualname__, name) not in TRANSIENT]
 
 
 def attributes(value: object) -> list[str]:

@@ -12,11 +12,12 @@ import json
 import struct
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from flowsched import __version__
 from flowsched.errors import FlowschedError, InvalidRequest
@@ -62,37 +63,53 @@ def plan_bytes(plan: Plan) -> bytes:
     return json.dumps(readable(plan), ensure_ascii=True, separators=(",", ":"), sort_keys=True).encode()
 
 
-def recorded(plan: Plan, /, *arguments: Any, **named: Any) -> bytes:
-    """The file of a cycle that has just decided, from its arguments as they were given.
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A record as plain values and copied arrays: what it was made of may change, and `packed` may run in a thread."""
+
+    about: Mapping[str, Any]
+    profile: Mapping[str, Any]
+    plan: Plan | bytes
+    objects: Mapping[str, Any]
+    arrays: Sequence[NDArray[Any]]
+
+    def packed(self) -> bytes:
+        """The file; equal records give equal bytes."""
+        plan = self.plan if isinstance(self.plan, bytes) else plan_bytes(self.plan)
+        file = io.BytesIO()
+        with zipfile.ZipFile(file, "w") as archive:
+            _write(archive, "record.json", json.dumps(self.about, indent=2).encode())
+            _write(archive, "profile.json", json.dumps(self.profile, indent=2).encode())
+            _write(archive, "plan.json", plan)
+            _write(archive, "objects.json", json.dumps(self.objects, separators=(",", ":")).encode())
+            for at, array in enumerate(self.arrays):
+                held = io.BytesIO()
+                np.save(held, array, allow_pickle=False)
+                _write(archive, f"arrays/{at:05}.npy", held.getvalue())
+        return file.getvalue()
+
+
+def recorded(plan: Plan, /, *arguments: Any, **named: Any) -> Draft:
+    """A cycle that has just decided, from its arguments as they were given.
 
     Raises:
         FlowschedError: Something of it cannot be written.
     """
     bound = inspect.signature(cycle).bind(*arguments, **named)
     bound.apply_defaults()
-    return packed(Record(dict(bound.arguments), plan_bytes(plan)))
+    return draft(bound.arguments, plan)
 
 
-def packed(record: Record) -> bytes:
-    """The file as bytes; equal records give equal bytes."""
+def draft(inputs: Mapping[str, Any], plan: Plan | bytes, version: str = __version__) -> Draft:
+    """The arguments of a cycle, and its plan."""
     writer = Writer()
-    profile = record.profile
-    others = {name: writer.plain(value) for name, value in record.inputs.items() if name != "profile"}
+    profile: Profile = inputs["profile"]
+    others = {name: writer.plain(value) for name, value in inputs.items() if name != "profile"}
     about = {
-        "format": FORMAT, "version": record.version, "now": record.inputs["now"],
-        "nodes": len(record.inputs["snapshot"]), "groups": len(record.inputs["backlog"]), "profile": profile.name,
+        "format": FORMAT, "version": version, "now": inputs["now"], "nodes": len(inputs["snapshot"]),
+        "groups": len(inputs["backlog"]), "profile": profile.name,
     }  # fmt: skip
-    file = io.BytesIO()
-    with zipfile.ZipFile(file, "w") as archive:
-        _write(archive, "record.json", json.dumps(about, indent=2).encode())
-        _write(archive, "profile.json", json.dumps(document_of(profile), indent=2).encode())
-        _write(archive, "plan.json", record.plan)
-        _write(archive, "objects.json", json.dumps(others, separators=(",", ":")).encode())
-        for at, array in enumerate(writer.arrays):
-            held = io.BytesIO()
-            np.save(held, array, allow_pickle=False)
-            _write(archive, f"arrays/{at:05}.npy", held.getvalue())
-    return file.getvalue()
+    return Draft(about, document_of(profile), plan, others, writer.arrays)
 
 
 def _write(archive: zipfile.ZipFile, name: str, raw: bytes) -> None:

@@ -72,4 +72,4 @@ def random_cycle(kind: str, seed: int) -> tuple[Any, ...]:
 def random_file(kind: str, seed: int) -> bytes:
     """Its file, with what it decided."""
     arguments = random_cycle(kind, seed)
-    return recorded(cycle(*arguments), *arguments)
+    return recorded(cycle(*arguments), *arguments).packed()

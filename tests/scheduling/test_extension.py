@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scheduling_cases import bag, cluster, shape
+from scheduling_cases import bag, cluster, run, shape
 
 from flowsched.errors import ConfigurationError
 from flowsched.scheduling.catalogue import Catalogue
@@ -209,3 +209,28 @@ def test_a_queue_orders_its_groups_by_its_own_profile() -> None:
         for key, queue in ((1, "a"), (2, "a"), (3, "b"), (4, "b"))
     ]
     assert placed(decided(cluster(4, 4), profile, *groups)) == {1: [0], 4: [1]}
+
+
+def test_a_plugin_changes_nothing() -> None:
+    """The arrays are read-only while it runs, and writeable again after it; its answer is a copy."""
+
+    @plugin("cost")
+    def greedy(snapshot: Snapshot, catalogue: Any, group: Any, role: Any) -> Any:
+        snapshot.used[:] = 0
+        return None
+
+    @plugin("cost")
+    def live(snapshot: Snapshot, catalogue: Any, group: Any, role: Any) -> Any:
+        return snapshot.inbound
+
+    snapshot = cluster(2, 2)
+    run(snapshot, "r", 0, 2)
+    profile = Profile(costs=(guarded(offered("greedy", greedy), {}),))  # type: ignore[arg-type]
+    assert placed(decided(snapshot, profile, bag(1))) == {1: [1]}
+    (guard,) = profile.costs
+    assert "ValueError: assignment destination is read-only (test_extension.py:" in guard.trouble.last  # type: ignore[attr-defined]
+    assert snapshot.used[0, 0] == 2000
+    run(snapshot, "s", 1, 1)
+    assert snapshot.used[1, 0] == 1000
+    answer = guarded(offered("live", live), {})(snapshot, Catalogue(), bag(1), bag(1).roles[0])  # type: ignore[operator]
+    assert not np.shares_memory(answer, snapshot.inbound)
