@@ -20,6 +20,7 @@ from flowsched.control.extensions import Found, find_plugins
 from flowsched.errors import ConfigurationError, Conflict, Fault, InvalidDocument, InvalidRequest
 from flowsched.scheduling.framework import PROFILES, Profile
 from flowsched.scheduling.policy import BUILT_IN, Policies, policies_from
+from flowsched.scheduling.rehearsal import rehearse
 from flowsched.workflow.formats.yaml_text import read_yaml
 
 log = structlog.get_logger(__name__)
@@ -40,12 +41,14 @@ class Refused:
 
 
 def read_policies(raw: bytes, found: Found, base: str = BUILT_IN) -> Policies:
-    """Check a profile document in YAML or JSON.
+    """Check a profile document in YAML or JSON, and let its plugins answer once.
 
     Raises:
         InvalidRequest: It cannot be read, or (InvalidDocument) has faults.
     """
-    return policies_from(read_yaml(raw), found.plugins, found.broken, base=base)
+    policies = policies_from(read_yaml(raw), found.plugins, found.broken, base=base)
+    rehearse(policies)
+    return policies
 
 
 class ProfileBook:

@@ -141,6 +141,10 @@ def offered(name: str, found: object, origin: str = "") -> Offered:
     return Offered(name, kind, found, origin, about, tuple(parameters))
 
 
+class WrongAnswer(Exception):
+    """A plugin answered with something else than its protocol says."""
+
+
 @dataclass(slots=True)
 class Trouble:
     """How often a plugin failed in a profile, and how it did first and last."""
@@ -156,13 +160,10 @@ class Trouble:
             at = at.tb_next
         file = at.tb_frame.f_code.co_filename.replace("\\", "/").rpartition("/")[2] if at is not None else ""
         line = at.tb_lineno if at is not None else 0
-        self.last = f"{type(error).__name__}: {error} ({file}:{line})"
+        where = "" if isinstance(error, WrongAnswer) else f" ({file}:{line})"
+        self.last = f"{type(error).__name__}: {error}{where}"
         self.first = self.first or self.last
         self.times += 1
-
-
-class WrongAnswer(Exception):
-    """A plugin answered with something else than its protocol says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +195,12 @@ class Guard:
             if snapshot is not None:
                 snapshot.set_writeable(True)
 
+    def rehearse(
+        self, snapshot: Snapshot, catalogue: Catalogue, groups: Sequence[PodGroup], now: int
+    ) -> None:
+        """Ask it once; its trouble tells how it went."""
+        raise NotImplementedError
+
 
 @dataclass(frozen=True, slots=True)
 class GuardedFilter(Guard):
@@ -214,6 +221,12 @@ class GuardedFilter(Guard):
         if answer is None:
             return np.zeros(len(snapshot), dtype=np.bool_), f"are not judged: plugin {self.name} failed"
         return answer
+
+    def rehearse(
+        self, snapshot: Snapshot, catalogue: Catalogue, groups: Sequence[PodGroup], now: int
+    ) -> None:
+        """See `Guard.rehearse`."""
+        self(snapshot, groups[0].roles[0].shape)
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,6 +250,12 @@ class GuardedCost(Guard):
 
         return self.ask(snapshot, check, snapshot, catalogue, group, role)
 
+    def rehearse(
+        self, snapshot: Snapshot, catalogue: Catalogue, groups: Sequence[PodGroup], now: int
+    ) -> None:
+        """See `Guard.rehearse`."""
+        self(snapshot, catalogue, groups[0], groups[0].roles[0])
+
 
 @dataclass(frozen=True, slots=True)
 class GuardedQueueOrder(Guard):
@@ -247,6 +266,12 @@ class GuardedQueueOrder(Guard):
         keys = self.ask(None, lambda answer: _keys(answer, len(groups)), groups, now)
         return np.zeros(len(groups), dtype=np.int64) if keys is None else keys
 
+    def rehearse(
+        self, snapshot: Snapshot, catalogue: Catalogue, groups: Sequence[PodGroup], now: int
+    ) -> None:
+        """See `Guard.rehearse`."""
+        self(groups, now)
+
 
 @dataclass(frozen=True, slots=True)
 class GuardedVictimOrder(Guard):
@@ -256,6 +281,12 @@ class GuardedVictimOrder(Guard):
         """See `framework.VictimOrder`."""
         keys = self.ask(snapshot, lambda answer: _keys(answer, len(victims)), snapshot, victims, now)
         return np.zeros(len(victims), dtype=np.int64) if keys is None else keys
+
+    def rehearse(
+        self, snapshot: Snapshot, catalogue: Catalogue, groups: Sequence[PodGroup], now: int
+    ) -> None:
+        """See `Guard.rehearse`."""
+        self(snapshot, [tuple(snapshot.claims.values())], now)
 
 
 _GUARDS: Final[Mapping[Kind, type[Guard]]] = {

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from types import NoneType, UnionType
 from typing import Any, Final, Literal, Union, get_args, get_origin, get_type_hints
@@ -52,10 +52,12 @@ class Policies:
     Args:
         default: The profile in force, with those of queues in its `queues`.
         named: Every profile of the document.
+        paths: Where they stand in it.
     """
 
     default: Profile
     named: Mapping[str, Profile]
+    paths: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def guards(self) -> tuple[Guard, ...]:
@@ -79,13 +81,18 @@ class FieldFacts:
 
 def guards_of(profile: Profile) -> list[Guard]:
     """The third-party plugins of one profile."""
-    found: list[Guard] = []
+    return [guard for _, guard in plugin_fields(profile)]
+
+
+def plugin_fields(profile: Profile, path: str = "$") -> Iterator[tuple[str, Guard]]:
+    """Where a profile that stands at `path` names its plugins, and each of them."""
     for name in _PLUGIN_KINDS:
         value = getattr(profile, name)
-        found += [
-            each for each in (value if isinstance(value, tuple) else (value,)) if isinstance(each, Guard)
-        ]
-    return found
+        if isinstance(value, Guard):
+            yield child(path, name), value
+        for at, each in enumerate(value if isinstance(value, tuple) else ()):
+            if isinstance(each, Guard):
+                yield f"{child(path, name)}[{at}]", each
 
 
 # ---- what there is ----
@@ -263,7 +270,7 @@ class _Decoder:
         if self.default not in self.made:
             return None
         default = replace(self.made[self.default], queues=queues)
-        return Policies(default, {**self.made, self.default: default})
+        return Policies(default, {**self.made, self.default: default}, self.paths)
 
     def _alone(self, found: Mapping[str, object]) -> None:
         name = found.get("name")

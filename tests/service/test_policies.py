@@ -164,7 +164,7 @@ async def test_a_plugin_that_fails_keeps_the_service_alive(
     """What it keeps waiting says so, it is counted and logged, and another profile sets it right."""
     install(
         plugins, "wild", "from flowsched.scheduling.extension import plugin\n@plugin('filter')\n"
-        "def wild(snapshot, shape):\n    return snapshot.nothing\n",
+        "def wild(snapshot, shape):\n    return snapshot.nothing if 'node-1' in snapshot.index else (snapshot.ready, '')\n",
         '[project]\nname = "wild"\nversion = "1"\n[project.entry-points."flowsched.plugins"]\nwild = "wild:wild"\n',
     )  # fmt: skip
     async with running(settings(tmp_path)) as here, Client(here.url) as client:
@@ -184,6 +184,29 @@ async def test_a_plugin_that_fails_keeps_the_service_alive(
         assert done.state == "SUCCEEDED"
     logged = capfd.readouterr()
     assert "plugin failed" in logged.out + logged.err
+
+
+async def test_a_plugin_that_fails_at_once_never_comes_into_force(tmp_path: Path, plugins: Path) -> None:
+    """It is asked about a small made-up cluster before; the fault says where it is named and where it failed."""
+    install(
+        plugins, "hasty", "from flowsched.scheduling.extension import plugin\n@plugin('cost')\n"
+        "def hasty(snapshot, catalogue, group, role):\n    return snapshot.inbound / 2\n",
+        '[project]\nname = "hasty"\nversion = "1"\n[project.entry-points."flowsched.plugins"]\nhasty = "hasty:hasty"\n',
+    )  # fmt: skip
+    book = ProfileBook(clock=lambda: 7)
+    with pytest.raises(InvalidDocument) as raised:
+        book.apply(b"{name: lab, costs: [hasty]}")
+    (fault,) = raised.value.faults
+    assert fault.path == "$.costs[0]"
+    assert fault.found == (
+        "plugin hasty, which fails: WrongAnswer: an array of 3 int64 is asked for, this is an array (3,) of float64"
+    )
+    assert book.profile.name == "flowsched"
+    book.apply(b"{default: a, profiles: {a: {}}}")
+    with pytest.raises(
+        InvalidDocument, match=r"\$.profiles.b.step_costs\[0\]: found plugin hasty, which fails"
+    ):
+        book.apply(b"{default: a, profiles: {a: {}, b: {step_costs: [hasty]}}}")
 
 
 async def test_a_bad_profile_is_refused_over_the_api(tmp_path: Path) -> None:
