@@ -12,7 +12,7 @@ from flowsched.control.leader import Leader
 from flowsched.control.profiles import ProfileBook
 from flowsched.engine.events import Tick
 from flowsched.engine.placing import recorded_idle
-from flowsched.errors import Conflict, Fault, Unavailable
+from flowsched.errors import Conflict, Fault, FlowschedError, Unavailable
 from flowsched.scheduling.extension import Guard
 from flowsched.scheduling.policy import document_of, guards_of
 from flowsched.scheduling.record import Draft
@@ -81,14 +81,16 @@ class PolicyDesk:
         """
         async with self._recording:
             found = await self._recorded()
+        if isinstance(found, FlowschedError):
+            raise found
         return await asyncio.to_thread(found.packed)
 
-    async def _recorded(self) -> Draft:
+    async def _recorded(self) -> Draft | FlowschedError:
         dispatcher = self._leader.dispatcher
         if dispatcher is None:
             raise Unavailable("this process does not lead (yet): ask again in a moment")
         state = dispatcher.state
-        tape: list[Draft] = []
+        tape: list[Draft | FlowschedError] = []
         state.tape, steps = tape, dispatcher.steps
         try:
             dispatcher.tell([Tick()])

@@ -21,7 +21,7 @@ from flowsched.engine.state import EngineState, GroupKey, PodRef
 from flowsched.scheduling.cycle import cycle
 from flowsched.scheduling.plan import Placement, Plan, Reason, ReasonCode
 from flowsched.scheduling.podgroup import PodGroup
-from flowsched.scheduling.record import Draft, recorded
+from flowsched.scheduling.record import Draft, recorded, taped
 from flowsched.scheduling.snapshot import AXES, Claim, ClaimKind
 from flowsched.workflow.spec import On
 from flowsched.workflow.states import TaskState
@@ -101,7 +101,7 @@ def _plan(recorder: Recorder, groups: list[PodGroup]) -> Plan:
     given = (state.snapshot, state.catalogue, state.queues, groups, state.profile, recorder.now, pace.STEP)
     plan = cycle(*given)
     if state.tape is not None:  # somebody asks for a snapshot
-        state.tape.append(recorded(plan, *given))
+        taped(state.tape, plan, given)
     return plan
 
 

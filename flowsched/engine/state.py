@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from flowsched.errors import FlowschedError
 from flowsched.scheduling.catalogue import Catalogue
 from flowsched.scheduling.framework import PROFILES, Profile
 from flowsched.scheduling.plan import Reason, Reservation
@@ -164,7 +165,7 @@ class EngineState:
         self.restless = True  #: something may let somebody start, and nobody has looked since
         self.rest_until = 0  #: no look before this moment
         self.look_at: int | None = None  #: a look is due at this moment, whatever happens
-        self.tape: list[Draft] | None = None  #: where each cycle is recorded; None = nowhere. Decides nothing
+        self.tape: list[Draft | FlowschedError] | None = None  #: where each cycle is recorded; None = nowhere. Decides nothing
         self.epoch = epoch
         self.secret = secret
         self.mounted = mounted

@@ -97,7 +97,18 @@ def recorded(plan: Plan, /, *arguments: Any, **named: Any) -> Draft:
     """
     bound = inspect.signature(cycle).bind(*arguments, **named)
     bound.apply_defaults()
-    return draft(bound.arguments, plan)
+    try:
+        return draft(bound.arguments, plan)
+    except (TypeError, ValueError, AttributeError, RecursionError) as error:
+        raise FlowschedError(f"this cycle cannot be recorded: {type(error).__name__}: {error}") from error
+
+
+def taped(tape: list[Draft | FlowschedError], plan: Plan, arguments: Sequence[Any]) -> None:
+    """Put a cycle on a tape, or why it cannot be recorded: deciding goes on all the same."""
+    try:
+        tape.append(recorded(plan, *arguments))
+    except FlowschedError as error:
+        tape.append(error)
 
 
 def draft(inputs: Mapping[str, Any], plan: Plan | bytes, version: str = __version__) -> Draft:

@@ -11,9 +11,10 @@ import numpy as np
 from flowsched.engine.events import ProfileChanged
 from flowsched.engine.placing import recorded_idle
 from flowsched.engine.step import step
+from flowsched.errors import FlowschedError
 from flowsched.scheduling.extension import guarded, offered, plugin
 from flowsched.scheduling.framework import PROFILES
-from flowsched.scheduling.record import plan_bytes, replayed, unpacked
+from flowsched.scheduling.record import Draft, plan_bytes, replayed, unpacked
 from tests.engine.scene import Scene, node
 
 DEFAULT = PROFILES["flowsched"]
@@ -69,6 +70,7 @@ def test_a_cycle_is_recorded_as_it_is_decided() -> None:
     scene.submit("w", SLEEPERS)
     assert len(scene.last.launches) == 2
     (draft,) = scene.state.tape
+    assert isinstance(draft, Draft)
     record = unpacked(draft.packed())
     assert record.inputs["snapshot"].used.tolist() == [[0, 0, 0, 0, 0]]
     plan = json.loads(record.plan)
@@ -77,3 +79,19 @@ def test_a_cycle_is_recorded_as_it_is_decided() -> None:
     idle = unpacked(recorded_idle(scene.state, scene.now).packed())
     assert idle.inputs["snapshot"].used[:, 0].tolist() == [2000]
     assert list(idle.inputs["backlog"]) == []
+
+
+def test_a_cycle_that_cannot_be_recorded_decides_all_the_same() -> None:
+    """A program may have put any function into the profile; whoever asked for the snapshot is told."""
+
+    def everywhere(snapshot: Any, shape: Any) -> Any:
+        return np.ones(len(snapshot), dtype=np.bool_), ""
+
+    scene = Scene()
+    scene.tell(ProfileChanged(replace(DEFAULT, filters=(everywhere,))))
+    scene.state.tape = []
+    scene.submit("w", SLEEPERS)
+    assert len(scene.last.launches) == 2
+    (told,) = scene.state.tape
+    assert isinstance(told, FlowschedError)
+    assert "is no plugin of an entry point" in str(told)
