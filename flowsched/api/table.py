@@ -10,6 +10,7 @@ from flowsched.api import cluster, extender, pages, plans, policy, streams, tes,
 from flowsched.api.problems import MEDIA as PROBLEM
 from flowsched.api.routes import PREFIX, Answer, Body, Policy, Query, Route
 from flowsched.workflow.formats.tes import Task
+from flowsched.workflow.idle_views import IdleReportView
 from flowsched.workflow.plan_views import PlanBody, PlanPage, PlanSummary, PlanView
 from flowsched.workflow.policy_views import PluginView, ProfileView
 from flowsched.workflow.views import (
@@ -180,6 +181,20 @@ _CLUSTER: Final[tuple[Route[Any], ...]] = (
     Route(
         "GET", f"{PREFIX}/nodes", cluster.list_nodes, Policy.READ, "List the nodes", Query,
         _ok("All nodes.", list[NodeView]), tag="cluster",
+    ),
+    Route(
+        "POST", f"{PREFIX}/nodes/{{name}}/drain", cluster.drain_node, Policy.WRITE,
+        "Empty a node: nothing new goes there, and what has not ended in time runs elsewhere", Query,
+        _ok("The node.", NodeView), body=Body("How.", cluster.DrainBody, required=False), tag="cluster",
+    ),
+    Route(
+        "POST", f"{PREFIX}/nodes/{{name}}/uncordon", cluster.uncordon_node, Policy.WRITE, "Use a node again",
+        Query, _ok("The node.", NodeView), tag="cluster",
+    ),
+    Route(
+        "GET", f"{PREFIX}/explain/cluster", cluster.explain_cluster, Policy.READ,
+        "Explain why cores, memory and GPUs are idle", cluster.IdleQuery,
+        _ok("By resource and cause, in all and hour by hour.", IdleReportView), tag="cluster",
     ),
 )  # fmt: skip
 

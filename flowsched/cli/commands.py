@@ -72,6 +72,7 @@ app = typer.Typer(
 )
 app.add_typer(queues.queue, name="queue")
 app.add_typer(policies.profile, name="profile")
+app.add_typer(queues.nodes, name="nodes")
 app.add_typer(upkeep.db, name="db")
 app.add_typer(upkeep.secret, name="secret")
 
@@ -266,17 +267,25 @@ def watch(ctx: typer.Context, workflow: Id) -> None:
 @app.command()
 def explain(
     ctx: typer.Context,
-    workflow: Id,
+    workflow: Annotated[str | None, typer.Argument(metavar="ID", help="The workflow's id.")] = None,
     stage: Annotated[str | None, typer.Argument(help="Only this stage.")] = None,
+    cluster: Annotated[bool, typer.Option("--cluster", help="Why cores are idle instead.")] = False,
+    since: Annotated[str, typer.Option(help="With --cluster: how far back, as 8h or 7d.")] = "24h",
     output: Output = Form.TABLE,
 ) -> None:
-    """Say why something does not run.
+    """Say why something does not run, or cores are idle.
 
-    With the numbers, and with the time at which it will.
+    With the numbers, with what would change it, and with the time at which it will. `--cluster`: why cores,
+    memory and GPUs were idle, hour by hour.
     """
-    from flowsched.cli import listing
+    from flowsched.cli import idling, listing
 
-    ask(ctx, lambda client: listing.explain(client, workflow, stage, output))
+    if cluster == (workflow is not None):
+        raise typer.BadParameter("give the ID of a workflow, or --cluster")
+    if workflow is None:
+        ask(ctx, lambda client: idling.explain_cluster(client, since, output))
+    else:
+        ask(ctx, lambda client: listing.explain(client, workflow, stage, output))
 
 
 @app.command()
@@ -342,14 +351,6 @@ def pause(ctx: typer.Context, workflow: Id, reason: Reason = None, output: Outpu
 def resume(ctx: typer.Context, workflow: Id, reason: Reason = None, output: Output = Form.TABLE) -> None:
     """Take back a pause."""
     _command(ctx, workflow, "resume", reason, output)
-
-
-@app.command()
-def nodes(ctx: typer.Context, output: Output = Form.TABLE) -> None:
-    """List nodes, what is taken and what is cached."""
-    from flowsched.cli import listing
-
-    ask(ctx, lambda client: listing.nodes(client, output))
 
 
 @app.command()

@@ -18,6 +18,7 @@ from flowsched.client.outputs import read_output, save_output
 from flowsched.client.runs import Run
 from flowsched.client.session import Session, decoded
 from flowsched.client.streams import ended, followed_log, whole_log, workflow_events
+from flowsched.workflow.idle_views import IdleReportView
 from flowsched.workflow.plan_views import PlanPage, PlanSummary, PlanView
 from flowsched.workflow.policy_views import PluginView, ProfileView
 from flowsched.workflow.states import RunState
@@ -51,6 +52,7 @@ T = TypeVar("T")
 
 _WORKFLOWS: Final = "/api/v1/workflows"
 _PLANS: Final = "/api/v1/plans"
+_IDLE: Final = "/api/v1/explain/cluster"
 
 
 class Client:
@@ -229,6 +231,10 @@ class Client:
         """Why what does not run does not run."""
         return await self._get(f"{_path(workflow)}/explain", Explanations, _params(stage=stage))
 
+    async def idle(self, since: str | None = None) -> IdleReportView:
+        """Why what was idle in the last `since` (a span such as 8h; a day) was idle."""
+        return await self._get(_IDLE, IdleReportView, _params(since=since))
+
     async def cancel(self, workflow: str, reason: str | None = None) -> WorkflowView:
         """Stop a workflow: when this returns, nothing of it starts any more."""
         return await self._command(workflow, "cancel", reason)
@@ -254,7 +260,7 @@ class Client:
         return await self._get("/api/v1/queues", Queues)
 
     async def put_queue(self, name: str, **settings: Any) -> QueueView:
-        """Create or change a queue: `weight, parent, priority, paused, cap, guarantee`. The rest stays."""
+        """Create or change a queue; the rest stays: `weight, parent, priority, paused, reclaimable, order, cap, guarantee`."""
         body = json.dumps(settings).encode()
         content, _ = await self._session.request("PUT", f"/api/v1/queues/{quote(name, safe='')}", body=body)
         return decoded(content, QueueView)
@@ -262,6 +268,20 @@ class Client:
     async def nodes(self) -> Nodes:
         """All nodes."""
         return await self._get("/api/v1/nodes", Nodes)
+
+    async def drain(self, node: str, *, grace: str = "0s") -> NodeView:
+        """Empty a node: nothing new goes there, and what has not ended after `grace` ("5m") runs elsewhere."""
+        return await self._on_node(node, "drain", {"grace": grace})
+
+    async def uncordon(self, node: str) -> NodeView:
+        """Use a node again."""
+        return await self._on_node(node, "uncordon", None)
+
+    async def _on_node(self, node: str, verb: str, settings: Mapping[str, Any] | None) -> NodeView:
+        body = None if settings is None else json.dumps(settings).encode()
+        path = f"/api/v1/nodes/{quote(node, safe='')}/{verb}"
+        content, _ = await self._session.request("POST", path, body=body)
+        return decoded(content, NodeView)
 
     async def profile(self) -> ProfileView:
         """The scheduler's profile in force, and what was refused since."""

@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from flowsched.workflow.idle_views import IdleReportView
 from flowsched.workflow.plan_views import PlanBody, PlanPage, PlanSummary, PlanView
 from flowsched.workflow.policy_views import PluginView, ProfileView
 from flowsched.workflow.views import (
@@ -90,6 +91,18 @@ class PlanFacade(Protocol):
         ...
 
 
+class DrainFacade(Protocol):
+    """What may be asked about emptying nodes. Everything raises from `flowsched.errors` and nothing else."""
+
+    async def drain(self, name: str, grace_ms: int) -> NodeView:
+        """Nothing new goes to the node; what has not ended after `grace_ms` is taken away and runs elsewhere. NotFound."""
+        ...
+
+    async def uncordon(self, name: str) -> NodeView:
+        """Use the node again. NotFound."""
+        ...
+
+
 class PolicyFacade(Protocol):
     """What may be asked about the scheduler's policy. Everything raises from `flowsched.errors` and nothing else."""
 
@@ -121,6 +134,11 @@ class Facade(Protocol):
     @property
     def plans(self) -> PlanFacade:
         """Plans of runs."""
+        ...
+
+    @property
+    def draining(self) -> DrainFacade:
+        """Emptying nodes."""
         ...
 
     @property
@@ -178,6 +196,10 @@ class Facade(Protocol):
         """Why what does not run does not run."""
         ...
 
+    async def idle(self, *, since: str = "24h") -> IdleReportView:
+        """Why what was idle in the last `since` (a span) was idle, hour by hour."""
+        ...
+
     async def logs(
         self,
         workflow: str,
@@ -212,7 +234,9 @@ class Facade(Protocol):
         ...
 
     async def put_queue(self, name: str, settings: Mapping[str, Any]) -> QueueView:
-        """Create or change a queue: `weight, parent, priority, paused, cap, guarantee` (quantities as in documents)."""
+        """Create or change a queue: `weight, parent, priority, paused, reclaimable, order, cap, guarantee` (quantities as in
+        documents).
+        """
         ...
 
     async def nodes(self) -> list[NodeView]:

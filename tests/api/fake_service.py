@@ -13,8 +13,9 @@ from fake_plans import FakePlans
 
 from flowsched.api.routes import Limits
 from flowsched.control.facade import OutputData, TesPage
-from flowsched.errors import Conflict, Fault, InvalidDocument, NotFound
+from flowsched.errors import Conflict, Fault, InvalidDocument, InvalidRequest, NotFound
 from flowsched.workflow.document import read_document
+from flowsched.workflow.idle_views import IdleHourView, IdleReportView, IdleView
 from flowsched.workflow.policy_views import PluginView, ProfileView
 from flowsched.workflow.views import (
     AttemptView,
@@ -181,6 +182,7 @@ class FakeService:
         self.points: dict[str, int] = {}
         self.pods: list[bytes] = []
         self.policies = FakePolicies(self)
+        self.drained: dict[str, int] = {}
         self.tes = FakeTes(self)
 
     # -- what tests do to it
@@ -287,6 +289,25 @@ class FakeService:
         )  # fmt: skip
         return [reason]
 
+    async def idle(self, *, since: str = "24h") -> IdleReportView:
+        if since == "never":
+            raise InvalidRequest("'never' is no duration")
+        view = IdleView(
+            capacity=96.0,
+            used=36.0,
+            idle=60.0,
+            causes={"no_demand": 42.0, "quota": 18.0},
+            who={"quota": {"night": 18.0}},
+        )
+        hour = IdleHourView(start_at=BEGIN, covered_seconds=3600.0, resources={"cpu": view})
+        return IdleReportView(
+            since=BEGIN,
+            until=BEGIN,
+            resources={"cpu": view},
+            hours=[hour],
+            sentences=[f"cpu: idle for {since}"],
+        )
+
     async def logs(
         self,
         workflow: str,
@@ -379,6 +400,29 @@ class FakeService:
                 allocatable={"cpu": 8000, "memory": 16 << 30}, used={"cpu": 2000, "memory": 4 << 30},
             )
         ]  # fmt: skip
+
+    @property
+    def draining(self) -> FakeService:
+        return self
+
+    async def drain(self, name: str, grace_ms: int) -> NodeView:
+        self._fail()
+        self.drained[name] = grace_ms
+        return await self._node(name)
+
+    async def uncordon(self, name: str) -> NodeView:
+        self._fail()
+        self.drained.pop(name, None)
+        return await self._node(name)
+
+    async def _node(self, name: str) -> NodeView:
+        (found,) = [view for view in await self.nodes() if view.name == name] or [None]
+        if found is None:
+            raise NotFound(f"there is no node {name}")
+        if name in self.drained:
+            moment = datetime.fromtimestamp(1_700_000_000 + self.drained[name] / 1000, UTC)
+            return msgspec.structs.replace(found, ready=False, drained_at=moment)
+        return found
 
     async def refused_nodes(self, pod: bytes) -> Mapping[str, str]:
         self._fail()

@@ -110,9 +110,7 @@ def test_every_field_has_a_meaning() -> None:
     """From the docstring, in a sentence."""
     facts = {each.name: each for each in field_facts()}
     assert list(facts) == list(written_fields())
-    assert facts["promote_ms"].about == (
-        "Waiting this long counts as much as one step of priority: it bounds every wait."
-    )
+    assert facts["shortest_wait_ms"].about == ("A copy that takes less is never worth waiting instead.")
     assert facts["backfill"].expected.startswith("one of easy, ")
     assert all(len(each.about) > 15 for each in facts.values())
 
@@ -185,7 +183,7 @@ def test_every_fault_is_told_at_once() -> None:
         }
     ) == [
         "$.pakcing: found the key \"pakcing\", expected did you mean 'packing'?",
-        '$.extends: found "nobody", expected one of flowsched, kube-like',
+        '$.extends: found "nobody", expected one of flowsched, kube-like, volcano-like',
         "$.gang: found 1, expected true or false",
         '$.packing: found "tight", expected one of binpack, spread',
         "$.window: found 0, expected a whole number from 1 to 1,000,000,000,000,000",
