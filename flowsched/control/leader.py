@@ -16,7 +16,13 @@ from flowsched.control.history import History
 from flowsched.control.intake import Documents, Intake
 from flowsched.control.reconcile import Reconciler
 from flowsched.control.recover import Found, recover
-from flowsched.engine.events import BindingsSettled, EngineEvent, NodeDrained, QueueChanged
+from flowsched.engine.events import (
+    BindingsSettled,
+    EngineEvent,
+    NodeDrained,
+    ProfileChanged,
+    QueueChanged,
+)
 from flowsched.engine.idle import IdleBook
 from flowsched.engine.state import EngineState
 from flowsched.errors import (
@@ -109,7 +115,7 @@ class Leader:
         self._executor = executor
         self._history = history
         self._documents = documents
-        self._profile = profile
+        self.profile = profile  #: of this term and those that follow
         self._keep_days = keep_days
         self._take_over = take_over
         self._holder = holder
@@ -171,7 +177,7 @@ class Leader:
     async def _term(self) -> None:
         await self._failpoint("recover.before")
         state = EngineState(
-            profile=self._profile,
+            profile=self.profile,
             epoch=self.epoch,
             secret=self._secret,
             address_start=(self.epoch * 65_537) & 0x3FFFFF,
@@ -323,6 +329,12 @@ class Leader:
         if self.dispatcher is not None:
             self.dispatcher.tell([event])
             await self.dispatcher.settled()
+
+    def profile_changed(self, profile: Profile) -> None:
+        """Another policy is in force from now on, whoever leads."""
+        self.profile = profile
+        if self.dispatcher is not None:
+            self.dispatcher.tell([ProfileChanged(profile)])
 
     def queue_changed(self, row: QueueRow) -> None:
         """A queue was configured."""

@@ -37,7 +37,7 @@ from flowsched.scheduling.statement import Statement
 from flowsched.scheduling.turns import Turns
 
 #: What groups have in common that are refused for the same lack of room.
-Family = tuple[bool, tuple[int, ...] | None, tuple[tuple[Shape, int], ...]]
+Family = tuple[str, bool, tuple[int, ...] | None, tuple[tuple[Shape, int], ...]]
 
 _ALL = 1 << 62
 _NO_TARGET = "no room where its inputs are, and what is free elsewhere is being prepared for others"
@@ -177,7 +177,7 @@ class _Cycle:
         if barred is not None:
             return self.refuse(barred)
         roles = tuple((role.shape, role.minimum if group.gang else 1) for role in group.roles)
-        family = (group.gang, group.min_resources, roles)
+        family = (self.profile.of(group.queue).name, group.gang, group.min_resources, roles)
         known = self.full.get(family) or (self.held.get(family) if self.promises.too_long(group) else None)
         if known is not None and not self.taking.may(group):
             return self.refuse(replace(known, group=group.key))
@@ -240,7 +240,7 @@ class _Cycle:
 
     def nowhere_local(self, group: PodGroup) -> bool:
         """Whether every node lacks some of its inputs."""
-        asks = self.profile.locality and bool(group.inputs)
+        asks = self.profile.of(group.queue).locality and bool(group.inputs)
         return asks and bool(self.catalogue.missing_bytes(group.inputs, len(self.snapshot)).all())
 
     def placed(self, group: PodGroup) -> int:
@@ -288,7 +288,7 @@ class _Cycle:
         if not self.any_ready:
             text = f"none of {len(self.snapshot)} nodes is ready"
             return Reason(group.key, ReasonCode.NO_NODES, text, {"nodes": len(self.snapshot)})
-        if self.profile.locality and group.inputs:
+        if self.profile.of(group.queue).locality and group.inputs:
             lost = [dataset for dataset in group.inputs if self.catalogue.lost(dataset)]
             if lost:
                 first = self.catalogue.uris[lost[0]]
