@@ -102,7 +102,7 @@ def test_traces_are_the_same_in_every_process() -> None:
 
 
 def test_wrong_expectations_reach_the_document() -> None:
-    """The aligners are expected to take twice as long: the document says so, the truth is what it was, and no other kind changes."""
+    """Aligners are expected to take twice as long: the document says so, the truth is what it was, no other kind changes."""
     work = workload()
     wrong = work.with_expected({"align": 2.0})
     before = {stage.name: stage.estimate.runtime_ms for stage in work.spec.stages}
