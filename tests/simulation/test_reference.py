@@ -9,15 +9,13 @@ import gzip
 import json
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from flowsched.scheduling.framework import PROFILES
+from flowsched.simulation.policies import simulated
 from flowsched.simulation.reference import REFERENCE
-from flowsched.simulation.rivals import RIVALS, run
-from flowsched.simulation.simulate import Simulation, trace_header
+from flowsched.simulation.simulate import trace_header
 from flowsched.simulation.workload import from_trace
 from flowsched.workflow.formats.wfformat import read_trace
 
@@ -35,10 +33,7 @@ def judged(policy: str, source: str, folder: Path) -> dict[str, float]:
     raw = path.read_bytes()
     document = gzip.decompress(raw) if path.suffix == ".gz" else raw
     workload = from_trace(read_trace(document), "it", path.name, cluster)
-    if policy in RIVALS:
-        world = run(policy, cluster, [workload])
-    else:
-        world = Simulation(cluster, [workload], replace(PROFILES[policy], interleave=False)).run()
+    world = simulated(policy, cluster, [workload])
     trace = folder / "trace.jsonl"
     lines = [trace_header(cluster, [workload], policy, 1, "test"), *world.lines]
     trace.write_text("".join(json.dumps(line) + "\n" for line in lines))
