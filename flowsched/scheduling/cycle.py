@@ -27,7 +27,7 @@ from flowsched.scheduling.placement import Ints, Spots, gang_cost
 from flowsched.scheduling.plan import Placement, Plan, Reason, ReasonCode
 from flowsched.scheduling.podgroup import PodGroup, Shape
 from flowsched.scheduling.podwise import plan_podwise
-from flowsched.scheduling.preemption import Taking, backlog_of
+from flowsched.scheduling.preemption import Taking, serve_nominated
 from flowsched.scheduling.pricing import Fit, Offer, price
 from flowsched.scheduling.promises import Promises, runtime_of
 from flowsched.scheduling.queues import QueueKey, QueueTree, Shares
@@ -137,7 +137,7 @@ class _Cycle:
         heap: list[tuple[QueueKey, str]] = [(self.shares.key(name), name) for name in self.waiting]
         heapq.heapify(heap)
         looked = 0
-        self.serve_nominated(backlog_of(self.waiting, self.snapshot.nominations))
+        serve_nominated(self)
         while heap:
             key, name = heapq.heappop(heap)
             current = self.shares.key(name)
@@ -346,19 +346,6 @@ class _Cycle:
         return Reason(least.group.key, ReasonCode.WAITING_FOR_DATA, _NO_TARGET)
 
     # ---- placing ----
-
-    def serve_nominated(self, groups: Sequence[PodGroup]) -> None:
-        """Place those for whom others have left, each on what is held for it and whatever else is free."""
-        for group in groups:
-            if self.barred(group) is None:
-                self.taking.give_back(group.key)
-                pods = min(self.snapshot.nominations[group.key].pods, group.roles[0].count)
-                offer = price(group, self.snapshot, self.catalogue, self.profile)
-                fit = self.fit(self.within_cap(offer) if group.gang else offer.wanting(pods))
-                if fit is None or (not group.gang and fit.pods < pods):
-                    self.taking.hold_again(group.key)
-                else:
-                    self.commit(fit)
 
     def fit(self, offer: Offer) -> Fit | None:
         """Find room for a group; the rows that count depend on where its inputs are (see `room`)."""

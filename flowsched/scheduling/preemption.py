@@ -12,18 +12,19 @@ Room that others are leaving anyway is taken first, so after a crash the same gr
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from typing import Final
+from collections.abc import Sequence
+from typing import Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from flowsched.scheduling.catalogue import Catalogue
 from flowsched.scheduling.entitlement import PREEMPTED, RECLAIMED, Accounts, entitled, weighs
 from flowsched.scheduling.framework import Profile
 from flowsched.scheduling.placement import Ints, Spots
 from flowsched.scheduling.plan import Eviction, Nomination, Reason, ReasonCode
 from flowsched.scheduling.podgroup import PodGroup
-from flowsched.scheduling.pricing import Offer
+from flowsched.scheduling.pricing import Fit, Offer, price
 from flowsched.scheduling.promises import Promises
 from flowsched.scheduling.queues import QueueTree, Shares
 from flowsched.scheduling.reservation import RELEASING_MS, promised
@@ -44,12 +45,49 @@ EXACT: Final = 64
 _Family = tuple[object, ...]
 
 
-def backlog_of(waiting: Mapping[str, Sequence[PodGroup]], keys: Collection[int]) -> list[PodGroup]:
-    """The groups with these keys, by key: the longest-waiting first."""
-    if not keys:
-        return []
-    found = [group for groups in waiting.values() for group in groups if group.key in keys]
-    return sorted(found, key=lambda group: group.key)
+class Placing(Protocol):
+    """What of a cycle places one group; see `cycle`."""
+
+    snapshot: Snapshot
+    catalogue: Catalogue
+    profile: Profile
+    waiting: dict[str, list[PodGroup]]
+    taking: Taking
+
+    def barred(self, group: PodGroup) -> Reason | None:
+        """What keeps a group from being tried at all."""
+        ...
+
+    def within_cap(self, offer: Offer) -> Offer:
+        """Without extras that would break a cap."""
+        ...
+
+    def fit(self, offer: Offer) -> Fit | None:
+        """Find room."""
+        ...
+
+    def commit(self, fit: Fit) -> None:
+        """Take it."""
+        ...
+
+
+def serve_nominated(cycle: Placing) -> None:
+    """Place those for whom others have left, each on what is held for it and whatever else is free, the oldest first."""
+    nominations = cycle.snapshot.nominations
+    if not nominations:
+        return
+    found = [group for groups in cycle.waiting.values() for group in groups if group.key in nominations]
+    for group in sorted(found, key=lambda group: group.key):
+        if cycle.barred(group) is not None:
+            continue
+        cycle.taking.give_back(group.key)
+        pods = min(nominations[group.key].pods, group.roles[0].count)
+        offer = price(group, cycle.snapshot, cycle.catalogue, cycle.profile)
+        fit = cycle.fit(cycle.within_cap(offer) if group.gang else offer.wanting(pods))
+        if fit is None or (not group.gang and fit.pods < pods):
+            cycle.taking.hold_again(group.key)
+        else:
+            cycle.commit(fit)
 
 
 class Taking:
