@@ -57,6 +57,8 @@ def placed(recorder: Recorder, key: int) -> None:
     """A nominated group gets its room now: nothing is held for it any more."""
     if key in recorder.state.snapshot.nominations:
         _end(recorder, key)
+        recorder.dirty = True  # more of it may be entitled to room
+        recorder.wake_at(recorder.now)
 
 
 def give_up(recorder: Recorder, key: int) -> None:

@@ -176,16 +176,22 @@ class Taking:
         wanted = 1
         if not group.gang:
             wanted = max(1, self._shares.allowed(group.queue, group.roles[0].shape.requests, left))
-        while True:
-            tried = offer.at_least() if group.gang else offer.wanting(wanted)
-            found = self._choose(tried, victims)
-            if found is not None:
-                return self._take(tried, *found)
-            if wanted <= 1:
-                self._futile.add(_family(group))
-                self.look_at = victims.later_ms
-                return None
-            wanted //= 2  # a queue may be entitled to room for some of its pods, not for all
+        tried = offer.at_least() if group.gang else offer.wanting(wanted)
+        found = self._choose(tried, victims)
+        low, high = 0, wanted  # a queue may be entitled to room for some of its pods, not for all
+        while high - low > 1 and (found is None or low):
+            middle = (low + high) // 2
+            fewer = offer.wanting(middle)
+            better = self._choose(fewer, victims)
+            if better is None:
+                high = middle
+            else:
+                low, tried, found = middle, fewer, better
+        if found is None:
+            self._futile.add(_family(group))
+            self.look_at = victims.later_ms
+            return None
+        return self._take(tried, *found)
 
     def _all(self) -> Victims:
         """Victims and what is on its way; worked out once in a cycle, when it is first asked for."""
