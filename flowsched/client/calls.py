@@ -18,6 +18,7 @@ from flowsched.client.outputs import read_output, save_output
 from flowsched.client.runs import Run
 from flowsched.client.session import Session, decoded
 from flowsched.client.streams import ended, followed_log, whole_log, workflow_events
+from flowsched.workflow.idle_views import IdleReportView
 from flowsched.workflow.plan_views import PlanPage, PlanSummary, PlanView
 from flowsched.workflow.states import RunState
 from flowsched.workflow.views import (
@@ -49,6 +50,7 @@ T = TypeVar("T")
 
 _WORKFLOWS: Final = "/api/v1/workflows"
 _PLANS: Final = "/api/v1/plans"
+_IDLE: Final = "/api/v1/explain/cluster"
 
 
 class Client:
@@ -227,6 +229,10 @@ class Client:
         """Why what does not run does not run."""
         return await self._get(f"{_path(workflow)}/explain", Explanations, _params(stage=stage))
 
+    async def idle(self, since: str | None = None) -> IdleReportView:
+        """Why what was idle in the last `since` (a span such as 8h; a day) was idle."""
+        return await self._get(_IDLE, IdleReportView, _params(since=since))
+
     async def cancel(self, workflow: str, reason: str | None = None) -> WorkflowView:
         """Stop a workflow: when this returns, nothing of it starts any more."""
         return await self._command(workflow, "cancel", reason)
@@ -252,7 +258,7 @@ class Client:
         return await self._get("/api/v1/queues", Queues)
 
     async def put_queue(self, name: str, **settings: Any) -> QueueView:
-        """Create or change a queue: `weight, parent, priority, paused, cap, guarantee`. The rest stays."""
+        """Create or change a queue; the rest stays: `weight, parent, priority, paused, reclaimable, order, cap, guarantee`."""
         body = json.dumps(settings).encode()
         content, _ = await self._session.request("PUT", f"/api/v1/queues/{quote(name, safe='')}", body=body)
         return decoded(content, QueueView)

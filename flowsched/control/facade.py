@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from flowsched.workflow.idle_views import IdleReportView
 from flowsched.workflow.plan_views import PlanBody, PlanPage, PlanSummary, PlanView
 from flowsched.workflow.views import (
     EventView,
@@ -169,6 +170,10 @@ class Facade(Protocol):
         """Why what does not run does not run."""
         ...
 
+    async def idle(self, *, since: str = "24h") -> IdleReportView:
+        """Why what was idle in the last `since` (a span) was idle, hour by hour."""
+        ...
+
     async def logs(
         self,
         workflow: str,
@@ -203,7 +208,9 @@ class Facade(Protocol):
         ...
 
     async def put_queue(self, name: str, settings: Mapping[str, Any]) -> QueueView:
-        """Create or change a queue: `weight, parent, priority, paused, cap, guarantee` (quantities as in documents)."""
+        """Create or change a queue: `weight, parent, priority, paused, reclaimable, order, cap, guarantee` (quantities as in
+        documents).
+        """
         ...
 
     async def nodes(self) -> list[NodeView]:

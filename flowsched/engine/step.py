@@ -48,7 +48,8 @@ class Step:
         releases: Names of pods to take away, once committed.
         transfers: Copies to start.
         ended: Workflows that are terminal now; forgotten by `keep`.
-        wake_ms: When to step again although nothing happens; None = no need.
+        wake_ms: When to step again although nothing happens; None = no need. `keep` may make it sooner.
+        now: The moment of the step.
     """
 
     state: EngineState
@@ -62,6 +63,7 @@ class Step:
     ended: list[str] = field(default_factory=list)
     foreign_ended: list[str] = field(default_factory=list)
     wake_ms: int | None = None
+    now: int = 0
 
     def keep(self) -> None:
         """The delta is durable: the state stays as it is."""
@@ -70,6 +72,9 @@ class Step:
             self.state.forget(workflow)
         for key in self.foreign_ended:
             self.state.forget_foreign(key)
+        again = self.state.idle.note(self.state, self.now) if self.state.idle is not None else None
+        if again is not None:
+            self.wake_ms = again if self.wake_ms is None else min(self.wake_ms, again)
 
     def drop(self) -> None:
         """The delta was not written: the state is what it was before the step."""
@@ -90,6 +95,7 @@ def step(state: EngineState, events: Sequence[EngineEvent], now: int) -> Step:
         now: Wall-clock ms; never less than in the step before (the caller sees to it).
     """
     recorder = Recorder(state, Statement(), now, dirty=not events)
+    state.snapshot.usage.begin(now, state.profile.half_life_ms)
     # 1. What happened, in order; each event with all that follows inside its workflow.
     for event in events:
         _apply(recorder, event)
@@ -100,6 +106,7 @@ def step(state: EngineState, events: Sequence[EngineEvent], now: int) -> Step:
     if recorder.dirty:  # since the look at the backlog
         recorder.statement.assign(state, "restless", True)
     # 4. Rows.
+    _write_usage(recorder)
     result = recorder.finish()
     return Step(
         state=state,
@@ -113,7 +120,18 @@ def step(state: EngineState, events: Sequence[EngineEvent], now: int) -> Step:
         ended=result.ended,
         foreign_ended=recorder.foreign_ended,
         wake_ms=recorder.wake_ms,
+        now=now,
     )
+
+
+def _write_usage(recorder: Recorder) -> None:
+    """Once in a step of time, what queues and users have used. A restart counts what runs from there on again."""
+    state, usage = recorder.state, recorder.state.snapshot.usage
+    if state.usage_step == usage.step:
+        return
+    if state.usage_step is not None and usage.step_ms:
+        recorder.delta.usage.extend(usage.rows(state.snapshot.axes, recorder.statement))
+    recorder.statement.assign(state, "usage_step", usage.step)
 
 
 def _apply(recorder: Recorder, event: EngineEvent) -> None:

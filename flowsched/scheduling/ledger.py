@@ -49,6 +49,7 @@ class Claim:
         priority: As declared; who asks for more may take its room.
         qos: `QosClass`: what promises less is taken first.
         started_ms: When its process began to run; None = it has done nothing yet.
+        user: Who of its queue submitted it; empty where nobody said.
     """
 
     owner: str
@@ -65,6 +66,7 @@ class Claim:
     priority: int = 0
     qos: int = 0
     started_ms: int | None = None
+    user: str = ""
 
 
 class Ledger:
@@ -145,6 +147,11 @@ class Ledger:
         """(R,) what the claim really holds. A copy."""
         row: NDArray[np.int64] = self.amount[self._slots[owner]].copy()
         return row
+
+    @property
+    def flat(self) -> tuple[dict[str, int], list[int]]:
+        """What a copy need not look into."""
+        return self._slots, self._free
 
     def remove(self, claim: Claim) -> None:
         """Forget a claim."""

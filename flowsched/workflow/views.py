@@ -107,6 +107,18 @@ class TaskView(View, kw_only=True):
     outputs: list[OutputView] = []
 
 
+class SuggestionView(View, kw_only=True):
+    """One change after which it would start, and which could not be smaller: docs/explain.md says what each kind means."""
+
+    kind: str
+    object: str = ""  #: which role, queue or node; "" = the group itself
+    what: str = ""  #: which resource, label, taint, rule or dataset
+    was: int = 0
+    to: int = 1
+    unit: int = 1  #: of `was` and `to`: milli-CPU, bytes, ms, or a count
+    message: str = ""
+
+
 class ExplanationView(View, kw_only=True):
     """Why something of a workflow does not run."""
 
@@ -118,6 +130,8 @@ class ExplanationView(View, kw_only=True):
     message: str
     numbers: dict[str, int] = {}
     start_at: datetime | None = None
+    binds: list[str] = []  #: what keeps it by itself: "worker: memory", "queue night: cap cpu"
+    suggestions: list[SuggestionView] = []  #: the cheapest first
 
 
 class EventView(View, kw_only=True):
@@ -130,6 +144,14 @@ class EventView(View, kw_only=True):
     body: dict[str, Any] = {}
 
 
+class QueueUserView(View, kw_only=True):
+    """A user of a queue: what it has, and has had on average of late. `user` is empty for those who did not say who they are."""
+
+    user: str
+    used: dict[str, int] = {}
+    recent: dict[str, int] = {}
+
+
 class QueueView(View, kw_only=True):
     """A queue: what it may use and does use. Amounts by resource name (cpu in millicores, memory in bytes …)."""
 
@@ -140,7 +162,18 @@ class QueueView(View, kw_only=True):
     paused: bool = False
     cap: dict[str, int] = {}
     guarantee: dict[str, int] = {}
-    used: dict[str, int] = {}
+    reclaimable: bool = True  #: others may take back what it has beyond what it deserves
+    order: str = "best-effort"  #: or "fifo": nobody passes the head
+    used: dict[str, int] = {}  #: with everything below it
+    deserved: dict[
+        str, int
+    ] = {}  #: its part of the cluster by weight, for what it has and asks for; with those below it
+    pending: dict[str, int] = {}  #: what its own tasks ask for that are ready and not placed
+    recent: dict[
+        str, int
+    ] = {}  #: what it has had on average of late, faded; counts beside `used` when it is ordered
+    users: list[QueueUserView] = []  #: who has something, or had of late; empty where nobody said who he is
+    warnings: list[str] = []  #: what its settings promise and the cluster cannot keep
     dominant_share: float = 0.0
     waiting: int = 0  #: tasks that are ready and not placed
     running: int = 0
