@@ -83,11 +83,18 @@ def serve_nominated(cycle: Placing) -> None:
         cycle.taking.give_back(group.key)
         pods = min(nominations[group.key].pods, group.roles[0].count)
         offer = price(group, cycle.snapshot, cycle.catalogue, cycle.profile)
-        fit = cycle.fit(cycle.within_cap(offer) if group.gang else offer.wanting(pods))
+        offer = cycle.within_cap(offer) if group.gang else offer.wanting(pods)
+        own = np.zeros(len(cycle.snapshot), dtype=np.bool_)
+        own[[node for node, _ in nominations[group.key].room]] = True
+        fit = cycle.fit(offer.only(own)) or cycle.fit(offer)
         if fit is None or (not group.gang and fit.pods < pods):
             cycle.taking.hold_again(group.key)
-        else:
-            cycle.commit(fit)
+            continue
+        cycle.commit(fit)
+        if all(bound is not None and not bound.any() for bound in fit.bound):
+            cycle.taking.hold_again(
+                group.key
+            )  # its inputs are copied first; meanwhile its room stays its own
 
 
 class Taking:
