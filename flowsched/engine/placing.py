@@ -74,9 +74,9 @@ def place(recorder: Recorder) -> None:
     placed = 0
     refused: list[Reason | None] = []
     _serve(recorder, plan, {group.key: group for group in groups})
+    taking.placed(recorder, plan, groups)
     for placement in plan.placements:
         placed += sum(len(nodes) for nodes in placement.nodes)
-        taking.placed(recorder, placement.group)
         if placement.group in foreign.candidates:
             carry_out_foreign(recorder, foreign.candidates[placement.group], placement)
         else:
@@ -95,8 +95,8 @@ def _place_foreign(recorder: Recorder, held_back: Sequence[Reason]) -> None:
     groups = [candidate.group for candidate in foreign.candidates.values()]
     plan = _plan(recorder, groups) if groups else Plan()
     _serve(recorder, plan, {group.key: group for group in groups})
+    taking.placed(recorder, plan, groups)
     for placement in plan.placements:
-        taking.placed(recorder, placement.group)
         carry_out_foreign(recorder, foreign.candidates[placement.group], placement)
     placed = sum(len(nodes) for placement in plan.placements for nodes in placement.nodes)
     theirs = (*plan.reasons, *foreign.reasons, *held_back)

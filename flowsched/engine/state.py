@@ -165,9 +165,8 @@ class EngineState:
         self.halved: set[str] = set()  #: foreign gangs that stand half placed
         self.holding: set[str] = set()  #: foreign groups for whom room is held
         self.drains: dict[str, Drain] = {}  #: nodes that shall be empty, by name
-        self.offers: dict[
-            tuple[str, int], list[Candidate]
-        ] = {}  #: bags of stages that have not changed since
+        #: bags of stages that have not changed since
+        self.offers: dict[tuple[str, int], list[Candidate]] = {}
         self.under_way: set[str] = set()  #: pods of ours that have not got to their node yet
         self.crowded = False  #: as many as may be were under way, and no more follow for a while
         self.restless = True  #: something may let somebody start, and nobody has looked since

@@ -26,7 +26,7 @@ from flowsched.scheduling.placement import Ints, Spots, gang_cost
 from flowsched.scheduling.plan import Placement, Plan, Reason, ReasonCode
 from flowsched.scheduling.podgroup import PodGroup, Shape
 from flowsched.scheduling.podwise import plan_podwise
-from flowsched.scheduling.preemption import Taking, backlog_of
+from flowsched.scheduling.preemption import Taking, serve_nominated
 from flowsched.scheduling.pricing import Fit, Offer, price
 from flowsched.scheduling.promises import Promises, runtime_of
 from flowsched.scheduling.queues import QueueTree, Shares
@@ -135,7 +135,7 @@ class _Cycle:
     def run(self) -> Plan:
         """Go through the queues."""
         looked = 0
-        self.serve_nominated(backlog_of(self.waiting, self.snapshot.nominations))
+        serve_nominated(self)
         self.turns = Turns(
             self.waiting, self.queues, self.shares, self.snapshot.usage, self.profile, self.now
         )
@@ -355,19 +355,6 @@ class _Cycle:
         return Reason(least.group.key, ReasonCode.WAITING_FOR_DATA, _NO_TARGET)
 
     # ---- placing ----
-
-    def serve_nominated(self, groups: Sequence[PodGroup]) -> None:
-        """Place those for whom others have left, each on what is held for it and whatever else is free."""
-        for group in groups:
-            if self.barred(group) is None:
-                self.taking.give_back(group.key)
-                pods = min(self.snapshot.nominations[group.key].pods, group.roles[0].count)
-                offer = price(group, self.snapshot, self.catalogue, self.profile)
-                fit = self.fit(self.within_cap(offer) if group.gang else offer.wanting(pods))
-                if fit is None or (not group.gang and fit.pods < pods):
-                    self.taking.hold_again(group.key)
-                else:
-                    self.commit(fit)
 
     def fit(self, offer: Offer) -> Fit | None:
         """Find room for a group; the rows that count depend on where its inputs are (see `room`)."""

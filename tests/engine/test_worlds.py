@@ -139,7 +139,7 @@ def test_the_bad_world_is_bad() -> None:
         assert sum(world.seen[what] for world in worlds) > 0, what
 
 
-@RELAXED
+@settings(parent=RELAXED, max_examples=80)
 @given(st.lists(documents(), min_size=2, max_size=4), st.integers(0, 2**32))
 def test_who_makes_way_for_others_loses_nothing_but_time(docs: list[dict[str, Any]], seed: int) -> None:
     """Pods that are taken away start, end and linger as they like, commits fail and the service dies at every point in between:
