@@ -21,6 +21,7 @@ from flowsched.workflow.spec import Match
 
 if TYPE_CHECKING:
     from flowsched.engine.backlog import Candidate
+    from flowsched.engine.draining import Drain
     from flowsched.engine.foreign import ClassKey, ForeignWork
     from flowsched.scheduling.foreign import PodTemplate
 
@@ -134,7 +135,9 @@ class EngineState:
         ] = {}  #: (workflow, stage, shard) -> node where it shall find its inputs
         #: (dataset, node) -> what shall be pushed home, and for whom: (want, workflow, stage)
         self.pushes: dict[tuple[int, int], tuple[TransferWant, str, int]] = {}
-        self.foreseen: dict[tuple[int, int], TransferWant] = {}  #: what those who wait will read, by (dataset, node)
+        self.foreseen: dict[
+            tuple[int, int], TransferWant
+        ] = {}  #: what those who wait will read, by (dataset, node)
         self.push_backlog: dict[int, int] = {}  #: node -> bytes of `pushes` to it
         self.transfer_backoff: dict[tuple[int, int], Backoff] = {}
         self.staged_on: dict[GroupKey, tuple[int, ...]] = {}
@@ -159,6 +162,7 @@ class EngineState:
         self.assumed: dict[str, int] = {}  #: uid of a foreign pod whose binding is under way -> since (ms)
         self.halved: set[str] = set()  #: foreign gangs that stand half placed
         self.holding: set[str] = set()  #: foreign groups for whom room is held
+        self.drains: dict[str, Drain] = {}  #: nodes that shall be empty, by name
         self.offers: dict[
             tuple[str, int], list[Candidate]
         ] = {}  #: bags of stages that have not changed since
@@ -190,6 +194,7 @@ class EngineState:
             number = self.keys.pop(group)
             self.reasons.pop(number, None)
             self.staged_on.pop(group, None)
+            self.snapshot.spent.pop(number, None)
             del self.groups[number]
         for shape in self.shapes_of.pop(workflow, ()):
             self.shapes.pop(shape, None)

@@ -26,6 +26,7 @@ from flowsched.scheduling.placement import Ints, Spots, gang_cost
 from flowsched.scheduling.plan import Placement, Plan, Reason, ReasonCode
 from flowsched.scheduling.podgroup import PodGroup, Shape
 from flowsched.scheduling.podwise import plan_podwise
+from flowsched.scheduling.preemption import Taking, backlog_of
 from flowsched.scheduling.pricing import Fit, Offer, price
 from flowsched.scheduling.promises import Promises, runtime_of
 from flowsched.scheduling.queues import QueueTree, Shares
@@ -127,12 +128,14 @@ class _Cycle:
         self.delays = Delays(now, profile.shortest_wait_ms)
         self._horizon: Horizon | None = None
         self.any_ready = bool(snapshot.ready.any())
+        self.taking = Taking(snapshot, self.room, self.shares, queues, profile, now)
 
     # ---- the loop ----
 
     def run(self) -> Plan:
         """Go through the queues."""
         looked = 0
+        self.serve_nominated(backlog_of(self.waiting, self.snapshot.nominations))
         self.turns = Turns(
             self.waiting, self.queues, self.shares, self.snapshot.usage, self.profile, self.now
         )
@@ -154,7 +157,8 @@ class _Cycle:
             for key, given in self.given.items()
         )
         ahead = () if self._horizon is None else tuple(self._horizon.ahead)
-        return Plan(placements, tuple(self.promises.made), tuple(self.reasons), looked, ahead)
+        reasons, taking = tuple(self.reasons), self.taking
+        return Plan(placements, tuple(self.promises.made), reasons, looked, ahead, *taking.decided)
 
     def skip(self) -> None:
         """Say of what is left that it was not looked at."""
@@ -167,13 +171,15 @@ class _Cycle:
 
     def consider(self, group: PodGroup) -> bool:
         """Place what can be placed of a group; True when it is done with for this cycle."""
+        if group.key in self.snapshot.nominations and (group.gang or group.key not in self.given):
+            return group.key in self.given or self.refuse(self.taking.waits(group))
         barred = self.barred(group)
         if barred is not None:
             return self.refuse(barred)
         roles = tuple((role.shape, role.minimum if group.gang else 1) for role in group.roles)
         family = (group.gang, group.min_resources, roles)
         known = self.full.get(family) or (self.held.get(family) if self.promises.too_long(group) else None)
-        if known is not None:
+        if known is not None and not self.taking.may(group):
             return self.refuse(replace(known, group=group.key))
         if self.closed and self.nowhere_local(group):
             return self.refuse(Reason(group.key, ReasonCode.WAITING_FOR_DATA, _NO_TARGET))
@@ -323,6 +329,10 @@ class _Cycle:
         least = offer.at_least()
         if self.fits(least, None, None):
             return self.refuse(self.held_up(least, family))
+        left = 0 if offer.group.gang else offer.group.roles[0].count - self.placed(offer.group)
+        taken = self.taking.attempt(offer, left, self.promises)
+        if taken is not None:
+            return self.refuse(taken)
         reason = why_not(offer, self.room, self.snapshot, self.profile)
         start = self.promises.reserve(offer) if reason.code in _NOT_NOW else None
         if start is None and offer.company is None:  # a pod that comes may let in who asks for its company
@@ -345,6 +355,19 @@ class _Cycle:
         return Reason(least.group.key, ReasonCode.WAITING_FOR_DATA, _NO_TARGET)
 
     # ---- placing ----
+
+    def serve_nominated(self, groups: Sequence[PodGroup]) -> None:
+        """Place those for whom others have left, each on what is held for it and whatever else is free."""
+        for group in groups:
+            if self.barred(group) is None:
+                self.taking.give_back(group.key)
+                pods = min(self.snapshot.nominations[group.key].pods, group.roles[0].count)
+                offer = price(group, self.snapshot, self.catalogue, self.profile)
+                fit = self.fit(self.within_cap(offer) if group.gang else offer.wanting(pods))
+                if fit is None or (not group.gang and fit.pods < pods):
+                    self.taking.hold_again(group.key)
+                else:
+                    self.commit(fit)
 
     def fit(self, offer: Offer) -> Fit | None:
         """Find room for a group; the rows that count depend on where its inputs are (see `room`)."""

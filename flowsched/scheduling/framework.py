@@ -81,6 +81,9 @@ class Profile:
         io_fill_percent: How much of a disk's bandwidth may be spoken for. Tasks read and write in bursts, so that disks idle
             where they are filled by averages to the brim.
         shortest_wait_ms: A copy that takes less is never worth waiting instead.
+        preempt: Groups of higher priority may take the room of lower ones.
+        reclaim: Queues that have less than they may take back what others have beyond theirs.
+        min_runtime_ms: What has run for less is not taken away for others.
         filters, costs, first_costs, step_costs: Third-party plugins beside the built-in ones.
     """
 
@@ -100,6 +103,9 @@ class Profile:
     move_price_percent: int = 50
     io_fill_percent: int = 200
     shortest_wait_ms: int = 2_000
+    preempt: bool = True
+    reclaim: bool = True
+    min_runtime_ms: int = 0
     filters: tuple[Filter, ...] = ()
     costs: tuple[Cost, ...] = ()
     first_costs: tuple[Cost, ...] = ()

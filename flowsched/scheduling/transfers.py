@@ -19,7 +19,6 @@ from typing import Final
 from flowsched.scheduling.catalogue import Catalogue
 from flowsched.scheduling.snapshot import Snapshot
 
-
 #: Copies up to this size go beside the others: they take next to nothing of the link, and many wait for little.
 _SMALL_BYTES: Final = 32 << 20
 _SMALL_SLOTS: Final = 5
