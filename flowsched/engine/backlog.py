@@ -146,7 +146,7 @@ def _add(
         staged_on=state.staged_on.get(key, ()),
         promised_ms=state.promises.get(number),
         user=run.spec.user,
-        home=None if stage.spec.gang else home_of(state, run, stage, shard),
+        home=home_of(state, run, stage, shard) if state.profile.locality and not stage.spec.gang else None,
     )
     candidate = backlog.candidates[number] = Candidate(run, stage, group, tasks)
     return candidate

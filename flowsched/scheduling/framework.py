@@ -61,6 +61,8 @@ class Profile:
         name: For people and logs.
         gang: Groups are placed all or nothing; False = pod by pod, interleaved over groups, as stock
             clusters do.
+        interleave: Without gangs: pods of several groups come by turns, as several controllers create them at
+            once; False = all pods of a group before those of the next.
         locality: Missing bytes cost time, and are staged before a pod is bound; False = every pod may bind
             at once.
         contention: The `io` axis and the slowdown by IO-heavy neighbours count.
@@ -89,6 +91,7 @@ class Profile:
 
     name: str = "flowsched"
     gang: bool = True
+    interleave: bool = True
     locality: bool = True
     contention: bool = True
     packing: Literal["binpack", "spread"] = "binpack"
@@ -149,5 +152,9 @@ PROFILES: Final[Mapping[str, Profile]] = {
         packing="spread",
         backfill="none",
         order="fifo",
+    ),
+    #: A batch scheduler that knows gangs and shares but neither data nor expected ends.
+    "volcano-like": Profile(
+        name="volcano-like", locality=False, contention=False, backfill="none", order="fifo"
     ),
 }
