@@ -129,6 +129,7 @@ class Service:
                 now_ms=self._clock(),
                 idempotency_key=idempotency_key,
                 body_hash=body_hash,
+                owner=spec.user,
                 call=spec.call,
             )
         )
