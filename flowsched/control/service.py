@@ -132,6 +132,7 @@ class Service:
                 now_ms=self._clock(),
                 idempotency_key=idempotency_key,
                 body_hash=body_hash,
+                owner=spec.user,
                 call=spec.call,
             )
         )

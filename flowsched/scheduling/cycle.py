@@ -143,9 +143,7 @@ class _Cycle:
             group = line.head
             again = group.key in self.given
             if self.left <= 0 or (looked >= self.profile.window and not again):
-                self.turns.leave(
-                    line
-                )  # it is done for this cycle; a bag that is being served elsewhere goes on
+                self.turns.leave(line)  # done for this cycle; a bag that is being served elsewhere goes on
                 continue
             looked += not again
             left = self.left
@@ -249,30 +247,15 @@ class _Cycle:
         return len(given.nodes[0]) if given is not None else 0
 
     def turn(self, group: PodGroup, left: int) -> int:
-        """How many pods of a bag may go now: until its queue stands behind the next one, and never beyond a
-        cap.
-
-        Long bags go in growing strides (an eighth of what they have got), so that turns stay few; but only as long as
-        what is left suffices twice for the others to catch up.
-        """
-        requests, placed = group.roles[0].shape.requests, self.placed(group)
+        """How many pods of a bag may go now: until its queue stands behind the next one, and never beyond a cap."""
+        requests = group.roles[0].shape.requests
         most = self.shares.allowed(group.queue, requests, left)
         if most <= 1:
             return most
-        turns = self.turns.in_a_row(requests, most)
-        if turns < min(most, placed // 8):
-            enough = self.spare(requests) * placed // (2 * (self.most - self.left))
-            turns = max(turns, min(placed // 8, enough))
-        return min(most, turns)
-
-    def spare(self, requests: Sequence[int]) -> int:
-        """How many pods of this kind what is free would do for, if it were on one node."""
-        free = [
-            int(np.maximum(self.room.hard(axis), 0).sum()) // need
-            for axis, need in enumerate(requests)
-            if need > 0
-        ]
-        return min([self.left, *free])
+        spent = self.most - self.left
+        return self.turns.stride(
+            requests, most, self.placed(group), spent, lambda: min(self.left, self.room.pods(requests))
+        )
 
     # ---- refusals ----
 

@@ -38,6 +38,7 @@ def test_a_document_with_every_key() -> None:
     """Stage by stage, value by value."""
     spec = decode_workflow(encoded(EVERYTHING))
     assert (spec.name, spec.queue, spec.priority) == ("every key", "lab.genomics", -5)
+    assert spec.user == "ann@example.org"
     assert dict(spec.labels) == {"sample": "NA18507", "Größe": "ähnlich"}
     make, count, judge, gang, mourn = spec.stages
     assert make == StageSpec(
