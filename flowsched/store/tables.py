@@ -342,3 +342,11 @@ queues: Final = Table(
     Column("reclaimable", Boolean, nullable=False, server_default=text("true")),
     _flag("paused"),
 )
+
+#: Hours since the epoch. Nothing is decided by it.
+idle_hours: Final = Table(
+    "idle_hours",
+    metadata,
+    Column("hour", BigInteger, primary_key=True, autoincrement=False),
+    Column("body", LargeBinary, nullable=False),
+)
