@@ -185,4 +185,4 @@ def test_migrations_are_found_in_a_wheel(tmp_path: Path, monkeypatch: pytest.Mon
         schema.migrations_folder()
     shutil.copytree(ROOT / "migrations", package / "_share" / "migrations")
     assert schema.migrations_folder() == package / "_share" / "migrations"
-    assert schema.known_revisions() == {"0001", "0002", "0003", "0004", "0007"}
+    assert schema.known_revisions() == {"0001", "0002", "0003", "0004", "0005", "0006", "0007"}
