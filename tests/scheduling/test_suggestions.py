@@ -158,6 +158,12 @@ def test_who_starts_anyway_needs_no_suggestion() -> None:
     assert suggest(cluster(4), Catalogue(), QueueTree(), bag(1), OURS, HOUR) is None
 
 
+def test_absurd_requests_are_answered_too() -> None:
+    """Eight pods of 2^60 milli-CPU: asking for less would do, a node for them cannot be made."""
+    found = outlook(asked(cluster(4, 4), gang(1, 8, shape((1 << 60) / 1000))).copy())
+    assert [(each.kind, each.to) for each in found.suggestions] == [(Kind.REQUEST, 1000)]
+
+
 def test_without_any_node_one_that_is_made_for_it_is_described() -> None:
     """An empty cluster."""
     wants = bag(1, what=shape(2, 4, selector=(("disk", "ssd"),)))
