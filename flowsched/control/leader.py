@@ -13,6 +13,7 @@ from flowsched.control.dispatch import Dispatcher
 from flowsched.control.draining import remembered
 from flowsched.control.expiry import Expiry
 from flowsched.control.history import History
+from flowsched.control.idle_keeping import IdleKeeping
 from flowsched.control.intake import Documents, Intake
 from flowsched.control.reconcile import Reconciler
 from flowsched.control.recover import Found, recover
@@ -186,7 +187,9 @@ class Leader:
         state.queues = QueueTree(
             queue_from(row, state.snapshot.axes) for row in await Queues(self._database).list()
         )
+        keeping = IdleKeeping(self._database, self.idle, clock=self._clock, holds=self.holds)
         self.idle.stop()
+        await keeping.load()
         state.idle = self.idle
         dispatcher = Dispatcher(
             state,
@@ -210,6 +213,7 @@ class Leader:
                 reconciler = Reconciler(dispatcher, self._executor, clock=self._clock)
                 group.create_task(reconciler.run(), name="reconcile")
                 group.create_task(self._expiry(dispatcher).run(), name="expiry")
+                group.create_task(keeping.run(), name="idle")
         finally:
             self.dispatcher = self.intake = None
 

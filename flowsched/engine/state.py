@@ -109,6 +109,8 @@ class EngineState:
             nothing.
     """
 
+    idle: IdleBook | None = None  #: where idle room is accounted for; None = nowhere
+
     def __init__(
         self,
         *,
@@ -152,7 +154,6 @@ class EngineState:
         self.inputs: dict[tuple[str, int], tuple[int, ...] | None] = {}
         self.reasons: dict[int, Reason] = {}
         self.refused: dict[int, PodGroup] = {}  #: what they asked for, the most important first
-        self.idle: IdleBook | None = None  #: where idle room is accounted for; None = nowhere
         self.reservations: tuple[Reservation, ...] = ()
         self.promises: dict[int, int] = {}  #: group -> the first start it was promised
         self.gpu_load: dict[int, dict[str, tuple[tuple[int, int], ...]]] = {}
