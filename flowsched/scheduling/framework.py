@@ -60,6 +60,8 @@ class Profile:
         name: For people and logs.
         gang: Groups are placed all or nothing; False = pod by pod, interleaved over groups, as stock
             clusters do.
+        interleave: Without gangs: pods of several groups come by turns, as several controllers create them at
+            once; False = all pods of a group before those of the next.
         locality: Missing bytes cost time, and are staged before a pod is bound; False = every pod may bind
             at once.
         contention: The `io` axis and the slowdown by IO-heavy neighbours count.
@@ -80,6 +82,7 @@ class Profile:
 
     name: str = "flowsched"
     gang: bool = True
+    interleave: bool = True
     locality: bool = True
     contention: bool = True
     packing: Literal["binpack", "spread"] = "binpack"
