@@ -23,12 +23,15 @@ from flowsched.scheduling.executor import (
     TransferDone,
 )
 from flowsched.scheduling.framework import Profile
+from flowsched.scheduling.transfers import TransferLimits
 from flowsched.simulation.reference import SimulatedCluster
 from flowsched.simulation.workload import Workload
 from flowsched.simulation.world import STORAGE, FileId, Running, World
 from flowsched.workflow.graph import StageGraph
 from flowsched.workflow.run import WorkflowRun
 
+#: Datasets of twice this size and more move in pieces.
+PIECE_BYTES = 128_000_000
 #: So many finals are on their way from one node to the storage at a time.
 _UPLOADS_A_NODE = 2
 
@@ -55,9 +58,12 @@ class Simulation:
     _ready: dict[tuple[int, int], float] = field(default_factory=dict)
     _uploads: list[list[FileId]] = field(default_factory=list)
     _uploading: list[int] = field(default_factory=list)
+    _pieces: dict[tuple[FileId, int], set[tuple[int, int]]] = field(default_factory=dict)
+    limits: TransferLimits | None = None
 
     def __post_init__(self) -> None:
-        self.state = EngineState(profile=self.profile)
+        self.state = EngineState(profile=self.profile, mounted=not self.profile.locality)
+        self.state.transfer_limits = self.limits or limits_of(self.cluster)
         self.world = World(self.cluster, self.workloads)
         self._uploads = [[] for _ in self.cluster.nodes]
         self._uploading = [0] * len(self.cluster.nodes)
@@ -73,7 +79,7 @@ class Simulation:
             if moment is None:
                 break
             now = math.ceil(moment * 1000 - 1e-6)
-            self.world.proceed(now / 1000)
+            self.world.proceed(max(moment, now / 1000))
             if self._events:
                 self._step(now)
         return self.world
@@ -169,10 +175,33 @@ class Simulation:
 
         def done() -> None:
             now = math.ceil(self.world.now * 1000 - 1e-6)
-            size = self.world.file(file).size
-            self._events.append(TransferDone(order.uri, order.dest, now, size, order.source, size))
+            size, moved = self.world.file(file).size, order.size_bytes
+            self._events.append(
+                TransferDone(order.uri, order.dest, now, moved, order.source, size, order.offset)
+            )
+            if not order.whole:
+                self._piece(file, dest, order)
 
-        self.world.copy(file, source, dest, "stage", done)
+        piece = None if order.whole else (order.offset, order.size_bytes)
+        kind = ("stage", "prefetch", "push")[order.ahead]
+        self.world.copy(file, source, dest, kind, done, piece=piece)
+
+    def _piece(self, file: FileId, dest: int, order: Transfer) -> None:
+        """A node that has all pieces has the file."""
+        have = self._pieces.setdefault((file, dest), set())
+        have.add((order.offset, order.size_bytes))
+        if sum(size for _, size in have) == self.world.file(file).size:
+            self.world.at[file].add(dest)
+            del self._pieces[file, dest]
+
+
+def limits_of(cluster: SimulatedCluster) -> TransferLimits:
+    """Slots that fill the links of a cluster, and hardly more."""
+    storage, node = cluster.storage, cluster.nodes[0]
+    rate = min(storage.nic_out, storage.disk)
+    return TransferLimits(
+        origin=max(2, -(-rate // node.nic_in) + 1), origin_rate=rate, piece_bytes=PIECE_BYTES
+    )
 
 
 def header(simulation: Simulation, policy: str, seed: int, version: str) -> dict[str, Any]:
