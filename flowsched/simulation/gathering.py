@@ -44,11 +44,13 @@ class Held:
 
 
 @dataclass(slots=True)
-class _Member:
+class Member:
+    """One pod that has a node. `met_ms`: when all of its gang were there; None = they are not."""
+
     pod: Pod
     fate: Fate
     start_ms: int
-    met_ms: int | None = None  #: when all were there
+    met_ms: int | None = None
 
 
 @dataclass
@@ -66,7 +68,7 @@ class GatheringDrive(Drive):
     patience_ms: Callable[[Pod], int] | None = None
     held: list[Held] = field(default_factory=list)
     given_up: int = 0
-    _members: dict[str, _Member] = field(default_factory=dict)
+    _members: dict[str, Member] = field(default_factory=dict)
     _gangs: dict[GangName, list[str]] = field(default_factory=dict)
 
     @property
@@ -87,7 +89,7 @@ class GatheringDrive(Drive):
     def _launch(self, pod: Pod) -> None:
         fate = self.fate(pod)
         start = self.now + self.startup_ms
-        member = self._members[pod.name] = _Member(pod, fate, start)
+        member = self._members[pod.name] = Member(pod, fate, start)
         self.at(start, PodStarted(pod.name, start))
         if pod.gang is None:
             member.met_ms = start
@@ -102,7 +104,7 @@ class GatheringDrive(Drive):
             end = start + self.patience_ms(pod)
             self.at(end, PodEnded(pod.name, end, 1, "", ALONE))
 
-    def _meet(self, members: Iterable[_Member]) -> None:
+    def _meet(self, members: Iterable[Member]) -> None:
         """All are there: their time runs from now on."""
         gathered = list(members)
         met = max(member.start_ms for member in gathered)
@@ -111,7 +113,7 @@ class GatheringDrive(Drive):
                 member.met_ms = met
                 self._end(member, met)
 
-    def _end(self, member: _Member, since: int) -> None:
+    def _end(self, member: Member, since: int) -> None:
         self.at(since + member.fate.runtime_ms, self.ending(member.pod, member.fate, since))
 
     def _happens(self, event: EngineEvent) -> bool:
@@ -141,7 +143,7 @@ class GatheringDrive(Drive):
         if not there:
             self._gangs.pop(key, None)
 
-    def _told(self, member: _Member, end: int) -> Held:
+    def _told(self, member: Member, end: int) -> Held:
         met = member.met_ms if member.met_ms is not None else end
         waited = max(0, min(met, end) - member.start_ms)
         return Held(member.pod.workflow, member.pod.cpu_millicores, member.start_ms, end, waited)
