@@ -302,6 +302,7 @@ def _need(role: RoleRequest, axis: int, where: Allowed, snapshot: Snapshot, prof
     need = role.shape.requests[axis]
     if axis != IO:
         return need
+    need = need * 100 // profile.io_fill_percent
     budget: NDArray[np.int64] = snapshot.allocatable[:, IO]
     if not len(budget) or need <= int(budget.min()):
         return need
