@@ -1,4 +1,4 @@
-"""Applications of Spark's kind on a real API server with hollow nodes: who starts drivers until no executor has room, and who does not.
+"""Applications of Spark's kind on a real API server with hollow nodes: who starts drivers until no executor has room.
 
 The test plays the drivers: once one runs it makes its executors' pods, and once all of those run the application is done.
 (Spark's own client and drivers are in `spark/`; the same on a virtual clock, with 104 applications, in `bench/spark.py`.)
