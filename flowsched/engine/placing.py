@@ -14,6 +14,7 @@ from flowsched.engine.changes import Recorder
 from flowsched.engine.foreign import release_half_placed
 from flowsched.engine.foreign_offers import carry_out_foreign, collect_foreign, serve_held
 from flowsched.engine.pods import choose_gpus, encode_pod, make_pod, pod_name, seats
+from flowsched.engine.pushing import foresee
 from flowsched.engine.reports import make_again
 from flowsched.engine.staging import begin, sweep
 from flowsched.engine.state import EngineState, GroupKey, PodRef
@@ -62,6 +63,7 @@ def place(recorder: Recorder) -> None:
         pace.looked(recorder, 0, backlog.wake_ms)
         return
     plan = _plan(recorder, groups)
+    foresee(recorder, plan, {group.key: group for group in groups} if plan.ahead else {})
     placed = 0
     refused: list[Reason | None] = []
     for placement in plan.placements:

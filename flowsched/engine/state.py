@@ -130,6 +130,7 @@ class EngineState:
         self.homes: dict[tuple[str, int, int], int] = {}  #: (workflow, stage, shard) -> node where it shall find its inputs
         #: (dataset, node) -> what shall be pushed home, and for whom: (want, workflow, stage)
         self.pushes: dict[tuple[int, int], tuple[TransferWant, str, int]] = {}
+        self.foreseen: dict[tuple[int, int], TransferWant] = {}  #: what those who wait will read, by (dataset, node)
         self.push_backlog: dict[int, int] = {}  #: node -> bytes of `pushes` to it
         self.transfer_backoff: dict[tuple[int, int], Backoff] = {}
         self.staged_on: dict[GroupKey, tuple[int, ...]] = {}

@@ -155,7 +155,8 @@ class _Cycle:
             Placement(key, tuple(given.nodes), tuple(given.missing), given.cost_ms, given.held)
             for key, given in self.given.items()
         )
-        return Plan(placements, tuple(self.promises.made), tuple(self.reasons), looked)
+        ahead = () if self._horizon is None else tuple(self._horizon.ahead)
+        return Plan(placements, tuple(self.promises.made), tuple(self.reasons), looked, ahead)
 
     def skip(self, at: dict[str, int]) -> None:
         """Say of what is left that it was not looked at."""
@@ -194,10 +195,9 @@ class _Cycle:
         fit = self.fit(offer)
         if fit is None:
             return self.wait_for_room(offer, family)
-        if group.home is not None and not group.gang:
-            stays = self.stay(fit)
-            if stays is not None:
-                return self.refuse(stays)
+        stays = None if group.gang else self.stay(fit)
+        if stays is not None:
+            return self.refuse(stays)
         hard = [self.room.hard(axis) for axis in offer.axes]
         wait = self.delays.judge(
             fit, self.promises.calendar, self.promises.earliest, hard, bool(self.promises.made)
@@ -213,9 +213,15 @@ class _Cycle:
         return fit.pods < offer.tables[0].count and self.wait_for_room(offer.wanting(1), family)
 
     def stay(self, fit: Fit) -> Reason | None:
-        """Let those pods of a bag wait that had better run where their outputs are gathered; the others go."""
-        runtime = runtime_of(fit.offer.group, self.profile)
-        wait = self.horizon().at_home(fit, runtime, self.snapshot.nic_in, self.snapshot.inbound)
+        """Let those pods of a bag wait that had better run where their outputs are gathered or their inputs are; the others go."""
+        if fit.offer.missing is None and fit.offer.group.home is None:
+            return None
+        runtime, horizon = runtime_of(fit.offer.group, self.profile), self.horizon()
+        rows = self.room.rows(fit.offer.axes, fit.offer.local, None)
+        full = fit.full(rows)
+        wait = horizon.at_home(fit, full, runtime, self.snapshot.nic_in, self.snapshot.inbound)
+        if wait is None:
+            wait = horizon.rather(fit, full, runtime, self.profile.shortest_wait_ms)
         if wait is None:
             return None
         if wait.keep is not None:
@@ -301,6 +307,9 @@ class _Cycle:
 
     def wait_for_room(self, offer: Offer, family: Family) -> bool:
         """Refuse a group that found no room, and promise it some if it is the first."""
+        if not offer.group.gang and offer.missing is not None:
+            count = offer.group.roles[0].count - self.placed(offer.group)
+            self.horizon().foresee(offer, count, runtime_of(offer.group, self.profile))
         offer = offer.in_zones(self.snapshot)
         least = offer.at_least()
         if self.fits(least, None, None):

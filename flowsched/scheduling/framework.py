@@ -97,7 +97,7 @@ class Profile:
     promote_ms: int = 3_600_000
     origin_rate: int = 117_000_000
     move_price_percent: int = 50
-    io_fill_percent: int = 125
+    io_fill_percent: int = 200
     shortest_wait_ms: int = 2_000
     filters: tuple[Filter, ...] = ()
     costs: tuple[Cost, ...] = ()

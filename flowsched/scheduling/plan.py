@@ -91,3 +91,4 @@ class Plan:
     reservations: tuple[Reservation, ...] = ()
     reasons: tuple[Reason, ...] = ()
     looked_at: int = 0  #: groups that were considered (the bound on a cycle is this count, never a clock)
+    ahead: tuple[tuple[int, int], ...] = ()  #: (group, node): where groups that wait will probably run, soonest first
