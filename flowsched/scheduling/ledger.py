@@ -105,6 +105,10 @@ class Ledger:
         row: NDArray[np.int64] = self.amount[self._slots[owner]].copy()
         return row
 
+    def slot_of(self, owner: str) -> int:
+        """The row of a claim."""
+        return self._slots[owner]
+
     def remove(self, owner: str) -> None:
         """Forget a claim."""
         slot = self._slots.pop(owner)

@@ -11,6 +11,7 @@ Every change goes through a `Statement`. It must not know how decisions are made
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import replace
 from typing import Any, Final
 
@@ -98,6 +99,15 @@ class Snapshot:
     def __len__(self) -> int:
         """How many nodes there are, ready or not."""
         return len(self.names)
+
+    def copy(self) -> Snapshot:
+        """A copy that can be changed while this one stays. What never changes (claims, nodes as told) is shared."""
+        fixed = (*self.claims.values(), *self._infos, *self.labels, *self.taints)
+        return deepcopy(self, {**{id(each): each for each in fixed}, id(self.cache): {}})
+
+    def info(self, node: int) -> NodeInfo:
+        """A node as it was told last."""
+        return self._infos[node]
 
     def _matrix(self, name: str) -> NDArray[np.int64]:
         return self._matrices[name][: len(self.names), : len(self.axes)]

@@ -40,6 +40,7 @@ POLICIES = {
     "GET /api/v1/queues": Policy.READ,
     "PUT /api/v1/queues/{name}": Policy.WRITE,
     "GET /api/v1/nodes": Policy.READ,
+    "GET /api/v1/explain/cluster": Policy.READ,
     "POST /scheduler/filter": Policy.READ,
     "POST /scheduler/prioritize": Policy.READ,
     "GET /livez": Policy.OPEN,
