@@ -1,6 +1,6 @@
 """The four pains of a shared training cluster, each shown with kube-like and gone with flowsched, on a virtual clock.
 
-    python -m bench.pains [1 2 3 mixes]
+    python -m bench.pains [1 2 3 4 mixes]
 
 The same engine, cycle and profiles as the service; a job gets nowhere until all its members run (`bench/trainings.py`). `kube-like`
 places pod by pod, one pod of each job in turn, as job controllers create them at once; `kube-like, gang by gang` all pods of a job
@@ -14,6 +14,7 @@ import random
 import statistics
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from bench.trainings import (
     FLOWSCHED,
@@ -30,8 +31,14 @@ from bench.trainings import (
     single,
     training,
 )
+from flowsched.control.idle_answers import idle_report
+from flowsched.engine.events import QueueChanged
+from flowsched.engine.idle import IdleBook
 from flowsched.scheduling.executor import NodeInfo, Pod
 from flowsched.scheduling.framework import Profile
+from flowsched.scheduling.queues import Queue
+from flowsched.simulation.gathering import GatheringDrive
+from flowsched.workflow.idle_views import IdleReportView
 
 #: Room for one and a half gangs of 8 cores.
 SMALL = (3, 4)
@@ -257,12 +264,65 @@ def mixes(count: int = 30) -> None:
     print(f"÷ the bound: {bound:.2f}.")
 
 
-PAINS = {"1": pain_1, "2": pain_2, "3": pain_3, "mixes": mixes}
+# --------------------------------------------------------------------------------- 4: why do the CPUs idle?
+
+
+@dataclass(frozen=True, slots=True)
+class Night:
+    """Twelve hours: how the jobs went, and what `explain --cluster` says of the cores that nobody held."""
+
+    outcome: Outcome
+    report: IdleReportView
+
+
+def night(profile: Profile) -> Night:
+    """Twelve hours on 12 cores: five trainings of 8 cores and an hour, and 18 hours of batch work that may have 2 cores."""
+    book = IdleBook(resolution_ms=0)
+
+    def prepare(drive: GatheringDrive) -> None:
+        drive.state.idle = book
+        drive.at(0, QueueChanged(Queue("batch", cap=(2_000,))))
+
+    jobs = [training(f"job-{number + 1}", HOUR) for number in range(5)]
+    batch = single("batch", HOUR, count=18, queue="batch")
+    got = simulate([*jobs, batch], machines(*SMALL), profile, prepare=prepare, until_ms=12 * HOUR)
+    return Night(got, idle_report(book, 12 * HOUR, "12h"))
+
+
+def pain_4() -> None:
+    """Print it."""
+    print(
+        "\n## 4. A night on 12 cores: five trainings (8 cores, an hour), and batch work whose queue may have 2 cores\n"
+    )
+    rows, told = [], []
+    for profile in (KUBE, FLOWSCHED):
+        got = night(profile)
+        cpu, out = got.report.resources["cpu"], got.outcome
+        rows.append(
+            [
+                profile.name,
+                f"{sum(name.startswith('job') for name in out.ended)} of 5",
+                f"{(out.held_core_ms - out.waited_core_ms) / HOUR:.0f}",
+                f"{out.waited_core_ms / HOUR:.0f}",
+                f"{cpu.idle:.0f}",
+                ", ".join(f"{cause} {amount:.0f}" for cause, amount in cpu.causes.items()),
+            ]
+        )
+        told.append(f"- {profile.name}: {got.report.sentences[0]}")
+    table(
+        ["policy", "trainings done", "core hours computed", "held by members that wait", "idle", "why"],
+        rows,
+    )
+    print("\n`flowsched explain --cluster` says:\n")
+    print("\n".join(told))
+
+
+PAINS = {"1": pain_1, "2": pain_2, "3": pain_3, "4": pain_4, "mixes": mixes}
 
 
 def main(which: Sequence[str]) -> None:
     """Print the pains that were asked for."""
-    for name in which or ("1", "2", "3"):
+    for name in which or ("1", "2", "3", "4"):
         PAINS[name]()
 
 

@@ -1,6 +1,6 @@
 """The pains of `bench/pains.py` with real processes: a whole service (API, SQLite, local cluster) with kube-like, then flowsched.
 
-    python -m bench.pains_real [1 2 3]
+    python -m bench.pains_real [1 2 3 4]
 
 Each member of a gang is a process; they meet over TCP by what the service tells them of their gang and share a small
 computation (`bench/gang_member.py`). Cores are budgets of virtual nodes: members mostly sleep, so that any machine
@@ -338,7 +338,48 @@ async def pain_3() -> None:
     table(["", "ended", "", "all done after"], rows)
 
 
-PAINS = {"1": pain_1, "2": pain_2, "3": pain_3}
+async def night(policy: str, seconds: float = 15.0) -> tuple[int, int, str]:
+    """15 s on 12 cores: three trainings of 8 cores, and batch tasks whose queue may have 2 cores.
+
+    Returns:
+        Trainings done; members that run and wait at the end; what `explain --cluster` says of the cores.
+    """
+    async with service(policy, 3, 4) as client:
+        begun = time.monotonic()
+        await client.put_queue("batch", cap={"cpu": 2})
+        idents = await together(client, [gang(f"job-{number + 1}", work_s=1.0) for number in range(3)])
+        for number in range(8):
+            await client.submit({**sleeper(f"batch-{number}", 2), "queue": "batch"})
+        await asyncio.sleep(max(0.0, begun + seconds - time.monotonic()))
+        views = [await client.get(ident) for ident in idents.values()]
+        report = await client.idle("1h")
+        told = next(each for each in report.sentences if each.startswith("cpu"))
+        done = sum(view.state == "SUCCEEDED" for view in views)
+        return done, sum(view.counts.get("RUNNING", 0) for view in views), told
+
+
+async def pain_4() -> None:
+    """Print it."""
+    print(
+        "\n## 4. A short night on 12 cores: three trainings (8 cores), and batch work whose queue may have 2 cores\n"
+    )
+    rows = []
+    for policy in ("kube-like", "flowsched"):
+        done, waiting, told = await night(policy)
+        causes = told.partition("of these ")[2]
+        rows.append([policy, f"{done} of 3", str(waiting), causes])
+    table(
+        [
+            "policy",
+            "trainings done",
+            "members that run and wait at the end",
+            "idle cores, by `explain --cluster`",
+        ],
+        rows,
+    )
+
+
+PAINS = {"1": pain_1, "2": pain_2, "3": pain_3, "4": pain_4}
 
 
 async def main(which: Sequence[str]) -> None:

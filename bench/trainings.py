@@ -40,6 +40,7 @@ class Job:
     stage: dict[str, Any]
     runtime_ms: int
     at_ms: int = 0
+    queue: str = "default"
 
 
 @dataclass(slots=True)
@@ -111,7 +112,9 @@ def training(
     return Job(name, stage, runtime_ms, at_ms)
 
 
-def single(name: str, runtime_ms: int, at_ms: int = 0, *, cpu: str = "1", count: int = 1) -> Job:
+def single(
+    name: str, runtime_ms: int, at_ms: int = 0, *, cpu: str = "1", count: int = 1, queue: str = "default"
+) -> Job:
     """Plain tasks that need nobody."""
     stage: dict[str, Any] = {
         "name": "run",
@@ -121,7 +124,7 @@ def single(name: str, runtime_ms: int, at_ms: int = 0, *, cpu: str = "1", count:
     }
     if count > 1:
         stage["scatter"] = {"count": count}
-    return Job(name, stage, runtime_ms, at_ms)
+    return Job(name, stage, runtime_ms, at_ms, queue)
 
 
 def machines(count: int, cores: int) -> list[NodeInfo]:
@@ -163,9 +166,14 @@ def simulate(
     if prepare is not None:
         prepare(drive)
     for job in waiting:
-        drive.submit(job.name, check_workflow({"name": job.name, "stages": [job.stage]}), job.at_ms)
+        drive.submit(job.name, check_workflow(document(job)), job.at_ms)
     drive.run(until=until_ms)
     return _told(drive, result, until_ms)
+
+
+def document(job: Job) -> dict[str, Any]:
+    """As a user would submit it."""
+    return {"name": job.name, "queue": job.queue, "stages": [job.stage]}
 
 
 def _told(drive: GatheringDrive, result: Outcome, until_ms: int | None) -> Outcome:

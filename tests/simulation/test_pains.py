@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bench.pains import as_large_as_cluster, deadlock, larger_than_cluster, small_waits, stream, twenty
+from bench.pains import as_large_as_cluster, deadlock, larger_than_cluster, night, small_waits, stream, twenty
 from bench.trainings import FLOWSCHED, GANGS_ONLY, KUBE, KUBE_IN_TURN, MINUTE
 
 
@@ -72,3 +72,19 @@ def test_twenty_trainings_at_once_deadlock_unless_somebody_staggers_them() -> No
     ours = twenty(0, FLOWSCHED).finished_ms
     assert ours is not None
     assert ours <= 140 * MINUTE
+
+
+def test_at_night_pod_by_pod_cores_are_held_by_members_that_wait() -> None:
+    """No training ends; what counts as used computes nothing, so that nobody sees anything idle."""
+    got = night(KUBE)
+    assert [name for name in got.outcome.ended if name.startswith("job")] == []
+    assert got.outcome.waited_core_ms == 491_400_000
+    assert got.report.resources["cpu"].idle == 5.5
+
+
+def test_at_night_every_idle_core_hour_has_a_cause() -> None:
+    """58 of 144 core hours compute; the queue's cap keeps 22 idle, and for 64 there is nothing to do."""
+    got = night(FLOWSCHED)
+    cpu = got.report.resources["cpu"]
+    assert (len(got.outcome.ended), cpu.used, cpu.idle) == (6, 58.0, 86.0)
+    assert cpu.causes == {"no_demand": 64.0, "quota": 22.0}
