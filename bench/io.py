@@ -33,10 +33,14 @@ MB = 1_000_000
 COMPUTE_MS = 10 * MINUTE
 #: MB/s of one worker at full speed.
 RATES = (1, 20, 50, 100, 200, 400)
+BLIND = replace(FLOWSCHED, contention=False)
+#: Profile, and whether documents estimate a runtime: without, bytes are known but no rate, so no budget admits or refuses.
 POLICIES = {
-    "kube-like": KUBE,
-    "flowsched, blind to IO": replace(FLOWSCHED, contention=False),
-    "flowsched": FLOWSCHED,
+    "kube-like": (KUBE, True),
+    "flowsched, blind to IO": (BLIND, True),
+    "flowsched, bytes known but no rates": (FLOWSCHED, False),
+    "flowsched": (FLOWSCHED, True),
+    "flowsched, disks never asked for more than they have": (replace(FLOWSCHED, io_fill_percent=100), True),
 }
 
 
@@ -48,7 +52,9 @@ class Outcome:
     turnarounds: tuple[float, ...]
 
 
-def run(rates: tuple[int, ...], profile: Profile, taken: Sequence[int] = (0, 0, 0, 0)) -> Outcome:
+def run(
+    rates: tuple[int, ...], profile: Profile, taken: Sequence[int] = (0, 0, 0, 0), *, estimated: bool = True
+) -> Outcome:
     """One job for each rate (MB/s of one worker), a minute apart; of each node others hold so many cores."""
     drive = DiskDrive(
         EngineState(profile=profile, secret=b"bench"),
@@ -74,7 +80,7 @@ def run(rates: tuple[int, ...], profile: Profile, taken: Sequence[int] = (0, 0, 
                     "io": {"read": f"{each}"},
                 },
             },
-            "estimate": {"runtime": f"{COMPUTE_MS // 1000}s"},
+            "estimate": {"runtime": f"{COMPUTE_MS // 1000}s"} if estimated else {},
         }
         name = f"job-{number}"
         drive.readings[name] = Reading(COMPUTE_MS, {"worker": each})
@@ -106,7 +112,8 @@ def room_for_three(taken: Sequence[int]) -> bool:
 def compare(drawn: Sequence[tuple[tuple[int, ...], tuple[int, ...]]]) -> None:
     """Print one table."""
     outcomes = {
-        label: [run(rates, profile, taken) for rates, taken in drawn] for label, profile in POLICIES.items()
+        label: [run(rates, profile, taken, estimated=estimated) for rates, taken in drawn]
+        for label, (profile, estimated) in POLICIES.items()
     }
     rows = []
     for label, of in outcomes.items():

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from bench.io import POLICIES, run
+from bench.io import BLIND, run
 from bench.trainings import FLOWSCHED, KUBE
-
-BLIND = POLICIES["flowsched, blind to IO"]
 
 
 @pytest.mark.parametrize(("rate", "seconds"), [(125, 600.0), (250, 1200.0), (500, 2400.0)])
