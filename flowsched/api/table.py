@@ -177,6 +177,15 @@ _CLUSTER: Final[tuple[Route[Any], ...]] = (
         _ok("All nodes.", list[NodeView]), tag="cluster",
     ),
     Route(
+        "POST", f"{PREFIX}/nodes/{{name}}/drain", cluster.drain_node, Policy.WRITE,
+        "Empty a node: nothing new goes there, and what has not ended in time runs elsewhere", Query,
+        _ok("The node.", NodeView), body=Body("How.", cluster.DrainBody, required=False), tag="cluster",
+    ),
+    Route(
+        "POST", f"{PREFIX}/nodes/{{name}}/uncordon", cluster.uncordon_node, Policy.WRITE, "Use a node again",
+        Query, _ok("The node.", NodeView), tag="cluster",
+    ),
+    Route(
         "GET", f"{PREFIX}/explain/cluster", cluster.explain_cluster, Policy.READ,
         "Explain why cores, memory and GPUs are idle", cluster.IdleQuery,
         _ok("By resource and cause, in all and hour by hour.", IdleReportView), tag="cluster",

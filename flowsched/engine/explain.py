@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -40,19 +40,29 @@ class Explanation:
     outlook: Outlook = field(default_factory=Outlook)
 
 
-def situation_of(state: EngineState, group: int, now: int) -> Situation | None:
-    """All that decides over a backlog item that was not placed, as a private copy that may leave this thread.
+def situations_of(state: EngineState, groups: Collection[int], now: int) -> dict[int, Situation]:
+    """All that decides over backlog items that were not placed, on one private copy that may leave this thread.
 
-    Who holds a promise counts first, then those who are more important. None if it is not known (any more).
+    Who holds a promise counts first, then those who are more important. An item that is not known (any more) is left out.
     """
-    wanted = state.refused.get(group)
-    if wanted is None:
-        return None
+    waiting = {group: _situation(state, group, now) for group in groups if group in state.refused}
+    if not waiting:
+        return {}
+    inputs = {d for each in waiting.values() for who in (each.group, *each.others) for d in who.inputs}
+    private = next(iter(waiting.values())).copy(inputs)
+    snapshot, catalogue, queues = private.snapshot, private.catalogue, private.queues
+    return {
+        group: replace(each, snapshot=snapshot, catalogue=catalogue, queues=queues)
+        for group, each in waiting.items()
+    }
+
+
+def _situation(state: EngineState, group: int, now: int) -> Situation:
     promised = [each.group for each in state.reservations]
     numbers = [number for number in dict.fromkeys((*promised, *state.refused)) if number in state.refused]
     others = tuple(state.refused[number] for number in numbers if number != group)[:OTHERS]
-    situation = Situation(state.snapshot, state.catalogue, state.queues, wanted, others, state.profile, now)
-    return situation.copy()
+    wanted = state.refused[group]
+    return Situation(state.snapshot, state.catalogue, state.queues, wanted, others, state.profile, now)
 
 
 def explain(state: EngineState, run: WorkflowRun, now: int) -> list[Explanation]:

@@ -20,6 +20,8 @@ HOUR_MS: Final = 3_600_000
 #: What is accounted for, and where it is among the axes.
 RESOURCES: Final = ("cpu", "memory", "gpu")
 _AT: Final = tuple(AXES.index(name) for name in RESOURCES)
+#: A split of so many nodes is kept for a ms at least: 10,000 nodes, 5 s.
+NODES_PER_MS: Final = 2
 #: Hours that are remembered.
 KEPT_HOURS: Final = 24 * 31
 #: Names that are told apart in an hour, of one cause.
@@ -92,8 +94,9 @@ class IdleBook:
         seen = (state.snapshot.generation, int(state.snapshot.version.sum()), state.snapshot.any_staging)
         if self._since is not None and self._seen[:-1] == seen and self._seen[-1] is state.reasons:
             return None
-        if self._since is not None and now - self._since < self.resolution_ms:
-            return self._since + self.resolution_ms
+        span = max(self.resolution_ms, len(state.snapshot) // NODES_PER_MS if self.resolution_ms else 0)
+        if self._since is not None and now - self._since < span:
+            return self._since + span
         self.close(now)
         waiting = [
             (state.refused[number], reason)

@@ -55,7 +55,9 @@ def foreseen(recorder: Recorder) -> list[TransferWant]:
     return [
         want
         for (dataset, node), want in state.foreseen.items()
-        if node not in state.catalogue.nodes_of(dataset) and not state.catalogue.lost(dataset) and state.snapshot.ready[node]
+        if node not in state.catalogue.nodes_of(dataset)
+        and not state.catalogue.lost(dataset)
+        and state.snapshot.ready[node]
     ]
 
 

@@ -15,9 +15,9 @@ from flowsched.scheduling.delay import Wait, without
 from flowsched.scheduling.ledger import EMPTY, UNKNOWN
 from flowsched.scheduling.placement import Ints
 from flowsched.scheduling.plan import Reason, ReasonCode
+from flowsched.scheduling.podgroup import PodGroup
 from flowsched.scheduling.pricing import Fit, Offer
 from flowsched.scheduling.reservation import expected_ends
-from flowsched.scheduling.podgroup import PodGroup
 from flowsched.scheduling.room import Mask
 from flowsched.scheduling.snapshot import AXES, ClaimKind, Snapshot
 
@@ -47,7 +47,9 @@ class Horizon:
         staging = np.flatnonzero(ledger.kind == ClaimKind.STAGING) if snapshot.any_staging else held[:0]
         self.work = np.zeros(len(snapshot), dtype=np.int64)  #: milli-core ms
         self.cores: Ints = np.maximum(snapshot.allocatable[:, _CPU], 1)
-        self.ahead: dict[tuple[int, int], None] = {}  #: (group, node) where a group that waits will probably run, in order
+        self.ahead: dict[
+            tuple[int, int], None
+        ] = {}  #: (group, node) where a group that waits will probably run, in order
         self.thoughts = 0
         self.coming: dict[int, int] = {}  #: node -> bytes that this cycle's pods will bring home there
         if len(held):
@@ -99,7 +101,11 @@ class Horizon:
         seconds = (first + 999) // 1000
         text = f"its output is gathered on a node that has room in about {seconds} s; elsewhere it would be there later"
         reason = Reason(
-            group.key, ReasonCode.WAITING_FOR_LOCALITY, text, {"wait_ms": first, "copy_ms": dearest}, self.now + first
+            group.key,
+            ReasonCode.WAITING_FOR_LOCALITY,
+            text,
+            {"wait_ms": first, "copy_ms": dearest},
+            self.now + first,
         )
         keep = without(fit, away[len(away) - waiting :])
         return Wait(reason, replace(fit.offer.wanting(1)), keep)
@@ -140,7 +146,11 @@ class Horizon:
             f"where there is room now they would be in {(dearest + 999) // 1000} s"
         )
         reason = Reason(
-            group.key, ReasonCode.WAITING_FOR_LOCALITY, text, {"wait_ms": first, "copy_ms": dearest}, self.now + first
+            group.key,
+            ReasonCode.WAITING_FOR_LOCALITY,
+            text,
+            {"wait_ms": first, "copy_ms": dearest},
+            self.now + first,
         )
         return Wait(reason, fit.offer.wanting(1), without(fit, dearest_first[:waiting]))
 

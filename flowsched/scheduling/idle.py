@@ -15,7 +15,7 @@ So the causes of a resource add up to what is idle of it, whatever overlaps. Who
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Final
 
@@ -94,6 +94,14 @@ class _Kind:
     nowhere: bool = False
 
 
+@dataclass(slots=True)
+class _Spill:
+    """What work that may run on the same nodes asks for beyond what would fit."""
+
+    mask: Mask
+    asks: list[tuple[str, Ints]] = field(default_factory=list)
+
+
 def split(
     snapshot: Snapshot, waiting: Iterable[tuple[PodGroup, Reason]], profile: Profile, names: Mapping[int, str]
 ) -> Split:
@@ -122,7 +130,7 @@ def split(
         left -= taken
         charge(Cause.DATA, "inputs on their way", taken.sum(axis=0))
     kinds, crowd = _kinds(waiting, names, len(snapshot.axes))
-    spill: list[tuple[Mask, str, Ints]] = []
+    spill: dict[bytes, _Spill] = {}
     still = crowd
     for kind in sorted(kinds, key=_order):
         masks = [allowed_nodes(snapshot, shape, profile.all_filters()).mask for shape, _ in kind.roles]
@@ -134,14 +142,19 @@ def split(
         if kind.nowhere:
             still = still + rest
         elif rest.any():
-            spill.append((np.logical_or.reduce(masks), kind.name, rest))
+            mask = np.logical_or.reduce(masks)
+            spill.setdefault(mask.tobytes(), _Spill(mask)).asks.append((kind.name, rest))
     if crowd.any():
-        spill.append((ready, "many others", crowd))
+        spill.setdefault(ready.tobytes(), _Spill(ready)).asks.append(("many others", crowd))
         still = still - crowd
-    for mask, name, rest in spill:
-        taken = _pieces(left, mask, rest)
-        charge(Cause.FRAGMENTATION, name, taken)
-        still = still + rest - taken
+    for each in spill.values():
+        rests = [rest for _, rest in each.asks]
+        taken = _pieces(left, each.mask, np.sum(rests, axis=0))
+        still = still + np.sum(rests, axis=0) - taken
+        for name, rest in each.asks:
+            part = np.minimum(rest, taken)
+            charge(Cause.FRAGMENTATION, name, part)
+            taken = taken - part
     over = left.sum(axis=0)
     charge(Cause.MISMATCH, "", np.minimum(over, still))
     amounts[Cause.NO_DEMAND] = idle - amounts.sum(axis=0)

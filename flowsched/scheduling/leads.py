@@ -12,12 +12,14 @@ from typing import Final
 
 import numpy as np
 
+from flowsched.scheduling.placement import Ints, Spots
 from flowsched.scheduling.pricing import Offer, price
 from flowsched.scheduling.promises import runtime_of
-from flowsched.scheduling.reservation import expected_ends
+from flowsched.scheduling.reservation import Calendar
+from flowsched.scheduling.room import Room
 from flowsched.scheduling.rules import Rules
 from flowsched.scheduling.selectors import Labels
-from flowsched.scheduling.snapshot import AXES, PODS, ClaimKind
+from flowsched.scheduling.snapshot import AXES, PODS
 from flowsched.scheduling.whatif import Kind, Situation, Suggestion, free_on
 from flowsched.scheduling.zones import ALIGNED
 
@@ -27,6 +29,8 @@ _MIB: Final = 1 << 20
 _FEW: Final = 3
 #: So many nodes are looked at for their kind.
 _LOOKED_AT: Final = 512
+#: With more claims than this, the moment of a wait is not searched for, only tried where room is expected.
+_ENDS: Final = 4096
 #: So many more nodes, at most.
 _MOST_NODES: Final = 64
 #: (price, and what the largest change costs on top). The table says what is changed rather than what.
@@ -116,6 +120,7 @@ def leads(situation: Situation) -> list[Lead]:
     if len(situation.snapshot):
         offer = price(situation.group, situation.snapshot, situation.catalogue, situation.profile)
         found += [*_copies(situation, offer), *_nodes(situation, offer)]
+        found += [*_waits(situation, offer)]
         found += [*_room(situation, offer), *_more_nodes(situation, offer)]
     found.append(Lead(Kind.NODE, "", "", 0, _wanted(situation), 1, _MOST_NODES))
     return [lead for lead in found if lead.steps > 0]
@@ -190,10 +195,22 @@ def _turns(s: Situation) -> Iterator[Lead]:
         yield Lead(Kind.PRIORITY, "", "", s.group.priority, far)
         runtime = runtime_of(s.group, s.profile)
         yield Lead(Kind.RUNTIME, "", "", runtime, min(1000, runtime), 1000, runtime)
-    slots = np.flatnonzero(s.snapshot.ledger.kind > ClaimKind.STAGING)
-    if len(slots):
-        ends = expected_ends(s.snapshot, slots, s.profile.default_runtime_ms, s.now)
-        yield Lead(Kind.WAIT, "", "", s.now, max(s.now + 1, int(ends.max())))
+
+
+def _waits(s: Situation, offer: Offer) -> Iterator[Lead]:
+    """Until there is room, if nothing else starts; or, where others count, at most until all that runs has ended."""
+    calendar, room = Calendar(s.snapshot, s.profile.default_runtime_ms, s.now), Room(s.snapshot)
+    least = offer.at_least() if s.group.gang else offer.wanting(1)
+
+    def fits(rows: list[Ints]) -> tuple[Spots, ...] | None:
+        return least.place(rows, room, s.snapshot, s.profile)
+
+    found = calendar.earliest(least.axes, [room.hard(axis) for axis in least.axes], fits, s.now)
+    moments = [found[0]] if found is not None else []
+    if len(calendar.ends) and len(calendar.ends) <= _ENDS:
+        moments.append(int(calendar.ends[-1]))
+    for far in moments:
+        yield Lead(Kind.WAIT, "", "", s.now, far)
 
 
 def _inputs(s: Situation) -> Iterator[Lead]:

@@ -110,8 +110,7 @@ def _cheapest(trial: _Trial, ways: list[Lead], most: int) -> list[Suggestion]:
             break
         least = trial.least(way) if trial.opens(way) else None
         if least is not None:
-            found.append((_price(way, least), least))
-            found.sort(key=lambda each: each[0])
+            found = sorted([*found, (_price(way, least), least)], key=lambda each: each[0])
     return [suggestion for _, suggestion in _different(found)[:most]]
 
 
@@ -146,6 +145,8 @@ class _Trial:
     def least(self, lead: Lead) -> Suggestion | None:
         """The smallest step of a lead after which the group starts, given that its last does. None = no tries left."""
         low, high = 0, lead.steps  # low does not start it, high does
+        if lead.kind is Kind.WAIT and high > 1 and not self.starts(lead.at(high - 1)):
+            low = high - 1  # the end of something, as a rule
         while high - low > 1:
             if self._left <= 0:
                 return None

@@ -19,7 +19,6 @@ from typing import Final
 from flowsched.scheduling.catalogue import Catalogue
 from flowsched.scheduling.snapshot import Snapshot
 
-
 #: Copies up to this size go beside the others: they take next to nothing of the link, and many wait for little.
 _SMALL_BYTES: Final = 32 << 20
 _SMALL_SLOTS: Final = 5
@@ -178,7 +177,9 @@ def _piece(
     elif catalogue.origins[dataset] and flights.out_of[None] < limits.origin:
         candidates = lacks & ~flights.from_origin.get(dataset, 0)
         if limits.origin_rate <= 4 * int(snapshot.nic_in[dest]):
-            candidates &= ~held  # the link to the outside is everybody's: what somebody has comes from there, a little later
+            candidates &= (
+                ~held
+            )  # the link to the outside is everybody's: what somebody has comes from there, a little later
         if not candidates:
             return None
     else:

@@ -7,7 +7,7 @@ which is how many amounts are tried on one private copy. Nothing here searches: 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -120,9 +120,13 @@ class Situation:
                 return all(len(nodes) >= n for nodes, n in zip(placed.nodes, least, strict=True))
         return False
 
-    def copy(self) -> Situation:
-        """A private copy: whatever is done to it, nobody else notices. Groups and the profile never change."""
-        datasets = {d for group in (self.group, *self.others) for d in group.inputs}
+    def copy(self, inputs: Collection[int] = ()) -> Situation:
+        """A private copy: whatever is done to it, nobody else notices. Groups and the profile never change.
+
+        Args:
+            inputs: Datasets that may be changed in it, beside those of its groups.
+        """
+        datasets = {*inputs, *(d for group in (self.group, *self.others) for d in group.inputs)}
         queues: QueueTree = deepcopy(self.queues, {id(queue): queue for queue in self.queues})
         return replace(
             self, snapshot=self.snapshot.copy(), catalogue=self.catalogue.copy(datasets), queues=queues

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flowsched.engine.explain import explain, situation_of
+from flowsched.engine.explain import explain, situations_of
 from flowsched.scheduling.suggest import outlook
 from flowsched.scheduling.whatif import changed
 from tests.engine.scene import Scene, node
@@ -17,8 +17,7 @@ def test_a_waiting_stage_can_be_asked_about() -> None:
     scene.submit("w", A | {"resources": {"cpu": 4}, "estimate": {"runtime": "1m"}})
     (told,) = explain(scene.state, scene.runs["w"], scene.now)
     assert told.group is not None
-    situation = situation_of(scene.state, told.group, scene.now)
-    assert situation is not None
+    situation = situations_of(scene.state, [told.group], scene.now)[told.group]
     found = outlook(situation)
     assert found.binds == (("task", "cpu"),)
     first = next(each for each in found.suggestions if each.kind == "request")
@@ -33,8 +32,7 @@ def test_asking_leaves_the_engine_as_it_was() -> None:
         scene.submit("v", A | {"resources": {"cpu": 3}})
         scene.submit("w", A | {"resources": {"cpu": 4}})
     (told,) = explain(asked.state, asked.runs["w"], asked.now)
-    situation = situation_of(asked.state, told.group or 0, asked.now)
-    assert situation is not None
+    (situation,) = situations_of(asked.state, [told.group or 0], asked.now).values()
     outlook(situation)
     for scene in (asked, other):
         scene.end("fs-v-a-0-0")
@@ -51,4 +49,4 @@ def test_who_waits_no_more_cannot_be_asked_about() -> None:
     assert list(scene.state.refused) == [told.group]
     scene.end("fs-v-a-0-0")
     assert scene.state.refused == {}
-    assert situation_of(scene.state, told.group or 0, scene.now) is None
+    assert situations_of(scene.state, [told.group or 0], scene.now) == {}
