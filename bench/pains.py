@@ -15,14 +15,15 @@ import statistics
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from bench.trainings import (
     FLOWSCHED,
-    GANGS_ONLY,
     HOUR,
     KUBE,
     KUBE_IN_TURN,
     MINUTE,
+    VOLCANO,
     Job,
     Outcome,
     machines,
@@ -105,11 +106,18 @@ def larger_than_cluster(profile: Profile) -> Outcome:
     return simulate([big, *stream(100, MINUTE)], machines(*SMALL), profile)
 
 
-def as_large_as_cluster(profile: Profile) -> Outcome:
-    """Four cores are taken for 30 min; after a minute comes a gang of all 12, in a stream of small jobs that lasts 4 hours."""
+def as_large_as_cluster(profile: Profile, order: Literal["best-effort", "fifo"] = "best-effort") -> Outcome:
+    """Four cores are taken for 30 min; after a minute comes a gang of all 12, in a stream of small jobs that lasts 4 hours.
+
+    `order` of the queue: "fifo" = nobody passes who came first.
+    """
+
+    def prepare(drive: GatheringDrive) -> None:
+        drive.at(0, QueueChanged(Queue("default", order=order)))
+
     long = single("long", 30 * MINUTE, count=4)
     big = training("big", 10 * MINUTE, MINUTE, workers=10, worker_cpu="1")
-    return simulate([long, big, *stream(480)], machines(*SMALL), profile)
+    return simulate([long, big, *stream(480)], machines(*SMALL), profile, prepare=prepare)
 
 
 def stream(count: int, since_ms: int = 0) -> list[Job]:
@@ -126,7 +134,7 @@ def pain_2() -> None:
     """Print it."""
     print("\n## 2a. A gang of 16 cores on 12, and 100 small jobs behind it\n")
     rows = []
-    for profile in (KUBE, GANGS_ONLY, FLOWSCHED):
+    for profile in (KUBE, VOLCANO, FLOWSCHED):
         got = larger_than_cluster(profile)
         small = sum(name.startswith("small") for name in got.ended)
         rows.append([profile.name, f"{small} of 100", f"{got.stuck_cores:g} of 12", got.reasons["big"]])
@@ -136,14 +144,19 @@ def pain_2() -> None:
         "\n## 2b. A gang of all 12 cores (10 min) in an endless stream of small jobs (10 cores' worth, 4 hours)\n"
     )
     rows = []
-    for profile in (KUBE, KUBE_IN_TURN, GANGS_ONLY, FLOWSCHED):
-        got = as_large_as_cluster(profile)
+    for label, got in {
+        KUBE.name: as_large_as_cluster(KUBE),
+        KUBE_IN_TURN.name: as_large_as_cluster(KUBE_IN_TURN),
+        "volcano-like (gangs, no reservation)": as_large_as_cluster(VOLCANO),
+        "… in a queue where nobody passes who came first": as_large_as_cluster(VOLCANO, "fifo"),
+        FLOWSCHED.name: as_large_as_cluster(FLOWSCHED),
+    }.items():
         jobs, start = stream(480), got.started.get("big")
         waits = small_waits(got, jobs)
         before = sum(job.name in got.ended and got.ended[job.name] <= (start or 0) for job in jobs)
         rows.append(
             [
-                profile.name,
+                label,
                 minutes(got.promised_ms.get("big")) if got.promised_ms else "-",
                 minutes(start),
                 str(before),
@@ -218,7 +231,7 @@ def pain_3() -> None:
 
     add("kube-like, all at once", twenty(0, KUBE))
     add("kube-like, all at once, members give up after 10 to 12 min", twenty(0, KUBE, ten_minutes_or_so))
-    add("gangs, no reservation, all at once", twenty(0, GANGS_ONLY))
+    add("volcano-like, all at once", twenty(0, VOLCANO))
     by_hand = {gap: twenty(gap * MINUTE, KUBE) for gap in range(1, 16)}
     done = {gap: got for gap, got in by_hand.items() if got.finished_ms is not None}
     best = min(done, key=lambda gap: done[gap].finished_ms or 0)

@@ -29,7 +29,7 @@ FLOWSCHED = PROFILES["flowsched"]
 #: Pod by pod, but all pods of a gang before those of the next.
 KUBE_IN_TURN = replace(KUBE, name="kube-like, gang by gang", interleave=False)
 #: Gangs without promises: whatever fits goes.
-GANGS_ONLY = replace(FLOWSCHED, name="gangs, no reservation", backfill="none", order="fifo")
+VOLCANO = PROFILES["volcano-like"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bench.pains import as_large_as_cluster, deadlock, larger_than_cluster, night, small_waits, stream, twenty
-from bench.trainings import FLOWSCHED, GANGS_ONLY, KUBE, KUBE_IN_TURN, MINUTE
+from bench.trainings import FLOWSCHED, KUBE, KUBE_IN_TURN, MINUTE, VOLCANO
 
 
 @pytest.mark.parametrize("jobs", [2, 5])
@@ -51,9 +51,16 @@ def test_a_gang_larger_than_the_cluster_is_told_so_and_harms_nobody() -> None:
 
 def test_without_a_promise_a_big_gang_starves_as_long_as_small_ones_come() -> None:
     """All 480 small ones end before it starts, four hours later."""
-    got = as_large_as_cluster(GANGS_ONLY)
+    got = as_large_as_cluster(VOLCANO)
     assert got.started["big"] == 14_670_000
     assert sum(got.ended[job.name] <= got.started["big"] for job in stream(480)) == 480
+
+
+def test_where_nobody_may_pass_small_ones_starve_behind_a_big_gang() -> None:
+    """Strictly first come, first served: it starts in time, and eight cores idle until then, with two small jobs done."""
+    got = as_large_as_cluster(VOLCANO, "fifo")
+    assert got.started["big"] == 30 * MINUTE
+    assert sum(got.ended[job.name] <= 30 * MINUTE for job in stream(480)) == 2
 
 
 def test_a_promised_gang_starts_on_time_and_small_ones_fill_in() -> None:
