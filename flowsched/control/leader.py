@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 from collections.abc import Awaitable, Callable, Collection
 from typing import Final
 
@@ -72,6 +73,12 @@ def _said(error: BaseException) -> str:
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return f"{type(error).__name__}: {error}"
+
+
+def first_address(epoch: int, secret: bytes) -> int:
+    """Where the gang addresses of a term begin: far from those of the terms before, and of other services on this machine."""
+    own = hashlib.blake2b(b"addresses " + secret, digest_size=3).digest()
+    return (epoch * 65_537 + int.from_bytes(own, "big")) & 0x3FFFFF
 
 
 def queue_from(row: QueueRow, axes: tuple[str, ...]) -> Queue:
@@ -181,7 +188,7 @@ class Leader:
             profile=self.profile,
             epoch=self.epoch,
             secret=self._secret,
-            address_start=(self.epoch * 65_537) & 0x3FFFFF,
+            address_start=first_address(self.epoch, self._secret),
         )
         found = await recover(self._database, self._documents, state, self.nodes)
         state.queues = QueueTree(
