@@ -19,6 +19,11 @@ def runtime_of(group: PodGroup, profile: Profile) -> int:
     return profile.default_runtime_ms if group.runtime_ms is None else group.runtime_ms
 
 
+def longest_of(group: PodGroup, profile: Profile) -> int:
+    """What it may well take, in ms: who is let in before a promise must not break it."""
+    return runtime_of(group, profile) if group.high_ms is None else group.high_ms
+
+
 class Promises:
     """At most one reservation in a cycle (EASY), and the calendar it comes from.
 
@@ -38,7 +43,7 @@ class Promises:
 
     def too_long(self, group: PodGroup) -> bool:
         """Whether a group would outlast the reservation's start wherever it started now."""
-        return bool(self.made) and self._now + runtime_of(group, self._profile) > self._deadline
+        return bool(self.made) and self._now + longest_of(group, self._profile) > self._deadline
 
     def outlasting(self, offer: Offer) -> Mask | None:
         """(N,) where the group would outlast the reservation's start, staging included; None = nowhere."""
@@ -46,7 +51,7 @@ class Promises:
             return None
         if offer.missing is None:
             return self.everywhere if self.too_long(offer.group) else None
-        end = self._now + runtime_of(offer.group, self._profile)
+        end = self._now + longest_of(offer.group, self._profile)
         return end + offer.stage_ms(len(self._snapshot)) > self._deadline
 
     def calendar(self) -> Calendar:
