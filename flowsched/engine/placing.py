@@ -17,6 +17,7 @@ from flowsched.engine.pods import choose_gpus, encode_pod, make_pod, pod_name, s
 from flowsched.engine.reports import make_again
 from flowsched.engine.staging import begin, sweep
 from flowsched.engine.state import EngineState, GroupKey, PodRef
+from flowsched.scheduling.conservative import with_plans
 from flowsched.scheduling.cycle import cycle
 from flowsched.scheduling.plan import Placement, Plan, Reason, ReasonCode
 from flowsched.scheduling.podgroup import PodGroup
@@ -95,6 +96,8 @@ def _place_foreign(recorder: Recorder, held_back: Sequence[Reason]) -> None:
 
 def _plan(recorder: Recorder, groups: list[PodGroup]) -> Plan:
     state = recorder.state
+    if state.profile.backfill == "conservative":
+        groups = with_plans(groups, state.reservations)
     return cycle(
         state.snapshot, state.catalogue, state.queues, groups, state.profile, recorder.now, pace.STEP
     )

@@ -5,7 +5,7 @@ counted work.
 2. Take the next group of the first queue; what can never run, or may not now, is refused with its reason.
 3. Price it and place it: all of a gang or nothing, as many of a bag as fit and as its queue's turn allows.
 4. If a copy of its data would take longer than waiting for the node that has them, it waits.
-5. The first group that has to wait for room is promised some; nothing after it may delay that.
+5. The first group that has to wait for room is promised some (conservative backfill: each); nothing after it may delay that.
 6. What was placed takes room and counts for its queue; go on with 2 until the window is used up.
 """
 
@@ -19,6 +19,7 @@ import numpy as np
 
 from flowsched.scheduling.backlog import in_order, minimum_of, weighted
 from flowsched.scheduling.catalogue import Catalogue
+from flowsched.scheduling.conservative import promises_for
 from flowsched.scheduling.delay import Delays
 from flowsched.scheduling.explain import quantity, why_not
 from flowsched.scheduling.framework import Profile
@@ -27,7 +28,7 @@ from flowsched.scheduling.plan import Placement, Plan, Reason, ReasonCode
 from flowsched.scheduling.podgroup import PodGroup, Shape
 from flowsched.scheduling.podwise import plan_podwise
 from flowsched.scheduling.pricing import Fit, Offer, price
-from flowsched.scheduling.promises import Promises, runtime_of
+from flowsched.scheduling.promises import runtime_of
 from flowsched.scheduling.queues import QueueKey, QueueTree, Shares
 from flowsched.scheduling.reservation import Taken
 from flowsched.scheduling.room import Mask, Room
@@ -115,7 +116,7 @@ class _Cycle:
         self.waiting = in_order(backlog, queues, profile, now)
         self.given: dict[int, _Given] = {}
         self.reasons: list[Reason] = []
-        self.promises = Promises(snapshot, self.room, profile, now)
+        self.promises = promises_for(snapshot, self.room, profile, now, backlog)
         # What has found no room in this cycle will find none, since room only shrinks: `full` whoever asks,
         # `held` who would outlast the reservation's start.
         self.full: dict[Family, Reason] = {}
@@ -280,7 +281,9 @@ class _Cycle:
         offer = offer.in_zones(self.snapshot)
         least = offer.at_least()
         if self.fits(least, None, None):
-            return self.refuse(self.held_up(least, family))
+            reason = self.held_up(least, family)
+            held = self.promises.reserve(least) if reason.code is ReasonCode.RESERVED else None
+            return self.refuse(reason if held is None else replace(reason, start_ms=held))
         reason = why_not(offer, self.room, self.snapshot, self.profile)
         start = self.promises.reserve(offer) if reason.code in _NOT_NOW else None
         if start is None and offer.company is None:  # a pod that comes may let in who asks for its company
@@ -299,7 +302,7 @@ class _Cycle:
             if too_long and not self.fits(least, None, self.promises.everywhere):
                 self.held[family] = reason
             return reason
-        self.closed = self.profile.backfill == "easy"
+        self.closed = self.profile.backfill != "none"
         return Reason(least.group.key, ReasonCode.WAITING_FOR_DATA, _NO_TARGET)
 
     # ---- placing ----

@@ -73,7 +73,7 @@ class Promises:
 
     def reserve(self, offer: Offer) -> int | None:
         """Promise a group its earliest start; None if there is a promise already, or it could never start."""
-        if self._profile.backfill != "easy" or self.made:
+        if self._profile.backfill == "none" or self.made:
             return None
         found = self.earliest(offer)
         if found is None:
