@@ -169,10 +169,10 @@ def expected(
     kind = (run.spec.name, stage.spec.name)
     if state.estimates.samples(*kind) == 0:
         return said, None
-    size = sum(state.catalogue.sizes[dataset] for dataset in inputs)
-    high = state.estimates.high_ms(*kind, size)
     if said is None:
-        return state.estimates.runtime_ms(*kind, size), high
+        size = sum(state.catalogue.sizes[dataset] for dataset in inputs)
+        return state.estimates.runtime_ms(*kind, size), state.estimates.high_ms(*kind, size)
+    high = state.estimates.high_said_ms(*kind, said)
     return said, high if high is not None and high > said else None
 
 

@@ -21,6 +21,8 @@ def learn(recorder: Recorder, run: WorkflowRun, stage: StageRun, task: int, even
     size = int(stage.local[task]) + int(stage.moved[task])
     outputs = {output.name: output.size_bytes for output in event.outputs}
     measured = _measured(size, event.usage, _wrote(outputs, bool(stage.spec.outputs)))
+    if stage.spec.estimate.runtime_ms is not None:
+        measured = measured._replace(said_ms=stage.spec.estimate.runtime_ms)
     runtime = max(1, event.at_ms - int(stage.times[task, STARTED]))
     before = state.estimates.learn(run.spec.name, stage.spec.name, runtime, measured, outputs)
     recorder.statement.undo_with(lambda: state.estimates.recall(before))

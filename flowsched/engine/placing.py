@@ -241,6 +241,7 @@ def _bind(
     total = int(sum(state.catalogue.sizes[dataset] for dataset in group.inputs))
     statement.set(stage.local, tasks, np.maximum(0, total - stage.moved[tasks]))
     until = None if group.runtime_ms is None else recorder.now + group.runtime_ms
+    late = None if group.high_ms is None else recorder.now + group.high_ms
     for task, node in zip(tasks.tolist(), nodes.tolist(), strict=True):
         role = group.roles[int(stage.role_of[task % stage.members])]
         attempt = int(stage.attempt[task])
@@ -264,6 +265,7 @@ def _bind(
             until_ms=until,
             io_bytes=role.shape.io_bytes,
             group=group.name,
+            late_ms=late,
         )
         state.snapshot.claim(claim, statement)
         if gpus:

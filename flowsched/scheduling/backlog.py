@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from flowsched.scheduling.framework import Profile
 from flowsched.scheduling.plugins.order import OrderKey, by_arrival, by_rank, by_shortest
@@ -13,7 +13,11 @@ from flowsched.scheduling.queues import QueueTree
 def in_order(
     backlog: Sequence[PodGroup], queues: QueueTree, profile: Profile, now: int
 ) -> dict[str, list[PodGroup]]:
-    """The groups of each queue in the order in which they are looked at."""
+    """The groups of each queue in the order in which they are looked at.
+
+    A gang that was promised a start goes before all of its priority: older and longer work would else take back from it what it
+    was promised (see decisions/003).
+    """
     waiting: dict[str, list[PodGroup]] = {}
     remaining: dict[str, int] = {}
     for group in backlog:
@@ -21,6 +25,10 @@ def in_order(
         remaining[group.workflow] = max(remaining.get(group.workflow, 0), group.rank_ms)
 
     def key(group: PodGroup) -> OrderKey:
+        priority, *rest = wished(group)
+        return (priority, not is_promised(group), *rest)
+
+    def wished(group: PodGroup) -> OrderKey:
         if profile.order == "fifo" or queues.get(group.queue).order == "fifo":
             return by_arrival(group, now, profile.promote_ms)
         if profile.order == "shortest":
@@ -28,6 +36,21 @@ def in_order(
         return by_rank(group, now, profile.promote_ms, profile.age_class_ms)
 
     return {name: sorted(waiting[name], key=key) for name in sorted(waiting)}
+
+
+def is_promised(group: PodGroup) -> bool:
+    """Whether an earlier cycle promised it a start that binds others. Of a bag only its next pod is promised."""
+    return group.gang and group.promised_ms is not None
+
+
+def first_promised(waiting: Mapping[str, Sequence[PodGroup]]) -> str | None:
+    """The queue whose turn it is before all others: at its front stands who was promised the earliest start of all fronts.
+
+    A queue of a smaller share would else have the room reserved for its own first group, and the promise would go from one to
+    the other and hold for neither.
+    """
+    fronts = [(groups[0], name) for name, groups in waiting.items() if groups and is_promised(groups[0])]
+    return min(fronts, key=lambda front: (front[0].promised_ms or 0, front[0].key))[1] if fronts else None
 
 
 def weighted(parts: Sequence[tuple[Sequence[int], int]], axes: int) -> tuple[int, ...]:

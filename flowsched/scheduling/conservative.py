@@ -25,7 +25,7 @@ from flowsched.scheduling.pricing import Offer
 from flowsched.scheduling.promises import Promises, longest_of
 from flowsched.scheduling.room import Mask, Room
 from flowsched.scheduling.snapshot import Snapshot
-from flowsched.scheduling.timeline import Timeline, amounts_of
+from flowsched.scheduling.timeline import Returns, Timeline, amounts_of
 
 
 class ConservativePromises(Promises):
@@ -102,28 +102,35 @@ class ConservativePromises(Promises):
             line = ahead
             if self._kept:
                 found = self._earliest(offer, everyone)
-                kept = offer.group.kept
-                latest = self._now if kept is None else max(self._now, kept.start_ms)
+                latest = max(self._now, self._planned_ms(offer.group))
                 line = everyone if found is not None and found[0] <= latest else ahead
             self._chosen = (*chosen, line)
         return self._chosen[3]
+
+    @staticmethod
+    def _planned_ms(group: PodGroup) -> int:
+        """The start it was promised first or has been planned for since, whichever is earlier; 0 = neither."""
+        if group.kept is None:
+            return 0
+        return (
+            group.kept.start_ms if group.promised_ms is None else min(group.kept.start_ms, group.promised_ms)
+        )
 
     def _timelines(self) -> tuple[Timeline, Timeline]:
         """Room over time, this cycle's placements included: without and with what later groups count on."""
         axes = range(len(self._snapshot.axes))
         if self._lines is None:
             rows = [self._room.hard(axis) for axis in axes]
-            self._lines = (
-                Timeline(self.calendar(), rows, self._now),
-                Timeline(self.calendar(), rows, self._now),
-            )
+            late = self.late_calendar()
+            returns = Returns(late.ends, late.nodes, late.amounts)
+            self._lines = Timeline(returns, rows, self._now), Timeline(returns, rows, self._now)
             self._seen = len(self.taken)
             for group in self._kept.values():
                 self._put(self._lines[1], group, 1)
         for part in self.taken[self._seen :]:
             amounts = amounts_of(len(axes), part.axes, part.table, Spots(part.nodes, part.nodes))
             for line in self._lines:
-                line.take(self._now, part.end_ms, part.nodes, amounts)
+                line.take(self._now, part.late_ms, part.nodes, amounts)
         self._seen = len(self.taken)
         return self._lines
 

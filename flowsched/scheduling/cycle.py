@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from flowsched.scheduling.backlog import in_order, minimum_of, weighted
+from flowsched.scheduling.backlog import first_promised, in_order, minimum_of, weighted
 from flowsched.scheduling.catalogue import Catalogue
 from flowsched.scheduling.conservative import promises_for
 from flowsched.scheduling.delay import Delays
@@ -28,7 +28,7 @@ from flowsched.scheduling.plan import Placement, Plan, Reason, ReasonCode
 from flowsched.scheduling.podgroup import PodGroup, Shape
 from flowsched.scheduling.podwise import plan_podwise
 from flowsched.scheduling.pricing import Fit, Offer, price
-from flowsched.scheduling.promises import runtime_of
+from flowsched.scheduling.promises import longest_of, runtime_of
 from flowsched.scheduling.queues import QueueKey, QueueTree, Shares
 from flowsched.scheduling.reservation import Taken
 from flowsched.scheduling.room import Mask, Room
@@ -131,9 +131,14 @@ class _Cycle:
     def run(self) -> Plan:
         """Go through the queues."""
         at = dict.fromkeys(self.waiting, 0)
-        heap: list[tuple[QueueKey, str]] = [(self.shares.key(name), name) for name in self.waiting]
-        heapq.heapify(heap)
         looked = 0
+        promised = first_promised(self.waiting)
+        if promised is not None and self.left > 0:
+            at[promised] = looked = int(self.consider(self.waiting[promised][0], None))
+        heap: list[tuple[QueueKey, str]] = [
+            (self.shares.key(name), name) for name in self.waiting if at[name] < len(self.waiting[name])
+        ]
+        heapq.heapify(heap)
         while heap:
             key, name = heapq.heappop(heap)
             current = self.shares.key(name)
@@ -352,12 +357,12 @@ class _Cycle:
             given = self.given[group.key] = _Given(list(empty), list(empty))
         given.held = self.hold_rest(fit)
         self.left -= fit.pods
-        end = self.now + runtime_of(group, self.profile)
+        ends = self.now + runtime_of(group, self.profile), self.now + longest_of(group, self.profile)
         for table, role, spots, bound in zip(offer.tables, offer.order, fit.spots, fit.bound, strict=True):
             self.room.take(offer.axes, table, spots, bound, fit.long)
             start = spots.nodes if bound is None else spots.nodes[bound]
             if len(start):
-                self.promises.taken.append(Taken(end, offer.axes, table, start))
+                self.promises.taken.append(Taken(*ends, offer.axes, table, start))
             shape = group.roles[role].shape
             if table.most is not None:
                 self.snapshot.zones.hold(spots.nodes, shape.requests, self.statement)

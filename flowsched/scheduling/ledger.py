@@ -42,6 +42,7 @@ class Claim:
         queue: Who pays.
         since_ms: Since when.
         until_ms: Expected end; None where nothing is known.
+        late_ms: An end that few exceed, where one is known that is later than the expected one.
         io_bytes: Bytes it reads and writes on the node's disk; > 0 makes it an IO-heavy task.
         group: Name of its group.
         rules: What rules of other pods may look at of it; None = nothing.
@@ -57,6 +58,7 @@ class Claim:
     io_bytes: int = 0
     group: str = ""
     rules: Rules | None = None
+    late_ms: int | None = None
 
 
 class Ledger:
@@ -67,16 +69,18 @@ class Ledger:
         amount: (M, R) what is held, in the units of the axes.
         since: (M,) wall-clock ms.
         until: (M,) expected end in wall-clock ms, UNKNOWN where it is not.
+        late: (M,) an end that few exceed, UNKNOWN where none is known.
         kind: (M,) ClaimKind.
     """
 
-    __slots__ = ("_free", "_slots", "amount", "kind", "node", "since", "until")
+    __slots__ = ("_free", "_slots", "amount", "kind", "late", "node", "since", "until")
 
     def __init__(self, axes: int) -> None:
         self.node = np.zeros(0, dtype=np.int64)
         self.amount = np.zeros((0, axes), dtype=np.int64)
         self.since = np.zeros(0, dtype=np.int64)
         self.until = np.zeros(0, dtype=np.int64)
+        self.late = np.zeros(0, dtype=np.int64)
         self.kind = np.full(0, EMPTY, dtype=np.int8)
         self._slots: dict[str, int] = {}
         self._free: list[int] = []
@@ -88,16 +92,16 @@ class Ledger:
         self.amount = wider
 
     def insert(
-        self, owner: str, node: int, amount: NDArray[np.int64], kind: int, times: tuple[int, int]
+        self, owner: str, node: int, amount: NDArray[np.int64], kind: int, times: tuple[int, int, int]
     ) -> None:
-        """Note a claim; `times` is (since, until)."""
+        """Note a claim; `times` is (since, until, late)."""
         if not self._free:
             self._grow()
         slot = self._free.pop()
         self._slots[owner] = slot
         self.node[slot] = node
         self.amount[slot, : len(amount)] = amount
-        self.since[slot], self.until[slot] = times
+        self.since[slot], self.until[slot], self.late[slot] = times
         self.kind[slot] = kind
 
     def amount_of(self, owner: str) -> NDArray[np.int64]:
@@ -105,10 +109,14 @@ class Ledger:
         row: NDArray[np.int64] = self.amount[self._slots[owner]].copy()
         return row
 
+    def slot_of(self, owner: str) -> int | None:
+        """Where a claim stands; None if there is none."""
+        return self._slots.get(owner)
+
     def remove(self, owner: str) -> None:
         """Forget a claim."""
         slot = self._slots.pop(owner)
-        self.node[slot] = self.since[slot] = self.until[slot] = 0
+        self.node[slot] = self.since[slot] = self.until[slot] = self.late[slot] = 0
         self.amount[slot] = 0
         self.kind[slot] = EMPTY
         self._free.append(slot)
@@ -120,5 +128,6 @@ class Ledger:
         self.amount = np.concatenate([self.amount, np.zeros((more, axes), dtype=np.int64)])
         self.since = np.concatenate([self.since, np.zeros(more, dtype=np.int64)])
         self.until = np.concatenate([self.until, np.zeros(more, dtype=np.int64)])
+        self.late = np.concatenate([self.late, np.zeros(more, dtype=np.int64)])
         self.kind = np.concatenate([self.kind, np.full(more, EMPTY, dtype=np.int8)])
         self._free.extend(range(old + more - 1, old - 1, -1))

@@ -376,7 +376,8 @@ class Snapshot:
     def _insert(self, claim: Claim, amount: NDArray[np.int64], step: int) -> None:
         self.claims[claim.owner] = claim
         until = UNKNOWN if claim.until_ms is None else claim.until_ms
-        self.ledger.insert(claim.owner, claim.node, amount, claim.kind, (claim.since_ms, until))
+        late = UNKNOWN if claim.late_ms is None else claim.late_ms
+        self.ledger.insert(claim.owner, claim.node, amount, claim.kind, (claim.since_ms, until, late))
         self._book(claim, amount, +1)
         self.version[claim.node] += step
 

@@ -10,13 +10,12 @@ moment, and what is taken counts from the next earlier one, so that room is neve
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flowsched.scheduling.placement import Ints, RoleTable, Spots
-from flowsched.scheduling.reservation import Calendar
 
 T = TypeVar("T")
 
@@ -25,22 +24,30 @@ _MOMENTS: Final = 1_024
 _NUMBERS: Final = 4_000_000
 
 
+class Returns(NamedTuple):
+    """What comes back: (M,) when, in any order; (M,) on which node; (M, R) how much."""
+
+    ends: Ints
+    nodes: Ints
+    amounts: Ints
+
+
 class Timeline:
     """Free room from each moment until the next; the last one lasts for ever.
 
     Args:
-        calendar: When what is held now comes back.
+        returns: When what is held now comes back.
         rows: For each axis, (N,) what is free now. Not modified.
         now: The moment, wall-clock ms.
     """
 
-    def __init__(self, calendar: Calendar, rows: Sequence[Ints], now: int) -> None:
+    def __init__(self, returns: Returns, rows: Sequence[Ints], now: int) -> None:
         size, axes = len(rows[0]), len(rows)
         self._most = max(64, min(_MOMENTS, _NUMBERS // (size * axes)))
-        ends = _merged(np.maximum(calendar.ends, now), self._most // 2)
+        ends = _merged(np.maximum(returns.ends, now), self._most // 2)
         moments = np.unique(np.concatenate([[now], ends]))
         gained = np.zeros((len(moments), size, axes), dtype=np.int64)
-        np.add.at(gained, (np.searchsorted(moments, ends), calendar.nodes), calendar.amounts[:, :axes])
+        np.add.at(gained, (np.searchsorted(moments, ends), returns.nodes), returns.amounts[:, :axes])
         gained[0] += np.stack(rows, axis=1)
         self._count = len(moments)
         self._times = np.zeros(2 * len(moments) + 16, dtype=np.int64)

@@ -17,6 +17,9 @@ from flowsched.workflow.trend import Trend, fit
 KEPT: Final = 32
 #: How many kinds are remembered: names of workflows may hold a date, and a service lives for years.
 KINDS: Final = 20_000
+#: Promises are made by the runtime that so many of a thousand do not exceed. A gang waits for all whose room it gets: of a dozen
+#: the last one is about here.
+FEW: Final = 950
 #: What a task is taken for where nothing like it was seen, in ms.
 UNKNOWN_MS: Final = 60_000
 #: In a sample: it was not measured.
@@ -26,7 +29,8 @@ UNMEASURED: Final = -1
 class Measured(NamedTuple):
     """What one task was seen to take beside its time. `UNMEASURED` where nobody looked.
 
-    `output_bytes` is all it wrote for others; `read_bytes` and `written_bytes` are what its processes moved in all.
+    `output_bytes` is all it wrote for others, `said_ms` what its user
+    expected of its time, `read_bytes` and `written_bytes` are what its processes moved in all.
     """
 
     input_bytes: int = 0
@@ -35,14 +39,15 @@ class Measured(NamedTuple):
     written_bytes: int = UNMEASURED
     memory_bytes: int = UNMEASURED
     output_bytes: int = UNMEASURED
+    said_ms: int = UNMEASURED
 
 
 #: A time, and nothing else.
 NOTHING: Final = Measured()
 
 #: Columns of a sample: the input bytes, the runtime, and the others as in `Measured`.
-INPUT, RUNTIME, CPU, READ, WRITTEN, MEMORY, OUTPUT = range(7)
-_WIDTH: Final = 7
+INPUT, RUNTIME, CPU, READ, WRITTEN, MEMORY, OUTPUT, SAID = range(8)
+_WIDTH: Final = 8
 
 #: Workflow and stage; a third name where it is one output of several.
 Kind = tuple[str, ...]
@@ -84,10 +89,10 @@ class Estimates:
         size, *rest = measured
         before = [(kind, self._add(kind, (size, runtime_ms, *rest)))]
         if outputs is not None and len(outputs) > 1:
-            none = (UNMEASURED,) * (_WIDTH - 3)
+            none = (UNMEASURED,) * (OUTPUT - CPU)
             for name, wrote in outputs.items():
                 each: Kind = (workflow, stage, name)
-                before.append((each, self._add(each, (size, UNMEASURED, *none, wrote))))
+                before.append((each, self._add(each, (size, UNMEASURED, *none, wrote, UNMEASURED))))
         return before
 
     def _add(self, kind: Kind, sample: tuple[int, ...]) -> array[int]:
@@ -113,17 +118,24 @@ class Estimates:
     # ---- what is expected ----
 
     def trend(self, workflow: str, stage: str, column: int, output: str | None = None) -> Trend | None:
-        """The model of one column; None before the first sample of it."""
+        """The model of one column over the input bytes; of `SAID`, of the runtime over what users said of it. None before the first
+        sample.
+        """
         kind = (workflow, stage) if output is None else (workflow, stage, output)
         samples = self._seen.get(kind)
         if samples is None:
             return None
         fitted = self._trends.setdefault(kind, {})
         if column not in fitted:
+            against = SAID if column == SAID else INPUT
             pairs = [
                 (size, amount)
-                for size, amount in zip(samples[::_WIDTH], samples[column::_WIDTH], strict=True)
-                if amount >= 0
+                for size, amount in zip(
+                    samples[against::_WIDTH],
+                    samples[RUNTIME if column == SAID else column :: _WIDTH],
+                    strict=True,
+                )
+                if amount >= 0 and size >= 0
             ]
             fitted[column] = (
                 fit([size for size, _ in pairs], [amount for _, amount in pairs]) if pairs else None
@@ -145,9 +157,14 @@ class Estimates:
         return None if trend is None else trend.at(input_bytes)
 
     def high_ms(self, workflow: str, stage: str, input_bytes: int = 0) -> int | None:
-        """A high quantile (nine tenths), for promises that shall hold."""
+        """What few that read so much exceed, for promises that shall hold."""
         trend = self.trend(workflow, stage, RUNTIME)
-        return None if trend is None else trend.high(input_bytes)
+        return None if trend is None else trend.high(input_bytes, FEW)
+
+    def high_said_ms(self, workflow: str, stage: str, said_ms: int) -> int | None:
+        """What few of those exceed whose users said so much; None where no user ever did."""
+        trend = self.trend(workflow, stage, SAID)
+        return None if trend is None else trend.high(said_ms, FEW)
 
     def weight_ms(self, workflow: str, stage: str, input_bytes: int = 0) -> int | None:
         """The middle and half a standard deviation, for priorities: what may take long begins early."""
