@@ -226,7 +226,7 @@ def stage_table(stages: Iterable[StageView]) -> Table:
 def task_table(tasks: Iterable[TaskView]) -> Table:
     """A list of tasks."""
     table = plain_table(
-        "STAGE", ">INDEX", "ROLE", "ITEM", "=STATE", ">TRY", "NODE", ">EXIT", ">RAN", ">LOCAL", ">MOVED", "REASON"
+        "STAGE", ">INDEX", "ROLE", "ITEM", "=STATE", "QOS", ">TRY", "NODE", ">EXIT", ">RAN", ">LOCAL", ">MOVED", "REASON"
     )  # fmt: skip
     for view in tasks:
         ran = ""
@@ -238,6 +238,7 @@ def task_table(tasks: Iterable[TaskView]) -> Table:
             text(view.role),
             text(view.item or ""),
             state(view.state),
+            view.qos,
             str(view.attempt),
             text(view.node or ""),
             "" if view.exit_code is None else str(view.exit_code),
@@ -270,6 +271,12 @@ def queue_table(queues: Iterable[QueueView]) -> Table:
     return table
 
 
+def _node_state(view: NodeView) -> Text:
+    if view.drained_at is not None:
+        return Text("drained", "yellow")
+    return Text("yes", "green") if view.ready else Text("no", "bold red")
+
+
 def node_table(nodes: Iterable[NodeView]) -> Table:
     """A list of nodes: used of allocatable, and what their caches hold and moved."""
     table = plain_table(
@@ -280,7 +287,7 @@ def node_table(nodes: Iterable[NodeView]) -> Table:
         gpu = f"{cores(used.get('gpu', 0))}/{cores(has['gpu'])}" if has.get("gpu") else ""
         table.add_row(
             text(view.name),
-            Text("yes", "green") if view.ready else Text("no", "bold red"),
+            _node_state(view),
             text(view.rack),
             str(view.running),
             f"{cores(used.get('cpu', 0))}/{cores(has.get('cpu', 0))}",

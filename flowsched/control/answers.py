@@ -8,13 +8,14 @@ from datetime import UTC, datetime
 import numpy as np
 
 from flowsched.engine.delta import OutputWrite, TaskWrite
+from flowsched.engine.draining import drained_until
 from flowsched.engine.explain import Explanation
 from flowsched.engine.state import EngineState
 from flowsched.errors import InvalidRequest
 from flowsched.scheduling.queues import Queue
 from flowsched.store.rows import AttemptRow, StageRow, StoredEvent, WorkflowRow
 from flowsched.workflow.graph import StageGraph
-from flowsched.workflow.spec import StageSpec, WorkflowSpec
+from flowsched.workflow.spec import StageSpec, WorkflowSpec, qos_class
 from flowsched.workflow.states import TaskState
 from flowsched.workflow.views import (
     AttemptView,
@@ -91,15 +92,16 @@ def stage_view(row: StageRow, spec: WorkflowSpec, graph: StageGraph) -> StageVie
 def task_view(row: TaskWrite, stage: StageSpec) -> TaskView:
     """One task from its row."""
     member = row.index % stage.members
-    roles = [role.name for role in stage.roles for _ in range(role.replicas)]
+    role = [role for role in stage.roles for _ in range(role.replicas)][member]
     shard = row.index // stage.members
     return TaskView(
         stage=stage.name,
         index=row.index,
         shard=shard,
-        role=roles[member],
+        role=role.name,
         item=stage.items[shard] if stage.items else None,
         state=TaskState(row.state).name,
+        qos=qos_class(role.resources, role.limits).word,
         reason=row.reason,
         attempt=row.attempt,
         node=row.node,
@@ -224,6 +226,7 @@ def node_views(state: EngineState, flows: Mapping[str, tuple[int, int]]) -> list
         NodeView(
             name=name,
             ready=bool(snapshot.ready[at]),
+            drained_at=moment(drained_until(state, name)),
             rack=snapshot.racks[int(snapshot.rack[at])] if snapshot.racks else "",
             labels=dict(snapshot.labels[at]),
             allocatable=amounts(snapshot.axes, tuple(snapshot.allocatable[at].tolist())),

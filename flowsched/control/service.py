@@ -12,7 +12,7 @@ import numpy as np
 
 from flowsched.control import answers
 from flowsched.control.cromwell import Cromwell
-from flowsched.control.dispatch import Dispatcher
+from flowsched.control.draining import Draining
 from flowsched.control.extender import Extender, scores
 from flowsched.control.facade import OutputData
 from flowsched.control.history import History, happens
@@ -100,6 +100,7 @@ class Service:
         self._new_id = new_id
         self._failpoint = failpoint
         self._extender = Extender()
+        self.draining = Draining(database, nodes=self.nodes, tell=leader.drain_changed, clock=clock)
         self.tes = TesService(
             TesTasks(database), writer, documents, clock=clock, new_id=new_id, wake=self._wake,
             cancel=lambda workflow: self.command(workflow, "cancel"), ranks=self.plans, memory=self._state,
@@ -372,17 +373,8 @@ class Service:
         self._leader.queue_changed(row)
         dispatcher = self._leader.dispatcher
         if dispatcher is not None:
-            await self._settled(dispatcher)
+            await dispatcher.settled()
         return next(view for view in await self.queues() if view.name == name)
-
-    @staticmethod
-    async def _settled(dispatcher: Dispatcher) -> None:
-        """Wait (briefly) until the dispatcher has taken in what it was told."""
-        steps = dispatcher.steps
-        for _ in range(100):
-            if dispatcher.steps > steps:
-                return
-            await asyncio.sleep(0.01)
 
     async def nodes(self) -> list[NodeView]:
         """All nodes."""

@@ -303,7 +303,8 @@ def _serve(recorder: Recorder, key: str, work: ForeignWork) -> list[Reason]:
     else:
         candidates = {candidate.group.key: candidate for candidate in _offers(state, key, work)}
         groups = [candidate.group for candidate in candidates.values()]
-        plan = cycle(state.snapshot, state.catalogue, state.queues, groups, state.profile, recorder.now)
+        gentle = replace(state.profile, preempt=False, reclaim=False)  # it has room already
+        plan = cycle(state.snapshot, state.catalogue, state.queues, groups, gentle, recorder.now)
         for placement in plan.placements:
             carry_out_foreign(recorder, candidates[placement.group], placement)
         reasons = list(plan.reasons)

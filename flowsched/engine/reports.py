@@ -8,10 +8,12 @@ import msgspec
 
 from flowsched.engine.changes import Recorder
 from flowsched.engine.delta import AttemptEnd, ReplicaWrite
+from flowsched.engine.draining import as_drained
 from flowsched.engine.foreign import report_foreign
 from flowsched.engine.inputs import producer_of
 from flowsched.engine.learning import learn
 from flowsched.engine.pace import held, left
+from flowsched.engine.pushing import note_written
 from flowsched.engine.staging import arrived, failed
 from flowsched.engine.state import PodRef
 from flowsched.scheduling.executor import (
@@ -41,7 +43,8 @@ def report(recorder: Recorder, event: ClusterEvent) -> None:
             found = _find(recorder, name)
             if found is not None:
                 run, stage, ref = found
-                recorder.advance(run).started(stage, ref.task, ref.attempt, at_ms)
+                if recorder.advance(run).started(stage, ref.task, ref.attempt, at_ms):
+                    recorder.state.snapshot.started(name, at_ms, recorder.statement)
         case PodHeld(name, reason, message):
             _held(recorder, name, reason, message)
         case PodEnded():
@@ -60,7 +63,7 @@ def report(recorder: Recorder, event: ClusterEvent) -> None:
             else:
                 lose_replica(recorder, uri, node)
         case NodeChanged(node):
-            recorder.state.snapshot.put_node(node, recorder.statement)
+            recorder.state.snapshot.put_node(as_drained(recorder, node), recorder.statement)
             recorder.dirty = True
         case _:
             report_foreign(recorder, event)
@@ -99,7 +102,10 @@ def _pod_ended(recorder: Recorder, event: PodEnded) -> None:
         learn(recorder, run, stage, ref.task, event)
     outputs = tuple((o.name, o.uri, o.size_bytes, o.value) for o in event.outputs)
     end = Ended(event.exit_code, event.reason, event.message, outputs)
+    at = state.snapshot.index[node]
     recorder.advance(run).ended(stage, ref.task, ref.attempt, event.at_ms, end)
+    if event.outputs and len(state.snapshot) > 1:
+        note_written(recorder, run, stage, ref.task, at)
 
 
 def _pod_gone(recorder: Recorder, event: PodGone) -> None:

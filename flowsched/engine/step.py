@@ -13,11 +13,13 @@ from dataclasses import dataclass, field
 
 from flowsched.engine.changes import Recorder
 from flowsched.engine.delta import Delta
+from flowsched.engine.draining import change_drain
 from flowsched.engine.events import (
     Accepted,
     BindingsSettled,
     Command,
     EngineEvent,
+    NodeDrained,
     ProfileChanged,
     QueueChanged,
     Recovered,
@@ -140,6 +142,8 @@ def _apply(recorder: Recorder, event: EngineEvent) -> None:
             state.queues.put(queue)
         case ProfileChanged(profile):
             statement.assign(state, "profile", profile)
+        case NodeDrained(node, until_ms):
+            change_drain(recorder, node, until_ms)
         case BindingsSettled(uids):
             recorder.delta.bindings_done.extend(uids)
         case Tick():

@@ -23,10 +23,12 @@ from flowsched.scheduling.conservative import promises_for
 from flowsched.scheduling.delay import Delays
 from flowsched.scheduling.explain import quantity, why_not
 from flowsched.scheduling.framework import Profile
+from flowsched.scheduling.horizon import Horizon
 from flowsched.scheduling.placement import Ints, Spots, gang_cost
 from flowsched.scheduling.plan import Placement, Plan, Reason, ReasonCode
 from flowsched.scheduling.podgroup import PodGroup, Shape
 from flowsched.scheduling.podwise import plan_podwise
+from flowsched.scheduling.preemption import Taking, backlog_of
 from flowsched.scheduling.pricing import Fit, Offer, price
 from flowsched.scheduling.promises import longest_of, runtime_of
 from flowsched.scheduling.queues import QueueKey, QueueTree, Shares
@@ -124,7 +126,9 @@ class _Cycle:
         # Once a group found no soft room, later ones get no new targets: it would be passed by for ever.
         self.closed = False
         self.delays = Delays(now, profile.shortest_wait_ms)
+        self._horizon: Horizon | None = None
         self.any_ready = bool(snapshot.ready.any())
+        self.taking = Taking(snapshot, self.room, self.shares, queues, profile, now)
 
     # ---- the loop ----
 
@@ -132,6 +136,7 @@ class _Cycle:
         """Go through the queues."""
         at = dict.fromkeys(self.waiting, 0)
         looked = 0
+        self.serve_nominated(backlog_of(self.waiting, self.snapshot.nominations))
         promised = first_promised(self.waiting)
         if promised is not None and self.left > 0:
             at[promised] = looked = int(self.consider(self.waiting[promised][0], None))
@@ -159,7 +164,9 @@ class _Cycle:
             Placement(key, tuple(given.nodes), tuple(given.missing), given.cost_ms, given.held)
             for key, given in self.given.items()
         )
-        return Plan(placements, tuple(self.promises.made), tuple(self.reasons), looked)
+        ahead = () if self._horizon is None else tuple(self._horizon.ahead)
+        reasons, taking = tuple(self.reasons), self.taking
+        return Plan(placements, tuple(self.promises.made), reasons, looked, ahead, *taking.decided)
 
     def skip(self, at: dict[str, int]) -> None:
         """Say of what is left that it was not looked at."""
@@ -174,13 +181,15 @@ class _Cycle:
 
     def consider(self, group: PodGroup, rival: QueueKey | None) -> bool:
         """Place what can be placed of a group; True when it is done with for this cycle."""
+        if group.key in self.snapshot.nominations and (group.gang or group.key not in self.given):
+            return group.key in self.given or self.refuse(self.taking.waits(group))
         barred = self.barred(group)
         if barred is not None:
             return self.refuse(barred)
         roles = tuple((role.shape, role.minimum if group.gang else 1) for role in group.roles)
         family = (group.gang, group.min_resources, roles)
         known = self.full.get(family) or (self.held.get(family) if self.promises.too_long(group) else None)
-        if known is not None:
+        if known is not None and not self.taking.may(group):
             return self.refuse(replace(known, group=group.key))
         if self.closed and self.nowhere_local(group):
             return self.refuse(Reason(group.key, ReasonCode.WAITING_FOR_DATA, _NO_TARGET))
@@ -198,6 +207,9 @@ class _Cycle:
         fit = self.fit(offer)
         if fit is None:
             return self.wait_for_room(offer, family)
+        stays = None if group.gang else self.stay(fit)
+        if stays is not None:
+            return self.refuse(stays)
         hard = [self.room.hard(axis) for axis in offer.axes]
         wait = self.delays.judge(
             fit, self.promises.calendar, self.promises.earliest, hard, bool(self.promises.made)
@@ -211,6 +223,30 @@ class _Cycle:
         if group.gang or fit.pods == left:
             return True
         return fit.pods < offer.tables[0].count and self.wait_for_room(offer.wanting(1), family)
+
+    def stay(self, fit: Fit) -> Reason | None:
+        """Let those pods of a bag wait that had better run where their outputs are gathered or their inputs are; the others go."""
+        if fit.offer.missing is None and fit.offer.group.home is None:
+            return None
+        runtime, horizon = runtime_of(fit.offer.group, self.profile), self.horizon()
+        rows = self.room.rows(fit.offer.axes, fit.offer.local, None)
+        full = fit.full(rows)
+        wait = horizon.at_home(fit, full, runtime, self.snapshot.nic_in, self.snapshot.inbound)
+        if wait is None:
+            wait = horizon.rather(fit, full, runtime, self.profile.shortest_wait_ms)
+        if wait is None:
+            return None
+        if wait.keep is not None:
+            self.commit(wait.keep)
+        return wait.reason
+
+    def horizon(self) -> Horizon:
+        """How long nodes are busy."""
+        if self._horizon is None:
+            self._horizon = Horizon(self.snapshot, self.profile.default_runtime_ms, self.now)
+            for taken in self.promises.taken:
+                self._horizon.add(taken.nodes, int(taken.table.needs[0]), taken.end_ms - self.now)  # type: ignore[arg-type]
+        return self._horizon
 
     def nowhere_local(self, group: PodGroup) -> bool:
         """Whether every node lacks some of its inputs."""
@@ -283,12 +319,19 @@ class _Cycle:
 
     def wait_for_room(self, offer: Offer, family: Family) -> bool:
         """Refuse a group that found no room, and promise it some if it is the first."""
+        if not offer.group.gang and offer.missing is not None:
+            count = offer.group.roles[0].count - self.placed(offer.group)
+            self.horizon().foresee(offer, count, runtime_of(offer.group, self.profile))
         offer = offer.in_zones(self.snapshot)
         least = offer.at_least()
         if self.fits(least, None, None):
             reason = self.held_up(least, family)
             held = self.promises.reserve(least) if reason.code is ReasonCode.RESERVED else None
             return self.refuse(reason if held is None else replace(reason, start_ms=held))
+        left = 0 if offer.group.gang else offer.group.roles[0].count - self.placed(offer.group)
+        taken = self.taking.attempt(offer, left, self.promises)
+        if taken is not None:
+            return self.refuse(taken)
         reason = why_not(offer, self.room, self.snapshot, self.profile)
         start = self.promises.reserve(offer) if reason.code in _NOT_NOW else None
         if start is None and offer.company is None:  # a pod that comes may let in who asks for its company
@@ -311,6 +354,19 @@ class _Cycle:
         return Reason(least.group.key, ReasonCode.WAITING_FOR_DATA, _NO_TARGET)
 
     # ---- placing ----
+
+    def serve_nominated(self, groups: Sequence[PodGroup]) -> None:
+        """Place those for whom others have left, each on what is held for it and whatever else is free."""
+        for group in groups:
+            if self.barred(group) is None:
+                self.taking.give_back(group.key)
+                pods = min(self.snapshot.nominations[group.key].pods, group.roles[0].count)
+                offer = price(group, self.snapshot, self.catalogue, self.profile)
+                fit = self.fit(self.within_cap(offer) if group.gang else offer.wanting(pods))
+                if fit is None or (not group.gang and fit.pods < pods):
+                    self.taking.hold_again(group.key)
+                else:
+                    self.commit(fit)
 
     def fit(self, offer: Offer) -> Fit | None:
         """Find room for a group; the rows that count depend on where its inputs are (see `room`)."""
@@ -363,6 +419,8 @@ class _Cycle:
             start = spots.nodes if bound is None else spots.nodes[bound]
             if len(start):
                 self.promises.taken.append(Taken(*ends, offer.axes, table, start))
+                if self._horizon is not None:
+                    self._horizon.add(start, group.roles[role].shape.requests[0], ends[0] - self.now)
             shape = group.roles[role].shape
             if table.most is not None:
                 self.snapshot.zones.hold(spots.nodes, shape.requests, self.statement)

@@ -190,6 +190,15 @@ class Fit:
     bound: tuple[Mask | None, ...]
     long: Mask | None
 
+    def full(self, rows: Sequence[Ints]) -> Mask:
+        """(N,) where no further pod of its first role finds room once this one is placed. `rows`: by axis, what is free."""
+        table, nodes = self.offer.tables[0], self.spots[0].nodes
+        there = np.bincount(nodes, minlength=len(rows[0])) + 1
+        full = np.zeros(len(rows[0]), dtype=np.bool_)
+        for row, need in zip(rows, table.needs, strict=True):
+            full |= there * need > np.maximum(row, 0)
+        return full
+
     @property
     def pods(self) -> int:
         """How many pods it places."""
@@ -302,6 +311,7 @@ def _need(role: RoleRequest, axis: int, where: Allowed, snapshot: Snapshot, prof
     need = role.shape.requests[axis]
     if axis != IO:
         return need
+    need = need * 100 // profile.io_fill_percent
     budget: NDArray[np.int64] = snapshot.allocatable[:, IO]
     if not len(budget) or need <= int(budget.min()):
         return need

@@ -60,7 +60,9 @@ class Running:
     attempt: int = 0
     shared: bool = False  #: reads from and writes to the storage, never its node's disk
     direct: frozenset[int] = frozenset()  #: inputs it reads straight from the storage
-    fetch: tuple[tuple[int, int], ...] = ()  #: (input, place) it copies to its node itself, before it computes
+    fetch: tuple[
+        tuple[int, int], ...
+    ] = ()  #: (input, place) it copies to its node itself, before it computes
     ended: Action = lambda: None
     outcome: str = "succeeded"
     run_start: float = 0.0
@@ -136,12 +138,15 @@ class World:
             moment = self.next_moment()
             if moment is None or moment > until:
                 break
-            for flow in self.network.advance(moment):
-                self._actions.pop(flow)()  # type: ignore[arg-type]
+            self._advance(moment)
             while self._timers and self._timers[0][0] <= self.now:
                 heapq.heappop(self._timers)[2]()
         if until > self.now:
-            self.network.advance(until)
+            self._advance(until)  # what ends within a nanosecond of that has ended too
+
+    def _advance(self, moment: float) -> None:
+        for flow in self.network.advance(moment):
+            self._actions.pop(flow)()  # type: ignore[arg-type]
 
     def flow(self, size: float, path: Sequence[int], action: Action) -> int:
         """Bytes begin to move over these resources; `action` follows when all are through. Returns its number."""
@@ -257,7 +262,9 @@ class World:
                 running.waiting += 1
                 self._fetch(file, fetched[number], node, job.name, arrived)
             else:
-                assert node in self.at[file], f"{job.name} reads {self.file(file).name}, which is not on node {node}"
+                assert node in self.at[file], (
+                    f"{job.name} reads {self.file(file).name}, which is not on node {node}"
+                )
                 if file not in self.caches[node]:
                     running.waiting += 1
                     self.flow(self.file(file).size, (3 * node,), arrived)

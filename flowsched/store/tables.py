@@ -330,6 +330,13 @@ commands: Final = Table(
 )
 Index("ix_commands_open", commands.c.id, sqlite_where=text("NOT done"), postgresql_where=text("NOT done"))
 
+drains: Final = Table(
+    "drains",
+    metadata,
+    Column("node", Text, primary_key=True),
+    _number("until_ms"),
+)
+
 queues: Final = Table(
     "queues",
     metadata,

@@ -92,6 +92,7 @@ class TaskView(View, kw_only=True):
     role: str
     item: str | None = None
     state: str
+    qos: str = ""  #: BestEffort, Burstable or Guaranteed: who was promised less makes way for others first
     reason: str = ""
     attempt: int
     node: str | None = None
@@ -150,6 +151,7 @@ class NodeView(View, kw_only=True):
 
     name: str
     ready: bool
+    drained_at: datetime | None = None  #: it shall be empty: what has not ended by then is taken away
     rack: str = ""
     labels: dict[str, str] = {}
     allocatable: dict[str, int] = {}
