@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 import msgspec
 from aiohttp import web
@@ -39,6 +39,20 @@ class QueueBody(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_unknown
     parent: Parent | msgspec.UnsetType | None = msgspec.UNSET
     priority: Annotated[int, msgspec.Meta(ge=-(10**9), le=10**9)] | msgspec.UnsetType = msgspec.UNSET
     paused: bool | msgspec.UnsetType = msgspec.UNSET
+    reclaimable: (
+        Annotated[
+            bool,
+            msgspec.Meta(description="Others may take back what it has beyond what it deserves."),
+        ]
+        | msgspec.UnsetType
+    ) = msgspec.UNSET
+    order: (
+        Annotated[
+            Literal["best-effort", "fifo"],
+            msgspec.Meta(description="Whether who fits may pass who does not, or nobody passes the head."),
+        ]
+        | msgspec.UnsetType
+    ) = msgspec.UNSET
     cap: Cap | msgspec.UnsetType = msgspec.UNSET
     guarantee: Guarantee | msgspec.UnsetType = msgspec.UNSET
 

@@ -17,7 +17,7 @@ Node = Annotated[str, typer.Argument(help="The node.")]
 
 @queue.command("ls")
 def list_queues(ctx: typer.Context, output: Output = Form.TABLE) -> None:
-    """List queues: what they may use, use, and wait for."""
+    """List queues: what they may use, use, deserve and wait for, and what their users have used."""
     from flowsched.cli import listing
 
     ask(ctx, lambda client: listing.queues(client, output))
@@ -31,6 +31,15 @@ def set_queue(
     parent: Annotated[str | None, typer.Option(help="The queue above it.")] = None,
     priority: Annotated[int | None, typer.Option(help="Higher goes first.")] = None,
     paused: Annotated[bool | None, typer.Option("--pause/--resume", help="Start nothing new of it.")] = None,
+    reclaimable: Annotated[
+        bool | None,
+        typer.Option(
+            "--reclaimable/--keep", help="Others may take back what it has beyond what it deserves."
+        ),
+    ] = None,
+    order: Annotated[
+        str | None, typer.Option(metavar="best-effort|fifo", help="fifo: nobody passes the head.")
+    ] = None,
     cap: Annotated[
         list[str] | None, typer.Option(metavar="RESOURCE=AMOUNT", help="At most so much. Repeatable.")
     ] = None,
@@ -43,6 +52,7 @@ def set_queue(
     from flowsched.cli import listing
 
     given = {"weight": weight, "parent": parent, "priority": priority, "paused": paused}
+    given |= {"reclaimable": reclaimable, "order": order}
     settings: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
     settings |= {key: amounts(key, pairs) for key, pairs in (("cap", cap), ("guarantee", guarantee)) if pairs}
     ask(ctx, lambda client: listing.put_queue(client, name, settings, output))

@@ -252,7 +252,7 @@ class Client:
         return await self._get("/api/v1/queues", Queues)
 
     async def put_queue(self, name: str, **settings: Any) -> QueueView:
-        """Create or change a queue: `weight, parent, priority, paused, cap, guarantee`. The rest stays."""
+        """Create or change a queue; the rest stays: `weight, parent, priority, paused, reclaimable, order, cap, guarantee`."""
         body = json.dumps(settings).encode()
         content, _ = await self._session.request("PUT", f"/api/v1/queues/{quote(name, safe='')}", body=body)
         return decoded(content, QueueView)

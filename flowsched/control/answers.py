@@ -12,7 +12,6 @@ from flowsched.engine.draining import drained_until
 from flowsched.engine.explain import Explanation
 from flowsched.engine.state import EngineState
 from flowsched.errors import InvalidRequest
-from flowsched.scheduling.queues import Queue
 from flowsched.store.rows import AttemptRow, StageRow, StoredEvent, WorkflowRow
 from flowsched.workflow.graph import StageGraph
 from flowsched.workflow.spec import StageSpec, WorkflowSpec, qos_class
@@ -23,7 +22,6 @@ from flowsched.workflow.views import (
     ExplanationView,
     NodeView,
     OutputView,
-    QueueView,
     StageView,
     TaskView,
     WorkflowView,
@@ -186,28 +184,6 @@ def explanation_view(found: Explanation) -> ExplanationView:
 def amounts(axes: tuple[str, ...], values: tuple[int, ...] | None) -> dict[str, int]:
     """A vector by resource name, zeros and absent limits left out."""
     return {name: int(v) for name, v in zip(axes, values or (), strict=False) if v > 0}
-
-
-def queue_view(state: EngineState, queue: Queue) -> QueueView:
-    """A queue with what it uses now."""
-    axes, total = state.snapshot.axes, state.snapshot.total
-    used = state.snapshot.queue_usage(queue.name)
-    shares = [u / t for u, t in zip(used, total, strict=False) if t > 0]
-    runs = [run for run in state.runs.values() if run.spec.queue == queue.name]
-    stages = [stage for run in runs for stage in run.stages]
-    return QueueView(
-        name=queue.name,
-        weight=queue.weight,
-        parent=queue.parent,
-        priority=queue.priority,
-        paused=queue.paused,
-        cap=amounts(axes, queue.cap),
-        guarantee=amounts(axes, queue.guarantee),
-        used=amounts(axes, used),
-        dominant_share=round(max(shares, default=0.0), 4),
-        waiting=sum(int(s.counts[TaskState.QUEUED] + s.counts[TaskState.STAGING]) for s in stages),
-        running=sum(s.holding() for s in stages),
-    )
 
 
 def node_views(state: EngineState, flows: Mapping[str, tuple[int, int]]) -> list[NodeView]:

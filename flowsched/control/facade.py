@@ -203,7 +203,9 @@ class Facade(Protocol):
         ...
 
     async def put_queue(self, name: str, settings: Mapping[str, Any]) -> QueueView:
-        """Create or change a queue: `weight, parent, priority, paused, cap, guarantee` (quantities as in documents)."""
+        """Create or change a queue: `weight, parent, priority, paused, reclaimable, order, cap, guarantee` (quantities as in
+        documents).
+        """
         ...
 
     async def nodes(self) -> list[NodeView]:

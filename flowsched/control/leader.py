@@ -79,6 +79,7 @@ def queue_from(row: QueueRow, axes: tuple[str, ...]) -> Queue:
         reclaimable=row.reclaimable,
         priority=row.priority,
         paused=row.paused,
+        order="fifo" if row.order == "fifo" else "best-effort",
     )
 
 

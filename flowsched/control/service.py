@@ -21,7 +21,8 @@ from flowsched.control.leader import Leader
 from flowsched.control.outputs import open_output
 from flowsched.control.planning import Planning
 from flowsched.control.plans import PlanBook
-from flowsched.control.queue_settings import queue_row
+from flowsched.control.queue_settings import check_tree, queue_row
+from flowsched.control.queue_views import queue_views
 from flowsched.control.ranked import with_rank
 from flowsched.control.tes import TesService
 from flowsched.control.whereabouts import Whereabouts
@@ -32,7 +33,6 @@ from flowsched.engine.recovery import untouched_state
 from flowsched.engine.state import EngineState
 from flowsched.errors import Conflict, InvalidRequest, NotFound, Unavailable
 from flowsched.scheduling.executor import Executor
-from flowsched.scheduling.queues import Queue
 from flowsched.store.database import Database
 from flowsched.store.queues import Queues
 from flowsched.store.requests import Submission
@@ -357,18 +357,13 @@ class Service:
 
     async def queues(self) -> list[QueueView]:
         """All queues: those configured, those in use, and `default`."""
-        state = self._leading()
-        names = {queue.name: queue for queue in state.queues}
-        used = {run.spec.queue for run in state.runs.values()} | {"default"}
-        every = [*names.values(), *(Queue(name) for name in sorted(used - set(names)))]
-        return [answers.queue_view(state, queue) for queue in every]
+        return queue_views(self._leading())
 
     async def put_queue(self, name: str, settings: Mapping[str, Any]) -> QueueView:
         """Create or change a queue."""
         before = {row.name: row for row in await self._queues.list()}
         row = queue_row(name, settings, before.get(name, QueueRow(name)))
-        if row.parent is not None and row.parent not in before:
-            raise Conflict(f"queue {name!r}: there is no parent queue {row.parent!r}; create it first")
+        check_tree(row, before)
         await self._queues.put(row)
         self._leader.queue_changed(row)
         dispatcher = self._leader.dispatcher

@@ -233,6 +233,7 @@ def _pod_group(
         key=state.key_of(key),
         name=f"{group.namespace}/{group.name}",
         queue=group.queue,
+        user=group.namespace,
         workflow=f"{group.namespace}/{group.name}",
         priority=_priority(work),
         rank_ms=0,
@@ -255,6 +256,7 @@ def _hold(recorder: Recorder, key: str, held: tuple[tuple[int, tuple[int, ...]],
     state, statement = recorder.state, recorder.statement
     work = state.foreign[key]
     queue = work.group.queue if work.group is not None else "default"
+    user = work.group.namespace if work.group is not None else ""
     until = recorder.now + HOLD_MS
     for node, amount in held:
         state.snapshot.claim(
@@ -268,6 +270,7 @@ def _hold(recorder: Recorder, key: str, held: tuple[tuple[int, tuple[int, ...]],
                 until,
                 0,
                 f"hold {key}",
+                user=user,
             ),
             statement,
         )

@@ -25,6 +25,7 @@ from flowsched.scheduling.cycle import cycle
 from flowsched.scheduling.plan import Placement, Plan, Reason, ReasonCode
 from flowsched.scheduling.podgroup import PodGroup
 from flowsched.scheduling.snapshot import AXES, Claim, ClaimKind
+from flowsched.scheduling.usage import Payer
 from flowsched.workflow.spec import On
 from flowsched.workflow.states import TaskState
 
@@ -72,6 +73,7 @@ def place(recorder: Recorder) -> None:
     foresee(recorder, plan, {group.key: group for group in groups} if plan.ahead else {})
     placed = 0
     refused: list[Reason | None] = []
+    _serve(recorder, plan, {group.key: group for group in groups})
     for placement in plan.placements:
         placed += sum(len(nodes) for nodes in placement.nodes)
         taking.placed(recorder, placement.group)
@@ -92,6 +94,7 @@ def _place_foreign(recorder: Recorder, held_back: Sequence[Reason]) -> None:
     foreign = collect_foreign(state)
     groups = [candidate.group for candidate in foreign.candidates.values()]
     plan = _plan(recorder, groups) if groups else Plan()
+    _serve(recorder, plan, {group.key: group for group in groups})
     for placement in plan.placements:
         taking.placed(recorder, placement.group)
         carry_out_foreign(recorder, foreign.candidates[placement.group], placement)
@@ -110,6 +113,16 @@ def _plan(recorder: Recorder, groups: list[PodGroup]) -> Plan:
     return cycle(
         state.snapshot, state.catalogue, state.queues, groups, state.profile, recorder.now, pace.STEP
     )
+
+
+def _serve(recorder: Recorder, plan: Plan, groups: Mapping[int, PodGroup]) -> None:
+    """Note which queues and users were given something: they have not waited in vain."""
+    usage, put = recorder.state.snapshot.usage, recorder.statement.put
+    served = {Payer(groups[each.group].queue, groups[each.group].user) for each in plan.placements}
+    for payer in sorted(served):
+        put(usage.served_users, payer, recorder.now)
+        for queue in recorder.state.queues.path(payer.queue):
+            put(usage.served_queues, queue.name, recorder.now)
 
 
 def _collected(recorder: Recorder) -> Backlog:
@@ -276,6 +289,7 @@ def _bind(
             amount=role.shape.requests,
             kind=ClaimKind.RUNNING,
             queue=group.queue,
+            user=group.user,
             since_ms=recorder.now,
             until_ms=until,
             io_bytes=role.shape.io_bytes,

@@ -17,6 +17,7 @@ from flowsched.engine.delta import OutputWrite, StageWrite, TaskWrite
 from flowsched.engine.state import EngineState, PodRef
 from flowsched.scheduling.executor import NodeInfo, Pod
 from flowsched.scheduling.snapshot import Claim, ClaimKind
+from flowsched.scheduling.usage import Payer
 from flowsched.statement import Statement
 from flowsched.workflow.graph import StageGraph
 from flowsched.workflow.moves import STARTED
@@ -190,6 +191,7 @@ def reclaim(state: EngineState, run: WorkflowRun, pods: Iterable[Pod], statement
             amount=amounts[shape],
             kind=ClaimKind.RUNNING,
             queue=run.spec.queue,
+            user=run.spec.user,
             since_ms=max(bound, 0),
             until_ms=None if pod.runtime_hint_ms is None else max(bound, 0) + pod.runtime_hint_ms,
             group=f"{run.spec.name}/{stage.spec.name}",
@@ -198,6 +200,7 @@ def reclaim(state: EngineState, run: WorkflowRun, pods: Iterable[Pod], statement
         if stage.task_state[task] == TaskState.RELEASING:
             claim = replace(claim, kind=ClaimKind.RELEASING)
         state.snapshot.claim(claim, statement)
+        state.snapshot.usage.credit(Payer(claim.queue, claim.user), claim.amount, claim.since_ms, statement)
         statement.put(state.pods, pod.name, PodRef(run.id, stage.number, task, pod.attempt))
         if stage.task_state[task] == TaskState.BINDING:
             statement.include(state.under_way, pod.name)

@@ -170,6 +170,7 @@ class EngineState:
         self.crowded = False  #: as many as may be were under way, and no more follow for a while
         self.restless = True  #: something may let somebody start, and nobody has looked since
         self.rest_until = 0  #: no look before this moment
+        self.usage_step: int | None = None  #: step of time in which usage was written last; None = not begun
         self.look_at: int | None = None  #: a look is due at this moment, whatever happens
         self.epoch = epoch
         self.secret = secret

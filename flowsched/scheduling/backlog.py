@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from flowsched.scheduling.framework import Profile
 from flowsched.scheduling.plugins.order import OrderKey, by_arrival, by_rank, by_shortest
@@ -43,14 +43,24 @@ def is_promised(group: PodGroup) -> bool:
     return group.gang and group.promised_ms is not None
 
 
-def first_promised(waiting: Mapping[str, Sequence[PodGroup]]) -> str | None:
-    """The queue whose turn it is before all others: at its front stands who was promised the earliest start of all fronts.
+def take_promised(waiting: dict[str, list[PodGroup]], queues: QueueTree) -> PodGroup | None:
+    """Take out who is looked at before all turns: of those who stand at the front of a queue, who was promised the earliest start.
 
     A queue of a smaller share would else have the room reserved for its own first group, and the promise would go from one to
-    the other and hold for neither.
+    the other and hold for neither. Where nobody may pass the head of a queue, it stays there.
     """
-    fronts = [(groups[0], name) for name, groups in waiting.items() if groups and is_promised(groups[0])]
-    return min(fronts, key=lambda front: (front[0].promised_ms or 0, front[0].key))[1] if fronts else None
+    fronts = [
+        (groups[0].promised_ms or 0, groups[0].key, name)
+        for name, groups in waiting.items()
+        if is_promised(groups[0]) and queues.get(name).order != "fifo"
+    ]
+    if not fronts:
+        return None
+    name = min(fronts)[2]
+    first = waiting[name].pop(0)
+    if not waiting[name]:
+        del waiting[name]
+    return first
 
 
 def weighted(parts: Sequence[tuple[Sequence[int], int]], axes: int) -> tuple[int, ...]:

@@ -1,8 +1,8 @@
 """One scheduling cycle: what waits, against what is free, gives a plan. Pure, deterministic, bounded by
 counted work.
 
-1. Order the queues by weighted dominant share, and groups inside each.
-2. Take the next group of the first queue; what can never run, or may not now, is refused with its reason.
+1. Order the groups of each queue; queues and their users take turns by weighted dominant share.
+2. Take the next group of whoever is first; what can never run, or may not now, is refused with its reason.
 3. Price it and place it: all of a gang or nothing, as many of a bag as fit and as its queue's turn allows.
 4. If a copy of its data would take longer than waiting for the node that has them, it waits.
 5. The first group that has to wait for room is promised some (conservative backfill: each); nothing after it may delay that.
@@ -11,17 +11,16 @@ counted work.
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from flowsched.scheduling.backlog import first_promised, in_order, minimum_of, weighted
+from flowsched.scheduling.backlog import in_order, take_promised, weighted
 from flowsched.scheduling.catalogue import Catalogue
 from flowsched.scheduling.conservative import promises_for
 from flowsched.scheduling.delay import Delays
-from flowsched.scheduling.explain import quantity, why_not
+from flowsched.scheduling.explain import over_cap, why_not
 from flowsched.scheduling.framework import Profile
 from flowsched.scheduling.horizon import Horizon
 from flowsched.scheduling.placement import Ints, Spots, gang_cost
@@ -31,11 +30,12 @@ from flowsched.scheduling.podwise import plan_podwise
 from flowsched.scheduling.preemption import Taking, backlog_of
 from flowsched.scheduling.pricing import Fit, Offer, price
 from flowsched.scheduling.promises import longest_of, runtime_of
-from flowsched.scheduling.queues import QueueKey, QueueTree, Shares
+from flowsched.scheduling.queues import QueueTree, Shares
 from flowsched.scheduling.reservation import Taken
 from flowsched.scheduling.room import Mask, Room
 from flowsched.scheduling.snapshot import Snapshot
 from flowsched.scheduling.statement import Statement
+from flowsched.scheduling.turns import Turns
 
 #: What groups have in common that are refused for the same lack of room.
 Family = tuple[bool, tuple[int, ...] | None, tuple[tuple[Shape, int], ...]]
@@ -110,12 +110,13 @@ class _Cycle:
         statement: Statement,
         most: int | None,
     ) -> None:
-        self.left = _ALL if most is None else most  #: pods that this cycle may still place
+        self.most = self.left = _ALL if most is None else most  #: pods that this cycle may (still) place
         self.snapshot, self.catalogue, self.queues = snapshot, catalogue, queues
         self.profile, self.now, self.statement = profile, now, statement
         self.room = Room(snapshot)
         self.shares = Shares(queues, snapshot)
         self.waiting = in_order(backlog, queues, profile, now)
+        self.turns: Turns  #: once the loop begins
         self.given: dict[int, _Given] = {}
         self.reasons: list[Reason] = []
         self.promises = promises_for(snapshot, self.room, profile, now, backlog)
@@ -134,32 +135,25 @@ class _Cycle:
 
     def run(self) -> Plan:
         """Go through the queues."""
-        at = dict.fromkeys(self.waiting, 0)
         looked = 0
         self.serve_nominated(backlog_of(self.waiting, self.snapshot.nominations))
-        promised = first_promised(self.waiting)
-        if promised is not None and self.left > 0:
-            at[promised] = looked = int(self.consider(self.waiting[promised][0], None))
-        heap: list[tuple[QueueKey, str]] = [
-            (self.shares.key(name), name) for name in self.waiting if at[name] < len(self.waiting[name])
-        ]
-        heapq.heapify(heap)
-        while heap:
-            key, name = heapq.heappop(heap)
-            current = self.shares.key(name)
-            if current != key:  # a relative was served meanwhile
-                heapq.heappush(heap, (current, name))
-                continue
-            groups, group = self.waiting[name], self.waiting[name][at[name]]
+        promised = take_promised(self.waiting, self.queues)
+        if promised is not None:
+            looked += self.consider(promised)
+        self.turns = Turns(
+            self.waiting, self.queues, self.shares, self.snapshot.usage, self.profile, self.now
+        )
+        while (line := self.turns.first()) is not None:
+            group = line.head
             again = group.key in self.given
             if self.left <= 0 or (looked >= self.profile.window and not again):
-                continue  # its queue is done for this cycle; a bag that is being served elsewhere goes on
+                self.turns.leave(line)  # it is done for this cycle; a bag that is served elsewhere goes on
+                continue
             looked += not again
-            if self.consider(group, heap[0][0] if heap else None):
-                at[name] += 1
-            if at[name] < len(groups):
-                heapq.heappush(heap, (self.shares.key(name), name))
-        self.skip(at)
+            left = self.left
+            done = self.consider(group)
+            self.turns.moved(line, done, self.left < left, self.reasons)
+        self.skip()
         placements = tuple(
             Placement(key, tuple(given.nodes), tuple(given.missing), given.cost_ms, given.held)
             for key, given in self.given.items()
@@ -168,18 +162,16 @@ class _Cycle:
         reasons, taking = tuple(self.reasons), self.taking
         return Plan(placements, tuple(self.promises.made), reasons, looked, ahead, *taking.decided)
 
-    def skip(self, at: dict[str, int]) -> None:
+    def skip(self) -> None:
         """Say of what is left that it was not looked at."""
         text = (
             f"not among the {self.profile.window} groups a cycle looks at; more important ones are before it"
         )
         if self.left <= 0:
             text = "more important ones are on their way to their nodes; it follows at once"
-        for name in sorted(at):
-            for group in self.waiting[name][at[name] :]:
-                self.reasons.append(Reason(group.key, ReasonCode.BACKLOG_WINDOW, text))
+        self.reasons.extend(self.turns.passed_over(text))
 
-    def consider(self, group: PodGroup, rival: QueueKey | None) -> bool:
+    def consider(self, group: PodGroup) -> bool:
         """Place what can be placed of a group; True when it is done with for this cycle."""
         if group.key in self.snapshot.nominations and (group.gang or group.key not in self.given):
             return group.key in self.given or self.refuse(self.taking.waits(group))
@@ -201,7 +193,7 @@ class _Cycle:
             if offer.one_by_one and budget <= 0:
                 return self.refuse(Reason(group.key, ReasonCode.BACKLOG_WINDOW, _ONE_BY_ONE))
             most = min(left, self.left, budget if offer.one_by_one else left)
-            offer = offer.wanting(self.turn(group, most, rival))
+            offer = offer.wanting(self.turn(group, most))
         else:
             offer = self.within_cap(offer)
         fit = self.fit(offer)
@@ -245,7 +237,7 @@ class _Cycle:
         if self._horizon is None:
             self._horizon = Horizon(self.snapshot, self.profile.default_runtime_ms, self.now)
             for taken in self.promises.taken:
-                self._horizon.add(taken.nodes, int(taken.table.needs[0]), taken.end_ms - self.now)  # type: ignore[arg-type]
+                self._horizon.add(taken.nodes, int(taken.table.needs[0]), taken.end_ms - self.now)
         return self._horizon
 
     def nowhere_local(self, group: PodGroup) -> bool:
@@ -258,18 +250,31 @@ class _Cycle:
         given = self.given.get(group.key)
         return len(given.nodes[0]) if given is not None else 0
 
-    def turn(self, group: PodGroup, left: int, rival: QueueKey | None) -> int:
+    def turn(self, group: PodGroup, left: int) -> int:
         """How many pods of a bag may go now: until its queue stands behind the next one, and never beyond a
         cap.
 
-        Long bags go in growing strides (an eighth of what they have got), so that turns stay few.
+        Long bags go in growing strides (an eighth of what they have got), so that turns stay few; but only as long as
+        what is left suffices twice for the others to catch up.
         """
-        requests = group.roles[0].shape.requests
+        requests, placed = group.roles[0].shape.requests, self.placed(group)
         most = self.shares.allowed(group.queue, requests, left)
-        if rival is None or most <= 1:
+        if most <= 1:
             return most
-        turns = self.shares.turns(group.queue, requests, rival, most)
-        return min(most, max(turns, self.placed(group) // 8))
+        turns = self.turns.in_a_row(requests, most)
+        if turns < min(most, placed // 8):
+            enough = self.spare(requests) * placed // (2 * (self.most - self.left))
+            turns = max(turns, min(placed // 8, enough))
+        return min(most, turns)
+
+    def spare(self, requests: Sequence[int]) -> int:
+        """How many pods of this kind what is free would do for, if it were on one node."""
+        free = [
+            int(np.maximum(self.room.hard(axis), 0).sum()) // need
+            for axis, need in enumerate(requests)
+            if need > 0
+        ]
+        return min([self.left, *free])
 
     # ---- refusals ----
 
@@ -291,25 +296,7 @@ class _Cycle:
                 first = self.catalogue.uris[lost[0]]
                 text = f"{len(lost)} of {len(group.inputs)} inputs are nowhere, first {first}"
                 return Reason(group.key, ReasonCode.WAITING_FOR_DATA, text, {"lost": len(lost)})
-        return self.over_cap(group)
-
-    def over_cap(self, group: PodGroup) -> Reason | None:
-        """The cap that forbids the smallest start of a group."""
-        if not self.shares.limited(group.queue):
-            return None
-        least = minimum_of(group, len(self.snapshot.axes))
-        capped = self.shares.capped_by(group.queue, least)
-        if capped is None:
-            return None
-        queue, axis = capped
-        name, used = self.snapshot.axes[axis], self.shares.usage(queue)[axis]
-        cap = (self.queues.get(queue).cap or ())[axis]
-        text = (
-            f"queue {queue} may have {quantity(name, cap)}; it has {quantity(name, used)}, "
-            f"and this needs {quantity(name, least[axis])}"
-        )
-        numbers = {f"cap_{name}": cap, f"used_{name}": used, f"need_{name}": least[axis]}
-        return Reason(group.key, ReasonCode.QUEUE_LIMIT, text, numbers)
+        return over_cap(group, self.shares, self.queues, self.snapshot)
 
     def within_cap(self, offer: Offer) -> Offer:
         """A gang's offer without its extras, where those would break a cap that the minimum keeps."""
@@ -424,7 +411,7 @@ class _Cycle:
             shape = group.roles[role].shape
             if table.most is not None:
                 self.snapshot.zones.hold(spots.nodes, shape.requests, self.statement)
-            self.shares.add(group.queue, shape.requests, len(spots.nodes))
+            self.shares.add(group.queue, shape.requests, len(spots.nodes), group.user)
             missing = offer.missing[spots.nodes] if offer.missing is not None else np.zeros_like(spots.nodes)
             given.add(role, spots.nodes, missing, gang_cost((spots,)))
             if shape.rules is not None:

@@ -50,6 +50,7 @@ class Claim:
         priority: As declared; who asks for more may take its room.
         qos: `QosClass`: what promises less is taken first.
         started_ms: When its process began to run; None = it has done nothing yet.
+        user: Who of its queue submitted it; empty where nobody said.
     """
 
     owner: str
@@ -67,6 +68,7 @@ class Claim:
     priority: int = 0
     qos: int = 0
     started_ms: int | None = None
+    user: str = ""
 
 
 class Ledger:

@@ -27,6 +27,7 @@ class ReasonCode(StrEnum):
     NOMINATED = "WaitingForVictims"  #: others are being taken away for it; their room is its own
     RESERVED = "HeldForReservation"  #: it would fit, but would delay a reserved gang
     QUEUE_LIMIT = "QueueLimit"  #: its queue's cap is reached
+    QUEUE_ORDER = "QueueOrder"  #: its queue is first in, first out, and who is before it waits
     IO_BUDGET = "IoBudget"  #: cores and memory are free, the disk's bandwidth is spoken for
     WAITING_FOR_DATA = "WaitingForData"  #: its inputs are being copied to where it shall run
     WAITING_FOR_LOCALITY = "WaitingForLocality"  #: the node with its data is nearly free, a copy takes longer

@@ -22,6 +22,7 @@ from flowsched.scheduling.ledger import Claim, ClaimKind, Ledger
 from flowsched.scheduling.neighbours import Peers
 from flowsched.scheduling.plan import Nomination
 from flowsched.scheduling.statement import Statement
+from flowsched.scheduling.usage import Payer, UsageBook
 from flowsched.scheduling.zones import ALIGNED, Zones
 from flowsched.workflow.spec import Resources
 
@@ -66,6 +67,7 @@ class Snapshot:
         spent: Groups whose nomination came to nothing, and when: they do not take others' room again so soon.
         peers: The pods of claims that hold room, for rules of other pods.
         zones: NUMA zones of nodes, and who is in them.
+        usage: What queues and their users hold and have held.
         generation: Grows with every change of a node (not of claims): caches are valid for one generation.
         cache: For pure functions of nodes alone; emptied with every generation.
     """
@@ -90,8 +92,8 @@ class Snapshot:
         self._rack_ids: dict[str, int] = {}
         self.taint_sets: list[tuple[tuple[str, str, str], ...]] = []
         self._taint_ids: dict[tuple[tuple[str, str, str], ...], int] = {}
-        self._queue_used: dict[str, list[int]] = {}
         self._takeable: dict[int, int] = {}  #: priority -> claims that may be taken away for others
+        self.usage = UsageBook()
         self._staging_claims = 0
         self._inbound_bytes = 0
         self._matrices = {
@@ -232,7 +234,7 @@ class Snapshot:
 
     def queue_usage(self, queue: str) -> tuple[int, ...]:
         """(R,) held by claims of this queue, children not included (STAGING claims hold nothing)."""
-        used = self._queue_used.get(queue, [])
+        used = self.usage.held(queue)
         width = len(self.axes)  # a new axis that was taken back leaves a 0 behind
         return tuple(used[:width]) + (0,) * (width - len(used))
 
@@ -244,7 +246,7 @@ class Snapshot:
     @property
     def paying_queues(self) -> tuple[str, ...]:
         """Queues that hold room now, sorted."""
-        return tuple(sorted(self._queue_used))
+        return tuple(sorted(self.usage.queues))
 
     # ---- nodes ----
 
@@ -430,9 +432,4 @@ class Snapshot:
                 del self._takeable[claim.priority]
         if claim.io_bytes > 0:
             self._columns["io_tasks"][claim.node] += sign
-        used = self._queue_used.setdefault(claim.queue, [0] * width)
-        used.extend([0] * (width - len(used)))
-        for axis, value in enumerate(amount.tolist()):
-            used[axis] += sign * value
-        if not any(used):
-            del self._queue_used[claim.queue]
+        self.usage.book(Payer(claim.queue, claim.user), amount.tolist(), sign)

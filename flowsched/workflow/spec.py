@@ -349,3 +349,4 @@ class WorkflowSpec:
     priority: int = 0
     labels: Mapping[str, str] = field(default_factory=lambda: EMPTY)
     call: Call | None = None
+    user: str = ""  #: who submits it, as its queue's users are told apart; empty = nobody said
