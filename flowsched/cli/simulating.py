@@ -17,6 +17,7 @@ from rich.console import RenderableType
 
 import flowsched
 from flowsched.cli import output, render, simulation_plots
+from flowsched.client.documents import resolved_bytes
 from flowsched.errors import InvalidRequest, TooLarge
 from flowsched.scheduling.framework import Profile
 from flowsched.simulation.bound import lower_bound
@@ -27,7 +28,7 @@ from flowsched.simulation.policies import POLICIES, simulated
 from flowsched.simulation.reference import REFERENCE, SimulatedCluster
 from flowsched.simulation.simulate import trace_header
 from flowsched.simulation.workload import Workload, from_trace
-from flowsched.workflow.decode import check_workflow, decode_workflow
+from flowsched.workflow.decode import decode_workflow
 from flowsched.workflow.formats.wfformat import LIMITS, read_trace
 
 _GZIP: Final = b"\x1f\x8b"
@@ -154,10 +155,11 @@ def _load(path: Path, name: str, cluster: SimulatedCluster) -> Workload:
     if len(raw) > LIMITS.document_bytes:
         raise TooLarge(f"{path}: {len(raw):,} bytes, {LIMITS.document_bytes:,} are allowed")
     if path.suffix in (".yaml", ".yml"):
-        return from_document(check_workflow(yaml.safe_load(raw)), name, path.name, cluster)
+        written = json.dumps(yaml.safe_load(raw)).encode()
+        return from_document(decode_workflow(resolved_bytes(written, path.parent)), name, path.name, cluster)
     document = json.loads(raw) if raw[:1] == b"{" else None
     if isinstance(document, dict) and "stages" in document:
-        return from_document(decode_workflow(raw), name, path.name, cluster)
+        return from_document(decode_workflow(resolved_bytes(raw, path.parent)), name, path.name, cluster)
     return from_trace(read_trace(raw), name, path.name, cluster, wow=path.name.startswith("wow-"))
 
 
