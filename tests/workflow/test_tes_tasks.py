@@ -111,7 +111,8 @@ def test_parameters_have_no_case() -> None:
     asked = task(
         resources={
             "backend_parameters": {
-                "QUEUE": "lab", "User": "ann", "Priority": "7", "gpu_count": "2", "gpuType": "A100", "timeout": "2h", "runtime": "90s",
+                "QUEUE": "lab", "User": "ann", "Priority": "7",
+                "gpu_count": "2", "gpuType": "A100", "timeout": "2h", "runtime": "90s",
                 "attempts": "3", "memory-factor": "1.5", "VmSize": "x", "workflow_execution_identity": "me",
             }
         }
