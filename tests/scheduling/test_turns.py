@@ -18,6 +18,7 @@ from flowsched.scheduling.plan import Plan
 from flowsched.scheduling.podgroup import PodGroup
 from flowsched.scheduling.queues import Queue, QueueTree, Shares
 from flowsched.scheduling.snapshot import Claim, ClaimKind, Snapshot
+from flowsched.scheduling.record import plan_bytes, recorded, replayed, unpacked
 from flowsched.scheduling.statement import Statement
 from flowsched.scheduling.turns import Turns
 from flowsched.scheduling.usage import Payer
@@ -526,6 +527,25 @@ def test_without_a_half_life_only_the_present_counts() -> None:
     snapshot.unclaim("past", Statement())
     backlog = [bag(1, 99, queue="a", ready_ms=DAY), bag(2, 99, queue="b", ready_ms=DAY)]
     assert counts(decide(snapshot, QueueTree(), backlog, DAY)) == {1: 4, 2: 4}
+
+
+def test_a_snapshot_file_holds_what_was_used() -> None:
+    """A past, users, who was served when: replayed from its file, the cycle gives the same plan."""
+    snapshot = cluster(8)
+    used_up(snapshot, "a", 8, 0, DAY, user="ann")
+    snapshot.usage.begin(DAY + 5, OURS.half_life_ms)
+    snapshot.usage.served_queues["b"] = DAY - 3 * HOUR
+    tree = QueueTree([Queue("a", parent="d"), Queue("b", order="fifo", guarantee=(1000,))])
+    backlog = [
+        bag(1, 9, queue="a", user="ann", ready_ms=0),
+        bag(2, 9, queue="a", user="bob", ready_ms=DAY),
+        bag(3, 2, queue="b", ready_ms=0),
+    ]
+    arguments = (snapshot, Catalogue(), tree, backlog, OURS, DAY + 5)
+    plan = cycle(*arguments)
+    assert counts(plan) == {1: 1, 2: 5, 3: 2}
+    again = replayed(unpacked(recorded(plan, *arguments).packed()))
+    assert plan_bytes(again) == plan_bytes(plan)
 
 
 def test_a_served_payer_is_noted_by_queue_and_user() -> None:
