@@ -17,8 +17,8 @@ from flowsched.scheduling.framework import PROFILES, Profile
 from flowsched.scheduling.plan import Plan
 from flowsched.scheduling.podgroup import PodGroup
 from flowsched.scheduling.queues import Queue, QueueTree, Shares
-from flowsched.scheduling.snapshot import Claim, ClaimKind, Snapshot
 from flowsched.scheduling.record import plan_bytes, recorded, replayed, unpacked
+from flowsched.scheduling.snapshot import Claim, ClaimKind, Snapshot
 from flowsched.scheduling.statement import Statement
 from flowsched.scheduling.turns import Turns
 from flowsched.scheduling.usage import Payer
