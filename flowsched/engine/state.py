@@ -135,6 +135,8 @@ class EngineState:
         #: (workflow, stage) -> who gathers what it writes
         self.gathers: dict[tuple[str, int], Gather | None] = {}
         #: (workflow, stage, shard) -> node where it shall find its inputs
+        self.gathered: dict[tuple[str, int], list[tuple[int, int]]] = {}  #: (workflow, stage) -> stages it gathers, and how much
+        self.coming: dict[tuple[str, int, int], int] = {}  #: within one look: bytes on their way home, by reader
         self.homes: dict[tuple[str, int, int], int] = {}
         #: (dataset, node) -> what shall be pushed home, and for whom: (want, workflow, stage)
         self.pushes: dict[tuple[int, int], tuple[TransferWant, str, int]] = {}
@@ -210,6 +212,7 @@ class EngineState:
             self.inputs.pop(pair, None)
             self.offers.pop(pair, None)
             self.gathers.pop(pair, None)
+            self.gathered.pop(pair, None)
             if stage.spec.gang:
                 for shard in range(stage.spec.width):
                     self.gang_bases.pop((*pair, shard), None)
