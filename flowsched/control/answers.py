@@ -211,7 +211,7 @@ def node_views(state: EngineState, flows: Mapping[str, tuple[int, int]]) -> list
             datasets[node] += 1
     running = [0] * len(snapshot)
     for claim in snapshot.claims.values():
-        running[claim.node] += claim.kind > 0
+        running[claim.node] += claim.kind in (ClaimKind.RUNNING, ClaimKind.RELEASING)
     return [
         NodeView(
             name=name,
