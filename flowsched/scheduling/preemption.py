@@ -204,7 +204,9 @@ class Taking:
         """Victims and what is on its way; worked out once in a cycle, when it is first asked for."""
         if self._victims is None:
             snapshot = self._snapshot
-            self._victims = Victims(snapshot, self._now, self._profile.min_runtime_ms)
+            self._victims = Victims(
+                snapshot, self._now, self._profile.min_runtime_ms, self._profile.victim_order
+            )
             self._gone = np.zeros(len(self._victims), dtype=np.bool_)
             self._coming = leaving(snapshot) - awaited(snapshot, self._served)
             self._accounts = Accounts(self._tree, self._shares, snapshot.total, {})
