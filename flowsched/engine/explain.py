@@ -194,7 +194,11 @@ def _in_passing(engine: EngineState, run: WorkflowRun, stage: StageRun, state: T
     held = _held(engine, run, stage) if state is TaskState.BINDING else None
     if held is not None:
         return held
-    said = "is being started" if state is TaskState.BINDING else "is being taken away"
+    said = "is being started"
+    if state is TaskState.RELEASING:
+        leaving = np.flatnonzero(stage.task_state == state).tolist()
+        why = sorted({stage.reasons[task] for task in leaving if task in stage.reasons})
+        said = "is being taken away" + (f": {', '.join(why)}" if why else "")
     return Explanation(
         stage=stage.spec.name,
         shards=_shards(stage, state),

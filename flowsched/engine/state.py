@@ -175,7 +175,9 @@ class EngineState:
         self.restless = True  #: something may let somebody start, and nobody has looked since
         self.rest_until = 0  #: no look before this moment
         self.look_at: int | None = None  #: a look is due at this moment, whatever happens
-        self.tape: list[Draft | FlowschedError] | None = None  #: where each cycle is recorded; None = nowhere. Decides nothing
+        self.tape: list[Draft | FlowschedError] | None = (
+            None  #: where each cycle is recorded; None = nowhere. Decides nothing
+        )
         self.epoch = epoch
         self.secret = secret
         self.mounted = mounted
