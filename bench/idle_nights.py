@@ -66,7 +66,7 @@ class Days:
     """Three days of work."""
 
     def __init__(self) -> None:
-        state = EngineState(queues=QueueTree([Queue("night", cap=(32_000,)), Queue("gpus", priority=-1)]))
+        state = EngineState(queues=QueueTree([Queue("night", cap=(32_000,)), Queue("gpus", priority=-100)]))
         state.idle = self.book = IdleBook(resolution_ms=0)
         self.drive = Drive(state, nodes())
 
