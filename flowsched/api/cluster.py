@@ -94,6 +94,8 @@ async def drain_node(call: Call[Query]) -> web.Response:
 async def uncordon_node(call: Call[Query]) -> web.Response:
     """Use a node again."""
     return answer(await call.facade.draining.uncordon(path_text(call.request, "name")))
+
+
 class IdleQuery(Query, frozen=True, kw_only=True):
     """Which time to explain."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 from collections.abc import Awaitable, Callable, Collection
 from typing import Final
 
@@ -17,7 +18,13 @@ from flowsched.control.idle_keeping import IdleKeeping
 from flowsched.control.intake import Documents, Intake
 from flowsched.control.reconcile import Reconciler
 from flowsched.control.recover import Found, recover
-from flowsched.engine.events import BindingsSettled, EngineEvent, NodeDrained, QueueChanged
+from flowsched.engine.events import (
+    BindingsSettled,
+    EngineEvent,
+    NodeDrained,
+    ProfileChanged,
+    QueueChanged,
+)
 from flowsched.engine.idle import IdleBook
 from flowsched.engine.state import EngineState
 from flowsched.errors import (
@@ -68,6 +75,12 @@ def _said(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"
 
 
+def first_address(epoch: int, secret: bytes) -> int:
+    """Where the gang addresses of a term begin: far from those of the terms before, and of other services on this machine."""
+    own = hashlib.blake2b(b"addresses " + secret, digest_size=3).digest()
+    return (epoch * 65_537 + int.from_bytes(own, "big")) & 0x3FFFFF
+
+
 def queue_from(row: QueueRow, axes: tuple[str, ...]) -> Queue:
     """A configured queue in the units of the arrays."""
     cap = tuple(row.cap.get(axis, -1) for axis in axes) if row.cap else None
@@ -110,7 +123,7 @@ class Leader:
         self._executor = executor
         self._history = history
         self._documents = documents
-        self._profile = profile
+        self.profile = profile  #: of this term and those that follow
         self._keep_days = keep_days
         self._take_over = take_over
         self._holder = holder
@@ -172,10 +185,10 @@ class Leader:
     async def _term(self) -> None:
         await self._failpoint("recover.before")
         state = EngineState(
-            profile=self._profile,
+            profile=self.profile,
             epoch=self.epoch,
             secret=self._secret,
-            address_start=(self.epoch * 65_537) & 0x3FFFFF,
+            address_start=first_address(self.epoch, self._secret),
         )
         found = await recover(self._database, self._documents, state, self.nodes)
         state.queues = QueueTree(
@@ -327,6 +340,12 @@ class Leader:
         if self.dispatcher is not None:
             self.dispatcher.tell([event])
             await self.dispatcher.settled()
+
+    def profile_changed(self, profile: Profile) -> None:
+        """Another policy is in force from now on, whoever leads."""
+        self.profile = profile
+        if self.dispatcher is not None:
+            self.dispatcher.tell([ProfileChanged(profile)])
 
     def queue_changed(self, row: QueueRow) -> None:
         """A queue was configured."""

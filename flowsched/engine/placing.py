@@ -23,6 +23,7 @@ from flowsched.engine.state import EngineState, GroupKey, PodRef
 from flowsched.scheduling.cycle import cycle
 from flowsched.scheduling.plan import Placement, Plan, Reason, ReasonCode
 from flowsched.scheduling.podgroup import PodGroup
+from flowsched.scheduling.record import Draft, recorded, taped
 from flowsched.scheduling.snapshot import AXES, Claim, ClaimKind
 from flowsched.scheduling.usage import Payer
 from flowsched.workflow.spec import On
@@ -73,9 +74,9 @@ def place(recorder: Recorder) -> None:
     placed = 0
     refused: list[Reason | None] = []
     _serve(recorder, plan, {group.key: group for group in groups})
+    taking.placed(recorder, plan, groups)
     for placement in plan.placements:
         placed += sum(len(nodes) for nodes in placement.nodes)
-        taking.placed(recorder, placement.group)
         if placement.group in foreign.candidates:
             carry_out_foreign(recorder, foreign.candidates[placement.group], placement)
         else:
@@ -94,8 +95,8 @@ def _place_foreign(recorder: Recorder, held_back: Sequence[Reason]) -> None:
     groups = [candidate.group for candidate in foreign.candidates.values()]
     plan = _plan(recorder, groups) if groups else Plan()
     _serve(recorder, plan, {group.key: group for group in groups})
+    taking.placed(recorder, plan, groups)
     for placement in plan.placements:
-        taking.placed(recorder, placement.group)
         carry_out_foreign(recorder, foreign.candidates[placement.group], placement)
     placed = sum(len(nodes) for placement in plan.placements for nodes in placement.nodes)
     theirs = (*plan.reasons, *foreign.reasons, *held_back)
@@ -107,9 +108,17 @@ def _place_foreign(recorder: Recorder, held_back: Sequence[Reason]) -> None:
 
 def _plan(recorder: Recorder, groups: list[PodGroup]) -> Plan:
     state = recorder.state
-    return cycle(
-        state.snapshot, state.catalogue, state.queues, groups, state.profile, recorder.now, pace.STEP
-    )
+    given = (state.snapshot, state.catalogue, state.queues, groups, state.profile, recorder.now, pace.STEP)
+    plan = cycle(*given)
+    if state.tape is not None:  # somebody asks for a snapshot
+        taped(state.tape, plan, given)
+    return plan
+
+
+def recorded_idle(state: EngineState, now: int) -> Draft:
+    """A cycle with nothing to look at: the cluster as it is."""
+    given = (state.snapshot, state.catalogue, state.queues, (), state.profile, now, pace.STEP)
+    return recorded(cycle(*given), *given)
 
 
 def _serve(recorder: Recorder, plan: Plan, groups: Mapping[int, PodGroup]) -> None:
@@ -216,7 +225,7 @@ def _carry_out(recorder: Recorder, candidate: Candidate, placement: Placement) -
     )
     nodes = np.concatenate(placement.nodes)
     missing = np.concatenate(placement.missing_bytes)
-    if not recorder.state.profile.locality:
+    if not recorder.state.profile.of(candidate.group.queue).locality:
         missing = _really_missing(recorder, candidate, nodes)
     here = missing == 0
     if candidate.group.gang and not here.all():

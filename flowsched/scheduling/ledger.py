@@ -110,6 +110,11 @@ class Ledger:
         self._slots: dict[str, int] = {}
         self._free: list[int] = []
 
+    @property
+    def arrays(self) -> tuple[NDArray[np.int64] | NDArray[np.int8], ...]:
+        """All of them."""
+        return self.node, self.amount, self.since, self.until, self.kind
+
     def widen(self, axes: int) -> None:
         """Make room for more axes; old rows hold nothing of them."""
         wider = np.zeros((len(self.node), axes), dtype=np.int64)
