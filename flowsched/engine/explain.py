@@ -25,7 +25,7 @@ class Explanation:
     """Why `tasks` tasks of a stage are in `state` and do not run.
 
     `group` is the number of the backlog item it speaks of; `outlook` what binds that and what would change it, once
-    somebody has worked it out (see `situation_of`).
+    somebody has worked it out (see `situations_of`).
     """
 
     stage: str
