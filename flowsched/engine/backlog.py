@@ -99,8 +99,9 @@ def _again(state: EngineState, backlog: Backlog, run: WorkflowRun, stage: StageR
             return False
         if any(state.catalogue.lost(dataset) for dataset in group.inputs):
             return False
-        told = (runtime_ms(state, run, stage), state.staged_on.get(key, ()), state.promises.get(group.key))  # type: ignore[arg-type]
-        if told != (group.runtime_ms, group.staged_on, group.promised_ms):
+        staged_on = state.staged_on.get(key, ())  # type: ignore[arg-type]
+        told = (*expected(state, run, stage, group.inputs), staged_on, state.promises.get(group.key))
+        if told != (group.runtime_ms, group.high_ms, group.staged_on, group.promised_ms):
             return False
     for candidate in offered:
         backlog.candidates[candidate.group.key] = candidate
@@ -129,6 +130,7 @@ def _add(
     number = state.key_of(key)
     everything = np.concatenate(tasks)
     call = run.spec.call
+    runtime_ms, high_ms = expected(state, run, stage, inputs)
     group = PodGroup(
         key=number,
         name=group_name(run, stage, key),
@@ -141,7 +143,8 @@ def _add(
         gang=stage.spec.gang and state.profile.gang,
         roles=tuple(_roles(state, run, stage, key, tasks)),
         inputs=inputs,
-        runtime_ms=runtime_ms(state, run, stage),
+        runtime_ms=runtime_ms,
+        high_ms=high_ms,
         min_resources=_min_resources(state, stage),
         staged_on=state.staged_on.get(key, ()),
         promised_ms=state.promises.get(number),
@@ -158,11 +161,22 @@ def group_name(run: WorkflowRun, stage: StageRun, key: GroupKey) -> str:
     return f"{run.spec.name}/{stage.spec.name}" + ("" if one else f"[{key.shard}]")
 
 
-def runtime_ms(state: EngineState, run: WorkflowRun, stage: StageRun) -> int | None:
-    """The user's estimate, else what was learned, else nothing."""
-    if stage.spec.estimate.runtime_ms is not None:
-        return stage.spec.estimate.runtime_ms
-    return state.estimates.runtime_ms(run.spec.name, stage.spec.name)
+def expected(
+    state: EngineState, run: WorkflowRun, stage: StageRun, inputs: tuple[int, ...]
+) -> tuple[int | None, int | None]:
+    """The runtime of a task that reads these datasets, and a high quantile of it, in ms; None where nothing is known.
+
+    The user's estimate, else what was learned. The high one is never below it: it says for how long others may have to wait.
+    """
+    said = stage.spec.estimate.runtime_ms
+    kind = (run.spec.name, stage.spec.name)
+    if state.estimates.samples(*kind) == 0:
+        return said, None
+    if said is None:
+        size = sum(state.catalogue.sizes[dataset] for dataset in inputs)
+        return state.estimates.runtime_ms(*kind, size), state.estimates.high_ms(*kind, size)
+    high = state.estimates.high_said_ms(*kind, said)
+    return said, high if high is not None and high > said else None
 
 
 def memory_steps(stage: StageRun, tasks: Indices) -> int:

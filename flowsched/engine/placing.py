@@ -20,6 +20,7 @@ from flowsched.engine.recovery import standing
 from flowsched.engine.reports import make_again
 from flowsched.engine.staging import begin, sweep
 from flowsched.engine.state import EngineState, GroupKey, PodRef
+from flowsched.scheduling.conservative import with_plans
 from flowsched.scheduling.cycle import cycle
 from flowsched.scheduling.plan import Placement, Plan, Reason, ReasonCode
 from flowsched.scheduling.podgroup import PodGroup
@@ -108,6 +109,8 @@ def _place_foreign(recorder: Recorder, held_back: Sequence[Reason]) -> None:
 
 def _plan(recorder: Recorder, groups: list[PodGroup]) -> Plan:
     state = recorder.state
+    if state.profile.backfill == "conservative":
+        groups = with_plans(groups, state.reservations)
     given = (state.snapshot, state.catalogue, state.queues, groups, state.profile, recorder.now, pace.STEP)
     plan = cycle(*given)
     if state.tape is not None:  # somebody asks for a snapshot
@@ -289,6 +292,7 @@ def _bind(
     total = int(sum(state.catalogue.sizes[dataset] for dataset in group.inputs))
     statement.set(stage.local, tasks, np.maximum(0, total - stage.moved[tasks]))
     until = None if group.runtime_ms is None else recorder.now + group.runtime_ms
+    late = None if group.high_ms is None else recorder.now + group.high_ms
     for task, node in zip(tasks.tolist(), nodes.tolist(), strict=True):
         role = group.roles[int(stage.role_of[task % stage.members])]
         attempt = int(stage.attempt[task])
@@ -313,6 +317,7 @@ def _bind(
             until_ms=until,
             io_bytes=role.shape.io_bytes,
             group=group.name,
+            late_ms=late,
             **standing(run, stage, task),
         )
         state.snapshot.claim(claim, statement)

@@ -5,7 +5,7 @@ counted work.
 2. Take the next group of whoever is first; what can never run, or may not now, is refused with its reason.
 3. Price it and place it: all of a gang or nothing, as many of a bag as fit and as its queue's turn allows.
 4. If a copy of its data would take longer than waiting for the node that has them, it waits.
-5. The first group that has to wait for room is promised some; nothing after it may delay that.
+5. The first group that has to wait for room is promised some (conservative backfill: each); nothing after it may delay that.
 6. What was placed takes room and counts for its queue; go on with 2 until the window is used up.
 """
 
@@ -16,10 +16,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from flowsched.scheduling.backlog import in_order, minimum_of, weighted
+from flowsched.scheduling.backlog import in_order, take_promised, weighted
 from flowsched.scheduling.catalogue import Catalogue
+from flowsched.scheduling.conservative import promises_for
 from flowsched.scheduling.delay import Delays
-from flowsched.scheduling.explain import quantity, why_not
+from flowsched.scheduling.explain import over_cap, why_not
 from flowsched.scheduling.framework import Profile
 from flowsched.scheduling.horizon import Horizon
 from flowsched.scheduling.placement import Ints, Spots, gang_cost
@@ -28,7 +29,7 @@ from flowsched.scheduling.podgroup import PodGroup, Shape
 from flowsched.scheduling.podwise import plan_podwise
 from flowsched.scheduling.preemption import Taking, serve_nominated
 from flowsched.scheduling.pricing import Fit, Offer, price
-from flowsched.scheduling.promises import Promises, runtime_of
+from flowsched.scheduling.promises import longest_of, runtime_of
 from flowsched.scheduling.queues import QueueTree, Shares
 from flowsched.scheduling.reservation import Taken
 from flowsched.scheduling.room import Mask, Room
@@ -118,7 +119,7 @@ class _Cycle:
         self.turns: Turns  #: once the loop begins
         self.given: dict[int, _Given] = {}
         self.reasons: list[Reason] = []
-        self.promises = Promises(snapshot, self.room, profile, now)
+        self.promises = promises_for(snapshot, self.room, profile, now, backlog)
         # What has found no room in this cycle will find none, since room only shrinks: `full` whoever asks,
         # `held` who would outlast the reservation's start.
         self.full: dict[Family, Reason] = {}
@@ -136,6 +137,9 @@ class _Cycle:
         """Go through the queues."""
         looked = 0
         serve_nominated(self)
+        promised = take_promised(self.waiting, self.queues)
+        if promised is not None:
+            looked += self.consider(promised)
         self.turns = Turns(
             self.waiting, self.queues, self.shares, self.snapshot.usage, self.profile, self.now
         )
@@ -277,25 +281,7 @@ class _Cycle:
                 first = self.catalogue.uris[lost[0]]
                 text = f"{len(lost)} of {len(group.inputs)} inputs are nowhere, first {first}"
                 return Reason(group.key, ReasonCode.WAITING_FOR_DATA, text, {"lost": len(lost)})
-        return self.over_cap(group)
-
-    def over_cap(self, group: PodGroup) -> Reason | None:
-        """The cap that forbids the smallest start of a group."""
-        if not self.shares.limited(group.queue):
-            return None
-        least = minimum_of(group, len(self.snapshot.axes))
-        capped = self.shares.capped_by(group.queue, least)
-        if capped is None:
-            return None
-        queue, axis = capped
-        name, used = self.snapshot.axes[axis], self.shares.usage(queue)[axis]
-        cap = (self.queues.get(queue).cap or ())[axis]
-        text = (
-            f"queue {queue} may have {quantity(name, cap)}; it has {quantity(name, used)}, "
-            f"and this needs {quantity(name, least[axis])}"
-        )
-        numbers = {f"cap_{name}": cap, f"used_{name}": used, f"need_{name}": least[axis]}
-        return Reason(group.key, ReasonCode.QUEUE_LIMIT, text, numbers)
+        return over_cap(group, self.shares, self.queues, self.snapshot)
 
     def within_cap(self, offer: Offer) -> Offer:
         """A gang's offer without its extras, where those would break a cap that the minimum keeps."""
@@ -311,7 +297,9 @@ class _Cycle:
         offer = offer.in_zones(self.snapshot)
         least = offer.at_least()
         if self.fits(least, None, None):
-            return self.refuse(self.held_up(least, family))
+            reason = self.held_up(least, family)
+            held = self.promises.reserve(least) if reason.code is ReasonCode.RESERVED else None
+            return self.refuse(reason if held is None else replace(reason, start_ms=held))
         left = 0 if offer.group.gang else offer.group.roles[0].count - self.placed(offer.group)
         taken = self.taking.attempt(offer, left, self.promises)
         if taken is not None:
@@ -334,7 +322,7 @@ class _Cycle:
             if too_long and not self.fits(least, None, self.promises.everywhere):
                 self.held[family] = reason
             return reason
-        self.closed = self.profile.backfill == "easy"
+        self.closed = self.profile.backfill != "none"
         return Reason(least.group.key, ReasonCode.WAITING_FOR_DATA, _NO_TARGET)
 
     # ---- placing ----
@@ -384,14 +372,14 @@ class _Cycle:
             given = self.given[group.key] = _Given(list(empty), list(empty))
         given.held = self.hold_rest(fit)
         self.left -= fit.pods
-        end = self.now + runtime_of(group, self.profile)
+        ends = self.now + runtime_of(group, self.profile), self.now + longest_of(group, self.profile)
         for table, role, spots, bound in zip(offer.tables, offer.order, fit.spots, fit.bound, strict=True):
             self.room.take(offer.axes, table, spots, bound, fit.long)
             start = spots.nodes if bound is None else spots.nodes[bound]
             if len(start):
-                self.promises.taken.append(Taken(end, offer.axes, table, start))
+                self.promises.taken.append(Taken(*ends, offer.axes, table, start))
                 if self._horizon is not None:
-                    self._horizon.add(start, group.roles[role].shape.requests[0], end - self.now)
+                    self._horizon.add(start, group.roles[role].shape.requests[0], ends[0] - self.now)
             shape = group.roles[role].shape
             if table.most is not None:
                 self.snapshot.zones.hold(spots.nodes, shape.requests, self.statement)

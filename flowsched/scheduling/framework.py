@@ -88,8 +88,8 @@ class Profile:
             at once.
         contention: The `io` axis and the slowdown by IO-heavy neighbours count.
         packing: Between nodes of equal cost, the fullest or the emptiest.
-        backfill: "easy" = the first group that does not fit gets a reservation nobody may delay; "none" =
-            whatever fits goes.
+        backfill: "easy" = the first group that does not fit gets a reservation nobody may delay; "conservative" = each
+            of them does, in order; "none" = whatever fits goes.
         order: Inside a queue, after priority and age: "rank" (critical path first), "shortest" (workflows
             with the shortest remaining path first, critical path inside one) or "fifo".
         window: How many groups a cycle looks at, at most.
@@ -122,7 +122,7 @@ class Profile:
     locality: bool = True
     contention: bool = True
     packing: Literal["binpack", "spread"] = "binpack"
-    backfill: Literal["easy", "none"] = "easy"
+    backfill: Literal["easy", "conservative", "none"] = "easy"
     order: Literal["rank", "shortest", "fifo"] = "rank"
     window: int = 1024
     default_runtime_ms: int = 3_600_000

@@ -15,8 +15,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from flowsched.scheduling.ledger import UNKNOWN
 from flowsched.scheduling.framework import VictimOrder
+from flowsched.scheduling.ledger import UNKNOWN
 from flowsched.scheduling.placement import Ints
 from flowsched.scheduling.plan import Nomination
 from flowsched.scheduling.snapshot import Claim, ClaimKind, Snapshot

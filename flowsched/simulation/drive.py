@@ -25,6 +25,7 @@ from flowsched.scheduling.executor import (
     Transfer,
     TransferDone,
 )
+from flowsched.workflow.estimates import weights
 from flowsched.workflow.graph import StageGraph
 from flowsched.workflow.run import WorkflowRun
 from flowsched.workflow.spec import WorkflowSpec
@@ -87,7 +88,7 @@ class Drive:
         """A workflow arrives."""
         graph = StageGraph(spec)
         run = WorkflowRun(ident, spec, graph, self._sequence)
-        run.ranks = graph.upward_ranks([expected_ms(self.state, spec, n) for n in range(len(spec.stages))])
+        run.ranks = graph.upward_ranks(weights(self.state.estimates, spec))
         self.at(at, Accepted(run))
         return run
 
@@ -169,13 +170,6 @@ class Drive:
         self.at(
             end, TransferDone(order.uri, order.dest, end, order.size_bytes, order.source, order.size_bytes)
         )
-
-
-def expected_ms(state: EngineState, spec: WorkflowSpec, number: int) -> int:
-    """What one task of a stage is expected to take, for ranks: the estimate, what was learned, or a minute."""
-    stage = spec.stages[number]
-    learned = state.estimates.runtime_ms(spec.name, stage.name)
-    return stage.estimate.runtime_ms or learned or 60_000
 
 
 def submit_all(drive: Drive, specs: Iterable[tuple[str, WorkflowSpec]]) -> list[WorkflowRun]:
