@@ -352,6 +352,11 @@ def explain_panel(explanations: Sequence[ExplanationView], now: datetime | None 
             parts.append(Text(f"  eight of ten such starts come between {between}", "dim"))
         if view.estimate:
             parts.append(Text(f"  {view.estimate}", "dim"))
+        if view.binds:
+            parts.append(Text("  binds: ").append_text(text(", ".join(view.binds))))
+        for at, suggestion in enumerate(view.suggestions):
+            said = "  to start it: " if at == 0 else "  or: "
+            parts.append(Text(said, "dim").append_text(text(suggestion.message, "green" if at == 0 else "")))
     return Group(*parts)
 
 

@@ -23,6 +23,7 @@ from flowsched.workflow.views import (
     NodeView,
     OutputView,
     StageView,
+    SuggestionView,
     TaskView,
     WorkflowView,
 )
@@ -39,6 +40,7 @@ def workflow_view(row: WorkflowRow, counts: dict[str, int]) -> WorkflowView:
         id=row.id,
         name=row.name,
         queue=row.queue,
+        user=row.owner,
         priority=row.priority,
         labels=dict(row.labels),
         state=row.state,
@@ -181,6 +183,19 @@ def explanation_view(found: Explanation) -> ExplanationView:
         start_low_at=moment(found.start_low_ms),
         start_high_at=moment(found.start_high_ms),
         estimate=found.estimate,
+        binds=[f"{who}: {what}" if who else what for who, what in found.outlook.binds],
+        suggestions=[
+            SuggestionView(
+                kind=each.kind.value,
+                object=each.object,
+                what=each.what,
+                was=each.was,
+                to=each.to,
+                unit=each.unit,
+                message=each.message,
+            )
+            for each in found.outlook.suggestions
+        ],
     )
 
 

@@ -18,9 +18,11 @@ from flowsched.control.facade import OutputData
 from flowsched.control.history import History, happens
 from flowsched.control.intake import Documents, decode
 from flowsched.control.leader import Leader
+from flowsched.control.outlooks import with_outlooks
 from flowsched.control.outputs import open_output
 from flowsched.control.planning import Planning
 from flowsched.control.plans import PlanBook
+from flowsched.control.policies import PolicyDesk, ProfileBook
 from flowsched.control.queue_settings import check_tree, queue_row
 from flowsched.control.queue_views import queue_views
 from flowsched.control.ranked import with_rank
@@ -82,6 +84,7 @@ class Service:
         failpoint: Callable[[str], Awaitable[None]],
         replicated: bool = False,
         cromwell: Sequence[str] = (),
+        profiles: ProfileBook | None = None,
     ) -> None:
         self._replicated = replicated
         self._whereabouts = Whereabouts(database, clock)
@@ -96,6 +99,7 @@ class Service:
         self.plans = PlanBook(
             database, Planning(), Cromwell(cromwell), learned=leader.runtimes, clock=clock, new_id=new_id
         )
+        self.policies = PolicyDesk(profiles or ProfileBook(leader.profile, clock=clock), leader)
         self._clock = clock
         self._new_id = new_id
         self._failpoint = failpoint
@@ -128,6 +132,7 @@ class Service:
                 now_ms=self._clock(),
                 idempotency_key=idempotency_key,
                 body_hash=body_hash,
+                owner=spec.user,
                 call=spec.call,
             )
         )
@@ -337,7 +342,7 @@ class Service:
         await self._reads.get(workflow)  # there must be one
         run, state = self._run(workflow), self._state()
         if run is not None and state is not None:
-            found = explain(state, run, self._clock())
+            found = await with_outlooks(state, explain(state, run, now := self._clock()), now)
         else:
             found = [
                 Explanation(s.name, (), s.counts.get("FAILED", 0), s.state, s.state.title(), s.reason)

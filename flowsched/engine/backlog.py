@@ -15,7 +15,7 @@ from flowsched.engine.state import EngineState, Gather, GroupKey
 from flowsched.scheduling.podgroup import PodGroup, RoleRequest, Shape
 from flowsched.workflow.resources import grow_memory
 from flowsched.workflow.run import StageRun, WorkflowRun
-from flowsched.workflow.spec import Resources, RoleSpec, gets_whole_cores
+from flowsched.workflow.spec import Resources, RoleSpec, StageSpec, Traffic, gets_whole_cores
 from flowsched.workflow.states import TaskState
 
 Indices = NDArray[np.int64]
@@ -297,11 +297,12 @@ def shape_of(state: EngineState, run: WorkflowRun, stage: StageRun, role: int, m
     rules = spec.rules
     resources = resources_of(stage, spec.roles[role], memory_steps)
     aligned = gets_whole_cores(resources, spec.roles[role].limits)
+    io = traffic_of(spec, role)
     shape = Shape(
-        requests=state.snapshot.pod_vector(resources, io_rate(state, run, stage), aligned=aligned),
+        requests=state.snapshot.pod_vector(resources, io_rate(io, spec.estimate.runtime_ms), aligned=aligned),
         selector=tuple(sorted(rules.selector.items())),
         tolerations=tuple(sorted((t.key, t.operator, t.value, t.effect) for t in rules.tolerations)),
-        io_bytes=spec.io_read_bytes + spec.io_write_bytes,
+        io_bytes=io.read_bytes + io.write_bytes,
         image=spec.roles[role].image,
         rack=rules.rack,
         one_per_node=rules.one_per_node,
@@ -312,14 +313,22 @@ def shape_of(state: EngineState, run: WorkflowRun, stage: StageRun, role: int, m
     return shape
 
 
-def io_rate(state: EngineState, run: WorkflowRun, stage: StageRun) -> int:
-    """Bytes/s of disk one pod is expected to use: what the user said, else its bytes over its runtime."""
-    spec = stage.spec
-    if spec.io_read_rate or spec.io_write_rate:
-        return spec.io_read_rate + spec.io_write_rate
-    total = spec.io_read_bytes + spec.io_write_bytes
-    expected = spec.estimate.runtime_ms
-    return total * 1000 // expected if total and expected else 0
+def traffic_of(stage: StageSpec, role: int) -> Traffic:
+    """What a pod of a role is said to read and write: by its role, else by its stage."""
+    own = stage.roles[role].io
+    if own is not None:
+        return own
+    return Traffic(stage.io_read_bytes, stage.io_write_bytes, stage.io_read_rate, stage.io_write_rate)
+
+
+def io_rate(io: Traffic, expected_ms: int | None) -> int:
+    """Bytes/s of disk one pod is expected to use: what the user said, else half of its bytes over its runtime: tasks read and
+    write in bursts, and disks idle where they are filled to the brim by averages.
+    """
+    if io.read_rate or io.write_rate:
+        return io.read_rate + io.write_rate
+    total = io.read_bytes + io.write_bytes
+    return total * 1000 // (2 * expected_ms) if total and expected_ms else 0
 
 
 def _min_resources(state: EngineState, stage: StageRun) -> tuple[int, ...] | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -11,6 +11,8 @@ from flowsched.engine.forecast import estimate_text, expected_starts
 from flowsched.engine.pods import pod_name
 from flowsched.engine.state import EngineState
 from flowsched.scheduling.plan import Reason, ReasonCode
+from flowsched.scheduling.suggest import OTHERS, Outlook
+from flowsched.scheduling.whatif import Situation
 from flowsched.workflow.resources import format_bytes, format_duration
 from flowsched.workflow.run import StageRun, WorkflowRun
 from flowsched.workflow.states import TaskState
@@ -21,7 +23,11 @@ NAMED = 5
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Why `tasks` tasks of a stage are in `state` and do not run."""
+    """Why `tasks` tasks of a stage are in `state` and do not run.
+
+    `group` is the number of the backlog item it speaks of; `outlook` what binds that and what would change it, once
+    somebody has worked it out (see `situation_of`).
+    """
 
     stage: str
     shards: tuple[int, ...]
@@ -34,6 +40,33 @@ class Explanation:
     start_low_ms: int | None = None
     start_high_ms: int | None = None
     estimate: str = ""  #: how long one task is taken to run, and how that is known
+    group: int | None = None
+    outlook: Outlook = field(default_factory=Outlook)
+
+
+def situations_of(state: EngineState, groups: Collection[int], now: int) -> dict[int, Situation]:
+    """All that decides over backlog items that were not placed, on one private copy that may leave this thread.
+
+    Who holds a promise counts first, then those who are more important. An item that is not known (any more) is left out.
+    """
+    waiting = {group: _situation(state, group, now) for group in groups if group in state.refused}
+    if not waiting:
+        return {}
+    inputs = {d for each in waiting.values() for who in (each.group, *each.others) for d in who.inputs}
+    private = next(iter(waiting.values())).copy(inputs)
+    snapshot, catalogue, queues = private.snapshot, private.catalogue, private.queues
+    return {
+        group: replace(each, snapshot=snapshot, catalogue=catalogue, queues=queues)
+        for group, each in waiting.items()
+    }
+
+
+def _situation(state: EngineState, group: int, now: int) -> Situation:
+    promised = [each.group for each in state.reservations]
+    numbers = [number for number in dict.fromkeys((*promised, *state.refused)) if number in state.refused]
+    others = tuple(state.refused[number] for number in numbers if number != group)[:OTHERS]
+    wanted = state.refused[group]
+    return Situation(state.snapshot, state.catalogue, state.queues, wanted, others, state.profile, now)
 
 
 def explain(state: EngineState, run: WorkflowRun, now: int) -> list[Explanation]:
@@ -100,7 +133,7 @@ def _queued(state: EngineState, run: WorkflowRun, stage: StageRun, now: int) -> 
         at = np.array(tasks)
         if key in reasons:
             reason = reasons[key]
-            told = _of(stage, at, reason.code, reason.message, reason.numbers, reason.start_ms)
+            told = _of(stage, at, reason.code, reason.message, reason.numbers, reason.start_ms, reason.group)
             told = replace(told, estimate=estimate_text(state, run, stage, int(at[0])))
             yield _with_interval(state, told, reason, now)
         else:
@@ -135,6 +168,7 @@ def _of(
     message: str,
     numbers: Mapping[str, int] | None = None,
     start_ms: int | None = None,
+    group: int | None = None,
 ) -> Explanation:
     shards = np.unique(tasks // stage.members)[:NAMED]
     return Explanation(
@@ -146,6 +180,7 @@ def _of(
         message=message,
         numbers=dict(numbers or {}),
         start_ms=start_ms,
+        group=group,
     )
 
 

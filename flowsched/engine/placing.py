@@ -24,6 +24,7 @@ from flowsched.scheduling.conservative import with_plans
 from flowsched.scheduling.cycle import cycle
 from flowsched.scheduling.plan import Placement, Plan, Reason, ReasonCode
 from flowsched.scheduling.podgroup import PodGroup
+from flowsched.scheduling.record import Draft, recorded, taped
 from flowsched.scheduling.snapshot import AXES, Claim, ClaimKind
 from flowsched.scheduling.usage import Payer
 from flowsched.workflow.spec import On
@@ -74,15 +75,15 @@ def place(recorder: Recorder) -> None:
     placed = 0
     refused: list[Reason | None] = []
     _serve(recorder, plan, {group.key: group for group in groups})
+    taking.placed(recorder, plan, groups)
     for placement in plan.placements:
         placed += sum(len(nodes) for nodes in placement.nodes)
-        taking.placed(recorder, placement.group)
         if placement.group in foreign.candidates:
             carry_out_foreign(recorder, foreign.candidates[placement.group], placement)
         else:
             refused.append(_carry_out(recorder, backlog.candidates[placement.group], placement))
     reasons = (*plan.reasons, *(reason for reason in refused if reason), *told)
-    _carried_out(recorder, replace(plan, reasons=reasons))
+    _carried_out(recorder, replace(plan, reasons=reasons), groups)
     pace.looked(recorder, len(groups), _sooner(backlog.wake_ms, plan.look_at), full=placed >= pace.STEP)
     recorder.absorb()
 
@@ -95,13 +96,13 @@ def _place_foreign(recorder: Recorder, held_back: Sequence[Reason]) -> None:
     groups = [candidate.group for candidate in foreign.candidates.values()]
     plan = _plan(recorder, groups) if groups else Plan()
     _serve(recorder, plan, {group.key: group for group in groups})
+    taking.placed(recorder, plan, groups)
     for placement in plan.placements:
-        taking.placed(recorder, placement.group)
         carry_out_foreign(recorder, foreign.candidates[placement.group], placement)
     placed = sum(len(nodes) for placement in plan.placements for nodes in placement.nodes)
     theirs = (*plan.reasons, *foreign.reasons, *held_back)
     ours = [each for each in state.reasons.values() if isinstance(state.groups.get(each.group), GroupKey)]
-    _carried_out(recorder, replace(plan, reasons=(*ours, *theirs)))
+    _carried_out(recorder, replace(plan, reasons=(*ours, *theirs)), [*state.refused.values(), *groups])
     later = state.look_at if state.look_at is not None and state.look_at > recorder.now else None
     pace.looked(recorder, len(groups), later, full=placed >= pace.STEP)
 
@@ -110,9 +111,17 @@ def _plan(recorder: Recorder, groups: list[PodGroup]) -> Plan:
     state = recorder.state
     if state.profile.backfill == "conservative":
         groups = with_plans(groups, state.reservations)
-    return cycle(
-        state.snapshot, state.catalogue, state.queues, groups, state.profile, recorder.now, pace.STEP
-    )
+    given = (state.snapshot, state.catalogue, state.queues, groups, state.profile, recorder.now, pace.STEP)
+    plan = cycle(*given)
+    if state.tape is not None:  # somebody asks for a snapshot
+        taped(state.tape, plan, given)
+    return plan
+
+
+def recorded_idle(state: EngineState, now: int) -> Draft:
+    """A cycle with nothing to look at: the cluster as it is."""
+    given = (state.snapshot, state.catalogue, state.queues, (), state.profile, now, pace.STEP)
+    return recorded(cycle(*given), *given)
 
 
 def _serve(recorder: Recorder, plan: Plan, groups: Mapping[int, PodGroup]) -> None:
@@ -146,10 +155,16 @@ def _keep_reasons(recorder: Recorder, more: Sequence[Reason]) -> None:
     recorder.statement.assign(recorder.state, "reasons", reasons)
 
 
-def _carried_out(recorder: Recorder, plan: Plan) -> None:
-    """Keep what the plan says about who was not placed."""
+def _carried_out(recorder: Recorder, plan: Plan, groups: Sequence[PodGroup] = ()) -> None:
+    """Keep what the plan says about who was not placed, and what they asked for."""
     state, statement = recorder.state, recorder.statement
     taking.carry_out(recorder, plan)
+    offered = {group.key: group for group in groups}
+    refused = {each.group: offered[each.group] for each in plan.reasons if each.group in offered}
+    for placed in plan.placements:
+        if placed.group in refused:
+            refused[placed.group] = _rest(refused[placed.group], placed)
+    statement.assign(state, "refused", refused)
     statement.assign(state, "reasons", {reason.group: reason for reason in plan.reasons})
     statement.assign(state, "reservations", plan.reservations)
     statement.assign(state, "promises", _promises(state.promises, plan))
@@ -158,6 +173,14 @@ def _carried_out(recorder: Recorder, plan: Plan) -> None:
 def _sooner(one: int | None, other: int | None) -> int | None:
     """The earlier of two moments, where there are any."""
     return min((each for each in (one, other) if each is not None), default=None)
+
+
+def _rest(group: PodGroup, placed: Placement) -> PodGroup:
+    """What of a bag was not placed."""
+    if group.gang:
+        return group
+    role = group.roles[0]
+    return replace(group, roles=(replace(role, count=max(1, role.count - len(placed.nodes[0]))),))
 
 
 def _promises(before: Mapping[int, int], plan: Plan) -> dict[int, int]:
@@ -205,7 +228,7 @@ def _carry_out(recorder: Recorder, candidate: Candidate, placement: Placement) -
     )
     nodes = np.concatenate(placement.nodes)
     missing = np.concatenate(placement.missing_bytes)
-    if not recorder.state.profile.locality:
+    if not recorder.state.profile.of(candidate.group.queue).locality:
         missing = _really_missing(recorder, candidate, nodes)
     here = missing == 0
     if candidate.group.gang and not here.all():

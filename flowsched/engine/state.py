@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from flowsched.errors import FlowschedError
 from flowsched.scheduling.catalogue import Catalogue
 from flowsched.scheduling.framework import PROFILES, Profile
 from flowsched.scheduling.plan import Reason, Reservation
-from flowsched.scheduling.podgroup import Shape
+from flowsched.scheduling.podgroup import PodGroup, Shape
 from flowsched.scheduling.queues import QueueTree
 from flowsched.scheduling.snapshot import Snapshot
 from flowsched.scheduling.transfers import TransferLimits, TransferOrder, TransferWant
@@ -23,7 +24,9 @@ if TYPE_CHECKING:
     from flowsched.engine.backlog import Candidate
     from flowsched.engine.draining import Drain
     from flowsched.engine.foreign import ClassKey, ForeignWork
+    from flowsched.engine.idle import IdleBook
     from flowsched.scheduling.foreign import PodTemplate
+    from flowsched.scheduling.record import Draft
 
 
 class PodRef(NamedTuple):
@@ -106,6 +109,8 @@ class EngineState:
             nothing.
     """
 
+    idle: IdleBook | None = None  #: where idle room is accounted for; None = nowhere
+
     def __init__(
         self,
         *,
@@ -127,17 +132,14 @@ class EngineState:
         self.pods: dict[str, PodRef] = {}
         self.staging: dict[int, StagingGroup] = {}
         self.moving: dict[tuple[int, int, int], TransferOrder] = {}
-        self.gathers: dict[
-            tuple[str, int], Gather | None
-        ] = {}  #: (workflow, stage) -> who gathers what it writes
-        self.homes: dict[
-            tuple[str, int, int], int
-        ] = {}  #: (workflow, stage, shard) -> node where it shall find its inputs
+        #: (workflow, stage) -> who gathers what it writes
+        self.gathers: dict[tuple[str, int], Gather | None] = {}
+        #: (workflow, stage, shard) -> node where it shall find its inputs
+        self.homes: dict[tuple[str, int, int], int] = {}
         #: (dataset, node) -> what shall be pushed home, and for whom: (want, workflow, stage)
         self.pushes: dict[tuple[int, int], tuple[TransferWant, str, int]] = {}
-        self.foreseen: dict[
-            tuple[int, int], TransferWant
-        ] = {}  #: what those who wait will read, by (dataset, node)
+        #: what those who wait will read, by (dataset, node)
+        self.foreseen: dict[tuple[int, int], TransferWant] = {}
         self.push_backlog: dict[int, int] = {}  #: node -> bytes of `pushes` to it
         self.transfer_backoff: dict[tuple[int, int], Backoff] = {}
         self.staged_on: dict[GroupKey, tuple[int, ...]] = {}
@@ -151,6 +153,7 @@ class EngineState:
         self.shapes_of: dict[str, list[tuple[str, int, int, int]]] = {}  #: keys of `shapes`, by workflow
         self.inputs: dict[tuple[str, int], tuple[int, ...] | None] = {}
         self.reasons: dict[int, Reason] = {}
+        self.refused: dict[int, PodGroup] = {}  #: what they asked for, the most important first
         self.reservations: tuple[Reservation, ...] = ()
         self.promises: dict[int, int] = {}  #: group -> the first start it was promised
         self.gpu_load: dict[int, dict[str, tuple[tuple[int, int], ...]]] = {}
@@ -163,15 +166,14 @@ class EngineState:
         self.halved: set[str] = set()  #: foreign gangs that stand half placed
         self.holding: set[str] = set()  #: foreign groups for whom room is held
         self.drains: dict[str, Drain] = {}  #: nodes that shall be empty, by name
-        self.offers: dict[
-            tuple[str, int], list[Candidate]
-        ] = {}  #: bags of stages that have not changed since
+        #: bags of stages that have not changed since
+        self.offers: dict[tuple[str, int], list[Candidate]] = {}
         self.under_way: set[str] = set()  #: pods of ours that have not got to their node yet
         self.crowded = False  #: as many as may be were under way, and no more follow for a while
         self.restless = True  #: something may let somebody start, and nobody has looked since
         self.rest_until = 0  #: no look before this moment
-        self.usage_step: int | None = None  #: step of time in which usage was written last; None = not begun
         self.look_at: int | None = None  #: a look is due at this moment, whatever happens
+        self.tape: list[Draft | FlowschedError] | None = None  #: where each cycle is recorded; None = nowhere. Decides nothing
         self.epoch = epoch
         self.secret = secret
         self.mounted = mounted
@@ -193,6 +195,7 @@ class EngineState:
         for group in self.groups_of.pop(workflow, ()):
             number = self.keys.pop(group)
             self.reasons.pop(number, None)
+            self.refused.pop(number, None)
             self.staged_on.pop(group, None)
             self.snapshot.spent.pop(number, None)
             del self.groups[number]
@@ -217,4 +220,5 @@ class EngineState:
             return  # it has come back
         for group in [g for g in self.keys if isinstance(g, ForeignKey) and g.group == key]:
             self.reasons.pop(self.keys[group], None)
+            self.refused.pop(self.keys[group], None)
             del self.groups[self.keys.pop(group)]

@@ -4,8 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+from numpy.typing import NDArray
+
 from flowsched.scheduling.framework import Profile
-from flowsched.scheduling.plugins.order import OrderKey, by_arrival, by_rank, by_shortest
+from flowsched.scheduling.plugins.order import (
+    OrderKey,
+    by_arrival,
+    by_rank,
+    by_shortest,
+    effective_priority,
+)
 from flowsched.scheduling.podgroup import PodGroup
 from flowsched.scheduling.queues import QueueTree
 
@@ -29,13 +38,29 @@ def in_order(
         return (priority, not is_promised(group), *rest)
 
     def wished(group: PodGroup) -> OrderKey:
-        if profile.order == "fifo" or queues.get(group.queue).order == "fifo":
+        order, age_class_ms = profile.of(group.queue).order, profile.of(group.queue).age_class_ms
+        if order == "fifo" or queues.get(group.queue).order == "fifo":
             return by_arrival(group, now, profile.promote_ms)
-        if profile.order == "shortest":
-            return by_shortest(group, now, profile.promote_ms, profile.age_class_ms, remaining)
-        return by_rank(group, now, profile.promote_ms, profile.age_class_ms)
+        if order == "shortest":
+            return by_shortest(group, now, profile.promote_ms, age_class_ms, remaining)
+        return by_rank(group, now, profile.promote_ms, age_class_ms)
 
-    return {name: sorted(waiting[name], key=key) for name in sorted(waiting)}
+    ordered = {name: sorted(waiting[name], key=key) for name in sorted(waiting)}
+    for name, groups in ordered.items():
+        judge = profile.of(name).queue_order
+        if judge is not None and queues.get(name).order != "fifo":
+            ordered[name] = reordered(groups, judge(groups, now), now, profile.promote_ms)
+    return ordered
+
+
+def reordered(
+    groups: Sequence[PodGroup], keys: NDArray[np.int64], now: int, promote_ms: int
+) -> list[PodGroup]:
+    """Groups by (aged) priority, which bounds every wait, then by a plugin's keys, then as they stood."""
+    rows = keys.reshape(len(groups), -1).tolist()
+    priorities = [-effective_priority(group, now, promote_ms) for group in groups]
+    at = sorted(range(len(groups)), key=lambda number: (priorities[number], rows[number]))
+    return [groups[number] for number in at]
 
 
 def is_promised(group: PodGroup) -> bool:

@@ -27,7 +27,7 @@ from flowsched.scheduling.placement import Ints, Spots, gang_cost
 from flowsched.scheduling.plan import Placement, Plan, Reason, ReasonCode
 from flowsched.scheduling.podgroup import PodGroup, Shape
 from flowsched.scheduling.podwise import plan_podwise
-from flowsched.scheduling.preemption import Taking, backlog_of
+from flowsched.scheduling.preemption import Taking, serve_nominated
 from flowsched.scheduling.pricing import Fit, Offer, price
 from flowsched.scheduling.promises import longest_of, runtime_of
 from flowsched.scheduling.queues import QueueTree, Shares
@@ -38,7 +38,7 @@ from flowsched.scheduling.statement import Statement
 from flowsched.scheduling.turns import Turns
 
 #: What groups have in common that are refused for the same lack of room.
-Family = tuple[bool, tuple[int, ...] | None, tuple[tuple[Shape, int], ...]]
+Family = tuple[str, bool, tuple[int, ...] | None, tuple[tuple[Shape, int], ...]]
 
 _ALL = 1 << 62
 _NO_TARGET = "no room where its inputs are, and what is free elsewhere is being prepared for others"
@@ -136,7 +136,7 @@ class _Cycle:
     def run(self) -> Plan:
         """Go through the queues."""
         looked = 0
-        self.serve_nominated(backlog_of(self.waiting, self.snapshot.nominations))
+        serve_nominated(self)
         promised = take_promised(self.waiting, self.queues)
         if promised is not None:
             looked += self.consider(promised)
@@ -147,7 +147,7 @@ class _Cycle:
             group = line.head
             again = group.key in self.given
             if self.left <= 0 or (looked >= self.profile.window and not again):
-                self.turns.leave(line)  # it is done for this cycle; a bag that is served elsewhere goes on
+                self.turns.leave(line)  # done for this cycle; a bag that is being served elsewhere goes on
                 continue
             looked += not again
             left = self.left
@@ -179,7 +179,7 @@ class _Cycle:
         if barred is not None:
             return self.refuse(barred)
         roles = tuple((role.shape, role.minimum if group.gang else 1) for role in group.roles)
-        family = (group.gang, group.min_resources, roles)
+        family = (self.profile.of(group.queue).name, group.gang, group.min_resources, roles)
         known = self.full.get(family) or (self.held.get(family) if self.promises.too_long(group) else None)
         if known is not None and not self.taking.may(group):
             return self.refuse(replace(known, group=group.key))
@@ -242,7 +242,7 @@ class _Cycle:
 
     def nowhere_local(self, group: PodGroup) -> bool:
         """Whether every node lacks some of its inputs."""
-        asks = self.profile.locality and bool(group.inputs)
+        asks = self.profile.of(group.queue).locality and bool(group.inputs)
         return asks and bool(self.catalogue.missing_bytes(group.inputs, len(self.snapshot)).all())
 
     def placed(self, group: PodGroup) -> int:
@@ -251,30 +251,15 @@ class _Cycle:
         return len(given.nodes[0]) if given is not None else 0
 
     def turn(self, group: PodGroup, left: int) -> int:
-        """How many pods of a bag may go now: until its queue stands behind the next one, and never beyond a
-        cap.
-
-        Long bags go in growing strides (an eighth of what they have got), so that turns stay few; but only as long as
-        what is left suffices twice for the others to catch up.
-        """
-        requests, placed = group.roles[0].shape.requests, self.placed(group)
+        """How many pods of a bag may go now: until its queue stands behind the next one, and never beyond a cap."""
+        requests = group.roles[0].shape.requests
         most = self.shares.allowed(group.queue, requests, left)
         if most <= 1:
             return most
-        turns = self.turns.in_a_row(requests, most)
-        if turns < min(most, placed // 8):
-            enough = self.spare(requests) * placed // (2 * (self.most - self.left))
-            turns = max(turns, min(placed // 8, enough))
-        return min(most, turns)
-
-    def spare(self, requests: Sequence[int]) -> int:
-        """How many pods of this kind what is free would do for, if it were on one node."""
-        free = [
-            int(np.maximum(self.room.hard(axis), 0).sum()) // need
-            for axis, need in enumerate(requests)
-            if need > 0
-        ]
-        return min([self.left, *free])
+        spent = self.most - self.left
+        return self.turns.stride(
+            requests, most, self.placed(group), spent, lambda: min(self.left, self.room.pods(requests))
+        )
 
     # ---- refusals ----
 
@@ -290,7 +275,7 @@ class _Cycle:
         if not self.any_ready:
             text = f"none of {len(self.snapshot)} nodes is ready"
             return Reason(group.key, ReasonCode.NO_NODES, text, {"nodes": len(self.snapshot)})
-        if self.profile.locality and group.inputs:
+        if self.profile.of(group.queue).locality and group.inputs:
             lost = [dataset for dataset in group.inputs if self.catalogue.lost(dataset)]
             if lost:
                 first = self.catalogue.uris[lost[0]]
@@ -341,19 +326,6 @@ class _Cycle:
         return Reason(least.group.key, ReasonCode.WAITING_FOR_DATA, _NO_TARGET)
 
     # ---- placing ----
-
-    def serve_nominated(self, groups: Sequence[PodGroup]) -> None:
-        """Place those for whom others have left, each on what is held for it and whatever else is free."""
-        for group in groups:
-            if self.barred(group) is None:
-                self.taking.give_back(group.key)
-                pods = min(self.snapshot.nominations[group.key].pods, group.roles[0].count)
-                offer = price(group, self.snapshot, self.catalogue, self.profile)
-                fit = self.fit(self.within_cap(offer) if group.gang else offer.wanting(pods))
-                if fit is None or (not group.gang and fit.pods < pods):
-                    self.taking.hold_again(group.key)
-                else:
-                    self.commit(fit)
 
     def fit(self, offer: Offer) -> Fit | None:
         """Find room for a group; the rows that count depend on where its inputs are (see `room`)."""

@@ -114,6 +114,11 @@ class Ledger:
         self._slots: dict[str, int] = {}
         self._free: list[int] = []
 
+    @property
+    def arrays(self) -> tuple[NDArray[np.int64] | NDArray[np.int8], ...]:
+        """All of them."""
+        return self.node, self.amount, self.since, self.until, self.kind
+
     def widen(self, axes: int) -> None:
         """Make room for more axes; old rows hold nothing of them."""
         wider = np.zeros((len(self.node), axes), dtype=np.int64)
@@ -148,6 +153,11 @@ class Ledger:
         """(R,) what the claim really holds. A copy."""
         row: NDArray[np.int64] = self.amount[self._slots[owner]].copy()
         return row
+
+    @property
+    def flat(self) -> tuple[dict[str, int], list[int]]:
+        """What a copy need not look into."""
+        return self._slots, self._free
 
     def slot_of(self, owner: str) -> int | None:
         """Where a claim stands; None if there is none."""

@@ -117,6 +117,7 @@ class Offer:
     ) -> tuple[Spots, ...] | None:
         """Place it on this room (by axis, (N,)); spots are in the order of `tables`."""
         whole = [room.allocatable(axis) for axis in self.axes]
+        profile = profile.of(self.group.queue)
         problem = self.problem(rows, room, snapshot, profile)
         if self.rack is not None:
             rack = snapshot.rack
@@ -145,7 +146,8 @@ class Offer:
         if self.company is None or not self.one_by_one:
             return None
         whole = [room.allocatable(axis) for axis in self.axes]
-        return Problem(snapshot, rows, whole, self.tables, self.company, profile.packing, self.one_per_node)
+        packing = profile.of(self.group.queue).packing
+        return Problem(snapshot, rows, whole, self.tables, self.company, packing, self.one_per_node)
 
     def _rest_fits(self, rows: Sequence[Ints], placed: Sequence[Spots] | None) -> bool:
         if placed is None or self.group.min_resources is None:
@@ -206,7 +208,8 @@ class Fit:
 
 
 def price(group: PodGroup, snapshot: Snapshot, catalogue: Catalogue, profile: Profile) -> Offer:
-    """Put a group's tables together."""
+    """Put a group's tables together, under the profile of its queue."""
+    profile = profile.of(group.queue)
     roles = sorted(range(len(group.roles)), key=lambda r: (-dominance(group.roles[r], snapshot), r))
     axes = tuple(
         axis
@@ -311,7 +314,6 @@ def _need(role: RoleRequest, axis: int, where: Allowed, snapshot: Snapshot, prof
     need = role.shape.requests[axis]
     if axis != IO:
         return need
-    need = need * 100 // profile.io_fill_percent
     budget: NDArray[np.int64] = snapshot.allocatable[:, IO]
     if not len(budget) or need <= int(budget.min()):
         return need

@@ -146,11 +146,14 @@ class Drive:
     def _launch(self, pod: Pod) -> None:
         fate = self.fate(pod)
         start = self.now + self.startup_ms
-        end = start + fate.runtime_ms
+        self.at(start, PodStarted(pod.name, start))
+        self.at(start + fate.runtime_ms, self.ending(pod, fate, start))
+
+    def ending(self, pod: Pod, fate: Fate, start: int) -> PodEnded:
+        """How a pod that began to work at a moment will end."""
         good = fate.exit_code == 0 and not fate.reason
         outputs = tuple(Published(o.name, o.uri, fate.output_bytes) for o in pod.outputs) if good else ()
-        self.at(start, PodStarted(pod.name, start))
-        self.at(end, PodEnded(pod.name, end, fate.exit_code, fate.reason, "", outputs))
+        return PodEnded(pod.name, start + fate.runtime_ms, fate.exit_code, fate.reason, "", outputs)
 
     def _release(self, name: str) -> None:
         if name in self._live:

@@ -21,6 +21,7 @@ class WorkflowView(View, kw_only=True):
     id: str
     name: str
     queue: str
+    user: str = ""  #: who submitted it, as its document says
     priority: int
     labels: dict[str, str]
     state: str
@@ -107,6 +108,18 @@ class TaskView(View, kw_only=True):
     outputs: list[OutputView] = []
 
 
+class SuggestionView(View, kw_only=True):
+    """One change after which it would start, and which could not be smaller: docs/explain.md says what each kind means."""
+
+    kind: str
+    object: str = ""  #: which role, queue or node; "" = the group itself
+    what: str = ""  #: which resource, label, taint, rule or dataset
+    was: int = 0
+    to: int = 1
+    unit: int = 1  #: of `was` and `to`: milli-CPU, bytes, ms, or a count
+    message: str = ""
+
+
 class ExplanationView(View, kw_only=True):
     """Why something of a workflow does not run."""
 
@@ -121,6 +134,8 @@ class ExplanationView(View, kw_only=True):
     start_low_at: datetime | None = None  #: it starts between these two eight times of ten
     start_high_at: datetime | None = None
     estimate: str = ""  #: how long one task is taken to run, and how that is known
+    binds: list[str] = []  #: what keeps it by itself: "worker: memory", "queue night: cap cpu"
+    suggestions: list[SuggestionView] = []  #: the cheapest first
 
 
 class EventView(View, kw_only=True):
