@@ -152,7 +152,7 @@ def _load(path: Path, name: str, cluster: SimulatedCluster) -> Workload:
     if len(raw) > LIMITS.document_bytes:
         raise TooLarge(f"{path}: {len(raw):,} bytes, {LIMITS.document_bytes:,} are allowed")
     if path.suffix in (".yaml", ".yml"):
-        written = json.dumps(yaml.safe_load(raw)).encode()
+        written = json.dumps(_yaml(path, raw)).encode()
         return from_document(decode_workflow(resolved_bytes(written, path.parent)), name, path.name, cluster)
     document = json.loads(raw) if raw[:1] == b"{" else None
     if isinstance(document, dict) and "stages" in document:
