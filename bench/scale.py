@@ -33,7 +33,6 @@ from kubelike import Inlined, Node, Plugins, PodSpec
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from flowsched.engine import pace  # noqa: E402
 from flowsched.engine.events import Accepted, Tick  # noqa: E402
 from flowsched.engine.state import EngineState  # noqa: E402
 from flowsched.engine.step import Step, step  # noqa: E402
