@@ -26,12 +26,13 @@ from flowsched.scheduling.placement import Ints, Spots, gang_cost
 from flowsched.scheduling.plan import Placement, Plan, Reason, ReasonCode
 from flowsched.scheduling.podgroup import PodGroup, Shape
 from flowsched.scheduling.podwise import plan_podwise
-from flowsched.scheduling.pricing import Fit, Offer, price
+from flowsched.scheduling.pricing import Fit, Offer, Pricer
 from flowsched.scheduling.promises import Promises, runtime_of
 from flowsched.scheduling.queues import QueueKey, QueueTree, Shares
 from flowsched.scheduling.reservation import Taken
 from flowsched.scheduling.room import Mask, Room
 from flowsched.scheduling.snapshot import Snapshot
+from flowsched.scheduling.standing import Standings
 from flowsched.scheduling.statement import Statement
 
 #: What groups have in common that are refused for the same lack of room.
@@ -111,6 +112,8 @@ class _Cycle:
         self.snapshot, self.catalogue, self.queues = snapshot, catalogue, queues
         self.profile, self.now, self.statement = profile, now, statement
         self.room = Room(snapshot)
+        self.pricer = Pricer(snapshot, catalogue, profile)
+        self.standings = Standings(self.room, profile.packing)
         self.shares = Shares(queues, snapshot)
         self.waiting = in_order(backlog, queues, profile, now)
         self.given: dict[int, _Given] = {}
@@ -178,7 +181,7 @@ class _Cycle:
             return self.refuse(replace(known, group=group.key))
         if self.closed and self.nowhere_local(group):
             return self.refuse(Reason(group.key, ReasonCode.WAITING_FOR_DATA, _NO_TARGET))
-        offer = price(group, self.snapshot, self.catalogue, self.profile)
+        offer = self.pricer.price(group)
         left = 0
         if not group.gang:
             left = group.roles[0].count - self.placed(group)
@@ -192,10 +195,12 @@ class _Cycle:
         fit = self.fit(offer)
         if fit is None:
             return self.wait_for_room(offer, family)
-        hard = [self.room.hard(axis) for axis in offer.axes]
-        wait = self.delays.judge(
-            fit, self.promises.calendar, self.promises.earliest, hard, bool(self.promises.made)
-        )
+        wait = None
+        if offer.missing is not None:
+            hard = [self.room.hard(axis) for axis in offer.axes]
+            wait = self.delays.judge(
+                fit, self.promises.calendar, self.promises.earliest, hard, bool(self.promises.made)
+            )
         if wait is not None:
             if wait.keep is not None:
                 self.commit(wait.keep)
@@ -337,6 +342,9 @@ class _Cycle:
         self, offer: Offer, local: Mask | None, long: Mask | None, *, soft: bool = False
     ) -> tuple[Spots, ...] | None:
         """Place an offer on hard room where its data are and soft room elsewhere, or on soft room only."""
+        if offer.plain and (long is None or long is self.promises.everywhere):
+            spots = self.standings.place(offer.axes, offer.tables[0], spare=long is not None)
+            return (spots,) if len(spots.nodes) >= offer.tables[0].minimum else None
         rows = self.room.rows(offer.axes, local, long, soft=soft)
         return offer.place(rows, self.room, self.snapshot, self.profile)
 
@@ -367,7 +375,7 @@ class _Cycle:
 
     def foresee(self, group: PodGroup, nodes: Ints, missing: Ints, io_bytes: int) -> None:
         """Let later groups of this cycle see the copies and IO-heavy pods that follow from this one."""
-        away = np.unique(nodes[missing > 0])
+        away = np.unique(nodes[missing > 0]) if group.inputs else nodes[:0]
         if len(away):
             more = self.catalogue.unordered_bytes(group.inputs, len(self.snapshot))[away]
             self.snapshot.add_inbound(away, more, self.statement)

@@ -58,6 +58,12 @@ class RoleTable:
     step: Ints | None = None
     most: Ints | None = None
 
+    def wanting(self, count: int, minimum: int) -> RoleTable:
+        """The table for so many pods (as `replace`, in a third of the time)."""
+        return RoleTable(
+            self.needs, self.packs, self.allowed, count, minimum, self.each, self.first, self.step, self.most
+        )
+
 
 class Spots(NamedTuple):
     """Where pods of a role go, cheapest first.
@@ -115,23 +121,76 @@ def place_role(
     some = _worth_a_look(some, copies, table, count)
     where = some if len(some) < len(copies) else slice(None)
     dearness = _costs(room, allocatable, table, packing, where, 1)[:, 0]
-    if len(some) > count:
-        # A node matters only if fewer than G nodes have a cheaper first copy (ties: a lower index).
-        edge = np.partition(dearness, count - 1)[count - 1]
-        cheaper = np.flatnonzero(dearness < edge)
-        equal = np.flatnonzero(dearness == edge)[: count - len(cheaper)]
-        picked = np.sort(np.concatenate([cheaper, equal]), kind="stable")
-        some, dearness = some[picked], dearness[picked]
-    most = int(copies[some].max())
+    near = nearest(dearness, count)
+    some, dearness = some[near], dearness[near]
+    return fill(room, allocatable, table, packing, some, dearness, copies[some], count)
+
+
+def nearest(dearness: Ints, count: int) -> NDArray[np.intp] | slice:
+    """Which of the nodes may get one of G pods, by position: those of which fewer than G have a cheaper first copy (ties: a
+    lower index).
+    """
+    if len(dearness) <= count:
+        return slice(None)
+    edge = np.partition(dearness, count - 1)[count - 1]
+    cheaper = np.flatnonzero(dearness < edge)
+    equal = np.flatnonzero(dearness == edge)[: count - len(cheaper)]
+    return np.sort(np.concatenate([cheaper, equal]), kind="stable")
+
+
+def fill(
+    room: Sequence[Ints],
+    allocatable: Sequence[Ints],
+    table: RoleTable,
+    packing: Packing,
+    some: NDArray[np.intp],
+    dearness: Ints,
+    copies: Ints,
+    count: int,
+) -> Spots:
+    """The last part of `place_role`: up to `count` pods on some nodes.
+
+    Args:
+        room, allocatable, table, packing: As there.
+        some: (C,) the nodes, ascending.
+        dearness: (C,) what the first pod costs there.
+        copies: (C,) how many pods each takes, at least 1.
+        count: G, pods wanted.
+    """
+    most = int(copies.max())
     if most == 1:
         order = np.argsort(dearness, kind="stable")[:count]
         return Spots(some[order], dearness[order])
     costs = _costs(room, allocatable, table, packing, some, most)
-    costs[np.arange(1, most + 1) > copies[some][:, None]] = NEVER
+    costs[np.arange(1, most + 1) > copies[:, None]] = NEVER
     np.maximum.accumulate(costs, axis=1, out=costs)
-    flat, wanted = costs.ravel(), min(count, int(copies[some].sum()))
+    flat, wanted = costs.ravel(), min(count, int(copies.sum()))
     chosen = _smallest(flat, wanted)
     return Spots(some[chosen // most], flat[chosen])
+
+
+def first_costs(
+    room: Sequence[Ints],
+    allocatable: Sequence[Ints],
+    table: RoleTable,
+    packing: Packing,
+    nodes: NDArray[np.intp] | None,
+) -> Ints:
+    """(K,) what the first pod of a role costs on each of some nodes; NEVER where it does not fit.
+
+    Args:
+        room: For each axis, (K,) what is free there. Not modified.
+        allocatable: For each axis, (K,) what they have in all.
+        table: A role that costs nothing but how full a node is, and asks for the same on every node.
+        packing: As in `place_role`.
+        nodes: (K,) which nodes; None = all.
+    """
+    fits = table.allowed if nodes is None else table.allowed[nodes]
+    for have, need in zip(room, table.needs, strict=True):
+        if isinstance(need, int) and need:
+            fits = fits & (have >= need)
+    costs = _costs(room, allocatable, table, packing, slice(None), 1)[:, 0]
+    return np.where(fits, costs[: len(fits)], NEVER)  # without packing there is one for every node
 
 
 def _worth_a_look(some: NDArray[np.intp], copies: Ints, table: RoleTable, count: int) -> NDArray[np.intp]:

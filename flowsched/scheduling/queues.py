@@ -164,6 +164,8 @@ class Shares:
     def turns(self, name: str, amount: Sequence[int], rival: QueueKey, most: int) -> int:
         """How many pods of `amount` the queue gets in a row until it stands behind `rival`: 1..most."""
         low, high = 1, most
+        if most > 1 and self.key(name, amount, 1) > rival:
+            return 1  # as between queues that have the same
         while low < high:
             middle = (low + high) // 2
             if self.key(name, amount, middle) > rival:
