@@ -33,7 +33,8 @@ class Promises:
         self.made: list[Reservation] = []
         self.taken: list[Taken] = []
         self.everywhere: Mask = np.ones(len(snapshot), dtype=np.bool_)
-        self._calendar: tuple[int, Calendar] | None = None
+        self._calendar: Calendar | None = None
+        self._noted = 0  #: of `taken`, how many the calendar knows
         self._deadline = 0  #: ms; what would run beyond it stays off the reserved room
 
     def too_long(self, group: PodGroup) -> bool:
@@ -51,10 +52,11 @@ class Promises:
 
     def calendar(self) -> Calendar:
         """When room will be free, this cycle's placements included."""
-        if self._calendar is None or self._calendar[0] != len(self.taken):
-            fresh = Calendar(self._snapshot, self._profile.default_runtime_ms, self._now, self.taken)
-            self._calendar = (len(self.taken), fresh)
-        return self._calendar[1]
+        if self._calendar is None:
+            self._calendar = Calendar(self._snapshot, self._profile.default_runtime_ms, self._now)
+        self._calendar.add(self.taken[self._noted :])
+        self._noted = len(self.taken)
+        return self._calendar
 
     def earliest(self, offer: Offer) -> tuple[int, tuple[Spots, ...]] | None:
         """When and where the least of a group could start, if nothing else started."""
