@@ -211,7 +211,11 @@ def _devices(recorder: Recorder, candidate: Candidate, tasks: Indices, nodes: In
 
 
 def _really_missing(recorder: Recorder, candidate: Candidate, nodes: Indices) -> Indices:
-    """(K,) bytes missing per pod: a policy without locality does not look, but the bytes must come all the same."""
+    """(K,) bytes missing per pod: a policy without locality does not look, but the bytes must come all the same, unless pods
+    read everything where it lies.
+    """
+    if recorder.state.mounted:
+        return np.zeros(len(nodes), dtype=np.int64)
     catalogue = recorder.state.catalogue
     return catalogue.missing_bytes(candidate.group.inputs, len(recorder.state.snapshot))[nodes]
 

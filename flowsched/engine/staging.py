@@ -14,7 +14,7 @@ from flowsched.engine.pods import pod_name
 from flowsched.engine.state import Backoff, EngineState, GroupKey, StagingGroup
 from flowsched.scheduling.executor import Transfer, TransferDone, TransferFailed
 from flowsched.scheduling.snapshot import Claim, ClaimKind
-from flowsched.scheduling.transfers import TransferWant, admit
+from flowsched.scheduling.transfers import TransferOrder, TransferWant, admit
 from flowsched.workflow.states import TaskState
 
 #: A transfer that failed is tried again after 1 s, 2 s, 4 s … at most a minute; this often at most.
@@ -73,7 +73,13 @@ def arrived(recorder: Recorder, event: TransferDone) -> None:
     if pair is None:
         return
     dataset, node = pair
-    _landed(recorder, pair)
+    order = _landed(recorder, pair, event.offset)
+    pieces = state.transfer_limits.pieces(state.catalogue.sizes[dataset])
+    if order is not None and pieces > 1:
+        every = (1 << pieces) - 1
+        if state.catalogue.land(dataset, node, order.piece, statement) != every:
+            return
+        state.catalogue.drop_pieces(dataset, node, statement)
     size = event.size_bytes or state.catalogue.sizes[dataset]
     if size != state.catalogue.sizes[dataset]:
         state.catalogue.intern(event.uri, size)
@@ -96,7 +102,7 @@ def failed(recorder: Recorder, event: TransferFailed) -> None:
     pair = _pair(state, event.uri, event.dest)
     if pair is None:
         return
-    _landed(recorder, pair)
+    _landed(recorder, pair, event.offset)
     before = state.transfer_backoff.get(pair, Backoff(0, 0))
     tries = before.tries + (0 if event.lost else 1)
     if event.permanent or tries >= _MAX_TRIES:
@@ -153,8 +159,6 @@ def order_transfers(recorder: Recorder) -> list[Transfer]:
     for group in state.staging.values():
         for pair in group.pending:
             waiting = state.transfer_backoff.get(pair)
-            if pair in state.moving:
-                continue
             if waiting is not None and waiting.not_before > recorder.now:
                 recorder.wake_at(waiting.not_before)
                 continue
@@ -162,16 +166,19 @@ def order_transfers(recorder: Recorder) -> list[Transfer]:
             have = wants.get(pair)
             if have is None or (want.priority, want.rank_ms) > (have.priority, have.rank_ms):
                 wants[pair] = want
-    active = list(state.moving.values())
-    orders = admit(list(wants.values()), active, state.snapshot, state.catalogue, state.transfer_limits)
+    active, limits = list(state.moving.values()), state.transfer_limits
+    orders = admit(list(wants.values()), active, state.snapshot, state.catalogue, limits)
     transfers = []
     for order in orders:
-        statement.put(state.moving, (order.dataset, order.dest), order)
+        statement.put(state.moving, (order.dataset, order.dest, order.piece), order)
         state.catalogue.expect(order.dataset, order.dest, statement)
         state.snapshot.add_inbound(order.dest, order.size_bytes, statement)
         source = None if order.source is None else state.snapshot.names[order.source]
         uri = state.catalogue.uris[order.dataset]
-        transfers.append(Transfer(uri, order.size_bytes, state.snapshot.names[order.dest], source))
+        whole = limits.pieces(state.catalogue.sizes[order.dataset]) == 1
+        offset = order.piece * limits.piece_bytes
+        dest = state.snapshot.names[order.dest]
+        transfers.append(Transfer(uri, order.size_bytes, dest, source, offset, whole, order.ahead))
     return transfers
 
 
@@ -180,12 +187,17 @@ def _pair(state: EngineState, uri: str, node: str) -> tuple[int, int] | None:
     return None if dataset is None or at is None else (dataset, at)
 
 
-def _landed(recorder: Recorder, pair: tuple[int, int]) -> None:
-    """The copy is not under way any more."""
-    order = recorder.statement.pop(recorder.state.moving, pair)
+def _landed(recorder: Recorder, pair: tuple[int, int], offset: int) -> TransferOrder | None:
+    """The copy (of a piece) is not under way any more."""
+    state, statement = recorder.state, recorder.statement
+    piece = offset // state.transfer_limits.piece_bytes if offset else 0
+    order = statement.pop(state.moving, (*pair, piece))
     if order is not None:
-        recorder.state.snapshot.add_inbound(pair[1], -order.size_bytes, recorder.statement)
-        recorder.state.catalogue.unexpect(*pair, recorder.statement)
+        state.snapshot.add_inbound(pair[1], -order.size_bytes, statement)
+        pieces = state.transfer_limits.pieces(state.catalogue.sizes[pair[0]])
+        if pieces == 1 or not any((*pair, each) in state.moving for each in range(pieces)):
+            state.catalogue.unexpect(*pair, statement)
+    return order
 
 
 def _pay(

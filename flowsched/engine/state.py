@@ -87,10 +87,12 @@ class EngineState:
         ready: (workflow, stage) with at least one QUEUED task.
         pods: Every pod that holds room, by name.
         staging: Groups in STAGING, by their number.
-        moving: Transfers under way, by (dataset, node).
+        moving: Transfers under way, by (dataset, node, piece).
         reasons: Why a group was not placed in the last cycle, by group number.
         epoch: Of this leader; part of every intent.
         secret: Gang tokens are derived from it; never written anywhere.
+        mounted: All data lie on a storage that every node mounts, and pods read and write there: a policy without locality stages
+            nothing.
     """
 
     def __init__(
@@ -101,6 +103,7 @@ class EngineState:
         epoch: int = 1,
         secret: bytes = b"",
         address_start: int = 0,
+        mounted: bool = False,
     ) -> None:
         self.snapshot = Snapshot()
         self.catalogue = Catalogue()
@@ -112,7 +115,7 @@ class EngineState:
         self.ready: set[tuple[str, int]] = set()
         self.pods: dict[str, PodRef] = {}
         self.staging: dict[int, StagingGroup] = {}
-        self.moving: dict[tuple[int, int], TransferOrder] = {}
+        self.moving: dict[tuple[int, int, int], TransferOrder] = {}
         self.transfer_backoff: dict[tuple[int, int], Backoff] = {}
         self.staged_on: dict[GroupKey, tuple[int, ...]] = {}
         self.keys: dict[GroupKey | ForeignKey, int] = {}
@@ -146,6 +149,7 @@ class EngineState:
         self.look_at: int | None = None  #: a look is due at this moment, whatever happens
         self.epoch = epoch
         self.secret = secret
+        self.mounted = mounted
 
     def key_of(self, group: GroupKey | ForeignKey) -> int:
         """The number a backlog item has kept since it first waited (numbers rise with age and break ties)."""

@@ -5,7 +5,7 @@ It holds what is, not what is wanted; transfers decide what moves. Sizes in byte
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +35,7 @@ class Catalogue:
         self._ids: dict[str, int] = {}
         self._replicas: list[set[int]] = []
         self._expected: list[set[int]] = []
+        self._landed: dict[int, dict[int, int]] = {}  #: dataset -> node -> its pieces there, as bits
         self._arrays: dict[int, NDArray[np.int64]] = {}
         self._missing: dict[tuple[tuple[int, ...], int, bool], NDArray[np.int64]] = {}
 
@@ -97,6 +98,40 @@ class Catalogue:
     def unexpect(self, dataset: int, node: int, statement: Statement | None = None) -> None:
         """The ordered copy will not arrive (an arrival says so by itself)."""
         self._change(self._expected[dataset], dataset, node, False, statement)
+
+    def landed(self, dataset: int, node: int) -> int:
+        """Which pieces of a dataset a node has that does not have all of it, as bits."""
+        return self._landed.get(dataset, {}).get(node, 0)
+
+    def land(self, dataset: int, node: int, piece: int, statement: Statement | None = None) -> int:
+        """A piece of the dataset is on the node. Returns all it has, as bits."""
+        bits = self.landed(dataset, node) | 1 << piece
+        self._set_landed(dataset, node, bits, statement)
+        return bits
+
+    def drop_pieces(self, dataset: int, node: int, statement: Statement | None = None) -> None:
+        """The node has no loose pieces of the dataset (any more)."""
+        if self.landed(dataset, node):
+            self._set_landed(dataset, node, 0, statement)
+
+    def _set_landed(self, dataset: int, node: int, bits: int, statement: Statement | None) -> None:
+        before = self.landed(dataset, node)
+        rows = self._landed.setdefault(dataset, {})
+        if bits:
+            rows[node] = bits
+        else:
+            rows.pop(node, None)
+        if not rows:
+            del self._landed[dataset]
+        self.version += 1
+        if statement is not None:
+            statement.undo_with(lambda: self._set_landed(dataset, node, before, None))
+
+    def holders(self, dataset: int, every: int) -> Iterator[tuple[int, int]]:
+        """(node, its pieces as bits) of all nodes that have some of the dataset. `every`: the bits of all pieces."""
+        for node in sorted(self._replicas[dataset]):
+            yield node, every
+        yield from sorted(self._landed.get(dataset, {}).items())
 
     def nodes_of(self, dataset: int) -> frozenset[int]:
         """Nodes that hold the dataset."""

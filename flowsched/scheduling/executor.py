@@ -149,12 +149,18 @@ class ContainerReport:
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """Bytes that shall move: dataset `uri` to node `dest`, from node `source` or, if that is None, from its origin."""
+    """Bytes that shall move: dataset `uri` to node `dest`, from node `source` or, if that is None, from its origin.
+
+    Where `whole` is false it is only a piece: `size_bytes` from `offset` on. A node that has a piece may be the source of it.
+    """
 
     uri: str
     size_bytes: int
     dest: str
     source: str | None = None
+    offset: int = 0
+    whole: bool = True
+    ahead: int = 0  #: 0 = it is waited for there; 1 and 2: it will be (`TransferWant`)
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,6 +246,7 @@ class TransferDone:
     moved_bytes: int
     source: str | None = None
     size_bytes: int = 0  #: the dataset's real size
+    offset: int = 0  #: of the piece, as it was ordered
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,6 +260,7 @@ class TransferFailed:
     source: str | None = None
     lost: bool = False
     permanent: bool = False  #: the origin answers that there is no such thing: trying again is no use
+    offset: int = 0  #: of the piece, as it was ordered
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,10 @@
 Sharing a link fairly among many flows finishes all of them late; serving them in rank order through few
 slots finishes the critical ones first (1000genome on 1 Gbit/s: 3.2 times the bound without slots, 1.4 times
 with; LOCALITY, admission).
+
+Large datasets move in pieces, where the executor can: a node that has a piece gives it to others while it still waits for
+the next one, so that many nodes have the whole in little more than the time of one copy, and each piece crosses the link
+to the outside once.
 """
 
 from __future__ import annotations
@@ -17,22 +21,28 @@ from flowsched.scheduling.snapshot import Snapshot
 
 @dataclass(frozen=True, slots=True)
 class TransferWant:
-    """Somebody of this rank and priority would like the dataset on node `dest`."""
+    """Somebody of this rank and priority would like the dataset on node `dest`.
+
+    `ahead`: 0 = it is waited for there; 1 = a task that waits for room there will read it; 2 = one that is not ready yet will.
+    """
 
     dataset: int
     dest: int
     rank_ms: int
     priority: int
+    ahead: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class TransferOrder:
-    """Copy the dataset to node `dest` from node `source`, or from its origin where that is None."""
+    """Copy the dataset, or a piece of it, to node `dest` from node `source`, or from its origin where that is None."""
 
     dataset: int
     source: int | None
     dest: int
     size_bytes: int
+    piece: int = 0
+    ahead: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +54,26 @@ class TransferLimits:
         per_source: From one node.
         origin: From outside, all nodes together.
         origin_rate: Bytes/s from outside, all nodes together.
+        piece_bytes: Larger datasets move in pieces of this size; 0 = everything moves as a whole (the executor cannot otherwise).
     """
 
     per_dest: int = 3
     per_source: int = 4
     origin: int = 8
     origin_rate: int = 117_000_000
+    piece_bytes: int = 0
+
+    def pieces(self, size_bytes: int) -> int:
+        """How many pieces a dataset of this size moves in."""
+        if not self.piece_bytes or size_bytes < 2 * self.piece_bytes:
+            return 1
+        return -(-size_bytes // self.piece_bytes)
+
+    def piece_size(self, size_bytes: int, piece: int) -> int:
+        """Bytes of one piece."""
+        if self.pieces(size_bytes) == 1:
+            return size_bytes
+        return min(self.piece_bytes, size_bytes - piece * self.piece_bytes)
 
 
 class _Flights:
@@ -58,17 +82,18 @@ class _Flights:
     def __init__(self, active: Sequence[TransferOrder]) -> None:
         self.to: Counter[int] = Counter()
         self.out_of: Counter[int | None] = Counter()
-        self.pairs: set[tuple[int, int]] = set()
-        self.from_origin: set[int] = set()
+        self.pairs: dict[tuple[int, int], int] = {}  #: (dataset, node) -> pieces on their way, as bits
+        self.from_origin: dict[int, int] = {}  #: dataset -> pieces on their way from outside, as bits
         for order in active:
             self.add(order)
 
     def add(self, order: TransferOrder) -> None:
         self.to[order.dest] += 1
         self.out_of[order.source] += 1
-        self.pairs.add((order.dataset, order.dest))
+        pair = (order.dataset, order.dest)
+        self.pairs[pair] = self.pairs.get(pair, 0) | 1 << order.piece
         if order.source is None:
-            self.from_origin.add(order.dataset)
+            self.from_origin[order.dataset] = self.from_origin.get(order.dataset, 0) | 1 << order.piece
 
 
 def admit(
@@ -84,7 +109,7 @@ def admit(
     never ordered.
 
     Args:
-        wants: What is wanted; served by priority, then rank (both higher first), then dataset and node.
+        wants: What is wanted; served by priority, then how far ahead, then rank (higher first), then dataset and node.
         active: Copies in flight.
         snapshot: For link and disk rates.
         catalogue: Who has what.
@@ -96,19 +121,62 @@ def admit(
     flights = _Flights(active)
     orders: list[TransferOrder] = []
     ready = snapshot.ready
-    for want in sorted(wants, key=lambda w: (-w.priority, -w.rank_ms, w.dataset, w.dest)):
-        pair = (want.dataset, want.dest)
-        if pair in flights.pairs or flights.to[want.dest] >= limits.per_dest or not ready[want.dest]:
+    for want in sorted(wants, key=lambda w: (-w.priority, w.ahead, -w.rank_ms, w.dataset, w.dest)):
+        size = catalogue.sizes[want.dataset]
+        pieces = limits.pieces(size)
+        if not ready[want.dest] or want.dest in catalogue.nodes_of(want.dataset):
             continue
-        if want.dest in catalogue.nodes_of(want.dataset):
-            continue
-        found, source = _source(want, flights, snapshot, catalogue, limits)
-        if not found:
-            continue
-        order = TransferOrder(want.dataset, source, want.dest, catalogue.sizes[want.dataset])
-        flights.add(order)
-        orders.append(order)
+        while flights.to[want.dest] < limits.per_dest:
+            order = None
+            if pieces > 1:
+                order = _piece(want, pieces, flights, snapshot, catalogue, limits)
+            elif (want.dataset, want.dest) not in flights.pairs:
+                found, source = _source(want, flights, snapshot, catalogue, limits)
+                order = TransferOrder(want.dataset, source, want.dest, size, 0, want.ahead) if found else None
+            if order is None:
+                break
+            flights.add(order)
+            orders.append(order)
     return tuple(orders)
+
+
+def _piece(
+    want: TransferWant,
+    pieces: int,
+    flights: _Flights,
+    snapshot: Snapshot,
+    catalogue: Catalogue,
+    limits: TransferLimits,
+) -> TransferOrder | None:
+    """The next piece of a large dataset for a node: from the least busy peer that has one, else one that nobody has from outside."""
+    dataset, dest = want.dataset, want.dest
+    size, every = catalogue.sizes[dataset], (1 << pieces) - 1
+    lacks = every & ~catalogue.landed(dataset, dest) & ~flights.pairs.get((dataset, dest), 0)
+    if not lacks:
+        return None
+    best: tuple[int, int, int] | None = None
+    held = 0
+    for node, has in catalogue.holders(dataset, every):
+        held |= has
+        load = flights.out_of[node]
+        if not has & lacks or load >= limits.per_source or node == dest:
+            continue
+        option = (load, node, has & lacks)
+        if best is None or option[:2] < best[:2]:
+            best = option
+    source: int | None = None
+    if best is not None:
+        source, candidates = best[1], best[2]
+    elif catalogue.origins[dataset] and flights.out_of[None] < limits.origin:
+        candidates = lacks & ~flights.from_origin.get(dataset, 0)
+        if limits.origin_rate <= 4 * int(snapshot.nic_in[dest]):
+            candidates &= ~held  # the link to the outside is everybody's: what somebody has comes from there, a little later
+        if not candidates:
+            return None
+    else:
+        return None
+    piece = (candidates & -candidates).bit_length() - 1
+    return TransferOrder(dataset, source, dest, limits.piece_size(size, piece), piece, want.ahead)
 
 
 def _source(

@@ -1,0 +1,224 @@
+"""The service's own decisions on a simulated cluster: `engine.step` on a virtual clock, around it the fluid world.
+
+Nothing that decides sees the truth: the engine knows documents, expectations, and what the cluster has reported.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from flowsched.engine.events import Accepted, EngineEvent, Tick
+from flowsched.engine.state import EngineState
+from flowsched.engine.step import Step, step
+from flowsched.scheduling.executor import (
+    NodeChanged,
+    Pod,
+    PodEnded,
+    PodStarted,
+    Published,
+    Transfer,
+    TransferDone,
+)
+from flowsched.scheduling.framework import Profile
+from flowsched.scheduling.transfers import TransferLimits
+from flowsched.simulation.reference import SimulatedCluster
+from flowsched.simulation.workload import Workload
+from flowsched.simulation.world import STORAGE, FileId, Running, World
+from flowsched.workflow.graph import StageGraph
+from flowsched.workflow.run import WorkflowRun
+
+#: Datasets of twice this size and more move in pieces.
+PIECE_BYTES = 128_000_000
+#: So many finals are on their way from one node to the storage at a time.
+_UPLOADS_A_NODE = 2
+
+
+@dataclass(slots=True)
+class Simulation:
+    """One run.
+
+    Args:
+        cluster: Where.
+        workloads: What; workload k is run `w<k>` of the engine.
+        profile: The policy. Without locality, tasks read from and write to the shared storage, as stock clusters do.
+    """
+
+    cluster: SimulatedCluster
+    workloads: Sequence[Workload]
+    profile: Profile
+    state: EngineState = field(init=False)
+    world: World = field(init=False)
+    steps: int = 0
+    _events: list[EngineEvent] = field(default_factory=list)
+    _running: dict[str, Running] = field(default_factory=dict)
+    _files: dict[str, FileId] = field(default_factory=dict)
+    _ready: dict[tuple[int, int], float] = field(default_factory=dict)
+    _uploads: list[list[FileId]] = field(default_factory=list)
+    _uploading: list[int] = field(default_factory=list)
+    _pieces: dict[tuple[FileId, int], set[tuple[int, int]]] = field(default_factory=dict)
+    limits: TransferLimits | None = None
+
+    def __post_init__(self) -> None:
+        self.state = EngineState(profile=self.profile, mounted=not self.profile.locality)
+        self.state.transfer_limits = self.limits or limits_of(self.cluster)
+        self.world = World(self.cluster, self.workloads)
+        self._uploads = [[] for _ in self.cluster.nodes]
+        self._uploading = [0] * len(self.cluster.nodes)
+
+    def run(self) -> World:
+        """Let everything happen. Returns the world, with the trace."""
+        self._events += [NodeChanged(node.info()) for node in self.cluster.nodes]
+        for number, workload in enumerate(self.workloads):
+            self._announce(number, workload)
+            self.world.later(workload.arrival_s, lambda n=number: self._submit(n))  # type: ignore[misc]
+        while True:
+            moment = self.world.next_moment()
+            if moment is None:
+                break
+            now = math.ceil(moment * 1000 - 1e-6)
+            self.world.proceed(max(moment, now / 1000))
+            if self._events:
+                self._step(now)
+        return self.world
+
+    def _announce(self, number: int, workload: Workload) -> None:
+        for uri, file in workload.external.items():
+            self._files[uri] = (number, file)
+
+    def _submit(self, number: int) -> None:
+        workload = self.workloads[number]
+        for uri, file in workload.external.items():
+            self.state.catalogue.intern(uri, workload.files[file].size, True)
+        spec = workload.spec
+        graph = StageGraph(spec)
+        run = WorkflowRun(f"w{number}", spec, graph, number)
+        run.ranks = graph.upward_ranks([stage.estimate.runtime_ms or 60_000 for stage in spec.stages])
+        for at, job in enumerate(workload.jobs):
+            if not job.parents:
+                self._ready[number, at] = self.world.now
+        self._events.append(Accepted(run))
+
+    def _step(self, now: int) -> None:
+        events, self._events = self._events, []
+        result = step(self.state, events, now)
+        self.steps += 1
+        result.keep()
+        self._act(result, now)
+
+    def _act(self, result: Step, now: int) -> None:
+        for pod in result.launches:
+            self._launch(pod, now)
+        for order in result.transfers:
+            self._transfer(order)
+        if result.wake_ms is not None:
+            self.world.later(max(result.wake_ms, now + 1) / 1000, lambda: self._events.append(Tick()))
+
+    # ---- pods ----
+
+    def _launch(self, pod: Pod, now: int) -> None:
+        number = int(pod.workflow[1:])
+        workload = self.workloads[number]
+        job = workload.numbers[pod.stage, pod.index]
+        ready = max(
+            (self._ready.get((number, parent), 0.0) for parent in workload.jobs[job].parents),
+            default=workload.arrival_s,
+        )
+        running = Running(
+            workload=number,
+            job=job,
+            node=self.state.snapshot.index[pod.node],
+            ready=ready,
+            start=self.world.now,
+            attempt=pod.attempt,
+            shared=not self.profile.locality,
+        )
+        running.ended = lambda: self._ended(pod, running)
+        self._running[pod.name] = running
+        self._events.append(PodStarted(pod.name, now))
+        self.world.run(running)
+
+    def _ended(self, pod: Pod, running: Running) -> None:
+        del self._running[pod.name]
+        workload = self.workloads[running.workload]
+        job = workload.jobs[running.job]
+        self._ready[running.workload, running.job] = self.world.now
+        of = dict(zip(job.slots, job.outputs, strict=True))
+        published = []
+        for output in pod.outputs:
+            file = (running.workload, of[output.name])
+            self._files[output.uri] = file
+            published.append(Published(output.name, output.uri, self.world.file(file).size))
+            if workload.keep_final and self.world.file(file).final and not running.shared:
+                self._uploads[running.node].append(file)
+        self._upload(running.node)
+        now = math.ceil(self.world.now * 1000 - 1e-6)
+        self._events.append(PodEnded(pod.name, now, 0, outputs=tuple(published)))
+
+    def _upload(self, node: int) -> None:
+        while self._uploads[node] and self._uploading[node] < _UPLOADS_A_NODE:
+            self._uploading[node] += 1
+            self.world.copy(self._uploads[node].pop(0), node, STORAGE, "upload", lambda: self._uploaded(node))
+
+    def _uploaded(self, node: int) -> None:
+        self._uploading[node] -= 1
+        self._upload(node)
+
+    # ---- copies ----
+
+    def _transfer(self, order: Transfer) -> None:
+        file = self._files[order.uri]
+        dest = self.state.snapshot.index[order.dest]
+        source = STORAGE if order.source is None else self.state.snapshot.index[order.source]
+
+        def done() -> None:
+            now = math.ceil(self.world.now * 1000 - 1e-6)
+            size, moved = self.world.file(file).size, order.size_bytes
+            self._events.append(
+                TransferDone(order.uri, order.dest, now, moved, order.source, size, order.offset)
+            )
+            if not order.whole:
+                self._piece(file, dest, order)
+
+        piece = None if order.whole else (order.offset, order.size_bytes)
+        kind = ("stage", "prefetch", "push")[order.ahead]
+        self.world.copy(file, source, dest, kind, done, piece=piece)
+
+    def _piece(self, file: FileId, dest: int, order: Transfer) -> None:
+        """A node that has all pieces has the file."""
+        have = self._pieces.setdefault((file, dest), set())
+        have.add((order.offset, order.size_bytes))
+        if sum(size for _, size in have) == self.world.file(file).size:
+            self.world.at[file].add(dest)
+            del self._pieces[file, dest]
+
+
+def limits_of(cluster: SimulatedCluster) -> TransferLimits:
+    """Slots that fill the links of a cluster, and hardly more."""
+    storage, node = cluster.storage, cluster.nodes[0]
+    rate = min(storage.nic_out, storage.disk)
+    return TransferLimits(
+        origin=max(2, -(-rate // node.nic_in) + 1), origin_rate=rate, piece_bytes=PIECE_BYTES
+    )
+
+
+def header(simulation: Simulation, policy: str, seed: int, version: str) -> dict[str, Any]:
+    """The first line of a trace."""
+    return trace_header(simulation.cluster, simulation.workloads, policy, seed, version)
+
+
+def trace_header(
+    cluster: SimulatedCluster, workloads: Sequence[Workload], policy: str, seed: int, version: str
+) -> dict[str, Any]:
+    """The first line of a trace (TRACE, "Lines")."""
+    return {
+        "reference": cluster.reference,
+        "cluster": cluster.told(),
+        "workflows": {each.name: each.source for each in workloads},
+        "arrivals": {each.name: each.arrival_s for each in workloads},
+        "policy": policy,
+        "seed": seed,
+        "version": version,
+    }

@@ -1,0 +1,207 @@
+"""What is simulated: the truth about tasks and files, and beside it what a scheduler is told.
+
+A `Workload` holds both sides and keeps them apart. Jobs say what a task really computes, reads and writes; the document says
+what a user of this pipeline would: the DAG, cores, memory, and what tasks of a kind took before (a mean over the kind, or
+nothing). Seconds and bytes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from flowsched.simulation.reference import SimulatedCluster
+from flowsched.workflow.decode import check_workflow
+from flowsched.workflow.grouping import Group, grouped
+from flowsched.workflow.limits import DEFAULT, Limits
+from flowsched.workflow.spec import WorkflowSpec
+from flowsched.workflow.traces import Trace, work
+
+#: The reference set of WOW gives a task as many cores as its memory takes of a node: 134 GB for 32 cores.
+WOW_BYTES_A_CORE: Final = 134e9 / 32
+_LIMITS: Final[Limits] = replace(
+    DEFAULT, document_bytes=256 << 20, objects=3_000_000, values=30_000_000, tasks=2_000_000, edges=5_000_000
+)
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """A file. `producer`: the number of the job that writes it; None = it is there before."""
+
+    name: str
+    size: int
+    producer: int | None = None
+    final: bool = False  #: nobody reads it: it shall end on the shared storage
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What one task really does. Files by their number in the workload; none is empty."""
+
+    name: str
+    category: str
+    cores: int
+    compute_s: float
+    inputs: tuple[int, ...] = ()
+    outputs: tuple[int, ...] = ()
+    parents: tuple[int, ...] = ()
+    slots: tuple[str, ...] = ()  #: per output, its name in the document
+    memory: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What tasks of one category took in earlier runs: the mean."""
+
+    compute_s: float
+    output_bytes: float
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """One workflow to be simulated."""
+
+    name: str
+    source: str
+    jobs: tuple[Job, ...]
+    files: tuple[File, ...]
+    expected: Mapping[str, Expected]
+    spec: WorkflowSpec
+    numbers: Mapping[tuple[str, int], int]  #: (stage, shard) -> job
+    external: Mapping[str, int]  #: URI -> file
+    arrival_s: float = 0.0
+    keep_final: bool = True  #: finals go to the shared storage
+
+    def with_expected(self, factor: Mapping[str, float]) -> Workload:
+        """The same work with other expectations: times `factor` of the category (1 where it has none)."""
+        expected = {
+            kind: replace(each, compute_s=each.compute_s * factor.get(kind, 1.0))
+            for kind, each in self.expected.items()
+        }
+        return replace(self, expected=expected)
+
+
+@dataclass(slots=True)
+class _Written:
+    """A document as it grows, with where its parts come from."""
+
+    name: str
+    stages: list[dict[str, Any]] = field(default_factory=list)
+    numbers: dict[tuple[str, int], int] = field(default_factory=dict)
+    slots: dict[int, tuple[str, ...]] = field(default_factory=dict)
+    external: dict[str, int] = field(default_factory=dict)
+
+
+def from_trace(trace: Trace, name: str, source: str, cluster: SimulatedCluster, *, wow: bool = False) -> Workload:
+    """A trace as a workload, by the rules of the reference set-up (TRACE).
+
+    Args:
+        trace: What ran somewhere.
+        name: How the workload is called in figures.
+        source: Name of the file it is from.
+        cluster: Where it shall run: no task takes more cores than a node has.
+        wow: One of WOW's own workloads: cores follow memory, finals stay on the nodes.
+    """
+    trace = _without_empty(trace)
+    used = {file for task in trace.tasks for file in task.inputs}
+    files = tuple(
+        File(f.name, f.size_bytes, f.producer, final=f.producer is not None and at not in used)
+        for at, f in enumerate(trace.files)
+    )
+    jobs = []
+    for task in trace.tasks:
+        done = work(task, cluster.uniform_cores)
+        cores = done.cores
+        if wow:
+            wanted = math.ceil((task.memory_bytes or 0) / WOW_BYTES_A_CORE - 1e-9)
+            cores = min(cluster.uniform_cores, max(cores, wanted))
+        jobs.append(
+            Job(
+                name=task.name,
+                category=task.category,
+                cores=cores,
+                compute_s=done.seconds,
+                inputs=task.inputs,
+                outputs=task.outputs,
+                parents=task.parents,
+            )
+        )
+    expected = _expected(jobs, files)
+    written = _document(trace, jobs, name, expected)
+    spec = check_workflow({"name": name[:100], "stages": written.stages}, _LIMITS)
+    jobs = [replace(job, slots=written.slots[at]) for at, job in enumerate(jobs)]
+    return Workload(
+        name, source, tuple(jobs), files, expected, spec, written.numbers, written.external, 0.0, not wow
+    )
+
+
+def _without_empty(trace: Trace) -> Trace:
+    """The trace without files that hold nothing: nobody need move them. Who waited for their producers still does."""
+    tasks = tuple(
+        replace(
+            task,
+            inputs=tuple(f for f in task.inputs if trace.files[f].size_bytes),
+            outputs=tuple(f for f in task.outputs if trace.files[f].size_bytes),
+        )
+        for task in trace.tasks
+    )
+    return replace(trace, tasks=tasks)
+
+
+def _expected(jobs: Sequence[Job], files: Sequence[File]) -> dict[str, Expected]:
+    kinds: dict[str, list[Job]] = defaultdict(list)
+    for job in jobs:
+        kinds[job.category].append(job)
+    return {
+        kind: Expected(
+            sum(job.compute_s for job in members) / len(members),
+            sum(files[f].size for job in members for f in job.outputs) / len(members),
+        )
+        for kind, members in kinds.items()
+    }
+
+
+def _document(trace: Trace, jobs: Sequence[Job], name: str, expected: Mapping[str, Expected]) -> _Written:
+    groups = grouped(trace, [(job.category, job.cores) for job in jobs])
+    written = _Written(name)
+    names = [f"s{number}" for number in range(len(groups))]
+    for number, group in enumerate(groups):
+        slots = [f"f{slot}" for slot in range(len(group.writes))]
+        stage: dict[str, Any] = {
+            "name": names[number],
+            "scatter": {"count": len(group.tasks)},
+            "command": ["true"],
+            "resources": {"cpu": jobs[group.tasks[0]].cores},
+            "outputs": [{"name": slot, "path": slot} for slot in slots],
+        }
+        told = expected[jobs[group.tasks[0]].category]
+        stage["estimate"] = {"runtime": f"{max(1, round(told.compute_s * 1000))}ms"}
+        if group.needs:
+            stage["needs"] = [names[each] for each in group.needs]
+        inputs = list(_inputs(written, group, names))
+        if inputs:
+            stage["inputs"] = inputs
+        written.stages.append(stage)
+        for shard, task in enumerate(group.tasks):
+            written.numbers[names[number], shard] = task
+            of = {members[shard]: f"f{slot}" for slot, members in enumerate(group.writes)}
+            written.slots[task] = tuple(of[file] for file in jobs[task].outputs)
+    return written
+
+
+def _inputs(written: _Written, group: Group, names: Sequence[str]) -> Iterator[dict[str, Any]]:
+    for number, read in enumerate(group.reads):
+        entry: dict[str, Any] = {"name": f"i{number}"}
+        if read.group is not None:
+            entry |= {"from": f"{names[read.group]}.f{read.slot}", "match": str(read.match)}
+        elif read.shared is not None:
+            entry["uri"] = f"s3://storage/{written.name}/{read.shared}"
+            written.external[str(entry["uri"])] = read.shared
+        else:
+            stem = f"s3://storage/{written.name}/own{read.own[0]}"
+            entry["uri"] = stem + "/{index}"
+            written.external |= {f"{stem}/{shard}": file for shard, file in enumerate(read.own)}
+        yield entry

@@ -1,0 +1,352 @@
+"""What really happens on a simulated cluster: pods read, compute and write; bytes move; page caches keep what was read last.
+
+It decides nothing. Whoever schedules (the engine, or a rival) starts jobs and copies, and is told what came of them; all of
+it is written down as the lines of a trace. Seconds and bytes, on a virtual clock.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from flowsched.simulation.network import Network
+from flowsched.simulation.reference import SimulatedCluster
+from flowsched.simulation.workload import File, Job, Workload
+
+#: The number of the shared storage as a place; nodes are 0 … N-1.
+STORAGE: Final = -1
+#: A file of a workload: (number of the workload, number of the file).
+FileId = tuple[int, int]
+Action = Callable[[], None]
+
+
+class PageCache:
+    """What a node's memory keeps of files, least recently used first out. A file is in it as a whole or not at all."""
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self.used = 0
+        self._held: OrderedDict[FileId, int] = OrderedDict()
+
+    def __contains__(self, file: FileId) -> bool:
+        """Whether reading the file costs no disk."""
+        return file in self._held
+
+    def touch(self, file: FileId, size: int) -> None:
+        """The file was read or written."""
+        if file in self._held:
+            self._held.move_to_end(file)
+            return
+        if size > self.capacity:
+            return
+        self._held[file] = size
+        self.used += size
+        while self.used > self.capacity:
+            self.used -= self._held.popitem(last=False)[1]
+
+
+@dataclass(slots=True)
+class Running:
+    """One attempt of one job on a node."""
+
+    workload: int
+    job: int
+    node: int
+    ready: float
+    start: float
+    attempt: int = 0
+    shared: bool = False  #: reads from and writes to the storage, never its node's disk
+    direct: frozenset[int] = frozenset()  #: inputs it reads straight from the storage
+    fetch: tuple[tuple[int, int], ...] = ()  #: (input, place) it copies to its node itself, before it computes
+    ended: Action = lambda: None
+    outcome: str = "succeeded"
+    run_start: float = 0.0
+    run_end: float = 0.0
+    waiting: int = 0
+    over: bool = False
+
+
+@dataclass(slots=True)
+class _Shared:
+    """A read from the storage that several on one node wait for."""
+
+    actions: list[Action] = field(default_factory=list)
+
+
+class World:
+    """The cluster, its clock, and everything that is under way.
+
+    Attributes:
+        cluster, workloads: What there is.
+        now: Seconds.
+        free: (N) cores not taken, by node.
+        at: Places of each file that is whole somewhere: STORAGE or nodes.
+        lines: The trace so far.
+    """
+
+    def __init__(self, cluster: SimulatedCluster, workloads: Sequence[Workload]) -> None:
+        self.cluster, self.workloads = cluster, tuple(workloads)
+        capacities: list[float] = []
+        for node in cluster.nodes:
+            capacities += [float(node.disk), float(node.nic_in), float(node.nic_out)]
+        storage = cluster.storage
+        capacities += [float(storage.disk), float(storage.nic_in), float(storage.nic_out)]
+        self.network = Network(capacities)
+        self.free = [node.cores for node in cluster.nodes]
+        self.caches = [PageCache(node.cache) for node in cluster.nodes]
+        self.at: dict[FileId, set[int]] = {}
+        for number, workload in enumerate(self.workloads):
+            for file, told in enumerate(workload.files):
+                self.at[number, file] = {STORAGE} if told.producer is None else set()
+        self.lines: list[dict[str, Any]] = []
+        self._timers: list[tuple[float, int, Action]] = []
+        self._actions: dict[int, Action] = {}
+        self._reading: dict[tuple[int, FileId], _Shared] = {}
+        self._number = 0
+
+    @property
+    def now(self) -> float:
+        """Seconds since the start."""
+        return self.network.now
+
+    def file(self, file: FileId) -> File:
+        """What is known about a file."""
+        return self.workloads[file[0]].files[file[1]]
+
+    # ---- the clock ----
+
+    def later(self, moment: float, action: Action) -> None:
+        """Do something at a moment."""
+        self._number += 1
+        heapq.heappush(self._timers, (max(moment, self.now), self._number, action))
+
+    def next_moment(self) -> float | None:
+        """When something happens next; None = never."""
+        end = self.network.next_end()
+        if self._timers and (end is None or self._timers[0][0] <= end):
+            return self._timers[0][0]
+        return end
+
+    def proceed(self, until: float) -> None:
+        """Let everything happen up to a moment."""
+        while True:
+            moment = self.next_moment()
+            if moment is None or moment > until:
+                break
+            for flow in self.network.advance(moment):
+                self._actions.pop(flow)()  # type: ignore[arg-type]
+            while self._timers and self._timers[0][0] <= self.now:
+                heapq.heappop(self._timers)[2]()
+        if until > self.now:
+            self.network.advance(until)
+
+    def flow(self, size: float, path: Sequence[int], action: Action) -> int:
+        """Bytes begin to move over these resources; `action` follows when all are through. Returns its number."""
+        self._number += 1
+        number = self._number
+        if size <= 0:
+            self.later(self.now, action)
+            return number
+        self._actions[number] = action
+        self.network.start(number, size, path)
+        return number
+
+    # ---- moving bytes ----
+
+    def path(self, file: FileId, source: int, dest: int, *, keep: bool) -> tuple[int, ...]:
+        """The resources a copy uses; `keep`: it is written to the destination's disk."""
+        storage = 3 * len(self.cluster.nodes)
+        if source == STORAGE:
+            used = [storage, storage + 2]
+        else:
+            used = [3 * source + 2] + ([] if file in self.caches[source] else [3 * source])
+        if dest == STORAGE:
+            used += [storage, storage + 1]
+        else:
+            used += [3 * dest + 1] + ([3 * dest] if keep else [])
+        return tuple(used)
+
+    def copy(
+        self,
+        file: FileId,
+        source: int,
+        dest: int,
+        kind: str,
+        action: Action,
+        *,
+        task: str | None = None,
+        piece: tuple[int, int] | None = None,
+    ) -> None:
+        """Copy a file, or a piece of it (offset, bytes), from a place to another."""
+        began, size = self.now, piece[1] if piece else self.file(file).size
+
+        def done() -> None:
+            if kind != "read":
+                if piece is None:
+                    self.at[file].add(dest)
+                if dest != STORAGE:
+                    self.caches[dest].touch(file, self.file(file).size)
+            self._moved(file, size, source, dest, began, kind, task, piece)
+            action()
+
+        self.flow(size, self.path(file, source, dest, keep=kind != "read"), done)
+
+    def _moved(
+        self,
+        file: FileId,
+        size: int,
+        source: int,
+        dest: int,
+        began: float,
+        kind: str,
+        task: str | None,
+        piece: tuple[int, int] | None = None,
+    ) -> None:
+        line = {
+            "transfer": self.file(file).name, "workflow": self.workloads[file[0]].name, "bytes": size,
+            "from": self.place(source), "to": self.place(dest), "start": began, "end": self.now,
+            "kind": kind, "for": task,
+        }  # fmt: skip
+        if piece is not None:
+            line["offset"] = piece[0]
+        self.lines.append(line)
+
+    def place(self, place: int) -> str:
+        """The name of a place."""
+        return self.cluster.storage.name if place == STORAGE else self.cluster.nodes[place].name
+
+    # ---- running jobs ----
+
+    def job(self, running: Running) -> Job:
+        """What a running attempt is an attempt of."""
+        return self.workloads[running.workload].jobs[running.job]
+
+    def run(self, running: Running) -> None:
+        """An attempt begins: its cores are taken now."""
+        job = self.job(running)
+        self.free[running.node] -= job.cores
+        assert self.free[running.node] >= 0, f"{job.name}: no cores left on node {running.node}"
+        self.later(self.now + self.cluster.startup, lambda: self._read(running))
+
+    def _read(self, running: Running) -> None:
+        """Bring and read the inputs."""
+        job, node = self.job(running), running.node
+        fetched = dict(running.fetch)
+        running.waiting = 1
+
+        def arrived() -> None:
+            running.waiting -= 1
+            if running.waiting == 0 and not running.over:
+                self._compute(running)
+
+        for number in job.inputs:
+            file = (running.workload, number)
+            if running.shared:
+                if not self.caches[node].__contains__(file):
+                    running.waiting += 1
+                    self._read_shared(file, node, job.name, arrived)
+                else:
+                    self.caches[node].touch(file, self.file(file).size)
+            elif number in running.direct:
+                running.waiting += 1
+                self.copy(file, STORAGE, node, "read", arrived, task=job.name)
+            elif number in fetched and node not in self.at[file]:
+                running.waiting += 1
+                self._fetch(file, fetched[number], node, job.name, arrived)
+            else:
+                assert node in self.at[file], f"{job.name} reads {self.file(file).name}, which is not on node {node}"
+                if file not in self.caches[node]:
+                    running.waiting += 1
+                    self.flow(self.file(file).size, (3 * node,), arrived)
+                self.caches[node].touch(file, self.file(file).size)
+        arrived()
+
+    def _read_shared(self, file: FileId, node: int, task: str, action: Action) -> None:
+        """Read from the storage; who asks for the same meanwhile on the same node waits for the same bytes."""
+        self._fetch(file, STORAGE, node, task, action)
+
+    def _fetch(self, file: FileId, source: int, node: int, task: str, action: Action) -> None:
+        reading = self._reading.get((node, file))
+        if reading is not None:
+            reading.actions.append(action)
+            return
+        reading = self._reading[node, file] = _Shared([action])
+
+        def done() -> None:
+            del self._reading[node, file]
+            for each in reading.actions:
+                each()
+
+        self.copy(file, source, node, "stage", done, task=task)
+
+    def _compute(self, running: Running) -> None:
+        running.run_start = self.now
+        self.later(self.now + self.job(running).compute_s, lambda: self._write(running))
+
+    def _write(self, running: Running) -> None:
+        """Write the outputs: to the node's disk, or straight to the storage."""
+        if running.over:
+            return
+        job, node = self.job(running), running.node
+        running.run_end = self.now
+        running.waiting = 1
+
+        def written() -> None:
+            running.waiting -= 1
+            if running.waiting == 0 and not running.over:
+                self._end(running)
+
+        for number in job.outputs:
+            file = (running.workload, number)
+            running.waiting += 1
+            if running.shared:
+                self._upload_straight(file, node, job.name, written)
+            else:
+                self.flow(self.file(file).size, (3 * node,), written)
+        written()
+
+    def _upload_straight(self, file: FileId, node: int, task: str, action: Action) -> None:
+        began, size = self.now, self.file(file).size
+        storage = 3 * len(self.cluster.nodes)
+
+        def done() -> None:
+            self._moved(file, size, node, STORAGE, began, "upload", task)
+            self.at[file].add(STORAGE)
+            self.caches[node].touch(file, size)
+            action()
+
+        self.flow(size, (3 * node + 2, storage, storage + 1), done)
+
+    def _end(self, running: Running) -> None:
+        job, node = self.job(running), running.node
+        running.over = True
+        self.free[node] += job.cores
+        for number in job.outputs:
+            file = (running.workload, number)
+            if not running.shared:
+                self.at[file].add(node)
+                self.caches[node].touch(file, self.file(file).size)
+        self._ran(running)
+        running.ended()
+
+    def lose(self, running: Running, outcome: str) -> None:
+        """An attempt is taken away or lost: what it has done is worth nothing."""
+        if running.over:
+            return
+        running.over, running.outcome = True, outcome
+        running.run_start = max(running.run_start, running.start)
+        running.run_end = max(running.run_end, running.run_start)
+        self.free[running.node] += self.job(running).cores
+        self._ran(running)
+
+    def _ran(self, running: Running) -> None:
+        job = self.job(running)
+        self.lines.append({
+            "task": job.name, "workflow": self.workloads[running.workload].name,
+            "node": self.cluster.nodes[running.node].name, "cores": job.cores, "ready": running.ready,
+            "start": running.start, "run_start": running.run_start, "run_end": running.run_end, "end": self.now,
+            "attempt": running.attempt, "outcome": running.outcome,
+        })  # fmt: skip
