@@ -18,6 +18,7 @@ from flowsched.engine.reports import make_again
 from flowsched.engine.staging import begin, sweep
 from flowsched.engine.state import EngineState, GroupKey, PodRef
 from flowsched.scheduling.cycle import cycle
+from flowsched.scheduling.executor import GangSeat
 from flowsched.scheduling.plan import Placement, Plan, Reason, ReasonCode
 from flowsched.scheduling.podgroup import PodGroup
 from flowsched.scheduling.snapshot import AXES, Claim, ClaimKind
@@ -64,12 +65,14 @@ def place(recorder: Recorder) -> None:
     plan = _plan(recorder, groups)
     placed = 0
     refused: list[Reason | None] = []
+    binds = _Binds(recorder)
     for placement in plan.placements:
         placed += sum(len(nodes) for nodes in placement.nodes)
         if placement.group in foreign.candidates:
             carry_out_foreign(recorder, foreign.candidates[placement.group], placement)
         else:
-            refused.append(_carry_out(recorder, backlog.candidates[placement.group], placement))
+            refused.append(_carry_out(recorder, backlog.candidates[placement.group], placement, binds))
+    binds.move()
     reasons = (*plan.reasons, *(reason for reason in refused if reason), *told)
     _carried_out(recorder, replace(plan, reasons=reasons))
     pace.looked(recorder, len(groups), backlog.wake_ms, full=placed >= pace.STEP)
@@ -162,18 +165,51 @@ def _may_give_up(state: EngineState, workflow: str, number: int) -> bool:
     return spec.gang or bool(spec.policies)
 
 
-def _carry_out(recorder: Recorder, candidate: Candidate, placement: Placement) -> Reason | None:
+class _Binds:
+    """What is bound in one look, by stage: a thousand bags of one task each are one move of a thousand tasks."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._stages: dict[int, tuple[Candidate, list[Indices], list[Indices], list[Indices]]] = {}
+
+    def add(self, candidate: Candidate, tasks: Indices, nodes: Indices) -> None:
+        """Note tasks and their nodes. A gang moves now, since its seats are told by states."""
+        sizes = self._recorder.state.catalogue.sizes
+        total = sum([sizes[dataset] for dataset in candidate.group.inputs])
+        stage = candidate.stage
+        if stage.spec.gang:
+            self._move(candidate, tasks, nodes, np.full(len(tasks), total))
+            return
+        _, all_tasks, all_nodes, totals = self._stages.setdefault(id(stage), (candidate, [], [], []))
+        all_tasks.append(tasks)
+        all_nodes.append(nodes)
+        totals.append(np.full(len(tasks), total))
+
+    def move(self) -> None:
+        """Move what has been noted."""
+        for candidate, *noted in self._stages.values():
+            self._move(candidate, *(np.concatenate(parts) for parts in noted))
+        self._stages.clear()
+
+    def _move(self, candidate: Candidate, tasks: Indices, nodes: Indices, totals: Indices) -> None:
+        stage = candidate.stage
+        self._recorder.advance(candidate.run).bind(stage, tasks, nodes)
+        self._recorder.statement.set(stage.local, tasks, np.maximum(0, totals - stage.moved[tasks]))
+
+
+def _carry_out(
+    recorder: Recorder, candidate: Candidate, placement: Placement, binds: _Binds
+) -> Reason | None:
     """Bind what has its bytes at hand, give targets to the rest. A gang does either as a whole.
 
     Returns:
         Why something of it must wait all the same.
     """
     reason = None
-    tasks = np.concatenate(
+    tasks = _joined(
         [role[: len(nodes)] for role, nodes in zip(candidate.tasks, placement.nodes, strict=True)]
     )
-    nodes = np.concatenate(placement.nodes)
-    missing = np.concatenate(placement.missing_bytes)
+    nodes, missing = _joined(placement.nodes), _joined(placement.missing_bytes)
     if not recorder.state.profile.locality:
         missing = _really_missing(recorder, candidate, nodes)
     here = missing == 0
@@ -182,13 +218,14 @@ def _carry_out(recorder: Recorder, candidate: Candidate, placement: Placement) -
     away = ~here
     if here.any():
         devices = _devices(recorder, candidate, tasks[here], nodes[here])
-        seated = here & np.isin(tasks, list(devices))
-        if (seated != here).any():
+        seated = here
+        if len(devices) < np.count_nonzero(here):
+            seated = here & np.isin(tasks, list(devices))
             reason = Reason(
                 placement.group, ReasonCode.INSUFFICIENT, "GPUs are free in pieces only, no one has room"
             )
         if seated.any() and (not candidate.group.gang or seated.all()):
-            _bind(recorder, candidate, tasks[seated], nodes[seated], devices)
+            _bind(recorder, candidate, tasks[seated], nodes[seated], devices, binds)
     if away.any() and _may_move(recorder, candidate, nodes[away]):
         begin(recorder, candidate, tasks[away], nodes[away])
     elif away.any():
@@ -197,8 +234,14 @@ def _carry_out(recorder: Recorder, candidate: Candidate, placement: Placement) -
     return reason
 
 
+def _joined(parts: Sequence[Indices]) -> Indices:
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+
 def _devices(recorder: Recorder, candidate: Candidate, tasks: Indices, nodes: Indices) -> dict[int, Devices]:
     """The GPUs of each task that can have them."""
+    if all(role.shape.requests[GPU] <= 0 for role in candidate.group.roles):
+        return dict.fromkeys(tasks.tolist(), ())
     found: dict[int, Devices] = {}
     taken: dict[int, list[tuple[int, int]]] = {}
     for task, node in zip(tasks.tolist(), nodes.tolist(), strict=True):
@@ -227,16 +270,20 @@ def _may_move(recorder: Recorder, candidate: Candidate, nodes: Indices) -> bool:
 
 
 def _bind(
-    recorder: Recorder, candidate: Candidate, tasks: Indices, nodes: Indices, devices: Mapping[int, Devices]
+    recorder: Recorder,
+    candidate: Candidate,
+    tasks: Indices,
+    nodes: Indices,
+    devices: Mapping[int, Devices],
+    binds: _Binds,
 ) -> None:
     """Take the room and intend the pods: claims, states and intents of one group, in one step."""
     state, statement = recorder.state, recorder.statement
     run, stage, group = candidate.run, candidate.stage, candidate.group
-    recorder.advance(run).bind(stage, tasks, nodes)
-    seated = _seated(candidate, tasks)
-    places = seats(state, candidate, seated, _gang_base(recorder, candidate, tasks))
-    total = int(sum(state.catalogue.sizes[dataset] for dataset in group.inputs))
-    statement.set(stage.local, tasks, np.maximum(0, total - stage.moved[tasks]))
+    binds.add(candidate, tasks, nodes)
+    places: Mapping[int, GangSeat] = {}
+    if stage.spec.gang:
+        places = seats(state, candidate, _seated(candidate, tasks), _gang_base(recorder, candidate, tasks))
     until = None if group.runtime_ms is None else recorder.now + group.runtime_ms
     for task, node in zip(tasks.tolist(), nodes.tolist(), strict=True):
         role = group.roles[int(stage.role_of[task % stage.members])]
@@ -248,7 +295,7 @@ def _bind(
             candidate,
             task,
             node,
-            places[task] if stage.spec.gang else None,
+            places.get(task),
             tuple(device for device, _ in gpus),
         )
         claim = Claim(
@@ -280,8 +327,6 @@ def _bind(
 def _seated(candidate: Candidate, tasks: Indices) -> Indices:
     """Who has a seat: whom the gang was placed with. Pod by pod the others come later, and all are counted."""
     stage = candidate.stage
-    if not stage.spec.gang:
-        return tasks
     members = stage.indices_of(int(tasks[0]) // stage.members)
     if not candidate.group.gang:
         return members
@@ -291,8 +336,6 @@ def _seated(candidate: Candidate, tasks: Indices) -> Indices:
 def _gang_base(recorder: Recorder, candidate: Candidate, tasks: Indices) -> int:
     """The number of the gang's first address: kept while it goes on, so that members placed later share it."""
     state, stage = recorder.state, candidate.stage
-    if not stage.spec.gang:
-        return 0
     key = (candidate.run.id, stage.number, int(tasks[0]) // stage.members)
     base = state.gang_bases.get(key)
     whole = candidate.group.gang and len(_seated(candidate, tasks)) == len(tasks)

@@ -39,6 +39,7 @@ from flowsched.scheduling.statement import Statement
 Family = tuple[bool, tuple[int, ...] | None, tuple[tuple[Shape, int], ...]]
 
 _ALL = 1 << 62
+_NONE: Ints = np.zeros(0, dtype=np.int64)
 _NO_TARGET = "no room where its inputs are, and what is free elsewhere is being prepared for others"
 _ONE_BY_ONE = "its pods look at each other, so a cycle places only as many as it looks at groups"
 _NOT_NOW = (ReasonCode.INSUFFICIENT, ReasonCode.GANG_INCOMPLETE, ReasonCode.RACK, ReasonCode.IO_BUDGET)
@@ -89,8 +90,10 @@ class _Given:
     held: tuple[tuple[int, tuple[int, ...]], ...] = ()
 
     def add(self, role: int, nodes: Ints, missing: Ints, cost_ms: int) -> None:
-        self.nodes[role] = np.concatenate([self.nodes[role], nodes])
-        self.missing[role] = np.concatenate([self.missing[role], missing])
+        if len(self.nodes[role]):
+            nodes = np.concatenate([self.nodes[role], nodes])
+            missing = np.concatenate([self.missing[role], missing])
+        self.nodes[role], self.missing[role] = nodes, missing
         self.cost_ms = max(self.cost_ms, cost_ms)
 
 
@@ -196,7 +199,7 @@ class _Cycle:
         if fit is None:
             return self.wait_for_room(offer, family)
         wait = None
-        if offer.missing is not None:
+        if fit.moves:
             hard = [self.room.hard(axis) for axis in offer.axes]
             wait = self.delays.judge(
                 fit, self.promises.calendar, self.promises.earliest, hard, bool(self.promises.made)
@@ -353,8 +356,7 @@ class _Cycle:
         offer, group = fit.offer, fit.offer.group
         given = self.given.get(group.key)
         if given is None:
-            empty = [np.zeros(0, dtype=np.int64) for _ in group.roles]
-            given = self.given[group.key] = _Given(list(empty), list(empty))
+            given = self.given[group.key] = _Given([_NONE] * len(group.roles), [_NONE] * len(group.roles))
         given.held = self.hold_rest(fit)
         self.left -= fit.pods
         end = self.now + runtime_of(group, self.profile)
@@ -375,7 +377,7 @@ class _Cycle:
 
     def foresee(self, group: PodGroup, nodes: Ints, missing: Ints, io_bytes: int) -> None:
         """Let later groups of this cycle see the copies and IO-heavy pods that follow from this one."""
-        away = np.unique(nodes[missing > 0]) if group.inputs else nodes[:0]
+        away = np.unique(nodes[missing > 0]) if group.inputs and missing.any() else _NONE
         if len(away):
             more = self.catalogue.unordered_bytes(group.inputs, len(self.snapshot))[away]
             self.snapshot.add_inbound(away, more, self.statement)

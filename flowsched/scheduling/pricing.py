@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 from flowsched.scheduling.catalogue import Catalogue
 from flowsched.scheduling.company import Company, company_of
 from flowsched.scheduling.framework import Cost, Profile
-from flowsched.scheduling.placement import Ints, RoleTable, Spots, place_gang, place_in_one_rack
+from flowsched.scheduling.placement import Ints, RoleTable, Spots, place_gang
 from flowsched.scheduling.podgroup import PodGroup, RoleRequest
 from flowsched.scheduling.queues import BILLION
+from flowsched.scheduling.racks import place_in_one_rack
 from flowsched.scheduling.room import Mask, Room
 from flowsched.scheduling.sequence import Problem, place_in_one_rack_one_by_one, place_one_by_one
 from flowsched.scheduling.shape import Allowed, allowed_nodes
@@ -41,6 +42,7 @@ class Offer:
         one_per_node: No two of its pods on one node.
         rack: None, "required" or "preferred".
         company: How rules between pods bear on it, already part of the tables; None = not at all.
+        local: (N,) where nothing is missing; None = everywhere.
     """
 
     group: PodGroup
@@ -52,6 +54,7 @@ class Offer:
     one_per_node: bool
     rack: str | None
     company: Company | None = None
+    local: Mask | None = None
 
     @property
     def plain(self) -> bool:
@@ -62,11 +65,6 @@ class Offer:
         priced = table.each is None and table.first is None and table.step is None
         alone = table.most is None and self.company is None and self.group.min_resources is None
         return priced and alone and all(isinstance(need, int) for need in table.needs)
-
-    @property
-    def local(self) -> Mask | None:
-        """(N,) where nothing is missing; None = everywhere."""
-        return None if self.missing is None else self.missing == 0
 
     def stage_ms(self, nodes: int) -> Ints:
         """(N,) ms to bring the inputs there."""
@@ -89,6 +87,7 @@ class Offer:
             self.one_per_node,
             self.rack,
             self.company,
+            self.local,
         )
 
     def wanting(self, count: int) -> Offer:
@@ -219,6 +218,11 @@ class Fit:
     long: Mask | None
 
     @property
+    def moves(self) -> bool:
+        """Whether some of its pods go where their inputs are not."""
+        return any(bound is not None and not bound.all() for bound in self.bound)
+
+    @property
     def pods(self) -> int:
         """How many pods it places."""
         return sum(len(spots.nodes) for spots in self.spots)
@@ -300,6 +304,7 @@ class Pricer:
             one_per_node=any(role.shape.one_per_node for role in group.roles),
             rack=rack if group.gang else None,
             company=company,
+            local=None if missing is None else missing == 0,
         )
 
     def _axes(self, group: PodGroup) -> tuple[int, ...]:

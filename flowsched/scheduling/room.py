@@ -158,8 +158,11 @@ class Room:
             bound: (k,) whether each pod may bind (the others are targets); None = all may.
             long: (N,) as in `rows`.
         """
-        if bound is not None and not bound.all():
-            self._split(axes)
+        if bound is not None:
+            if bound.all():
+                bound = None
+            else:
+                self._split(axes)
         outlasting = spots.nodes if long is None else spots.nodes[long[spots.nodes]]
         hard = spots.nodes if bound is None else spots.nodes[bound]
         for axis, need in zip(axes, table.needs, strict=True):

@@ -348,7 +348,8 @@ class Snapshot:
         self.unclaim(claim.owner, statement)
         amount = np.zeros(len(self.axes), dtype=np.int64)
         amount[: len(claim.amount)] = claim.amount
-        amount[IO] = min(amount[IO], self.allocatable[claim.node, IO])
+        if len(claim.amount) > IO and claim.amount[IO]:
+            amount[IO] = min(amount[IO], self.allocatable[claim.node, IO])
         self._insert(claim, amount, +1)
         statement.undo_with(lambda: self._remove(claim.owner, -1))
 
@@ -378,13 +379,13 @@ class Snapshot:
         until = UNKNOWN if claim.until_ms is None else claim.until_ms
         self.ledger.insert(claim.owner, claim.node, amount, claim.kind, (claim.since_ms, until))
         self._book(claim, amount, +1)
-        self.version[claim.node] += step
+        self._columns["version"][claim.node] += step
 
     def _remove(self, owner: str, step: int) -> None:
         claim = self.claims.pop(owner)
         self._book(claim, self.ledger.amount_of(owner), -1)
         self.ledger.remove(owner)
-        self.version[claim.node] += step
+        self._columns["version"][claim.node] += step
 
     def _book(self, claim: Claim, amount: NDArray[np.int64], sign: int) -> None:
         width = len(amount)

@@ -19,12 +19,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowsched.scheduling.placement import (
+    FEW,
     NEVER,
-    PER_MILLE,
     Ints,
     Packing,
     RoleTable,
     Spots,
+    cost_on,
     fill,
     first_costs,
     nearest,
@@ -33,8 +34,6 @@ from flowsched.scheduling.room import Room, Scale
 
 #: So many shapes are remembered: each takes 8 bytes a node.
 _KEPT: Final = 64
-#: Up to so many nodes, whole numbers of Python's are faster than arrays.
-_FEW: Final = 6
 #: Up to so many pods, one after the other is faster than a table of copies.
 _SEQUENCE: Final = 4
 #: No room.
@@ -107,7 +106,7 @@ def _costs_on(
     rows: Sequence[Ints], whole: Sequence[Ints], table: RoleTable, packing: Packing, nodes: NDArray[np.intp]
 ) -> Ints:
     """(K,) what one pod costs on each of some nodes; NEVER where it does not fit."""
-    if len(nodes) > _FEW:
+    if len(nodes) > FEW:
         return first_costs([row[nodes] for row in rows], [row[nodes] for row in whole], table, packing, nodes)
     costs = [_cost_on(rows, whole, table, packing, node, 1) for node in nodes.tolist()]
     return np.array(costs, dtype=np.int64)
@@ -116,22 +115,13 @@ def _costs_on(
 def _cost_on(
     rows: Sequence[Ints], whole: Sequence[Ints], table: RoleTable, packing: Packing, node: int, copy: int
 ) -> int:
-    """What the k-th copy costs on a node before the running maximum; NEVER where it does not fit."""
+    """What the k-th copy costs on a node, before the running maximum; NEVER where it does not fit."""
     if not table.allowed[node]:
         return NEVER
-    shares = axes = 0
-    for row, total, need, packs in zip(rows, whole, table.needs, table.packs, strict=True):
-        if not isinstance(need, int) or need == 0:
-            continue
-        left = int(row[node]) - need * copy
-        if left < 0:
+    for row, need in zip(rows, table.needs, strict=True):
+        if isinstance(need, int) and need and row[node] < need * copy:
             return NEVER
-        if packs:
-            shares += left * PER_MILLE // max(int(total[node]), 1)
-            axes += 1
-    if not axes:
-        return 0
-    return shares // axes if packing == "binpack" else PER_MILLE - shares // axes
+    return cost_on(rows, whole, table, packing, node, copy)
 
 
 class _Standing:

@@ -170,7 +170,9 @@ def _piece(
     elif catalogue.origins[dataset] and flights.out_of[None] < limits.origin:
         candidates = lacks & ~flights.from_origin.get(dataset, 0)
         if limits.origin_rate <= 4 * int(snapshot.nic_in[dest]):
-            candidates &= ~held  # the link to the outside is everybody's: what somebody has comes from there, a little later
+            candidates &= (
+                ~held
+            )  # the link to the outside is everybody's: what somebody has comes from there, a little later
         if not candidates:
             return None
     else:

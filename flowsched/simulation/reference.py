@@ -99,7 +99,9 @@ def _ceph(cluster: SimulatedCluster) -> SimulatedCluster:
     """The same nodes with a storage spread over them instead of one server."""
     count, node = len(cluster.nodes), cluster.nodes[0]
     storage = SimulatedStorage(
-        disk=count * node.disk // 2, nic_out=count * node.nic_out * 9 // 10, nic_in=count * node.nic_in * 45 // 100
+        disk=count * node.disk // 2,
+        nic_out=count * node.nic_out * 9 // 10,
+        nic_in=count * node.nic_in * 45 // 100,
     )
     return replace(cluster, storage=storage, reference=f"{cluster.reference}-ceph")
 

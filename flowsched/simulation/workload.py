@@ -95,7 +95,9 @@ class _Written:
     external: dict[str, int] = field(default_factory=dict)
 
 
-def from_trace(trace: Trace, name: str, source: str, cluster: SimulatedCluster, *, wow: bool = False) -> Workload:
+def from_trace(
+    trace: Trace, name: str, source: str, cluster: SimulatedCluster, *, wow: bool = False
+) -> Workload:
     """A trace as a workload, by the rules of the reference set-up (TRACE).
 
     Args:

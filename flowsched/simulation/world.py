@@ -60,7 +60,9 @@ class Running:
     attempt: int = 0
     shared: bool = False  #: reads from and writes to the storage, never its node's disk
     direct: frozenset[int] = frozenset()  #: inputs it reads straight from the storage
-    fetch: tuple[tuple[int, int], ...] = ()  #: (input, place) it copies to its node itself, before it computes
+    fetch: tuple[
+        tuple[int, int], ...
+    ] = ()  #: (input, place) it copies to its node itself, before it computes
     ended: Action = lambda: None
     outcome: str = "succeeded"
     run_start: float = 0.0
@@ -257,7 +259,9 @@ class World:
                 running.waiting += 1
                 self._fetch(file, fetched[number], node, job.name, arrived)
             else:
-                assert node in self.at[file], f"{job.name} reads {self.file(file).name}, which is not on node {node}"
+                assert node in self.at[file], (
+                    f"{job.name} reads {self.file(file).name}, which is not on node {node}"
+                )
                 if file not in self.caches[node]:
                     running.waiting += 1
                     self.flow(self.file(file).size, (3 * node,), arrived)
