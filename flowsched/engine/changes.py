@@ -62,6 +62,8 @@ class Recorder:
     wake_ms: int | None = None
     #: Something happened that may let a waiting group start: room, bytes, nodes, new work.
     dirty: bool = False
+    #: Nothing but time may have done so.
+    ticked: bool = False
     _advances: dict[str, Advance] = field(default_factory=dict)
     _runs: dict[str, WorkflowRun] = field(default_factory=dict)
     #: Runs that were advanced since `absorb` last looked: a step may hold a thousand events of as many workflows.
@@ -130,9 +132,12 @@ class Recorder:
         if stage.counts[TaskState.QUEUED] > 0 and not run.state.terminal:
             if pair not in self.state.ready:
                 self.statement.include(self.state.ready, pair)
+                if stage.spec.gang or stage.spec.policies:
+                    self.statement.include(self.state.impatient, pair)
                 self.dirty = True
-        else:
+        elif pair in self.state.ready:
             self.statement.exclude(self.state.ready, pair)
+            self.statement.exclude(self.state.impatient, pair)
 
     def intend(self, run: WorkflowRun, stage: StageRun, pod: Pod, encoded: bytes) -> None:
         """A pod will be launched once this step is durable."""

@@ -60,6 +60,7 @@ def place(recorder: Recorder) -> None:
     if not groups:
         if state.reasons or state.reservations or told:
             _carried_out(recorder, Plan(reasons=told))  # who waited does not wait any more
+        pace.keep_quiet(recorder, Plan(reasons=told))
         pace.looked(recorder, 0, backlog.wake_ms)
         return
     plan = _plan(recorder, groups)
@@ -75,6 +76,7 @@ def place(recorder: Recorder) -> None:
     binds.move()
     reasons = (*plan.reasons, *(reason for reason in refused if reason), *told)
     _carried_out(recorder, replace(plan, reasons=reasons))
+    pace.keep_quiet(recorder, replace(plan, reasons=reasons))
     pace.looked(recorder, len(groups), backlog.wake_ms, full=placed >= pace.STEP)
     recorder.absorb()
 
@@ -92,6 +94,7 @@ def _place_foreign(recorder: Recorder, held_back: Sequence[Reason]) -> None:
     theirs = (*plan.reasons, *foreign.reasons, *held_back)
     ours = [each for each in state.reasons.values() if isinstance(state.groups.get(each.group), GroupKey)]
     _carried_out(recorder, replace(plan, reasons=(*ours, *theirs)))
+    pace.keep_quiet(recorder, replace(plan, reasons=(*ours, *theirs)))
     later = state.look_at if state.look_at is not None and state.look_at > recorder.now else None
     pace.looked(recorder, len(groups), later, full=placed >= pace.STEP)
 
@@ -145,7 +148,8 @@ def _give_up_waiting(recorder: Recorder) -> None:
     """Policies on `task_pending`: what has waited too long, and when the next will have."""
     state = recorder.state
     staging = {(group.workflow, group.stage) for group in state.staging.values()}
-    for workflow, number in sorted(pair for pair in state.ready | staging if _may_give_up(state, *pair)):
+    staging = {pair for pair in staging if _may_give_up(state, *pair)}
+    for workflow, number in sorted(state.impatient | staging):
         run = state.runs[workflow]
         stage = run.stages[number]
         if stage.spec.gang and stage.uniform is None:

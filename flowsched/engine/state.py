@@ -113,6 +113,7 @@ class EngineState:
         self.estimates = Estimates()
         self.runs: dict[str, WorkflowRun] = {}
         self.ready: set[tuple[str, int]] = set()
+        self.impatient: set[tuple[str, int]] = set()  #: of `ready`, those that may give up waiting (gangs, policies)
         self.pods: dict[str, PodRef] = {}
         self.staging: dict[int, StagingGroup] = {}
         self.moving: dict[tuple[int, int, int], TransferOrder] = {}
@@ -146,6 +147,7 @@ class EngineState:
         self.crowded = False  #: as many as may be were under way, and no more follow for a while
         self.restless = True  #: something may let somebody start, and nobody has looked since
         self.rest_until = 0  #: no look before this moment
+        self.quiet_until = 0  #: before this moment time alone lets nobody start
         self.look_at: int | None = None  #: a look is due at this moment, whatever happens
         self.epoch = epoch
         self.secret = secret
@@ -176,6 +178,7 @@ class EngineState:
         for stage in run.stages if run is not None else ():
             pair = (workflow, stage.number)
             self.ready.discard(pair)
+            self.impatient.discard(pair)
             self.inputs.pop(pair, None)
             self.offers.pop(pair, None)
             if stage.spec.gang:

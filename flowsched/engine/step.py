@@ -87,7 +87,7 @@ def step(state: EngineState, events: Sequence[EngineEvent], now: int) -> Step:
         events: What happened, in order.
         now: Wall-clock ms; never less than in the step before (the caller sees to it).
     """
-    recorder = Recorder(state, Statement(), now, dirty=not events)
+    recorder = Recorder(state, Statement(), now, ticked=not events)
     # 1. What happened, in order; each event with all that follows inside its workflow.
     for event in events:
         _apply(recorder, event)
@@ -116,7 +116,9 @@ def step(state: EngineState, events: Sequence[EngineEvent], now: int) -> Step:
 
 def _apply(recorder: Recorder, event: EngineEvent) -> None:
     state, statement = recorder.state, recorder.statement
-    if not isinstance(event, _LETS_NOBODY_START):
+    if isinstance(event, Tick):
+        recorder.ticked = True
+    elif not isinstance(event, _LETS_NOBODY_START):
         recorder.dirty = True
     match event:
         case Accepted(run):
