@@ -198,7 +198,9 @@ class Recorder:
     def _task_rows(self, run: WorkflowRun, stage: StageRun, tasks: NDArray[np.int64]) -> None:
         written = (stage.version[tasks] > 0) | np.isin(stage.task_state[tasks], _DURABLE)
         tasks = tasks[written]
-        self.statement.add(stage.version, tasks, 1)
+        if len(tasks) == 0:
+            return
+        self.statement.add(stage.own("version"), tasks, 1)
         self.delta.tasks.extend(task_row(self.state, run, stage, task) for task in tasks.tolist())
 
 

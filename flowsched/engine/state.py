@@ -113,7 +113,9 @@ class EngineState:
         self.estimates = Estimates()
         self.runs: dict[str, WorkflowRun] = {}
         self.ready: set[tuple[str, int]] = set()
-        self.impatient: set[tuple[str, int]] = set()  #: of `ready`, those that may give up waiting (gangs, policies)
+        self.impatient: set[tuple[str, int]] = (
+            set()
+        )  #: of `ready`, those that may give up waiting (gangs, policies)
         self.pods: dict[str, PodRef] = {}
         self.staging: dict[int, StagingGroup] = {}
         self.moving: dict[tuple[int, int, int], TransferOrder] = {}

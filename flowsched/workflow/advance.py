@@ -41,7 +41,7 @@ class Advance(Outcomes):
     def target(self, stage: StageRun, tasks: Indices, nodes: Indices) -> None:
         """Nodes were chosen; the bytes are on their way."""
         self._move(stage, tasks, _E.TARGET)
-        self.statement.set(stage.node, tasks, nodes)
+        self.statement.set(stage.own("node"), tasks, nodes)
         fresh = tasks[stage.times[tasks, STAGED_AT] < 0]
         self._stamp(stage, fresh, STAGED_AT)
 
@@ -54,7 +54,7 @@ class Advance(Outcomes):
         """Room was taken and the intent will be committed with this step."""
         self._move(stage, tasks, _E.ALLOCATE)
         self._move(stage, tasks, _E.COMMIT)
-        self.statement.set(stage.node, tasks, nodes)
+        self.statement.set(stage.own("node"), tasks, nodes)
         self._stamp(stage, tasks, BOUND)
         self.statement.set(stage.times, (tasks, STARTED), -1)
         self.statement.set(stage.times, (tasks, ENDED), -1)
@@ -181,7 +181,7 @@ class Advance(Outcomes):
         for stage in again:
             self.statement.assign(stage, "barriers", self._open_barriers(stage))
             if stage.uniform is None:
-                self.statement.set(stage.missing, slice(None), self._open_missing(stage))
+                self.statement.set(stage.own("missing"), slice(None), self._open_missing(stage))
         self._set_run(RunState.PAUSED if run.paused else RunState.RUNNING, "")
         for stage in again:
             if stage.barriers == 0:
@@ -199,7 +199,7 @@ class Advance(Outcomes):
                 continue
             stage.barriers = self._open_barriers(stage)
             if stage.uniform is None:
-                stage.missing[:] = self._open_missing(stage)
+                stage.own("missing")[:] = self._open_missing(stage)
         if self.run.cancel_requested or (self.run.reason and self.run.state is RunState.RUNNING):
             self._stop_all(
                 _S.CANCELLED

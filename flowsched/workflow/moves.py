@@ -104,6 +104,11 @@ class Moves:
         self.statement.assign(stage, "uniform", state)
         self.changes.touch(stage.number)
 
+    def _put(self, stage: StageRun, name: str, tasks: Indices, values: Any) -> None:
+        """Write to an array that many stages do without."""
+        if not stage.holds_only(name, values):
+            self.statement.set(stage.own(name), tasks, values)
+
     def _stamp(self, stage: StageRun, tasks: Indices, column: int) -> None:
         self.statement.set(stage.times, (tasks, column), self.now)
 
@@ -111,12 +116,12 @@ class Moves:
         """A new attempt begins: its waiting is counted from now."""
         if len(tasks) == 0:
             return
-        self.statement.add(stage.attempt, tasks, 1)
-        self.statement.set(stage.node, tasks, -1)
+        self.statement.add(stage.own("attempt"), tasks, 1)
+        self._put(stage, "node", tasks, -1)
         self.statement.set(stage.times, (tasks, READY), self.now)
         self.statement.set(stage.times, (tasks, STAGED_AT), -1)
-        self.statement.set(stage.moved, tasks, 0)
-        self.statement.set(stage.local, tasks, 0)
+        self._put(stage, "moved", tasks, 0)
+        self._put(stage, "local", tasks, 0)
 
     def _requeue_ended(self, stage: StageRun, tasks: Indices) -> None:
         self._move(stage, tasks, _E.LOSE)
@@ -159,7 +164,7 @@ class Moves:
         sums[BYTES_MOVED] = stage.moved[task]
         self.statement.add(stage.totals, slice(None), sums)
         self.statement.set(stage.times, (np.array([task]), ENDED), at_ms)
-        self.statement.set(stage.exit_code, np.array([task]), exit_code)
+        self.statement.set(stage.own("exit_code"), np.array([task]), exit_code)
         self.changes.freed.append((stage.number, task, attempt))
 
     def _publish(self, stage: StageRun, task: int, attempt: int, end: Ended) -> None:

@@ -119,7 +119,7 @@ class Settling(Moves):
                 self._open(child)
         elif parent.state is RunState.SKIPPED:
             if not self._touch(child):  # counted anew: some shards may have been done before
-                self.statement.set(child.missing, slice(None), self._open_missing(child))
+                self.statement.set(child.own("missing"), slice(None), self._open_missing(child))
             self._ready(child, np.arange(child.spec.width))
 
     @staticmethod
@@ -208,7 +208,7 @@ class Settling(Moves):
             return
         shards, fewer = self.run.graph.affected(edge, done)
         if not self._touch(child):
-            self.statement.add(child.missing, shards, -fewer)
+            self.statement.add(child.own("missing"), shards, -fewer)
         self._ready(child, shards)
 
     def _await_shards(self, edge: Edge, child: StageRun, shard: int) -> None:
@@ -216,7 +216,7 @@ class Settling(Moves):
         if child.uniform is not None:
             return
         shards = np.asarray(self.run.graph.shard_children(edge, shard), dtype=np.int64)
-        self.statement.add(child.missing, shards, 1)
+        self.statement.add(child.own("missing"), shards, 1)
         tasks = (shards[:, None] * child.members + np.arange(child.members)).ravel()
         self._revoke(child, tasks)
 
@@ -243,8 +243,8 @@ class Settling(Moves):
             tasks = np.flatnonzero(left & may(stage.task_state, _E.RESET))
             self._move(stage, tasks, _E.RESET)
             self._next_attempt(stage, tasks[stage.version[tasks] > 0])
-            self.statement.set(stage.charged, tasks, 0)
-            self.statement.set(stage.lost, tasks, 0)
+            self._put(stage, "charged", tasks, 0)
+            self._put(stage, "lost", tasks, 0)
         self._set_stage(stage, RunState.PENDING, "")
 
     def _check_workflow(self) -> None:
