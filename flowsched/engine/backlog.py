@@ -9,8 +9,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from flowsched.engine.homes import consumer_shard, divided, home_of
 from flowsched.engine.inputs import MissingInput, dataset_ids, private
-from flowsched.engine.state import EngineState, GroupKey
+from flowsched.engine.state import EngineState, Gather, GroupKey
 from flowsched.scheduling.podgroup import PodGroup, RoleRequest, Shape
 from flowsched.workflow.resources import grow_memory
 from flowsched.workflow.run import StageRun, WorkflowRun
@@ -79,7 +80,7 @@ def collect(state: EngineState, now: int) -> Backlog:
         added = [
             _add(state, backlog, run, stage, key, tasks) for key, tasks in offer(state, run, stage, queued)
         ]
-        if all_of_it and not stage.spec.gang and not private(stage):
+        if all_of_it and not stage.spec.gang and not private(stage) and not divided(state, run, stage):
             state.offers[workflow, number] = [each for each in added if each is not None]
     return backlog
 
@@ -144,6 +145,7 @@ def _add(
         min_resources=_min_resources(state, stage),
         staged_on=state.staged_on.get(key, ()),
         promised_ms=state.promises.get(number),
+        home=None if stage.spec.gang else home_of(state, run, stage, shard),
     )
     candidate = backlog.candidates[number] = Candidate(run, stage, group, tasks)
     return candidate
@@ -240,8 +242,25 @@ def _bags(
             yield GroupKey(run.id, stage.number, task, int(stage.memory_steps[task])), (np.array([task]),)
         return
     steps = stage.memory_steps[queued]
+    gather = divided(state, run, stage)
+    if gather is not None:
+        yield from _by_home(run, stage, queued[: state.profile.window], gather)
+        return
     for step in np.unique(steps).tolist():
         yield GroupKey(run.id, stage.number, -1, step), (queued[steps == step],)
+
+
+def _by_home(
+    run: WorkflowRun, stage: StageRun, queued: Indices, gather: Gather
+) -> Iterator[tuple[GroupKey, tuple[Indices, ...]]]:
+    """Shards whose outputs are read together are a group: they have a home in common. Its key names the first that waits."""
+    consumer = run.stages[gather.consumer]
+    bags: dict[tuple[int, int], list[int]] = {}
+    for task in queued.tolist():
+        reader = consumer_shard(gather, stage, consumer, task)
+        bags.setdefault((reader, int(stage.memory_steps[task])), []).append(task)
+    for (_, step), tasks in bags.items():
+        yield GroupKey(run.id, stage.number, tasks[0], step), (np.array(tasks),)
 
 
 def _roles(

@@ -11,6 +11,7 @@ from flowsched.engine.delta import AttemptEnd, ReplicaWrite
 from flowsched.engine.foreign import report_foreign
 from flowsched.engine.inputs import producer_of
 from flowsched.engine.pace import held, left
+from flowsched.engine.pushing import note_written
 from flowsched.engine.staging import arrived, failed
 from flowsched.engine.state import PodRef
 from flowsched.scheduling.executor import (
@@ -100,7 +101,10 @@ def _pod_ended(recorder: Recorder, event: PodEnded) -> None:
         recorder.statement.undo_with(lambda: state.estimates.recall(*kind, before))
     outputs = tuple((o.name, o.uri, o.size_bytes, o.value) for o in event.outputs)
     end = Ended(event.exit_code, event.reason, event.message, outputs)
+    at = state.snapshot.index[node]
     recorder.advance(run).ended(stage, ref.task, ref.attempt, event.at_ms, end)
+    if event.outputs and len(state.snapshot) > 1:
+        note_written(recorder, run, stage, ref.task, at)
 
 
 def _pod_gone(recorder: Recorder, event: PodGone) -> None:

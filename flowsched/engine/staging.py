@@ -11,6 +11,7 @@ from flowsched.engine.backlog import Candidate
 from flowsched.engine.changes import Recorder
 from flowsched.engine.delta import ReplicaWrite
 from flowsched.engine.pods import pod_name
+from flowsched.engine.pushing import pushes
 from flowsched.engine.state import Backoff, EngineState, GroupKey, StagingGroup
 from flowsched.scheduling.executor import Transfer, TransferDone, TransferFailed
 from flowsched.scheduling.snapshot import Claim, ClaimKind
@@ -166,6 +167,8 @@ def order_transfers(recorder: Recorder) -> list[Transfer]:
             have = wants.get(pair)
             if have is None or (want.priority, want.rank_ms) > (have.priority, have.rank_ms):
                 wants[pair] = want
+    for want in pushes(recorder):
+        wants.setdefault((want.dataset, want.dest), want)
     active, limits = list(state.moving.values()), state.transfer_limits
     orders = admit(list(wants.values()), active, state.snapshot, state.catalogue, limits)
     transfers = []

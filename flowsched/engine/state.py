@@ -14,9 +14,10 @@ from flowsched.scheduling.plan import Reason, Reservation
 from flowsched.scheduling.podgroup import Shape
 from flowsched.scheduling.queues import QueueTree
 from flowsched.scheduling.snapshot import Snapshot
-from flowsched.scheduling.transfers import TransferLimits, TransferOrder
+from flowsched.scheduling.transfers import TransferLimits, TransferOrder, TransferWant
 from flowsched.workflow.estimates import Estimates
 from flowsched.workflow.run import WorkflowRun
+from flowsched.workflow.spec import Match
 
 if TYPE_CHECKING:
     from flowsched.engine.backlog import Candidate
@@ -75,6 +76,15 @@ class Backoff:
     tries: int
 
 
+@dataclass(frozen=True, slots=True)
+class Gather:
+    """By whom the outputs of a stage are gathered: stage `consumer`, and how its shards meet those of the producer."""
+
+    consumer: int
+    match: Match
+    output_bytes: int  #: expected of one producing shard, of all that the consumer reads of it
+
+
 class EngineState:
     """All of it.
 
@@ -119,6 +129,11 @@ class EngineState:
         self.pods: dict[str, PodRef] = {}
         self.staging: dict[int, StagingGroup] = {}
         self.moving: dict[tuple[int, int, int], TransferOrder] = {}
+        self.gathers: dict[tuple[str, int], Gather | None] = {}  #: (workflow, stage) -> who gathers what it writes
+        self.homes: dict[tuple[str, int, int], int] = {}  #: (workflow, stage, shard) -> node where it shall find its inputs
+        #: (dataset, node) -> what shall be pushed home, and for whom: (want, workflow, stage)
+        self.pushes: dict[tuple[int, int], tuple[TransferWant, str, int]] = {}
+        self.push_backlog: dict[int, int] = {}  #: node -> bytes of `pushes` to it
         self.transfer_backoff: dict[tuple[int, int], Backoff] = {}
         self.staged_on: dict[GroupKey, tuple[int, ...]] = {}
         self.keys: dict[GroupKey | ForeignKey, int] = {}
@@ -177,12 +192,15 @@ class EngineState:
         for shape in self.shapes_of.pop(workflow, ()):
             self.shapes.pop(shape, None)
         run = self.runs.pop(workflow, None)
+        for home in [home for home in self.homes if home[0] == workflow]:
+            del self.homes[home]
         for stage in run.stages if run is not None else ():
             pair = (workflow, stage.number)
             self.ready.discard(pair)
             self.impatient.discard(pair)
             self.inputs.pop(pair, None)
             self.offers.pop(pair, None)
+            self.gathers.pop(pair, None)
             if stage.spec.gang:
                 for shard in range(stage.spec.width):
                     self.gang_bases.pop((*pair, shard), None)

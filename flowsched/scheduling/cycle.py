@@ -22,6 +22,7 @@ from flowsched.scheduling.catalogue import Catalogue
 from flowsched.scheduling.delay import Delays
 from flowsched.scheduling.explain import quantity, why_not
 from flowsched.scheduling.framework import Profile
+from flowsched.scheduling.horizon import Horizon
 from flowsched.scheduling.placement import Ints, Spots, gang_cost
 from flowsched.scheduling.plan import Placement, Plan, Reason, ReasonCode
 from flowsched.scheduling.podgroup import PodGroup, Shape
@@ -129,6 +130,7 @@ class _Cycle:
         # Once a group found no soft room, later ones get no new targets: it would be passed by for ever.
         self.closed = False
         self.delays = Delays(now, profile.shortest_wait_ms)
+        self._horizon: Horizon | None = None
         self.any_ready = bool(snapshot.ready.any())
 
     # ---- the loop ----
@@ -198,6 +200,10 @@ class _Cycle:
         fit = self.fit(offer)
         if fit is None:
             return self.wait_for_room(offer, family)
+        if group.home is not None and not group.gang:
+            stays = self.stay(fit)
+            if stays is not None:
+                return self.refuse(stays)
         wait = None
         if fit.moves:
             hard = [self.room.hard(axis) for axis in offer.axes]
@@ -213,6 +219,24 @@ class _Cycle:
         if group.gang or fit.pods == left:
             return True
         return fit.pods < offer.tables[0].count and self.wait_for_room(offer.wanting(1), family)
+
+    def stay(self, fit: Fit) -> Reason | None:
+        """Let those pods of a bag wait that had better run where their outputs are gathered; the others go."""
+        runtime = runtime_of(fit.offer.group, self.profile)
+        wait = self.horizon().at_home(fit, runtime, self.snapshot.nic_in, self.snapshot.inbound)
+        if wait is None:
+            return None
+        if wait.keep is not None:
+            self.commit(wait.keep)
+        return wait.reason
+
+    def horizon(self) -> Horizon:
+        """How long nodes are busy."""
+        if self._horizon is None:
+            self._horizon = Horizon(self.snapshot, self.profile.default_runtime_ms, self.now)
+            for taken in self.promises.taken:
+                self._horizon.add(taken.nodes, int(taken.table.needs[0]), taken.end_ms - self.now)  # type: ignore[arg-type]
+        return self._horizon
 
     def nowhere_local(self, group: PodGroup) -> bool:
         """Whether every node lacks some of its inputs."""
@@ -365,6 +389,8 @@ class _Cycle:
             start = spots.nodes if bound is None else spots.nodes[bound]
             if len(start):
                 self.promises.taken.append(Taken(end, offer.axes, table, start))
+                if self._horizon is not None:
+                    self._horizon.add(start, group.roles[role].shape.requests[0], end - self.now)
             shape = group.roles[role].shape
             if table.most is not None:
                 self.snapshot.zones.hold(spots.nodes, shape.requests, self.statement)

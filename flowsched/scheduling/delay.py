@@ -94,7 +94,7 @@ class Delays:
             if found is None or found[0] <= self.now:
                 return None
             if sticky or found[0] - self.now < dearest:
-                keep = None if offer.group.gang else _without(fit, away[0])
+                keep = None if offer.group.gang else without(fit, away[0])
                 return Wait(self._reason(offer, found[0], dearest), here.at_least(), keep)
             return None
         return self._some(fit, here, stage, away[0], calendar(), rows)
@@ -127,7 +127,7 @@ class Delays:
                 amount = need if isinstance(need, int) else int(need[node])
                 self._awaited[node, axis] = self._awaited.get((node, axis), 0) + amount
         reason = self._reason(here, slots[0][0], int(costs.max()))
-        return Wait(reason, here.wanting(1), _without(fit, dearest_first[:waiting]))
+        return Wait(reason, here.wanting(1), without(fit, dearest_first[:waiting]))
 
     def _slots(
         self, here: Offer, calendar: Calendar, rows: Sequence[Ints], horizon: int, wanted: int
@@ -169,8 +169,8 @@ def _copies(free: Sequence[int], needs: Sequence[int]) -> int:
     return min((have // need for have, need in zip(free, needs, strict=True) if need), default=1)
 
 
-def _without(fit: Fit, dropped: NDArray[np.intp]) -> Fit | None:
-    """A bag's fit without some of its pods; None when none is left."""
+def without(fit: Fit, dropped: NDArray[np.intp]) -> Fit | None:
+    """A bag's fit without some of its pods (by their place in it); None when none is left."""
     spots, bound = fit.spots[0], fit.bound[0]
     keep = np.delete(np.arange(len(spots.nodes)), dropped)
     if not len(keep):

@@ -21,6 +21,7 @@ from flowsched.scheduling.catalogue import Catalogue
 from flowsched.scheduling.plugins.affinity import away_from_others, kept_away, near_affinity
 from flowsched.scheduling.plugins.contention import slowdown_now, slowdown_step
 from flowsched.scheduling.plugins.fit import node_selector, node_taints, numa_zones
+from flowsched.scheduling.plugins.gather import gather_home
 from flowsched.scheduling.plugins.locality import StageIn
 from flowsched.scheduling.plugins.nodes import node_affinity, node_name, volume_nodes
 from flowsched.scheduling.plugins.ports import free_ports
@@ -74,6 +75,8 @@ class Profile:
         promote_ms: Waiting this long counts as much as one step of priority: it bounds every wait.
         origin_rate: Bytes/s from outside.
         move_price_percent: How much of a copy's time on the network is charged for the link others could use.
+        io_fill_percent: How much of a disk's bandwidth may be spoken for. Tasks read and write in bursts, so that disks idle
+            where they are filled by averages to the brim.
         shortest_wait_ms: A copy that takes less is never worth waiting instead.
         filters, costs, first_costs, step_costs: Third-party plugins beside the built-in ones.
     """
@@ -91,6 +94,7 @@ class Profile:
     promote_ms: int = 3_600_000
     origin_rate: int = 117_000_000
     move_price_percent: int = 50
+    io_fill_percent: int = 125
     shortest_wait_ms: int = 2_000
     filters: tuple[Filter, ...] = ()
     costs: tuple[Cost, ...] = ()
@@ -109,7 +113,8 @@ class Profile:
 
     def all_costs(self) -> tuple[Cost, ...]:
         """Costs of every pod."""
-        return ((slowdown_now,) if self.contention else ()) + (wishes,) + self.costs
+        home = (gather_home,) if self.locality else ()
+        return home + ((slowdown_now,) if self.contention else ()) + (wishes,) + self.costs
 
     def all_step_costs(self) -> tuple[Cost, ...]:
         """Costs of every pod, once for each pod of its group that is already on the node."""

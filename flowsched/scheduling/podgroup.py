@@ -50,6 +50,21 @@ class RoleRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class Home:
+    """Where the outputs of a group will be gathered.
+
+    Args:
+        node: Its index.
+        output_bytes: What each pod of the group brings there.
+        coming_bytes: What others that run elsewhere, or have, will bring there and is not under way yet.
+    """
+
+    node: int
+    output_bytes: int
+    coming_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class PodGroup:
     """One item of the backlog.
 
@@ -71,6 +86,7 @@ class PodGroup:
         min_resources: (R,) room that must be there before it starts, although not all of its pods exist yet.
         promised_ms: The start an earlier cycle promised it. Ends are estimates: work that is backfilled again and again could
             put it off for ever, so nothing that might run beyond this moment is let onto its room any more.
+        home: Where its outputs will be gathered, if that is known.
         staged_on: Nodes its inputs have been staged to, if it has been through STAGING, for delay decisions.
     """
 
@@ -88,3 +104,4 @@ class PodGroup:
     min_resources: tuple[int, ...] | None = None
     staged_on: tuple[int, ...] = ()
     promised_ms: int | None = None
+    home: Home | None = None

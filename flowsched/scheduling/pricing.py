@@ -248,8 +248,8 @@ class Pricer:
     def price(self, group: PodGroup) -> Offer:
         """As `price`."""
         role = group.roles[0]
-        alike = len(group.roles) == 1 and not group.inputs and role.shape.rules is None and self._own_costs
-        if not alike:
+        alike = len(group.roles) == 1 and not group.inputs and group.home is None and self._own_costs
+        if not alike or role.shape.rules is not None:
             return self._priced(group)
         known = self._plain.get((role, group.gang))
         if known is not None and group.min_resources is None:
@@ -374,6 +374,7 @@ def _need(role: RoleRequest, axis: int, where: Allowed, snapshot: Snapshot, prof
     need = role.shape.requests[axis]
     if axis != IO:
         return need
+    need = need * 100 // profile.io_fill_percent
     budget: NDArray[np.int64] = snapshot.allocatable[:, IO]
     if not len(budget) or need <= int(budget.min()):
         return need

@@ -84,6 +84,18 @@ class Workload:
         return replace(self, expected=expected)
 
 
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """What a task takes beside computing: starting, and writing to a disk it has for itself (bytes/s)."""
+
+    startup_s: float
+    disk: int
+
+    def seconds(self, written_bytes: float) -> float:
+        """Seconds for a task that writes so much."""
+        return self.startup_s + written_bytes / self.disk
+
+
 @dataclass(slots=True)
 class _Written:
     """A document as it grows, with where its parts come from."""
@@ -132,7 +144,7 @@ def from_trace(
             )
         )
     expected = _expected(jobs, files)
-    written = _document(trace, jobs, name, expected)
+    written = _document(trace, jobs, name, expected, Pace(cluster.startup, cluster.nodes[0].disk))
     spec = check_workflow({"name": name[:100], "stages": written.stages}, _LIMITS)
     jobs = [replace(job, slots=written.slots[at]) for at, job in enumerate(jobs)]
     return Workload(
@@ -166,7 +178,7 @@ def _expected(jobs: Sequence[Job], files: Sequence[File]) -> dict[str, Expected]
     }
 
 
-def _document(trace: Trace, jobs: Sequence[Job], name: str, expected: Mapping[str, Expected]) -> _Written:
+def _document(trace: Trace, jobs: Sequence[Job], name: str, expected: Mapping[str, Expected], pace: Pace) -> _Written:
     groups = grouped(trace, [(job.category, job.cores) for job in jobs])
     written = _Written(name)
     names = [f"s{number}" for number in range(len(groups))]
@@ -180,7 +192,12 @@ def _document(trace: Trace, jobs: Sequence[Job], name: str, expected: Mapping[st
             "outputs": [{"name": slot, "path": slot} for slot in slots],
         }
         told = expected[jobs[group.tasks[0]].category]
-        stage["estimate"] = {"runtime": f"{max(1, round(told.compute_s * 1000))}ms"}
+        stage["estimate"] = {
+            "runtime": f"{max(1, round((told.compute_s + pace.seconds(told.output_bytes)) * 1000))}ms",
+            "output": round(told.output_bytes),
+        }
+        if told.output_bytes >= 1:
+            stage["io"] = {"write": round(told.output_bytes)}
         if group.needs:
             stage["needs"] = [names[each] for each in group.needs]
         inputs = list(_inputs(written, group, names))

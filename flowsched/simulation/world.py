@@ -138,12 +138,15 @@ class World:
             moment = self.next_moment()
             if moment is None or moment > until:
                 break
-            for flow in self.network.advance(moment):
-                self._actions.pop(flow)()  # type: ignore[arg-type]
+            self._advance(moment)
             while self._timers and self._timers[0][0] <= self.now:
                 heapq.heappop(self._timers)[2]()
         if until > self.now:
-            self.network.advance(until)
+            self._advance(until)  # what ends within a nanosecond of that has ended too
+
+    def _advance(self, moment: float) -> None:
+        for flow in self.network.advance(moment):
+            self._actions.pop(flow)()  # type: ignore[arg-type]
 
     def flow(self, size: float, path: Sequence[int], action: Action) -> int:
         """Bytes begin to move over these resources; `action` follows when all are through. Returns its number."""

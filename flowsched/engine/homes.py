@@ -1,0 +1,198 @@
+"""Where outputs will be gathered: the node on which a task that reads many others' outputs will run (LOCALITY, d).
+
+A task that is placed without a look at who reads its output may write it seven copies away from where all of it is needed. So
+a consumer that gathers much gets a *home* when the first of its producers is offered: the node where least is missing of what
+it will read, less loaded nodes first. Producers that run elsewhere pay for the copy, what they wrote is pushed home while
+others still compute, and the consumer finds its bytes there. A home is a wish: it binds nobody, and goes with its node.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flowsched.engine.state import EngineState, Gather
+from flowsched.scheduling.podgroup import Home
+from flowsched.workflow.run import StageRun, WorkflowRun
+from flowsched.workflow.spec import InputSpec, Match
+from flowsched.workflow.states import TaskState
+
+#: Outputs that more tasks than this read are everybody's, and belong nowhere.
+_MOST_READERS: Final = 8
+#: What takes less than this to bring together is not worth planning for.
+_LEAST_MS: Final = 500
+#: Members in these states have, or will have, their outputs on their node.
+_THERE: Final = (
+    TaskState.STAGING, TaskState.ALLOCATED, TaskState.BINDING, TaskState.BOUND, TaskState.RUNNING, TaskState.SUCCEEDED,
+)  # fmt: skip
+
+
+def gather_of(state: EngineState, run: WorkflowRun, stage: StageRun) -> Gather | None:
+    """Who gathers the outputs of a stage; None where nobody does, or it is not worth a thought."""
+    key = (run.id, stage.number)
+    if key not in state.gathers:
+        found = _find(state, run, stage)
+        if found is None and stage.spec.outputs and not _expected(state, run, stage):
+            return None  # nothing is known of its outputs yet
+        state.gathers[key] = found
+    return state.gathers[key]
+
+
+def consumer_shard(gather: Gather, stage: StageRun, consumer: StageRun, shard: int) -> int:
+    """Which shard of the consumer reads the output of this one (the first of them, where several do)."""
+    if gather.match is Match.INDEX:
+        return shard
+    if gather.match is Match.CHUNK:
+        return ((shard + 1) * consumer.spec.width - 1) // stage.spec.width
+    return 0
+
+
+def divided(state: EngineState, run: WorkflowRun, stage: StageRun) -> Gather | None:
+    """The gather of a stage whose shards have several homes, so that they cannot be offered as one bag."""
+    gather = gather_of(state, run, stage)
+    if gather is None or (gather.match is Match.ALL):
+        return None
+    return gather if run.stages[gather.consumer].spec.width > 1 else None
+
+
+def home_of(state: EngineState, run: WorkflowRun, stage: StageRun, shard: int) -> Home | None:
+    """The home of those who read this shard's output; None = it has none."""
+    gather = gather_of(state, run, stage)
+    if gather is None or len(state.snapshot) < 2:
+        return None
+    consumer = run.stages[gather.consumer]
+    reader = consumer_shard(gather, stage, consumer, shard)
+    key = (run.id, gather.consumer, reader)
+    node = state.homes.get(key)
+    if node is None or not state.snapshot.ready[node]:
+        node = _choose(state, run, consumer, reader)
+        if node is None:
+            return None
+        state.homes[key] = node
+    return Home(node, gather.output_bytes, _coming(state, run, consumer, reader, node))
+
+
+def _find(state: EngineState, run: WorkflowRun, stage: StageRun) -> Gather | None:
+    best: Gather | None = None
+    rate = max(1, int(state.snapshot.nic_in.max(initial=1)))
+    for edge in run.graph.edges_out[stage.number]:
+        consumer = run.stages[edge.child]
+        if consumer.spec.gang:
+            continue
+        read = [i for i in consumer.spec.inputs if i.stage == stage.spec.name]
+        if not read:
+            continue
+        match = read[0].match
+        if match is Match.ALL and consumer.spec.width > _MOST_READERS:
+            continue
+        producers, gathered = _gathered(state, run, consumer)
+        if producers < 2 or gathered * 1000 // rate < _LEAST_MS:
+            continue
+        found = Gather(edge.child, match, _expected(state, run, stage))
+        if best is None or found.output_bytes > best.output_bytes:
+            best = found
+    return best
+
+
+def _gathered(state: EngineState, run: WorkflowRun, consumer: StageRun) -> tuple[int, int]:
+    """(producing shards, bytes) that one shard of a stage is expected to read of what only few others read."""
+    producers = total = 0
+    for number, count in _parents(run, consumer):
+        producers += count
+        total += count * _expected(state, run, run.stages[number])
+    return producers, total
+
+
+def _parents(run: WorkflowRun, consumer: StageRun) -> list[tuple[int, int]]:
+    """(stage, how many of its shards one shard of the consumer reads), for inputs that few others read; each stage once."""
+    found: dict[int, int] = {}
+    for spec in consumer.spec.inputs:
+        if spec.stage is None or (spec.match is Match.ALL and consumer.spec.width > _MOST_READERS):
+            continue
+        number = run.number_of(spec.stage)
+        found[number] = max(found.get(number, 0), _count(run.stages[number], consumer, spec))
+    return list(found.items())
+
+
+def _count(parent: StageRun, consumer: StageRun, spec: InputSpec) -> int:
+    if spec.match is Match.INDEX:
+        return 1
+    if spec.match is Match.CHUNK:
+        return max(1, parent.spec.width // max(1, consumer.spec.width))
+    return parent.spec.width
+
+
+def _expected(state: EngineState, run: WorkflowRun, stage: StageRun) -> int:
+    """Bytes one shard of a stage writes: what its finished shards wrote on average, else what its document says."""
+    written = [o.size_bytes for out in stage.spec.outputs for o in run.outputs.get((stage.number, out.name), {}).values()]
+    if written:
+        shards = max(1, len(run.outputs.get((stage.number, stage.spec.outputs[0].name), {})))
+        return sum(written) // shards
+    return stage.spec.estimate.output_bytes or 0
+
+
+def _choose(state: EngineState, run: WorkflowRun, consumer: StageRun, reader: int) -> int | None:
+    """The ready node where least would be missing, with what others have planned there as work that comes first."""
+    snapshot = state.snapshot
+    nodes = len(snapshot)
+    there = np.zeros(nodes, dtype=np.int64)
+    total = 0
+    for number, count in _parents(run, consumer):
+        parent = run.stages[number]
+        each = _expected(state, run, parent)
+        total += count * each
+        if parent.uniform is not None or not each:
+            continue
+        shards = np.array(_read_by(run, parent, consumer, reader), dtype=np.int64) * parent.members
+        at = parent.node[shards]
+        known = np.isin(parent.task_state[shards], _THERE) & (at >= 0)
+        there += np.bincount(at[known], minlength=nodes)[:nodes] * each
+    rates = np.maximum(snapshot.nic_in, 1)
+    cost = np.maximum(total - there, 0) * 1000 // rates + load_of(state)
+    role = consumer.spec.roles[0].resources
+    fits = snapshot.ready & (snapshot.allocatable[:, 0] >= role.cpu_millicores)
+    fits &= snapshot.allocatable[:, 1] >= role.memory_bytes
+    if not fits.any():
+        return None
+    return int(np.argmin(np.where(fits, cost, np.iinfo(np.int64).max)))
+
+
+def _coming(state: EngineState, run: WorkflowRun, consumer: StageRun, reader: int, home: int) -> int:
+    """Bytes that producers which run elsewhere will bring home, and what waits to be pushed there already."""
+    total = state.push_backlog.get(home, 0)
+    for number, _ in _parents(run, consumer):
+        parent = run.stages[number]
+        if parent.uniform is not None:
+            continue
+        shards = np.array(_read_by(run, parent, consumer, reader), dtype=np.int64) * parent.members
+        running = np.isin(parent.task_state[shards], _THERE[:-1]) & (parent.node[shards] != home)
+        total += int(running.sum()) * _expected(state, run, parent)
+    return total
+
+
+def _read_by(run: WorkflowRun, parent: StageRun, consumer: StageRun, reader: int) -> range:
+    """The shards of a parent that one shard of the consumer reads."""
+    width, chunks = parent.spec.width, consumer.spec.width
+    for spec in consumer.spec.inputs:
+        if spec.stage == parent.spec.name:
+            if spec.match is Match.INDEX:
+                return range(reader, reader + 1)
+            if spec.match is Match.CHUNK:
+                return range(reader * width // chunks, (reader + 1) * width // chunks)
+    return range(width)
+
+
+def load_of(state: EngineState) -> NDArray[np.int64]:
+    """(N,) ms of work of those whose home a node is, spread over its cores."""
+    load = np.zeros(len(state.snapshot), dtype=np.int64)
+    for (workflow, number, _), node in state.homes.items():
+        run = state.runs.get(workflow)
+        if run is None:
+            continue
+        stage = run.stages[number]
+        cores = max(1, int(state.snapshot.allocatable[node, 0]))
+        runtime = stage.spec.estimate.runtime_ms or 60_000
+        load[node] += runtime * stage.spec.roles[0].resources.cpu_millicores // cores
+    return load
