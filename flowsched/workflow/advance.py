@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from flowsched.workflow.lifecycle import TaskEvent, may
+from flowsched.workflow.lifecycle import TaskEvent, mask_of, may
 from flowsched.workflow.moves import BOUND, ENDED, STAGED_AT, STARTED, Changes, Ended, Indices
 from flowsched.workflow.outcomes import Outcomes
 from flowsched.workflow.run import StageRun
@@ -21,6 +21,7 @@ from flowsched.workflow.states import RunState, TaskState
 __all__ = ["STARTED", "Advance", "Changes", "Ended"]
 _S = TaskState
 _E = TaskEvent
+_UNSTARTED = mask_of(_S.BINDING, _S.BOUND)
 
 
 class Advance(Outcomes):
@@ -63,13 +64,13 @@ class Advance(Outcomes):
         """Its process runs. False for news of another attempt or of a task that has ended."""
         if not self._current(stage, task, attempt):
             return False
-        one = np.array([task])
-        if not may(stage.task_state[one], _E.START)[0]:
+        state = stage.task_state[task]
+        if not may(state, _E.START):
             return False
-        fresh = stage.task_state[task] in (_S.BINDING, _S.BOUND)
-        self._move(stage, one, _E.START)
+        fresh = bool(_UNSTARTED[state])
+        self._move_one(stage, task, _E.START)
         if fresh:
-            self.statement.set(stage.times, (one, STARTED), at_ms)
+            self.statement.put_at(stage.times, (task, STARTED), at_ms)
             self._event("task.running", stage, task)
         return fresh
 

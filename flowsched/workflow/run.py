@@ -19,6 +19,7 @@ from flowsched.workflow.states import RunState, TaskState
 QUEUED_MS, STAGING_MS, RUNNING_MS, BYTES_LOCAL, BYTES_MOVED = range(5)
 TOTALS: Final = ("queued_ms", "staging_ms", "running_ms", "bytes_local", "bytes_moved")
 _STATES: Final = len(TaskState)
+_ENDED: Final = int(TaskState.SUCCEEDED)  #: this and all that follow are terminal
 #: Columns of which most stages have but one value, and what that is. They are arrays of one value, as long as nobody writes.
 _RARE: Final[Mapping[str, tuple[type[np.generic], int]]] = {
     "attempt": (np.int32, 0),
@@ -215,7 +216,7 @@ class StageRun:
     def open_tasks(self) -> int:
         """Tasks that are not terminal."""
         c = self.counts
-        return int(self.spec.tasks - c[TaskState.SUCCEEDED :].sum())
+        return int(self.spec.width * len(self.role_of) - c[_ENDED:].sum())
 
 
 class WorkflowRun:
