@@ -9,7 +9,8 @@ Parts (all of them, where none is named):
     idle      a step when a million tasks wait and nobody may start: a heartbeat, a start that was seen
     ordering  one cycle that releases 2,000 pods of 1,000 queues: what ordering takes of it, and the rest by phase
     distinct  tasks of which no two are alike, against pod by pod (`bench/kubelike.py`), in the same process by turns
-    simulated end to end on a virtual clock: pods/s of CPU time, every decision made by `engine.step`
+    simulated end to end on a virtual clock: pods/s of CPU time, every decision made by `engine.step`, launch orders and rows
+              included; beside it what the bare pod-by-pod loop makes, which does nothing but choose nodes
     latency   1,000 ready tasks with inputs of their own on 64 nodes (G12): each decision, p50 and p99
 
 CPU time is `time.process_time`: what this process really computed, whoever else was busy. Figures are medians.
@@ -391,6 +392,10 @@ def simulated(quick: bool) -> Row:
     nodes, queues = (1_000, 100) if quick else (10_000, 1_000)
     pods = 10_000 if quick else 40_000
     row: Row = {"nodes": nodes, "queues": queues, "pods": pods}
+    allowed = [True] * nodes
+    loop = Inlined([CORES * 1000] * nodes, [CORES * 4 * GIB] * nodes, [0] * nodes, [0] * nodes)
+    _, cpu, _ = timed(lambda: [loop.place(1000, 2 * GIB, allowed) for _ in range(2_000)])
+    row["inlined_loop_pods_per_cpu_s"] = round(2_000 / cpu * 1000)
     for kind, count, width in (("bags", 20, pods // 20), ("queues", queues, pods // queues)):
         drive = Drive(EngineState(), some_nodes(nodes), lambda pod: FATE)
         drive.run(0)
