@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 import msgspec
 from aiohttp import web
@@ -10,6 +10,7 @@ from aiohttp import web
 from flowsched.api.parameters import TEXT, path_text, read_json
 from flowsched.api.routes import Call, Query
 from flowsched.api.workflows import answer
+from flowsched.workflow.resources import parse_duration
 
 #: A quantity as in documents: a number, or text such as "500m" or "8Gi".
 Quantity = (
@@ -17,6 +18,8 @@ Quantity = (
     | Annotated[float, msgspec.Meta(ge=0)]
     | Annotated[str, msgspec.Meta(extra_json_schema={"pattern": TEXT, "maxLength": 64})]
 )
+#: Seconds, or text such as "90s" or "5m".
+DURATION: Final = {"pattern": r"^[0-9][0-9a-z.]*$", "maxLength": 32}
 _NAMES: Final = {"propertyNames": {"pattern": TEXT}}
 Cap = Annotated[
     dict[str, Quantity], msgspec.Meta(description="At most so much at once.", extra_json_schema=_NAMES)
@@ -36,6 +39,20 @@ class QueueBody(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_unknown
     parent: Parent | msgspec.UnsetType | None = msgspec.UNSET
     priority: Annotated[int, msgspec.Meta(ge=-(10**9), le=10**9)] | msgspec.UnsetType = msgspec.UNSET
     paused: bool | msgspec.UnsetType = msgspec.UNSET
+    reclaimable: (
+        Annotated[
+            bool,
+            msgspec.Meta(description="Others may take back what it has beyond what it deserves."),
+        ]
+        | msgspec.UnsetType
+    ) = msgspec.UNSET
+    order: (
+        Annotated[
+            Literal["best-effort", "fifo"],
+            msgspec.Meta(description="Whether who fits may pass who does not, or nobody passes the head."),
+        ]
+        | msgspec.UnsetType
+    ) = msgspec.UNSET
     cap: Cap | msgspec.UnsetType = msgspec.UNSET
     guarantee: Guarantee | msgspec.UnsetType = msgspec.UNSET
 
@@ -53,6 +70,30 @@ async def put_queue(call: Call[Query]) -> web.Response:
         name: value for name, value in msgspec.structs.asdict(body).items() if value is not msgspec.UNSET
     }
     return answer(await call.facade.put_queue(queue, settings))
+
+
+class DrainBody(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """How a node is emptied."""
+
+    grace: (
+        Annotated[
+            str,
+            msgspec.Meta(description="What has not ended by then is taken away.", extra_json_schema=DURATION),
+        ]
+        | Annotated[int, msgspec.Meta(ge=0, le=315_360_000)]
+    ) = 0
+
+
+async def drain_node(call: Call[Query]) -> web.Response:
+    """Empty a node."""
+    node = path_text(call.request, "name")
+    body = await read_json(call.request, DrainBody, call.serving.limits)
+    return answer(await call.facade.draining.drain(node, parse_duration(body.grace)))
+
+
+async def uncordon_node(call: Call[Query]) -> web.Response:
+    """Use a node again."""
+    return answer(await call.facade.draining.uncordon(path_text(call.request, "name")))
 
 
 async def list_nodes(call: Call[Query]) -> web.Response:

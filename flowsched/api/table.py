@@ -175,6 +175,15 @@ _CLUSTER: Final[tuple[Route[Any], ...]] = (
         "GET", f"{PREFIX}/nodes", cluster.list_nodes, Policy.READ, "List the nodes", Query,
         _ok("All nodes.", list[NodeView]), tag="cluster",
     ),
+    Route(
+        "POST", f"{PREFIX}/nodes/{{name}}/drain", cluster.drain_node, Policy.WRITE,
+        "Empty a node: nothing new goes there, and what has not ended in time runs elsewhere", Query,
+        _ok("The node.", NodeView), body=Body("How.", cluster.DrainBody, required=False), tag="cluster",
+    ),
+    Route(
+        "POST", f"{PREFIX}/nodes/{{name}}/uncordon", cluster.uncordon_node, Policy.WRITE, "Use a node again",
+        Query, _ok("The node.", NodeView), tag="cluster",
+    ),
 )  # fmt: skip
 
 _PLAN: Final = f"{PREFIX}/plans/{{plan}}"

@@ -68,6 +68,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(queues.queue, name="queue")
+app.add_typer(queues.nodes, name="nodes")
 app.add_typer(upkeep.db, name="db")
 app.add_typer(upkeep.secret, name="secret")
 
@@ -335,14 +336,6 @@ def pause(ctx: typer.Context, workflow: Id, reason: Reason = None, output: Outpu
 def resume(ctx: typer.Context, workflow: Id, reason: Reason = None, output: Output = Form.TABLE) -> None:
     """Take back a pause."""
     _command(ctx, workflow, "resume", reason, output)
-
-
-@app.command()
-def nodes(ctx: typer.Context, output: Output = Form.TABLE) -> None:
-    """List nodes, what is taken and what is cached."""
-    from flowsched.cli import listing
-
-    ask(ctx, lambda client: listing.nodes(client, output))
 
 
 @app.command()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from contextlib import aclosing
 from datetime import UTC, datetime
 from typing import Any
@@ -12,7 +12,7 @@ from rich.console import Group
 from flowsched.cli import output, render
 from flowsched.cli.output_form import Form
 from flowsched.client import Client
-from flowsched.workflow.views import TaskView
+from flowsched.workflow.views import NodeView, TaskView
 
 
 async def workflows(client: Client, filters: Mapping[str, str | None], limit: int, form: Form) -> None:
@@ -58,6 +58,12 @@ async def explain(client: Client, ident: str, stage: str | None, form: Form) -> 
 async def nodes(client: Client, form: Form) -> None:
     """`flowsched nodes`."""
     output.many(await client.nodes(), form, render.node_table)
+
+
+async def node(call: Awaitable[NodeView], form: Form) -> None:
+    """`flowsched nodes drain | uncordon`."""
+    view = await call
+    output.one(view, form, lambda: render.node_table([view]))
 
 
 async def queues(client: Client, form: Form) -> None:

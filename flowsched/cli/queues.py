@@ -1,4 +1,4 @@
-"""Commands for queues. Bodies live in the modules they import when they run."""
+"""Commands for queues and nodes. Bodies live in the modules they import when they run."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ from flowsched.cli.options import Output, amounts
 from flowsched.cli.output_form import Form
 
 queue = typer.Typer(help="List and change queues.", no_args_is_help=True, rich_markup_mode=None)
+nodes = typer.Typer(help="List nodes; empty one for maintenance.", rich_markup_mode=None)
+Node = Annotated[str, typer.Argument(help="The node.")]
 
 
 @queue.command("ls")
 def list_queues(ctx: typer.Context, output: Output = Form.TABLE) -> None:
-    """List queues: what they may use, use, and wait for."""
+    """List queues: what they may use, use, deserve and wait for, and what their users have used."""
     from flowsched.cli import listing
 
     ask(ctx, lambda client: listing.queues(client, output))
@@ -29,6 +31,15 @@ def set_queue(
     parent: Annotated[str | None, typer.Option(help="The queue above it.")] = None,
     priority: Annotated[int | None, typer.Option(help="Higher goes first.")] = None,
     paused: Annotated[bool | None, typer.Option("--pause/--resume", help="Start nothing new of it.")] = None,
+    reclaimable: Annotated[
+        bool | None,
+        typer.Option(
+            "--reclaimable/--keep", help="Others may take back what it has beyond what it deserves."
+        ),
+    ] = None,
+    order: Annotated[
+        str | None, typer.Option(metavar="best-effort|fifo", help="fifo: nobody passes the head.")
+    ] = None,
     cap: Annotated[
         list[str] | None, typer.Option(metavar="RESOURCE=AMOUNT", help="At most so much. Repeatable.")
     ] = None,
@@ -41,6 +52,37 @@ def set_queue(
     from flowsched.cli import listing
 
     given = {"weight": weight, "parent": parent, "priority": priority, "paused": paused}
+    given |= {"reclaimable": reclaimable, "order": order}
     settings: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
     settings |= {key: amounts(key, pairs) for key, pairs in (("cap", cap), ("guarantee", guarantee)) if pairs}
     ask(ctx, lambda client: listing.put_queue(client, name, settings, output))
+
+
+@nodes.callback(invoke_without_command=True)
+def list_nodes(ctx: typer.Context, output: Output = Form.TABLE) -> None:
+    """List nodes, what is taken and what is cached; or empty one for maintenance."""
+    from flowsched.cli import listing
+
+    if ctx.invoked_subcommand is None:
+        ask(ctx, lambda client: listing.nodes(client, output))
+
+
+@nodes.command("drain")
+def drain_node(
+    ctx: typer.Context,
+    name: Node,
+    grace: Annotated[str, typer.Option(help="What has not ended by then runs elsewhere: 90s, 5m.")] = "0s",
+    output: Output = Form.TABLE,
+) -> None:
+    """Empty a node: nothing new goes there, and what runs is moved at no charge, gangs as a whole."""
+    from flowsched.cli import listing
+
+    ask(ctx, lambda client: listing.node(client.drain(name, grace=grace), output))
+
+
+@nodes.command("uncordon")
+def uncordon_node(ctx: typer.Context, name: Node, output: Output = Form.TABLE) -> None:
+    """Use a node again."""
+    from flowsched.cli import listing
+
+    ask(ctx, lambda client: listing.node(client.uncordon(name), output))

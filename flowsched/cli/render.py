@@ -226,7 +226,7 @@ def stage_table(stages: Iterable[StageView]) -> Table:
 def task_table(tasks: Iterable[TaskView]) -> Table:
     """A list of tasks."""
     table = plain_table(
-        "STAGE", ">INDEX", "ROLE", "ITEM", "=STATE", ">TRY", "NODE", ">EXIT", ">RAN", ">LOCAL", ">MOVED", "REASON"
+        "STAGE", ">INDEX", "ROLE", "ITEM", "=STATE", "QOS", ">TRY", "NODE", ">EXIT", ">RAN", ">LOCAL", ">MOVED", "REASON"
     )  # fmt: skip
     for view in tasks:
         ran = ""
@@ -238,6 +238,7 @@ def task_table(tasks: Iterable[TaskView]) -> Table:
             text(view.role),
             text(view.item or ""),
             state(view.state),
+            view.qos,
             str(view.attempt),
             text(view.node or ""),
             "" if view.exit_code is None else str(view.exit_code),
@@ -249,25 +250,58 @@ def task_table(tasks: Iterable[TaskView]) -> Table:
     return table
 
 
-def queue_table(queues: Iterable[QueueView]) -> Table:
-    """A list of queues."""
-    table = plain_table(
-        "QUEUE", "PARENT", ">WEIGHT", ">SHARE", ">WAITING", ">RUNNING", "USED", "GUARANTEE", "CAP", "PAUSED"
-    )
+#: Always shown of a queue; other columns only where one of the queues has something to say there.
+_QUEUE_COLUMNS: Final = ("QUEUE", ">WEIGHT", ">SHARE", ">WAITING", ">RUNNING", "USED")
+
+
+def queue_table(queues: Iterable[QueueView]) -> Group:
+    """A list of queues, with their users, and what of their settings cannot be kept."""
+    rows: list[dict[str, Text]] = []
+    users = plain_table("QUEUE", "USER", "USED", "RECENT")
+    said: list[Text] = []
     for view in queues:
-        table.add_row(
-            text(view.name),
-            text(view.parent or ""),
-            str(view.weight),
-            f"{view.dominant_share:.0%}",
-            str(view.waiting),
-            str(view.running),
-            amounts(view.used),
-            amounts(view.guarantee),
-            amounts(view.cap),
-            "yes" if view.paused else "",
+        notes = {
+            "paused": view.paused, "fifo": view.order == "fifo", "keeps": not view.reclaimable,
+            f"priority {view.priority}": view.priority != 0,
+        }  # fmt: skip
+        rows.append(
+            {
+                "QUEUE": text(view.name),
+                "PARENT": text(view.parent or ""),
+                ">WEIGHT": text(view.weight),
+                ">SHARE": text(f"{view.dominant_share:.0%}"),
+                ">WAITING": text(view.waiting),
+                ">RUNNING": text(view.running),
+                "USED": amounts(view.used),
+                "DESERVED": amounts(view.deserved),
+                "PENDING": amounts(view.pending),
+                "RECENT": amounts(view.recent),
+                "GUARANTEE": amounts(view.guarantee),
+                "CAP": amounts(view.cap),
+                "NOTES": text(", ".join(note for note, holds in notes.items() if holds)),
+            }
         )
-    return table
+        for user in view.users:
+            users.add_row(text(view.name), text(user.user or "-"), amounts(user.used), amounts(user.recent))
+        said += [text(f"queue {view.name}: {warning}") for warning in view.warnings]
+    heads = [
+        head
+        for head in (rows[0] if rows else _QUEUE_COLUMNS)
+        if head in _QUEUE_COLUMNS or any(row[head].plain for row in rows)
+    ]
+    table = plain_table(*heads)
+    for row in rows:
+        table.add_row(*(row[head] for head in heads))
+    parts: list[RenderableType] = [table]
+    if users.row_count:
+        parts += [Text(), users]
+    return Group(*parts, *said)
+
+
+def _node_state(view: NodeView) -> Text:
+    if view.drained_at is not None:
+        return Text("drained", "yellow")
+    return Text("yes", "green") if view.ready else Text("no", "bold red")
 
 
 def node_table(nodes: Iterable[NodeView]) -> Table:
@@ -280,7 +314,7 @@ def node_table(nodes: Iterable[NodeView]) -> Table:
         gpu = f"{cores(used.get('gpu', 0))}/{cores(has['gpu'])}" if has.get("gpu") else ""
         table.add_row(
             text(view.name),
-            Text("yes", "green") if view.ready else Text("no", "bold red"),
+            _node_state(view),
             text(view.rack),
             str(view.running),
             f"{cores(used.get('cpu', 0))}/{cores(has.get('cpu', 0))}",

@@ -252,7 +252,7 @@ class Client:
         return await self._get("/api/v1/queues", Queues)
 
     async def put_queue(self, name: str, **settings: Any) -> QueueView:
-        """Create or change a queue: `weight, parent, priority, paused, cap, guarantee`. The rest stays."""
+        """Create or change a queue; the rest stays: `weight, parent, priority, paused, reclaimable, order, cap, guarantee`."""
         body = json.dumps(settings).encode()
         content, _ = await self._session.request("PUT", f"/api/v1/queues/{quote(name, safe='')}", body=body)
         return decoded(content, QueueView)
@@ -260,6 +260,20 @@ class Client:
     async def nodes(self) -> Nodes:
         """All nodes."""
         return await self._get("/api/v1/nodes", Nodes)
+
+    async def drain(self, node: str, *, grace: str = "0s") -> NodeView:
+        """Empty a node: nothing new goes there, and what has not ended after `grace` ("5m") runs elsewhere."""
+        return await self._on_node(node, "drain", {"grace": grace})
+
+    async def uncordon(self, node: str) -> NodeView:
+        """Use a node again."""
+        return await self._on_node(node, "uncordon", None)
+
+    async def _on_node(self, node: str, verb: str, settings: Mapping[str, Any] | None) -> NodeView:
+        body = None if settings is None else json.dumps(settings).encode()
+        path = f"/api/v1/nodes/{quote(node, safe='')}/{verb}"
+        content, _ = await self._session.request("POST", path, body=body)
+        return decoded(content, NodeView)
 
     async def plan(
         self,

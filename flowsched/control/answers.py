@@ -8,13 +8,13 @@ from datetime import UTC, datetime
 import numpy as np
 
 from flowsched.engine.delta import OutputWrite, TaskWrite
+from flowsched.engine.draining import drained_until
 from flowsched.engine.explain import Explanation
 from flowsched.engine.state import EngineState
 from flowsched.errors import InvalidRequest
-from flowsched.scheduling.queues import Queue
 from flowsched.store.rows import AttemptRow, StageRow, StoredEvent, WorkflowRow
 from flowsched.workflow.graph import StageGraph
-from flowsched.workflow.spec import StageSpec, WorkflowSpec
+from flowsched.workflow.spec import StageSpec, WorkflowSpec, qos_class
 from flowsched.workflow.states import TaskState
 from flowsched.workflow.views import (
     AttemptView,
@@ -22,7 +22,6 @@ from flowsched.workflow.views import (
     ExplanationView,
     NodeView,
     OutputView,
-    QueueView,
     StageView,
     TaskView,
     WorkflowView,
@@ -91,15 +90,16 @@ def stage_view(row: StageRow, spec: WorkflowSpec, graph: StageGraph) -> StageVie
 def task_view(row: TaskWrite, stage: StageSpec) -> TaskView:
     """One task from its row."""
     member = row.index % stage.members
-    roles = [role.name for role in stage.roles for _ in range(role.replicas)]
+    role = [role for role in stage.roles for _ in range(role.replicas)][member]
     shard = row.index // stage.members
     return TaskView(
         stage=stage.name,
         index=row.index,
         shard=shard,
-        role=roles[member],
+        role=role.name,
         item=stage.items[shard] if stage.items else None,
         state=TaskState(row.state).name,
+        qos=qos_class(role.resources, role.limits).word,
         reason=row.reason,
         attempt=row.attempt,
         node=row.node,
@@ -186,28 +186,6 @@ def amounts(axes: tuple[str, ...], values: tuple[int, ...] | None) -> dict[str, 
     return {name: int(v) for name, v in zip(axes, values or (), strict=False) if v > 0}
 
 
-def queue_view(state: EngineState, queue: Queue) -> QueueView:
-    """A queue with what it uses now."""
-    axes, total = state.snapshot.axes, state.snapshot.total
-    used = state.snapshot.queue_usage(queue.name)
-    shares = [u / t for u, t in zip(used, total, strict=False) if t > 0]
-    runs = [run for run in state.runs.values() if run.spec.queue == queue.name]
-    stages = [stage for run in runs for stage in run.stages]
-    return QueueView(
-        name=queue.name,
-        weight=queue.weight,
-        parent=queue.parent,
-        priority=queue.priority,
-        paused=queue.paused,
-        cap=amounts(axes, queue.cap),
-        guarantee=amounts(axes, queue.guarantee),
-        used=amounts(axes, used),
-        dominant_share=round(max(shares, default=0.0), 4),
-        waiting=sum(int(s.counts[TaskState.QUEUED] + s.counts[TaskState.STAGING]) for s in stages),
-        running=sum(s.holding() for s in stages),
-    )
-
-
 def node_views(state: EngineState, flows: Mapping[str, tuple[int, int]]) -> list[NodeView]:
     """All nodes. `flows`: node -> (bytes in, bytes out) that were really copied."""
     snapshot, catalogue = state.snapshot, state.catalogue
@@ -224,6 +202,7 @@ def node_views(state: EngineState, flows: Mapping[str, tuple[int, int]]) -> list
         NodeView(
             name=name,
             ready=bool(snapshot.ready[at]),
+            drained_at=moment(drained_until(state, name)),
             rack=snapshot.racks[int(snapshot.rack[at])] if snapshot.racks else "",
             labels=dict(snapshot.labels[at]),
             allocatable=amounts(snapshot.axes, tuple(snapshot.allocatable[at].tolist())),

@@ -89,6 +89,14 @@ class Dispatcher:
             self.busy_since = None
             wake_ms = result.wake_ms
 
+    async def settled(self) -> None:
+        """Wait (briefly) until it has taken in what it was told."""
+        steps = self.steps
+        for _ in range(100):
+            if self.steps > steps:
+                return
+            await asyncio.sleep(0.01)
+
     async def once(self, events: Sequence[EngineEvent]) -> Step:
         """One step, committed and carried out."""
         while True:

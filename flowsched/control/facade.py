@@ -89,6 +89,18 @@ class PlanFacade(Protocol):
         ...
 
 
+class DrainFacade(Protocol):
+    """What may be asked about emptying nodes. Everything raises from `flowsched.errors` and nothing else."""
+
+    async def drain(self, name: str, grace_ms: int) -> NodeView:
+        """Nothing new goes to the node; what has not ended after `grace_ms` is taken away and runs elsewhere. NotFound."""
+        ...
+
+    async def uncordon(self, name: str) -> NodeView:
+        """Use the node again. NotFound."""
+        ...
+
+
 class Facade(Protocol):
     """Everything raises from `flowsched.errors` and nothing else."""
 
@@ -100,6 +112,11 @@ class Facade(Protocol):
     @property
     def plans(self) -> PlanFacade:
         """Plans of runs."""
+        ...
+
+    @property
+    def draining(self) -> DrainFacade:
+        """Emptying nodes."""
         ...
 
     async def submit(self, raw: bytes, *, idempotency_key: str | None = None) -> SubmittedView:
@@ -186,7 +203,9 @@ class Facade(Protocol):
         ...
 
     async def put_queue(self, name: str, settings: Mapping[str, Any]) -> QueueView:
-        """Create or change a queue: `weight, parent, priority, paused, cap, guarantee` (quantities as in documents)."""
+        """Create or change a queue: `weight, parent, priority, paused, reclaimable, order, cap, guarantee` (quantities as in
+        documents).
+        """
         ...
 
     async def nodes(self) -> list[NodeView]:

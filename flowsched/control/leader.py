@@ -10,12 +10,13 @@ from typing import Final
 import structlog
 
 from flowsched.control.dispatch import Dispatcher
+from flowsched.control.draining import remembered
 from flowsched.control.expiry import Expiry
 from flowsched.control.history import History
 from flowsched.control.intake import Documents, Intake
 from flowsched.control.reconcile import Reconciler
 from flowsched.control.recover import Found, recover
-from flowsched.engine.events import BindingsSettled, EngineEvent, QueueChanged
+from flowsched.engine.events import BindingsSettled, EngineEvent, NodeDrained, QueueChanged
 from flowsched.engine.state import EngineState
 from flowsched.errors import (
     ConfigurationError,
@@ -78,6 +79,7 @@ def queue_from(row: QueueRow, axes: tuple[str, ...]) -> Queue:
         reclaimable=row.reclaimable,
         priority=row.priority,
         paused=row.paused,
+        order="fifo" if row.order == "fifo" else "best-effort",
     )
 
 
@@ -215,12 +217,13 @@ class Leader:
         """
         if found.pods:
             await self._executor.adopt(found.pods)
+        drains = await remembered(self._database)
         binder = self._executor.binder
         if binder is None:
-            return [*found.runs]
+            return [*drains, *found.runs]
         await binder.fence(found.bindings)
         view = await binder.view()
-        return [BindingsSettled(tuple(found.bindings)), *found.runs, *view]
+        return [BindingsSettled(tuple(found.bindings)), *drains, *found.runs, *view]
 
     async def _listen(self, dispatcher: Dispatcher) -> None:
         """What the cluster says goes to the dispatcher, in order."""
@@ -310,6 +313,12 @@ class Leader:
                 raise LeadershipLost("another process leads now")
             self._renewed = asked
             return
+
+    async def drain_changed(self, event: NodeDrained) -> None:
+        """A node shall be empty, or is used again."""
+        if self.dispatcher is not None:
+            self.dispatcher.tell([event])
+            await self.dispatcher.settled()
 
     def queue_changed(self, row: QueueRow) -> None:
         """A queue was configured."""

@@ -91,6 +91,7 @@ async def recover(database: Database, specs: Specs, state: EngineState, nodes: S
         if at is not None:
             dataset = state.catalogue.intern(replica.uri, replica.size_bytes)
             state.catalogue.add_replica(dataset, at)
+    state.snapshot.usage.load(recovery.usage, state.snapshot.axes)
     runs = await _rebuilt(recovery, specs, state)
     pods = [decode_pod(attempt.pod) for attempt in recovery.attempts]
     log.info("recovered", workflows=len(runs), open_pods=len(pods), replicas=len(recovery.replicas))

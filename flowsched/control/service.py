@@ -12,7 +12,7 @@ import numpy as np
 
 from flowsched.control import answers
 from flowsched.control.cromwell import Cromwell
-from flowsched.control.dispatch import Dispatcher
+from flowsched.control.draining import Draining
 from flowsched.control.extender import Extender, scores
 from flowsched.control.facade import OutputData
 from flowsched.control.history import History, happens
@@ -21,7 +21,8 @@ from flowsched.control.leader import Leader
 from flowsched.control.outputs import open_output
 from flowsched.control.planning import Planning
 from flowsched.control.plans import PlanBook
-from flowsched.control.queue_settings import queue_row
+from flowsched.control.queue_settings import check_tree, queue_row
+from flowsched.control.queue_views import queue_views
 from flowsched.control.ranked import with_rank
 from flowsched.control.tes import TesService
 from flowsched.control.whereabouts import Whereabouts
@@ -32,7 +33,6 @@ from flowsched.engine.recovery import untouched_state
 from flowsched.engine.state import EngineState
 from flowsched.errors import Conflict, InvalidRequest, NotFound, Unavailable
 from flowsched.scheduling.executor import Executor
-from flowsched.scheduling.queues import Queue
 from flowsched.store.database import Database
 from flowsched.store.queues import Queues
 from flowsched.store.requests import Submission
@@ -100,6 +100,7 @@ class Service:
         self._new_id = new_id
         self._failpoint = failpoint
         self._extender = Extender()
+        self.draining = Draining(database, nodes=self.nodes, tell=leader.drain_changed, clock=clock)
         self.tes = TesService(
             TesTasks(database), writer, documents, clock=clock, new_id=new_id, wake=self._wake,
             cancel=lambda workflow: self.command(workflow, "cancel"), ranks=self.plans, memory=self._state,
@@ -356,33 +357,19 @@ class Service:
 
     async def queues(self) -> list[QueueView]:
         """All queues: those configured, those in use, and `default`."""
-        state = self._leading()
-        names = {queue.name: queue for queue in state.queues}
-        used = {run.spec.queue for run in state.runs.values()} | {"default"}
-        every = [*names.values(), *(Queue(name) for name in sorted(used - set(names)))]
-        return [answers.queue_view(state, queue) for queue in every]
+        return queue_views(self._leading())
 
     async def put_queue(self, name: str, settings: Mapping[str, Any]) -> QueueView:
         """Create or change a queue."""
         before = {row.name: row for row in await self._queues.list()}
         row = queue_row(name, settings, before.get(name, QueueRow(name)))
-        if row.parent is not None and row.parent not in before:
-            raise Conflict(f"queue {name!r}: there is no parent queue {row.parent!r}; create it first")
+        check_tree(row, before)
         await self._queues.put(row)
         self._leader.queue_changed(row)
         dispatcher = self._leader.dispatcher
         if dispatcher is not None:
-            await self._settled(dispatcher)
+            await dispatcher.settled()
         return next(view for view in await self.queues() if view.name == name)
-
-    @staticmethod
-    async def _settled(dispatcher: Dispatcher) -> None:
-        """Wait (briefly) until the dispatcher has taken in what it was told."""
-        steps = dispatcher.steps
-        for _ in range(100):
-            if dispatcher.steps > steps:
-                return
-            await asyncio.sleep(0.01)
 
     async def nodes(self) -> list[NodeView]:
         """All nodes."""

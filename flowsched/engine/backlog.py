@@ -145,7 +145,8 @@ def _add(
         min_resources=_min_resources(state, stage),
         staged_on=state.staged_on.get(key, ()),
         promised_ms=state.promises.get(number),
-        home=None if stage.spec.gang else home_of(state, run, stage, shard),
+        user=run.spec.user,
+        home=home_of(state, run, stage, shard) if state.profile.locality and not stage.spec.gang else None,
     )
     candidate = backlog.candidates[number] = Candidate(run, stage, group, tasks)
     return candidate

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
@@ -22,6 +22,7 @@ from flowsched.engine.pods import pod_name
 from flowsched.engine.state import EngineState
 from flowsched.scheduling.executor import Pod
 from flowsched.scheduling.foreign import Bind, Evict
+from flowsched.scheduling.snapshot import ClaimKind
 from flowsched.statement import Statement
 from flowsched.workflow.advance import Advance
 from flowsched.workflow.lifecycle import mask_of
@@ -90,6 +91,7 @@ class Recorder:
             if stage.uniform is None:
                 releasing = np.flatnonzero(stage.task_state == TaskState.RELEASING)
                 advance.changes.release.extend((stage.number, task) for task in releasing.tolist())
+        self.absorb()  # pods by their names of now: news in this step may begin their tasks' next attempts
 
     def absorb(self) -> bool:
         """Take over what advances have freed, released and made ready so far, so that the cycle sees it.
@@ -107,7 +109,9 @@ class Recorder:
             changes.freed.clear()
             for number, task in changes.release:
                 stage = run.stages[number]
-                self.releases.append(pod_name(run.id, stage.spec.name, task, int(stage.attempt[task])))
+                name = pod_name(run.id, stage.spec.name, task, int(stage.attempt[task]))
+                self.releases.append(name)
+                self._leaves(name)
             changes.release.clear()
             anything = anything or bool(changes.fresh)
             for number in sorted(changes.fresh):
@@ -126,6 +130,13 @@ class Recorder:
         self.statement.pop(state.held, name)
         self.statement.exclude(state.under_way, name)
         self.dirty = True
+
+    def _leaves(self, name: str) -> None:
+        """A pod is being taken away: its claim says so, for others expect its room."""
+        snapshot = self.state.snapshot
+        claim = snapshot.claims.get(name)
+        if claim is not None and claim.kind is ClaimKind.RUNNING:
+            snapshot.claim(replace(claim, kind=ClaimKind.RELEASING), self.statement)
 
     def _note_ready(self, run: WorkflowRun, stage: StageRun) -> None:
         pair = (run.id, stage.number)

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from flowsched.scheduling.usage import UsageRow
+
 
 class TaskWrite(NamedTuple):
     """A task's new row. Compare-and-set: the row must have version `version - 1` (none at all where that is 0)."""
@@ -148,6 +150,7 @@ class Delta:
     commands_done: list[int] = field(default_factory=list)
     bindings: list[BindingWrite] = field(default_factory=list)
     bindings_done: list[str] = field(default_factory=list)  #: uids
+    usage: list[UsageRow] = field(default_factory=list)
 
     def __bool__(self) -> bool:
         """Whether anything changed."""
@@ -164,5 +167,6 @@ class Delta:
                 self.commands_done,
                 self.bindings,
                 self.bindings_done,
+                self.usage,
             )
         )

@@ -57,6 +57,14 @@ class QueueChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class NodeDrained:
+    """A node shall be empty by `until_ms`: nothing new comes there; None = it is used again."""
+
+    node: str
+    until_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class ProfileChanged:
     """Another policy is in force from now on."""
 
@@ -76,6 +84,7 @@ EngineEvent = (
     | BindingsSettled
     | QueueChanged
     | ProfileChanged
+    | NodeDrained
     | Tick
     | ClusterEvent
 )

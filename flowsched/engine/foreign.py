@@ -135,6 +135,7 @@ def bind(recorder: Recorder, pod: ForeignPod, node: int) -> None:
         since_ms=recorder.now,
         until_ms=None,
         rules=pod.template.rules,
+        user=pod.namespace,
         group=f"{pod.namespace}/{pod.name}" if group is None else f"{group.namespace}/{group.name}",
     )
     state.snapshot.claim(claim, statement)
@@ -226,7 +227,19 @@ def _taken(recorder: Recorder, event: RoomTaken) -> None:
     known = state.snapshot.claims.get(event.owner)
     if known is None or not _holds(known, event, node, amount, kind):
         queue, since, rules = event.queue, event.since_ms, event.rules
-        claim = Claim(event.owner, node, amount, kind, queue, since, None, 0, event.group, rules)
+        claim = Claim(
+            event.owner,
+            node,
+            amount,
+            kind,
+            queue,
+            since,
+            None,
+            0,
+            event.group,
+            rules,
+            user=event.namespace if queue else "",
+        )
         state.snapshot.claim(claim, statement)
         recorder.dirty = True
 

@@ -233,6 +233,7 @@ def _pod_group(
         key=state.key_of(key),
         name=f"{group.namespace}/{group.name}",
         queue=group.queue,
+        user=group.namespace,
         workflow=f"{group.namespace}/{group.name}",
         priority=_priority(work),
         rank_ms=0,
@@ -255,6 +256,7 @@ def _hold(recorder: Recorder, key: str, held: tuple[tuple[int, tuple[int, ...]],
     state, statement = recorder.state, recorder.statement
     work = state.foreign[key]
     queue = work.group.queue if work.group is not None else "default"
+    user = work.group.namespace if work.group is not None else ""
     until = recorder.now + HOLD_MS
     for node, amount in held:
         state.snapshot.claim(
@@ -268,6 +270,7 @@ def _hold(recorder: Recorder, key: str, held: tuple[tuple[int, tuple[int, ...]],
                 until,
                 0,
                 f"hold {key}",
+                user=user,
             ),
             statement,
         )
@@ -303,7 +306,8 @@ def _serve(recorder: Recorder, key: str, work: ForeignWork) -> list[Reason]:
     else:
         candidates = {candidate.group.key: candidate for candidate in _offers(state, key, work)}
         groups = [candidate.group for candidate in candidates.values()]
-        plan = cycle(state.snapshot, state.catalogue, state.queues, groups, state.profile, recorder.now)
+        gentle = replace(state.profile, preempt=False, reclaim=False)  # it has room already
+        plan = cycle(state.snapshot, state.catalogue, state.queues, groups, gentle, recorder.now)
         for placement in plan.placements:
             carry_out_foreign(recorder, candidates[placement.group], placement)
         reasons = list(plan.reasons)

@@ -126,7 +126,11 @@ def _count(parent: StageRun, consumer: StageRun, spec: InputSpec) -> int:
 
 def _expected(state: EngineState, run: WorkflowRun, stage: StageRun) -> int:
     """Bytes one shard of a stage writes: what its finished shards wrote on average, else what its document says."""
-    written = [o.size_bytes for out in stage.spec.outputs for o in run.outputs.get((stage.number, out.name), {}).values()]
+    written = [
+        o.size_bytes
+        for out in stage.spec.outputs
+        for o in run.outputs.get((stage.number, out.name), {}).values()
+    ]
     if written:
         shards = max(1, len(run.outputs.get((stage.number, stage.spec.outputs[0].name), {})))
         return sum(written) // shards

@@ -8,12 +8,15 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from flowsched.engine import pace
+from flowsched.engine import pace, taking
 from flowsched.engine.backlog import Backlog, Candidate, collect
 from flowsched.engine.changes import Recorder
+from flowsched.engine.draining import empty_nodes
 from flowsched.engine.foreign import release_half_placed
 from flowsched.engine.foreign_offers import carry_out_foreign, collect_foreign, serve_held
 from flowsched.engine.pods import choose_gpus, encode_pod, make_pod, pod_name, seats
+from flowsched.engine.pushing import foresee
+from flowsched.engine.recovery import standing
 from flowsched.engine.reports import make_again
 from flowsched.engine.staging import begin, sweep
 from flowsched.engine.state import EngineState, GroupKey, PodRef
@@ -22,6 +25,7 @@ from flowsched.scheduling.executor import GangSeat
 from flowsched.scheduling.plan import Placement, Plan, Reason, ReasonCode
 from flowsched.scheduling.podgroup import PodGroup
 from flowsched.scheduling.snapshot import AXES, Claim, ClaimKind
+from flowsched.scheduling.usage import Payer
 from flowsched.workflow.spec import On
 from flowsched.workflow.states import TaskState
 
@@ -40,6 +44,8 @@ def place(recorder: Recorder) -> None:
     recorder.dirty |= recorder.absorb()
     state = recorder.state
     _give_up_waiting(recorder)
+    empty_nodes(recorder)
+    taking.keep_room(recorder)
     release_half_placed(recorder)
     held_back = serve_held(recorder)
     if not pace.is_due(recorder):
@@ -57,6 +63,7 @@ def place(recorder: Recorder) -> None:
     backlog = _collected(recorder)
     groups = [candidate.group for candidate in backlog.candidates.values()]
     groups += [candidate.group for candidate in foreign.candidates.values()]
+    taking.drop_unwanted(recorder, {group.key for group in groups})
     if not groups:
         if state.reasons or state.reservations or told:
             _carried_out(recorder, Plan(reasons=told))  # who waited does not wait any more
@@ -64,11 +71,14 @@ def place(recorder: Recorder) -> None:
         pace.looked(recorder, 0, backlog.wake_ms)
         return
     plan = _plan(recorder, groups)
+    foresee(recorder, plan, {group.key: group for group in groups} if plan.ahead else {})
     placed = 0
     refused: list[Reason | None] = []
     binds = _Binds(recorder)
+    _serve(recorder, plan, {group.key: group for group in groups})
     for placement in plan.placements:
         placed += sum(len(nodes) for nodes in placement.nodes)
+        taking.placed(recorder, placement.group)
         if placement.group in foreign.candidates:
             carry_out_foreign(recorder, foreign.candidates[placement.group], placement)
         else:
@@ -77,7 +87,7 @@ def place(recorder: Recorder) -> None:
     reasons = (*plan.reasons, *(reason for reason in refused if reason), *told)
     _carried_out(recorder, replace(plan, reasons=reasons))
     pace.keep_quiet(recorder, replace(plan, reasons=reasons))
-    pace.looked(recorder, len(groups), backlog.wake_ms, full=placed >= pace.STEP)
+    pace.looked(recorder, len(groups), _sooner(backlog.wake_ms, plan.look_at), full=placed >= pace.STEP)
     recorder.absorb()
 
 
@@ -88,7 +98,9 @@ def _place_foreign(recorder: Recorder, held_back: Sequence[Reason]) -> None:
     foreign = collect_foreign(state)
     groups = [candidate.group for candidate in foreign.candidates.values()]
     plan = _plan(recorder, groups) if groups else Plan()
+    _serve(recorder, plan, {group.key: group for group in groups})
     for placement in plan.placements:
+        taking.placed(recorder, placement.group)
         carry_out_foreign(recorder, foreign.candidates[placement.group], placement)
     placed = sum(len(nodes) for placement in plan.placements for nodes in placement.nodes)
     theirs = (*plan.reasons, *foreign.reasons, *held_back)
@@ -104,6 +116,16 @@ def _plan(recorder: Recorder, groups: list[PodGroup]) -> Plan:
     return cycle(
         state.snapshot, state.catalogue, state.queues, groups, state.profile, recorder.now, pace.STEP
     )
+
+
+def _serve(recorder: Recorder, plan: Plan, groups: Mapping[int, PodGroup]) -> None:
+    """Note which queues and users were given something: they have not waited in vain."""
+    usage, put = recorder.state.snapshot.usage, recorder.statement.put
+    served = {Payer(groups[each.group].queue, groups[each.group].user) for each in plan.placements}
+    for payer in sorted(served):
+        put(usage.served_users, payer, recorder.now)
+        for queue in recorder.state.queues.path(payer.queue):
+            put(usage.served_queues, queue.name, recorder.now)
 
 
 def _collected(recorder: Recorder) -> Backlog:
@@ -130,9 +152,15 @@ def _keep_reasons(recorder: Recorder, more: Sequence[Reason]) -> None:
 def _carried_out(recorder: Recorder, plan: Plan) -> None:
     """Keep what the plan says about who was not placed."""
     state, statement = recorder.state, recorder.statement
+    taking.carry_out(recorder, plan)
     statement.assign(state, "reasons", {reason.group: reason for reason in plan.reasons})
     statement.assign(state, "reservations", plan.reservations)
     statement.assign(state, "promises", _promises(state.promises, plan))
+
+
+def _sooner(one: int | None, other: int | None) -> int | None:
+    """The earlier of two moments, where there are any."""
+    return min((each for each in (one, other) if each is not None), default=None)
 
 
 def _promises(before: Mapping[int, int], plan: Plan) -> dict[int, int]:
@@ -310,10 +338,12 @@ def _bind(
             amount=role.shape.requests,
             kind=ClaimKind.RUNNING,
             queue=group.queue,
+            user=group.user,
             since_ms=recorder.now,
             until_ms=until,
             io_bytes=role.shape.io_bytes,
             group=group.name,
+            **standing(run, stage, task),
         )
         state.snapshot.claim(claim, statement)
         if gpus:

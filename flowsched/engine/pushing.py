@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from flowsched.engine.changes import Recorder
 from flowsched.engine.homes import consumer_shard, gather_of
+from flowsched.scheduling.plan import Plan
+from flowsched.scheduling.podgroup import PodGroup
 from flowsched.scheduling.transfers import TransferWant
 from flowsched.workflow.run import StageRun, WorkflowRun
 from flowsched.workflow.states import TaskState
@@ -29,6 +33,32 @@ def note_written(recorder: Recorder, run: WorkflowRun, stage: StageRun, task: in
             if (dataset, home) not in state.pushes:
                 _count(recorder, home, state.catalogue.sizes[dataset])
             recorder.statement.put(state.pushes, (dataset, home), (want, run.id, gather.consumer))
+
+
+def foresee(recorder: Recorder, plan: Plan, groups: Mapping[int, PodGroup]) -> None:
+    """Remember what groups that wait will read, and where, until the next plan."""
+    state = recorder.state
+    wants: dict[tuple[int, int], TransferWant] = {}
+    for key, node in plan.ahead:
+        group = groups[key]
+        for dataset in group.inputs:
+            if node not in state.catalogue.nodes_of(dataset):
+                want = TransferWant(dataset, node, group.rank_ms, group.priority, 1)
+                wants.setdefault((dataset, node), want)
+    if wants or state.foreseen:
+        recorder.statement.assign(state, "foreseen", wants)
+
+
+def foreseen(recorder: Recorder) -> list[TransferWant]:
+    """What tasks that wait for room will read where they will probably run."""
+    state = recorder.state
+    return [
+        want
+        for (dataset, node), want in state.foreseen.items()
+        if node not in state.catalogue.nodes_of(dataset)
+        and not state.catalogue.lost(dataset)
+        and state.snapshot.ready[node]
+    ]
 
 
 def pushes(recorder: Recorder) -> list[TransferWant]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Final, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,10 +17,12 @@ from flowsched.engine.delta import OutputWrite, StageWrite, TaskWrite
 from flowsched.engine.state import EngineState, PodRef
 from flowsched.scheduling.executor import NodeInfo, Pod
 from flowsched.scheduling.snapshot import Claim, ClaimKind
+from flowsched.scheduling.usage import Payer
 from flowsched.statement import Statement
 from flowsched.workflow.graph import StageGraph
+from flowsched.workflow.moves import STARTED
 from flowsched.workflow.run import TOTALS, Output, StageRun, WorkflowRun
-from flowsched.workflow.spec import WorkflowSpec, gets_whole_cores
+from flowsched.workflow.spec import WorkflowSpec, gets_whole_cores, qos_class
 from flowsched.workflow.states import HOLDING, RunState, TaskState
 
 _S = TaskState
@@ -195,11 +197,16 @@ def reclaim(state: EngineState, run: WorkflowRun, pods: Iterable[Pod], statement
             amount=amounts[shape],
             kind=ClaimKind.RUNNING,
             queue=run.spec.queue,
+            user=run.spec.user,
             since_ms=max(bound, 0),
             until_ms=None if pod.runtime_hint_ms is None else max(bound, 0) + pod.runtime_hint_ms,
             group=f"{run.spec.name}/{stage.spec.name}",
+            **standing(run, stage, task),
         )
+        if stage.task_state[task] == TaskState.RELEASING:
+            claim = replace(claim, kind=ClaimKind.RELEASING)
         state.snapshot.claim(claim, statement)
+        state.snapshot.usage.credit(Payer(claim.queue, claim.user), claim.amount, claim.since_ms, statement)
         statement.put(state.pods, pod.name, PodRef(run.id, stage.number, task, pod.attempt))
         if stage.task_state[task] == TaskState.BINDING:
             statement.include(state.under_way, pod.name)
@@ -210,6 +217,28 @@ def reclaim(state: EngineState, run: WorkflowRun, pods: Iterable[Pod], statement
             load = state.gpu_load.setdefault(claim.node, {})
             statement.put(load, pod.name, (*load.get(pod.name, ()), (device, part)))
     return orphans
+
+
+class Standing(TypedDict):
+    """What of a claim says who may take it away, and at what loss."""
+
+    unit: str
+    priority: int
+    qos: int
+    started_ms: int | None
+
+
+def standing(run: WorkflowRun, stage: StageRun, task: int) -> Standing:
+    """How a task's claim stands beside others. A gang is one unit: without one of its members it would start anew."""
+    role = stage.spec.roles[int(stage.role_of[task % stage.members])]
+    part = task // stage.members if stage.spec.gang else task
+    started = int(stage.times[task, STARTED]) if stage.task_state[task] == TaskState.RUNNING else -1
+    return {
+        "unit": f"{run.id}/{stage.spec.name}/{part}",
+        "priority": run.spec.priority,
+        "qos": int(qos_class(role.resources, role.limits)),
+        "started_ms": None if started < 0 else started,
+    }
 
 
 def _remember_addresses(

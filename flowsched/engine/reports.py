@@ -8,6 +8,7 @@ import msgspec
 
 from flowsched.engine.changes import Recorder
 from flowsched.engine.delta import AttemptEnd, ReplicaWrite
+from flowsched.engine.draining import as_drained
 from flowsched.engine.foreign import report_foreign
 from flowsched.engine.inputs import producer_of
 from flowsched.engine.pace import held, left
@@ -41,7 +42,8 @@ def report(recorder: Recorder, event: ClusterEvent) -> None:
             found = _find(recorder, name)
             if found is not None:
                 run, stage, ref = found
-                recorder.advance(run).started(stage, ref.task, ref.attempt, at_ms)
+                if recorder.advance(run).started(stage, ref.task, ref.attempt, at_ms):
+                    recorder.state.snapshot.started(name, at_ms, recorder.statement)
         case PodHeld(name, reason, message):
             _held(recorder, name, reason, message)
         case PodEnded():
@@ -60,7 +62,7 @@ def report(recorder: Recorder, event: ClusterEvent) -> None:
             else:
                 lose_replica(recorder, uri, node)
         case NodeChanged(node):
-            recorder.state.snapshot.put_node(node, recorder.statement)
+            recorder.state.snapshot.put_node(as_drained(recorder, node), recorder.statement)
             recorder.dirty = True
         case _:
             report_foreign(recorder, event)

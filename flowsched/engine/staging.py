@@ -11,7 +11,7 @@ from flowsched.engine.backlog import Candidate
 from flowsched.engine.changes import Recorder
 from flowsched.engine.delta import ReplicaWrite
 from flowsched.engine.pods import pod_name
-from flowsched.engine.pushing import pushes
+from flowsched.engine.pushing import foreseen, pushes
 from flowsched.engine.state import Backoff, EngineState, GroupKey, StagingGroup
 from flowsched.scheduling.executor import Transfer, TransferDone, TransferFailed
 from flowsched.scheduling.snapshot import Claim, ClaimKind
@@ -38,7 +38,9 @@ def begin(
         name = pod_name(run.id, stage.spec.name, task, int(stage.attempt[task]))
         role = candidate.group.roles[int(stage.role_of[task % stage.members])]
         amount = role.shape.requests
-        claim = Claim(name, node, amount, ClaimKind.STAGING, group.queue, recorder.now, None, 0, group.name)
+        # It holds no room yet, and when it will is not known: its end says how long it will run.
+        until = None if group.runtime_ms is None else recorder.now + group.runtime_ms
+        claim = Claim(name, node, amount, ClaimKind.STAGING, group.queue, recorder.now, until, 0, group.name)
         state.snapshot.claim(claim, statement)
         for dataset in group.inputs:
             pair = (dataset, node)
@@ -167,7 +169,7 @@ def order_transfers(recorder: Recorder) -> list[Transfer]:
             have = wants.get(pair)
             if have is None or (want.priority, want.rank_ms) > (have.priority, have.rank_ms):
                 wants[pair] = want
-    for want in pushes(recorder):
+    for want in (*foreseen(recorder), *pushes(recorder)):
         wants.setdefault((want.dataset, want.dest), want)
     active, limits = list(state.moving.values()), state.transfer_limits
     orders = admit(list(wants.values()), active, state.snapshot, state.catalogue, limits)

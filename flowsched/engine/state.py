@@ -21,6 +21,7 @@ from flowsched.workflow.spec import Match
 
 if TYPE_CHECKING:
     from flowsched.engine.backlog import Candidate
+    from flowsched.engine.draining import Drain
     from flowsched.engine.foreign import ClassKey, ForeignWork
     from flowsched.scheduling.foreign import PodTemplate
 
@@ -129,10 +130,17 @@ class EngineState:
         self.pods: dict[str, PodRef] = {}
         self.staging: dict[int, StagingGroup] = {}
         self.moving: dict[tuple[int, int, int], TransferOrder] = {}
-        self.gathers: dict[tuple[str, int], Gather | None] = {}  #: (workflow, stage) -> who gathers what it writes
-        self.homes: dict[tuple[str, int, int], int] = {}  #: (workflow, stage, shard) -> node where it shall find its inputs
+        self.gathers: dict[
+            tuple[str, int], Gather | None
+        ] = {}  #: (workflow, stage) -> who gathers what it writes
+        self.homes: dict[
+            tuple[str, int, int], int
+        ] = {}  #: (workflow, stage, shard) -> node where it shall find its inputs
         #: (dataset, node) -> what shall be pushed home, and for whom: (want, workflow, stage)
         self.pushes: dict[tuple[int, int], tuple[TransferWant, str, int]] = {}
+        self.foreseen: dict[
+            tuple[int, int], TransferWant
+        ] = {}  #: what those who wait will read, by (dataset, node)
         self.push_backlog: dict[int, int] = {}  #: node -> bytes of `pushes` to it
         self.transfer_backoff: dict[tuple[int, int], Backoff] = {}
         self.staged_on: dict[GroupKey, tuple[int, ...]] = {}
@@ -157,6 +165,7 @@ class EngineState:
         self.assumed: dict[str, int] = {}  #: uid of a foreign pod whose binding is under way -> since (ms)
         self.halved: set[str] = set()  #: foreign gangs that stand half placed
         self.holding: set[str] = set()  #: foreign groups for whom room is held
+        self.drains: dict[str, Drain] = {}  #: nodes that shall be empty, by name
         self.offers: dict[
             tuple[str, int], list[Candidate]
         ] = {}  #: bags of stages that have not changed since
@@ -165,6 +174,7 @@ class EngineState:
         self.restless = True  #: something may let somebody start, and nobody has looked since
         self.rest_until = 0  #: no look before this moment
         self.quiet_until = 0  #: before this moment time alone lets nobody start
+        self.usage_step: int | None = None  #: step of time in which usage was written last; None = not begun
         self.look_at: int | None = None  #: a look is due at this moment, whatever happens
         self.epoch = epoch
         self.secret = secret
@@ -188,6 +198,7 @@ class EngineState:
             number = self.keys.pop(group)
             self.reasons.pop(number, None)
             self.staged_on.pop(group, None)
+            self.snapshot.spent.pop(number, None)
             del self.groups[number]
         for shape in self.shapes_of.pop(workflow, ()):
             self.shapes.pop(shape, None)

@@ -13,11 +13,13 @@ from dataclasses import dataclass, field
 
 from flowsched.engine.changes import Recorder
 from flowsched.engine.delta import Delta
+from flowsched.engine.draining import change_drain
 from flowsched.engine.events import (
     Accepted,
     BindingsSettled,
     Command,
     EngineEvent,
+    NodeDrained,
     ProfileChanged,
     QueueChanged,
     Recovered,
@@ -88,6 +90,7 @@ def step(state: EngineState, events: Sequence[EngineEvent], now: int) -> Step:
         now: Wall-clock ms; never less than in the step before (the caller sees to it).
     """
     recorder = Recorder(state, Statement(), now, ticked=not events)
+    state.snapshot.usage.begin(now, state.profile.half_life_ms)
     # 1. What happened, in order; each event with all that follows inside its workflow.
     for event in events:
         _apply(recorder, event)
@@ -98,6 +101,7 @@ def step(state: EngineState, events: Sequence[EngineEvent], now: int) -> Step:
     if recorder.dirty:  # since the look at the backlog
         recorder.statement.assign(state, "restless", True)
     # 4. Rows.
+    _write_usage(recorder)
     result = recorder.finish()
     return Step(
         state=state,
@@ -112,6 +116,16 @@ def step(state: EngineState, events: Sequence[EngineEvent], now: int) -> Step:
         foreign_ended=recorder.foreign_ended,
         wake_ms=recorder.wake_ms,
     )
+
+
+def _write_usage(recorder: Recorder) -> None:
+    """Once in a step of time, what queues and users have used. A restart counts what runs from there on again."""
+    state, usage = recorder.state, recorder.state.snapshot.usage
+    if state.usage_step == usage.step:
+        return
+    if state.usage_step is not None and usage.step_ms:
+        recorder.delta.usage.extend(usage.rows(state.snapshot.axes, recorder.statement))
+    recorder.statement.assign(state, "usage_step", usage.step)
 
 
 def _apply(recorder: Recorder, event: EngineEvent) -> None:
@@ -142,6 +156,8 @@ def _apply(recorder: Recorder, event: EngineEvent) -> None:
             state.queues.put(queue)
         case ProfileChanged(profile):
             statement.assign(state, "profile", profile)
+        case NodeDrained(node, until_ms):
+            change_drain(recorder, node, until_ms)
         case BindingsSettled(uids):
             recorder.delta.bindings_done.extend(uids)
         case Tick():

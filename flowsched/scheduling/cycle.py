@@ -1,8 +1,8 @@
 """One scheduling cycle: what waits, against what is free, gives a plan. Pure, deterministic, bounded by
 counted work.
 
-1. Order the queues by weighted dominant share, and groups inside each.
-2. Take the next group of the first queue; what can never run, or may not now, is refused with its reason.
+1. Order the groups of each queue; queues and their users take turns by weighted dominant share.
+2. Take the next group of whoever is first; what can never run, or may not now, is refused with its reason.
 3. Price it and place it: all of a gang or nothing, as many of a bag as fit and as its queue's turn allows.
 4. If a copy of its data would take longer than waiting for the node that has them, it waits.
 5. The first group that has to wait for room is promised some; nothing after it may delay that.
@@ -11,9 +11,8 @@ counted work.
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -22,25 +21,27 @@ from flowsched.scheduling.catalogue import Catalogue
 from flowsched.scheduling.delay import Delays
 from flowsched.scheduling.explain import quantity, why_not
 from flowsched.scheduling.framework import Profile
+from flowsched.scheduling.given import Given
 from flowsched.scheduling.horizon import Horizon
 from flowsched.scheduling.placement import Ints, Spots, gang_cost
-from flowsched.scheduling.plan import Placement, Plan, Reason, ReasonCode
+from flowsched.scheduling.plan import Plan, Reason, ReasonCode
 from flowsched.scheduling.podgroup import PodGroup, Shape
 from flowsched.scheduling.podwise import plan_podwise
+from flowsched.scheduling.preemption import Taking, backlog_of
 from flowsched.scheduling.pricing import Fit, Offer, Pricer
 from flowsched.scheduling.promises import Promises, runtime_of
-from flowsched.scheduling.queues import QueueKey, QueueTree, Shares
+from flowsched.scheduling.queues import QueueTree, Shares
 from flowsched.scheduling.reservation import Taken
 from flowsched.scheduling.room import Mask, Room
 from flowsched.scheduling.snapshot import Snapshot
 from flowsched.scheduling.standing import Standings
 from flowsched.scheduling.statement import Statement
+from flowsched.scheduling.turns import Turns
 
 #: What groups have in common that are refused for the same lack of room.
 Family = tuple[bool, tuple[int, ...] | None, tuple[tuple[Shape, int], ...]]
 
 _ALL = 1 << 62
-_NONE: Ints = np.zeros(0, dtype=np.int64)
 _NO_TARGET = "no room where its inputs are, and what is free elsewhere is being prepared for others"
 _ONE_BY_ONE = "its pods look at each other, so a cycle places only as many as it looks at groups"
 _NOT_NOW = (ReasonCode.INSUFFICIENT, ReasonCode.GANG_INCOMPLETE, ReasonCode.RACK, ReasonCode.IO_BUDGET)
@@ -81,23 +82,6 @@ def cycle(
         statement.rollback()
 
 
-@dataclass(slots=True)
-class _Given:
-    """What a group has got so far: for each role, in the group's order, nodes and bytes missing there."""
-
-    nodes: list[Ints]
-    missing: list[Ints]
-    cost_ms: int = 0
-    held: tuple[tuple[int, tuple[int, ...]], ...] = ()
-
-    def add(self, role: int, nodes: Ints, missing: Ints, cost_ms: int) -> None:
-        if len(self.nodes[role]):
-            nodes = np.concatenate([self.nodes[role], nodes])
-            missing = np.concatenate([self.missing[role], missing])
-        self.nodes[role], self.missing[role] = nodes, missing
-        self.cost_ms = max(self.cost_ms, cost_ms)
-
-
 class _Cycle:
     """The working state of one cycle. Made, run once, and dropped."""
 
@@ -112,7 +96,7 @@ class _Cycle:
         statement: Statement,
         most: int | None,
     ) -> None:
-        self.left = _ALL if most is None else most  #: pods that this cycle may still place
+        self.most = self.left = _ALL if most is None else most  #: pods that this cycle may (still) place
         self.snapshot, self.catalogue, self.queues = snapshot, catalogue, queues
         self.profile, self.now, self.statement = profile, now, statement
         self.room = Room(snapshot)
@@ -120,7 +104,8 @@ class _Cycle:
         self.standings = Standings(self.room, profile.packing)
         self.shares = Shares(queues, snapshot)
         self.waiting = in_order(backlog, queues, profile, now)
-        self.given: dict[int, _Given] = {}
+        self.turns: Turns  #: once the loop begins
+        self.given: dict[int, Given] = {}
         self.reasons: list[Reason] = []
         self.promises = Promises(snapshot, self.room, profile, now)
         # What has found no room in this cycle will find none, since room only shrinks: `full` whoever asks,
@@ -132,57 +117,55 @@ class _Cycle:
         self.delays = Delays(now, profile.shortest_wait_ms)
         self._horizon: Horizon | None = None
         self.any_ready = bool(snapshot.ready.any())
+        self.taking = Taking(snapshot, self.room, self.shares, queues, profile, now)
 
     # ---- the loop ----
 
     def run(self) -> Plan:
         """Go through the queues."""
-        at = dict.fromkeys(self.waiting, 0)
-        heap: list[tuple[QueueKey, str]] = [(self.shares.key(name), name) for name in self.waiting]
-        heapq.heapify(heap)
         looked = 0
-        while heap:
-            key, name = heapq.heappop(heap)
-            current = self.shares.key(name)
-            if current != key:  # a relative was served meanwhile
-                heapq.heappush(heap, (current, name))
-                continue
-            groups, group = self.waiting[name], self.waiting[name][at[name]]
+        self.serve_nominated(backlog_of(self.waiting, self.snapshot.nominations))
+        self.turns = Turns(
+            self.waiting, self.queues, self.shares, self.snapshot.usage, self.profile, self.now
+        )
+        while (line := self.turns.first()) is not None:
+            group = line.head
             again = group.key in self.given
             if self.left <= 0 or (looked >= self.profile.window and not again):
-                continue  # its queue is done for this cycle; a bag that is being served elsewhere goes on
+                self.turns.leave(
+                    line
+                )  # it is done for this cycle; a bag that is being served elsewhere goes on
+                continue
             looked += not again
-            if self.consider(group, heap[0][0] if heap else None):
-                at[name] += 1
-            if at[name] < len(groups):
-                heapq.heappush(heap, (self.shares.key(name), name))
-        self.skip(at)
-        placements = tuple(
-            Placement(key, tuple(given.nodes), tuple(given.missing), given.cost_ms, given.held)
-            for key, given in self.given.items()
-        )
-        return Plan(placements, tuple(self.promises.made), tuple(self.reasons), looked)
+            left = self.left
+            done = self.consider(group)
+            self.turns.moved(line, done, self.left < left, self.reasons)
+        self.skip()
+        placements = tuple(given.placement(key) for key, given in self.given.items())
+        ahead = () if self._horizon is None else tuple(self._horizon.ahead)
+        reasons, taking = tuple(self.reasons), self.taking
+        return Plan(placements, tuple(self.promises.made), reasons, looked, ahead, *taking.decided)
 
-    def skip(self, at: dict[str, int]) -> None:
+    def skip(self) -> None:
         """Say of what is left that it was not looked at."""
         text = (
             f"not among the {self.profile.window} groups a cycle looks at; more important ones are before it"
         )
         if self.left <= 0:
             text = "more important ones are on their way to their nodes; it follows at once"
-        for name in sorted(at):
-            for group in self.waiting[name][at[name] :]:
-                self.reasons.append(Reason(group.key, ReasonCode.BACKLOG_WINDOW, text))
+        self.reasons.extend(self.turns.passed_over(text))
 
-    def consider(self, group: PodGroup, rival: QueueKey | None) -> bool:
+    def consider(self, group: PodGroup) -> bool:
         """Place what can be placed of a group; True when it is done with for this cycle."""
+        if group.key in self.snapshot.nominations and (group.gang or group.key not in self.given):
+            return group.key in self.given or self.refuse(self.taking.waits(group))
         barred = self.barred(group)
         if barred is not None:
             return self.refuse(barred)
         roles = tuple((role.shape, role.minimum if group.gang else 1) for role in group.roles)
         family = (group.gang, group.min_resources, roles)
         known = self.full.get(family) or (self.held.get(family) if self.promises.too_long(group) else None)
-        if known is not None:
+        if known is not None and not self.taking.may(group):
             return self.refuse(replace(known, group=group.key))
         if self.closed and self.nowhere_local(group):
             return self.refuse(Reason(group.key, ReasonCode.WAITING_FOR_DATA, _NO_TARGET))
@@ -194,16 +177,15 @@ class _Cycle:
             if offer.one_by_one and budget <= 0:
                 return self.refuse(Reason(group.key, ReasonCode.BACKLOG_WINDOW, _ONE_BY_ONE))
             most = min(left, self.left, budget if offer.one_by_one else left)
-            offer = offer.wanting(self.turn(group, most, rival))
+            offer = offer.wanting(self.turn(group, most))
         else:
             offer = self.within_cap(offer)
         fit = self.fit(offer)
         if fit is None:
             return self.wait_for_room(offer, family)
-        if group.home is not None and not group.gang:
-            stays = self.stay(fit)
-            if stays is not None:
-                return self.refuse(stays)
+        stays = None if group.gang else self.stay(fit)
+        if stays is not None:
+            return self.refuse(stays)
         wait = None
         if fit.moves:
             hard = [self.room.hard(axis) for axis in offer.axes]
@@ -221,9 +203,15 @@ class _Cycle:
         return fit.pods < offer.tables[0].count and self.wait_for_room(offer.wanting(1), family)
 
     def stay(self, fit: Fit) -> Reason | None:
-        """Let those pods of a bag wait that had better run where their outputs are gathered; the others go."""
-        runtime = runtime_of(fit.offer.group, self.profile)
-        wait = self.horizon().at_home(fit, runtime, self.snapshot.nic_in, self.snapshot.inbound)
+        """Let those pods of a bag wait that had better run where their outputs are gathered or their inputs are; the others go."""
+        if fit.offer.missing is None and fit.offer.group.home is None:
+            return None
+        runtime, horizon = runtime_of(fit.offer.group, self.profile), self.horizon()
+        rows = self.room.rows(fit.offer.axes, fit.offer.local, None)
+        full = fit.full(rows)
+        wait = horizon.at_home(fit, full, runtime, self.snapshot.nic_in, self.snapshot.inbound)
+        if wait is None:
+            wait = horizon.rather(fit, full, runtime, self.profile.shortest_wait_ms)
         if wait is None:
             return None
         if wait.keep is not None:
@@ -248,18 +236,31 @@ class _Cycle:
         given = self.given.get(group.key)
         return len(given.nodes[0]) if given is not None else 0
 
-    def turn(self, group: PodGroup, left: int, rival: QueueKey | None) -> int:
+    def turn(self, group: PodGroup, left: int) -> int:
         """How many pods of a bag may go now: until its queue stands behind the next one, and never beyond a
         cap.
 
-        Long bags go in growing strides (an eighth of what they have got), so that turns stay few.
+        Long bags go in growing strides (an eighth of what they have got), so that turns stay few; but only as long as
+        what is left suffices twice for the others to catch up.
         """
-        requests = group.roles[0].shape.requests
+        requests, placed = group.roles[0].shape.requests, self.placed(group)
         most = self.shares.allowed(group.queue, requests, left)
-        if rival is None or most <= 1:
+        if most <= 1:
             return most
-        turns = self.shares.turns(group.queue, requests, rival, most)
-        return min(most, max(turns, self.placed(group) // 8))
+        turns = self.turns.in_a_row(requests, most)
+        if turns < min(most, placed // 8):
+            enough = self.spare(requests) * placed // (2 * (self.most - self.left))
+            turns = max(turns, min(placed // 8, enough))
+        return min(most, turns)
+
+    def spare(self, requests: Sequence[int]) -> int:
+        """How many pods of this kind what is free would do for, if it were on one node."""
+        free = [
+            int(np.maximum(self.room.hard(axis), 0).sum()) // need
+            for axis, need in enumerate(requests)
+            if need > 0
+        ]
+        return min([self.left, *free])
 
     # ---- refusals ----
 
@@ -309,10 +310,17 @@ class _Cycle:
 
     def wait_for_room(self, offer: Offer, family: Family) -> bool:
         """Refuse a group that found no room, and promise it some if it is the first."""
+        if not offer.group.gang and offer.missing is not None:
+            count = offer.group.roles[0].count - self.placed(offer.group)
+            self.horizon().foresee(offer, count, runtime_of(offer.group, self.profile))
         offer = offer.in_zones(self.snapshot)
         least = offer.at_least()
         if self.fits(least, None, None):
             return self.refuse(self.held_up(least, family))
+        left = 0 if offer.group.gang else offer.group.roles[0].count - self.placed(offer.group)
+        taken = self.taking.attempt(offer, left, self.promises)
+        if taken is not None:
+            return self.refuse(taken)
         reason = why_not(offer, self.room, self.snapshot, self.profile)
         start = self.promises.reserve(offer) if reason.code in _NOT_NOW else None
         if start is None and offer.company is None:  # a pod that comes may let in who asks for its company
@@ -335,6 +343,19 @@ class _Cycle:
         return Reason(least.group.key, ReasonCode.WAITING_FOR_DATA, _NO_TARGET)
 
     # ---- placing ----
+
+    def serve_nominated(self, groups: Sequence[PodGroup]) -> None:
+        """Place those for whom others have left, each on what is held for it and whatever else is free."""
+        for group in groups:
+            if self.barred(group) is None:
+                self.taking.give_back(group.key)
+                pods = min(self.snapshot.nominations[group.key].pods, group.roles[0].count)
+                offer = self.pricer.price(group)
+                fit = self.fit(self.within_cap(offer) if group.gang else offer.wanting(pods))
+                if fit is None or (not group.gang and fit.pods < pods):
+                    self.taking.hold_again(group.key)
+                else:
+                    self.commit(fit)
 
     def fit(self, offer: Offer) -> Fit | None:
         """Find room for a group; the rows that count depend on where its inputs are (see `room`)."""
@@ -380,7 +401,7 @@ class _Cycle:
         offer, group = fit.offer, fit.offer.group
         given = self.given.get(group.key)
         if given is None:
-            given = self.given[group.key] = _Given([_NONE] * len(group.roles), [_NONE] * len(group.roles))
+            given = self.given[group.key] = Given.of(group)
         given.held = self.hold_rest(fit)
         self.left -= fit.pods
         end = self.now + runtime_of(group, self.profile)
@@ -394,7 +415,7 @@ class _Cycle:
             shape = group.roles[role].shape
             if table.most is not None:
                 self.snapshot.zones.hold(spots.nodes, shape.requests, self.statement)
-            self.shares.add(group.queue, shape.requests, len(spots.nodes))
+            self.shares.add(group.queue, shape.requests, len(spots.nodes), group.user)
             missing = offer.missing[spots.nodes] if offer.missing is not None else np.zeros_like(spots.nodes)
             given.add(role, spots.nodes, missing, gang_cost((spots,)))
             if shape.rules is not None:
@@ -403,7 +424,7 @@ class _Cycle:
 
     def foresee(self, group: PodGroup, nodes: Ints, missing: Ints, io_bytes: int) -> None:
         """Let later groups of this cycle see the copies and IO-heavy pods that follow from this one."""
-        away = np.unique(nodes[missing > 0]) if group.inputs and missing.any() else _NONE
+        away = np.unique(nodes[missing > 0]) if group.inputs and missing.any() else nodes[:0]
         if len(away):
             more = self.catalogue.unordered_bytes(group.inputs, len(self.snapshot))[away]
             self.snapshot.add_inbound(away, more, self.statement)

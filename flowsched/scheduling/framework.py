@@ -61,6 +61,8 @@ class Profile:
         name: For people and logs.
         gang: Groups are placed all or nothing; False = pod by pod, interleaved over groups, as stock
             clusters do.
+        interleave: Without gangs: pods of several groups come by turns, as several controllers create them at
+            once; False = all pods of a group before those of the next.
         locality: Missing bytes cost time, and are staged before a pod is bound; False = every pod may bind
             at once.
         contention: The `io` axis and the slowdown by IO-heavy neighbours count.
@@ -72,17 +74,24 @@ class Profile:
         window: How many groups a cycle looks at, at most.
         default_runtime_ms: What is assumed of work of which nothing is known.
         age_class_ms: Waiting this much longer goes before any rank.
-        promote_ms: Waiting this long counts as much as one step of priority: it bounds every wait.
+        promote_ms: Waiting this long counts as much as one step of priority, for a group in its queue, and for a queue
+            (or a user of one) that asks and gets nothing: it bounds every wait.
+        half_life_ms: What a queue, or a user of one, had so long ago counts half of what it has now; 0 = only what it has
+            now counts.
         origin_rate: Bytes/s from outside.
         move_price_percent: How much of a copy's time on the network is charged for the link others could use.
         io_fill_percent: How much of a disk's bandwidth may be spoken for. Tasks read and write in bursts, so that disks idle
             where they are filled by averages to the brim.
         shortest_wait_ms: A copy that takes less is never worth waiting instead.
+        preempt: Groups of higher priority may take the room of lower ones.
+        reclaim: Queues that have less than they may take back what others have beyond theirs.
+        min_runtime_ms: What has run for less is not taken away for others.
         filters, costs, first_costs, step_costs: Third-party plugins beside the built-in ones.
     """
 
     name: str = "flowsched"
     gang: bool = True
+    interleave: bool = True
     locality: bool = True
     contention: bool = True
     packing: Literal["binpack", "spread"] = "binpack"
@@ -92,10 +101,14 @@ class Profile:
     default_runtime_ms: int = 3_600_000
     age_class_ms: int = 600_000
     promote_ms: int = 3_600_000
+    half_life_ms: int = 86_400_000
     origin_rate: int = 117_000_000
     move_price_percent: int = 50
-    io_fill_percent: int = 125
+    io_fill_percent: int = 200
     shortest_wait_ms: int = 2_000
+    preempt: bool = True
+    reclaim: bool = True
+    min_runtime_ms: int = 0
     filters: tuple[Filter, ...] = ()
     costs: tuple[Cost, ...] = ()
     first_costs: tuple[Cost, ...] = ()
@@ -141,5 +154,9 @@ PROFILES: Final[Mapping[str, Profile]] = {
         packing="spread",
         backfill="none",
         order="fifo",
+    ),
+    #: A batch scheduler that knows gangs and shares but neither data nor expected ends.
+    "volcano-like": Profile(
+        name="volcano-like", locality=False, contention=False, backfill="none", order="fifo"
     ),
 }

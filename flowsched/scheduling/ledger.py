@@ -45,6 +45,11 @@ class Claim:
         io_bytes: Bytes it reads and writes on the node's disk; > 0 makes it an IO-heavy task.
         group: Name of its group.
         rules: What rules of other pods may look at of it; None = nothing.
+        unit: What is taken away together with it: the pods of a gang share it; "" = it may not be taken away for others.
+        priority: As declared; who asks for more may take its room.
+        qos: `QosClass`: what promises less is taken first.
+        started_ms: When its process began to run; None = it has done nothing yet.
+        user: Who of its queue submitted it; empty where nobody said.
     """
 
     owner: str
@@ -57,6 +62,11 @@ class Claim:
     io_bytes: int = 0
     group: str = ""
     rules: Rules | None = None
+    unit: str = ""
+    priority: int = 0
+    qos: int = 0
+    started_ms: int | None = None
+    user: str = ""
 
 
 class Ledger:
@@ -68,9 +78,18 @@ class Ledger:
         since: (M,) wall-clock ms.
         until: (M,) expected end in wall-clock ms, UNKNOWN where it is not.
         kind: (M,) ClaimKind.
+        owner: Who, by slot; "" in empty ones.
+        unit: (M,) number of the unit that is taken away together, 0 = it may not be. Numbers rise with age.
+        queue: (M,) number of the queue that pays, as in `queues`.
+        priority, qos: (M,) as in `Claim`.
+        started: (M,) since when its process runs, UNKNOWN where it does not.
+        queues: Names of queues by their numbers.
     """
 
-    __slots__ = ("_free", "_slots", "amount", "kind", "node", "since", "until")
+    __slots__ = (
+        "_free", "_last_unit", "_queue_ids", "_slots", "_units", "amount", "kind", "node", "owner", "priority", "qos",
+        "queue", "queues", "since", "started", "unit", "until",
+    )  # fmt: skip
 
     def __init__(self, axes: int) -> None:
         self.node = np.zeros(0, dtype=np.int64)
@@ -78,6 +97,16 @@ class Ledger:
         self.since = np.zeros(0, dtype=np.int64)
         self.until = np.zeros(0, dtype=np.int64)
         self.kind = np.full(0, EMPTY, dtype=np.int8)
+        self.owner: list[str] = []
+        self.unit = np.zeros(0, dtype=np.int64)
+        self.queue = np.zeros(0, dtype=np.int32)
+        self.priority = np.zeros(0, dtype=np.int64)
+        self.qos = np.zeros(0, dtype=np.int8)
+        self.started = np.zeros(0, dtype=np.int64)
+        self.queues: list[str] = []
+        self._queue_ids: dict[str, int] = {}
+        self._units: dict[str, tuple[int, int]] = {}  #: name -> (number, claims)
+        self._last_unit = 0
         self._slots: dict[str, int] = {}
         self._free: list[int] = []
 
@@ -87,29 +116,50 @@ class Ledger:
         wider[:, : self.amount.shape[1]] = self.amount[:, :axes]
         self.amount = wider
 
-    def insert(
-        self, owner: str, node: int, amount: NDArray[np.int64], kind: int, times: tuple[int, int]
-    ) -> None:
-        """Note a claim; `times` is (since, until)."""
+    def insert(self, claim: Claim, amount: NDArray[np.int64]) -> None:
+        """Note a claim; `amount`: (R,) what it really holds."""
         if not self._free:
             self._grow()
-        slot = self._free.pop()
+        slot, owner = self._free.pop(), claim.owner
         self._slots[owner] = slot
-        self.node[slot] = node
+        self.owner[slot] = owner
+        self.node[slot] = claim.node
         self.amount[slot, : len(amount)] = amount
-        self.since[slot], self.until[slot] = times
-        self.kind[slot] = kind
+        self.since[slot] = claim.since_ms
+        self.until[slot] = UNKNOWN if claim.until_ms is None else claim.until_ms
+        self.kind[slot] = claim.kind
+        if claim.queue not in self._queue_ids:
+            self._queue_ids[claim.queue] = len(self.queues)
+            self.queues.append(claim.queue)
+        self.queue[slot] = self._queue_ids[claim.queue]
+        if claim.unit:
+            number, count = self._units.get(claim.unit, (self._last_unit + 1, 0))
+            self._last_unit = max(self._last_unit, number)
+            self._units[claim.unit] = number, count + 1
+            self.unit[slot], self.priority[slot], self.qos[slot] = number, claim.priority, claim.qos
+            self.started[slot] = UNKNOWN if claim.started_ms is None else claim.started_ms
+
+    def slot_of(self, owner: str) -> int:
+        """Where the claim of an owner stands."""
+        return self._slots[owner]
 
     def amount_of(self, owner: str) -> NDArray[np.int64]:
         """(R,) what the claim really holds. A copy."""
         row: NDArray[np.int64] = self.amount[self._slots[owner]].copy()
         return row
 
-    def remove(self, owner: str) -> None:
+    def remove(self, claim: Claim) -> None:
         """Forget a claim."""
+        owner = claim.owner
         slot = self._slots.pop(owner)
+        if claim.unit:
+            number, count = self._units.pop(claim.unit)
+            if count > 1:
+                self._units[claim.unit] = number, count - 1
+            self.unit[slot] = 0
         self.node[slot] = self.since[slot] = self.until[slot] = 0
         self.amount[slot] = 0
+        self.owner[slot] = ""
         self.kind[slot] = EMPTY
         self._free.append(slot)
 
@@ -120,5 +170,9 @@ class Ledger:
         self.amount = np.concatenate([self.amount, np.zeros((more, axes), dtype=np.int64)])
         self.since = np.concatenate([self.since, np.zeros(more, dtype=np.int64)])
         self.until = np.concatenate([self.until, np.zeros(more, dtype=np.int64)])
+        for name in ("unit", "queue", "priority", "qos", "started"):
+            column = getattr(self, name)
+            setattr(self, name, np.concatenate([column, np.zeros(more, dtype=column.dtype)]))
         self.kind = np.concatenate([self.kind, np.full(more, EMPTY, dtype=np.int8)])
+        self.owner.extend([""] * more)
         self._free.extend(range(old + more - 1, old - 1, -1))

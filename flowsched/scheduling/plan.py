@@ -24,8 +24,10 @@ class ReasonCode(StrEnum):
     RACK = "RackInsufficient"  #: it fits the cluster, but no single rack
     NEIGHBOURS = "KeptApart"  #: there is room, but affinity, spread or host ports keep it from there
     ZONES = "NumaZones"  #: there is room, but no single NUMA zone has room for one pod
+    NOMINATED = "WaitingForVictims"  #: others are being taken away for it; their room is its own
     RESERVED = "HeldForReservation"  #: it would fit, but would delay a reserved gang
     QUEUE_LIMIT = "QueueLimit"  #: its queue's cap is reached
+    QUEUE_ORDER = "QueueOrder"  #: its queue is first in, first out, and who is before it waits
     IO_BUDGET = "IoBudget"  #: cores and memory are free, the disk's bandwidth is spoken for
     WAITING_FOR_DATA = "WaitingForData"  #: its inputs are being copied to where it shall run
     WAITING_FOR_LOCALITY = "WaitingForLocality"  #: the node with its data is nearly free, a copy takes longer
@@ -84,6 +86,48 @@ class Reservation:
 
 
 @dataclass(frozen=True, slots=True)
+class Eviction:
+    """Claims to be taken away for a group, all of a gang or a single pod.
+
+    Args:
+        owners: Their owners, sorted.
+        taker: Key of the group that gets the room.
+        reason: "Preempted" (its priority is higher) or "Reclaimed" (its queue has less than it may).
+        message: For people: who takes it, and why.
+    """
+
+    owners: tuple[str, ...]
+    taker: int
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Nomination:
+    """Room that belongs to a group as soon as those who are leaving it have left.
+
+    Args:
+        group: Key of the group.
+        queue: Who will pay.
+        pods: How many of its pods it is for.
+        room: (node, (R,) amounts) it waits for, free parts included.
+        victims: Owners of the claims that were taken away for it; none where it waits for others that leave anyway.
+        until_ms: After this it is given up, whatever happens.
+    """
+
+    group: int
+    queue: str
+    pods: int
+    room: tuple[tuple[int, tuple[int, ...]], ...]
+    victims: tuple[str, ...]
+    until_ms: int
+
+    def holder(self, node: int) -> str:
+        """Owner of the claim that holds what is free of it on a node."""
+        return f"nominated/{self.group}/{node}"
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """All that one cycle decided, in the order in which it decided."""
 
@@ -91,3 +135,9 @@ class Plan:
     reservations: tuple[Reservation, ...] = ()
     reasons: tuple[Reason, ...] = ()
     looked_at: int = 0  #: groups that were considered (the bound on a cycle is this count, never a clock)
+    ahead: tuple[
+        tuple[int, int], ...
+    ] = ()  #: (group, node): where groups that wait will probably run, soonest first
+    evictions: tuple[Eviction, ...] = ()
+    nominations: tuple[Nomination, ...] = ()
+    look_at: int | None = None  #: when to look again although nothing happens

@@ -88,6 +88,7 @@ class PodGroup:
             put it off for ever, so nothing that might run beyond this moment is let onto its room any more.
         home: Where its outputs will be gathered, if that is known.
         staged_on: Nodes its inputs have been staged to, if it has been through STAGING, for delay decisions.
+        user: Who of its queue submitted it; empty where nobody said.
     """
 
     key: int
@@ -104,4 +105,5 @@ class PodGroup:
     min_resources: tuple[int, ...] | None = None
     staged_on: tuple[int, ...] = ()
     promised_ms: int | None = None
+    user: str = ""
     home: Home | None = None

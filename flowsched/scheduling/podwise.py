@@ -1,9 +1,9 @@
 """Pod by pod, as a stock cluster does it: no gangs, no data, no reservations. The opponent, done as well as
 it is done there.
 
-Pods of all groups are offered interleaved, one of each group in turn, as their controllers create them; each
-goes where filters allow and the node is emptiest (least allocated). A pod that does not fit is passed over
-and asked again next time.
+Pods of all groups are offered interleaved, one of each group in turn, as their controllers create them (or
+group after group, if the profile says so); each goes where filters allow and the node is emptiest (least
+allocated). A pod that does not fit is passed over and asked again next time.
 Its inputs are read over the network once it runs, so nothing is ever staged: `missing_bytes` is 0 throughout.
 
 In the plan, placements stand in the order in which each group's first pod was placed, and may hold fewer
@@ -88,7 +88,7 @@ def _plan(
     placed: dict[int, _Stream] = {}
     full: dict[Shape, Reason] = {}  # room only shrinks: where one pod of a shape found none, no other will
     while active:
-        for stream in active:
+        for stream in active if profile.interleave else active[:1]:
             if any(role.shape.rules is not None for role in stream.group.roles):
                 stream.offer = price(stream.group, snapshot, catalogue, profile)  # others may have come
             if _offer_pod(stream, room, shares, snapshot, profile, full, statement):

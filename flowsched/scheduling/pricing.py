@@ -217,6 +217,15 @@ class Fit:
     bound: tuple[Mask | None, ...]
     long: Mask | None
 
+    def full(self, rows: Sequence[Ints]) -> Mask:
+        """(N,) where no further pod of its first role finds room once this one is placed. `rows`: by axis, what is free."""
+        table, nodes = self.offer.tables[0], self.spots[0].nodes
+        there = np.bincount(nodes, minlength=len(rows[0])) + 1
+        full = np.zeros(len(rows[0]), dtype=np.bool_)
+        for row, need in zip(rows, table.needs, strict=True):
+            full |= there * need > np.maximum(row, 0)
+        return full
+
     @property
     def moves(self) -> bool:
         """Whether some of its pods go where their inputs are not."""

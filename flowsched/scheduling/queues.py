@@ -1,24 +1,19 @@
-"""The queue tree: who goes next, and how much a queue may have. Weighted hierarchical dominant resource
-fairness.
+"""The queue tree, what every queue has in one cycle, and how much it may have. Who goes next is in `turns`.
 
-At every level of the tree the child with the lowest weighted dominant share goes first (Ghodsi et al. 2011;
-hierarchical after Bhattacharya et al. 2013). A queue of higher priority goes before its siblings, then one
-that is below its guarantee. Shares are whole billionths, so that order does not depend on the machine.
+Shares are whole billionths, so that order does not depend on the machine.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
 from flowsched.errors import ConfigurationError
 from flowsched.scheduling.snapshot import Snapshot
+from flowsched.scheduling.usage import Payer
 
 BILLION: Final = 1_000_000_000
-
-#: Of one level of the path: (-priority, 1 unless below its guarantee, share in billionths, name).
-QueueKey = tuple[tuple[int, int, int, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +31,8 @@ class Queue:
         reclaimable: Whether others may take back what it has beyond its share.
         priority: Higher goes before siblings.
         paused: Nothing new starts.
-        order: Inside the queue: "priority" (the profile's order) or "fifo".
+        order: Inside the queue: "best-effort" (the profile's order, and who fits may pass who does not) or "fifo"
+            (by priority and arrival, and nobody passes the head).
     """
 
     name: str
@@ -47,7 +43,7 @@ class Queue:
     reclaimable: bool = True
     priority: int = 0
     paused: bool = False
-    order: Literal["priority", "fifo"] = "priority"
+    order: Literal["best-effort", "fifo"] = "best-effort"
 
 
 class QueueTree:
@@ -55,6 +51,7 @@ class QueueTree:
 
     def __init__(self, queues: Iterable[Queue] = ()) -> None:
         self._queues: dict[str, Queue] = {}
+        self._below: dict[str | None, tuple[str, ...]] | None = None
         for queue in queues:
             self.put(queue)
 
@@ -75,10 +72,12 @@ class QueueTree:
             seen.add(parent)
             parent = self.get(parent).parent
         self._queues[queue.name] = queue
+        self._below = None
 
     def drop(self, name: str) -> None:
         """Forget a queue; groups that still name it get the default."""
         self._queues.pop(name, None)
+        self._below = None
 
     def get(self, name: str) -> Queue:
         """The queue, or the default of that name."""
@@ -95,22 +94,69 @@ class QueueTree:
             queues.append(self.get(queues[-1].parent))
         return tuple(reversed(queues))
 
+    def below(self, name: str | None) -> tuple[str, ...]:
+        """The configured queues whose parent it is, by name; of None, those of the root."""
+        if self._below is None:
+            self._below = {}
+            for queue in sorted(self._queues.values(), key=lambda queue: queue.name):
+                self._below[queue.parent] = (*self._below.get(queue.parent, ()), queue.name)
+        return self._below.get(name, ())
+
+    @property
+    def nested(self) -> bool:
+        """Whether any queue is below another."""
+        self.below(None)
+        return any(parent is not None for parent in self._below or ())
+
+    @property
+    def promises(self) -> bool:
+        """Whether any queue has a guarantee."""
+        return any(queue.guarantee for queue in self._queues.values())
+
     def paused(self, name: str) -> bool:
         """Whether the queue or an ancestor is paused."""
         return any(queue.paused for queue in self.path(name))
 
 
+def guaranteed(tree: QueueTree, name: str, axes: int) -> tuple[int, ...]:
+    """(R,) what a queue is guaranteed: its own guarantee, and at least what those below it are guaranteed together."""
+    below = [0] * axes
+    for child in tree.below(name):
+        for axis, floor in enumerate(guaranteed(tree, child, axes)):
+            below[axis] += floor
+    own = tree.get(name).guarantee or ()
+    return tuple(max(own[axis] if axis < len(own) else 0, floor) for axis, floor in enumerate(below))
+
+
 class Shares:
-    """What every queue has, as one cycle counts on: what it holds already, and what the cycle gives it."""
+    """What every queue has, as one cycle counts on: what it holds already, and what the cycle gives it.
+
+    Attributes:
+        total: (R,) what the cluster has.
+    """
 
     def __init__(self, tree: QueueTree, snapshot: Snapshot) -> None:
-        self._tree = tree
-        self._total = snapshot.total
+        self._tree, self._book = tree, snapshot.usage
+        self.total = snapshot.total
+        self._axes = len(self.total)
         self._usage: dict[str, list[int]] = {}
         self._paths: dict[str, tuple[Queue, ...]] = {}
-        self._keys: dict[str, QueueKey] = {}  #: as they are now
-        for name in snapshot.paying_queues:
-            self.add(name, snapshot.queue_usage(name))
+        self._users: dict[Payer, list[int]] = {}  #: of those that were asked for
+        self._nested = tree.nested
+        self._past: Mapping[str, Sequence[int]] = self._book.faded_queues(self._axes)
+        if self._nested:
+            for name in self._book.queues:
+                self.add(name, self._book.held(name))
+            self._past = self._with_those_below(self._past)
+
+    def _with_those_below(self, own: Mapping[str, Sequence[int]]) -> dict[str, list[int]]:
+        whole: dict[str, list[int]] = {}
+        for name, amounts in own.items():
+            for queue in self.path(name):
+                row = whole.setdefault(queue.name, [0] * self._axes)
+                for axis, amount in enumerate(amounts):
+                    row[axis] += amount
+        return whole
 
     def path(self, name: str) -> tuple[Queue, ...]:
         """As `QueueTree.path`, remembered."""
@@ -119,17 +165,44 @@ class Shares:
             path = self._paths[name] = self._tree.path(name)
         return path
 
-    def usage(self, name: str) -> Sequence[int]:
-        """(R,) of the queue and its children."""
-        return self._usage.get(name) or [0] * len(self._total)
+    def usage(self, name: str) -> list[int]:
+        """(R,) of the queue and those below it. The same list for the whole cycle: it changes with `add`."""
+        used = self._usage.get(name)
+        if used is None:  # nothing is below it that would count for it too, or nobody holds anything there
+            held = () if self._nested else self._book.held(name)
+            used = self._usage[name] = [*held[: self._axes], *[0] * (self._axes - len(held))]
+        return used
 
-    def add(self, name: str, amount: Sequence[int], times: int = 1) -> None:
-        """The queue, and so its ancestors, get `times` this amount."""
-        self._keys.clear()
-        for queue in self.path(name):
-            used = self._usage.setdefault(queue.name, [0] * len(self._total))
+    def past(self, name: str) -> Sequence[int]:
+        """(R,) what the queue and those below it have held of late (`UsageBook.faded`); empty = nothing."""
+        return self._past.get(name, ())
+
+    def of_user(self, payer: Payer) -> list[int]:
+        """(R,) of one user of a queue, as `usage`."""
+        used = self._users.get(payer)
+        if used is None:
+            held = list(self._book.held_by(payer))[: self._axes]
+            used = self._users[payer] = held + [0] * (self._axes - len(held))
+        return used
+
+    def past_of_user(self, payer: Payer) -> Sequence[int]:
+        """(R,) as `past`, of one user of a queue."""
+        past = self._book.faded().get(payer, ())
+        return (*past, *[0] * (self._axes - len(past))) if past else ()
+
+    def add(self, name: str, amount: Sequence[int], times: int = 1, user: str | None = None) -> None:
+        """The queue (by that user), and so its ancestors, get `times` this amount.
+
+        Users must be asked for by `of_user` before anything is added for them.
+        """
+        rows = [self.usage(queue.name) for queue in self.path(name)] if self._nested else [self.usage(name)]
+        if user is not None and self._users:
+            row = self._users.get(Payer(name, user))
+            rows += [] if row is None else [row]
+        for used in rows:
             for axis, value in enumerate(amount[: len(used)]):
-                used[axis] += times * value
+                if value:
+                    used[axis] += times * value
 
     def paused(self, name: str) -> bool:
         """As `QueueTree.paused`."""
@@ -138,41 +211,6 @@ class Shares:
     def limited(self, name: str) -> bool:
         """Whether the queue or an ancestor has a cap."""
         return any(queue.cap is not None for queue in self.path(name))
-
-    def key(self, name: str, extra: Sequence[int] = (), times: int = 0) -> QueueKey:
-        """Where the queue stands in the order, lowest first, if it had `times` `extra` more."""
-        if not times:
-            known = self._keys.get(name)
-            if known is None:
-                known = self._keys[name] = tuple(self._level(queue, (), 0) for queue in self.path(name))
-            return known
-        return tuple(self._level(queue, extra, times) for queue in self.path(name))
-
-    def _level(self, queue: Queue, extra: Sequence[int], times: int) -> tuple[int, int, int, str]:
-        used = list(self.usage(queue.name))
-        if times:
-            for axis, value in enumerate(extra[: len(used)]):
-                used[axis] += times * value
-        share = 0
-        for have, total in zip(used, self._total, strict=True):
-            if total > 0 and have > 0:
-                share = max(share, have * BILLION // (total * queue.weight))
-        guarantee = queue.guarantee or ()
-        sated = all(have >= promised for have, promised in zip(used, guarantee, strict=False))
-        return (-queue.priority, int(sated), share, queue.name)
-
-    def turns(self, name: str, amount: Sequence[int], rival: QueueKey, most: int) -> int:
-        """How many pods of `amount` the queue gets in a row until it stands behind `rival`: 1..most."""
-        low, high = 1, most
-        if most > 1 and self.key(name, amount, 1) > rival:
-            return 1  # as between queues that have the same
-        while low < high:
-            middle = (low + high) // 2
-            if self.key(name, amount, middle) > rival:
-                high = middle
-            else:
-                low = middle + 1
-        return low
 
     def allowed(self, name: str, amount: Sequence[int], most: int) -> int:
         """How many pods of `amount` the caps of the queue and of its ancestors allow: 0..most."""

@@ -18,9 +18,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowsched.scheduling.executor import NodeInfo
-from flowsched.scheduling.ledger import UNKNOWN, Claim, ClaimKind, Ledger
+from flowsched.scheduling.ledger import Claim, ClaimKind, Ledger
 from flowsched.scheduling.neighbours import Peers
+from flowsched.scheduling.plan import Nomination
 from flowsched.scheduling.statement import Statement
+from flowsched.scheduling.usage import Payer, UsageBook
 from flowsched.scheduling.zones import ALIGNED, Zones
 from flowsched.workflow.spec import Resources
 
@@ -61,8 +63,11 @@ class Snapshot:
         racks: Rack names by rack id. Nodes that name no rack are together in the rack "".
         labels, taints: Per node, as the node told.
         claims: Every claim by owner.
+        nominations: Groups for whom others are leaving, by their key; changed through statements by who carries plans out.
+        spent: Groups whose nomination came to nothing, and when: they do not take others' room again so soon.
         peers: The pods of claims that hold room, for rules of other pods.
         zones: NUMA zones of nodes, and who is in them.
+        usage: What queues and their users hold and have held.
         generation: Grows with every change of a node (not of claims): caches are valid for one generation.
         cache: For pure functions of nodes alone; emptied with every generation.
     """
@@ -75,6 +80,8 @@ class Snapshot:
         self.labels: list[dict[str, str]] = []
         self.taints: list[tuple[tuple[str, str, str], ...]] = []
         self.claims: dict[str, Claim] = {}
+        self.nominations: dict[int, Nomination] = {}
+        self.spent: dict[int, int] = {}
         self.ledger = Ledger(len(self.axes))
         self.peers = Peers()
         self.zones = Zones()
@@ -85,7 +92,8 @@ class Snapshot:
         self._rack_ids: dict[str, int] = {}
         self.taint_sets: list[tuple[tuple[str, str, str], ...]] = []
         self._taint_ids: dict[tuple[tuple[str, str, str], ...], int] = {}
-        self._queue_used: dict[str, list[int]] = {}
+        self._takeable: dict[int, int] = {}  #: priority -> claims that may be taken away for others
+        self.usage = UsageBook()
         self._staging_claims = 0
         self._inbound_bytes = 0
         self._matrices = {
@@ -226,14 +234,19 @@ class Snapshot:
 
     def queue_usage(self, queue: str) -> tuple[int, ...]:
         """(R,) held by claims of this queue, children not included (STAGING claims hold nothing)."""
-        used = self._queue_used.get(queue, [])
+        used = self.usage.held(queue)
         width = len(self.axes)  # a new axis that was taken back leaves a 0 behind
         return tuple(used[:width]) + (0,) * (width - len(used))
 
     @property
+    def lowest_takeable(self) -> int | None:
+        """The lowest priority of what may be taken away for others; None if there is nothing."""
+        return min(self._takeable) if self._takeable else None
+
+    @property
     def paying_queues(self) -> tuple[str, ...]:
         """Queues that hold room now, sorted."""
-        return tuple(sorted(self._queue_used))
+        return tuple(sorted(self.usage.queues))
 
     # ---- nodes ----
 
@@ -262,6 +275,11 @@ class Snapshot:
         if statement is not None:
             statement.undo_with(lambda: self._take_back(at, *before))
         return at
+
+    def info(self, name: str) -> NodeInfo | None:
+        """A node as it was put last."""
+        at = self.index.get(name)
+        return None if at is None else self._infos[at]
 
     def _take_back(self, at: int, axes: int, info: NodeInfo | None) -> None:
         if info is None:
@@ -363,6 +381,13 @@ class Snapshot:
         statement.undo_with(lambda: self._insert(claim, amount, -1))
         return claim
 
+    def started(self, owner: str, at_ms: int, statement: Statement) -> None:
+        """A claim's process runs since `at_ms`: from here on taking it away loses work."""
+        claim = self.claims.get(owner)
+        if claim is not None and claim.started_ms is None:
+            statement.put(self.claims, owner, replace(claim, started_ms=at_ms))
+            statement.set(self.ledger.started, self.ledger.slot_of(owner), at_ms)
+
     def add_inbound(
         self, nodes: int | NDArray[np.int64], sizes: int | NDArray[np.int64], statement: Statement
     ) -> None:
@@ -376,15 +401,14 @@ class Snapshot:
 
     def _insert(self, claim: Claim, amount: NDArray[np.int64], step: int) -> None:
         self.claims[claim.owner] = claim
-        until = UNKNOWN if claim.until_ms is None else claim.until_ms
-        self.ledger.insert(claim.owner, claim.node, amount, claim.kind, (claim.since_ms, until))
+        self.ledger.insert(claim, amount)
         self._book(claim, amount, +1)
         self._columns["version"][claim.node] += step
 
     def _remove(self, owner: str, step: int) -> None:
         claim = self.claims.pop(owner)
         self._book(claim, self.ledger.amount_of(owner), -1)
-        self.ledger.remove(owner)
+        self.ledger.remove(claim)
         self._columns["version"][claim.node] += step
 
     def _book(self, claim: Claim, amount: NDArray[np.int64], sign: int) -> None:
@@ -401,11 +425,12 @@ class Snapshot:
                 self.zones.remove(claim.owner, claim.node)
         if claim.rules is not None and claim.kind is not ClaimKind.NOMINATED:
             self.peers.count(claim.rules, claim.node, claim.kind is ClaimKind.RELEASING, sign)
+        if claim.unit and claim.kind is ClaimKind.RUNNING:
+            count = self._takeable.get(claim.priority, 0) + sign
+            if count:
+                self._takeable[claim.priority] = count
+            else:
+                del self._takeable[claim.priority]
         if claim.io_bytes > 0:
             self._columns["io_tasks"][claim.node] += sign
-        used = self._queue_used.setdefault(claim.queue, [0] * width)
-        used.extend([0] * (width - len(used)))
-        for axis, value in enumerate(amount.tolist()):
-            used[axis] += sign * value
-        if not any(used):
-            del self._queue_used[claim.queue]
+        self.usage.book(Payer(claim.queue, claim.user), amount.tolist(), sign)

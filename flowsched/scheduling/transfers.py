@@ -14,9 +14,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from flowsched.scheduling.catalogue import Catalogue
 from flowsched.scheduling.snapshot import Snapshot
+
+#: Copies up to this size go beside the others: they take next to nothing of the link, and many wait for little.
+_SMALL_BYTES: Final = 32 << 20
+_SMALL_SLOTS: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +131,9 @@ def admit(
         pieces = limits.pieces(size)
         if not ready[want.dest] or want.dest in catalogue.nodes_of(want.dataset):
             continue
-        while flights.to[want.dest] < limits.per_dest:
+        # What is waited for finds a slot free, however much moves ahead of time, and small copies hardly take one.
+        slots = limits.per_dest - (want.ahead > 0) + (_SMALL_SLOTS if size <= _SMALL_BYTES else 0)
+        while flights.to[want.dest] < slots:
             order = None
             if pieces > 1:
                 order = _piece(want, pieces, flights, snapshot, catalogue, limits)
@@ -189,6 +196,7 @@ def _source(
     The link to the outside is everybody's: it is used beside peers only where it is more than twice as fast.
     """
     size = catalogue.weight(want.dataset)
+    more = _SMALL_SLOTS if size <= _SMALL_BYTES else 0
     into = int(snapshot.nic_in[want.dest]) // (flights.to[want.dest] + 1)
     into = min(into, int(snapshot.disk_rate[want.dest]) or into)
     best: tuple[int, int, int] | None = None
@@ -196,13 +204,13 @@ def _source(
     # A node that takes no new pods may still give its bytes, but only where nobody else has them.
     for node in [n for n in holders if snapshot.ready[n]] or holders:
         load = flights.out_of[node]
-        if load >= limits.per_source:
+        if load >= limits.per_source + more:
             continue
         rate = min(into, int(snapshot.nic_out[node]) // (load + 1), int(snapshot.disk_rate[node]) or into)
         option = (_milliseconds(size, rate), load, node)
         best = option if best is None else min(best, option)
     load = flights.out_of[None]
-    if catalogue.origins[want.dataset] and load < limits.origin:
+    if catalogue.origins[want.dataset] and load < limits.origin + more:
         rate = min(into, limits.origin_rate // (load + 1))
         outside = _milliseconds(size, rate)
         coming = bool(holders) or want.dataset in flights.from_origin

@@ -76,12 +76,19 @@ class Workload:
     keep_final: bool = True  #: finals go to the shared storage
 
     def with_expected(self, factor: Mapping[str, float]) -> Workload:
-        """The same work with other expectations: times `factor` of the category (1 where it has none)."""
+        """The same work with other expectations: times `factor` of the category, 1 where it has none."""
         expected = {
             kind: replace(each, compute_s=each.compute_s * factor.get(kind, 1.0))
             for kind, each in self.expected.items()
         }
-        return replace(self, expected=expected)
+        kinds = {stage: self.jobs[job].category for (stage, _), job in self.numbers.items()}
+        stages = []
+        for stage in self.spec.stages:
+            kind = kinds[stage.name]
+            more = 1000 * (expected[kind].compute_s - self.expected[kind].compute_s)
+            told = max(1, round((stage.estimate.runtime_ms or 0) + more))
+            stages.append(replace(stage, estimate=replace(stage.estimate, runtime_ms=told)))
+        return replace(self, expected=expected, spec=replace(self.spec, stages=tuple(stages)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +185,9 @@ def _expected(jobs: Sequence[Job], files: Sequence[File]) -> dict[str, Expected]
     }
 
 
-def _document(trace: Trace, jobs: Sequence[Job], name: str, expected: Mapping[str, Expected], pace: Pace) -> _Written:
+def _document(
+    trace: Trace, jobs: Sequence[Job], name: str, expected: Mapping[str, Expected], pace: Pace
+) -> _Written:
     groups = grouped(trace, [(job.category, job.cores) for job in jobs])
     written = _Written(name)
     names = [f"s{number}" for number in range(len(groups))]

@@ -7,9 +7,10 @@ it is written down as the lines of a trace. Seconds and bytes, on a virtual cloc
 from __future__ import annotations
 
 import heapq
-from collections import OrderedDict
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from flowsched.simulation.network import Network
@@ -60,6 +61,8 @@ class Running:
     attempt: int = 0
     shared: bool = False  #: reads from and writes to the storage, never its node's disk
     direct: frozenset[int] = frozenset()  #: inputs it reads straight from the storage
+    mounted: frozenset[int] = frozenset()  #: inputs it reads on the storage, through the node's page cache
+    straight: frozenset[int] = frozenset()  #: outputs it writes straight to the storage
     fetch: tuple[
         tuple[int, int], ...
     ] = ()  #: (input, place) it copies to its node itself, before it computes
@@ -71,13 +74,6 @@ class Running:
     over: bool = False
 
 
-@dataclass(slots=True)
-class _Shared:
-    """A read from the storage that several on one node wait for."""
-
-    actions: list[Action] = field(default_factory=list)
-
-
 class World:
     """The cluster, its clock, and everything that is under way.
 
@@ -85,6 +81,7 @@ class World:
         cluster, workloads: What there is.
         now: Seconds.
         free: (N) cores not taken, by node.
+        readers: How many jobs read each file.
         at: Places of each file that is whole somewhere: STORAGE or nodes.
         lines: The trace so far.
     """
@@ -100,13 +97,15 @@ class World:
         self.free = [node.cores for node in cluster.nodes]
         self.caches = [PageCache(node.cache) for node in cluster.nodes]
         self.at: dict[FileId, set[int]] = {}
+        self.readers: Counter[FileId] = Counter()
         for number, workload in enumerate(self.workloads):
             for file, told in enumerate(workload.files):
                 self.at[number, file] = {STORAGE} if told.producer is None else set()
+            self.readers.update((number, file) for job in workload.jobs for file in job.inputs)
         self.lines: list[dict[str, Any]] = []
         self._timers: list[tuple[float, int, Action]] = []
-        self._actions: dict[int, Action] = {}
-        self._reading: dict[tuple[int, FileId], _Shared] = {}
+        self._actions: dict[Hashable, Action] = {}
+        self._reading: dict[tuple[int, FileId], list[Action]] = {}
         self._number = 0
 
     @property
@@ -146,7 +145,7 @@ class World:
 
     def _advance(self, moment: float) -> None:
         for flow in self.network.advance(moment):
-            self._actions.pop(flow)()  # type: ignore[arg-type]
+            self._actions.pop(flow)()
 
     def flow(self, size: float, path: Sequence[int], action: Action) -> int:
         """Bytes begin to move over these resources; `action` follows when all are through. Returns its number."""
@@ -237,7 +236,7 @@ class World:
         self.later(self.now + self.cluster.startup, lambda: self._read(running))
 
     def _read(self, running: Running) -> None:
-        """Bring and read the inputs."""
+        """Bring the inputs to the node, or read them on the storage."""
         job, node = self.job(running), running.node
         fetched = dict(running.fetch)
         running.waiting = 1
@@ -245,49 +244,74 @@ class World:
         def arrived() -> None:
             running.waiting -= 1
             if running.waiting == 0 and not running.over:
-                self._compute(running)
+                self._read_disk(running)
 
         for number in job.inputs:
             file = (running.workload, number)
-            if running.shared:
-                if not self.caches[node].__contains__(file):
-                    running.waiting += 1
-                    self._read_shared(file, node, job.name, arrived)
-                else:
-                    self.caches[node].touch(file, self.file(file).size)
-            elif number in running.direct:
-                running.waiting += 1
+            running.waiting += 1
+            if number in running.direct:
                 self.copy(file, STORAGE, node, "read", arrived, task=job.name)
+            elif running.shared or number in running.mounted:
+                self._read_mounted(running, number, arrived)
             elif number in fetched and node not in self.at[file]:
-                running.waiting += 1
-                self._fetch(file, fetched[number], node, job.name, arrived)
+                self._once(file, node, arrived, partial(self._fetch, file, fetched[number], node, job.name))
             else:
                 assert node in self.at[file], (
                     f"{job.name} reads {self.file(file).name}, which is not on node {node}"
                 )
-                if file not in self.caches[node]:
-                    running.waiting += 1
-                    self.flow(self.file(file).size, (3 * node,), arrived)
-                self.caches[node].touch(file, self.file(file).size)
+                arrived()
         arrived()
 
-    def _read_shared(self, file: FileId, node: int, task: str, action: Action) -> None:
-        """Read from the storage; who asks for the same meanwhile on the same node waits for the same bytes."""
-        self._fetch(file, STORAGE, node, task, action)
+    def _read_disk(self, running: Running) -> None:
+        """Read what memory does not hold, in the order of names, and compute."""
+        node, files = running.node, self.workloads[running.workload].files
+        running.waiting = 1
+
+        def read() -> None:
+            running.waiting -= 1
+            if running.waiting == 0 and not running.over:
+                self._compute(running)
+
+        inputs = [number for number in self.job(running).inputs if number not in running.direct]
+        for number in sorted(inputs, key=lambda number: files[number].name):
+            file = (running.workload, number)
+            if file not in self.caches[node] or (node, file) in self._reading:
+                running.waiting += 1
+                self._once(file, node, read, partial(self.flow, self.file(file).size, (3 * node,)))
+            self.caches[node].touch(file, self.file(file).size)
+        read()
+
+    def _read_mounted(self, running: Running, number: int, action: Action) -> None:
+        """Read from the storage what the node's memory does not hold.
+
+        What several tasks read is kept, for all that read it meanwhile on this node, and goes through the disk like any copy.
+        What only one task reads is not.
+        """
+        file, node, job = (running.workload, number), running.node, self.job(running)
+        if file in self.caches[node]:
+            action()
+        elif self.readers[file] == 1:
+            running.direct |= {number}
+            self.copy(file, STORAGE, node, "read", action, task=job.name)
+        else:
+            self._once(file, node, action, partial(self._fetch, file, STORAGE, node, job.name))
 
     def _fetch(self, file: FileId, source: int, node: int, task: str, action: Action) -> None:
-        reading = self._reading.get((node, file))
-        if reading is not None:
-            reading.actions.append(action)
+        self.copy(file, source, node, "stage", action, task=task)
+
+    def _once(self, file: FileId, node: int, action: Action, begin: Callable[[Action], object]) -> None:
+        """Who wants a file on a node while it is being brought there, or read, waits for the same bytes."""
+        actions = self._reading.get((node, file))
+        if actions is not None:
+            actions.append(action)
             return
-        reading = self._reading[node, file] = _Shared([action])
+        self._reading[node, file] = [action]
 
         def done() -> None:
-            del self._reading[node, file]
-            for each in reading.actions:
+            for each in self._reading.pop((node, file)):
                 each()
 
-        self.copy(file, source, node, "stage", done, task=task)
+        begin(done)
 
     def _compute(self, running: Running) -> None:
         running.run_start = self.now
@@ -301,18 +325,24 @@ class World:
         running.run_end = self.now
         running.waiting = 1
 
+        kept = [number for number in job.outputs if not running.shared and number not in running.straight]
+        away = [number for number in job.outputs if number not in kept]
+
         def written() -> None:
             running.waiting -= 1
-            if running.waiting == 0 and not running.over:
+            if running.waiting or running.over:
+                return
+            if away:
+                running.waiting = len(away)
+                files = [(running.workload, away.pop()) for _ in range(len(away))][::-1]
+                for file in files:
+                    self._upload_straight(file, node, job.name, written)
+            else:
                 self._end(running)
 
-        for number in job.outputs:
-            file = (running.workload, number)
+        for number in kept:
             running.waiting += 1
-            if running.shared:
-                self._upload_straight(file, node, job.name, written)
-            else:
-                self.flow(self.file(file).size, (3 * node,), written)
+            self.flow(self.file((running.workload, number)).size, (3 * node,), written)
         written()
 
     def _upload_straight(self, file: FileId, node: int, task: str, action: Action) -> None:
@@ -333,7 +363,7 @@ class World:
         self.free[node] += job.cores
         for number in job.outputs:
             file = (running.workload, number)
-            if not running.shared:
+            if not running.shared and number not in running.straight:
                 self.at[file].add(node)
                 self.caches[node].touch(file, self.file(file).size)
         self._ran(running)

@@ -70,6 +70,13 @@ class Changes:
         self._no_replicas = delete(kind, tables.replicas, ("uri", "node"))
         self._bindings = upsert(kind, tables.bindings, ("uid",), BindingWrite._fields[1:])
         self._no_bindings = delete(kind, tables.bindings, ("uid",))
+        self._usage = upsert(
+            kind,
+            tables.queue_usage,
+            ("queue", "who"),
+            ("at_ms", "served_ms", "past"),
+            "queue_usage.at_ms <= excluded.at_ms",
+        )
         self._done = update(kind, tables.commands, {"done": "{new}"}, {"id": "id"})
         self._events = insert(kind, tables.events, ("id", "workflow_id", "at_ms", "kind", "body"))
 
@@ -122,6 +129,7 @@ class Changes:
         await self._write_states(connection, deltas)
         await self._write_data(connection, deltas)
         await self._write_bindings(connection, deltas)
+        await self._write_usage(connection, deltas)
         done = sorted({number for delta in deltas for number in delta.commands_done})
         await self._done.run(connection, [(True, number) for number in done])
 
@@ -133,6 +141,15 @@ class Changes:
             last.update({binding.uid: binding for binding in delta.bindings})
         await self._bindings.run(connection, [binding for binding in last.values() if binding is not None])
         await self._no_bindings.run(connection, [(uid,) for uid, binding in last.items() if binding is None])
+
+    async def _write_usage(self, connection: AsyncConnection, deltas: Sequence[Delta]) -> None:
+        """What was used, of several rows of an account the last."""
+        rows = {(row.queue, row.user): row for delta in deltas for row in delta.usage}
+        values = [
+            (*key, row.at_ms, row.served_ms, encode({name: str(amount) for name, amount in row.past.items()}))
+            for key, row in sorted(rows.items())
+        ]
+        await self._usage.run(connection, tidy(values, 1))
 
     async def write_events(self, connection: AsyncConnection, events: Sequence[EventRow]) -> int:
         """Number and write events, last in a transaction since their counter is locked from here on; the

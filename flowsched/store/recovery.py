@@ -12,14 +12,22 @@ from sqlalchemy import ColumnElement, Row, Select, TextClause, delete, exists, s
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from flowsched.engine.delta import OutputWrite, TaskWrite
+from flowsched.scheduling.usage import UsageRow
 from flowsched.store import tables
 from flowsched.store.database import Database, unbroken
 from flowsched.store.rows import OpenAttempt, Recovered, Recovery, ReplicaRow
-from flowsched.store.workflows import OUTPUT_COLUMNS, STAGE_COLUMNS, WORKFLOW_COLUMNS, stage_row, workflow_row
+from flowsched.store.workflows import (
+    OUTPUT_COLUMNS,
+    STAGE_COLUMNS,
+    WORKFLOW_COLUMNS,
+    decode,
+    stage_row,
+    workflow_row,
+)
 from flowsched.workflow.states import RunState
 
 _w, _s, _t = tables.workflows.c, tables.stages.c, tables.tasks.c
-_a, _r = tables.attempts.c, tables.replicas.c
+_a, _r, _u = tables.attempts.c, tables.replicas.c, tables.queue_usage.c
 _TASK_ORDER: Final = (_t.stage, _t["index"])
 #: Rows fetched at a time: between two fetches the event loop gets its turn.
 _FETCH: Final = 10_000
@@ -64,6 +72,10 @@ async def _load_all(database: Database, workflow_ids: Collection[str] | None) ->
             recovery.replicas = [ReplicaRow._make(row) for row in replicas]
             bindings = await connection.execute(select(tables.bindings.c.uid).order_by(tables.bindings.c.uid))
             recovery.bindings = [row.uid for row in bindings]
+            recovery.usage = [
+                UsageRow(row.queue, row.who, row.at_ms, row.served_ms, _amounts(row.past))
+                for row in await connection.execute(select(*_u).order_by(_u.queue, _u.who))
+            ]
         else:
             recovery = Recovery({}, [], [], 0, 0)
             names = sorted(set(workflow_ids))
@@ -107,6 +119,10 @@ async def _load(connection: AsyncConnection, which: ColumnElement[bool] | TextCl
         0,
         0,
     )
+
+
+def _amounts(past: str) -> dict[str, int]:
+    return {name: int(amount) for name, amount in decode(past).items()}
 
 
 def _of_workflows(

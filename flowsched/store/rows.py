@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from flowsched.engine.delta import OutputWrite, TaskWrite
+from flowsched.scheduling.usage import UsageRow
 
 T = TypeVar("T")
 
@@ -125,6 +126,7 @@ class QueueRow(NamedTuple):
     cap: Mapping[str, int] = {}
     reclaimable: bool = True
     paused: bool = False
+    order: str = "best-effort"
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,3 +158,4 @@ class Recovery:
     last_seq: int  #: newest submission seen: later ones are found by `after`
     last_event: int
     bindings: list[str] = field(default_factory=list)  #: uids of foreign pods that may have been bound
+    usage: list[UsageRow] = field(default_factory=list)

@@ -330,6 +330,13 @@ commands: Final = Table(
 )
 Index("ix_commands_open", commands.c.id, sqlite_where=text("NOT done"), postgresql_where=text("NOT done"))
 
+drains: Final = Table(
+    "drains",
+    metadata,
+    Column("node", Text, primary_key=True),
+    _number("until_ms"),
+)
+
 queues: Final = Table(
     "queues",
     metadata,
@@ -341,4 +348,19 @@ queues: Final = Table(
     _json("cap"),
     Column("reclaimable", Boolean, nullable=False, server_default=text("true")),
     _flag("paused"),
+    Column("order", Text, nullable=False, server_default="best-effort"),
+)
+
+#: What users of queues have used, faded: `past` is JSON, resource -> amount x ms as decimal text (it outgrows 64 bits), as of
+#: `at_ms`. The user is "" where nobody said who it was.
+queue_usage: Final = Table(
+    "queue_usage",
+    metadata,
+    Column("queue", Text, nullable=False),
+    Column("who", Text, nullable=False),
+    _number("at_ms"),
+    _number("served_ms"),
+    _json("past"),
+    PrimaryKeyConstraint("queue", "who", name="pk_queue_usage"),
+    sqlite_with_rowid=False,
 )

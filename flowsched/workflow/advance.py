@@ -79,7 +79,7 @@ class Advance(Outcomes):
         if not self._holds(stage, task, attempt):
             return False
         self._account(stage, task, attempt, at_ms, end.exit_code)
-        if stage.task_state[task] == _S.RELEASING:
+        if stage.task_state[task] == _S.RELEASING and not self._in_time(stage, task, end):
             self._released(stage, task)
         elif end.exit_code == 0 and not end.reason:
             self._succeeded(stage, task, attempt, end)

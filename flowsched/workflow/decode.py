@@ -37,6 +37,7 @@ from flowsched.workflow.templates import (
 _WORKFLOW_KEYS: Final[Mapping[str, str]] = {
     "name": "",
     "queue": "",
+    "user": "",
     "priority": "",
     "labels": "",
     "stages": "",
@@ -112,7 +113,8 @@ def check_workflow(document: object, limits: Limits = DEFAULT) -> WorkflowSpec:
     section = reader.section(document, "$", _WORKFLOW_KEYS)
     if section is None:
         raise InvalidDocument(reader.faults)
-    name = _workflow_name(section)
+    name = _printable(section, "name", required=True)
+    user = _printable(section, "user")
     queue = section.text("queue", names.PART, names.PART_TEXT)
     priority = section.whole("priority", -_PRIORITY, _PRIORITY)
     labels = section.texts("labels", "labels", _wrong_workflow_label)
@@ -128,15 +130,15 @@ def check_workflow(document: object, limits: Limits = DEFAULT) -> WorkflowSpec:
     ]
     stages = link(drafts, reader)
     reader.finish()
-    return WorkflowSpec(name, stages, queue or "default", priority or 0, labels, call)
+    return WorkflowSpec(name, stages, queue or "default", priority or 0, labels, call, user)
 
 
-def _workflow_name(section: Section) -> str:
+def _printable(section: Section, key: str, *, required: bool = False) -> str:
     expected = "1-128 printable characters"
-    name = section.text("name", expected=expected, required=True)
-    if name is not None and not (1 <= len(name) <= 128 and name.isprintable() and name.strip()):
-        section.fault("name", expected)
-    return name or ""
+    text = section.text(key, expected=expected, required=required)
+    if text is not None and not (1 <= len(text) <= 128 and text.isprintable() and text.strip()):
+        section.fault(key, expected)
+    return text or ""
 
 
 def _wrong_workflow_label(name: str) -> str | None:

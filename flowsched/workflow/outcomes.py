@@ -22,7 +22,7 @@ MAX_LOST: Final = 10
 BACKOFF_MS: Final = 1_000
 MAX_BACKOFF_MS: Final = 60_000
 #: Reasons that say a pod was taken away on purpose; all others mean that nobody knows what became of it.
-EVICTED: Final = frozenset({"Evicted", "Preempted", "Drained"})
+EVICTED: Final = frozenset({"Evicted", "Preempted", "Reclaimed", "Drained"})
 #: Beginnings of reasons that say a node or the API server refused a pod that the scheduler had room for: others were faster.
 REFUSED: Final = (
     "BindRefused",
@@ -58,7 +58,8 @@ class Outcomes(Settling):
 
     def _well(self, stage: StageRun, task: int) -> None:
         """It counts as done: what went wrong before is of no interest any more."""
-        self._move(stage, np.array([task]), _E.SUCCEED)
+        leaving = stage.task_state[task] == _S.RELEASING
+        self._move(stage, np.array([task]), _E.END_SUCCEEDED if leaving else _E.SUCCEED)
         self.statement.pop(stage.reasons, task)
 
     def _failed(self, stage: StageRun, task: int, attempt: int, end: Ended) -> None:
@@ -201,6 +202,45 @@ class Outcomes(Settling):
             self._cancel_waiting(stage)
         self._note(stage)
 
+    def evict(self, stage: StageRun, tasks: Indices, reason: str, message: str) -> None:
+        """Take pods away for others, or off a node: nobody's fault, nobody's charge. A gang is taken away as a whole.
+
+        What `task_evicted` says of failing is done; whatever else it says, the tasks wait again when their pods are gone.
+
+        Args:
+            stage: Whose.
+            tasks: Which; of a gang any of its members.
+            reason: "Preempted", "Reclaimed" or "Drained".
+            message: For whom and why.
+        """
+        if stage.spec.gang:
+            members = np.unique(tasks // stage.members)[:, None] * stage.members + np.arange(stage.members)
+            tasks = members.ravel()
+        states = stage.task_state[tasks]
+        there = tasks[may(states, _E.RELEASE) & (states != _S.RELEASING)]
+        if len(there) == 0:
+            return
+        action = self._policy(stage, On.TASK_EVICTED, -1)
+        for task in there.tolist():
+            self.statement.put(stage.reasons, task, reason)
+            self._event("task.evicted", stage, task, reason=reason, message=message)
+        if action in (Action.FAIL_STAGE, Action.ABORT_WORKFLOW):
+            self._release(stage, there, _S.FAILED)
+            self._fail_stage(stage, f"task {there[0]} was taken away: {reason}, and a policy says so")
+            if action is Action.ABORT_WORKFLOW:
+                self._abort(f"stage {stage.spec.name!r} lost a task: {reason}")
+        else:
+            self._release(stage, there, _S.QUEUED)
+            if stage.spec.gang:
+                self._requeue_ended(stage, tasks[states == _S.SUCCEEDED])
+                waiting = tasks[states == _S.QUEUED]
+                self.statement.set(stage.goal, waiting, int(_S.PENDING))
+                self._next_attempt(stage, waiting)
+            if stage.closed:
+                self._cancel_waiting(stage)
+        self._note(stage)
+        self.settle()
+
     def _released(self, stage: StageRun, task: int) -> None:
         """What was being taken away is gone: it becomes its goal."""
         goal = TaskState(int(stage.goal[task]))
@@ -210,6 +250,14 @@ class Outcomes(Settling):
             self._next_attempt(stage, one)
         self._event("task.released", stage, task, goal=goal.name)
         self._note(stage)
+
+    def _in_time(self, stage: StageRun, task: int, end: Ended) -> bool:
+        """Whether a task that was being taken away had done its work before: it is done, nothing is to be done again. A gang's
+        member is not: its gang starts anew.
+        """
+        waits = stage.goal[task] == _S.QUEUED and not stage.spec.gang
+        clean = end.exit_code == 0 and not end.reason
+        return bool(waits) and clean and self._policy(stage, On.TASK_COMPLETED, 0) is Action.IGNORE
 
     def _fail_for_good(self, stage: StageRun, task: int, reason: str, message: str) -> None:
         self._move(stage, np.array([task]), _E.FAIL)

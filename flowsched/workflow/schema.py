@@ -27,6 +27,11 @@ def workflow_schema(limits: Limits = DEFAULT) -> Schema:
     properties: Schema = {
         "name": _text("What people call it. 1-128 printable characters.", minLength=1, maxLength=128),
         "queue": _named(names.PART, "Which queue pays for it.", default="default"),
+        "user": _text(
+            "Who submits it: the users of a queue share it fairly. 1-128 printable characters.",
+            minLength=1,
+            maxLength=128,
+        ),
         "priority": _whole("Higher goes first within its queue.", -1_000_000_000, 1_000_000_000, default=0),
         "labels": _texts("Anything to find it by.", limits.labels),
         "call": _call(limits),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
+from enum import IntEnum, StrEnum
 from types import MappingProxyType
 from typing import Final
 
@@ -125,6 +125,28 @@ def gets_whole_cores(resources: Resources, limits: Resources | None) -> bool:
         0 < limits.cpu_millicores <= resources.cpu_millicores
         and limits.memory_bytes <= resources.memory_bytes
     )
+
+
+class QosClass(IntEnum):
+    """What a pod was promised, as Kubernetes computes it from requests and limits; who was promised less is taken away first."""
+
+    BEST_EFFORT = 0  #: it asks for neither CPU nor memory, and has no limits of them
+    BURSTABLE = 1  #: it asks for some, and may use more
+    GUARANTEED = 2  #: of CPU and memory it may use exactly what it asks for
+
+    @property
+    def word(self) -> str:
+        """As Kubernetes spells it: BestEffort, Burstable, Guaranteed."""
+        return self.name.title().replace("_", "")
+
+
+def qos_class(resources: Resources, limits: Resources | None) -> QosClass:
+    """The class of one pod (of one container) that asks for `resources`. A limit of 0 is none."""
+    asks = (resources.cpu_millicores, resources.memory_bytes)
+    may = (0, 0) if limits is None else (limits.cpu_millicores, limits.memory_bytes)
+    if not any(asks) and not any(may):
+        return QosClass.BEST_EFFORT
+    return QosClass.GUARANTEED if asks == may and all(asks) else QosClass.BURSTABLE
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,3 +349,4 @@ class WorkflowSpec:
     priority: int = 0
     labels: Mapping[str, str] = field(default_factory=lambda: EMPTY)
     call: Call | None = None
+    user: str = ""  #: who submits it, as its queue's users are told apart; empty = nobody said

@@ -92,6 +92,7 @@ class TaskView(View, kw_only=True):
     role: str
     item: str | None = None
     state: str
+    qos: str = ""  #: BestEffort, Burstable or Guaranteed: who was promised less makes way for others first
     reason: str = ""
     attempt: int
     node: str | None = None
@@ -129,6 +130,14 @@ class EventView(View, kw_only=True):
     body: dict[str, Any] = {}
 
 
+class QueueUserView(View, kw_only=True):
+    """A user of a queue: what it has, and has had on average of late. `user` is empty for those who did not say who they are."""
+
+    user: str
+    used: dict[str, int] = {}
+    recent: dict[str, int] = {}
+
+
 class QueueView(View, kw_only=True):
     """A queue: what it may use and does use. Amounts by resource name (cpu in millicores, memory in bytes …)."""
 
@@ -139,7 +148,18 @@ class QueueView(View, kw_only=True):
     paused: bool = False
     cap: dict[str, int] = {}
     guarantee: dict[str, int] = {}
-    used: dict[str, int] = {}
+    reclaimable: bool = True  #: others may take back what it has beyond what it deserves
+    order: str = "best-effort"  #: or "fifo": nobody passes the head
+    used: dict[str, int] = {}  #: with everything below it
+    deserved: dict[
+        str, int
+    ] = {}  #: its part of the cluster by weight, for what it has and asks for; with those below it
+    pending: dict[str, int] = {}  #: what its own tasks ask for that are ready and not placed
+    recent: dict[
+        str, int
+    ] = {}  #: what it has had on average of late, faded; counts beside `used` when it is ordered
+    users: list[QueueUserView] = []  #: who has something, or had of late; empty where nobody said who he is
+    warnings: list[str] = []  #: what its settings promise and the cluster cannot keep
     dominant_share: float = 0.0
     waiting: int = 0  #: tasks that are ready and not placed
     running: int = 0
@@ -150,6 +170,7 @@ class NodeView(View, kw_only=True):
 
     name: str
     ready: bool
+    drained_at: datetime | None = None  #: it shall be empty: what has not ended by then is taken away
     rack: str = ""
     labels: dict[str, str] = {}
     allocatable: dict[str, int] = {}

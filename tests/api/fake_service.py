@@ -148,6 +148,7 @@ class FakeService:
         self.refused: dict[str, str] = {}
         self.points: dict[str, int] = {}
         self.pods: list[bytes] = []
+        self.drained: dict[str, int] = {}
         self.tes = FakeTes(self)
 
     # -- what tests do to it
@@ -346,6 +347,29 @@ class FakeService:
                 allocatable={"cpu": 8000, "memory": 16 << 30}, used={"cpu": 2000, "memory": 4 << 30},
             )
         ]  # fmt: skip
+
+    @property
+    def draining(self) -> FakeService:
+        return self
+
+    async def drain(self, name: str, grace_ms: int) -> NodeView:
+        self._fail()
+        self.drained[name] = grace_ms
+        return await self._node(name)
+
+    async def uncordon(self, name: str) -> NodeView:
+        self._fail()
+        self.drained.pop(name, None)
+        return await self._node(name)
+
+    async def _node(self, name: str) -> NodeView:
+        (found,) = [view for view in await self.nodes() if view.name == name] or [None]
+        if found is None:
+            raise NotFound(f"there is no node {name}")
+        if name in self.drained:
+            moment = datetime.fromtimestamp(1_700_000_000 + self.drained[name] / 1000, UTC)
+            return msgspec.structs.replace(found, ready=False, drained_at=moment)
+        return found
 
     async def refused_nodes(self, pod: bytes) -> Mapping[str, str]:
         self._fail()

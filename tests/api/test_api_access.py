@@ -40,6 +40,8 @@ POLICIES = {
     "GET /api/v1/queues": Policy.READ,
     "PUT /api/v1/queues/{name}": Policy.WRITE,
     "GET /api/v1/nodes": Policy.READ,
+    "POST /api/v1/nodes/{name}/drain": Policy.WRITE,
+    "POST /api/v1/nodes/{name}/uncordon": Policy.WRITE,
     "POST /scheduler/filter": Policy.READ,
     "POST /scheduler/prioritize": Policy.READ,
     "GET /livez": Policy.OPEN,

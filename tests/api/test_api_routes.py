@@ -137,7 +137,7 @@ async def test_faults_of_a_small_body_are_named_one_by_one(api: TestClient) -> N
         "$.weight": "int >= 1",
         "$.paused": "true or false",
         "$.cap[...]": "int | float | str",
-        "$.wieght": "one of cap, guarantee, parent, paused, priority, weight",
+        "$.wieght": "one of cap, guarantee, order, parent, paused, priority, reclaimable, weight",
     }
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from rich.console import Console, RenderableType
 
 from flowsched.cli import inert, output, render
-from flowsched.workflow.views import ExplanationView, NodeView, QueueView
+from flowsched.workflow.views import ExplanationView, NodeView, QueueUserView, QueueView
 
 
 def drawn(renderable: RenderableType, width: int = 120) -> str:
@@ -109,6 +109,18 @@ def test_tables_hold_what_the_views_say() -> None:
     )
     assert "25%" in drawn(render.queue_table([queue]))
     assert "cpu 1.5, memory 1.0 GiB, x/y 3" in drawn(render.queue_table([queue]))
+    shared = QueueView(
+        name="lab", weight=1, order="fifo", deserved={"cpu": 4000}, pending={"cpu": 9000}, recent={"cpu": 500},
+        users=[QueueUserView(user="ann", used={"cpu": 2000}), QueueUserView(user="", recent={"cpu": 7000})],
+        warnings=["too much"],
+    )  # fmt: skip
+    lines = [line.split() for line in drawn(render.queue_table([shared])).splitlines()]
+    assert lines[1] == ["lab", "1", "0%", "0", "0", "cpu", "4", "cpu", "9", "cpu", "0.5", "fifo"]
+    assert lines[4:] == [
+        ["lab", "ann", "cpu", "2"],
+        ["lab", "-", "cpu", "7"],
+        ["queue", "lab:", "too", "much"],
+    ]
     reason = ExplanationView(
         stage="align", shards=[1, 2], tasks=40, state="QUEUED", code="no_room", message="m",
         start_at=datetime(2026, 3, 1, 12, 5, tzinfo=UTC),
@@ -131,7 +143,18 @@ def test_fault_46c_names_cannot_command_a_terminal() -> None:
         render.stage_table([stage_view(0, HOSTILE, reason=HOSTILE)]),
         render.progress([stage_view(0, HOSTILE)]),
         render.task_table([task_view(HOSTILE, 0, item=HOSTILE, node=HOSTILE, reason=HOSTILE, role=HOSTILE)]),
-        render.queue_table([QueueView(name=HOSTILE, weight=1, parent=HOSTILE, cap={HOSTILE: 1})]),
+        render.queue_table(
+            [
+                QueueView(
+                    name=HOSTILE,
+                    weight=1,
+                    parent=HOSTILE,
+                    cap={HOSTILE: 1},
+                    warnings=[HOSTILE],
+                    users=[QueueUserView(user=HOSTILE, used={HOSTILE: 1})],
+                )
+            ]
+        ),
         render.node_table([NodeView(name=HOSTILE, ready=True, rack=HOSTILE)]),
         render.explain_panel(
             [

@@ -156,6 +156,9 @@ async def test_everything_that_can_be_asked_has_a_type(client: Client, service: 
     assert service.queue_settings["lab"] == {"weight": 3, "cap": {"cpu": "10"}}
     assert {queue.name for queue in await client.queues()} == {"default", "lab"}
     assert [node.name for node in await client.nodes()] == ["node-0"]
+    assert (await client.drain("node-0", grace="5m")).drained_at is not None
+    assert service.drained == {"node-0": 300_000}
+    assert (await client.uncordon("node-0")).drained_at is None
     assert await client.ready() == (True, "ok")
     service.prepared = (False, "not leading")
     assert await client.ready() == (False, "not leading")

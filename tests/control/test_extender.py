@@ -506,7 +506,7 @@ async def test_the_leader_answers_from_its_memory(tmp_path: Path) -> None:
     async with running(Settings(port=0, root=tmp_path, nodes=2, log_level="error")) as up:
         (first, second) = (view.name for view in await up.facade.nodes())
         up.service._leader.dispatcher.tell([ReplicaSeen("s3://lab/reads", second, 12 * GB)])
-        await up.service._settled(up.service._leader.dispatcher)
+        await up.service._leader.dispatcher.settled()
         asked = pod("1", {"flowsched.io/inputs": "s3://lab/reads"})
         assert await up.facade.refused_nodes(asked) == {}
         assert await up.facade.node_scores(asked, [first, second, "other"]) == [0, 10, 0]

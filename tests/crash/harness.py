@@ -136,6 +136,7 @@ class Report:
     attempts: int = 0
     starts: int = 0
     adopted: int = 0  #: attempts open at a kill
+    moved: int = 0  #: attempts that were taken away for others
     lost: list[str] = field(default_factory=list)
     doubled: list[str] = field(default_factory=list)
     leaked: list[str] = field(default_factory=list)
@@ -149,7 +150,8 @@ class Report:
         points = ", ".join(f"{name} {count}" for name, count in sorted(self.kills.items()))
         return [
             f"{title}: {self.kills.total()} kills -9, {self.workflows} workflows, {self.tasks} tasks, {self.attempts} "
-            f"attempts, {self.starts} starts, {self.adopted} attempts open at a kill: {len(self.lost)} lost, "
+            f"attempts, {self.starts} starts, {self.moved} made way for others, {self.adopted} open at a kill: "
+            f"{len(self.lost)} lost, "
             f"{len(self.doubled)} doubled, {len(self.leaked)} leaked, {len(self.broken)} other broken promises",
             f"  kills by point: {points}",
             *[f"  {fault}" for fault in self.faults],
@@ -280,7 +282,7 @@ class Campaign:
     def start(self, failpoints: str = "") -> None:
         """Start the service (again)."""
         argv = ["serve", "--port", str(self.port), "--root", str(self.root)]
-        argv += ["--nodes", "3", "--cpu", "4", "--memory", "4Gi", "--log-level", "warning"]
+        argv += ["--nodes", "3", "--cpu", "2", "--memory", "4Gi", "--log-level", "warning"]
         if self._database is not None:
             argv += ["--db", self._database]
         env = {"FLOWSCHED_FAILPOINTS": failpoints}
@@ -442,7 +444,9 @@ class Campaign:
             report.lost.append(f"{who} ended as {view.state} ({view.reason}), not {expected}")
         if (view.state, view.ended_at) != (user.ended.state, user.ended.ended_at):
             report.broken.append(f"{who} had ended as {user.ended.state} and is {view.state} now")
-        ends = [event.kind async for event in self.client.events(ident) if event.kind in _ENDS]
+        kinds = [event.kind async for event in self.client.events(ident)]
+        ends = [kind for kind in kinds if kind in _ENDS]
+        report.moved += kinds.count("task.evicted")
         if ends != [f"workflow.{view.state.lower()}"]:
             report.broken.append(f"{who} ended {len(ends)} times: {ends}")
         if (starts := self.starts_of(ident)) != user.starts_at_end:

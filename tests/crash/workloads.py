@@ -100,7 +100,8 @@ class Mix:
             },
             self._stage("test", [_from("train", "index")], "file:TRAIN", count=2),
         ]
-        return Workload("gang", {"name": "gang", "stages": stages})
+        # It takes the room of others: kills fall between that decision and its every consequence too.
+        return Workload("gang", {"name": "gang", "priority": 5, "stages": stages})
 
     def cancelled(self) -> Workload:
         """Tasks of very different lengths, and some that wait for them: cancelled in the middle."""
@@ -109,7 +110,9 @@ class Mix:
         endless = self._stage("endless", [], count=2)
         endless["command"] = self._command("work", "300")
         stages = [first, endless, self._stage("after", [_from("long", "index")], "file:LONG", count=8)]
-        return Workload("cancelled", {"name": "cancelled", "stages": stages}, "CANCELLED", cancel=True)
+        return Workload(
+            "cancelled", {"name": "cancelled", "priority": -1, "stages": stages}, "CANCELLED", cancel=True
+        )
 
     def failing(self) -> Workload:
         """A stage that always fails, tried twice; what needs it never runs."""

@@ -160,4 +160,6 @@ class Scene:
         assert not state.inputs
         assert not state.gang_bases
         assert not state.reasons
+        assert not state.snapshot.nominations
+        assert not state.snapshot.spent
         assert not any(state.gpu_load.values())

@@ -138,3 +138,36 @@ def test_the_bad_world_is_bad(seed: int) -> None:
         "replica lost",
     ):
         assert world.seen[what] > 0, what
+
+
+@RELAXED
+@given(st.lists(documents(), min_size=2, max_size=4), st.integers(0, 2**32))
+def test_who_makes_way_for_others_loses_nothing_but_time(docs: list[dict[str, Any]], seed: int) -> None:
+    """Pods that are taken away start, end and linger as they like, commits fail and the service dies at every point in between:
+    all workflows succeed, no attempt is charged, no pod runs twice, and a group that waits for its victims gets no more of them.
+    """
+    for number, document in enumerate(docs):
+        document["priority"] = number
+    world = run_world(docs, seed, Chances(crash=0.15, drop=0.15, repeat=0.2, lingers=0.7))
+    assert set(world.sql.terminal.values()) == {"SUCCEEDED"}
+    assert all(row.charged == 0 for row in world.sql.tasks.values())
+
+
+def test_the_worlds_above_do_take_pods_away() -> None:
+    """A bag of low priority, then a gang of higher: under every seed somebody is taken away, and some end well before."""
+    seen: Counter[str] = Counter()
+    for seed in range(40):
+        world = World(NODES, seed, Chances(crash=0.2, drop=0.2, lingers=0.8))
+        many = {"name": "s", "scatter": {"count": 14}, "command": ["x"], "resources": {"cpu": 1}}
+        ring = {"replicas": 9, "command": ["x"], "resources": {"cpu": 1}}
+        world.submit("low", check_workflow({"name": "low", "stages": [many]}))
+        world.turn()
+        high = {"name": "g", "gang": True, "roles": {"worker": ring}}
+        world.submit("high", check_workflow({"name": "high", "priority": 3, "stages": [high]}))
+        world.run()
+        world.finished()
+        assert set(world.sql.terminal.values()) == {"SUCCEEDED"}
+        seen += world.seen
+    assert seen["released"] > 200
+    assert seen["ended while being taken away"] > 20
+    assert seen["crash after commit"] > 20

@@ -28,6 +28,7 @@ from flowsched.scheduling.executor import (
     TransferFailed,
 )
 from flowsched.scheduling.framework import PROFILES
+from flowsched.scheduling.snapshot import ClaimKind
 from flowsched.workflow.graph import StageGraph
 from flowsched.workflow.run import WorkflowRun
 from flowsched.workflow.spec import WorkflowSpec
@@ -120,6 +121,9 @@ class Chances:
     transfer_fails: float = 0.0
     replica_lost: float = 0.0
     repeat: float = 0.0  #: an event is told twice
+    lingers: float = (
+        0.0  #: a pod that is taken away takes its time: it may start, and end by itself, before it is gone
+    )
 
 
 @dataclass
@@ -138,6 +142,7 @@ class World:
         self.seq: dict[str, int] = {}
         self.live: dict[str, Pod] = {}  #: pods whose process may run
         self.started: set[str] = set()
+        self.leaving: set[str] = set()  #: of `live`, those that were asked to go
         self.ever: set[str] = set()
         self.starts: Counter[tuple[str, str, int]] = Counter()
         self.moving: list[tuple[str, str, str | None, int]] = []
@@ -156,6 +161,7 @@ class World:
             dataset = self.state.catalogue.intern(uri, size)
             self.state.catalogue.add_replica(dataset, self.state.snapshot.index[node])
         self.inbox = []
+        self.waited_for: dict[int, tuple[str, ...]] = {}  #: group -> victims it was nominated with
         self.moving = []
         adopt: list[Pod] = []
         for ident, seq in sorted(self.seq.items(), key=lambda pair: pair[1]):
@@ -297,7 +303,9 @@ class World:
             self.live[pod.name] = pod
         for name in result.releases:
             self.seen["released"] += 1
-            if self.live.pop(name, None) is None:
+            if name in self.live and self.random.random() < self.chances.lingers:
+                self.leaving.add(name)
+            elif self.live.pop(name, None) is None:
                 self.inbox.append(PodGone(name, self.now, "Void"))
             else:
                 self.inbox.append(PodEnded(name, self.now, 143, "Released"))
@@ -321,6 +329,14 @@ class World:
         for name in list(self.live):
             if self.random.random() < 0.4:
                 self.end(name)
+        for name in sorted(self.leaving):
+            if name not in self.live:
+                self.leaving.discard(name)
+                self.seen["ended while being taken away"] += 1
+            elif self.random.random() < 0.4:
+                self.leaving.discard(name)
+                del self.live[name]
+                self.inbox.append(PodEnded(name, self.now, 143, "Released"))
         for index in reversed(range(len(self.moving))):
             if self.random.random() < 0.6:
                 self.arrive(*self.moving.pop(index))
@@ -369,13 +385,19 @@ class World:
             if claim.kind > 0:
                 total[claim.node, : len(claim.amount)] += claim.amount
         assert (total == used).all(), "claims and arrays disagree"
-        holding = {name for name, claim in state.snapshot.claims.items() if claim.kind > 0}
+        mine = (ClaimKind.RUNNING, ClaimKind.RELEASING)
+        holding = {name for name, claim in state.snapshot.claims.items() if claim.kind in mine}
         assert holding == set(state.pods), "claims and pods disagree"
         for run in state.runs.values():
             for stage in run.stages:
                 if stage.uniform is None:
                     counted = [int((stage.task_state == s).sum()) for s in TaskState]
                     assert counted == stage.counts.tolist()
+        for key, nomination in state.snapshot.nominations.items():
+            known = self.waited_for.setdefault(key, nomination.victims)
+            assert known == nomination.victims, "a group that waits for its victims got others"
+        for key in [key for key in self.waited_for if key not in state.snapshot.nominations]:
+            del self.waited_for[key]
         if state.profile.gang:
             self.check_gangs(result)
         for ident in result.ended:
@@ -401,6 +423,7 @@ class World:
         assert not self.live
         assert not self.state.pods
         assert not self.state.snapshot.claims
+        assert not self.state.snapshot.nominations
         assert not self.state.runs
         assert not self.state.staging
         assert not self.state.ready
@@ -454,7 +477,10 @@ def fingerprint(state: EngineState) -> tuple[object, ...]:
         snapshot.used.tobytes(),
         snapshot.staging.tobytes(),
         snapshot.inbound.tobytes(),
-        sorted(snapshot.claims),
+        sorted(snapshot.claims.items()),
+        sorted(snapshot.nominations.items()),
+        sorted(snapshot.spent.items()),
+        snapshot.lowest_takeable,
         runs,
         sorted(state.ready),
         sorted(state.pods),

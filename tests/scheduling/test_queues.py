@@ -17,6 +17,7 @@ from flowsched.scheduling.podgroup import PodGroup
 from flowsched.scheduling.queues import Queue, QueueTree, Shares
 from flowsched.scheduling.snapshot import ClaimKind, Snapshot
 from flowsched.scheduling.statement import Statement
+from flowsched.scheduling.turns import Turns
 
 OURS = PROFILES["flowsched"]
 HOUR = 3600 * SECOND
@@ -101,17 +102,20 @@ def test_queues_that_make_no_sense_are_refused() -> None:
         QueueTree([Queue("a", parent="b"), Queue("b", parent="a")])
 
 
-def test_shares_know_turns() -> None:
+def test_turns_are_counted() -> None:
     """How many cores in a row until a stands behind b: with four against three, two more."""
     snapshot = cluster(100)
     claim(snapshot, "r", 0, 4, ClaimKind.RUNNING, queue="b")
     claim(snapshot, "q", 0, 3, ClaimKind.RUNNING, queue="a")
-    shares = Shares(QueueTree(), snapshot)
-    assert shares.turns("a", (1000,), shares.key("b"), 50) == 2
+    waiting = {"a": [bag(1, 50, queue="a")], "b": [bag(2, 50, queue="b")]}
+    tree = QueueTree()
+    turns = Turns(waiting, tree, Shares(tree, snapshot), snapshot.usage, OURS, 0)
+    assert turns.first() is not None
+    assert turns.in_a_row((1000,), 50) == 2
 
 
 def order(*groups: PodGroup, profile: object = OURS, now: int = 0, fifo: bool = False) -> list[int]:
-    queues = QueueTree([Queue("default", order="fifo" if fifo else "priority")])
+    queues = QueueTree([Queue("default", order="fifo" if fifo else "best-effort")])
     return [group.key for group in in_order(groups, queues, profile, now)["default"]]  # type: ignore[arg-type]
 
 

@@ -10,6 +10,7 @@ from store_samples import end, event, finished, intent, rows, submission, task
 
 from flowsched.engine.delta import Delta, OutputWrite, ReplicaWrite, WorkflowWrite
 from flowsched.errors import Conflict, InvalidRequest, NotFound
+from flowsched.scheduling.usage import UsageRow
 from flowsched.store import tables
 from flowsched.store.database import Database
 from flowsched.store.queues import Queues
@@ -210,10 +211,10 @@ async def test_queues(database: Database, writer: GroupWriter) -> None:
     """Made, changed and removed; a tree stays a tree, and a queue in use stays."""
     queues = Queues(database)
     await queues.put(QueueRow("lab", weight=3, guarantee={"cpu": 8_000}))
-    await queues.put(QueueRow("genomics", "lab", cap={"gpu": 1}, paused=True))
+    await queues.put(QueueRow("genomics", "lab", cap={"gpu": 1}, paused=True, order="fifo"))
     await queues.put(QueueRow("lab", weight=5, reclaimable=False))
     assert await queues.list() == [
-        QueueRow("genomics", "lab", cap={"gpu": 1}, paused=True),
+        QueueRow("genomics", "lab", cap={"gpu": 1}, paused=True, order="fifo"),
         QueueRow("lab", weight=5, reclaimable=False),
     ]
     for wrong in (QueueRow("x", "nowhere"), QueueRow("lab", "genomics"), QueueRow("lab", "lab")):
@@ -231,3 +232,11 @@ async def test_queues(database: Database, writer: GroupWriter) -> None:
     with pytest.raises(NotFound):
         await queues.get("empty")
     assert (await queues.get("lab")).weight == 5
+
+
+async def test_usage_is_what_was_written_last(database: Database, writer: GroupWriter, epoch: int) -> None:
+    """By queue and user, amounts beyond 64 bits included; an older row never takes the place of a newer one."""
+    ann, nobody = UsageRow("lab", "ann", 9, 5, {"memory": 1 << 70}), UsageRow("lab", "", 9, 0, {"cpu": 1})
+    await writer.commit(Delta(usage=[UsageRow("lab", "ann", 8, 5, {"cpu": 7}), ann, nobody]), epoch)
+    await writer.commit(Delta(usage=[UsageRow("lab", "", 8, 0, {"cpu": 2})]), epoch)
+    assert (await load(database)).usage == [nobody, ann]

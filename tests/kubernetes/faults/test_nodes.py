@@ -71,7 +71,9 @@ async def test_fault_34_a_node_goes_between_create_and_bind(world: World) -> Non
             await world.hollow.cordon(world.nodes[0])
             await world.hollow.lose(world.nodes[0])
             lost.set()
-        await lost.wait()  # its neighbour is created beside it, and would be bound while the node is still going
+        await (
+            lost.wait()
+        )  # its neighbour is created beside it, and would be bound while the node is still going
 
     await world.hollow.cordon(world.nodes[1])
     async with world.serving(failpoint=snatch) as running:

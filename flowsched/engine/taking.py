@@ -1,0 +1,114 @@
+"""What is taken away from some for others, or for a node that shall be empty: carrying out, holding, giving up.
+
+A nomination is memory alone: after a restart the same group gets the same room again, since what others are leaving counts as
+its own (`scheduling.preemption`). What is durable is that the victims leave. What is free of a nominated group's room is held by
+claims from the moment of the decision; what its victims leave is held in the step in which they have left, before anybody looks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import numpy as np
+
+from flowsched.engine.changes import Recorder
+from flowsched.engine.state import EngineState, GroupKey
+from flowsched.scheduling.plan import Eviction, Nomination, Plan
+from flowsched.scheduling.snapshot import Claim, ClaimKind
+from flowsched.scheduling.victims import held_for
+
+
+def keep_room(recorder: Recorder) -> None:
+    """Hold for nominated groups what has become free of their room; give up what can come to nothing."""
+    state = recorder.state
+    for key, nomination in list(state.snapshot.nominations.items()):
+        usable = all(state.snapshot.ready[node] for node, _ in nomination.room)
+        if not usable or recorder.now >= nomination.until_ms:
+            give_up(recorder, key)
+            recorder.dirty = True
+        else:
+            _hold(recorder, nomination)
+            recorder.wake_at(nomination.until_ms)
+
+
+def drop_unwanted(recorder: Recorder, offered: Collection[int]) -> None:
+    """Give up the room of groups that do not wait any more (cancelled, paused, failed). Whose inputs are coming still waits."""
+    state = recorder.state
+    for key in [key for key in state.snapshot.nominations if key not in offered]:
+        group = state.groups.get(key)
+        if not isinstance(group, GroupKey) or not _is_staging(state, group):
+            _end(recorder, key)
+            recorder.dirty = True
+
+
+def carry_out(recorder: Recorder, plan: Plan) -> None:
+    """Take the victims away, and hold what is free of the room they make."""
+    state, statement = recorder.state, recorder.statement
+    for eviction in plan.evictions:
+        _evict(recorder, eviction)
+    for nomination in plan.nominations:
+        statement.put(state.snapshot.nominations, nomination.group, nomination)
+        statement.pop(state.snapshot.spent, nomination.group)
+        _hold(recorder, nomination)
+        recorder.wake_at(nomination.until_ms)
+
+
+def placed(recorder: Recorder, key: int) -> None:
+    """A nominated group gets its room now: nothing is held for it any more."""
+    if key in recorder.state.snapshot.nominations:
+        _end(recorder, key)
+
+
+def give_up(recorder: Recorder, key: int) -> None:
+    """A nomination came to nothing."""
+    recorder.statement.put(recorder.state.snapshot.spent, key, recorder.now)
+    _end(recorder, key)
+
+
+# ------------------------------------------------------------------------------------------------------ inside
+
+
+def _end(recorder: Recorder, key: int) -> None:
+    state, statement = recorder.state, recorder.statement
+    nomination = statement.pop(state.snapshot.nominations, key)
+    for node, _ in nomination.room if nomination is not None else ():
+        state.snapshot.unclaim(nomination.holder(node), statement)  # type: ignore[union-attr]
+
+
+def _hold(recorder: Recorder, nomination: Nomination) -> None:
+    snapshot = recorder.state.snapshot
+    for node, amounts in nomination.room:
+        held = np.array(held_for(snapshot, nomination, node), dtype=np.int64)
+        wanted = np.zeros(len(snapshot.axes), dtype=np.int64)
+        wanted[: len(amounts)] = amounts
+        free = np.maximum(snapshot.allocatable[node] - snapshot.used[node], 0)
+        more = np.minimum(wanted - held, free)
+        if more.any():
+            claim = Claim(
+                owner=nomination.holder(node),
+                node=node,
+                amount=tuple((held + more).tolist()),
+                kind=ClaimKind.NOMINATED,
+                queue=nomination.queue,
+                since_ms=recorder.now,
+                until_ms=nomination.until_ms,
+            )
+            snapshot.claim(claim, recorder.statement)
+
+
+def _is_staging(state: EngineState, group: GroupKey) -> bool:
+    return any(
+        each.workflow == group.workflow and each.stage == group.stage for each in state.staging.values()
+    )
+
+
+def _evict(recorder: Recorder, eviction: Eviction) -> None:
+    """Take away the pods of one unit; its tasks wait again as soon as these are gone."""
+    state = recorder.state
+    refs = [state.pods[owner] for owner in eviction.owners if owner in state.pods]
+    if not refs:
+        return
+    run = state.runs[refs[0].workflow]
+    stage = run.stages[refs[0].stage]
+    tasks = np.array(sorted(ref.task for ref in refs), dtype=np.int64)
+    recorder.advance(run).evict(stage, tasks, eviction.reason, eviction.message)

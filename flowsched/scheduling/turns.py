@@ -1,0 +1,396 @@
+"""Who is served next: a tournament over the queue tree, and over the users of each queue.
+
+At every level the first of those that still ask is (a tie goes to the lower name):
+
+1. who has the higher priority, one more for each `promote_ms` in which it asked and got nothing;
+2. who is below its guarantee in what its next pod asks for, or has somebody below it who is;
+3. who has the lowest weighted dominant share of what it has now and has had of late (`usage`).
+
+The dominant share of a queue without queues below it, and of a user, is Ghodsi's (2011): the largest share of any
+resource. That of a department, a queue with queues below it, must not be: one team's GPUs would keep another team's
+CPU pods waiting behind everybody else's, for ever (Bhattacharya et al. 2013). Their cure is to scale each child's use down
+to that of the child that was served least before adding up. With whole pods that goes wrong: of ten
+teams nine with a pod each count as nothing until the tenth has one, so a department gets ten pods in a row; and any
+newcomer wipes out what its department has. Here a department is measured on one resource, the one of which its next pod takes
+the largest share, and there everything it has counts. Its teams' use of other resources does not stand in the way of that
+pod; on the resource that is wanted, departments get what their weights say, to within one pod.
+
+Users stand below their queue, weight one each, whoever submits; where no one says who he is, there is one user. In a
+queue of order "fifo" there is one line for all.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from flowsched.scheduling.backlog import minimum_of
+from flowsched.scheduling.framework import Profile
+from flowsched.scheduling.plan import Reason, ReasonCode
+from flowsched.scheduling.podgroup import PodGroup
+from flowsched.scheduling.queues import BILLION, QueueTree, Shares
+from flowsched.scheduling.usage import Payer, UsageBook
+
+#: Who waits for one of these waits until the cluster or its queue is changed: it holds up nobody.
+_FOR_EVER: Final = frozenset(
+    (
+        ReasonCode.PAUSED,
+        ReasonCode.NO_MATCHING_NODE,
+        ReasonCode.LARGER_THAN_NODE,
+        ReasonCode.LARGER_THAN_CLUSTER,
+        ReasonCode.BACKLOG_WINDOW,
+    )
+)
+#: At one level: (-priority, 0 below a guarantee else 1, weighted share in billionths, name).
+LevelKey = tuple[int, int, int, str]
+
+
+class Line:
+    """Groups of one user in one queue (or of all its users), in their order.
+
+    Attributes:
+        queue: Name of the queue.
+        groups: In the order in which they are looked at.
+        at: How many of them are done with in this cycle.
+        strict: Whether nobody may pass the head.
+        behind: Whom those who are left wait behind; None = nobody.
+    """
+
+    __slots__ = ("at", "behind", "groups", "node", "queue", "strict")
+
+    def __init__(self, queue: str, groups: Sequence[PodGroup], strict: bool) -> None:
+        self.queue, self.groups, self.strict, self.at = queue, groups, strict, 0
+        self.behind: PodGroup | None = None
+        self.node: _Node
+
+    @property
+    def head(self) -> PodGroup:
+        """Who is looked at next."""
+        return self.groups[self.at]
+
+    @property
+    def left(self) -> Sequence[PodGroup]:
+        """Who has not been looked at."""
+        return self.groups[self.at :]
+
+
+class _Node:
+    """One competitor: a queue, or a user of one. `aged`: steps of priority for having got nothing."""
+
+    __slots__ = (
+        "aged",
+        "department",
+        "guarantee",
+        "heap",
+        "key",
+        "line",
+        "name",
+        "parent",
+        "past",
+        "priority",
+        "used",
+        "weight",
+    )
+
+    def __init__(self, name: str, parent: _Node | None, used: list[int], past: Sequence[int]) -> None:
+        self.name, self.parent, self.used, self.past = name, parent, used, past
+        self.heap: list[tuple[LevelKey, int, _Node]] = []
+        self.key: LevelKey | None = None  #: where it stands beside its siblings; None = it asks for nothing
+        self.line: Line | None = None
+        self.weight, self.aged = 1, 0
+        self.priority: int | None = 0  #: None = that of its head
+        self.guarantee: Sequence[int] = ()
+        self.department = False
+
+    def best(self) -> _Node | None:
+        """The first of its children; what has moved since it was put into the heap is dropped on the way."""
+        heap = self.heap
+        while heap:
+            key, _, child = heap[0]
+            if child.key is key:
+                return child
+            heapq.heappop(heap)
+        return None
+
+
+class Turns:
+    """The tournament of one cycle. Made, asked, and told what was served; the shares are its caller's."""
+
+    def __init__(
+        self,
+        waiting: Mapping[str, Sequence[PodGroup]],
+        tree: QueueTree,
+        shares: Shares,
+        usage: UsageBook,
+        profile: Profile,
+        now: int,
+    ) -> None:
+        self._tree, self._shares, self._usage, self._now = tree, shares, usage, now
+        self._total, self._promote_ms = shares.total, profile.promote_ms
+        self._root = _Node("", None, [], ())
+        self._nodes: dict[str, _Node] = {}
+        self._serial = 0
+        self._axes: dict[Sequence[int], int] = {}
+        self._live = [(axis, total) for axis, total in enumerate(self._total) if total > 0]
+        self._current: Line | None = None
+        self._picky = tree.nested or tree.promises  #: whether anybody looks at what a pod asks for
+        self.lines: list[Line] = []
+        for name, groups in waiting.items():
+            self._enter(name, groups)
+        self._begin()
+
+    # ---- the tree ----
+
+    def _enter(self, name: str, groups: Sequence[PodGroup]) -> None:
+        node = self._node(name)
+        strict = self._tree.get(name).order == "fifo"
+        alone = strict or len({group.user for group in groups}) == 1
+        if alone and not node.department:
+            self._stand(node, Line(name, groups, strict))
+            return
+        by_user: dict[str, list[PodGroup]] = {}
+        for group in () if strict else groups:
+            by_user.setdefault(group.user, []).append(group)
+        for user in sorted(by_user) or [""]:
+            payer = Payer(name, user)
+            child = _Node(user, node, self._shares.of_user(payer), self._shares.past_of_user(payer))
+            child.priority = 0 if node.department else None
+            self._stand(child, Line(name, by_user.get(user, groups), strict), payer)
+
+    def _stand(self, node: _Node, line: Line, payer: Payer | None = None) -> None:
+        """A line takes its place, and makes all above it older."""
+        node.line, line.node = line, node
+        self.lines.append(line)
+        oldest = min([group.ready_ms for group in line.groups])
+        if self._now - oldest < self._promote_ms:
+            return
+        above: _Node | None = node
+        if payer is not None:
+            node.aged = self._steps(max(oldest, self._usage.served_users.get(payer, 0)))
+            above = node.parent
+        while above is not None and above is not self._root:
+            steps = self._steps(max(oldest, self._usage.served_queues.get(above.name, 0)))
+            above.aged = max(above.aged, steps)
+            above = above.parent
+
+    def _steps(self, since: int) -> int:
+        return max(0, self._now - since) // self._promote_ms
+
+    def _node(self, name: str) -> _Node:
+        node = self._nodes.get(name)
+        if node is None:
+            queue = self._tree.get(name)
+            parent = self._root if queue.parent is None else self._node(queue.parent)
+            node = _Node(name, parent, self._shares.usage(name), self._shares.past(name))
+            node.weight, node.priority = queue.weight, queue.priority
+            node.guarantee = queue.guarantee or ()
+            node.department = self._tree.nested and bool(self._tree.below(name))
+            self._nodes[name] = node
+        return node
+
+    # ---- where somebody stands ----
+
+    def _begin(self) -> None:
+        """Everybody takes a place; where nobody is below another, all at once."""
+        above = {line.node.parent for line in self.lines}
+        if above != {self._root}:
+            for line in self.lines:
+                self._refresh(line.node)
+            return
+        heap = self._root.heap
+        for at, line in enumerate(self.lines):
+            node = line.node
+            node.key = self._level(node, line, below=False)
+            heap.append((node.key, at, node))
+        heapq.heapify(heap)
+        self._serial = len(heap)
+
+    def _refresh(self, node: _Node) -> None:
+        """Put a competitor and all above it where they stand now."""
+        root, above = self._root, node
+        while above is not root:
+            child = above.best() if above.line is None else None
+            line = above.line if child is None else self._line_of(child)
+            parent = above.parent or root
+            if line is None or line.at >= len(line.groups):
+                above.key = None
+            else:
+                below = child is not None and child.key is not None and child.key[1] == 0
+                above.key = self._level(above, line, below)
+                self._serial += 1
+                heapq.heappush(parent.heap, (above.key, self._serial, above))
+            above = parent
+
+    @staticmethod
+    def _line_of(node: _Node) -> Line | None:
+        while node.line is None:
+            child = node.best()
+            if child is None:
+                return None
+            node = child
+        return node.line
+
+    def _level(
+        self, node: _Node, line: Line, below: bool, more: Sequence[int] = (), times: int = 0
+    ) -> LevelKey:
+        """The key of a competitor whose next group is the line's head, if it had `times` `more` than it has."""
+        priority = line.head.priority if node.priority is None else node.priority
+        if not times:
+            priority += node.aged
+        if not self._picky:
+            return -priority, 1, self._dominant(node, more, times), node.name
+        asked = self._asked(line)
+        sated = 0 if below or (node.guarantee and self._below(node, asked, more, times)) else 1
+        if not node.department:
+            return -priority, sated, self._dominant(node, more, times), node.name
+        axis = self._largest(asked)
+        have = node.used[axis] + (node.past[axis] if node.past else 0)
+        have += times * (more[axis] if axis < len(more) else 0)
+        total = self._total[axis] * node.weight
+        return -priority, sated, have * BILLION // total if total > 0 else 0, node.name
+
+    def _dominant(self, node: _Node, more: Sequence[int], times: int) -> int:
+        """Its weighted dominant share in billionths."""
+        share, used, past = 0, node.used, node.past
+        for axis, total in self._live:
+            have = used[axis]
+            if past:
+                have += past[axis]
+            if times and axis < len(more):
+                have += times * more[axis]
+            if have > 0:
+                part = have * BILLION // total
+                if part > share:
+                    share = part
+        return share // node.weight
+
+    @staticmethod
+    def _below(node: _Node, asked: Sequence[int], more: Sequence[int], times: int) -> bool:
+        """Whether it has less than its guarantee of everything that is guaranteed and asked for."""
+        some = False
+        for axis, (floor, need) in enumerate(zip(node.guarantee, asked, strict=False)):
+            if floor > 0 and need > 0:
+                have = node.used[axis] + (times * more[axis] if axis < len(more) else 0)
+                if have >= floor:
+                    return False
+                some = True
+        return some
+
+    def _asked(self, line: Line) -> Sequence[int]:
+        """(R,) what the line's head needs to start."""
+        group = line.head
+        if group.gang:
+            return minimum_of(group, len(self._total))
+        return group.roles[0].shape.requests
+
+    def _largest(self, asked: Sequence[int]) -> int:
+        """The axis of which a request takes the largest share."""
+        known = self._axes.get(asked)
+        if known is None:
+            parts = [
+                (need * BILLION // total if total > 0 else BILLION * BILLION) if need > 0 else -1
+                for need, total in zip(asked, self._total, strict=False)
+            ]
+            known = self._axes[asked] = parts.index(max(parts, default=-1)) if parts else 0
+        return known
+
+    # ---- turns ----
+
+    def first(self) -> Line | None:
+        """Whose turn it is; None when nobody asks any more."""
+        child = self._root.best()
+        self._current = None if child is None else self._line_of(child)
+        return self._current
+
+    def in_a_row(self, amount: Sequence[int], most: int) -> int:
+        """How many pods of `amount` whoever is first gets until it stands behind a rival at some level: 1..most."""
+        line = self._current
+        rivals = [] if line is None else self._rivals(line)
+        if line is None or not any(rivals):
+            return most
+        low, high = 1, 1
+        while high < most and not self._behind(line, amount, rivals, high):
+            low, high = high + 1, min(2 * high, most)
+        while low < high:
+            middle = (low + high) // 2
+            if self._behind(line, amount, rivals, middle):
+                high = middle
+            else:
+                low = middle + 1
+        return low
+
+    def _rivals(self, line: Line) -> list[LevelKey | None]:
+        """At each level, from the line that is first up, the best of the others; None = nobody. The line, and all above it,
+        stand nowhere until it is said by `moved` what has become of it.
+        """
+        found: list[LevelKey | None] = []
+        node: _Node | None = line.node
+        while node is not None and node is not self._root:
+            node.key = None
+            other = (node.parent or self._root).best()
+            found.append(None if other is None else other.key)
+            node = node.parent
+        return found
+
+    def _behind(
+        self, line: Line, amount: Sequence[int], rivals: Sequence[LevelKey | None], times: int
+    ) -> bool:
+        node, below = line.node, False
+        for rival in rivals:
+            key = self._level(node, line, below, amount, times)
+            if rival is not None and key > rival:
+                return True
+            below = key[1] == 0
+            node = node.parent or self._root
+        return False
+
+    def moved(self, line: Line, done: bool, served: bool, reasons: Sequence[Reason]) -> None:
+        """The head of the line was considered.
+
+        Args:
+            line: Who was first.
+            done: The head is done with for this cycle.
+            served: It got something: it, and who is above it, has not waited in vain any more.
+            reasons: Why others and it were refused, it last.
+        """
+        node: _Node | None = line.node
+        while served and node is not None:
+            node.aged = 0
+            node = node.parent
+        if done:
+            line.at += 1
+            if line.strict:
+                self._hold_up(line, reasons)
+        if line.at < len(line.groups) and line.behind is None:
+            self._refresh(line.node)
+        else:
+            self.leave(line)
+
+    @staticmethod
+    def _hold_up(line: Line, reasons: Sequence[Reason]) -> None:
+        """Nobody passes who was looked at last in a queue that is first in, first out, if it waits, and not for ever."""
+        group, last = line.groups[line.at - 1], reasons[-1] if reasons else None
+        if last is not None and last.group == group.key and last.code not in _FOR_EVER:
+            line.behind = group
+
+    def leave(self, line: Line) -> None:
+        """It asks for nothing more in this cycle. Who is left in it stays in `line.left`."""
+        node = line.node
+        node.key = None
+        node.line = None
+        if node.parent is not None and node.parent is not self._root:
+            self._refresh(node.parent)
+
+    def passed_over(self, text: str) -> list[Reason]:
+        """Why those were not looked at whom the cycle has not come to, by queue: `text`, unless their queue's order says."""
+        found: list[Reason] = []
+        for line in self.lines:
+            head = line.behind
+            if head is None:
+                found.extend(Reason(group.key, ReasonCode.BACKLOG_WINDOW, text) for group in line.left)
+                continue
+            why = f"queue {line.queue} is first in, first out, and {head.name} is before it"
+            numbers = {"behind": head.key}
+            found.extend(Reason(group.key, ReasonCode.QUEUE_ORDER, why, numbers) for group in line.left)
+        return found

@@ -1,0 +1,149 @@
+"""What could be taken away for others: claims in units, the least lost work first.
+
+A unit is what leaves together: all pods of a gang, since it cannot go on without one of them, or a single pod of a bag.
+Units are ordered by what is lost with them: lower priority first; what has not begun before what runs; BestEffort, then
+Burstable, then Guaranteed; little work done before much; the youngest; then by node and name.
+
+Axes: K claims, U units, R resources, N nodes. Whole numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flowsched.scheduling.ledger import UNKNOWN
+from flowsched.scheduling.placement import Ints
+from flowsched.scheduling.plan import Nomination
+from flowsched.scheduling.snapshot import Claim, ClaimKind, Snapshot
+
+_NEVER: Final = 1 << 60
+
+
+class Victims:
+    """Every unit that may be taken away now, in order, as arrays.
+
+    Attributes:
+        priority: (U,) as declared, in order.
+        queue: (U,) number of who pays, as in `queues`.
+        queues: Names of queues.
+        unit: (K,) which unit a claim belongs to, ascending.
+        node: (K,) where it is.
+        amount: (K, R) what it holds.
+        later_ms: When the first of those that have not run long enough will have; None = there are none.
+    """
+
+    def __init__(self, snapshot: Snapshot, now: int, min_runtime_ms: int) -> None:
+        ledger = snapshot.ledger
+        self._snapshot = snapshot
+        self.queues = ledger.queues
+        slots = np.flatnonzero((ledger.kind == ClaimKind.RUNNING) & (ledger.unit > 0))
+        _, first, unit = np.unique(ledger.unit[slots], return_index=True, return_inverse=True)
+        size = len(first)
+        started = ledger.started[slots]
+        runs = started != UNKNOWN
+        elapsed = np.where(runs, np.maximum(now - started, 0), 0)
+        lost, qos, since = (np.zeros(size, dtype=np.int64) for _ in range(3))
+        np.add.at(lost, unit, ledger.amount[slots, 0] * elapsed // 1000)
+        np.maximum.at(qos, unit, ledger.qos[slots])
+        np.maximum.at(since, unit, ledger.since[slots])
+        began = np.full(size, _NEVER, dtype=np.int64)
+        np.minimum.at(began, unit, np.where(runs, started, _NEVER))
+        has_begun = began < _NEVER
+        priority = ledger.priority[slots][first]
+        keys = (ledger.node[slots][first], -since, lost, qos, has_begun, priority)
+        order = _by_name(np.lexsort(keys), keys, [ledger.owner[slot] for slot in slots[first].tolist()])
+        young = has_begun & (now - began < min_runtime_ms)
+        self.later_ms = int(began[young].min()) + min_runtime_ms if young.any() else None
+        order = order[~young[order]]
+        rank = np.full(size, -1, dtype=np.int64)
+        rank[order] = np.arange(len(order))
+        ranks = rank[unit]
+        rows = np.argsort(ranks, kind="stable")
+        rows = rows[ranks[rows] >= 0]
+        self.priority: Ints = priority[order]
+        self.queue: NDArray[np.int32] = ledger.queue[slots][first][order]
+        self.unit: Ints = ranks[rows]
+        self._slots = slots[rows]
+        self.node: Ints = ledger.node[self._slots]
+        self.amount: Ints = ledger.amount[self._slots]
+
+    def __len__(self) -> int:
+        """How many units there are."""
+        return len(self.priority)
+
+    def rows_of(self, unit: int) -> slice:
+        """The rows of one unit."""
+        first, last = np.searchsorted(self.unit, (unit, unit + 1))
+        return slice(int(first), int(last))
+
+    def claims_of(self, unit: int) -> list[Claim]:
+        """The claims of one unit, by owner."""
+        owner, claims = self._snapshot.ledger.owner, self._snapshot.claims
+        return [
+            claims[name] for name in sorted(owner[slot] for slot in self._slots[self.rows_of(unit)].tolist())
+        ]
+
+    def totals(self) -> Ints:
+        """(U, R) what each unit holds."""
+        sums = np.zeros((len(self), self.amount.shape[1]), dtype=np.int64)
+        np.add.at(sums, self.unit, self.amount)
+        return sums
+
+    def freed(self, axis: int, chosen: NDArray[np.bool_], size: int) -> Ints:
+        """(N,) what the chosen units (U,) give back of an axis."""
+        rows = chosen[self.unit]
+        sums = np.zeros(size, dtype=np.int64)
+        np.add.at(sums, self.node[rows], self.amount[rows, axis])
+        return sums
+
+
+def _by_name(order: Ints, keys: Sequence[NDArray[Any]], names: Sequence[str]) -> Ints:
+    """Order (U,), with those that are alike in all keys sorted by name: numbers of units are not the same after a restart."""
+    alike = np.ones(max(0, len(order) - 1), dtype=np.bool_)
+    for key in keys:
+        alike &= key[order[1:]] == key[order[:-1]]
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], alike, [False]]).astype(np.int8)))
+    for first, last in edges.reshape(-1, 2).tolist():
+        part = order[first : last + 1].tolist()
+        order[first : last + 1] = sorted(part, key=names.__getitem__)
+    return order
+
+
+def leaving(snapshot: Snapshot) -> Ints:
+    """(N, R) what is held by those who are being taken away."""
+    ledger = snapshot.ledger
+    sums = np.zeros((len(snapshot), len(snapshot.axes)), dtype=np.int64)
+    rows = ledger.kind == ClaimKind.RELEASING
+    np.add.at(sums, ledger.node[rows], ledger.amount[rows])
+    return sums
+
+
+def leaving_by_queue(snapshot: Snapshot) -> dict[str, Ints]:
+    """The same by who pays: (R,)."""
+    ledger = snapshot.ledger
+    rows = np.flatnonzero(ledger.kind == ClaimKind.RELEASING)
+    return {
+        ledger.queues[queue]: ledger.amount[rows[ledger.queue[rows] == queue]].sum(axis=0)
+        for queue in np.unique(ledger.queue[rows]).tolist()
+    }
+
+
+def held_for(snapshot: Snapshot, nomination: Nomination, node: int) -> tuple[int, ...]:
+    """(R,) what is held for a nominated group on a node already."""
+    claim = snapshot.claims.get(nomination.holder(node))
+    amount = claim.amount if claim is not None else ()
+    return amount + (0,) * (len(snapshot.axes) - len(amount))
+
+
+def awaited(snapshot: Snapshot, served: Collection[int]) -> Ints:
+    """(N, R) what nominated groups, but for those `served`, still wait for: what will be free belongs to them first."""
+    sums = np.zeros((len(snapshot), len(snapshot.axes)), dtype=np.int64)
+    for nomination in (each for each in snapshot.nominations.values() if each.group not in served):
+        for node, amounts in nomination.room:
+            sums[node, : len(amounts)] += amounts
+            sums[node] -= held_for(snapshot, nomination, node)
+    return sums

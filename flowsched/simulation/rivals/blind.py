@@ -1,0 +1,20 @@
+"""First come, first served, on the emptiest node; data are fetched to node disks from wherever they are."""
+
+from __future__ import annotations
+
+from flowsched.simulation.rivals.opponent import Opponent
+
+
+class Blind(Opponent):
+    """Node-local disks, and nobody asks who holds what."""
+
+    def decide(self) -> None:
+        """In order of readiness, each on the node with most free cores; who does not fit does not hold up others."""
+        free = self.world.free
+        for task in list(self.ready):
+            cores = self.job(task).cores
+            node = max(range(len(free)), key=lambda n: (free[n], -n))
+            if free[node] < cores:
+                continue
+            files = self.missing(self.inputs(task), node)
+            self.start(task, node, [(file[1], self.sources(file)[0]) for file in files])

@@ -1,0 +1,84 @@
+"""Whole services: work that makes way for others, and nodes that are emptied, over real rows."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+
+from flowsched.cluster.fake import FakeProcesses, Outcome
+from flowsched.errors import NotFound
+from flowsched.scheduling.executor import Pod
+from flowsched.store.database import url_for
+from flowsched.workflow.views import TaskView
+from tests.service.processes import Process, process
+
+BAG = {"name": "many", "scatter": {"count": 8}, "command": ["x"], "resources": {"cpu": 1, "memory": "1Mi"}}
+ROLE = {"replicas": 5, "command": ["x"], "resources": {"cpu": 1, "memory": "1Mi"}}
+RING = {"name": "ring", "gang": True, "roles": {"worker": ROLE}}
+
+
+def lives(pod: Pod) -> Outcome:
+    """The gang is short; the bag's first attempts never end by themselves."""
+    return Outcome(runtime_ms=100 if pod.stage == "ring" or pod.attempt else 600_000)
+
+
+async def submit(made: Process, name: str, stage: object, priority: int = 0) -> str:
+    document = {"name": name, "priority": priority, "stages": [stage]}
+    return (await made.service.submit(json.dumps(document).encode())).id
+
+
+async def tasks(made: Process, ident: str) -> list[TaskView]:
+    return list((await made.service.tasks(ident)).tasks)
+
+
+async def until(made: Process, ident: str, state: str, count: int) -> list[TaskView]:
+    """Wait until so many tasks are in a state."""
+    while True:
+        found = await tasks(made, ident)
+        if sum(task.state == state for task in found) >= count:
+            return found
+        await asyncio.sleep(0.01)
+
+
+@pytest.mark.timeout(30)
+async def test_a_bag_makes_way_for_a_gang_and_runs_again(tmp_path: Path) -> None:
+    """Eight cores are full; a gang of five is done, then the five tasks that left run as their second attempts."""
+    async with process(url_for(tmp_path / "db"), tmp_path, FakeProcesses(lives)) as one:
+        one.lead()
+        await one.ready()
+        low = await submit(one, "low", BAG)
+        await until(one, low, "RUNNING", 8)
+        high = await submit(one, "high", RING, priority=5)
+        await until(one, high, "SUCCEEDED", 5)
+        found = await until(one, low, "SUCCEEDED", 5)
+        assert sorted(task.attempt for task in found) == [0, 0, 0, 1, 1, 1, 1, 1]
+        assert {task.qos for task in found} == {"Burstable"}
+
+
+@pytest.mark.timeout(30)
+async def test_a_drained_node_stays_so_after_a_restart(tmp_path: Path) -> None:
+    """What ran there runs elsewhere; another leader places nothing there until it is used again."""
+    url = url_for(tmp_path / "db")
+    world = FakeProcesses(lambda _: Outcome(runtime_ms=600_000))
+    async with process(url, tmp_path, world) as one:
+        one.lead()
+        await one.ready()
+        ident = await submit(one, "w", BAG | {"scatter": {"count": 2}})
+        before = await until(one, ident, "RUNNING", 2)
+        view = await one.service.draining.drain(str(before[0].node), 0)
+        assert (view.ready, view.drained_at is not None) == (False, True)
+        with pytest.raises(NotFound, match="there is no node moon"):
+            await one.service.draining.drain("moon", 0)
+        while {task.node for task in await until(one, ident, "RUNNING", 2)} & {before[0].node}:
+            await asyncio.sleep(0.01)
+    async with process(url, tmp_path, world, holder="two") as two:
+        two.lead()
+        await two.ready()
+        other = await submit(two, "more", BAG | {"scatter": {"count": 5}})
+        found = await until(two, other, "RUNNING", 2)
+        assert {task.node for task in found if task.node is not None}.isdisjoint({before[0].node})
+        assert (await two.service.draining.uncordon(str(before[0].node))).ready
+        assert before[0].node in {task.node for task in await until(two, other, "RUNNING", 5)}
