@@ -96,6 +96,19 @@ async def uncordon_node(call: Call[Query]) -> web.Response:
     return answer(await call.facade.draining.uncordon(path_text(call.request, "name")))
 
 
+class IdleQuery(Query, frozen=True, kw_only=True):
+    """Which time to explain."""
+
+    since: Annotated[
+        str, msgspec.Meta(max_length=64, description="A span before now, such as `8h` or `7d`.")
+    ] = "24h"
+
+
+async def explain_cluster(call: Call[IdleQuery]) -> web.Response:
+    """Why what was idle was idle."""
+    return answer(await call.facade.idle(since=call.query.since))
+
+
 async def list_nodes(call: Call[Query]) -> web.Response:
     """All nodes."""
     return answer(await call.facade.nodes())

@@ -12,7 +12,7 @@ from flowsched.control.facade import Facade
 from flowsched.errors import Unavailable
 
 #: Handlers that need the leader's memory.
-LEADERS: Final = frozenset({"list_queues", "put_queue", "list_nodes", "explain_workflow"})
+LEADERS: Final = frozenset({"list_queues", "put_queue", "list_nodes", "explain_workflow", "explain_cluster"})
 #: Set on what was forwarded: it is not forwarded again.
 MARK: Final = "Flowsched-Forwarded"
 _HEADERS: Final = ("Authorization", "Content-Type", "Accept", "Idempotency-Key")

@@ -10,6 +10,7 @@ from flowsched.api import cluster, extender, pages, plans, streams, tes, workflo
 from flowsched.api.problems import MEDIA as PROBLEM
 from flowsched.api.routes import PREFIX, Answer, Body, Policy, Query, Route
 from flowsched.workflow.formats.tes import Task
+from flowsched.workflow.idle_views import IdleReportView
 from flowsched.workflow.plan_views import PlanBody, PlanPage, PlanSummary, PlanView
 from flowsched.workflow.views import (
     EventView,
@@ -183,6 +184,11 @@ _CLUSTER: Final[tuple[Route[Any], ...]] = (
     Route(
         "POST", f"{PREFIX}/nodes/{{name}}/uncordon", cluster.uncordon_node, Policy.WRITE, "Use a node again",
         Query, _ok("The node.", NodeView), tag="cluster",
+    ),
+    Route(
+        "GET", f"{PREFIX}/explain/cluster", cluster.explain_cluster, Policy.READ,
+        "Explain why cores, memory and GPUs are idle", cluster.IdleQuery,
+        _ok("By resource and cause, in all and hour by hour.", IdleReportView), tag="cluster",
     ),
 )  # fmt: skip
 

@@ -260,17 +260,25 @@ def watch(ctx: typer.Context, workflow: Id) -> None:
 @app.command()
 def explain(
     ctx: typer.Context,
-    workflow: Id,
+    workflow: Annotated[str | None, typer.Argument(metavar="ID", help="The workflow's id.")] = None,
     stage: Annotated[str | None, typer.Argument(help="Only this stage.")] = None,
+    cluster: Annotated[bool, typer.Option("--cluster", help="Why cores are idle instead.")] = False,
+    since: Annotated[str, typer.Option(help="With --cluster: how far back, as 8h or 7d.")] = "24h",
     output: Output = Form.TABLE,
 ) -> None:
-    """Say why something does not run.
+    """Say why something does not run, or cores are idle.
 
-    With the numbers, and with the time at which it will.
+    With the numbers, with what would change it, and with the time at which it will. `--cluster`: why cores,
+    memory and GPUs were idle, hour by hour.
     """
-    from flowsched.cli import listing
+    from flowsched.cli import idling, listing
 
-    ask(ctx, lambda client: listing.explain(client, workflow, stage, output))
+    if cluster == (workflow is not None):
+        raise typer.BadParameter("give the ID of a workflow, or --cluster")
+    if workflow is None:
+        ask(ctx, lambda client: idling.explain_cluster(client, since, output))
+    else:
+        ask(ctx, lambda client: listing.explain(client, workflow, stage, output))
 
 
 @app.command()

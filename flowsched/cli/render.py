@@ -347,6 +347,11 @@ def explain_panel(explanations: Sequence[ExplanationView], now: datetime | None 
         if view.start_at is not None:
             wait = "" if now is None else f", in {seconds(max(0.0, (view.start_at - now).total_seconds()))}"
             parts.append(Text(f"  expected to start {moment(view.start_at)}{wait}"))
+        if view.binds:
+            parts.append(Text("  binds: ").append_text(text(", ".join(view.binds))))
+        for at, suggestion in enumerate(view.suggestions):
+            said = "  to start it: " if at == 0 else "  or: "
+            parts.append(Text(said, "dim").append_text(text(suggestion.message, "green" if at == 0 else "")))
     return Group(*parts)
 
 

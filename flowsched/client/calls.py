@@ -18,6 +18,7 @@ from flowsched.client.outputs import read_output, save_output
 from flowsched.client.runs import Run
 from flowsched.client.session import Session, decoded
 from flowsched.client.streams import ended, followed_log, whole_log, workflow_events
+from flowsched.workflow.idle_views import IdleReportView
 from flowsched.workflow.plan_views import PlanPage, PlanSummary, PlanView
 from flowsched.workflow.states import RunState
 from flowsched.workflow.views import (
@@ -49,6 +50,7 @@ T = TypeVar("T")
 
 _WORKFLOWS: Final = "/api/v1/workflows"
 _PLANS: Final = "/api/v1/plans"
+_IDLE: Final = "/api/v1/explain/cluster"
 
 
 class Client:
@@ -226,6 +228,10 @@ class Client:
     async def explain(self, workflow: str, stage: str | None = None) -> Explanations:
         """Why what does not run does not run."""
         return await self._get(f"{_path(workflow)}/explain", Explanations, _params(stage=stage))
+
+    async def idle(self, since: str | None = None) -> IdleReportView:
+        """Why what was idle in the last `since` (a span such as 8h; a day) was idle."""
+        return await self._get(_IDLE, IdleReportView, _params(since=since))
 
     async def cancel(self, workflow: str, reason: str | None = None) -> WorkflowView:
         """Stop a workflow: when this returns, nothing of it starts any more."""

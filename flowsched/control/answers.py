@@ -23,6 +23,7 @@ from flowsched.workflow.views import (
     NodeView,
     OutputView,
     StageView,
+    SuggestionView,
     TaskView,
     WorkflowView,
 )
@@ -178,6 +179,19 @@ def explanation_view(found: Explanation) -> ExplanationView:
         message=found.message,
         numbers=dict(found.numbers),
         start_at=moment(found.start_ms),
+        binds=[f"{who}: {what}" if who else what for who, what in found.outlook.binds],
+        suggestions=[
+            SuggestionView(
+                kind=each.kind.value,
+                object=each.object,
+                what=each.what,
+                was=each.was,
+                to=each.to,
+                unit=each.unit,
+                message=each.message,
+            )
+            for each in found.outlook.suggestions
+        ],
     )
 
 

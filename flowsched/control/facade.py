@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from flowsched.workflow.idle_views import IdleReportView
 from flowsched.workflow.plan_views import PlanBody, PlanPage, PlanSummary, PlanView
 from flowsched.workflow.views import (
     EventView,
@@ -167,6 +168,10 @@ class Facade(Protocol):
 
     async def explain(self, workflow: str, *, stage: str | None = None) -> list[ExplanationView]:
         """Why what does not run does not run."""
+        ...
+
+    async def idle(self, *, since: str = "24h") -> IdleReportView:
+        """Why what was idle in the last `since` (a span) was idle, hour by hour."""
         ...
 
     async def logs(

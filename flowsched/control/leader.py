@@ -17,6 +17,7 @@ from flowsched.control.intake import Documents, Intake
 from flowsched.control.reconcile import Reconciler
 from flowsched.control.recover import Found, recover
 from flowsched.engine.events import BindingsSettled, EngineEvent, NodeDrained, QueueChanged
+from flowsched.engine.idle import IdleBook
 from flowsched.engine.state import EngineState
 from flowsched.errors import (
     ConfigurationError,
@@ -123,6 +124,7 @@ class Leader:
         self.dispatcher: Dispatcher | None = None
         self.intake: Intake | None = None
         self.nodes: list[NodeInfo] = []
+        self.idle = IdleBook()
 
     def runtimes(self, names: Collection[str]) -> dict[str, int]:
         """What was learned of tasks, by the name of their workflow or stage: name -> ms. Nothing where it does not lead."""
@@ -178,6 +180,8 @@ class Leader:
         state.queues = QueueTree(
             queue_from(row, state.snapshot.axes) for row in await Queues(self._database).list()
         )
+        self.idle.stop()
+        state.idle = self.idle
         dispatcher = Dispatcher(
             state,
             self._writer,

@@ -17,12 +17,14 @@ from typing import Any, Final
 import msgspec
 
 from flowsched.control import answers
+from flowsched.control.idle_answers import DAY, idle_report
 from flowsched.control.service import Service
-from flowsched.errors import Conflict, InvalidRequest, NotFound
+from flowsched.errors import Conflict, InvalidRequest, NotFound, Unavailable
 from flowsched.store.database import Database
 from flowsched.store.rows import Page, WorkflowRow
 from flowsched.store.runs import CallRow, RunRow, Runs, Tally
 from flowsched.store.workflows import Workflows, token_of, untoken
+from flowsched.workflow.idle_views import IdleReportView
 from flowsched.workflow.states import RunState, TaskState
 from flowsched.workflow.views import (
     EventView,
@@ -305,6 +307,12 @@ class RunService(Service):
                 return call
         known = sorted(call.shard or 0 for call in calls)
         raise NotFound(f"call {node!r} of run {run} has no shard {shard} so far; there are {known[:20]}")
+
+    async def idle(self, *, since: str = DAY) -> IdleReportView:
+        """Why what was idle was idle. Only who leads knows."""
+        if self._state() is None:
+            raise Unavailable("this process does not lead (yet): ask again in a moment")
+        return idle_report(self._leader.idle, self._clock(), since)
 
     async def explain(self, workflow: str, *, stage: str | None = None) -> list[ExplanationView]:
         """Why what does not run does not run."""

@@ -18,6 +18,7 @@ from flowsched.control.facade import OutputData
 from flowsched.control.history import History, happens
 from flowsched.control.intake import Documents, decode
 from flowsched.control.leader import Leader
+from flowsched.control.outlooks import with_outlooks
 from flowsched.control.outputs import open_output
 from flowsched.control.planning import Planning
 from flowsched.control.plans import PlanBook
@@ -337,7 +338,7 @@ class Service:
         await self._reads.get(workflow)  # there must be one
         run, state = self._run(workflow), self._state()
         if run is not None and state is not None:
-            found = explain(state, run, self._clock())
+            found = await with_outlooks(state, explain(state, run, now := self._clock()), now)
         else:
             found = [
                 Explanation(s.name, (), s.counts.get("FAILED", 0), s.state, s.state.title(), s.reason)

@@ -46,7 +46,9 @@ def change_drain(recorder: Recorder, name: str, until_ms: int | None) -> None:
             statement.pop(state.drains, name)
             state.snapshot.put_node(known.node, statement)
         return
-    node = known.node if known is not None else state.snapshot.info(name) or NodeInfo(name, 0, 0, ready=False)
+    at = state.snapshot.index.get(name)
+    told = NodeInfo(name, 0, 0, ready=False) if at is None else state.snapshot.info(at)
+    node = told if known is None else known.node
     statement.put(state.drains, name, Drain(until_ms, node))
     if name in state.snapshot.index:
         state.snapshot.put_node(replace(node, ready=False), statement)

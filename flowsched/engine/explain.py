@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from flowsched.engine.pods import pod_name
 from flowsched.engine.state import EngineState
 from flowsched.scheduling.plan import Reason, ReasonCode
+from flowsched.scheduling.suggest import OTHERS, Outlook
+from flowsched.scheduling.whatif import Situation
 from flowsched.workflow.resources import format_bytes, format_duration
 from flowsched.workflow.run import StageRun, WorkflowRun
 from flowsched.workflow.states import TaskState
@@ -20,7 +22,11 @@ NAMED = 5
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Why `tasks` tasks of a stage are in `state` and do not run."""
+    """Why `tasks` tasks of a stage are in `state` and do not run.
+
+    `group` is the number of the backlog item it speaks of; `outlook` what binds that and what would change it, once
+    somebody has worked it out (see `situation_of`).
+    """
 
     stage: str
     shards: tuple[int, ...]
@@ -30,6 +36,33 @@ class Explanation:
     message: str
     numbers: Mapping[str, int] = field(default_factory=dict)
     start_ms: int | None = None
+    group: int | None = None
+    outlook: Outlook = field(default_factory=Outlook)
+
+
+def situations_of(state: EngineState, groups: Collection[int], now: int) -> dict[int, Situation]:
+    """All that decides over backlog items that were not placed, on one private copy that may leave this thread.
+
+    Who holds a promise counts first, then those who are more important. An item that is not known (any more) is left out.
+    """
+    waiting = {group: _situation(state, group, now) for group in groups if group in state.refused}
+    if not waiting:
+        return {}
+    inputs = {d for each in waiting.values() for who in (each.group, *each.others) for d in who.inputs}
+    private = next(iter(waiting.values())).copy(inputs)
+    snapshot, catalogue, queues = private.snapshot, private.catalogue, private.queues
+    return {
+        group: replace(each, snapshot=snapshot, catalogue=catalogue, queues=queues)
+        for group, each in waiting.items()
+    }
+
+
+def _situation(state: EngineState, group: int, now: int) -> Situation:
+    promised = [each.group for each in state.reservations]
+    numbers = [number for number in dict.fromkeys((*promised, *state.refused)) if number in state.refused]
+    others = tuple(state.refused[number] for number in numbers if number != group)[:OTHERS]
+    wanted = state.refused[group]
+    return Situation(state.snapshot, state.catalogue, state.queues, wanted, others, state.profile, now)
 
 
 def explain(state: EngineState, run: WorkflowRun, now: int) -> list[Explanation]:
@@ -96,7 +129,7 @@ def _queued(state: EngineState, run: WorkflowRun, stage: StageRun, now: int) -> 
         at = np.array(tasks)
         if key in reasons:
             reason = reasons[key]
-            yield _of(stage, at, reason.code, reason.message, reason.numbers, reason.start_ms)
+            yield _of(stage, at, reason.code, reason.message, reason.numbers, reason.start_ms, reason.group)
         else:
             yield _of(stage, at, ReasonCode.BACKLOG_WINDOW, "ready; it is placed as soon as its turn comes")
 
@@ -119,6 +152,7 @@ def _of(
     message: str,
     numbers: Mapping[str, int] | None = None,
     start_ms: int | None = None,
+    group: int | None = None,
 ) -> Explanation:
     shards = np.unique(tasks // stage.members)[:NAMED]
     return Explanation(
@@ -130,6 +164,7 @@ def _of(
         message=message,
         numbers=dict(numbers or {}),
         start_ms=start_ms,
+        group=group,
     )
 
 

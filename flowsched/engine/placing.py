@@ -67,7 +67,6 @@ def place(recorder: Recorder) -> None:
     if not groups:
         if state.reasons or state.reservations or told:
             _carried_out(recorder, Plan(reasons=told))  # who waited does not wait any more
-        pace.keep_quiet(recorder, Plan(reasons=told))
         pace.looked(recorder, 0, backlog.wake_ms)
         return
     plan = _plan(recorder, groups)
@@ -85,8 +84,7 @@ def place(recorder: Recorder) -> None:
             refused.append(_carry_out(recorder, backlog.candidates[placement.group], placement, binds))
     binds.move()
     reasons = (*plan.reasons, *(reason for reason in refused if reason), *told)
-    _carried_out(recorder, replace(plan, reasons=reasons))
-    pace.keep_quiet(recorder, replace(plan, reasons=reasons))
+    _carried_out(recorder, replace(plan, reasons=reasons), groups)
     pace.looked(recorder, len(groups), _sooner(backlog.wake_ms, plan.look_at), full=placed >= pace.STEP)
     recorder.absorb()
 
@@ -105,8 +103,7 @@ def _place_foreign(recorder: Recorder, held_back: Sequence[Reason]) -> None:
     placed = sum(len(nodes) for placement in plan.placements for nodes in placement.nodes)
     theirs = (*plan.reasons, *foreign.reasons, *held_back)
     ours = [each for each in state.reasons.values() if isinstance(state.groups.get(each.group), GroupKey)]
-    _carried_out(recorder, replace(plan, reasons=(*ours, *theirs)))
-    pace.keep_quiet(recorder, replace(plan, reasons=(*ours, *theirs)))
+    _carried_out(recorder, replace(plan, reasons=(*ours, *theirs)), [*state.refused.values(), *groups])
     later = state.look_at if state.look_at is not None and state.look_at > recorder.now else None
     pace.looked(recorder, len(groups), later, full=placed >= pace.STEP)
 
@@ -149,11 +146,18 @@ def _keep_reasons(recorder: Recorder, more: Sequence[Reason]) -> None:
     recorder.statement.assign(recorder.state, "reasons", reasons)
 
 
-def _carried_out(recorder: Recorder, plan: Plan) -> None:
-    """Keep what the plan says about who was not placed."""
+def _carried_out(recorder: Recorder, plan: Plan, groups: Sequence[PodGroup] = ()) -> None:
+    """Keep what the plan says about who was not placed, and what they asked for."""
     state, statement = recorder.state, recorder.statement
     taking.carry_out(recorder, plan)
+    offered = {group.key: group for group in groups}
+    refused = {each.group: offered[each.group] for each in plan.reasons if each.group in offered}
+    for placed in plan.placements:
+        if placed.group in refused:
+            refused[placed.group] = _rest(refused[placed.group], placed)
+    statement.assign(state, "refused", refused)
     statement.assign(state, "reasons", {reason.group: reason for reason in plan.reasons})
+    pace.keep_quiet(recorder, plan)
     statement.assign(state, "reservations", plan.reservations)
     statement.assign(state, "promises", _promises(state.promises, plan))
 
@@ -161,6 +165,14 @@ def _carried_out(recorder: Recorder, plan: Plan) -> None:
 def _sooner(one: int | None, other: int | None) -> int | None:
     """The earlier of two moments, where there are any."""
     return min((each for each in (one, other) if each is not None), default=None)
+
+
+def _rest(group: PodGroup, placed: Placement) -> PodGroup:
+    """What of a bag was not placed."""
+    if group.gang:
+        return group
+    role = group.roles[0]
+    return replace(group, roles=(replace(role, count=max(1, role.count - len(placed.nodes[0]))),))
 
 
 def _promises(before: Mapping[int, int], plan: Plan) -> dict[int, int]:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from flowsched.scheduling.catalogue import Catalogue
 from flowsched.scheduling.framework import PROFILES, Profile
 from flowsched.scheduling.plan import Reason, Reservation
-from flowsched.scheduling.podgroup import Shape
+from flowsched.scheduling.podgroup import PodGroup, Shape
 from flowsched.scheduling.queues import QueueTree
 from flowsched.scheduling.snapshot import Snapshot
 from flowsched.scheduling.transfers import TransferLimits, TransferOrder, TransferWant
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from flowsched.engine.backlog import Candidate
     from flowsched.engine.draining import Drain
     from flowsched.engine.foreign import ClassKey, ForeignWork
+    from flowsched.engine.idle import IdleBook
     from flowsched.scheduling.foreign import PodTemplate
 
 
@@ -154,6 +155,8 @@ class EngineState:
         self.shapes_of: dict[str, list[tuple[str, int, int, int]]] = {}  #: keys of `shapes`, by workflow
         self.inputs: dict[tuple[str, int], tuple[int, ...] | None] = {}
         self.reasons: dict[int, Reason] = {}
+        self.refused: dict[int, PodGroup] = {}  #: what they asked for, the most important first
+        self.idle: IdleBook | None = None  #: where idle room is accounted for; None = nowhere
         self.reservations: tuple[Reservation, ...] = ()
         self.promises: dict[int, int] = {}  #: group -> the first start it was promised
         self.gpu_load: dict[int, dict[str, tuple[tuple[int, int], ...]]] = {}
@@ -197,6 +200,7 @@ class EngineState:
         for group in self.groups_of.pop(workflow, ()):
             number = self.keys.pop(group)
             self.reasons.pop(number, None)
+            self.refused.pop(number, None)
             self.staged_on.pop(group, None)
             self.snapshot.spent.pop(number, None)
             del self.groups[number]
@@ -222,4 +226,5 @@ class EngineState:
             return  # it has come back
         for group in [g for g in self.keys if isinstance(g, ForeignKey) and g.group == key]:
             self.reasons.pop(self.keys[group], None)
+            self.refused.pop(self.keys[group], None)
             del self.groups[self.keys.pop(group)]

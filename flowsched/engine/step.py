@@ -48,7 +48,8 @@ class Step:
         releases: Names of pods to take away, once committed.
         transfers: Copies to start.
         ended: Workflows that are terminal now; forgotten by `keep`.
-        wake_ms: When to step again although nothing happens; None = no need.
+        wake_ms: When to step again although nothing happens; None = no need. `keep` may make it sooner.
+        now: The moment of the step.
     """
 
     state: EngineState
@@ -62,6 +63,7 @@ class Step:
     ended: list[str] = field(default_factory=list)
     foreign_ended: list[str] = field(default_factory=list)
     wake_ms: int | None = None
+    now: int = 0
 
     def keep(self) -> None:
         """The delta is durable: the state stays as it is."""
@@ -70,6 +72,9 @@ class Step:
             self.state.forget(workflow)
         for key in self.foreign_ended:
             self.state.forget_foreign(key)
+        again = self.state.idle.note(self.state, self.now) if self.state.idle is not None else None
+        if again is not None:
+            self.wake_ms = again if self.wake_ms is None else min(self.wake_ms, again)
 
     def drop(self) -> None:
         """The delta was not written: the state is what it was before the step."""
@@ -115,6 +120,7 @@ def step(state: EngineState, events: Sequence[EngineEvent], now: int) -> Step:
         ended=result.ended,
         foreign_ended=recorder.foreign_ended,
         wake_ms=recorder.wake_ms,
+        now=now,
     )
 
 

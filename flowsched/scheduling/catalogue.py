@@ -5,7 +5,8 @@ It holds what is, not what is wanted; transfers decide what moves. Sizes in byte
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from copy import copy
 
 import numpy as np
 from numpy.typing import NDArray
@@ -68,9 +69,23 @@ class Catalogue:
             self._forget(dataset)
         return dataset
 
+    def copy(self, datasets: Collection[int]) -> Catalogue:
+        """A copy in which these datasets can be changed while this one stays; all others are shared, and only read."""
+        other = copy(self)
+        other._arrays, other._missing = {}, {}
+        for name in ("uris", "sizes", "origins", "_replicas", "_expected", "_landed"):
+            setattr(other, name, copy(getattr(self, name)))
+        for dataset in datasets:
+            other._replicas[dataset] = set(self._replicas[dataset])
+            other._expected[dataset] = set(self._expected[dataset])
+            if dataset in self._landed:
+                other._landed[dataset] = dict(self._landed[dataset])
+        return other
+
     def find(self, uri: str) -> int | None:
         """The dataset's id, if it is known."""
-        return self._ids.get(uri)
+        dataset = self._ids.get(uri)  # shared with copies, which do not know what came after them
+        return dataset if dataset is None or dataset < len(self.uris) else None
 
     def add_replica(self, dataset: int, node: int, statement: Statement | None = None) -> None:
         """The node holds the dataset now."""

@@ -223,7 +223,7 @@ class _Cycle:
         if self._horizon is None:
             self._horizon = Horizon(self.snapshot, self.profile.default_runtime_ms, self.now)
             for taken in self.promises.taken:
-                self._horizon.add(taken.nodes, int(taken.table.needs[0]), taken.end_ms - self.now)  # type: ignore[arg-type]
+                self._horizon.add(taken.nodes, int(taken.table.needs[0]), taken.end_ms - self.now)
         return self._horizon
 
     def nowhere_local(self, group: PodGroup) -> bool:

@@ -148,6 +148,11 @@ class Ledger:
         row: NDArray[np.int64] = self.amount[self._slots[owner]].copy()
         return row
 
+    @property
+    def flat(self) -> tuple[dict[str, int], list[int]]:
+        """What a copy need not look into."""
+        return self._slots, self._free
+
     def remove(self, claim: Claim) -> None:
         """Forget a claim."""
         owner = claim.owner

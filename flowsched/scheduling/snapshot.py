@@ -11,6 +11,7 @@ Every change goes through a `Statement`. It must not know how decisions are made
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy, deepcopy
 from dataclasses import replace
 from typing import Any, Final
 
@@ -106,6 +107,16 @@ class Snapshot:
     def __len__(self) -> int:
         """How many nodes there are, ready or not."""
         return len(self.names)
+
+    def copy(self) -> Snapshot:
+        """A copy that can be changed while this one stays. What never changes (claims, nodes as told) is shared."""
+        flat = (self.claims, self.names, self.index, self.labels, self.taints, self._infos)
+        memo: dict[int, Any] = {id(each): copy(each) for each in (*flat, *self.ledger.flat)}
+        return deepcopy(self, memo | {id(self.cache): {}})
+
+    def info(self, node: int) -> NodeInfo:
+        """A node as it was told last."""
+        return self._infos[node]
 
     def _matrix(self, name: str) -> NDArray[np.int64]:
         return self._matrices[name][: len(self.names), : len(self.axes)]
@@ -275,11 +286,6 @@ class Snapshot:
         if statement is not None:
             statement.undo_with(lambda: self._take_back(at, *before))
         return at
-
-    def info(self, name: str) -> NodeInfo | None:
-        """A node as it was put last."""
-        at = self.index.get(name)
-        return None if at is None else self._infos[at]
 
     def _take_back(self, at: int, axes: int, info: NodeInfo | None) -> None:
         if info is None:

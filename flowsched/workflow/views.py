@@ -107,6 +107,18 @@ class TaskView(View, kw_only=True):
     outputs: list[OutputView] = []
 
 
+class SuggestionView(View, kw_only=True):
+    """One change after which it would start, and which could not be smaller: docs/explain.md says what each kind means."""
+
+    kind: str
+    object: str = ""  #: which role, queue or node; "" = the group itself
+    what: str = ""  #: which resource, label, taint, rule or dataset
+    was: int = 0
+    to: int = 1
+    unit: int = 1  #: of `was` and `to`: milli-CPU, bytes, ms, or a count
+    message: str = ""
+
+
 class ExplanationView(View, kw_only=True):
     """Why something of a workflow does not run."""
 
@@ -118,6 +130,8 @@ class ExplanationView(View, kw_only=True):
     message: str
     numbers: dict[str, int] = {}
     start_at: datetime | None = None
+    binds: list[str] = []  #: what keeps it by itself: "worker: memory", "queue night: cap cpu"
+    suggestions: list[SuggestionView] = []  #: the cheapest first
 
 
 class EventView(View, kw_only=True):

@@ -13,8 +13,9 @@ from fake_plans import FakePlans
 
 from flowsched.api.routes import Limits
 from flowsched.control.facade import OutputData, TesPage
-from flowsched.errors import Conflict, InvalidDocument, NotFound
+from flowsched.errors import Conflict, InvalidDocument, InvalidRequest, NotFound
 from flowsched.workflow.document import read_document
+from flowsched.workflow.idle_views import IdleHourView, IdleReportView, IdleView
 from flowsched.workflow.views import (
     AttemptView,
     EventView,
@@ -254,6 +255,25 @@ class FakeService:
             numbers=numbers,
         )  # fmt: skip
         return [reason]
+
+    async def idle(self, *, since: str = "24h") -> IdleReportView:
+        if since == "never":
+            raise InvalidRequest("'never' is no duration")
+        view = IdleView(
+            capacity=96.0,
+            used=36.0,
+            idle=60.0,
+            causes={"no_demand": 42.0, "quota": 18.0},
+            who={"quota": {"night": 18.0}},
+        )
+        hour = IdleHourView(start_at=BEGIN, covered_seconds=3600.0, resources={"cpu": view})
+        return IdleReportView(
+            since=BEGIN,
+            until=BEGIN,
+            resources={"cpu": view},
+            hours=[hour],
+            sentences=[f"cpu: idle for {since}"],
+        )
 
     async def logs(
         self,

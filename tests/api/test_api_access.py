@@ -42,6 +42,7 @@ POLICIES = {
     "GET /api/v1/nodes": Policy.READ,
     "POST /api/v1/nodes/{name}/drain": Policy.WRITE,
     "POST /api/v1/nodes/{name}/uncordon": Policy.WRITE,
+    "GET /api/v1/explain/cluster": Policy.READ,
     "POST /scheduler/filter": Policy.READ,
     "POST /scheduler/prioritize": Policy.READ,
     "GET /livez": Policy.OPEN,

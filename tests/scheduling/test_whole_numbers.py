@@ -25,6 +25,7 @@ FORBIDDEN = {
 PURE = {
     "__future__",
     "collections",
+    "copy",
     "dataclasses",
     "enum",
     "functools",

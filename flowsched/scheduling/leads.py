@@ -1,0 +1,331 @@
+"""Which single changes could let a group start: what `suggest` tries, one after the other.
+
+Built from what the group asks for and what there is; nothing is tried here. Orders are fixed, so that equal situations
+give equal leads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, fields
+from typing import Final
+
+import numpy as np
+
+from flowsched.scheduling.placement import Ints, Spots
+from flowsched.scheduling.pricing import Offer, price
+from flowsched.scheduling.promises import runtime_of
+from flowsched.scheduling.reservation import Calendar
+from flowsched.scheduling.room import Room
+from flowsched.scheduling.rules import Rules
+from flowsched.scheduling.selectors import Labels
+from flowsched.scheduling.snapshot import AXES, PODS
+from flowsched.scheduling.whatif import Kind, Situation, Suggestion, free_on
+from flowsched.scheduling.zones import ALIGNED
+
+HOUR_MS: Final = 3_600_000
+_MIB: Final = 1 << 20
+#: So many nodes, taints or labels are tried of each kind.
+_FEW: Final = 3
+#: So many nodes are looked at for their kind.
+_LOOKED_AT: Final = 512
+#: With more claims than this, the moment of a wait is not searched for, only tried where room is expected.
+_ENDS: Final = 4096
+#: So many more nodes, at most.
+_MOST_NODES: Final = 64
+#: (price, and what the largest change costs on top). The table says what is changed rather than what.
+_PRICES: Final[dict[Kind, tuple[int, int]]] = {
+    Kind.RESUME: (10, 0),
+    Kind.INPUT: (20, 0),
+    Kind.REQUEST: (100, 900),
+    Kind.MIN_RESOURCES: (120, 900),
+    Kind.MIN_MEMBER: (150, 900),
+    Kind.TOLERATION: (200, 0),
+    Kind.RACK: (220, 0),
+    Kind.ONE_PER_NODE: (240, 0),
+    Kind.SELECTOR: (300, 0),
+    Kind.RULE: (310, 0),
+    Kind.COPY: (315, 0),
+    Kind.LABEL: (330, 0),
+    Kind.READY: (350, 0),
+    Kind.CAP: (280, 400),
+    Kind.RUNTIME: (320, 400),
+    Kind.PRIORITY: (380, 0),
+    Kind.WAIT: (400, 500),
+    Kind.FREE: (450, 400),
+    Kind.NODE: (600, 300),
+}
+#: What a rule of a pod is, that can be dropped alone.
+_DEMANDS: Final = ("node_name", "nodes", "volumes", "ports", "affinity", "anti_affinity", "spread")
+
+
+@dataclass(frozen=True, slots=True)
+class Lead:
+    """A change that may go from `was` towards `far`, unit by unit.
+
+    Args:
+        kind, object, what: As in `Suggestion`.
+        was: As it is.
+        far: As far as it may go.
+        unit: The least step.
+        whole: What the size of a change is compared with.
+    """
+
+    kind: Kind
+    object: str = ""
+    what: str = ""
+    was: int = 0
+    far: int = 1
+    unit: int = 1
+    whole: int = 1
+
+    @property
+    def price(self) -> int:
+        """What the smallest change of its kind costs, to order suggestions."""
+        return _PRICES[self.kind][0]
+
+    @property
+    def more(self) -> int:
+        """What the largest costs beyond that."""
+        return _PRICES[self.kind][1]
+
+    @property
+    def steps(self) -> int:
+        """How many units there are on the way."""
+        return -(-abs(self.far - self.was) // self.unit)
+
+    @property
+    def bound(self) -> str:
+        """What binds, if this lets the group start: a resource, or the name of the rule."""
+        return self.what if self.kind in (Kind.REQUEST, Kind.RULE) else f"{self.kind} {self.what}".strip()
+
+    def at(self, step: int) -> Suggestion:
+        """The change after so many units, 1..steps."""
+        size = min(step * self.unit, abs(self.far - self.was))
+        to = self.was + size if self.far > self.was else self.was - size
+        return Suggestion(self.kind, self.object, self.what, self.was, to, self.unit)
+
+
+def leads(situation: Situation) -> list[Lead]:
+    """Every change that could matter."""
+    found = [
+        *_paused(situation),
+        *_inputs(situation),
+        *_members(situation),
+        *_requests(situation),
+        *_rules(situation),
+        *_caps(situation),
+        *_turns(situation),
+    ]
+    if len(situation.snapshot):
+        offer = price(situation.group, situation.snapshot, situation.catalogue, situation.profile)
+        found += [*_copies(situation, offer), *_nodes(situation, offer)]
+        found += [*_waits(situation, offer)]
+        found += [*_room(situation, offer), *_more_nodes(situation, offer)]
+    found.append(Lead(Kind.NODE, "", "", 0, _wanted(situation), 1, _MOST_NODES))
+    return [lead for lead in found if lead.steps > 0]
+
+
+def unit_of(axis: str, amount: int = 0) -> int:
+    """The least amount of a resource that makes sense to ask for: 1 milli-CPU, 1 MiB, 1 MB/s; whole GPUs beyond one."""
+    if axis in ("memory", "disk"):
+        return _MIB
+    if axis == "io":
+        return 1_000_000
+    return 1000 if axis == "gpu" and amount > 1000 and amount % 1000 == 0 else 1
+
+
+def _wanted(s: Situation) -> int:
+    """A node for each pod of the group's minimum, and for those of the others, who may go first."""
+    groups = (s.group, *s.others)
+    pods = sum(role.minimum if group.gang else role.count for group in groups for role in group.roles)
+    return min(_MOST_NODES, max(1, pods))
+
+
+def _counted(name: str) -> bool:
+    """Whether it is a resource, not a mark that only counts pods."""
+    return name not in (PODS, ALIGNED)
+
+
+# ---- the group ----
+
+
+def _members(s: Situation) -> Iterator[Lead]:
+    if s.group.gang:
+        for role in s.group.roles:
+            yield Lead(Kind.MIN_MEMBER, role.name, "", role.minimum, 1, 1, role.minimum)
+
+
+def _requests(s: Situation) -> Iterator[Lead]:
+    for role in s.group.roles:
+        for axis, name in enumerate(s.snapshot.axes):
+            amount = role.shape.requests[axis] if axis < len(role.shape.requests) else 0
+            unit = unit_of(name, amount)
+            if amount > unit and _counted(name):
+                yield Lead(Kind.REQUEST, role.name, name, amount, unit, unit, amount)
+            elif amount > 0 and name not in AXES and _counted(name):
+                yield Lead(Kind.REQUEST, role.name, name, amount, 0, unit, amount)
+    for axis, amount in enumerate(s.group.min_resources or ()):
+        name = s.snapshot.axes[axis]
+        if amount > 0:
+            yield Lead(Kind.MIN_RESOURCES, "", name, amount, 0, unit_of(name, amount), amount)
+
+
+def _rules(s: Situation) -> Iterator[Lead]:
+    shapes = [role.shape for role in s.group.roles]
+    if any(shape.rack == "required" for shape in shapes):
+        yield Lead(Kind.RACK)
+    if any(shape.one_per_node for shape in shapes):
+        yield Lead(Kind.ONE_PER_NODE)
+    for key, value in sorted({pair for shape in shapes for pair in shape.selector}):
+        yield Lead(Kind.SELECTOR, "", f"{key}={value}")
+    known, empty = {field.name for field in fields(Rules)}, Rules()
+    for name in _DEMANDS:
+        ruled = [shape.rules for shape in shapes if shape.rules is not None]
+        if name in known and any(getattr(rules, name) != getattr(empty, name) for rules in ruled):
+            yield Lead(Kind.RULE, "", name)
+
+
+def _turns(s: Situation) -> Iterator[Lead]:
+    """Its place in the order, what it says of its runtime, and time itself."""
+    if s.others:
+        most = max(other.priority for other in s.others) + 1
+        aged = max((s.now - other.ready_ms) // max(s.profile.promote_ms, 1) for other in s.others)
+        far = max(most, s.group.priority + 1) + max(0, aged)
+        yield Lead(Kind.PRIORITY, "", "", s.group.priority, far)
+        runtime = runtime_of(s.group, s.profile)
+        yield Lead(Kind.RUNTIME, "", "", runtime, min(1000, runtime), 1000, runtime)
+
+
+def _waits(s: Situation, offer: Offer) -> Iterator[Lead]:
+    """Until there is room, if nothing else starts; or, where others count, at most until all that runs has ended."""
+    calendar, room = Calendar(s.snapshot, s.profile.default_runtime_ms, s.now), Room(s.snapshot)
+    least = offer.at_least() if s.group.gang else offer.wanting(1)
+
+    def fits(rows: list[Ints]) -> tuple[Spots, ...] | None:
+        return least.place(rows, room, s.snapshot, s.profile)
+
+    found = calendar.earliest(least.axes, [room.hard(axis) for axis in least.axes], fits, s.now)
+    moments = [found[0]] if found is not None else []
+    if len(calendar.ends) and len(calendar.ends) <= _ENDS:
+        moments.append(int(calendar.ends[-1]))
+    for far in moments:
+        yield Lead(Kind.WAIT, "", "", s.now, far)
+
+
+def _inputs(s: Situation) -> Iterator[Lead]:
+    for dataset in dict.fromkeys(s.group.inputs):
+        if s.catalogue.lost(dataset):
+            yield Lead(Kind.INPUT, "", s.catalogue.uris[dataset])
+
+
+def _copies(s: Situation, offer: Offer) -> Iterator[Lead]:
+    """One input on a node that has all the others."""
+    inputs = tuple(dict.fromkeys(s.group.inputs))
+    if not inputs or not s.profile.locality:
+        return
+    missing = s.catalogue.missing_bytes(inputs, len(s.snapshot))
+    allowed = np.logical_or.reduce([where.mask for where in offer.allowed])
+    for dataset in inputs:
+        held = np.isin(np.arange(len(s.snapshot)), sorted(s.catalogue.nodes_of(dataset)))
+        alone = allowed & ~held & (missing == s.catalogue.weight(dataset))
+        for node in _roomiest(s, np.flatnonzero(alone).tolist()):
+            yield Lead(Kind.COPY, s.snapshot.names[node], s.catalogue.uris[dataset])
+
+
+# ---- queues ----
+
+
+def _paused(s: Situation) -> Iterator[Lead]:
+    for queue in s.queues.path(s.group.queue):
+        if queue.paused:
+            yield Lead(Kind.RESUME, queue.name)
+
+
+def _caps(s: Situation) -> Iterator[Lead]:
+    axes = len(s.snapshot.axes)
+    demand = [0] * axes
+    for group in (s.group, *s.others):
+        for role in group.roles:
+            for axis, need in enumerate(role.shape.requests[:axes]):
+                demand[axis] += need * role.count
+    for queue in s.queues.path(s.group.queue):
+        for axis, cap in enumerate((queue.cap or ())[:axes]):
+            if cap >= 0:
+                name = s.snapshot.axes[axis]
+                far = max(cap, s.snapshot.total[axis], int(s.snapshot.used[:, axis].sum())) + demand[axis]
+                yield Lead(Kind.CAP, queue.name, name, cap, far, unit_of(name), max(cap, 1))
+
+
+# ---- nodes ----
+
+
+def _nodes(s: Situation, offer: Offer) -> Iterator[Lead]:
+    """Taints, labels and nodes that take no pods."""
+    snapshot = s.snapshot
+    ready = np.flatnonzero(snapshot.ready).tolist()
+    taints = {
+        taint
+        for node in ready
+        for taint in snapshot.taints[node]
+        if not all(where.mask[node] for where in offer.allowed)
+    }
+    for key, value, effect in sorted(taints)[: 2 * _FEW]:
+        yield Lead(Kind.TOLERATION, "", f"{key}={value}:{effect}")
+    for key, value in sorted({pair for role in s.group.roles for pair in role.shape.selector}):
+        lacking = [node for node in ready if _differs(snapshot.labels[node], key, value)]
+        for node in _roomiest(s, lacking):
+            yield Lead(Kind.LABEL, snapshot.names[node], f"{key}={value}")
+    away = np.flatnonzero(~snapshot.ready).tolist()
+    for node in _roomiest(s, away):
+        yield Lead(Kind.READY, snapshot.names[node])
+
+
+def _differs(labels: Labels, key: str, value: str) -> bool:
+    return labels.get(key) != value
+
+
+def _roomiest(s: Situation, nodes: Iterable[int]) -> list[int]:
+    free = s.snapshot.allocatable[:, 0] - s.snapshot.used[:, 0]
+    return sorted(nodes, key=lambda node: (-int(free[node]), node))[:_FEW]
+
+
+def _room(s: Situation, offer: Offer) -> Iterator[Lead]:
+    """More of one resource on one of the nodes that have most of it."""
+    snapshot = s.snapshot
+    allowed = np.logical_or.reduce([where.mask for where in offer.allowed])
+    for axis in offer.axes:
+        name = snapshot.axes[axis]
+        held = allowed & (snapshot.used[:, axis] > 0)
+        if not _counted(name) or not held.any():
+            continue
+        free = snapshot.allocatable[:, axis] - snapshot.used[:, axis]
+        nodes = np.flatnonzero(held)
+        for node in nodes[np.argsort(-free[nodes], kind="stable")][:_FEW].tolist():
+            whole = int(snapshot.allocatable[node, axis])
+            yield Lead(
+                Kind.FREE,
+                snapshot.names[node],
+                name,
+                free_on(snapshot, node, axis),
+                whole,
+                unit_of(name),
+                whole,
+            )
+
+
+def _more_nodes(s: Situation, offer: Offer) -> Iterator[Lead]:
+    """More of the kinds of node that there are, those that the group may use first."""
+    snapshot, seen = s.snapshot, set()
+    usable = np.logical_and.reduce([where.mask for where in offer.allowed])
+    found = 0
+    for node in np.argsort(~usable, kind="stable")[:_LOOKED_AT].tolist():
+        info = snapshot.info(node)
+        kind = (tuple(snapshot.allocatable[node].tolist()), info.taints, tuple(sorted(info.labels.items())))
+        if kind in seen:
+            continue
+        seen.add(kind)
+        yield Lead(Kind.NODE, info.name, "", 0, _wanted(s), 1, _MOST_NODES)
+        found += 1
+        if found == _FEW:
+            return

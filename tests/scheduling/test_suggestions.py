@@ -1,0 +1,171 @@
+"""What `explain` suggests is one change, starts the group when it is applied, and could not be smaller."""
+
+from __future__ import annotations
+
+import pytest
+from scheduling_cases import GIB, bag, cluster, frozen, gang, group, node, role, run, shape
+from waiting_cases import Case, waiting
+
+from flowsched.scheduling.catalogue import Catalogue
+from flowsched.scheduling.framework import PROFILES
+from flowsched.scheduling.podgroup import PodGroup
+from flowsched.scheduling.queues import Queue, QueueTree
+from flowsched.scheduling.snapshot import Snapshot
+from flowsched.scheduling.suggest import outlook, suggest
+from flowsched.scheduling.whatif import Kind, Situation, Suggestion, changed
+
+OURS = PROFILES["flowsched"]
+HOUR = 3_600_000
+
+
+def asked(snapshot: Snapshot, who: PodGroup, *others: PodGroup, queues: QueueTree | None = None) -> Situation:
+    return Situation(snapshot, Catalogue(), queues or QueueTree(), who, others, OURS, HOUR)
+
+
+def best(situation: Situation) -> Suggestion:
+    return outlook(situation.copy(), most=1).suggestions[0]
+
+
+def said(situation: Situation, most: int = 3) -> list[str]:
+    return [each.message for each in outlook(situation.copy(), most).suggestions]
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_what_is_suggested_starts_the_group_and_one_unit_less_does_not(part: int) -> None:
+    """1,000 random groups in four parts: for 99 of 100 there is a single change, and every one that is said is minimal."""
+    suggested, started, larger_than_needed = 0, 0, []
+    for seed, _, situation in waiting(250, first=part * 100_000):
+        change = suggest(
+            situation.snapshot, situation.catalogue, situation.queues, situation.group, OURS, situation.now,
+            situation.others,
+        )  # fmt: skip
+        if change is None:
+            continue
+        suggested += 1
+        started += changed(situation, change).starts()
+        less = change.one_less()
+        if less is not None and changed(situation, less).starts():
+            larger_than_needed.append(seed)
+    assert started == suggested
+    assert started >= 0.99 * 250 - 1
+    assert larger_than_needed == []
+
+
+def test_asking_and_applying_change_nothing() -> None:
+    """The arrays, the backlog and the queues of whoever asks are byte by byte what they were."""
+    for seed in range(0, 60, 3):
+        situation = Case(seed).situation
+        before, queues = frozen(situation.snapshot), list(situation.queues)
+        claims = dict(situation.snapshot.claims)
+        for change in outlook(situation.copy()).suggestions:
+            changed(situation, change)
+        assert frozen(situation.snapshot) == before
+        assert situation.snapshot.claims == claims
+        assert list(situation.queues) == queues
+
+
+def test_the_same_question_has_the_same_answer() -> None:
+    """Orders are fixed: asked twice, the same suggestions in the same words."""
+    for _, _, situation in waiting(10):
+        assert outlook(situation.copy()) == outlook(situation.copy())
+
+
+def test_a_little_less_cpu_is_asked_for_to_the_milli_core() -> None:
+    """A node with 3.5 cores free and a pod that wants 4."""
+    snapshot = cluster(8)
+    run(snapshot, "other", 0, 4.5, until_ms=90 * HOUR)
+    change = best(asked(snapshot, bag(1, what=shape(4))))
+    assert (change.kind, change.object, change.what) == (Kind.REQUEST, "task", "cpu")
+    assert (change.was, change.to) == (4000, 3500)
+    assert change.message == "ask for 3500m CPU instead of 4 CPU a pod (task)"
+
+
+def test_a_smaller_gang_is_suggested_where_six_of_eight_fit() -> None:
+    """Two nodes take six of eight members."""
+    found = said(asked(cluster(6, 6), gang(1, 8, shape(2))))
+    assert found[:2] == [
+        "ask for 1500m CPU instead of 2 CPU a pod (worker)",
+        "start with 6 members instead of 8 (minimum of worker)",
+    ]
+
+
+def test_a_cap_is_raised_by_what_is_missing() -> None:
+    """A queue that may have 4 cores and has 3, and a pod of 2 that is not divisible enough to be made half."""
+    snapshot = cluster(16)
+    run(snapshot, "mine", 0, 3, until_ms=90 * HOUR, queue="night")
+    queues = QueueTree([Queue("night", cap=(4000,))])
+    found = said(asked(snapshot, bag(1, what=shape(2), queue="night"), queues=queues))
+    assert "raise the cap of queue night by 1 CPU to 5 CPU" in found
+
+
+def test_a_taint_a_label_and_a_rack_are_named() -> None:
+    """Each the only thing in the way."""
+    tainted = Snapshot()
+    tainted.put_node(node("n0", taints=(("gpu", "yes", "NoSchedule"),)))
+    assert said(asked(tainted, bag(1)))[0] == "tolerate the taint gpu=yes:NoSchedule"
+    labelled = cluster(4, labels={"disk": "hdd"})
+    wants = bag(1, what=shape(selector=(("disk", "ssd"),)))
+    assert said(asked(labelled, wants))[:2] == [
+        "do not ask for the label disk=ssd",
+        "add the label disk=ssd to node n0",
+    ]
+    racks = Snapshot()
+    for at in range(4):
+        racks.put_node(node(f"n{at}", 4, rack=f"r{at % 2}"))
+    wants = gang(1, 12, shape(1, rack="required"))
+    assert "prefer one rack instead of requiring it" in said(asked(racks, wants), 5)
+
+
+def test_who_holds_the_room_is_named() -> None:
+    """One node, full, for a month."""
+    snapshot = cluster(4)
+    run(snapshot, "a", 0, 3, until_ms=900 * HOUR, group="train/fit")
+    run(snapshot, "b", 0, 1, until_ms=900 * HOUR, group="etl/sort")
+    found = said(asked(snapshot, bag(1, what=shape(0.001))))
+    assert "free 1m CPU on node n0 (held by train/fit 3 CPU, etl/sort 1 CPU)" in found
+
+
+def test_waiting_is_suggested_with_the_moment_before_which_it_is_in_vain() -> None:
+    """What runs is expected to end in ten minutes."""
+    snapshot = cluster(4)
+    run(snapshot, "a", 0, 4, until_ms=HOUR + 600_000)
+    situation = asked(snapshot, bag(1, what=shape(4)))
+    waits = [each for each in outlook(situation.copy(), 5).suggestions if each.kind is Kind.WAIT]
+    assert [(each.was, each.to) for each in waits] == [(HOUR, HOUR + 600_000)]
+
+
+def test_behind_a_reservation_a_shorter_runtime_lets_it_start() -> None:
+    """A gang is promised the whole node in half an hour; who says that it ends before that may go now."""
+    snapshot = cluster(4)
+    run(snapshot, "a", 0, 3, until_ms=HOUR + 1_800_000)
+    first = gang(1, 4, priority=5)
+    found = outlook(asked(snapshot, bag(2, runtime_ms=7_200_000), first).copy(), 5).suggestions
+    shorter = [each for each in found if each.kind is Kind.RUNTIME]
+    assert [(each.was, each.to) for each in shorter] == [(7_200_000, 1_800_000)]
+
+
+def test_what_binds_is_told_by_role() -> None:
+    """The workers' memory, not their cores, and not the ps."""
+    snapshot = cluster(16, memory=8)
+    roles = [role("ps", 1, what=shape(1, 1)), role("worker", 2, what=shape(1, 6))]
+    binds = outlook(asked(snapshot, group(1, roles)).copy()).binds
+    assert binds == (("worker", "min_member"), ("worker", "memory"))
+
+
+def test_who_starts_anyway_needs_no_suggestion() -> None:
+    """There is room."""
+    assert suggest(cluster(4), Catalogue(), QueueTree(), bag(1), OURS, HOUR) is None
+
+
+def test_without_any_node_one_that_is_made_for_it_is_described() -> None:
+    """An empty cluster."""
+    wants = bag(1, what=shape(2, 4, selector=(("disk", "ssd"),)))
+    assert said(asked(Snapshot(), wants)) == ["one more node with 2 CPU, 4 GiB memory, label disk=ssd"]
+
+
+def test_what_cannot_be_applied_says_what_there_is() -> None:
+    """A suggestion of another snapshot names a role that is not there."""
+    change = Suggestion(Kind.REQUEST, "driver", "cpu", 2, 1, 1)
+    with pytest.raises(KeyError, match="no role 'driver'; there are task"):
+        changed(asked(cluster(4), bag(1)), change)
+    assert GIB == 1 << 30
