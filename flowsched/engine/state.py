@@ -172,16 +172,20 @@ class EngineState:
         self.offers: dict[
             tuple[str, int], list[Candidate]
         ] = {}  #: bags of stages that have not changed since
+        self.usage_step: int | None = None  #: step of time in which usage was written last; None = not begun
+        self._begin_pace()
+        self.epoch = epoch
+        self.secret = secret
+        self.mounted = mounted
+
+    def _begin_pace(self) -> None:
+        """What `engine/pace` keeps: nobody has looked at the backlog yet."""
         self.under_way: set[str] = set()  #: pods of ours that have not got to their node yet
         self.crowded = False  #: as many as may be were under way, and no more follow for a while
         self.restless = True  #: something may let somebody start, and nobody has looked since
         self.rest_until = 0  #: no look before this moment
         self.quiet_until = 0  #: before this moment time alone lets nobody start
-        self.usage_step: int | None = None  #: step of time in which usage was written last; None = not begun
         self.look_at: int | None = None  #: a look is due at this moment, whatever happens
-        self.epoch = epoch
-        self.secret = secret
-        self.mounted = mounted
 
     def key_of(self, group: GroupKey | ForeignKey) -> int:
         """The number a backlog item has kept since it first waited (numbers rise with age and break ties)."""

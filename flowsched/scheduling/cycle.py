@@ -204,8 +204,9 @@ class _Cycle:
 
     def stay(self, fit: Fit) -> Reason | None:
         """Let those pods of a bag wait that had better run where their outputs are gathered or their inputs are; the others go."""
-        if fit.offer.missing is None and fit.offer.group.home is None:
-            return None
+        first = fit.offer.tables[0].first
+        if fit.offer.group.home is None and (first is None or not first[fit.spots[0].nodes].any()):
+            return None  # all is there
         runtime, horizon = runtime_of(fit.offer.group, self.profile), self.horizon()
         rows = self.room.rows(fit.offer.axes, fit.offer.local, None)
         full = fit.full(rows)

@@ -400,4 +400,6 @@ def place_gang(
 
 def gang_cost(placed: Sequence[Spots]) -> int:
     """What the slowest member costs, in ms; 0 for no pods at all."""
+    if len(placed) == 1 and len(placed[0].costs) == 1:
+        return int(placed[0].costs[0])
     return max((int(spots.costs.max()) for spots in placed if len(spots.costs)), default=0)

@@ -198,7 +198,7 @@ class Room:
 def _subtract(row: Ints, nodes: Ints, need: int | Ints) -> None:
     if isinstance(need, int):
         if need and len(nodes) == 1:
-            row[nodes] -= need
+            row[int(nodes[0])] -= need
         elif need:
             np.subtract.at(row, nodes, need)
     else:

@@ -54,12 +54,11 @@ class StageIn:
         if snapshot.any_inbound:
             cost = _over(to_order + snapshot.inbound * 1000, snapshot, "nic_in")
         cost = np.maximum(cost, _over(to_order, snapshot, "disk_rate"))
-        outside = [dataset for dataset in dict.fromkeys(inputs) if not catalogue.nodes_of(dataset)]
+        outside = [dataset for dataset in dict.fromkeys(inputs) if not catalogue.held(dataset)]
         if outside:
             from_outside = catalogue.unordered_bytes(outside, nodes)
             np.maximum(cost, from_outside * 1000 // max(self.origin_rate, 1), out=cost)
-        cost += over_network * self.price_percent // 100
-        cost += COPY_OVERHEAD_MS
+        cost += over_network * self.price_percent // 100 + COPY_OVERHEAD_MS
         cost *= missing > 0
         return cost
 
