@@ -10,7 +10,7 @@ SPARK ?= $(HOME)/.cache/flowsched/spark
 TRACES ?=
 MINUTES ?= 5
 
-.PHONY: help demo demo-kubernetes test lint check bench bench-kube soak crash-test kube-assets kube-test spark-test clients postgres format schema clean
+.PHONY: help demo demo-kubernetes test lint check bench bench-kube bench-pains soak crash-test kube-assets kube-test spark-test clients postgres format schema clean
 
 help: ## list what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-15s %s\n", $$1, $$2}'
@@ -60,6 +60,12 @@ bench-kube: $(STAMPS)/test ## pods bound per second: ours, kube-scheduler, Volca
 	$(BIN)/python bench/kube/run.py
 	$(BIN)/python bench/kube/backlog.py
 	$(BIN)/python bench/kube/restart.py
+
+bench-pains: $(STAMPS)/test ## deadlocks, starving, staggering, Spark, shared disks: kube-like against flowsched
+	$(BIN)/python -m bench.pains
+	$(BIN)/python -m bench.pains_real
+	$(BIN)/python -m bench.spark
+	$(BIN)/python -m bench.io
 
 soak: $(STAMPS)/test ## replay traces while the service is killed: make soak TRACES="a.json b.json.gz" MINUTES=5
 	$(BIN)/python bench/soak.py --minutes $(MINUTES) $(TRACES)

@@ -23,7 +23,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,13 +32,10 @@ from locality_goals import print_goals, print_validation
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from flowsched.scheduling.framework import PROFILES
+from flowsched.simulation.policies import simulated
 from flowsched.simulation.reference import REFERENCE, SimulatedCluster
-from flowsched.simulation.rivals import RIVALS
-from flowsched.simulation.rivals import run as run_rival
-from flowsched.simulation.simulate import Simulation, trace_header
+from flowsched.simulation.simulate import trace_header
 from flowsched.simulation.workload import Workload, from_trace
-from flowsched.simulation.world import World
 from flowsched.workflow.formats.wfformat import read_trace
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
@@ -116,23 +113,13 @@ def wrong(workload: Workload, percent: int, seed: int) -> Workload:
     return workload.with_expected(dict(zip(kinds, off.tolist(), strict=True)))
 
 
-def simulate(policy: str, cluster: SimulatedCluster, workloads: Sequence[Workload]) -> World:
-    """Let workloads run under a policy."""
-    if policy in RIVALS:
-        return run_rival(policy, cluster, workloads)
-    profile = PROFILES[policy]
-    if policy == "kube-like":  # one workflow engine submits its tasks one after the other
-        profile = replace(profile, interleave=False)
-    return Simulation(cluster, workloads, profile).run()
-
-
 def measured(case: Case, places: Places) -> dict[str, Any]:
     """Simulate a case, write its trace, have it judged."""
     cluster = REFERENCE[case.cluster]
     names = case.names.split("+")
     workloads = [wrong(load(name, places.data, cluster), case.error, case.seed) for name in names]
     began = time.process_time()
-    world = simulate(case.policy, cluster, workloads)
+    world = simulated(case.policy, cluster, workloads)
     cpu = time.process_time() - began
     label = names[0] if len(names) == 1 else f"{len(names)}-together"
     trace = places.keep / f"{case.cluster}-{label}-{case.policy}-{case.error}-{case.seed}.jsonl.gz"

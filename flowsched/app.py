@@ -50,7 +50,9 @@ class Settings:
         gpus: Of each node.
         disk_rate, nic_rate: Bytes/s (quantities) of each node's disk and network card.
         racks: Nodes are spread over so many racks.
-        policy: Name of a profile.
+        labels: Of nodes: `node-1:disktype=ssd`.
+        policy: Name of a built-in profile.
+        profile: A file with profiles, in YAML; they extend `policy`. Looked at again whenever it changes.
         images: What the local cluster does with a stage that names an image: `ignore` it, or `refuse` its tasks.
         token: Bearer token of the API; None = none is asked for (loopback only).
         keep_days: Workflows that ended longer ago are removed with their logs and data; 0 = never.
@@ -72,7 +74,9 @@ class Settings:
     disk_rate: str = "500M"
     nic_rate: str = "125M"
     racks: int = 1
+    labels: tuple[str, ...] = ()
     policy: str = "flowsched"
+    profile: Path | None = None
     images: str = "ignore"
     token: str | None = None
     keep_days: float = 30.0
@@ -164,7 +168,7 @@ def configure_logging(settings: Settings) -> None:
 def local_cluster(settings: Settings, failpoint: Callable[[str], object]) -> Any:
     """The embedded default: virtual nodes on this machine."""
     from flowsched.cluster.local import LocalCluster
-    from flowsched.cluster.machine import virtual_nodes
+    from flowsched.cluster.machine import labelled, virtual_nodes
     from flowsched.cluster.runners import RunnerProcesses
     from flowsched.workflow.resources import parse_bytes, parse_cpu
 
@@ -178,6 +182,7 @@ def local_cluster(settings: Settings, failpoint: Callable[[str], object]) -> Any
         nic_rate=parse_bytes(settings.nic_rate),
         racks=settings.racks,
     )
+    nodes = labelled(nodes, settings.labels)
     processes = RunnerProcesses(images="refuse" if settings.images == "refuse" else "ignore")
     return LocalCluster(settings.root.absolute(), nodes, processes=processes, failpoint=failpoint)
 
@@ -194,6 +199,7 @@ async def assembled(settings: Settings) -> AsyncIterator[tuple[Any, Any, Any, An
     from flowsched.control.history import ALONE_POLL_S, POLL_S, History
     from flowsched.control.intake import Documents
     from flowsched.control.leader import Leader
+    from flowsched.control.profiles import ProfileBook
     from flowsched.control.runs import RunService
     from flowsched.scheduling.framework import PROFILES
     from flowsched.store.database import Database
@@ -201,6 +207,7 @@ async def assembled(settings: Settings) -> AsyncIterator[tuple[Any, Any, Any, An
     from flowsched.store.writer import GroupWriter
 
     check(settings)
+    profiles = ProfileBook(PROFILES[settings.policy], path=settings.profile, clock=now_ms)
     failpoint = from_environment(os.environ)
     settings.root.mkdir(parents=True, exist_ok=True)
     executor = await _executor(settings, failpoint)
@@ -216,7 +223,7 @@ async def assembled(settings: Settings) -> AsyncIterator[tuple[Any, Any, Any, An
                 executor,
                 history,
                 documents,
-                profile=PROFILES[settings.policy],
+                profile=profiles.profile,
                 keep_days=settings.keep_days,
                 take_over=settings.take_over,
                 holder=holder_of(settings),
@@ -239,6 +246,7 @@ async def assembled(settings: Settings) -> AsyncIterator[tuple[Any, Any, Any, An
                 failpoint=failpoint,
                 replicated=settings.replicated,
                 cromwell=servers(settings.cromwell),
+                profiles=profiles,
             )
             yield service, leader, writer, executor
 
@@ -305,6 +313,7 @@ async def running(settings: Settings) -> AsyncIterator[Running]:
         await runner.setup()
         leading = asyncio.create_task(leader.run(), name="leader")
         planning = asyncio.create_task(service.plans.run(), name="plans")
+        watching = asyncio.create_task(service.policies.run(), name="profile")
         try:
             if not settings.replicated:
                 await _until_ready(service, leading)
@@ -324,7 +333,8 @@ async def running(settings: Settings) -> AsyncIterator[Running]:
             await runner.cleanup()
             leading.cancel()
             planning.cancel()
-            await asyncio.gather(leading, planning, return_exceptions=True)
+            watching.cancel()
+            await asyncio.gather(leading, planning, watching, return_exceptions=True)
 
 
 def _fall(done: asyncio.Task[None], caller: asyncio.Task[Any] | None) -> None:

@@ -12,7 +12,12 @@ from flowsched.control.facade import Facade
 from flowsched.errors import Unavailable
 
 #: Handlers that need the leader's memory.
-LEADERS: Final = frozenset({"list_queues", "put_queue", "list_nodes", "explain_workflow", "explain_cluster"})
+LEADERS: Final = frozenset(
+    {
+        "list_queues", "put_queue", "list_nodes", "explain_workflow", "explain_cluster",
+        "get_profile", "put_profile", "list_plugins", "get_snapshot",
+    }
+)  # fmt: skip
 #: Set on what was forwarded: it is not forwarded again.
 MARK: Final = "Flowsched-Forwarded"
 _HEADERS: Final = ("Authorization", "Content-Type", "Accept", "Idempotency-Key")

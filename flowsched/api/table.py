@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from flowsched.api import cluster, extender, pages, plans, streams, tes, workflows
+from flowsched.api import cluster, extender, pages, plans, policy, streams, tes, workflows
 from flowsched.api.problems import MEDIA as PROBLEM
 from flowsched.api.routes import PREFIX, Answer, Body, Policy, Query, Route
 from flowsched.workflow.formats.tes import Task
 from flowsched.workflow.idle_views import IdleReportView
 from flowsched.workflow.plan_views import PlanBody, PlanPage, PlanSummary, PlanView
+from flowsched.workflow.policy_views import PluginView, ProfileView
 from flowsched.workflow.views import (
     EventView,
     ExplanationView,
@@ -42,6 +43,11 @@ WORKFLOW_EXAMPLE: Final = {
             "inputs": [{"name": "greetings", "from": "greet.greeting", "match": "all"}],
         },
     ],
+}
+PROFILE_EXAMPLE: Final = {
+    "default": "lab",
+    "profiles": {"lab": {"packing": "spread"}, "genomics": {"order": "shortest"}},
+    "queues": {"germline": "genomics"},
 }
 TASK_EXAMPLE: Final = {
     "name": "hello",
@@ -192,6 +198,28 @@ _CLUSTER: Final[tuple[Route[Any], ...]] = (
     ),
 )  # fmt: skip
 
+_POLICY: Final[tuple[Route[Any], ...]] = (
+    Route(
+        "GET", f"{PREFIX}/profile", policy.get_profile, Policy.READ, "Look at the profile in force", Query,
+        _ok("The profile, and what was refused since.", ProfileView), tag="policy",
+    ),
+    Route(
+        "PUT", f"{PREFIX}/profile", policy.put_profile, Policy.WRITE,
+        "Replace the profile in force; a bad one changes nothing", Query,
+        _ok("The profile, as it is in force now.", ProfileView),
+        body=Body("A profile document, in JSON or YAML.", dict[str, Any], example=PROFILE_EXAMPLE), tag="policy",
+    ),
+    Route(
+        "GET", f"{PREFIX}/plugins", policy.list_plugins, Policy.READ, "List scheduler plugins", Query,
+        _ok("All that are installed, or in force.", list[PluginView]), tag="policy",
+    ),
+    Route(
+        "GET", f"{PREFIX}/snapshot", policy.get_snapshot, Policy.READ,
+        "Record the next scheduling cycle: what it is given, and what it decides", Query,
+        _text("The file, for `flowsched replay`.", "application/zip"), tag="policy",
+    ),
+)  # fmt: skip
+
 _PLAN: Final = f"{PREFIX}/plans/{{plan}}"
 _PLANS: Final[tuple[Route[Any], ...]] = (
     Route(
@@ -296,6 +324,7 @@ ROUTES: Final[tuple[Route[Any], ...]] = (
     *_EVENTS,
     *_PLANS,
     *_CLUSTER,
+    *_POLICY,
     *_SCHEDULER,
     *_TES,
     *_SERVER,

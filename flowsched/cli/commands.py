@@ -9,7 +9,8 @@ from typing import Annotated, Final
 import typer
 
 from flowsched import __version__
-from flowsched.cli import agent, ahead, cromwell_command, hollow, queues, upkeep
+from flowsched.cli import agent, ahead, cromwell_command, hollow, queues, simulation, upkeep
+from flowsched.cli import policy as policies
 from flowsched.cli.context import Options, ask, options, run
 from flowsched.cli.options import (
     Advertise,
@@ -28,6 +29,7 @@ from flowsched.cli.options import (
     Images,
     Inputs,
     Kubeconfig,
+    Labels,
     Limit,
     Memory,
     Namespace,
@@ -36,6 +38,7 @@ from flowsched.cli.options import (
     Out,
     Output,
     Policy,
+    ProfilePath,
     Racks,
     Reason,
     Root,
@@ -68,6 +71,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(queues.queue, name="queue")
+app.add_typer(policies.profile, name="profile")
 app.add_typer(queues.nodes, name="nodes")
 app.add_typer(upkeep.db, name="db")
 app.add_typer(upkeep.secret, name="secret")
@@ -142,7 +146,9 @@ def serve(
     disk_rate: DiskRate = "500M",
     nic_rate: NicRate = "125M",
     racks: Racks = 1,
+    label: Labels = None,
     policy: Policy = "flowsched",
+    profile: ProfilePath = None,
     images: Images = "ignore",
     token_file: Annotated[
         Path | None, typer.Option(help="A file that holds the token clients must send.")
@@ -170,8 +176,9 @@ def serve(
     """
     settings = settings_for(
         ctx, root=root, host=host, port=port, database=db, nodes=nodes, cpu=cpu, memory=memory, gpus=gpus,
-        disk_rate=disk_rate, nic_rate=nic_rate, racks=racks, policy=policy, images=images, log_level=log_level, log_json=log_json,
-        keep_days=keep_days, take_over=take_over, token=token_from(token_file) or options(ctx).token,
+        disk_rate=disk_rate, nic_rate=nic_rate, racks=racks, labels=tuple(label or ()), policy=policy, profile=profile,
+        images=images, log_level=log_level, log_json=log_json, keep_days=keep_days, take_over=take_over,
+        token=token_from(token_file) or options(ctx).token,
         kubernetes=kubernetes_settings(cluster, kubeconfig, context, namespace), advertise=advertise, cromwell=cromwell,
     )  # fmt: skip
     from flowsched import app as service
@@ -399,6 +406,9 @@ def _command(ctx: typer.Context, workflow: str, kind: str, reason: str | None, o
 
 app.add_typer(agent.pod, name="pod", hidden=True)
 app.command(name="plan")(ahead.plan)
+app.command(name="simulate")(simulation.simulate)
+app.command(name="snapshot")(policies.snapshot)
+app.command(name="replay")(policies.replay)
 app.command(name="agent")(agent.agent)
 app.command(name="hollow")(hollow.hollow)
 cromwell_command.offer(app)

@@ -60,4 +60,9 @@ def idle_panel(report: IdleReportView) -> RenderableType:
 def _cells(view: IdleView, causes: list[str]) -> list[Text]:
     amounts: Mapping[str, float] = view.causes
     shown = [view.capacity, view.used, view.idle, *(amounts.get(cause, 0.0) for cause in causes)]
-    return [Text(f"{amount:.1f}" if amount else "") for amount in shown]
+    return [Text(_hours(amount)) for amount in shown]
+
+
+def _hours(amount: float) -> str:
+    """One decimal place, three where there is little."""
+    return "" if not amount else f"{amount:.1f}" if amount >= 1 else f"{amount:.3f}"

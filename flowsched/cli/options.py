@@ -86,6 +86,10 @@ Gpus = Annotated[int, typer.Option(min=0, help="GPUs of each node.")]
 DiskRate = Annotated[str, typer.Option(help="Bytes a second of each node's disk.")]
 NicRate = Annotated[str, typer.Option(help="Bytes a second of each node's network card.")]
 Racks = Annotated[int, typer.Option(min=1, help="The nodes are spread over so many racks.")]
+Labels = Annotated[
+    list[str] | None,
+    typer.Option("--label", metavar="NODE:KEY=VALUE", help="Label a node of this machine. Repeatable."),
+]
 Out = Annotated[
     Path | None,
     typer.Option(metavar="DIR", help="Save the results there, as DIR/STAGE/FILE or DIR/STAGE/SHARD/FILE."),
@@ -122,6 +126,13 @@ Cromwell = Annotated[
     ),
 ]
 Policy = Annotated[str, typer.Option(help="How to schedule.")]
+ProfilePath = Annotated[
+    Path | None,
+    typer.Option(
+        "--profile", envvar="FLOWSCHED_PROFILE", metavar="FILE",
+        help="A file with profiles in YAML, which extend --policy; looked at again whenever it changes.",
+    ),
+]  # fmt: skip
 Synthetic = Annotated[
     bool,
     typer.Option(

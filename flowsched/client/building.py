@@ -78,11 +78,12 @@ class Workflow:
         name: str,
         *,
         queue: str | None = None,
+        user: str | None = None,
         priority: int | None = None,
         labels: Mapping[str, str] | None = None,
     ) -> None:
         self.name = name
-        self._head = _given(queue=queue, priority=priority, labels=labels and dict(labels))
+        self._head = _given(queue=queue, user=user, priority=priority, labels=labels and dict(labels))
         self._stages: dict[str, dict[str, Any]] = {}
 
     def stage(

@@ -20,6 +20,7 @@ from flowsched.client.session import Session, decoded
 from flowsched.client.streams import ended, followed_log, whole_log, workflow_events
 from flowsched.workflow.idle_views import IdleReportView
 from flowsched.workflow.plan_views import PlanPage, PlanSummary, PlanView
+from flowsched.workflow.policy_views import PluginView, ProfileView
 from flowsched.workflow.states import RunState
 from flowsched.workflow.views import (
     EventView,
@@ -45,6 +46,7 @@ Stages: TypeAlias = list[StageView]
 Explanations: TypeAlias = list[ExplanationView]
 Queues: TypeAlias = list[QueueView]
 Nodes: TypeAlias = list[NodeView]
+Plugins: TypeAlias = list[PluginView]
 
 T = TypeVar("T")
 
@@ -280,6 +282,33 @@ class Client:
         path = f"/api/v1/nodes/{quote(node, safe='')}/{verb}"
         content, _ = await self._session.request("POST", path, body=body)
         return decoded(content, NodeView)
+
+    async def profile(self) -> ProfileView:
+        """The scheduler's profile in force, and what was refused since."""
+        return await self._get("/api/v1/profile", ProfileView)
+
+    async def put_profile(self, document: bytes | str | Mapping[str, Any]) -> ProfileView:
+        """Replace the profile in force.
+
+        Args:
+            document: YAML or JSON text, or its values.
+
+        Raises:
+            InvalidDocument: With every fault; the old profile stays.
+        """
+        if isinstance(document, Mapping):
+            document = json.dumps(document)
+        body = document.encode() if isinstance(document, str) else document
+        content, _ = await self._session.request("PUT", "/api/v1/profile", body=body)
+        return decoded(content, ProfileView)
+
+    async def plugins(self) -> Plugins:
+        """The scheduler's plugins that are installed."""
+        return await self._get("/api/v1/plugins", Plugins)
+
+    async def snapshot(self) -> bytes:
+        """The next scheduling cycle in one file, for `flowsched replay`."""
+        return (await self._session.request("GET", "/api/v1/snapshot"))[0]
 
     async def plan(
         self,

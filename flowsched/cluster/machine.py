@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 
 from flowsched.errors import ConfigurationError
 from flowsched.scheduling.executor import NodeInfo
@@ -64,6 +65,24 @@ def virtual_nodes(
         )
         for number, name in enumerate(names)
     )
+
+
+def labelled(nodes: tuple[NodeInfo, ...], labels: Sequence[str]) -> tuple[NodeInfo, ...]:
+    """Nodes with more labels, each said as `NODE:KEY=VALUE`.
+
+    Raises:
+        ConfigurationError: One is said otherwise, or of no such node.
+    """
+    more: dict[str, dict[str, str]] = {node.name: {} for node in nodes}
+    for said in labels:
+        name, _, pair = said.partition(":")
+        key, equals, value = pair.partition("=")
+        if name not in more or not key or not equals:
+            raise ConfigurationError(
+                f"--label {said!r}: say it as NODE:KEY=VALUE; there are {', '.join(list(more)[:10])}"
+            )
+        more[name][key] = value
+    return tuple(replace(node, labels={**node.labels, **more[node.name]}) for node in nodes)
 
 
 def machine_cores() -> int:

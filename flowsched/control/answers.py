@@ -40,6 +40,7 @@ def workflow_view(row: WorkflowRow, counts: dict[str, int]) -> WorkflowView:
         id=row.id,
         name=row.name,
         queue=row.queue,
+        user=row.owner,
         priority=row.priority,
         labels=dict(row.labels),
         state=row.state,

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from flowsched.workflow.idle_views import IdleReportView
 from flowsched.workflow.plan_views import PlanBody, PlanPage, PlanSummary, PlanView
+from flowsched.workflow.policy_views import PluginView, ProfileView
 from flowsched.workflow.views import (
     EventView,
     ExplanationView,
@@ -102,6 +103,26 @@ class DrainFacade(Protocol):
         ...
 
 
+class PolicyFacade(Protocol):
+    """What may be asked about the scheduler's policy. Everything raises from `flowsched.errors` and nothing else."""
+
+    async def show(self) -> ProfileView:
+        """The profile in force, and what was refused since."""
+        ...
+
+    async def apply(self, raw: bytes) -> ProfileView:
+        """Check a profile document (YAML or JSON); a good one is in force with the next step, a bad one changes nothing."""
+        ...
+
+    async def plugins(self) -> list[PluginView]:
+        """Plugins that are installed, and how those in force fared."""
+        ...
+
+    async def snapshot(self) -> bytes:
+        """The next cycle in one file: what it was given, and what it decided."""
+        ...
+
+
 class Facade(Protocol):
     """Everything raises from `flowsched.errors` and nothing else."""
 
@@ -118,6 +139,11 @@ class Facade(Protocol):
     @property
     def draining(self) -> DrainFacade:
         """Emptying nodes."""
+        ...
+
+    @property
+    def policies(self) -> PolicyFacade:
+        """Profiles, plugins and snapshots."""
         ...
 
     async def submit(self, raw: bytes, *, idempotency_key: str | None = None) -> SubmittedView:

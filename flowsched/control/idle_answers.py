@@ -108,4 +108,6 @@ def _sentence(name: str, view: IdleView) -> str:
         if percent:
             who = ", ".join(view.who.get(key, {}))
             parts.append(f"{percent} % {_SAID[cause]}" + (f" ({who})" if who else ""))
-    return f"{name}: {view.idle:.1f} of {view.capacity:.1f} {_WORDS[name]} were idle; of these {', '.join(parts)}"
+    places = 1 if view.capacity >= 10 else 3
+    hours = f"{view.idle:.{places}f} of {view.capacity:.{places}f} {_WORDS[name]}"
+    return f"{name}: {hours} were idle; of these {', '.join(parts)}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 from collections.abc import Awaitable, Callable, Collection
 from typing import Final
 
@@ -13,10 +14,17 @@ from flowsched.control.dispatch import Dispatcher
 from flowsched.control.draining import remembered
 from flowsched.control.expiry import Expiry
 from flowsched.control.history import History
+from flowsched.control.idle_keeping import IdleKeeping
 from flowsched.control.intake import Documents, Intake
 from flowsched.control.reconcile import Reconciler
 from flowsched.control.recover import Found, recover
-from flowsched.engine.events import BindingsSettled, EngineEvent, NodeDrained, QueueChanged
+from flowsched.engine.events import (
+    BindingsSettled,
+    EngineEvent,
+    NodeDrained,
+    ProfileChanged,
+    QueueChanged,
+)
 from flowsched.engine.idle import IdleBook
 from flowsched.engine.state import EngineState
 from flowsched.errors import (
@@ -67,6 +75,12 @@ def _said(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"
 
 
+def first_address(epoch: int, secret: bytes) -> int:
+    """Where the gang addresses of a term begin: far from those of the terms before, and of other services on this machine."""
+    own = hashlib.blake2b(b"addresses " + secret, digest_size=3).digest()
+    return (epoch * 65_537 + int.from_bytes(own, "big")) & 0x3FFFFF
+
+
 def queue_from(row: QueueRow, axes: tuple[str, ...]) -> Queue:
     """A configured queue in the units of the arrays."""
     cap = tuple(row.cap.get(axis, -1) for axis in axes) if row.cap else None
@@ -109,7 +123,7 @@ class Leader:
         self._executor = executor
         self._history = history
         self._documents = documents
-        self._profile = profile
+        self.profile = profile  #: of this term and those that follow
         self._keep_days = keep_days
         self._take_over = take_over
         self._holder = holder
@@ -171,16 +185,18 @@ class Leader:
     async def _term(self) -> None:
         await self._failpoint("recover.before")
         state = EngineState(
-            profile=self._profile,
+            profile=self.profile,
             epoch=self.epoch,
             secret=self._secret,
-            address_start=(self.epoch * 65_537) & 0x3FFFFF,
+            address_start=first_address(self.epoch, self._secret),
         )
         found = await recover(self._database, self._documents, state, self.nodes)
         state.queues = QueueTree(
             queue_from(row, state.snapshot.axes) for row in await Queues(self._database).list()
         )
+        keeping = IdleKeeping(self._database, self.idle, clock=self._clock, holds=self.holds)
         self.idle.stop()
+        await keeping.load()
         state.idle = self.idle
         dispatcher = Dispatcher(
             state,
@@ -204,6 +220,7 @@ class Leader:
                 reconciler = Reconciler(dispatcher, self._executor, clock=self._clock)
                 group.create_task(reconciler.run(), name="reconcile")
                 group.create_task(self._expiry(dispatcher).run(), name="expiry")
+                group.create_task(keeping.run(), name="idle")
         finally:
             self.dispatcher = self.intake = None
 
@@ -323,6 +340,12 @@ class Leader:
         if self.dispatcher is not None:
             self.dispatcher.tell([event])
             await self.dispatcher.settled()
+
+    def profile_changed(self, profile: Profile) -> None:
+        """Another policy is in force from now on, whoever leads."""
+        self.profile = profile
+        if self.dispatcher is not None:
+            self.dispatcher.tell([ProfileChanged(profile)])
 
     def queue_changed(self, row: QueueRow) -> None:
         """A queue was configured."""

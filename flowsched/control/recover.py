@@ -10,6 +10,7 @@ import structlog
 
 from flowsched.engine.delta import StageWrite
 from flowsched.engine.events import Recovered
+from flowsched.engine.learning import relearn
 from flowsched.engine.pods import decode_pod
 from flowsched.engine.recovery import Remembered, rebuild_run
 from flowsched.engine.state import EngineState
@@ -18,14 +19,13 @@ from flowsched.store.database import Database
 from flowsched.store.recovery import load
 from flowsched.store.rows import Recovered as RecoveredRows
 from flowsched.store.rows import Recovery, StageRow
+from flowsched.store.samples import samples
+from flowsched.workflow.estimates import weights
 from flowsched.workflow.graph import StageGraph
 from flowsched.workflow.run import WorkflowRun
 from flowsched.workflow.spec import WorkflowSpec
 
 log = structlog.get_logger(__name__)
-
-#: What one task of a stage is taken for, for ranks, when nothing is known of it.
-UNKNOWN_MS = 60_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +61,8 @@ def make_run(state: EngineState, workflow: str, spec: WorkflowSpec, seq: int) ->
 
 
 def rank(state: EngineState, run: WorkflowRun) -> None:
-    """Upward ranks from the user's estimates, else what was learned, else a minute a task."""
-    weights = [
-        stage.estimate.runtime_ms or state.estimates.runtime_ms(run.spec.name, stage.name) or UNKNOWN_MS
-        for stage in run.spec.stages
-    ]
-    run.ranks = run.graph.upward_ranks(weights)
+    """Upward ranks from the user's estimates, else what was learned, else what is known of its other stages."""
+    run.ranks = run.graph.upward_ranks(weights(state.estimates, run.spec))
 
 
 async def load_runs(
@@ -86,6 +82,16 @@ async def recover(database: Database, specs: Specs, state: EngineState, nodes: S
     for node in nodes:
         state.snapshot.put_node(node)
     recovery = await load(database)
+    for sample in await samples(database):
+        relearn(
+            state,
+            sample.workflow,
+            sample.stage,
+            sample.runtime_ms,
+            sample.input_bytes,
+            sample.usage,
+            sample.outputs,
+        )
     for replica in recovery.replicas:
         at = state.snapshot.index.get(replica.node)
         if at is not None:

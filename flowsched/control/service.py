@@ -22,6 +22,7 @@ from flowsched.control.outlooks import with_outlooks
 from flowsched.control.outputs import open_output
 from flowsched.control.planning import Planning
 from flowsched.control.plans import PlanBook
+from flowsched.control.policies import PolicyDesk, ProfileBook
 from flowsched.control.queue_settings import check_tree, queue_row
 from flowsched.control.queue_views import queue_views
 from flowsched.control.ranked import with_rank
@@ -83,6 +84,7 @@ class Service:
         failpoint: Callable[[str], Awaitable[None]],
         replicated: bool = False,
         cromwell: Sequence[str] = (),
+        profiles: ProfileBook | None = None,
     ) -> None:
         self._replicated = replicated
         self._whereabouts = Whereabouts(database, clock)
@@ -97,6 +99,7 @@ class Service:
         self.plans = PlanBook(
             database, Planning(), Cromwell(cromwell), learned=leader.runtimes, clock=clock, new_id=new_id
         )
+        self.policies = PolicyDesk(profiles or ProfileBook(leader.profile, clock=clock), leader)
         self._clock = clock
         self._new_id = new_id
         self._failpoint = failpoint
@@ -129,6 +132,7 @@ class Service:
                 now_ms=self._clock(),
                 idempotency_key=idempotency_key,
                 body_hash=body_hash,
+                owner=spec.user,
                 call=spec.call,
             )
         )

@@ -149,6 +149,7 @@ class TesService:
                 now_ms=now,
                 idempotency_key=key,
                 body_hash=hashlib.sha256(raw).hexdigest(),
+                owner=spec.user,
                 call=spec.call,
                 tes=TesTask(task.name or "", task.labels, stored),
                 repeats=repeats,

@@ -15,7 +15,7 @@ from flowsched.engine.state import EngineState, Gather, GroupKey
 from flowsched.scheduling.podgroup import PodGroup, RoleRequest, Shape
 from flowsched.workflow.resources import grow_memory
 from flowsched.workflow.run import StageRun, WorkflowRun
-from flowsched.workflow.spec import Resources, RoleSpec, gets_whole_cores
+from flowsched.workflow.spec import Resources, RoleSpec, StageSpec, Traffic, gets_whole_cores
 from flowsched.workflow.states import TaskState
 
 Indices = NDArray[np.int64]
@@ -99,8 +99,9 @@ def _again(state: EngineState, backlog: Backlog, run: WorkflowRun, stage: StageR
             return False
         if any(state.catalogue.lost(dataset) for dataset in group.inputs):
             return False
-        told = (runtime_ms(state, run, stage), state.staged_on.get(key, ()), state.promises.get(group.key))  # type: ignore[arg-type]
-        if told != (group.runtime_ms, group.staged_on, group.promised_ms):
+        staged_on = state.staged_on.get(key, ())  # type: ignore[arg-type]
+        told = (*expected(state, run, stage, group.inputs), staged_on, state.promises.get(group.key))
+        if told != (group.runtime_ms, group.high_ms, group.staged_on, group.promised_ms):
             return False
     for candidate in offered:
         backlog.candidates[candidate.group.key] = candidate
@@ -129,6 +130,7 @@ def _add(
     number = state.key_of(key)
     everything = np.concatenate(tasks)
     call = run.spec.call
+    runtime_ms, high_ms = expected(state, run, stage, inputs)
     group = PodGroup(
         key=number,
         name=group_name(run, stage, key),
@@ -141,7 +143,8 @@ def _add(
         gang=stage.spec.gang and state.profile.gang,
         roles=tuple(_roles(state, run, stage, key, tasks)),
         inputs=inputs,
-        runtime_ms=runtime_ms(state, run, stage),
+        runtime_ms=runtime_ms,
+        high_ms=high_ms,
         min_resources=_min_resources(state, stage),
         staged_on=state.staged_on.get(key, ()),
         promised_ms=state.promises.get(number),
@@ -158,11 +161,22 @@ def group_name(run: WorkflowRun, stage: StageRun, key: GroupKey) -> str:
     return f"{run.spec.name}/{stage.spec.name}" + ("" if one else f"[{key.shard}]")
 
 
-def runtime_ms(state: EngineState, run: WorkflowRun, stage: StageRun) -> int | None:
-    """The user's estimate, else what was learned, else nothing."""
-    if stage.spec.estimate.runtime_ms is not None:
-        return stage.spec.estimate.runtime_ms
-    return state.estimates.runtime_ms(run.spec.name, stage.spec.name)
+def expected(
+    state: EngineState, run: WorkflowRun, stage: StageRun, inputs: tuple[int, ...]
+) -> tuple[int | None, int | None]:
+    """The runtime of a task that reads these datasets, and a high quantile of it, in ms; None where nothing is known.
+
+    The user's estimate, else what was learned. The high one is never below it: it says for how long others may have to wait.
+    """
+    said = stage.spec.estimate.runtime_ms
+    kind = (run.spec.name, stage.spec.name)
+    if state.estimates.samples(*kind) == 0:
+        return said, None
+    if said is None:
+        size = sum(state.catalogue.sizes[dataset] for dataset in inputs)
+        return state.estimates.runtime_ms(*kind, size), state.estimates.high_ms(*kind, size)
+    high = state.estimates.high_said_ms(*kind, said)
+    return said, high if high is not None and high > said else None
 
 
 def memory_steps(stage: StageRun, tasks: Indices) -> int:
@@ -283,11 +297,12 @@ def shape_of(state: EngineState, run: WorkflowRun, stage: StageRun, role: int, m
     rules = spec.rules
     resources = resources_of(stage, spec.roles[role], memory_steps)
     aligned = gets_whole_cores(resources, spec.roles[role].limits)
+    io = traffic_of(spec, role)
     shape = Shape(
-        requests=state.snapshot.pod_vector(resources, io_rate(state, run, stage), aligned=aligned),
+        requests=state.snapshot.pod_vector(resources, io_rate(io, spec.estimate.runtime_ms), aligned=aligned),
         selector=tuple(sorted(rules.selector.items())),
         tolerations=tuple(sorted((t.key, t.operator, t.value, t.effect) for t in rules.tolerations)),
-        io_bytes=spec.io_read_bytes + spec.io_write_bytes,
+        io_bytes=io.read_bytes + io.write_bytes,
         image=spec.roles[role].image,
         rack=rules.rack,
         one_per_node=rules.one_per_node,
@@ -298,14 +313,22 @@ def shape_of(state: EngineState, run: WorkflowRun, stage: StageRun, role: int, m
     return shape
 
 
-def io_rate(state: EngineState, run: WorkflowRun, stage: StageRun) -> int:
-    """Bytes/s of disk one pod is expected to use: what the user said, else its bytes over its runtime."""
-    spec = stage.spec
-    if spec.io_read_rate or spec.io_write_rate:
-        return spec.io_read_rate + spec.io_write_rate
-    total = spec.io_read_bytes + spec.io_write_bytes
-    expected = spec.estimate.runtime_ms
-    return total * 1000 // expected if total and expected else 0
+def traffic_of(stage: StageSpec, role: int) -> Traffic:
+    """What a pod of a role is said to read and write: by its role, else by its stage."""
+    own = stage.roles[role].io
+    if own is not None:
+        return own
+    return Traffic(stage.io_read_bytes, stage.io_write_bytes, stage.io_read_rate, stage.io_write_rate)
+
+
+def io_rate(io: Traffic, expected_ms: int | None) -> int:
+    """Bytes/s of disk one pod is expected to use: what the user said, else half of its bytes over its runtime: tasks read and
+    write in bursts, and disks idle where they are filled to the brim by averages.
+    """
+    if io.read_rate or io.write_rate:
+        return io.read_rate + io.write_rate
+    total = io.read_bytes + io.write_bytes
+    return total * 1000 // (2 * expected_ms) if total and expected_ms else 0
 
 
 def _min_resources(state: EngineState, stage: StageRun) -> tuple[int, ...] | None:

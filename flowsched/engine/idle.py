@@ -8,9 +8,9 @@ nothing is lost by adding up.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from flowsched.engine.state import EngineState
 from flowsched.scheduling.idle import Cause, Split, split
@@ -61,6 +61,27 @@ class Hour:
             if key not in self.blame and sum(known is cause for known, _ in self.blame) >= _NAMES:
                 key = (cause, _OTHERS)
             self.blame[key] = _plus(self.blame.get(key), amount, times)
+
+    def plain(self) -> dict[str, Any]:
+        """As plain values, to be stored."""
+        return {
+            "idle": {cause.name.lower(): list(amount) for cause, amount in self.idle.items() if any(amount)},
+            "capacity": list(self.capacity),
+            "off": list(self.off),
+            "blame": [[cause.name.lower(), name, list(each)] for (cause, name), each in self.blame.items()],
+            "covered_ms": self.covered_ms,
+        }
+
+    @staticmethod
+    def from_plain(values: Mapping[str, Any]) -> Hour:
+        """The hour that `plain` made these values of."""
+        return Hour(
+            idle={Cause[name.upper()]: tuple(amount) for name, amount in values["idle"].items()},
+            capacity=tuple(values["capacity"]),
+            off=tuple(values["off"]),
+            blame={(Cause[of.upper()], name): tuple(amount) for of, name, amount in values["blame"]},
+            covered_ms=values["covered_ms"],
+        )
 
     def idle_of(self, resource: str) -> int:
         """All that was idle of a resource."""
@@ -114,8 +135,11 @@ class IdleBook:
 
     def close(self, now: int) -> None:
         """Account for everything up to a moment."""
-        begin, self._since = self._since, now if self._since is not None else None
-        while begin is not None and begin < now:
+        begin = self._since
+        if begin is None or now <= begin:  # a clock that went back is waited for
+            return
+        self._since = now
+        while begin < now:
             hour = begin // HOUR_MS
             end = min(now, (hour + 1) * HOUR_MS)
             self.hours.setdefault(hour, Hour()).add(self._now, end - begin)

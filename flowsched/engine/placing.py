@@ -20,10 +20,12 @@ from flowsched.engine.recovery import standing
 from flowsched.engine.reports import make_again
 from flowsched.engine.staging import begin, sweep
 from flowsched.engine.state import EngineState, GroupKey, PodRef
+from flowsched.scheduling.conservative import with_plans
 from flowsched.scheduling.cycle import cycle
 from flowsched.scheduling.executor import GangSeat
 from flowsched.scheduling.plan import Placement, Plan, Reason, ReasonCode
 from flowsched.scheduling.podgroup import PodGroup
+from flowsched.scheduling.record import Draft, recorded, taped
 from flowsched.scheduling.snapshot import AXES, Claim, ClaimKind
 from flowsched.scheduling.usage import Payer
 from flowsched.workflow.spec import On
@@ -75,9 +77,9 @@ def place(recorder: Recorder) -> None:
     refused: list[Reason | None] = []
     binds = _Binds(recorder)
     _serve(recorder, plan, {group.key: group for group in groups})
+    taking.placed(recorder, plan, groups)
     for placement in plan.placements:
         placed += sum(len(nodes) for nodes in placement.nodes)
-        taking.placed(recorder, placement.group)
         if placement.group in foreign.candidates:
             carry_out_foreign(recorder, foreign.candidates[placement.group], placement)
         else:
@@ -97,8 +99,8 @@ def _place_foreign(recorder: Recorder, held_back: Sequence[Reason]) -> None:
     groups = [candidate.group for candidate in foreign.candidates.values()]
     plan = _plan(recorder, groups) if groups else Plan()
     _serve(recorder, plan, {group.key: group for group in groups})
+    taking.placed(recorder, plan, groups)
     for placement in plan.placements:
-        taking.placed(recorder, placement.group)
         carry_out_foreign(recorder, foreign.candidates[placement.group], placement)
     placed = sum(len(nodes) for placement in plan.placements for nodes in placement.nodes)
     theirs = (*plan.reasons, *foreign.reasons, *held_back)
@@ -110,9 +112,19 @@ def _place_foreign(recorder: Recorder, held_back: Sequence[Reason]) -> None:
 
 def _plan(recorder: Recorder, groups: list[PodGroup]) -> Plan:
     state = recorder.state
-    return cycle(
-        state.snapshot, state.catalogue, state.queues, groups, state.profile, recorder.now, pace.STEP
-    )
+    if state.profile.backfill == "conservative":
+        groups = with_plans(groups, state.reservations)
+    given = (state.snapshot, state.catalogue, state.queues, groups, state.profile, recorder.now, pace.STEP)
+    plan = cycle(*given)
+    if state.tape is not None:  # somebody asks for a snapshot
+        taped(state.tape, plan, given)
+    return plan
+
+
+def recorded_idle(state: EngineState, now: int) -> Draft:
+    """A cycle with nothing to look at: the cluster as it is."""
+    given = (state.snapshot, state.catalogue, state.queues, (), state.profile, now, pace.STEP)
+    return recorded(cycle(*given), *given)
 
 
 def _serve(recorder: Recorder, plan: Plan, groups: Mapping[int, PodGroup]) -> None:
@@ -256,7 +268,7 @@ def _carry_out(
         [role[: len(nodes)] for role, nodes in zip(candidate.tasks, placement.nodes, strict=True)]
     )
     nodes, missing = _joined(placement.nodes), _joined(placement.missing_bytes)
-    if not recorder.state.profile.locality:
+    if not recorder.state.profile.of(candidate.group.queue).locality:
         missing = _really_missing(recorder, candidate, nodes)
     here = missing == 0
     if candidate.group.gang and not here.all():
@@ -331,6 +343,7 @@ def _bind(
     if stage.spec.gang:
         places = seats(state, candidate, _seated(candidate, tasks), _gang_base(recorder, candidate, tasks))
     until = None if group.runtime_ms is None else recorder.now + group.runtime_ms
+    late = None if group.high_ms is None else recorder.now + group.high_ms
     for task, node in zip(tasks.tolist(), nodes.tolist(), strict=True):
         role = group.roles[int(stage.role_of[task % stage.members])]
         attempt = int(stage.attempt[task])
@@ -355,6 +368,7 @@ def _bind(
             until_ms=until,
             io_bytes=role.shape.io_bytes,
             group=group.name,
+            late_ms=late,
             **standing(run, stage, task),
         )
         state.snapshot.claim(claim, statement)

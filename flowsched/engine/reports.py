@@ -11,6 +11,7 @@ from flowsched.engine.delta import AttemptEnd, ReplicaWrite
 from flowsched.engine.draining import as_drained
 from flowsched.engine.foreign import report_foreign
 from flowsched.engine.inputs import producer_of
+from flowsched.engine.learning import learn
 from flowsched.engine.pace import held, left
 from flowsched.engine.pushing import note_written
 from flowsched.engine.staging import arrived, failed
@@ -98,9 +99,7 @@ def _pod_ended(recorder: Recorder, event: PodEnded) -> None:
     for output in event.outputs:
         add_replica(recorder, output.uri, node, output.size_bytes)
     if event.exit_code == 0 and not event.reason and started >= 0:
-        kind = (run.spec.name, stage.spec.name)
-        before = state.estimates.learn(*kind, max(1, event.at_ms - started))
-        recorder.statement.undo_with(lambda: state.estimates.recall(*kind, before))
+        learn(recorder, run, stage, ref.task, event)
     outputs = tuple((o.name, o.uri, o.size_bytes, o.value) for o in event.outputs)
     end = Ended(event.exit_code, event.reason, event.message, outputs)
     at = state.snapshot.index[node]

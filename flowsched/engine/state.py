@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from flowsched.errors import FlowschedError
 from flowsched.scheduling.catalogue import Catalogue
 from flowsched.scheduling.framework import PROFILES, Profile
 from flowsched.scheduling.plan import Reason, Reservation
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from flowsched.engine.foreign import ClassKey, ForeignWork
     from flowsched.engine.idle import IdleBook
     from flowsched.scheduling.foreign import PodTemplate
+    from flowsched.scheduling.record import Draft
 
 
 class PodRef(NamedTuple):
@@ -107,6 +109,8 @@ class EngineState:
             nothing.
     """
 
+    idle: IdleBook | None = None  #: where idle room is accounted for; None = nowhere
+
     def __init__(
         self,
         *,
@@ -131,17 +135,14 @@ class EngineState:
         self.pods: dict[str, PodRef] = {}
         self.staging: dict[int, StagingGroup] = {}
         self.moving: dict[tuple[int, int, int], TransferOrder] = {}
-        self.gathers: dict[
-            tuple[str, int], Gather | None
-        ] = {}  #: (workflow, stage) -> who gathers what it writes
-        self.homes: dict[
-            tuple[str, int, int], int
-        ] = {}  #: (workflow, stage, shard) -> node where it shall find its inputs
+        #: (workflow, stage) -> who gathers what it writes
+        self.gathers: dict[tuple[str, int], Gather | None] = {}
+        #: (workflow, stage, shard) -> node where it shall find its inputs
+        self.homes: dict[tuple[str, int, int], int] = {}
         #: (dataset, node) -> what shall be pushed home, and for whom: (want, workflow, stage)
         self.pushes: dict[tuple[int, int], tuple[TransferWant, str, int]] = {}
-        self.foreseen: dict[
-            tuple[int, int], TransferWant
-        ] = {}  #: what those who wait will read, by (dataset, node)
+        #: what those who wait will read, by (dataset, node)
+        self.foreseen: dict[tuple[int, int], TransferWant] = {}
         self.push_backlog: dict[int, int] = {}  #: node -> bytes of `pushes` to it
         self.transfer_backoff: dict[tuple[int, int], Backoff] = {}
         self.staged_on: dict[GroupKey, tuple[int, ...]] = {}
@@ -156,7 +157,6 @@ class EngineState:
         self.inputs: dict[tuple[str, int], tuple[int, ...] | None] = {}
         self.reasons: dict[int, Reason] = {}
         self.refused: dict[int, PodGroup] = {}  #: what they asked for, the most important first
-        self.idle: IdleBook | None = None  #: where idle room is accounted for; None = nowhere
         self.reservations: tuple[Reservation, ...] = ()
         self.promises: dict[int, int] = {}  #: group -> the first start it was promised
         self.gpu_load: dict[int, dict[str, tuple[tuple[int, int], ...]]] = {}
@@ -169,11 +169,13 @@ class EngineState:
         self.halved: set[str] = set()  #: foreign gangs that stand half placed
         self.holding: set[str] = set()  #: foreign groups for whom room is held
         self.drains: dict[str, Drain] = {}  #: nodes that shall be empty, by name
-        self.offers: dict[
-            tuple[str, int], list[Candidate]
-        ] = {}  #: bags of stages that have not changed since
+        #: bags of stages that have not changed since
+        self.offers: dict[tuple[str, int], list[Candidate]] = {}
         self.usage_step: int | None = None  #: step of time in which usage was written last; None = not begun
         self._begin_pace()
+        self.tape: list[Draft | FlowschedError] | None = (
+            None  #: where each cycle is recorded; None = nowhere. Decides nothing
+        )
         self.epoch = epoch
         self.secret = secret
         self.mounted = mounted

@@ -127,11 +127,11 @@ def step(state: EngineState, events: Sequence[EngineEvent], now: int) -> Step:
 def _write_usage(recorder: Recorder) -> None:
     """Once in a step of time, what queues and users have used. A restart counts what runs from there on again."""
     state, usage = recorder.state, recorder.state.snapshot.usage
-    if state.usage_step == usage.step:
+    if usage.written == usage.step:
         return
-    if state.usage_step is not None and usage.step_ms:
+    if usage.written is not None and usage.step_ms:
         recorder.delta.usage.extend(usage.rows(state.snapshot.axes, recorder.statement))
-    recorder.statement.assign(state, "usage_step", usage.step)
+    recorder.statement.assign(usage, "written", usage.step)
 
 
 def _apply(recorder: Recorder, event: EngineEvent) -> None:

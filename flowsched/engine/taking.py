@@ -7,13 +7,14 @@ claims from the moment of the decision; what its victims leave is held in the st
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 import numpy as np
 
 from flowsched.engine.changes import Recorder
 from flowsched.engine.state import EngineState, GroupKey
 from flowsched.scheduling.plan import Eviction, Nomination, Plan
+from flowsched.scheduling.podgroup import PodGroup
 from flowsched.scheduling.snapshot import Claim, ClaimKind
 from flowsched.scheduling.victims import held_for
 
@@ -53,10 +54,19 @@ def carry_out(recorder: Recorder, plan: Plan) -> None:
         recorder.wake_at(nomination.until_ms)
 
 
-def placed(recorder: Recorder, key: int) -> None:
-    """A nominated group gets its room now: nothing is held for it any more."""
-    if key in recorder.state.snapshot.nominations:
-        _end(recorder, key)
+def placed(recorder: Recorder, plan: Plan, groups: Sequence[PodGroup]) -> None:
+    """Nominated groups that get their room now: nothing is held for them any more. Where inputs are to be copied first, it is."""
+    nominations = recorder.state.snapshot.nominations
+    if not nominations:
+        return
+    gangs = {group.key for group in groups if group.gang}
+    for placement in plan.placements:
+        there = np.concatenate(placement.missing_bytes) == 0
+        binds = there.all() if placement.group in gangs else there.any()
+        if binds and placement.group in nominations:
+            _end(recorder, placement.group)
+            recorder.dirty = True  # more of it may be entitled to room
+            recorder.wake_at(recorder.now)
 
 
 def give_up(recorder: Recorder, key: int) -> None:

@@ -4,8 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+from numpy.typing import NDArray
+
 from flowsched.scheduling.framework import Profile
-from flowsched.scheduling.plugins.order import OrderKey, by_arrival, by_rank, by_shortest
+from flowsched.scheduling.plugins.order import (
+    OrderKey,
+    by_arrival,
+    by_rank,
+    by_shortest,
+    effective_priority,
+)
 from flowsched.scheduling.podgroup import PodGroup
 from flowsched.scheduling.queues import QueueTree
 
@@ -13,7 +22,11 @@ from flowsched.scheduling.queues import QueueTree
 def in_order(
     backlog: Sequence[PodGroup], queues: QueueTree, profile: Profile, now: int
 ) -> dict[str, list[PodGroup]]:
-    """The groups of each queue in the order in which they are looked at."""
+    """The groups of each queue in the order in which they are looked at.
+
+    A gang that was promised a start goes before all of its priority: older and longer work would else take back from it what it
+    was promised (see decisions/003).
+    """
     waiting: dict[str, list[PodGroup]] = {}
     remaining: dict[str, int] = {}
     for group in backlog:
@@ -21,13 +34,58 @@ def in_order(
         remaining[group.workflow] = max(remaining.get(group.workflow, 0), group.rank_ms)
 
     def key(group: PodGroup) -> OrderKey:
-        if profile.order == "fifo" or queues.get(group.queue).order == "fifo":
-            return by_arrival(group, now, profile.promote_ms)
-        if profile.order == "shortest":
-            return by_shortest(group, now, profile.promote_ms, profile.age_class_ms, remaining)
-        return by_rank(group, now, profile.promote_ms, profile.age_class_ms)
+        priority, *rest = wished(group)
+        return (priority, not is_promised(group), *rest)
 
-    return {name: sorted(waiting[name], key=key) for name in sorted(waiting)}
+    def wished(group: PodGroup) -> OrderKey:
+        order, age_class_ms = profile.of(group.queue).order, profile.of(group.queue).age_class_ms
+        if order == "fifo" or queues.get(group.queue).order == "fifo":
+            return by_arrival(group, now, profile.promote_ms)
+        if order == "shortest":
+            return by_shortest(group, now, profile.promote_ms, age_class_ms, remaining)
+        return by_rank(group, now, profile.promote_ms, age_class_ms)
+
+    ordered = {name: sorted(waiting[name], key=key) for name in sorted(waiting)}
+    for name, groups in ordered.items():
+        judge = profile.of(name).queue_order
+        if judge is not None and queues.get(name).order != "fifo":
+            ordered[name] = reordered(groups, judge(groups, now), now, profile.promote_ms)
+    return ordered
+
+
+def reordered(
+    groups: Sequence[PodGroup], keys: NDArray[np.int64], now: int, promote_ms: int
+) -> list[PodGroup]:
+    """Groups by (aged) priority, which bounds every wait, then by a plugin's keys, then as they stood."""
+    rows = keys.reshape(len(groups), -1).tolist()
+    priorities = [-effective_priority(group, now, promote_ms) for group in groups]
+    at = sorted(range(len(groups)), key=lambda number: (priorities[number], rows[number]))
+    return [groups[number] for number in at]
+
+
+def is_promised(group: PodGroup) -> bool:
+    """Whether an earlier cycle promised it a start that binds others. Of a bag only its next pod is promised."""
+    return group.gang and group.promised_ms is not None
+
+
+def take_promised(waiting: dict[str, list[PodGroup]], queues: QueueTree) -> PodGroup | None:
+    """Take out who is looked at before all turns: of those who stand at the front of a queue, who was promised the earliest start.
+
+    A queue of a smaller share would else have the room reserved for its own first group, and the promise would go from one to
+    the other and hold for neither. Where nobody may pass the head of a queue, it stays there.
+    """
+    fronts = [
+        (groups[0].promised_ms or 0, groups[0].key, name)
+        for name, groups in waiting.items()
+        if is_promised(groups[0]) and queues.get(name).order != "fifo"
+    ]
+    if not fronts:
+        return None
+    name = min(fronts)[2]
+    first = waiting[name].pop(0)
+    if not waiting[name]:
+        del waiting[name]
+    return first
 
 
 def weighted(parts: Sequence[tuple[Sequence[int], int]], axes: int) -> tuple[int, ...]:

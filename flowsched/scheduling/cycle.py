@@ -5,7 +5,7 @@ counted work.
 2. Take the next group of whoever is first; what can never run, or may not now, is refused with its reason.
 3. Price it and place it: all of a gang or nothing, as many of a bag as fit and as its queue's turn allows.
 4. If a copy of its data would take longer than waiting for the node that has them, it waits.
-5. The first group that has to wait for room is promised some; nothing after it may delay that.
+5. The first group that has to wait for room is promised some (conservative backfill: each); nothing after it may delay that.
 6. What was placed takes room and counts for its queue; go on with 2 until the window is used up.
 """
 
@@ -16,10 +16,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from flowsched.scheduling.backlog import in_order, minimum_of, weighted
+from flowsched.scheduling.backlog import in_order, take_promised, weighted
 from flowsched.scheduling.catalogue import Catalogue
+from flowsched.scheduling.conservative import promises_for
 from flowsched.scheduling.delay import Delays
-from flowsched.scheduling.explain import quantity, why_not
+from flowsched.scheduling.explain import over_cap, why_not
 from flowsched.scheduling.framework import Profile
 from flowsched.scheduling.given import Given
 from flowsched.scheduling.horizon import Horizon
@@ -27,9 +28,9 @@ from flowsched.scheduling.placement import Ints, Spots, gang_cost
 from flowsched.scheduling.plan import Plan, Reason, ReasonCode
 from flowsched.scheduling.podgroup import PodGroup, Shape
 from flowsched.scheduling.podwise import plan_podwise
-from flowsched.scheduling.preemption import Taking, backlog_of
+from flowsched.scheduling.preemption import Taking, serve_nominated
 from flowsched.scheduling.pricing import Fit, Offer, Pricer
-from flowsched.scheduling.promises import Promises, runtime_of
+from flowsched.scheduling.promises import longest_of, runtime_of
 from flowsched.scheduling.queues import QueueTree, Shares
 from flowsched.scheduling.reservation import Taken
 from flowsched.scheduling.room import Mask, Room
@@ -39,7 +40,7 @@ from flowsched.scheduling.statement import Statement
 from flowsched.scheduling.turns import Turns
 
 #: What groups have in common that are refused for the same lack of room.
-Family = tuple[bool, tuple[int, ...] | None, tuple[tuple[Shape, int], ...]]
+Family = tuple[str, bool, tuple[int, ...] | None, tuple[tuple[Shape, int], ...]]
 
 _ALL = 1 << 62
 _NO_TARGET = "no room where its inputs are, and what is free elsewhere is being prepared for others"
@@ -101,13 +102,13 @@ class _Cycle:
         self.profile, self.now, self.statement = profile, now, statement
         self.room = Room(snapshot)
         self.pricer = Pricer(snapshot, catalogue, profile)
-        self.standings = Standings(self.room, profile.packing)
+        self.standings = Standings(self.room)
         self.shares = Shares(queues, snapshot)
         self.waiting = in_order(backlog, queues, profile, now)
         self.turns: Turns  #: once the loop begins
         self.given: dict[int, Given] = {}
         self.reasons: list[Reason] = []
-        self.promises = Promises(snapshot, self.room, profile, now)
+        self.promises = promises_for(snapshot, self.room, profile, now, backlog)
         # What has found no room in this cycle will find none, since room only shrinks: `full` whoever asks,
         # `held` who would outlast the reservation's start.
         self.full: dict[Family, Reason] = {}
@@ -124,7 +125,10 @@ class _Cycle:
     def run(self) -> Plan:
         """Go through the queues."""
         looked = 0
-        self.serve_nominated(backlog_of(self.waiting, self.snapshot.nominations))
+        serve_nominated(self)
+        promised = take_promised(self.waiting, self.queues)
+        if promised is not None:
+            looked += self.consider(promised)
         self.turns = Turns(
             self.waiting, self.queues, self.shares, self.snapshot.usage, self.profile, self.now
         )
@@ -132,9 +136,7 @@ class _Cycle:
             group = line.head
             again = group.key in self.given
             if self.left <= 0 or (looked >= self.profile.window and not again):
-                self.turns.leave(
-                    line
-                )  # it is done for this cycle; a bag that is being served elsewhere goes on
+                self.turns.leave(line)  # done for this cycle; a bag that is being served elsewhere goes on
                 continue
             looked += not again
             left = self.left
@@ -163,7 +165,7 @@ class _Cycle:
         if barred is not None:
             return self.refuse(barred)
         roles = tuple((role.shape, role.minimum if group.gang else 1) for role in group.roles)
-        family = (group.gang, group.min_resources, roles)
+        family = (self.profile.of(group.queue).name, group.gang, group.min_resources, roles)
         known = self.full.get(family) or (self.held.get(family) if self.promises.too_long(group) else None)
         if known is not None and not self.taking.may(group):
             return self.refuse(replace(known, group=group.key))
@@ -229,7 +231,7 @@ class _Cycle:
 
     def nowhere_local(self, group: PodGroup) -> bool:
         """Whether every node lacks some of its inputs."""
-        asks = self.profile.locality and bool(group.inputs)
+        asks = self.profile.of(group.queue).locality and bool(group.inputs)
         return asks and bool(self.catalogue.missing_bytes(group.inputs, len(self.snapshot)).all())
 
     def placed(self, group: PodGroup) -> int:
@@ -238,30 +240,15 @@ class _Cycle:
         return len(given.nodes[0]) if given is not None else 0
 
     def turn(self, group: PodGroup, left: int) -> int:
-        """How many pods of a bag may go now: until its queue stands behind the next one, and never beyond a
-        cap.
-
-        Long bags go in growing strides (an eighth of what they have got), so that turns stay few; but only as long as
-        what is left suffices twice for the others to catch up.
-        """
-        requests, placed = group.roles[0].shape.requests, self.placed(group)
+        """How many pods of a bag may go now: until its queue stands behind the next one, and never beyond a cap."""
+        requests = group.roles[0].shape.requests
         most = self.shares.allowed(group.queue, requests, left)
         if most <= 1:
             return most
-        turns = self.turns.in_a_row(requests, most)
-        if turns < min(most, placed // 8):
-            enough = self.spare(requests) * placed // (2 * (self.most - self.left))
-            turns = max(turns, min(placed // 8, enough))
-        return min(most, turns)
-
-    def spare(self, requests: Sequence[int]) -> int:
-        """How many pods of this kind what is free would do for, if it were on one node."""
-        free = [
-            int(np.maximum(self.room.hard(axis), 0).sum()) // need
-            for axis, need in enumerate(requests)
-            if need > 0
-        ]
-        return min([self.left, *free])
+        spent = self.most - self.left
+        return self.turns.stride(
+            requests, most, self.placed(group), spent, lambda: min(self.left, self.room.pods(requests))
+        )
 
     # ---- refusals ----
 
@@ -277,31 +264,13 @@ class _Cycle:
         if not self.any_ready:
             text = f"none of {len(self.snapshot)} nodes is ready"
             return Reason(group.key, ReasonCode.NO_NODES, text, {"nodes": len(self.snapshot)})
-        if self.profile.locality and group.inputs:
+        if self.profile.of(group.queue).locality and group.inputs:
             lost = [dataset for dataset in group.inputs if self.catalogue.lost(dataset)]
             if lost:
                 first = self.catalogue.uris[lost[0]]
                 text = f"{len(lost)} of {len(group.inputs)} inputs are nowhere, first {first}"
                 return Reason(group.key, ReasonCode.WAITING_FOR_DATA, text, {"lost": len(lost)})
-        return self.over_cap(group)
-
-    def over_cap(self, group: PodGroup) -> Reason | None:
-        """The cap that forbids the smallest start of a group."""
-        if not self.shares.limited(group.queue):
-            return None
-        least = minimum_of(group, len(self.snapshot.axes))
-        capped = self.shares.capped_by(group.queue, least)
-        if capped is None:
-            return None
-        queue, axis = capped
-        name, used = self.snapshot.axes[axis], self.shares.usage(queue)[axis]
-        cap = (self.queues.get(queue).cap or ())[axis]
-        text = (
-            f"queue {queue} may have {quantity(name, cap)}; it has {quantity(name, used)}, "
-            f"and this needs {quantity(name, least[axis])}"
-        )
-        numbers = {f"cap_{name}": cap, f"used_{name}": used, f"need_{name}": least[axis]}
-        return Reason(group.key, ReasonCode.QUEUE_LIMIT, text, numbers)
+        return over_cap(group, self.shares, self.queues, self.snapshot)
 
     def within_cap(self, offer: Offer) -> Offer:
         """A gang's offer without its extras, where those would break a cap that the minimum keeps."""
@@ -317,7 +286,9 @@ class _Cycle:
         offer = offer.in_zones(self.snapshot)
         least = offer.at_least()
         if self.fits(least, None, None):
-            return self.refuse(self.held_up(least, family))
+            reason = self.held_up(least, family)
+            held = self.promises.reserve(least) if reason.code is ReasonCode.RESERVED else None
+            return self.refuse(reason if held is None else replace(reason, start_ms=held))
         left = 0 if offer.group.gang else offer.group.roles[0].count - self.placed(offer.group)
         taken = self.taking.attempt(offer, left, self.promises)
         if taken is not None:
@@ -340,23 +311,10 @@ class _Cycle:
             if too_long and not self.fits(least, None, self.promises.everywhere):
                 self.held[family] = reason
             return reason
-        self.closed = self.profile.backfill == "easy"
+        self.closed = self.profile.backfill != "none"
         return Reason(least.group.key, ReasonCode.WAITING_FOR_DATA, _NO_TARGET)
 
     # ---- placing ----
-
-    def serve_nominated(self, groups: Sequence[PodGroup]) -> None:
-        """Place those for whom others have left, each on what is held for it and whatever else is free."""
-        for group in groups:
-            if self.barred(group) is None:
-                self.taking.give_back(group.key)
-                pods = min(self.snapshot.nominations[group.key].pods, group.roles[0].count)
-                offer = self.pricer.price(group)
-                fit = self.fit(self.within_cap(offer) if group.gang else offer.wanting(pods))
-                if fit is None or (not group.gang and fit.pods < pods):
-                    self.taking.hold_again(group.key)
-                else:
-                    self.commit(fit)
 
     def fit(self, offer: Offer) -> Fit | None:
         """Find room for a group; the rows that count depend on where its inputs are (see `room`)."""
@@ -392,8 +350,9 @@ class _Cycle:
     ) -> tuple[Spots, ...] | None:
         """Place an offer on hard room where its data are and soft room elsewhere, or on soft room only."""
         if offer.plain and (long is None or long is self.promises.everywhere):
-            spots = self.standings.place(offer.axes, offer.tables[0], spare=long is not None)
-            return (spots,) if len(spots.nodes) >= offer.tables[0].minimum else None
+            table, packing = offer.tables[0], self.profile.of(offer.group.queue).packing
+            spots = self.standings.place(offer.axes, table, packing, spare=long is not None)
+            return (spots,) if len(spots.nodes) >= table.minimum else None
         rows = self.room.rows(offer.axes, local, long, soft=soft)
         return offer.place(rows, self.room, self.snapshot, self.profile)
 
@@ -405,14 +364,14 @@ class _Cycle:
             given = self.given[group.key] = Given.of(group)
         given.held = self.hold_rest(fit)
         self.left -= fit.pods
-        end = self.now + runtime_of(group, self.profile)
+        ends = self.now + runtime_of(group, self.profile), self.now + longest_of(group, self.profile)
         for table, role, spots, bound in zip(offer.tables, offer.order, fit.spots, fit.bound, strict=True):
             self.room.take(offer.axes, table, spots, bound, fit.long)
             start = spots.nodes if bound is None else spots.nodes[bound]
             if len(start):
-                self.promises.taken.append(Taken(end, offer.axes, table, start))
+                self.promises.taken.append(Taken(*ends, offer.axes, table, start))
                 if self._horizon is not None:
-                    self._horizon.add(start, group.roles[role].shape.requests[0], end - self.now)
+                    self._horizon.add(start, group.roles[role].shape.requests[0], ends[0] - self.now)
             shape = group.roles[role].shape
             if table.most is not None:
                 self.snapshot.zones.hold(spots.nodes, shape.requests, self.statement)

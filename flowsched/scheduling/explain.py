@@ -11,10 +11,13 @@ from dataclasses import replace
 
 import numpy as np
 
+from flowsched.scheduling.backlog import minimum_of
 from flowsched.scheduling.framework import Profile
 from flowsched.scheduling.placement import Ints, copies_of
 from flowsched.scheduling.plan import Reason, ReasonCode
+from flowsched.scheduling.podgroup import PodGroup
 from flowsched.scheduling.pricing import Offer
+from flowsched.scheduling.queues import QueueTree, Shares
 from flowsched.scheduling.room import Room
 from flowsched.scheduling.sequence import reach
 from flowsched.scheduling.snapshot import IO, PODS, Snapshot
@@ -186,6 +189,25 @@ def _shortage(
     parts.append(worst[1] if worst is not None else "")
     parts.append(f"of {offer.allowed[at].count} nodes {', '.join(lacking)}" if lacking else "")
     return "; ".join(part for part in parts if part), numbers
+
+
+def over_cap(group: PodGroup, shares: Shares, queues: QueueTree, snapshot: Snapshot) -> Reason | None:
+    """The cap that forbids the smallest start of a group."""
+    if not shares.limited(group.queue):
+        return None
+    least = minimum_of(group, len(snapshot.axes))
+    capped = shares.capped_by(group.queue, least)
+    if capped is None:
+        return None
+    queue, axis = capped
+    name, used = snapshot.axes[axis], shares.usage(queue)[axis]
+    cap = (queues.get(queue).cap or ())[axis]
+    text = (
+        f"queue {queue} may have {quantity(name, cap)}; it has {quantity(name, used)}, "
+        f"and this needs {quantity(name, least[axis])}"
+    )
+    numbers = {f"cap_{name}": cap, f"used_{name}": used, f"need_{name}": least[axis]}
+    return Reason(group.key, ReasonCode.QUEUE_LIMIT, text, numbers)
 
 
 def quantity(axis: str, amount: int) -> str:

@@ -3,15 +3,16 @@
 A *filter* says where pods of a shape may run at all. A *cost* says, in ms of somebody's time, what a pod
 costs on each node.
 Costs add up: `first_costs` are paid by the first pod of a group on a node (staging), `costs` by every pod,
-`step_costs` once more for every pod of the group that is already there (contention). Both are functions of
-arrays that change nothing. Third parties construct a `Profile` with theirs; the built-ins are chosen by the
-profile's switches.
+`step_costs` once more for every pod of the group that is already there (contention). A *queue order* says
+which groups of a queue are looked at first, a *victim order* who loses room first. All are functions of
+arrays that change nothing. Third parties' are found by entry points and named in a profile (`extension`,
+`policy`); the built-ins are chosen by the profile's switches.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final, Literal, Protocol
 
 import numpy as np
@@ -28,7 +29,7 @@ from flowsched.scheduling.plugins.ports import free_ports
 from flowsched.scheduling.plugins.spread import evenly_spread
 from flowsched.scheduling.plugins.wishes import wishes
 from flowsched.scheduling.podgroup import PodGroup, RoleRequest, Shape
-from flowsched.scheduling.snapshot import Snapshot
+from flowsched.scheduling.snapshot import Claim, Snapshot
 
 
 class Filter(Protocol):
@@ -53,6 +54,26 @@ class Cost(Protocol):
         ...
 
 
+class QueueOrder(Protocol):
+    """Which groups of one queue are looked at first, among those of equal (aged) priority."""
+
+    def __call__(self, groups: Sequence[PodGroup], now: int) -> NDArray[np.int64]:
+        """(G,) or (G, K): the lowest row goes first, column by column; ties as the profile's `order` says."""
+        ...
+
+
+class VictimOrder(Protocol):
+    """Who loses room first, among those who may."""
+
+    def __call__(self, snapshot: Snapshot, victims: Sequence[Sequence[Claim]], now: int) -> NDArray[np.int64]:
+        """Judge candidates, each the claims that would go together (a whole gang, or one pod).
+
+        Returns:
+            (V,) or (V, K): the lowest row goes first, column by column; ties by lost work, as built in.
+        """
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Profile:
     """A policy. Every switch changes one idea, so that ideas can be measured one by one.
@@ -67,8 +88,8 @@ class Profile:
             at once.
         contention: The `io` axis and the slowdown by IO-heavy neighbours count.
         packing: Between nodes of equal cost, the fullest or the emptiest.
-        backfill: "easy" = the first group that does not fit gets a reservation nobody may delay; "none" =
-            whatever fits goes.
+        backfill: "easy" = the first group that does not fit gets a reservation nobody may delay; "conservative" = each
+            of them does, in order; "none" = whatever fits goes.
         order: Inside a queue, after priority and age: "rank" (critical path first), "shortest" (workflows
             with the shortest remaining path first, critical path inside one) or "fifo".
         window: How many groups a cycle looks at, at most.
@@ -80,13 +101,19 @@ class Profile:
             now counts.
         origin_rate: Bytes/s from outside.
         move_price_percent: How much of a copy's time on the network is charged for the link others could use.
-        io_fill_percent: How much of a disk's bandwidth may be spoken for. Tasks read and write in bursts, so that disks idle
-            where they are filled by averages to the brim.
         shortest_wait_ms: A copy that takes less is never worth waiting instead.
         preempt: Groups of higher priority may take the room of lower ones.
         reclaim: Queues that have less than they may take back what others have beyond theirs.
         min_runtime_ms: What has run for less is not taken away for others.
-        filters, costs, first_costs, step_costs: Third-party plugins beside the built-in ones.
+        filters: Third-party plugins beside the built-in filters.
+        costs: Third-party plugins: what every pod costs.
+        first_costs: Third-party plugins: what the first pod of a group costs on a node.
+        step_costs: Third-party plugins: what every pod costs once more for each pod of its group that is
+            there already.
+        queue_order: A third-party plugin: in which order groups of equal (aged) priority go; ties as `order`
+            says.
+        victim_order: A third-party plugin: who loses room first.
+        queues: Profiles of some queues, by the queue's exact name. What of them may differ is in `PER_QUEUE`.
     """
 
     name: str = "flowsched"
@@ -95,7 +122,7 @@ class Profile:
     locality: bool = True
     contention: bool = True
     packing: Literal["binpack", "spread"] = "binpack"
-    backfill: Literal["easy", "none"] = "easy"
+    backfill: Literal["easy", "conservative", "none"] = "easy"
     order: Literal["rank", "shortest", "fifo"] = "rank"
     window: int = 1024
     default_runtime_ms: int = 3_600_000
@@ -104,7 +131,6 @@ class Profile:
     half_life_ms: int = 86_400_000
     origin_rate: int = 117_000_000
     move_price_percent: int = 50
-    io_fill_percent: int = 200
     shortest_wait_ms: int = 2_000
     preempt: bool = True
     reclaim: bool = True
@@ -113,6 +139,13 @@ class Profile:
     costs: tuple[Cost, ...] = ()
     first_costs: tuple[Cost, ...] = ()
     step_costs: tuple[Cost, ...] = ()
+    queue_order: QueueOrder | None = None
+    victim_order: VictimOrder | None = None
+    queues: Mapping[str, Profile] = field(default_factory=dict, hash=False)
+
+    def of(self, queue: str) -> Profile:
+        """The profile under which groups of a queue are ordered inside it, filtered, priced and placed."""
+        return self.queues.get(queue, self) if self.queues else self
 
     def all_filters(self) -> tuple[Filter, ...]:
         """Built-in filters, then others'."""
@@ -133,6 +166,14 @@ class Profile:
         """Costs of every pod, once for each pod of its group that is already on the node."""
         return ((slowdown_step,) if self.contention else ()) + self.step_costs
 
+
+#: The fields in which a queue's profile may differ from the default one; the rest concerns a cycle as a whole.
+PER_QUEUE: Final = frozenset(
+    {
+        "name", "locality", "contention", "packing", "order", "age_class_ms", "origin_rate", "move_price_percent",
+        "filters", "costs", "first_costs", "step_costs", "queue_order",
+    }
+)  # fmt: skip
 
 #: What every shape is asked.
 BUILT_IN_FILTERS: Final[tuple[Filter, ...]] = (node_selector, node_taints, numa_zones)

@@ -38,7 +38,7 @@ class Cause(IntEnum):
     NO_DEMAND = 0  #: nothing that is ready asks for it
     FRAGMENTATION = 1  #: what waits does not fit what is free: too small, too scattered, or beside a resource that is full
     RESERVED = 2  #: what waits would fit, and would delay a gang that was promised room
-    QUOTA = 3  #: what waits would fit, and its queue has reached its cap
+    QUOTA = 3  #: what waits would fit, and its queue has reached its cap, or keeps its order
     DATA = 4  #: what waits would fit, and its inputs are not there yet
     IO = 5  #: what waits would fit, and the disk's bandwidth is spoken for
     MISMATCH = 6  #: what waits may not run there: selector, taint, rules between pods, or size
@@ -49,6 +49,8 @@ _OF: Final[Mapping[ReasonCode, Cause]] = {
     ReasonCode.RESERVED: Cause.RESERVED,
     ReasonCode.QUEUE_LIMIT: Cause.QUOTA,
     ReasonCode.PAUSED: Cause.QUOTA,
+    ReasonCode.QUEUE_ORDER: Cause.QUOTA,
+    ReasonCode.NOMINATED: Cause.STARTING,
     ReasonCode.WAITING_FOR_DATA: Cause.DATA,
     ReasonCode.WAITING_FOR_LOCALITY: Cause.DATA,
     ReasonCode.IO_BUDGET: Cause.IO,
@@ -63,6 +65,8 @@ _NOWHERE: Final = (ReasonCode.NO_MATCHING_NODE, ReasonCode.LARGER_THAN_NODE)
 _FIRST: Final = (Cause.DATA, Cause.RESERVED, Cause.QUOTA, Cause.IO, Cause.STARTING, Cause.MISMATCH)
 #: So many kinds of waiting work are told apart, the most important ones; the others are one kind that may run anywhere.
 KINDS: Final = 64
+#: More than any cluster has; so much of every kind can be added up in 64 bits.
+_MOST: Final = 1 << 55
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -91,7 +95,6 @@ class _Kind:
     name: str
     roles: tuple[tuple[Shape, int], ...]
     times: int = 0
-    nowhere: bool = False
 
 
 @dataclass(slots=True)
@@ -129,24 +132,20 @@ def split(
         taken = np.minimum(left, np.where(ready[:, None], np.maximum(snapshot.staging, 0), 0))
         left -= taken
         charge(Cause.DATA, "inputs on their way", taken.sum(axis=0))
-    kinds, crowd = _kinds(waiting, names, len(snapshot.axes))
+    kinds, crowd, still = _kinds(waiting, names, len(snapshot.axes))
     spill: dict[bytes, _Spill] = {}
-    still = crowd
     for kind in sorted(kinds, key=_order):
         masks = [allowed_nodes(snapshot, shape, profile.all_filters()).mask for shape, _ in kind.roles]
         placed = 0
-        if kind.cause in _FIRST and not kind.nowhere:
+        if kind.cause in _FIRST:
             placed, taken = _lay(left, kind, masks)
             charge(kind.cause, kind.name, taken)
         rest = _demand(kind.roles, kind.times - placed, len(snapshot.axes))
-        if kind.nowhere:
-            still = still + rest
-        elif rest.any():
+        if rest.any():
             mask = np.logical_or.reduce(masks)
             spill.setdefault(mask.tobytes(), _Spill(mask)).asks.append((kind.name, rest))
     if crowd.any():
         spill.setdefault(ready.tobytes(), _Spill(ready)).asks.append(("many others", crowd))
-        still = still - crowd
     for each in spill.values():
         rests = [rest for _, rest in each.asks]
         taken = _pieces(left, each.mask, np.sum(rests, axis=0))
@@ -168,13 +167,12 @@ def _order(kind: _Kind) -> int:
 
 def _kinds(
     waiting: Iterable[tuple[PodGroup, Reason]], names: Mapping[int, str], axes: int
-) -> tuple[list[_Kind], Ints]:
-    """What waits, alike together; and (R,) what those ask for that are of none of the first kinds."""
+) -> tuple[list[_Kind], Ints, Ints]:
+    """What waits, alike together; (R,) what those ask for that are of none of the first kinds, and those no node takes."""
     kinds: dict[object, _Kind] = {}
-    crowd = np.zeros(axes, dtype=np.int64)
+    crowd, nowhere = np.zeros((2, axes), dtype=np.int64)
     for group, reason in waiting:
         cause = _OF.get(reason.code, Cause.FRAGMENTATION)
-        nowhere = reason.code in _NOWHERE
         roles = tuple((role.shape, role.count if group.gang else 1) for role in group.roles)
         whose = group.name
         if cause is Cause.QUOTA:
@@ -182,24 +180,27 @@ def _kinds(
         elif cause is Cause.RESERVED:
             whose = names.get(reason.numbers.get("reserved_for", -1), "a gang")
         told = whose if cause in (Cause.QUOTA, Cause.RESERVED) else ""
-        key = (cause, nowhere, told, roles)
+        key = (cause, told, roles)
         kind = kinds.get(key)
         times = 1 if group.gang else group.roles[0].count
+        if reason.code in _NOWHERE:
+            np.minimum(nowhere + _demand(roles, times, axes), _MOST, out=nowhere)
+            continue
         if kind is None and len(kinds) >= KINDS:
-            crowd += _demand(roles, times, axes)
+            np.minimum(crowd + _demand(roles, times, axes), _MOST, out=crowd)
             continue
         if kind is None:
-            kind = kinds[key] = _Kind(cause, whose, roles, nowhere=nowhere)
+            kind = kinds[key] = _Kind(cause, whose, roles)
         kind.times += times
-    return list(kinds.values()), crowd
+    return list(kinds.values()), crowd, nowhere
 
 
 def _demand(roles: tuple[tuple[Shape, int], ...], times: int, axes: int) -> Ints:
-    total = np.zeros(axes, dtype=np.int64)
+    total = [0] * axes
     for shape, count in roles:
-        width = min(len(shape.requests), axes)
-        total[:width] += np.array(shape.requests[:width], dtype=np.int64) * (count * times)
-    return total
+        for axis, need in enumerate(shape.requests[:axes]):
+            total[axis] += need * count * times
+    return np.array([min(amount, _MOST) for amount in total], dtype=np.int64)
 
 
 def _lay(left: Ints, kind: _Kind, masks: list[Mask]) -> tuple[int, Ints]:

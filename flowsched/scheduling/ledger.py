@@ -42,6 +42,7 @@ class Claim:
         queue: Who pays.
         since_ms: Since when.
         until_ms: Expected end; None where nothing is known.
+        late_ms: An end that few exceed, where one is known that is later than the expected one.
         io_bytes: Bytes it reads and writes on the node's disk; > 0 makes it an IO-heavy task.
         group: Name of its group.
         rules: What rules of other pods may look at of it; None = nothing.
@@ -62,6 +63,7 @@ class Claim:
     io_bytes: int = 0
     group: str = ""
     rules: Rules | None = None
+    late_ms: int | None = None
     unit: str = ""
     priority: int = 0
     qos: int = 0
@@ -77,6 +79,7 @@ class Ledger:
         amount: (M, R) what is held, in the units of the axes.
         since: (M,) wall-clock ms.
         until: (M,) expected end in wall-clock ms, UNKNOWN where it is not.
+        late: (M,) an end that few exceed, UNKNOWN where none is known.
         kind: (M,) ClaimKind.
         owner: Who, by slot; "" in empty ones.
         unit: (M,) number of the unit that is taken away together, 0 = it may not be. Numbers rise with age.
@@ -87,7 +90,7 @@ class Ledger:
     """
 
     __slots__ = (
-        "_free", "_last_unit", "_queue_ids", "_slots", "_units", "amount", "kind", "node", "owner", "priority", "qos",
+        "_free", "_last_unit", "_queue_ids", "_slots", "_units", "amount", "kind", "late", "node", "owner", "priority", "qos",
         "queue", "queues", "since", "started", "unit", "until",
     )  # fmt: skip
 
@@ -96,6 +99,7 @@ class Ledger:
         self.amount = np.zeros((0, axes), dtype=np.int64)
         self.since = np.zeros(0, dtype=np.int64)
         self.until = np.zeros(0, dtype=np.int64)
+        self.late = np.zeros(0, dtype=np.int64)
         self.kind = np.full(0, EMPTY, dtype=np.int8)
         self.owner: list[str] = []
         self.unit = np.zeros(0, dtype=np.int64)
@@ -109,6 +113,11 @@ class Ledger:
         self._last_unit = 0
         self._slots: dict[str, int] = {}
         self._free: list[int] = []
+
+    @property
+    def arrays(self) -> tuple[NDArray[np.int64] | NDArray[np.int8], ...]:
+        """All of them."""
+        return self.node, self.amount, self.since, self.until, self.kind
 
     def widen(self, axes: int) -> None:
         """Make room for more axes; old rows hold nothing of them."""
@@ -127,6 +136,7 @@ class Ledger:
         self.amount[slot, : len(amount)] = amount
         self.since[slot] = claim.since_ms
         self.until[slot] = UNKNOWN if claim.until_ms is None else claim.until_ms
+        self.late[slot] = UNKNOWN if claim.late_ms is None else claim.late_ms
         self.kind[slot] = claim.kind
         if claim.queue not in self._queue_ids:
             self._queue_ids[claim.queue] = len(self.queues)
@@ -139,10 +149,6 @@ class Ledger:
             self.unit[slot], self.priority[slot], self.qos[slot] = number, claim.priority, claim.qos
             self.started[slot] = UNKNOWN if claim.started_ms is None else claim.started_ms
 
-    def slot_of(self, owner: str) -> int:
-        """Where the claim of an owner stands."""
-        return self._slots[owner]
-
     def amount_of(self, owner: str) -> NDArray[np.int64]:
         """(R,) what the claim really holds. A copy."""
         row: NDArray[np.int64] = self.amount[self._slots[owner]].copy()
@@ -153,6 +159,10 @@ class Ledger:
         """What a copy need not look into."""
         return self._slots, self._free
 
+    def slot_of(self, owner: str) -> int | None:
+        """Where a claim stands; None if there is none."""
+        return self._slots.get(owner)
+
     def remove(self, claim: Claim) -> None:
         """Forget a claim."""
         owner = claim.owner
@@ -162,7 +172,7 @@ class Ledger:
             if count > 1:
                 self._units[claim.unit] = number, count - 1
             self.unit[slot] = 0
-        self.node[slot] = self.since[slot] = self.until[slot] = 0
+        self.node[slot] = self.since[slot] = self.until[slot] = self.late[slot] = 0
         self.amount[slot] = 0
         self.owner[slot] = ""
         self.kind[slot] = EMPTY
@@ -175,6 +185,7 @@ class Ledger:
         self.amount = np.concatenate([self.amount, np.zeros((more, axes), dtype=np.int64)])
         self.since = np.concatenate([self.since, np.zeros(more, dtype=np.int64)])
         self.until = np.concatenate([self.until, np.zeros(more, dtype=np.int64)])
+        self.late = np.concatenate([self.late, np.zeros(more, dtype=np.int64)])
         for name in ("unit", "queue", "priority", "qos", "started"):
             column = getattr(self, name)
             setattr(self, name, np.concatenate([column, np.zeros(more, dtype=column.dtype)]))

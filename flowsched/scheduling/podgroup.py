@@ -50,6 +50,14 @@ class RoleRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class Kept:
+    """What the last cycle planned for a group that waits: from when, and for each role (k,) on which nodes."""
+
+    start_ms: int
+    nodes: tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Home:
     """Where the outputs of a group will be gathered.
 
@@ -83,6 +91,8 @@ class PodGroup:
         roles: What is wanted.
         inputs: Dataset ids (of the catalogue) every pod of the group reads.
         runtime_ms: Expected runtime of its longest pod; None where nothing is known.
+        high_ms: A runtime that few of its pods exceed, where that is known and above the expected one.
+        kept: The reservation it has from the last cycle (conservative backfill).
         min_resources: (R,) room that must be there before it starts, although not all of its pods exist yet.
         promised_ms: The start an earlier cycle promised it. Ends are estimates: work that is backfilled again and again could
             put it off for ever, so nothing that might run beyond this moment is let onto its room any more.
@@ -105,5 +115,7 @@ class PodGroup:
     min_resources: tuple[int, ...] | None = None
     staged_on: tuple[int, ...] = ()
     promised_ms: int | None = None
+    high_ms: int | None = None
+    kept: Kept | None = None
     user: str = ""
     home: Home | None = None

@@ -86,7 +86,9 @@ def _plan(
             streams.append(_Stream(group, price(group, snapshot, catalogue, profile)))
     active = streams
     placed: dict[int, _Stream] = {}
-    full: dict[Shape, Reason] = {}  # room only shrinks: where one pod of a shape found none, no other will
+    full: dict[
+        tuple[str, Shape], Reason
+    ] = {}  # room only shrinks: where one pod of a shape found none, no other will
     while active:
         for stream in active if profile.interleave else active[:1]:
             if any(role.shape.rules is not None for role in stream.group.roles):
@@ -106,7 +108,7 @@ def _offer_pod(
     shares: Shares,
     snapshot: Snapshot,
     profile: Profile,
-    full: dict[Shape, Reason],
+    full: dict[tuple[str, Shape], Reason],
     statement: Statement,
 ) -> bool:
     """Offer the group's next pod; when it fits nowhere, the role's other pods would not either."""
@@ -116,9 +118,10 @@ def _offer_pod(
     requests = group.roles[role].shape.requests
     at, shape = offer.order.index(role), group.roles[role].shape
     table = offer.alone().tables[at]
-    if shape in full:
+    kin = (profile.of(group.queue).name, shape)
+    if kin in full:
         stream.left[role] = 0
-        stream.reason = stream.reason or replace(full[shape], group=group.key)
+        stream.reason = stream.reason or replace(full[kin], group=group.key)
         return False
     if not shares.allowed(group.queue, requests, 1):
         stream.left[role] = 0
@@ -132,13 +135,13 @@ def _offer_pod(
         table = replace(table, allowed=beside_others(snapshot, shape, table.allowed)[0])
     rows = [room.hard(axis) for axis in offer.axes]
     whole = [room.allocatable(axis) for axis in offer.axes]
-    spots = place_role(rows, whole, table, 1, profile.packing, NEVER)
+    spots = place_role(rows, whole, table, 1, profile.of(group.queue).packing, NEVER)
     if not len(spots.nodes):
         stream.left[role] = 0
         reason = why_not(offer, room, snapshot, profile)
         stream.reason = stream.reason or reason
         if not offer.one_per_node and len(group.roles) == 1 and shape.rules is None:
-            full[shape] = reason
+            full[kin] = reason
         return False
     room.take(offer.axes, table, spots, None, None)
     shares.add(group.queue, requests)

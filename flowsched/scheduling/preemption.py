@@ -12,18 +12,19 @@ Room that others are leaving anyway is taken first, so after a crash the same gr
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from typing import Final
+from collections.abc import Sequence
+from typing import Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from flowsched.scheduling.catalogue import Catalogue
 from flowsched.scheduling.entitlement import PREEMPTED, RECLAIMED, Accounts, entitled, weighs
 from flowsched.scheduling.framework import Profile
 from flowsched.scheduling.placement import Ints, Spots
 from flowsched.scheduling.plan import Eviction, Nomination, Reason, ReasonCode
 from flowsched.scheduling.podgroup import PodGroup
-from flowsched.scheduling.pricing import Offer
+from flowsched.scheduling.pricing import Fit, Offer, price
 from flowsched.scheduling.promises import Promises
 from flowsched.scheduling.queues import QueueTree, Shares
 from flowsched.scheduling.reservation import RELEASING_MS, promised
@@ -44,12 +45,56 @@ EXACT: Final = 64
 _Family = tuple[object, ...]
 
 
-def backlog_of(waiting: Mapping[str, Sequence[PodGroup]], keys: Collection[int]) -> list[PodGroup]:
-    """The groups with these keys, by key: the longest-waiting first."""
-    if not keys:
-        return []
-    found = [group for groups in waiting.values() for group in groups if group.key in keys]
-    return sorted(found, key=lambda group: group.key)
+class Placing(Protocol):
+    """What of a cycle places one group; see `cycle`."""
+
+    snapshot: Snapshot
+    catalogue: Catalogue
+    profile: Profile
+    waiting: dict[str, list[PodGroup]]
+    taking: Taking
+
+    def barred(self, group: PodGroup) -> Reason | None:
+        """What keeps a group from being tried at all."""
+        ...
+
+    def within_cap(self, offer: Offer) -> Offer:
+        """Without extras that would break a cap."""
+        ...
+
+    def fit(self, offer: Offer) -> Fit | None:
+        """Find room."""
+        ...
+
+    def commit(self, fit: Fit) -> None:
+        """Take it."""
+        ...
+
+
+def serve_nominated(cycle: Placing) -> None:
+    """Place those for whom others have left, each on what is held for it and whatever else is free, the oldest first."""
+    nominations = cycle.snapshot.nominations
+    if not nominations:
+        return
+    found = [group for groups in cycle.waiting.values() for group in groups if group.key in nominations]
+    for group in sorted(found, key=lambda group: group.key):
+        if cycle.barred(group) is not None:
+            continue
+        cycle.taking.give_back(group.key)
+        pods = min(nominations[group.key].pods, group.roles[0].count)
+        offer = price(group, cycle.snapshot, cycle.catalogue, cycle.profile)
+        offer = cycle.within_cap(offer) if group.gang else offer.wanting(pods)
+        own = np.zeros(len(cycle.snapshot), dtype=np.bool_)
+        own[[node for node, _ in nominations[group.key].room]] = True
+        fit = cycle.fit(offer.only(own)) or cycle.fit(offer)
+        if fit is None or (not group.gang and fit.pods < pods):
+            cycle.taking.hold_again(group.key)
+            continue
+        cycle.commit(fit)
+        if all(bound is not None and not bound.any() for bound in fit.bound):
+            cycle.taking.hold_again(
+                group.key
+            )  # its inputs are copied first; meanwhile its room stays its own
 
 
 class Taking:
@@ -138,22 +183,30 @@ class Taking:
         wanted = 1
         if not group.gang:
             wanted = max(1, self._shares.allowed(group.queue, group.roles[0].shape.requests, left))
-        while True:
-            tried = offer.at_least() if group.gang else offer.wanting(wanted)
-            found = self._choose(tried, victims)
-            if found is not None:
-                return self._take(tried, *found)
-            if wanted <= 1:
-                self._futile.add(_family(group))
-                self.look_at = victims.later_ms
-                return None
-            wanted //= 2  # a queue may be entitled to room for some of its pods, not for all
+        tried = offer.at_least() if group.gang else offer.wanting(wanted)
+        found = self._choose(tried, victims)
+        low, high = 0, wanted  # a queue may be entitled to room for some of its pods, not for all
+        while high - low > 1 and (found is None or low):
+            middle = (low + high) // 2
+            fewer = offer.wanting(middle)
+            better = self._choose(fewer, victims)
+            if better is None:
+                high = middle
+            else:
+                low, tried, found = middle, fewer, better
+        if found is None:
+            self._futile.add(_family(group))
+            self.look_at = victims.later_ms
+            return None
+        return self._take(tried, *found)
 
     def _all(self) -> Victims:
         """Victims and what is on its way; worked out once in a cycle, when it is first asked for."""
         if self._victims is None:
             snapshot = self._snapshot
-            self._victims = Victims(snapshot, self._now, self._profile.min_runtime_ms)
+            self._victims = Victims(
+                snapshot, self._now, self._profile.min_runtime_ms, self._profile.victim_order
+            )
             self._gone = np.zeros(len(self._victims), dtype=np.bool_)
             self._coming = leaving(snapshot) - awaited(snapshot, self._served)
             self._accounts = Accounts(self._tree, self._shares, snapshot.total, {})

@@ -144,6 +144,7 @@ class Offer:
     ) -> tuple[Spots, ...] | None:
         """Place it on this room (by axis, (N,)); spots are in the order of `tables`."""
         whole = [room.allocatable(axis) for axis in self.axes]
+        profile = profile.of(self.group.queue)
         problem = self.problem(rows, room, snapshot, profile)
         if self.rack is not None:
             rack = snapshot.rack
@@ -172,7 +173,8 @@ class Offer:
         if self.company is None or not self.one_by_one:
             return None
         whole = [room.allocatable(axis) for axis in self.axes]
-        return Problem(snapshot, rows, whole, self.tables, self.company, profile.packing, self.one_per_node)
+        packing = profile.of(self.group.queue).packing
+        return Problem(snapshot, rows, whole, self.tables, self.company, packing, self.one_per_node)
 
     def _rest_fits(self, rows: Sequence[Ints], placed: Sequence[Spots] | None) -> bool:
         if placed is None or self.group.min_resources is None:
@@ -247,6 +249,7 @@ class Pricer:
 
     def __init__(self, snapshot: Snapshot, catalogue: Catalogue, profile: Profile) -> None:
         self._snapshot, self._catalogue, self._profile = snapshot, catalogue, profile
+        self._others: dict[int, Pricer] = {}  #: of queues that have a profile of their own, by its id
         self._filters = profile.all_filters()
         self._costs = (profile.all_costs(), profile.all_first_costs(), profile.all_step_costs())
         self._own_costs = not (profile.costs or profile.first_costs or profile.step_costs)
@@ -256,6 +259,15 @@ class Pricer:
 
     def price(self, group: PodGroup) -> Offer:
         """As `price`."""
+        profile = self._profile.of(group.queue)
+        if profile is not self._profile:
+            if id(profile) not in self._others:
+                bare = replace(profile, queues={}) if profile.queues else profile
+                self._others[id(profile)] = Pricer(self._snapshot, self._catalogue, bare)
+            return self._others[id(profile)]._own(group)
+        return self._own(group)
+
+    def _own(self, group: PodGroup) -> Offer:
         role = group.roles[0]
         alike = len(group.roles) == 1 and not group.inputs and group.home is None and self._own_costs
         if not alike or role.shape.rules is not None:
@@ -383,7 +395,6 @@ def _need(role: RoleRequest, axis: int, where: Allowed, snapshot: Snapshot, prof
     need = role.shape.requests[axis]
     if axis != IO:
         return need
-    need = need * 100 // profile.io_fill_percent
     budget: NDArray[np.int64] = snapshot.allocatable[:, IO]
     if not len(budget) or need <= int(budget.min()):
         return need

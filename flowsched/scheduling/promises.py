@@ -19,6 +19,11 @@ def runtime_of(group: PodGroup, profile: Profile) -> int:
     return profile.default_runtime_ms if group.runtime_ms is None else group.runtime_ms
 
 
+def longest_of(group: PodGroup, profile: Profile) -> int:
+    """What it may well take, in ms: who is let in before a promise must not break it."""
+    return runtime_of(group, profile) if group.high_ms is None else group.high_ms
+
+
 class Promises:
     """At most one reservation in a cycle (EASY), and the calendar it comes from.
 
@@ -33,13 +38,12 @@ class Promises:
         self.made: list[Reservation] = []
         self.taken: list[Taken] = []
         self.everywhere: Mask = np.ones(len(snapshot), dtype=np.bool_)
-        self._calendar: Calendar | None = None
-        self._noted = 0  #: of `taken`, how many the calendar knows
+        self._calendars: dict[bool, tuple[int, Calendar]] = {}  #: and of `taken`, how many it knows
         self._deadline = 0  #: ms; what would run beyond it stays off the reserved room
 
     def too_long(self, group: PodGroup) -> bool:
         """Whether a group would outlast the reservation's start wherever it started now."""
-        return bool(self.made) and self._now + runtime_of(group, self._profile) > self._deadline
+        return bool(self.made) and self._now + longest_of(group, self._profile) > self._deadline
 
     def outlasting(self, offer: Offer) -> Mask | None:
         """(N,) where the group would outlast the reservation's start, staging included; None = nowhere."""
@@ -47,16 +51,24 @@ class Promises:
             return None
         if offer.missing is None:
             return self.everywhere if self.too_long(offer.group) else None
-        end = self._now + runtime_of(offer.group, self._profile)
+        end = self._now + longest_of(offer.group, self._profile)
         return end + offer.stage_ms(len(self._snapshot)) > self._deadline
 
     def calendar(self) -> Calendar:
-        """When room will be free, this cycle's placements included."""
-        if self._calendar is None:
-            self._calendar = Calendar(self._snapshot, self._profile.default_runtime_ms, self._now)
-        self._calendar.add(self.taken[self._noted :])
-        self._noted = len(self.taken)
-        return self._calendar
+        """When room is expected to be free, this cycle's placements included."""
+        return self._fresh(late=False)
+
+    def late_calendar(self) -> Calendar:
+        """When one can count on it."""
+        return self._fresh(late=True)
+
+    def _fresh(self, *, late: bool) -> Calendar:
+        known, calendar = self._calendars.get(late, (0, None))
+        if calendar is None:
+            calendar = Calendar(self._snapshot, self._profile.default_runtime_ms, self._now, late=late)
+        calendar.add(self.taken[known:])
+        self._calendars[late] = (len(self.taken), calendar)
+        return calendar
 
     def earliest(self, offer: Offer) -> tuple[int, tuple[Spots, ...]] | None:
         """When and where the least of a group could start, if nothing else started."""
@@ -66,11 +78,11 @@ class Promises:
         def fits(free: list[Ints]) -> tuple[Spots, ...] | None:
             return least.place(free, self._room, self._snapshot, self._profile)
 
-        return self.calendar().earliest(offer.axes, rows, fits, self._now)
+        return self.late_calendar().earliest(offer.axes, rows, fits, self._now)
 
     def reserve(self, offer: Offer) -> int | None:
         """Promise a group its earliest start; None if there is a promise already, or it could never start."""
-        if self._profile.backfill != "easy" or self.made:
+        if self._profile.backfill == "none" or self.made:
             return None
         found = self.earliest(offer)
         if found is None:
@@ -78,7 +90,7 @@ class Promises:
         start, spots = found
         axes = range(len(self._snapshot.axes))
         kept = promised(len(axes), offer.axes, offer.tables, spots, len(self._snapshot))
-        freed = [self.calendar().freed(axis, start) for axis in axes]
+        freed = [self.late_calendar().freed(axis, start) for axis in axes]
         self._room.reserve([self._room.hard(axis) + freed[axis] - kept[axis] for axis in axes])
         nodes = [np.zeros(0, dtype=np.int64) for _ in offer.tables]
         for role, where in zip(offer.order, spots, strict=True):

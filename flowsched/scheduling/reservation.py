@@ -28,31 +28,41 @@ OVERDUE_MS: Final = 1_000
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Taken:
-    """Room that this cycle gave to pods which start now, until `end_ms`."""
+    """Room that this cycle gave to pods which start now, until `end_ms`; few hold it beyond `late_ms`."""
 
     end_ms: int
+    late_ms: int
     axes: tuple[int, ...]
     table: RoleTable
     nodes: Ints
 
 
 class Calendar:
-    """When which room will be free again.
+    """When which room will be free again: as expected, or (`late`) when one can rather count on it.
+
+    Promises are made by late ends, since of many ends that must all come the latest counts; decisions to wait for a place go by
+    expected ones.
 
     `ends`: (M,) wall-clock ms, ascending; `nodes`: (M,); `amounts`: (M, R).
     """
 
     def __init__(
-        self, snapshot: Snapshot, default_runtime_ms: int, now: int, taken: Sequence[Taken] = ()
+        self,
+        snapshot: Snapshot,
+        default_runtime_ms: int,
+        now: int,
+        taken: Sequence[Taken] = (),
+        *,
+        late: bool = False,
     ) -> None:
         ledger = snapshot.ledger
         held = np.flatnonzero((ledger.kind != EMPTY) & (ledger.kind != ClaimKind.STAGING))
         self.size = len(snapshot)
-        self._axes = len(snapshot.axes)
+        self._late, self._axes = late, len(snapshot.axes)
         self.ends: Ints = np.zeros(0, dtype=np.int64)
         self.nodes: Ints = self.ends
         self.amounts: Ints = np.zeros((0, self._axes), dtype=np.int64)
-        ends = expected_ends(snapshot, held, default_runtime_ms, now)
+        ends = expected_ends(snapshot, held, default_runtime_ms, now, late=late)
         self._insert([ends], [ledger.node[held]], [ledger.amount[held]])
         self.add(taken)
 
@@ -66,7 +76,10 @@ class Calendar:
             for axis, need in zip(part.axes, part.table.needs, strict=True):
                 rows[:, axis] = need if isinstance(need, int) else need[part.nodes]
             amounts.append(rows)
-        ends = np.repeat([part.end_ms for part in taken], [len(part.nodes) for part in taken])
+        ends = np.repeat(
+            [part.late_ms if self._late else part.end_ms for part in taken],
+            [len(part.nodes) for part in taken],
+        )
         self._insert([ends], [part.nodes for part in taken], amounts)
 
     def _insert(self, ends: list[Ints], nodes: list[Ints], amounts: list[Ints]) -> None:
@@ -116,10 +129,14 @@ class Calendar:
         return found
 
 
-def expected_ends(snapshot: Snapshot, slots: NDArray[np.intp], default_runtime_ms: int, now: int) -> Ints:
-    """(M,) when the claims in these slots of the ledger are expected to end; always after `now`."""
+def expected_ends(
+    snapshot: Snapshot, slots: NDArray[np.intp], default_runtime_ms: int, now: int, *, late: bool = False
+) -> Ints:
+    """(M,) when the claims in these slots of the ledger are expected to end, or will have ended with good reason; after `now`."""
     ledger = snapshot.ledger
     since, until = ledger.since[slots], ledger.until[slots]
+    if late:
+        until = np.where(ledger.late[slots] == UNKNOWN, until, ledger.late[slots])
     ends = np.where(until == UNKNOWN, since + default_runtime_ms, until)
     elapsed = np.maximum(now - since, 0)
     ends = np.where(ends > now, ends, now + np.maximum(OVERDUE_MS, elapsed // 10))

@@ -77,6 +77,15 @@ class Room:
             self._hard[axis] = self._snapshot.allocatable[:, axis] - self._snapshot.used[:, axis]
         return self._hard[axis]
 
+    def pods(self, requests: Sequence[int]) -> int:
+        """How many pods what is free would do for, if all of it were on one node."""
+        parts = [
+            int(np.maximum(self.hard(axis), 0).sum()) // need
+            for axis, need in enumerate(requests)
+            if need > 0
+        ]
+        return min(parts, default=1 << 60)
+
     def soft(self, axis: int) -> Ints:
         """(N,) what is nobody's target either. Live; the same array as `hard` while nothing is staging."""
         if not self.staging:

@@ -357,6 +357,11 @@ class Snapshot:
         self.zones.tell(at, node.zones)
         self._changed()
 
+    def set_writeable(self, writeable: bool) -> None:
+        """Let nobody change the arrays for a while (False), then again: for calls into others' code."""
+        for array in (*self._matrices.values(), *self._columns.values(), *self.ledger.arrays):
+            array.flags.writeable = writeable
+
     def _changed(self) -> None:
         self.generation += 1
         self.cache.clear()

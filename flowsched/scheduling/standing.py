@@ -43,32 +43,40 @@ NOWHERE: Final = Spots(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))
 class Standings:
     """The standings of one cycle. Made, used and dropped with its `Room`."""
 
-    def __init__(self, room: Room, packing: Packing) -> None:
-        self._room, self._packing = room, packing
+    def __init__(self, room: Room) -> None:
+        self._room = room
         self._kept: dict[tuple[object, ...], _Standing] = {}
         self._seen: dict[tuple[object, ...], NDArray[np.bool_]] = {}  #: masks, so that their ids stay theirs
 
-    def place(self, axes: tuple[int, ...], table: RoleTable, *, spare: bool) -> Spots:
+    def place(self, axes: tuple[int, ...], table: RoleTable, packing: Packing, *, spare: bool) -> Spots:
         """Choose nodes for up to `table.count` pods, as `place_role` does.
 
         Args:
             axes: The axes of the table's needs.
             table: A role of a plain offer.
+            packing: The tie-breaker.
             spare: It may use only what is not promised to others.
         """
         spare = spare and self._room.reserved
-        key = (axes, table.needs, table.packs, id(table.allowed), self._room.promised if spare else 0)
+        key = (
+            axes,
+            table.needs,
+            table.packs,
+            id(table.allowed),
+            packing,
+            self._room.promised if spare else 0,
+        )
         standing = self._kept.get(key)
         if standing is None:
             if table.count == 1 and (key not in self._seen or len(self._kept) >= _KEPT):
                 self._seen[key] = table.allowed
-                return self._sieve(axes, table, spare)
+                return self._sieve(axes, table, packing, spare)
             if len(self._kept) >= _KEPT:
                 self._kept.pop(next(iter(self._kept)))
-            standing = self._kept[key] = _Standing(self._room, axes, table, self._packing, spare)
+            standing = self._kept[key] = _Standing(self._room, axes, table, packing, spare)
         return standing.place(table, table.count)
 
-    def _sieve(self, axes: tuple[int, ...], table: RoleTable, spare: bool) -> Spots:
+    def _sieve(self, axes: tuple[int, ...], table: RoleTable, packing: Packing, spare: bool) -> Spots:
         """The node of one pod.
 
         Cost is floor(sum of floors / axes): less than 2 below the mean of the true shares, and never above it. So the cheapest
@@ -90,14 +98,14 @@ class Standings:
                 shares = left if shares is None else np.add(shares, left, out=shares)
         near = np.flatnonzero(fits)
         if shares is not None and len(near) > 1:
-            if self._packing == "spread":
+            if packing == "spread":
                 np.negative(shares, out=shares)
             sums = shares[near]
             near = near[sums <= sums.min() + slack * Scale.UNIT]
         if not len(near):
             return NOWHERE
         whole = [room.allocatable(axis) for axis in axes]
-        costs = _costs_on(rows, whole, table, self._packing, near)
+        costs = _costs_on(rows, whole, table, packing, near)
         best = int(costs.argmin())
         return Spots(near[best : best + 1], costs[best : best + 1])
 

@@ -22,7 +22,7 @@ queue of order "fifo" there is one line for all.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from flowsched.scheduling.backlog import minimum_of
@@ -302,6 +302,26 @@ class Turns:
         child = self._root.best()
         self._current = None if child is None else self._line_of(child)
         return self._current
+
+    def stride(
+        self, amount: Sequence[int], most: int, placed: int, spent: int, spare: Callable[[], int]
+    ) -> int:
+        """How many pods whoever is first gets now: 1..most.
+
+        Long bags go in growing strides (an eighth of what they have got), so that turns stay few; but only as long as
+        what is left suffices twice for the others to catch up.
+
+        Args:
+            amount: (R,) what one pod asks for.
+            most: No more than so many.
+            placed: How many of the bag were placed in this cycle.
+            spent: How many pods were placed in it in all, those included.
+            spare: How many pods more there may be room for.
+        """
+        turns = self.in_a_row(amount, most)
+        if turns < min(most, placed // 8):
+            turns = max(turns, min(placed // 8, spare() * placed // (2 * spent)))
+        return min(most, turns)
 
     def in_a_row(self, amount: Sequence[int], most: int) -> int:
         """How many pods of `amount` whoever is first gets until it stands behind a rival at some level: 1..most."""

@@ -92,12 +92,14 @@ class UsageBook:
         served_queues: When a queue, or one below it, was last given something, wall-clock ms. Changed through statements by
             whoever carries out plans.
         served_users: The same by account.
+        written: The step of time in which rows were last asked for; None = never. Kept by whoever asks.
     """
 
     def __init__(self) -> None:
         self.now = 0
         self.served_queues: dict[str, int] = {}
         self.served_users: dict[Payer, int] = {}
+        self.written: int | None = None
         self._accounts: dict[Payer, Account] = {}
         self._queues: dict[str, list[int]] = {}
         self._half_life_ms = 0

@@ -15,6 +15,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from flowsched.scheduling.framework import VictimOrder
 from flowsched.scheduling.ledger import UNKNOWN
 from flowsched.scheduling.placement import Ints
 from flowsched.scheduling.plan import Nomination
@@ -36,7 +37,9 @@ class Victims:
         later_ms: When the first of those that have not run long enough will have; None = there are none.
     """
 
-    def __init__(self, snapshot: Snapshot, now: int, min_runtime_ms: int) -> None:
+    def __init__(
+        self, snapshot: Snapshot, now: int, min_runtime_ms: int, judge: VictimOrder | None = None
+    ) -> None:
         ledger = snapshot.ledger
         self._snapshot = snapshot
         self.queues = ledger.queues
@@ -59,6 +62,8 @@ class Victims:
         young = has_begun & (now - began < min_runtime_ms)
         self.later_ms = int(began[young].min()) + min_runtime_ms if young.any() else None
         order = order[~young[order]]
+        if judge is not None and len(order):
+            order = _judged(judge, snapshot, order, slots, unit, priority, now)
         rank = np.full(size, -1, dtype=np.int64)
         rank[order] = np.arange(len(order))
         ranks = rank[unit]
@@ -99,6 +104,18 @@ class Victims:
         sums = np.zeros(size, dtype=np.int64)
         np.add.at(sums, self.node[rows], self.amount[rows, axis])
         return sums
+
+
+def _judged(
+    judge: VictimOrder, snapshot: Snapshot, order: Ints, slots: Ints, unit: Ints, priority: Ints, now: int
+) -> Ints:
+    """Order (U,) as a plugin sees it, among those of equal priority; ties as before."""
+    claims: dict[int, list[Claim]] = {}
+    for slot, number in zip(slots.tolist(), unit.tolist(), strict=True):
+        claims.setdefault(number, []).append(snapshot.claims[snapshot.ledger.owner[slot]])
+    keys = judge(snapshot, [tuple(claims[number]) for number in order.tolist()], now)
+    rows, ranks = keys.reshape(len(order), -1).tolist(), priority[order].tolist()
+    return order[sorted(range(len(rows)), key=lambda at: (ranks[at], rows[at]))]
 
 
 def _by_name(order: Ints, keys: Sequence[NDArray[Any]], names: Sequence[str]) -> Ints:

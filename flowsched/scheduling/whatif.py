@@ -28,6 +28,9 @@ from flowsched.scheduling.snapshot import AXES, PODS, ClaimKind, Snapshot
 from flowsched.scheduling.statement import Statement
 from flowsched.scheduling.zones import ALIGNED, PLENTY
 
+#: Nodes that are made up have no more of anything: their sums must fit 64 bits.
+_MOST: Final = 1 << 55
+
 
 class Kind(StrEnum):
     """What is changed. `object`, `what`, `was` and `to` of a `Suggestion` mean what is said here."""
@@ -307,13 +310,14 @@ def node_for(group: PodGroup, snapshot: Snapshot) -> NodeInfo:
     for axis, need in enumerate((group.min_resources or ())[: len(needs)]):
         needs[axis] = max(needs[axis], need)
     extended = {name: need for name, need in zip(snapshot.axes, needs, strict=True) if name not in AXES}
+    extended = {name: min(need, _MOST) for name, need in extended.items()}
     extended |= {mark: PLENTY for mark in (PODS, ALIGNED) if mark in extended}
     labels = {key: value for shape, _ in shapes for key, value in shape.selector}
     for term in (term for rules in ruled for term in rules.affinity):
         near = np.flatnonzero(snapshot.peers.selected((term,)))
         known_as = snapshot.labels[int(near[0])].get(term.topology_key) if len(near) else None
         labels |= {term.topology_key: known_as} if known_as is not None else {}
-    cpu, memory, disk, gpu, io = needs[: len(AXES)]
+    cpu, memory, disk, gpu, io = (min(need, _MOST) for need in needs[: len(AXES)])
     return NodeInfo(
         name="a node made for it",
         cpu_millicores=cpu,

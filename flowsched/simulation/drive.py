@@ -25,6 +25,7 @@ from flowsched.scheduling.executor import (
     Transfer,
     TransferDone,
 )
+from flowsched.workflow.estimates import weights
 from flowsched.workflow.graph import StageGraph
 from flowsched.workflow.run import WorkflowRun
 from flowsched.workflow.spec import WorkflowSpec
@@ -87,7 +88,7 @@ class Drive:
         """A workflow arrives."""
         graph = StageGraph(spec)
         run = WorkflowRun(ident, spec, graph, self._sequence)
-        run.ranks = graph.upward_ranks([expected_ms(self.state, spec, n) for n in range(len(spec.stages))])
+        run.ranks = graph.upward_ranks(weights(self.state.estimates, spec))
         self.at(at, Accepted(run))
         return run
 
@@ -145,11 +146,14 @@ class Drive:
     def _launch(self, pod: Pod) -> None:
         fate = self.fate(pod)
         start = self.now + self.startup_ms
-        end = start + fate.runtime_ms
+        self.at(start, PodStarted(pod.name, start))
+        self.at(start + fate.runtime_ms, self.ending(pod, fate, start))
+
+    def ending(self, pod: Pod, fate: Fate, start: int) -> PodEnded:
+        """How a pod that began to work at a moment will end."""
         good = fate.exit_code == 0 and not fate.reason
         outputs = tuple(Published(o.name, o.uri, fate.output_bytes) for o in pod.outputs) if good else ()
-        self.at(start, PodStarted(pod.name, start))
-        self.at(end, PodEnded(pod.name, end, fate.exit_code, fate.reason, "", outputs))
+        return PodEnded(pod.name, start + fate.runtime_ms, fate.exit_code, fate.reason, "", outputs)
 
     def _release(self, name: str) -> None:
         if name in self._live:
@@ -166,13 +170,6 @@ class Drive:
         self.at(
             end, TransferDone(order.uri, order.dest, end, order.size_bytes, order.source, order.size_bytes)
         )
-
-
-def expected_ms(state: EngineState, spec: WorkflowSpec, number: int) -> int:
-    """What one task of a stage is expected to take, for ranks: the estimate, what was learned, or a minute."""
-    stage = spec.stages[number]
-    learned = state.estimates.runtime_ms(spec.name, stage.name)
-    return stage.estimate.runtime_ms or learned or 60_000
 
 
 def submit_all(drive: Drive, specs: Iterable[tuple[str, WorkflowSpec]]) -> list[WorkflowRun]:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from alembic.config import Config
 
 #: The newest revision in `migrations/versions`: known here so that an ordinary start need not load alembic.
-REVISION: Final = "0005"
+REVISION: Final = "0007"
 #: Any number that no one else uses: replicas that start together migrate one after the other.
 _ADVISORY_LOCK: Final = 0x666C6F77
 

@@ -364,3 +364,11 @@ queue_usage: Final = Table(
     PrimaryKeyConstraint("queue", "who", name="pk_queue_usage"),
     sqlite_with_rowid=False,
 )
+
+#: Hours since the epoch. Nothing is decided by it.
+idle_hours: Final = Table(
+    "idle_hours",
+    metadata,
+    Column("hour", BigInteger, primary_key=True, autoincrement=False),
+    Column("body", LargeBinary, nullable=False),
+)

@@ -1,58 +1,259 @@
-"""How long a kind of task takes, learned from those that finished. A kind is (workflow name, stage name).
+"""What a kind of task takes, learned from those that finished: time, CPU, bytes, memory. A kind is (workflow name, stage name).
 
-Whole numbers: the mean of the logarithm would need floats, so the median of the last few is kept instead, which a single
-straggler does not move.
+Each amount is a `Trend` over the bytes a task reads, with the spread that was seen around it. The last few samples of each kind
+are kept and nothing else, so a model is the same whether it was learned in one life of the service or in several.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from typing import Final
+from array import array
+from collections.abc import Collection, Mapping, Sequence
+from typing import Final, NamedTuple
 
-#: How many finished tasks of a kind are remembered: enough for a median and a high quantile, little to keep.
+from flowsched.workflow.spec import WorkflowSpec
+from flowsched.workflow.trend import Trend, fit
+
+#: How many finished tasks of a kind are remembered: enough for a line and a high quantile, little to keep.
 KEPT: Final = 32
 #: How many kinds are remembered: names of workflows may hold a date, and a service lives for years.
 KINDS: Final = 20_000
+#: Promises are made by the runtime that so many of a thousand do not exceed. A gang waits for all whose room it gets: of a dozen
+#: the last one is about here.
+FEW: Final = 950
+#: What a task is taken for where nothing like it was seen, in ms.
+UNKNOWN_MS: Final = 60_000
+#: In a sample: it was not measured.
+UNMEASURED: Final = -1
+
+
+class Measured(NamedTuple):
+    """What one task was seen to take beside its time. `UNMEASURED` where nobody looked.
+
+    `output_bytes` is all it wrote for others, `said_ms` what its user
+    expected of its time, `read_bytes` and `written_bytes` are what its processes moved in all.
+    """
+
+    input_bytes: int = 0
+    cpu_ms: int = UNMEASURED
+    read_bytes: int = UNMEASURED
+    written_bytes: int = UNMEASURED
+    memory_bytes: int = UNMEASURED
+    output_bytes: int = UNMEASURED
+    said_ms: int = UNMEASURED
+
+
+#: A time, and nothing else.
+NOTHING: Final = Measured()
+
+#: Columns of a sample: the input bytes, the runtime, and the others as in `Measured`.
+INPUT, RUNTIME, CPU, READ, WRITTEN, MEMORY, OUTPUT, SAID = range(8)
+_WIDTH: Final = 8
+
+#: Workflow and stage; a third name where it is one output of several.
+Kind = tuple[str, ...]
+#: Kinds with their samples: _WIDTH numbers each, oldest first. Arrays are replaced, never changed, so they can be put back.
+Before = Sequence[tuple[Kind, "array[int]"]]
 
 
 class Estimates:
-    """Learned runtimes by kind."""
+    """Learned amounts by kind."""
 
-    __slots__ = ("_seen",)
+    __slots__ = ("_seen", "_trends")
 
     def __init__(self) -> None:
-        self._seen: dict[tuple[str, str], tuple[int, ...]] = {}
+        self._seen: dict[Kind, array[int]] = {}
+        self._trends: dict[Kind, dict[int, Trend | None]] = {}
 
-    def learn(self, workflow: str, stage: str, runtime_ms: int) -> Sequence[int]:
-        """A task of this kind took so long. Returns what was known before, for `recall`."""
-        kind = (workflow, stage)
-        before = self._seen.pop(kind, ())
-        self._seen[kind] = (*before, runtime_ms)[-KEPT:]  # last in the dictionary: learned last
-        if len(self._seen) > KINDS:
-            del self._seen[next(iter(self._seen))]
+    # ---- learning ----
+
+    def learn(
+        self,
+        workflow: str,
+        stage: str,
+        runtime_ms: int,
+        measured: Measured = NOTHING,
+        outputs: Mapping[str, int] | None = None,
+    ) -> Before:
+        """A task of this kind took so long, and so much.
+
+        Args:
+            workflow, stage: The kind.
+            runtime_ms: From its start to its end.
+            measured: What else was seen.
+            outputs: Name -> bytes, where it wrote several.
+
+        Returns:
+            What was known before, for `recall`.
+        """
+        kind: Kind = (workflow, stage)
+        size, *rest = measured
+        before = [(kind, self._add(kind, (size, runtime_ms, *rest)))]
+        if outputs is not None and len(outputs) > 1:
+            none = (UNMEASURED,) * (OUTPUT - CPU)
+            for name, wrote in outputs.items():
+                each: Kind = (workflow, stage, name)
+                before.append((each, self._add(each, (size, UNMEASURED, *none, wrote, UNMEASURED))))
         return before
 
-    def recall(self, workflow: str, stage: str, before: Sequence[int]) -> None:
-        """Undo `learn`."""
-        self._seen.pop((workflow, stage), None)
-        if before:
-            self._seen[(workflow, stage)] = tuple(before)
+    def _add(self, kind: Kind, sample: tuple[int, ...]) -> array[int]:
+        before = self._seen.pop(kind, None)
+        if before is None:
+            before = array("q")
+        self._seen[kind] = (before + array("q", sample))[-KEPT * _WIDTH :]  # last: learned last
+        self._trends.pop(kind, None)
+        if len(self._seen) > KINDS:
+            oldest = next(iter(self._seen))
+            del self._seen[oldest]
+            self._trends.pop(oldest, None)
+        return before
 
-    def runtime_ms(self, workflow: str, stage: str) -> int | None:
-        """The median of the last ones; None before the first has finished."""
-        seen = self._seen.get((workflow, stage))
-        return sorted(seen)[len(seen) // 2] if seen else None
+    def recall(self, before: Before) -> None:
+        """Undo `learn`."""
+        for kind, samples in before:
+            self._seen.pop(kind, None)
+            self._trends.pop(kind, None)
+            if samples:
+                self._seen[kind] = samples
+
+    # ---- what is expected ----
+
+    def trend(self, workflow: str, stage: str, column: int, output: str | None = None) -> Trend | None:
+        """The model of one column over the input bytes; of `SAID`, of the runtime over what users said of it. None before the first
+        sample.
+        """
+        kind = (workflow, stage) if output is None else (workflow, stage, output)
+        samples = self._seen.get(kind)
+        if samples is None:
+            return None
+        fitted = self._trends.setdefault(kind, {})
+        if column not in fitted:
+            against = SAID if column == SAID else INPUT
+            pairs = [
+                (size, amount)
+                for size, amount in zip(
+                    samples[against::_WIDTH],
+                    samples[RUNTIME if column == SAID else column :: _WIDTH],
+                    strict=True,
+                )
+                if amount >= 0 and size >= 0
+            ]
+            fitted[column] = (
+                fit([size for size, _ in pairs], [amount for _, amount in pairs]) if pairs else None
+            )
+        return fitted[column]
+
+    def samples(self, workflow: str, stage: str) -> int:
+        """How many of a kind are remembered."""
+        return len(self._seen.get((workflow, stage), ())) // _WIDTH
+
+    def typical_size(self, workflow: str, stage: str) -> int | None:
+        """What the middle one of a kind read; None before the first has finished."""
+        samples = self._seen.get((workflow, stage))
+        return None if samples is None else sorted(samples[::_WIDTH])[len(samples) // _WIDTH // 2]
+
+    def runtime_ms(self, workflow: str, stage: str, input_bytes: int = 0) -> int | None:
+        """The middle: half of those that read so much take less. None before the first has finished."""
+        trend = self.trend(workflow, stage, RUNTIME)
+        return None if trend is None else trend.at(input_bytes)
+
+    def high_ms(self, workflow: str, stage: str, input_bytes: int = 0) -> int | None:
+        """What few that read so much exceed, for promises that shall hold."""
+        trend = self.trend(workflow, stage, RUNTIME)
+        return None if trend is None else trend.high(input_bytes, FEW)
+
+    def high_said_ms(self, workflow: str, stage: str, said_ms: int) -> int | None:
+        """What few of those exceed whose users said so much; None where no user ever did."""
+        trend = self.trend(workflow, stage, SAID)
+        return None if trend is None else trend.high(said_ms, FEW)
+
+    def weight_ms(self, workflow: str, stage: str, input_bytes: int = 0) -> int | None:
+        """The middle and half a standard deviation, for priorities: what may take long begins early."""
+        trend = self.trend(workflow, stage, RUNTIME)
+        return None if trend is None else trend.at(input_bytes) + trend.deviation(input_bytes) // 2
+
+    def cpu_ms(self, workflow: str, stage: str, input_bytes: int = 0) -> int | None:
+        """CPU time; None where it was never measured."""
+        return self._expected(workflow, stage, CPU, input_bytes)
+
+    def memory_bytes(self, workflow: str, stage: str, input_bytes: int = 0) -> int | None:
+        """A high quantile of the most it used; None where it was never measured."""
+        trend = self.trend(workflow, stage, MEMORY)
+        return None if trend is None else trend.high(input_bytes)
+
+    def output_bytes(
+        self, workflow: str, stage: str, input_bytes: int = 0, output: str | None = None
+    ) -> int | None:
+        """Bytes a shard will write for others, or those of one of its outputs.
+
+        Args:
+            workflow, stage: The kind.
+            input_bytes: What the shard reads.
+            output: The name of one output; None = all of them together.
+
+        Returns:
+            None before the first has finished.
+        """
+        if output is not None and (workflow, stage, output) in self._seen:
+            return self._expected(workflow, stage, OUTPUT, input_bytes, output)
+        return self._expected(workflow, stage, OUTPUT, input_bytes)  # of one output: all is that one's
+
+    def moved_bytes(self, workflow: str, stage: str, input_bytes: int = 0) -> int | None:
+        """Bytes its processes read and write; None where neither was measured."""
+        parts = [self._expected(workflow, stage, column, input_bytes) for column in (READ, WRITTEN)]
+        return None if parts == [None, None] else sum(part or 0 for part in parts)
+
+    def derived_ms(
+        self, workflow: str, stage: str, input_bytes: int, cores: int, disk_rate: int
+    ) -> int | None:
+        """The runtime on another machine: CPU time over cores, and bytes over the disk's bytes/s. None where CPU time or bytes were
+        never measured.
+        """
+        cpu = self.cpu_ms(workflow, stage, input_bytes)
+        moved = self.moved_bytes(workflow, stage, input_bytes)
+        if cpu is None or moved is None:
+            return None
+        return max(1, cpu // max(1, cores) + moved * 1000 // max(1, disk_rate))
+
+    def io_rate(self, workflow: str, stage: str, input_bytes: int, cores: int, disk_rate: int) -> int | None:
+        """Bytes/s while it runs alone on a disk of `disk_rate`: its bytes over its derived runtime."""
+        moved = self.moved_bytes(workflow, stage, input_bytes)
+        takes = self.derived_ms(workflow, stage, input_bytes, cores, disk_rate)
+        return None if moved is None or takes is None else min(disk_rate, moved * 1000 // takes)
+
+    def _expected(
+        self, workflow: str, stage: str, column: int, input_bytes: int, output: str | None = None
+    ) -> int | None:
+        trend = self.trend(workflow, stage, column, output)
+        return None if trend is None else trend.at(input_bytes)
 
     def named(self, names: Collection[str]) -> dict[str, int]:
-        """The medians of all kinds whose workflow or stage has one of these names: name -> ms, the last learned kind of each."""
-        kinds: dict[str, tuple[int, ...]] = {}
-        for kind, seen in self._seen.items():
-            for name in kind:
+        """Runtimes of all kinds whose workflow or stage has one of these names: name -> ms, the last learned kind of each."""
+        kinds: dict[str, Kind] = {}
+        for kind in self._seen:
+            for name in kind[:2] if len(kind) == 2 else ():
                 if name in names:
-                    kinds[name] = seen
-        return {name: sorted(seen)[len(seen) // 2] for name, seen in kinds.items()}
+                    kinds[name] = kind
+        found = {}
+        for name, (workflow, stage) in kinds.items():
+            expected = self.runtime_ms(workflow, stage, self.typical_size(workflow, stage) or 0)
+            if expected is not None:
+                found[name] = expected
+        return found
 
-    def high_ms(self, workflow: str, stage: str) -> int | None:
-        """A high quantile (nine tenths) of the last ones, for promises that shall hold."""
-        seen = self._seen.get((workflow, stage))
-        return sorted(seen)[min(len(seen) - 1, len(seen) * 9 // 10)] if seen else None
+
+def weights(estimates: Estimates, spec: WorkflowSpec) -> list[int]:
+    """What one task of each stage is taken for in ranks, in ms.
+
+    The user's estimate; else what was learned, and half a deviation for what may take long; else the middle of what is known of
+    this workflow's other stages, since the steps of one pipeline are rather alike than any two tasks; else a minute.
+    """
+    known = [stage.estimate.runtime_ms or _typical(estimates, spec.name, stage.name) for stage in spec.stages]
+    values = sorted(value for value in known if value)
+    typical = values[len(values) // 2] if values else UNKNOWN_MS
+    return [value or typical for value in known]
+
+
+def _typical(estimates: Estimates, workflow: str, stage: str) -> int | None:
+    """For stages that have not begun: how much they will read is not known, so as the last samples read."""
+    size = estimates.typical_size(workflow, stage)
+    return None if size is None else estimates.weight_ms(workflow, stage, size)

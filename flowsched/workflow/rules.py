@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
 from flowsched.workflow import names
 from flowsched.workflow.reader import Section, shown
 from flowsched.workflow.resources import parse_bytes
-from flowsched.workflow.spec import EMPTY, Rules, Toleration
+from flowsched.workflow.spec import EMPTY, Rules, Toleration, Traffic
 
 _TOLERATION_KEYS: Final[Mapping[str, str]] = {
     "key": "",
@@ -109,16 +108,6 @@ def _affinity(section: Section) -> Mapping[str, str]:
             return selector
     nodes.fault(_REQUIRED, _ONLY_EQUALITY)
     return EMPTY
-
-
-@dataclass(frozen=True, slots=True)
-class Traffic:
-    """What a pod reads and writes: bytes in all, or bytes a second."""
-
-    read_bytes: int = 0
-    write_bytes: int = 0
-    read_rate: int = 0
-    write_rate: int = 0
 
 
 def read_traffic(section: Section) -> Traffic:

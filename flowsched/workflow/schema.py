@@ -172,6 +172,7 @@ def _role(limits: Limits) -> Schema:
         "replicas": _whole("Members.", 1, limits.gang_members, default=1),
         "min": _whole("Fewer never start; all replicas if not said.", 1, limits.gang_members),
         "completes": _flag("Whether the stage waits for it to end; false for servers.", True),
+        "io": _traffic(),
         **_template(limits),
     }
     return _object("A pod template of a gang; what it does not say, it has from its stage.", properties)

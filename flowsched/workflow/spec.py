@@ -100,6 +100,16 @@ class OutputSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class Traffic:
+    """What a pod reads and writes on its node's disk beside its inputs: bytes in all, or bytes a second."""
+
+    read_bytes: int = 0
+    write_bytes: int = 0
+    read_rate: int = 0
+    write_rate: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class RoleSpec:
     """A pod template inside a gang. A plain stage has one, called `task`, with one replica."""
 
@@ -115,6 +125,7 @@ class RoleSpec:
         default_factory=lambda: EMPTY
     )  #: variable -> reference, never the value
     completes: bool = True  #: False: released when the completing members have succeeded
+    io: Traffic | None = None  #: None = as its stage says
 
 
 def gets_whole_cores(resources: Resources, limits: Resources | None) -> bool:

@@ -11,7 +11,8 @@ from typing import Final
 from flowsched.workflow import names
 from flowsched.workflow.reader import Section, child, shown
 from flowsched.workflow.resources import parse_bytes, parse_count, parse_cpu, parse_gpu
-from flowsched.workflow.spec import PLAIN_ROLE, Resources, RoleSpec
+from flowsched.workflow.rules import read_traffic
+from flowsched.workflow.spec import PLAIN_ROLE, Resources, RoleSpec, Traffic
 
 #: The keys of a pod template; a stage has them, and each role of a gang.
 TEMPLATE_KEYS: Final[Mapping[str, str]] = {
@@ -26,7 +27,7 @@ TEMPLATE_KEYS: Final[Mapping[str, str]] = {
     "script": 'command: ["/bin/sh", "-c", "…"]: nothing is pasted into a shell for you',
     "environment": "env",
 }
-_ROLE_KEYS: Final[Mapping[str, str]] = {**TEMPLATE_KEYS, "replicas": "", "min": "", "completes": ""}
+_ROLE_KEYS: Final[Mapping[str, str]] = {**TEMPLATE_KEYS, "replicas": "", "min": "", "completes": "", "io": ""}
 _CONTAINER_KEYS: Final[Mapping[str, str]] = {"image": ""}
 IMAGE: Final = re.compile(r"[!-~]{1,1024}")
 IMAGE_TEXT: Final = "an image reference without spaces"
@@ -139,11 +140,19 @@ def _read_role(section: Section, name: str, default: Template) -> RoleSpec:
         replicas=replicas,
         minimum=replicas if minimum is None else minimum,
         completes=section.flag("completes", True),
+        io=read_traffic(section) if "io" in section else None,
     )
 
 
 def _role(
-    section: Section, name: str, template: Template, *, replicas: int, minimum: int, completes: bool
+    section: Section,
+    name: str,
+    template: Template,
+    *,
+    replicas: int,
+    minimum: int,
+    completes: bool,
+    io: Traffic | None = None,
 ) -> RoleSpec:
     if template.command is None and "command" not in section:
         section.fault("command", _COMMAND_TEXT)
@@ -164,6 +173,7 @@ def _role(
         env=template.env,
         secrets=template.secrets,
         completes=completes,
+        io=io,
     )
 
 

@@ -21,6 +21,7 @@ class WorkflowView(View, kw_only=True):
     id: str
     name: str
     queue: str
+    user: str = ""  #: who submitted it, as its document says
     priority: int
     labels: dict[str, str]
     state: str

@@ -13,9 +13,10 @@ from fake_plans import FakePlans
 
 from flowsched.api.routes import Limits
 from flowsched.control.facade import OutputData, TesPage
-from flowsched.errors import Conflict, InvalidDocument, InvalidRequest, NotFound
+from flowsched.errors import Conflict, Fault, InvalidDocument, InvalidRequest, NotFound
 from flowsched.workflow.document import read_document
 from flowsched.workflow.idle_views import IdleHourView, IdleReportView, IdleView
+from flowsched.workflow.policy_views import PluginView, ProfileView
 from flowsched.workflow.views import (
     AttemptView,
     EventView,
@@ -92,6 +93,37 @@ def task_view(stage: str, index: int, **changes: Any) -> TaskView:
     return TaskView(**settings | changes)
 
 
+class FakePolicies:
+    """Implements `flowsched.control.facade.PolicyFacade`: one profile, whose name is that of the last document."""
+
+    def __init__(self, service: FakeService) -> None:
+        self.service = service
+        self.raw = b'{"name": "flowsched"}'
+
+    async def show(self) -> ProfileView:
+        self.service._fail()
+        document = msgspec.json.decode(self.raw)
+        return ProfileView(
+            name=document["name"], source="the API", since=BEGIN, kept=False,
+            document={"default": document["name"], "profiles": {document["name"]: {"packing": "spread"}}},
+        )  # fmt: skip
+
+    async def apply(self, raw: bytes) -> ProfileView:
+        self.service._fail()
+        if not isinstance(msgspec.json.decode(raw).get("name"), str):
+            raise InvalidDocument([Fault("$.name", "nothing", "a name")])
+        self.raw = raw
+        return await self.show()
+
+    async def plugins(self) -> list[PluginView]:
+        self.service._fail()
+        return [PluginView(name="only-ssd", kind="filter", origin="lab 1.0", used_by=["flowsched"])]
+
+    async def snapshot(self) -> bytes:
+        self.service._fail()
+        return b"PK snapshot"
+
+
 class FakeTes:
     """Implements `flowsched.control.facade.TesFacade` over the same workflows: each is a TES task that runs."""
 
@@ -149,6 +181,7 @@ class FakeService:
         self.refused: dict[str, str] = {}
         self.points: dict[str, int] = {}
         self.pods: list[bytes] = []
+        self.policies = FakePolicies(self)
         self.drained: dict[str, int] = {}
         self.tes = FakeTes(self)
 

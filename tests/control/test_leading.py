@@ -96,3 +96,10 @@ async def test_a_lease_outlives_a_database_that_is_locked_for_a_while(
             await up.facade.submit(DOCUMENT)
         assert up.facade.ready() == (True, "ok")
         assert up.service._leader.epoch == epoch
+
+
+def test_two_services_on_one_machine_do_not_share_gang_addresses() -> None:
+    """A new database begins with epoch 1: members of both would ask for the same address and port."""
+    assert leader.first_address(1, b"a" * 32) == 1_163_307
+    assert leader.first_address(1, b"b" * 32) == 1_122_444
+    assert leader.first_address(2, b"a" * 32) == 1_163_307 + 65_537

@@ -8,6 +8,8 @@ import subprocess
 
 import pytest
 
+from flowsched.scheduling.policy import policies_from
+from flowsched.workflow.formats.yaml_text import read_yaml
 from tests.deploy.conftest import Cluster
 from tests.deploy.rendering import (
     BASE,
@@ -228,3 +230,19 @@ def test_an_upgrade_keeps_the_token(cluster: Cluster, helm: str) -> None:
     cluster.helm(helm, "uninstall", "trial", "--namespace=default")
     left = cluster.do("get", "namespace", "blue", "red", "-o", "name").split()
     assert left == ["namespace/blue", "namespace/red"]
+
+
+def test_a_profile_is_a_file_that_changes_while_the_service_runs(helm: str) -> None:
+    """A ConfigMap mounted as a folder (one key alone would never change), read by the service as it is written."""
+    given = {**LIKE_THE_BASE, "scheduler.profiles.name": "lab", "scheduler.profiles.packing": "spread"}
+    objects = documents(rendered_helm(helm, given))
+    (configured,) = [each for each in objects if each["kind"] == "ConfigMap"]
+    policies = policies_from(read_yaml(configured["data"]["profile.yaml"].encode()), {})
+    assert (policies.default.name, policies.default.packing) == ("lab", "spread")
+    workload = "flowsched"
+    assert "--profile=/etc/flowsched/profile.yaml" in arguments(objects, workload)
+    spec = dict(pod_templates(objects))[workload]["spec"]
+    mount = next(each for each in spec["containers"][0]["volumeMounts"] if each["name"] == "profile")
+    assert (mount["mountPath"], "subPath" in mount) == ("/etc/flowsched", False)
+    volume = next(each for each in spec["volumes"] if each["name"] == "profile")
+    assert volume["configMap"]["name"] == configured["metadata"]["name"]

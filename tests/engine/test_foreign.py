@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from flowsched.engine.events import NodeDrained
 from flowsched.engine.foreign import HOLD_MS, T_GANG_MS
 from flowsched.engine.foreign_offers import verdicts
 from flowsched.scheduling.executor import NodeChanged
@@ -280,3 +283,43 @@ def test_nothing_is_left_of_a_group_when_all_of_it_has_gone() -> None:
     assert not scene.state.foreign
     assert not scene.state.foreign_pods
     assert not scene.state.assumed
+
+
+def test_a_gang_of_others_takes_the_room_of_our_lower_work_and_is_bound_when_it_has_left() -> None:
+    """Victims are our own tasks; the room they leave belongs to the others' pods."""
+    scene = Scene(node(cpu=4))
+    work = {"name": "s", "scatter": {"count": 6}, "command": ["x"], "resources": {"cpu": 1, "memory": "64Mi"}}
+    scene.submit("low", work)
+    scene.tell(gang(minimum=2), waits("a", priority=7), waits("b", priority=7))
+    assert scene.released == ["fs-low-s-0-0", "fs-low-s-1-0"]
+    assert sorted(each.code for each in scene.state.reasons.values()) == ["Insufficient", "WaitingForVictims"]
+    scene.end("fs-low-s-0-0", code=143, reason="Released")
+    assert (bound(scene), scene.launched) == ([], [])
+    scene.end("fs-low-s-1-0", code=143, reason="Released")
+    assert (bound(scene), scene.launched) == ([("a", "n0"), ("b", "n0")], [])
+    assert scene.state.snapshot.nominations == {}
+
+
+def test_pods_of_others_are_no_victims() -> None:
+    """What a controller would make of them is not known: a task of ours waits, however important."""
+    scene = Scene(node(cpu=2))
+    scene.tell(bag(), waits("a"), waits("b"))
+    scene.tell(sits("a"), sits("b"))
+    work = {"name": "s", "command": ["x"], "resources": {"cpu": 1, "memory": "64Mi"}}
+    scene.submit("high", work, priority=100)
+    assert (scene.last.evictions, scene.released) == ([], [])
+
+
+def test_others_pods_on_a_drained_node_are_evicted_where_they_are_made_again() -> None:
+    """Once at the moment, and again a minute later if they have not gone."""
+    scene = Scene(node(cpu=2))
+    scene.tell(bag(), waits("a"), waits("b"))
+    scene.tell(sits("a"), replace(sits("b"), owned=False))
+    scene.tell(NodeDrained("n0", scene.now + 5_000))
+    assert scene.last.evictions == []
+    scene.tell(after=5_000)
+    assert [(each.uid, each.reason) for each in scene.last.evictions] == [("a", "its node is being emptied")]
+    scene.tell(after=30_000)
+    assert scene.last.evictions == []
+    scene.tell(after=30_000)
+    assert [each.uid for each in scene.last.evictions] == ["a"]

@@ -116,6 +116,15 @@ def test_what_was_not_watched_is_not_made_up() -> None:
     assert [hour.covered_ms for _, hour in book.between(0, HOUR_MS)] == [600_000]
 
 
+def test_a_clock_that_went_back_counts_nothing_twice() -> None:
+    """Two hours pass, the clock goes back by one, and on to three: three hours."""
+    made, book = drive(node(cpu=4))
+    made.run()
+    for moment in (2, 1, 3):
+        book.close(moment * HOUR_MS)
+    assert total(hour for _, hour in book.between(0, 3 * HOUR_MS)).covered_ms == 3 * HOUR_MS
+
+
 def test_hours_do_not_grow_without_end() -> None:
     """A month is kept, and sixteen names an hour of one cause."""
     hour = Hour()

@@ -203,6 +203,24 @@ def test_a_nomination_ends_after_ten_minutes() -> None:
     assert scene.released == []
 
 
+def test_a_gang_keeps_its_room_while_its_inputs_are_copied_there() -> None:
+    """Its victims have left, its data have not come: those that wait do not get in between, and nobody is taken away twice."""
+    scene = filled()
+    reads = {"inputs": [{"name": "ref", "uri": "s3://lab/ref", "size": 50_000_000_000}]}
+    scene.submit("high", RING | reads, priority=10)
+    assert len(scene.released) == 3
+    released(scene, *(f"fs-low-many-{n}-0" for n in range(3)))
+    assert (scene.launched, scene.states("high", "ring")) == ([], "STAGING STAGING STAGING")
+    (order,) = scene.last.transfers
+    scene.tell(after=60_000)
+    assert (scene.launched, scene.released) == ([], [])
+    scene.arrive(order)
+    while scene.last.transfers:
+        scene.arrive(scene.last.transfers[0])
+    assert scene.launched == [f"fs-high-ring-{n}-0" for n in range(3)]
+    assert nominations(scene) == []
+
+
 def test_a_policy_on_evictions_is_kept() -> None:
     """Who said that an evicted task fails its stage gets that."""
     scene = filled(policies=[{"event": "task_evicted", "action": "fail_stage"}])

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
@@ -96,8 +95,7 @@ def _in_gang(document: dict[str, Any], stage: int) -> bool:
     return bool(document["stages"][stage].get("gang"))
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_the_bad_world_is_bad(seed: int) -> None:
+def test_the_bad_world_is_bad() -> None:
     """The misbehaviours really happen: a green run in which nothing went wrong would prove nothing."""
     document = {
         "name": "w",
@@ -128,7 +126,7 @@ def test_the_bad_world_is_bad(seed: int) -> None:
         ],
     }
     chances = Chances(fail=0.1, gone=0.1, crash=0.15, drop=0.1, replica_lost=0.2, repeat=0.2)
-    world = run_world([document], seed, chances)
+    worlds = [run_world([document], seed, chances) for seed in range(3)]
     for what in (
         "dropped",
         "crash before commit",
@@ -137,10 +135,10 @@ def test_the_bad_world_is_bad(seed: int) -> None:
         "transfer",
         "replica lost",
     ):
-        assert world.seen[what] > 0, what
+        assert sum(world.seen[what] for world in worlds) > 0, what
 
 
-@RELAXED
+@settings(parent=RELAXED, max_examples=80)
 @given(st.lists(documents(), min_size=2, max_size=4), st.integers(0, 2**32))
 def test_who_makes_way_for_others_loses_nothing_but_time(docs: list[dict[str, Any]], seed: int) -> None:
     """Pods that are taken away start, end and linger as they like, commits fail and the service dies at every point in between:

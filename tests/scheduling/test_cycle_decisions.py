@@ -257,12 +257,14 @@ def test_a_task_waits_for_its_data_or_moves_by_what_costs_less(
         assert plan.reasons[0].start_ms == NOW + frees_in_s * SECOND
 
 
-def test_only_as_many_wait_as_will_find_room() -> None:
-    """Two cores beside the data free up soon: of five tasks two wait, three move."""
+def test_only_as_many_wait_as_will_start_before_a_copy_would_be_there() -> None:
+    """Two cores beside the data free up in 20 s, and each task takes one of them for a minute: of five tasks the last would
+    start after 140 s, when a copy (93 s, one and a half times that counts) is there. It moves, four wait.
+    """
     snapshot, catalogue, reads = with_data(2, 8)
     run(snapshot, "r", 0, 2, NOW + 20 * SECOND)
-    plan = decide(snapshot, bag(1, 5, inputs=(reads,)), catalogue=catalogue)
-    assert nodes(plan) == {1: [[1, 1, 1]]}
+    plan = decide(snapshot, bag(1, 5, inputs=(reads,), runtime_ms=60 * SECOND), catalogue=catalogue)
+    assert nodes(plan) == {1: [[1]]}
     assert codes(plan) == {1: "WaitingForLocality"}
 
 
@@ -274,10 +276,11 @@ def test_a_copy_that_takes_next_to_nothing_is_not_waited_for() -> None:
 
 
 def test_a_room_is_awaited_by_one_only() -> None:
-    """One core beside the data frees up soon: the first task waits for it, the second moves."""
+    """One core beside the data frees up soon: the first task waits for it, the second, for which it is too long, moves."""
     snapshot, catalogue, reads = with_data(1, 8)
     run(snapshot, "r", 0, 1, NOW + 20 * SECOND)
-    plan = decide(snapshot, *[bag(key, inputs=(reads,), runtime_ms=1) for key in (1, 2)], catalogue=catalogue)
+    tasks = [bag(key, inputs=(reads,), runtime_ms=300 * SECOND) for key in (1, 2)]
+    plan = decide(snapshot, *tasks, catalogue=catalogue)
     assert nodes(plan) == {2: [[1]]}
     assert codes(plan) == {1: "WaitingForLocality"}
 

@@ -138,6 +138,12 @@ def test_gpus_that_wait_for_cores_are_counted_by_themselves() -> None:
     assert found.amounts[:, 3].tolist() == [8000, 0, 0, 0, 0, 0, 0, 0]
 
 
+def test_absurd_requests_do_not_overflow() -> None:
+    """Pods that ask for 2^60 milli-CPU, eight at a time, thousands of them: nobody's demand is negative."""
+    backlog = [gang(n + 1, 8, shape((1 << 60) / 1000 + n)) for n in range(KINDS + 10)]
+    assert cpu(after(cluster(4), *backlog)) == {"MISMATCH": 4000}
+
+
 def test_beyond_so_many_kinds_the_rest_is_one() -> None:
     """100 pods of 100 sizes, none of which fits: all of their demand counts."""
     snapshot = cluster(4, 4)

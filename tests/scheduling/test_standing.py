@@ -23,13 +23,15 @@ from flowsched.scheduling.snapshot import Snapshot
 from tests.scheduling.scheduling_cases import bag, cluster, gang, node, run, shape, stage
 
 
-def placed_anew(self: standing.Standings, axes: tuple[int, ...], table: RoleTable, *, spare: bool) -> Spots:
+def placed_anew(
+    self: standing.Standings, axes: tuple[int, ...], table: RoleTable, packing: Any, *, spare: bool
+) -> Spots:
     """Instead of `Standings.place`: nothing is remembered."""
     room: Room = self._room
     everywhere = np.ones(len(table.allowed), dtype=np.bool_) if spare else None
     rows = room.rows(axes, None, everywhere)
     whole = [room.allocatable(axis) for axis in axes]
-    return place_role(rows, whole, table, table.count, self._packing, NEVER)
+    return place_role(rows, whole, table, table.count, packing, NEVER)
 
 
 def told(plan: Plan) -> Any:
@@ -85,7 +87,7 @@ def test_plans_are_those_of_placing_anew(
 ) -> None:
     """Placements, costs, reservations and reasons, on clusters with reservations, caps, staging and pods of no size."""
     queues = QueueTree([Queue("capped", cap=(3_000,)), Queue("b", weight=3)])
-    profile = Profile(packing=packing)
+    profile = Profile(packing=packing, queues={"c": Profile(name="spread", packing="spread")})
     ours = told(cycle(snapshot, Catalogue(), queues, backlog, profile, 100, most))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(standing.Standings, "place", placed_anew)
@@ -106,7 +108,7 @@ def test_one_pod_after_the_other_goes_where_placement_puts_it(data: st.DataObjec
         cores, memory = data.draw(st.sampled_from(kinds))
         snapshot.put_node(NodeInfo(f"n{at}", cores * 100, memory))
     room, packing = Room(snapshot), data.draw(st.sampled_from(["binpack", "spread"]))
-    standings = standing.Standings(room, packing)
+    standings = standing.Standings(room)
     allowed = np.array(data.draw(st.lists(st.booleans(), min_size=count, max_size=count)))
     for _ in range(8):
         needs = (
@@ -117,7 +119,7 @@ def test_one_pod_after_the_other_goes_where_placement_puts_it(data: st.DataObjec
         whole = [room.allocatable(axis) for axis in (0, 1)]
         rows = [room.hard(axis) for axis in (0, 1)]
         wanted = place_role(rows, whole, table, table.count, packing, NEVER)
-        found = standings.place((0, 1), table, spare=False)
+        found = standings.place((0, 1), table, packing, spare=False)
         assert found.nodes.tolist() == wanted.nodes.tolist()
         assert found.costs.tolist() == wanted.costs.tolist()
         room.take((0, 1), table, found, None, None)

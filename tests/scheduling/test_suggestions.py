@@ -30,6 +30,7 @@ def said(situation: Situation, most: int = 3) -> list[str]:
     return [each.message for each in outlook(situation.copy(), most).suggestions]
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("part", range(4))
 def test_what_is_suggested_starts_the_group_and_one_unit_less_does_not(part: int) -> None:
     """1,000 random groups in four parts: for 99 of 100 there is a single change, and every one that is said is minimal."""
@@ -155,6 +156,12 @@ def test_what_binds_is_told_by_role() -> None:
 def test_who_starts_anyway_needs_no_suggestion() -> None:
     """There is room."""
     assert suggest(cluster(4), Catalogue(), QueueTree(), bag(1), OURS, HOUR) is None
+
+
+def test_absurd_requests_are_answered_too() -> None:
+    """Eight pods of 2^60 milli-CPU: asking for less would do, a node for them cannot be made."""
+    found = outlook(asked(cluster(4, 4), gang(1, 8, shape((1 << 60) / 1000))).copy())
+    assert [(each.kind, each.to) for each in found.suggestions] == [(Kind.REQUEST, 1000)]
 
 
 def test_without_any_node_one_that_is_made_for_it_is_described() -> None:

@@ -7,9 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from flowsched import app
 from flowsched.cluster.fake import FakeProcesses
+from flowsched.control.idle_keeping import IdleKeeping
+from flowsched.engine.idle import HOUR_MS, Hour, IdleBook
 from flowsched.errors import InvalidRequest, Unavailable
+from flowsched.scheduling.idle import Cause
 from flowsched.store.database import url_for
+from flowsched.store.idle import IdleHours
 from tests.service.processes import process
 
 
@@ -30,3 +35,29 @@ async def test_an_idle_cluster_says_that_nobody_asks(tmp_path: Path) -> None:
             await one.service.idle(since="soon")
         with pytest.raises(InvalidRequest, match="a span before now"):
             await one.service.idle(since="0")
+
+
+@pytest.mark.timeout(20)
+async def test_the_book_outlives_its_process(tmp_path: Path) -> None:
+    """What one process saw is told by the next, to the core-hour; numbers may be larger than SQL's."""
+    seen = Hour(
+        idle={Cause.QUOTA: (96_000 * HOUR_MS, 1 << 70, 0), Cause.NO_DEMAND: (32_000 * HOUR_MS, 0, 0)},
+        capacity=(128_000 * HOUR_MS, 1 << 71, 0),
+        blame={(Cause.QUOTA, "night"): (96_000 * HOUR_MS, 1 << 70, 0)},
+        covered_ms=HOUR_MS,
+    )
+    hour = app.now_ms() // HOUR_MS - 5
+    async with process(url_for(tmp_path / "db"), tmp_path, FakeProcesses()) as one:
+        book = IdleBook()
+        book.hours[hour] = seen
+        book.hours[hour - 24 * 365] = seen
+        keeping = IdleKeeping(one.database, book, clock=app.now_ms, holds=lambda: True)
+        await keeping.once()
+        await keeping.once()
+        one.lead()
+        await one.ready()
+        report = await one.service.idle(since="24h")
+        assert await IdleHours(one.database).list(0) == {hour: seen.plain()}
+    told = next(each for each in report.hours if each.covered_seconds == 3600)
+    assert told.resources["cpu"].causes == {"no_demand": 32.0, "quota": 96.0}
+    assert told.resources["cpu"].who == {"quota": {"night": 96.0}}

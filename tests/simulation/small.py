@@ -9,16 +9,12 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from flowsched.scheduling.framework import PROFILES
+from flowsched.simulation.policies import POLICIES, simulated
 from flowsched.simulation.reference import SimulatedCluster, SimulatedNode, SimulatedStorage
-from flowsched.simulation.rivals import RIVALS, run
-from flowsched.simulation.simulate import Simulation
 from flowsched.simulation.workload import Workload, from_trace
-from flowsched.simulation.world import World
 from flowsched.workflow.formats.wfformat import read_trace
 
 MB = 1_000_000
-POLICIES = (*PROFILES, *RIVALS)
 #: Three nodes of four cores with 100 MB/s disks and links, one storage as fast as a link.
 CLUSTER = SimulatedCluster(
     tuple(
@@ -81,14 +77,7 @@ def workload(name: str = "small", cluster: SimulatedCluster = CLUSTER) -> Worklo
     return from_trace(read_trace(document()), name, "small.json", cluster)
 
 
-def simulated(policy: str, workloads: Sequence[Workload], cluster: SimulatedCluster = CLUSTER) -> World:
-    """Let workloads run under any policy."""
-    if policy in RIVALS:
-        return run(policy, cluster, workloads)
-    return Simulation(cluster, workloads, PROFILES[policy]).run()
-
-
 if __name__ == "__main__":
     for each in POLICIES:
-        trace = json.dumps(simulated(each, [workload("one"), workload("two")]).lines)
+        trace = json.dumps(simulated(each, CLUSTER, [workload("one"), workload("two")]).lines)
         print(each, hashlib.sha256(trace.encode()).hexdigest())

@@ -12,15 +12,15 @@ from typing import Any
 import pytest
 
 from flowsched.errors import ConfigurationError
-from flowsched.simulation.rivals import run
+from flowsched.simulation.policies import POLICIES, simulated
 from flowsched.simulation.workload import Workload
-from tests.simulation.small import CLUSTER, POLICIES, simulated, workload
+from tests.simulation.small import CLUSTER, workload
 
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_every_task_runs_once_within_the_cores(policy: str) -> None:
     """Two workflows at once: each of the 46 tasks succeeds once, and no node ever gives more than four cores."""
-    world = simulated(policy, [workload("one"), workload("two")])
+    world = simulated(policy, CLUSTER, [workload("one"), workload("two")])
     tasks = [line for line in world.lines if "task" in line]
     assert len(tasks) == 46
     assert set(Counter((line["workflow"], line["task"]) for line in tasks).values()) == {1}
@@ -41,7 +41,7 @@ def test_every_task_runs_once_within_the_cores(policy: str) -> None:
 @pytest.mark.parametrize("policy", POLICIES)
 def test_finals_end_on_the_storage(policy: str) -> None:
     """Both reports are on the shared storage at the end."""
-    world = simulated(policy, [workload()])
+    world = simulated(policy, CLUSTER, [workload()])
     finals = [at for at, file in enumerate(world.workloads[0].files) if file.final]
     assert [world.file((0, at)).name for at in finals] == ["report0", "report1"]
     assert all(-1 in world.at[0, at] for at in finals)
@@ -77,9 +77,9 @@ def known_at(lines: list[dict[str, Any]], moment: float) -> list[tuple[Any, ...]
 def test_nobody_knows_a_runtime_before_it_ends(policy: str, share: float) -> None:
     """With other true runtimes of all that is unfinished at T, the trace is the same up to T."""
     work = workload()
-    lines = simulated(policy, [work]).lines
+    lines = simulated(policy, CLUSTER, [work]).lines
     moment = share * max(line["end"] for line in lines)
-    other = simulated(policy, [changed_after(work, lines, moment)]).lines
+    other = simulated(policy, CLUSTER, [changed_after(work, lines, moment)]).lines
     assert known_at(other, moment) == known_at(lines, moment)
     assert max(line["end"] for line in other) != max(line["end"] for line in lines)
 
@@ -102,7 +102,7 @@ def test_traces_are_the_same_in_every_process() -> None:
 
 
 def test_wrong_expectations_reach_the_document() -> None:
-    """The aligners are expected to take twice as long: the document says so, the truth is what it was, and no other kind changes."""
+    """Aligners are expected to take twice as long: the document says so, the truth is what it was, no other kind changes."""
     work = workload()
     wrong = work.with_expected({"align": 2.0})
     before = {stage.name: stage.estimate.runtime_ms for stage in work.spec.stages}
@@ -118,4 +118,4 @@ def test_wrong_expectations_reach_the_document() -> None:
 def test_an_unknown_opponent_is_refused_by_name() -> None:
     """The error says what was asked for and what there is."""
     with pytest.raises(ConfigurationError, match=r"'peft': no such opponent; there are blind, heft, wow"):
-        run("peft", CLUSTER, [workload()])
+        simulated("peft", CLUSTER, [workload()])

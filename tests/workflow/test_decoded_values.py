@@ -24,6 +24,7 @@ from flowsched.workflow.spec import (
     Rules,
     StageSpec,
     Toleration,
+    Traffic,
     When,
     WorkflowSpec,
 )
@@ -38,6 +39,7 @@ def test_a_document_with_every_key() -> None:
     """Stage by stage, value by value."""
     spec = decode_workflow(encoded(EVERYTHING))
     assert (spec.name, spec.queue, spec.priority) == ("every key", "lab.genomics", -5)
+    assert spec.user == "ann@example.org"
     assert dict(spec.labels) == {"sample": "NA18507", "Größe": "ähnlich"}
     make, count, judge, gang, mourn = spec.stages
     assert make == StageSpec(
@@ -357,3 +359,20 @@ def test_what_was_decoded_cannot_be_changed() -> None:
     """Not even the environment."""
     with pytest.raises(TypeError):
         only(env={"A": "1"}).roles[0].env["A"] = "2"  # type: ignore[index]
+
+
+def test_a_role_says_what_its_pods_read_or_that_they_read_nothing() -> None:
+    """Without a word of its own it has its stage's: None."""
+    roles = {
+        "ps": {"command": ["serve"], "io": {}},
+        "worker": {"command": ["work"], "io": {"read": "3Gi", "write": "2Mi/s"}},
+        "judge": {"command": ["judge"]},
+    }
+    stage = {"name": "train", "gang": True, "roles": roles, "io": {"read": 7}}
+    spec = check_workflow({"name": "w", "stages": [stage]}).stages[0]
+    assert [role.io for role in spec.roles] == [
+        Traffic(),
+        Traffic(read_bytes=3_221_225_472, write_rate=2_097_152),
+        None,
+    ]
+    assert spec.io_read_bytes == 7

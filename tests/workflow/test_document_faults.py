@@ -54,6 +54,7 @@ def gang(**more: Any) -> Json:
         (document(), [("$.stages", "an array of 0", "at least one entry")]),
         ({"name": "x", "stages": {}}, [("$.stages", "an object with 0 keys", "an array")]),
         ({**one(), "name": ""}, [("$.name", '""', "1-128 printable characters")]),
+        ({**one(), "user": " "}, [("$.user", '" "', "1-128 printable characters")]),
         ({**one(), "name": "a\n"}, [("$.name", '"a\\n"', "1-128 printable characters")]),
         (
             {**one(), "queue": "a b"},

@@ -86,6 +86,7 @@ GERMLINE: Json = {
 EVERYTHING: Json = {
     "name": "every key",
     "queue": "lab.genomics",
+    "user": "ann@example.org",
     "priority": -5,
     "labels": {"sample": "NA18507", "Größe": "ähnlich"},
     "stages": [

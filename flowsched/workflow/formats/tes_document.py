@@ -34,6 +34,7 @@ PARAMETERS: Final[Mapping[str, str]] = {
     name.lower(): name
     for name in (
         "queue",
+        "user",
         "priority",
         "gpuCount",
         "gpuType",
@@ -115,6 +116,8 @@ def _document(task: Task, asked: Asked, known: Mapping[str, str], call: Call | N
     document: dict[str, Any] = {"name": _name(task)}
     if known.get("queue"):
         document["queue"] = known["queue"]
+    if known.get("user"):
+        document["user"] = known["user"]
     if known.get("priority"):
         document["priority"] = _number(known["priority"])
     labels = {k: v for k, v in task.labels.items() if 1 <= len(k) <= 256 and k.isprintable()}
@@ -254,7 +257,7 @@ _WORDS: Final = (
     (re.compile(r"^\$\.stages\[0\]\.retry\.attempts"), f"{_PARAMETERS}.attempts"),
     (re.compile(r"^\$\.stages\[0\]\.retry\.memory_factor"), f"{_PARAMETERS}.memoryFactor"),
     (re.compile(r"^\$\.labels"), "$.tags"),
-    (re.compile(r"^\$\.(queue|priority)"), _PARAMETERS + r".\1"),
+    (re.compile(r"^\$\.(queue|user|priority)"), _PARAMETERS + r".\1"),
 )
 
 

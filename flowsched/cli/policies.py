@@ -1,0 +1,189 @@
+"""What the commands about profiles, plugins and snapshots do."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from rich.console import Group
+from rich.table import Table
+
+from flowsched.cli import output
+from flowsched.cli.output_form import Form
+from flowsched.client import Client
+from flowsched.errors import ConfigurationError
+from flowsched.workflow.policy_views import PluginView, ProfileView
+
+
+async def show(client: Client, form: Form) -> int:
+    """`flowsched profile show`; exit code 1 while a refused document waits to be mended."""
+    view = await client.profile()
+    output.one(view, form, lambda: _profile(view))
+    return 1 if view.refused is not None else 0
+
+
+async def apply(client: Client, file: Path, form: Form) -> None:
+    """`flowsched profile apply`."""
+    view = await client.put_profile(_read(file))
+    output.one(view, form, lambda: _profile(view))
+    if not view.kept:
+        output.hint("until the service stops; one that is started with --profile FILE keeps it")
+
+
+async def check(file: Path) -> None:
+    """`flowsched profile check`."""
+    from flowsched.control.extensions import find_plugins
+    from flowsched.control.profiles import read_policies
+
+    policies = read_policies(_read(file), find_plugins())
+    queues = ", ".join(f"{queue}: {each.name}" for queue, each in policies.default.queues.items())
+    print(f"good: default {policies.default.name}" + (f"; queues {queues}" if queues else ""))
+
+
+async def plugins(client: Client, form: Form) -> None:
+    """`flowsched profile plugins`."""
+    output.many(await client.plugins(), form, _plugins)
+
+
+async def local_plugins(form: Form) -> None:
+    """`flowsched profile plugins --local`."""
+    from flowsched.control.extensions import find_plugins
+    from flowsched.control.policies import plugin_views
+
+    output.many(plugin_views(find_plugins(), {}), form, _plugins)
+
+
+async def fields(form: Form) -> None:
+    """`flowsched profile fields`."""
+    from flowsched.scheduling.policy import field_facts
+
+    output.many([asdict(each) for each in field_facts()], form, _fields)
+
+
+async def snapshot(client: Client, file: Path) -> None:
+    """`flowsched snapshot`."""
+    raw = await client.snapshot()
+    beside = file.with_name(f".{file.name}.{os.getpid()}")
+    try:
+        beside.write_bytes(raw)
+        os.replace(beside, file)
+    finally:
+        beside.unlink(missing_ok=True)
+    output.hint(f"{file}: {len(raw):,} bytes; look at it with `flowsched replay {file}`")
+
+
+async def replay(file: Path, other: Path | None, form: Form) -> int:
+    """`flowsched replay`."""
+    from flowsched.control.extensions import find_plugins
+    from flowsched.control.profiles import read_policies
+    from flowsched.scheduling.differences import differences, summary
+    from flowsched.scheduling.record import plan_bytes, replayed, unpacked
+
+    found = find_plugins()
+    record = unpacked(_read(file), found.plugins, found.broken)
+    profile = None if other is None else read_policies(_read(other), found).default
+    plan = plan_bytes(replayed(record, profile))
+    same = plan == record.plan
+    before, after = json.loads(record.plan), json.loads(plan)
+    lines = differences(before, after, record.inputs["backlog"], record.inputs["snapshot"].names)
+    told = {
+        "same": same,
+        "version": record.version,
+        "profile": profile.name if profile is not None else record.profile.name,
+        "recorded": summary(before),
+        "replayed": summary(after),
+        "differences": lines,
+    }
+    output.one(told, form, lambda: _replay(told))
+    return 0 if same or other is not None else 1
+
+
+def _read(file: Path) -> bytes:
+    if str(file) == "-":
+        return sys.stdin.buffer.read()
+    try:
+        return file.read_bytes()
+    except OSError as error:
+        raise ConfigurationError(f"{file}: {error.strerror}") from error
+
+
+def _profile(view: ProfileView) -> Any:
+    head = f"{view.name}, from {view.source}, since {view.since:%Y-%m-%d %H:%M:%S} UTC" + (
+        "" if view.kept or view.source == "built in" else " (until the service stops)"
+    )
+    names = list(view.document["profiles"])
+    table = Table(box=None, pad_edge=False)
+    for name in ("field", *names):
+        table.add_column(name)
+    for field in view.document["profiles"][view.name]:
+        table.add_row(field, *[_said(view.document["profiles"][name][field]) for name in names])
+    parts: list[Any] = [head, "", table]
+    for queue, name in view.document.get("queues", {}).items():
+        parts.append(f"queue {queue}: {name}")
+    if view.refused is not None:
+        refused = view.refused
+        parts += ["", f"refused at {refused.at:%H:%M:%S} UTC: {refused.source}; what was in force stays"]
+        parts += [
+            f"  {fault['path']}: found {fault['found']}, expected {fault['expected']}"
+            for fault in refused.faults
+        ]
+    return Group(*parts)
+
+
+def _said(value: Any) -> str:
+    if isinstance(value, list):
+        return ", ".join(_said(each) for each in value) or "-"
+    if isinstance(value, dict):
+        return (
+            f"{value.get('name', '')}"
+            + "("
+            + ", ".join(f"{k}={_said(v)}" for k, v in value.items() if k != "name")
+            + ")"
+        )
+    return "-" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _plugins(views: Any) -> Any:
+    table = Table(box=None, pad_edge=False)
+    for name in ("plugin", "kind", "package", "parameters", "used by", "failures", "about"):
+        table.add_column(name)
+    for view in views:
+        each: PluginView = view
+        about = f"does not work: {each.problem}" if each.problem else each.about
+        if each.last_failure:
+            about = f"{about} | last failure: {each.last_failure}"
+        parameters = ", ".join(f"{name}={_said(value)}" for name, value in each.parameters.items())
+        table.add_row(
+            each.name, each.kind, each.origin, parameters, ", ".join(each.used_by), str(each.failures), about
+        )
+    if not views:
+        return "no plugins are installed; docs/plugins.md shows how one is written"
+    return table
+
+
+def _fields(facts: Any) -> Any:
+    table = Table(box=None, pad_edge=False)
+    for name in ("field", "takes", "default", "of a queue", "meaning"):
+        table.add_column(name)
+    for each in facts:
+        own = "its own" if each["per_queue"] else "as the default's"
+        table.add_row(each["name"], each["expected"], each["default"], own, each["about"])
+    return table
+
+
+def _replay(told: dict[str, Any]) -> Any:
+    head = (
+        "the plan is the same, byte for byte"
+        if told["same"]
+        else f"the plan differs, {told['profile']} decides"
+    )
+    return Group(
+        head,
+        f"  recorded (flowsched {told['version']}): {told['recorded']}",
+        f"  replayed: {told['replayed']}",
+        *[f"  {line}" for line in told["differences"]],
+    )

@@ -1,0 +1,150 @@
+"""What the faces ask about the policy: the profile in force, plugins, and a cycle in a file."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from flowsched.control.extensions import Found
+from flowsched.control.leader import Leader
+from flowsched.control.profiles import ProfileBook
+from flowsched.engine.events import Tick
+from flowsched.engine.placing import recorded_idle
+from flowsched.errors import Conflict, Fault, FlowschedError, Unavailable
+from flowsched.scheduling.extension import Guard
+from flowsched.scheduling.policy import document_of, guards_of
+from flowsched.scheduling.record import Draft
+from flowsched.workflow.policy_views import PluginView, ProfileView, RefusedView
+
+#: How long a snapshot waits for a cycle.
+SNAPSHOT_S: Final = 5.0
+#: How long an answer waits until the profile is in force: one step.
+IN_FORCE_S: Final = 2.0
+_POLL_S: Final = 0.005
+
+
+class PolicyDesk:
+    """Implements `facade.PolicyFacade`."""
+
+    def __init__(self, book: ProfileBook, leader: Leader) -> None:
+        self.book = book
+        self._leader = leader
+        self._recording = asyncio.Lock()
+        book.changed = leader.profile_changed
+
+    async def run(self) -> None:
+        """Watch the profile file, and the plugins, for ever."""
+        await self.book.run()
+
+    async def show(self) -> ProfileView:
+        """See the protocol."""
+        book = self.book
+        refused = book.refused
+        return ProfileView(
+            name=book.profile.name,
+            source=book.source,
+            since=_moment(book.since_ms),
+            kept=book.kept,
+            document=document_of(book.profile),
+            refused=None
+            if refused is None
+            else RefusedView(
+                at=_moment(refused.at_ms), source=refused.source, faults=[_fault(f) for f in refused.faults]
+            ),
+        )
+
+    async def apply(self, raw: bytes) -> ProfileView:
+        """See the protocol."""
+        self.book.apply(raw)
+        dispatcher = self._leader.dispatcher
+        if dispatcher is not None:
+            for _ in range(int(IN_FORCE_S / _POLL_S)):
+                if dispatcher.state.profile is self.book.profile:
+                    break
+                await asyncio.sleep(_POLL_S)
+        return await self.show()
+
+    async def plugins(self) -> list[PluginView]:
+        """See the protocol."""
+        profile = self.book.profile
+        guards = {each.name: guards_of(each) for each in (profile, *profile.queues.values())}
+        return plugin_views(self.book.look_for_plugins(), guards)
+
+    async def snapshot(self) -> bytes:
+        """See the protocol.
+
+        Raises:
+            Unavailable: This process does not lead.
+            Conflict: No cycle took place for a while.
+        """
+        async with self._recording:
+            found = await self._recorded()
+        if isinstance(found, FlowschedError):
+            raise found
+        return await asyncio.to_thread(found.packed)
+
+    async def _recorded(self) -> Draft | FlowschedError:
+        dispatcher = self._leader.dispatcher
+        if dispatcher is None:
+            raise Unavailable("this process does not lead (yet): ask again in a moment")
+        state = dispatcher.state
+        tape: list[Draft | FlowschedError] = []
+        state.tape, steps = tape, dispatcher.steps
+        try:
+            dispatcher.tell([Tick()])
+            for _ in range(int(SNAPSHOT_S / _POLL_S)):
+                if tape:
+                    return tape[-1]
+                if dispatcher.steps > steps and not state.ready and not state.foreign:
+                    return recorded_idle(state, self.book.now())
+                await asyncio.sleep(_POLL_S)
+        finally:
+            state.tape = None
+        raise Conflict(
+            f"no scheduling cycle took place within {SNAPSHOT_S:.0f} s (as many pods as may be are on their way, "
+            "or what waits is paused): ask again later"
+        )
+
+
+__all__ = ["PolicyDesk", "ProfileBook", "plugin_views"]
+
+
+def plugin_views(found: Found, guards: dict[str, list[Guard]]) -> list[PluginView]:
+    """What is installed, and how it fares.
+
+    Args:
+        found: What is installed.
+        guards: By profile in force, the plugins it names.
+    """
+    views = []
+    in_force = {guard.name for each in guards.values() for guard in each}
+    for name in sorted({*found.origins, *in_force}):
+        what = found.plugins.get(name)
+        used: Sequence[Guard] = [guard for each in guards.values() for guard in each if guard.name == name]
+        troubles = [guard.trouble for guard in used if guard.trouble.times]
+        gone = "" if name in found.origins else "it is in force, but not installed any more"
+        parameters: dict[str, Any] = {} if what is None else {p.name: p.default for p in what.parameters}
+        views.append(
+            PluginView(
+                name=name,
+                kind="" if what is None else what.kind.value,
+                origin=found.origins.get(name, ""),
+                about="" if what is None else what.about,
+                parameters=parameters,
+                used_by=[profile for profile, each in guards.items() if any(g.name == name for g in each)],
+                problem=found.broken.get(name, gone),
+                failures=sum(trouble.times for trouble in troubles),
+                last_failure=troubles[-1].last if troubles else "",
+            )
+        )
+    return views
+
+
+def _moment(ms: int) -> datetime:
+    return datetime.fromtimestamp(ms / 1000, UTC)
+
+
+def _fault(fault: Fault) -> dict[str, str]:
+    return {"path": fault.path, "found": fault.found, "expected": fault.expected}

@@ -1,0 +1,209 @@
+"""The profile in force: where it comes from, how it is replaced, and what became of those that were refused.
+
+A profile file is looked at every half second; one that has changed (and has stood still since) is read and checked. If
+it is good it replaces the profile in force between two steps; if not, the old one stays, and what is wrong is told.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from flowsched.control.extensions import Found, find_plugins
+from flowsched.errors import ConfigurationError, Conflict, Fault, InvalidDocument, InvalidRequest
+from flowsched.scheduling.framework import PROFILES, Profile
+from flowsched.scheduling.policy import BUILT_IN, Policies, policies_from
+from flowsched.scheduling.rehearsal import rehearse
+from flowsched.workflow.formats.yaml_text import read_yaml
+
+log = structlog.get_logger(__name__)
+
+#: Between two looks at the file; and at what became of plugins.
+POLL_S: Final = 0.5
+OVER_THE_API: Final = "the API"
+_Mark = tuple[int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A document that did not replace the profile in force."""
+
+    at_ms: int
+    source: str
+    faults: tuple[Fault, ...]
+
+
+def read_policies(raw: bytes, found: Found, base: str = BUILT_IN) -> Policies:
+    """Check a profile document in YAML or JSON, and let its plugins answer once.
+
+    Raises:
+        InvalidRequest: It cannot be read, or (InvalidDocument) has faults.
+    """
+    policies = policies_from(read_yaml(raw), found.plugins, found.broken, base=base)
+    rehearse(policies)
+    return policies
+
+
+class ProfileBook:
+    """What is in force.
+
+    Attributes:
+        policies: The profiles in force.
+        found: The plugins that were installed when they were checked.
+        source: Where they come from: a file, the API, or the built-in ones.
+        since_ms: Since when.
+        refused: The last document that was refused since.
+        changed: Told the profile whenever it is another.
+    """
+
+    def __init__(
+        self, profile: Profile = PROFILES[BUILT_IN], *, path: Path | None = None, clock: Callable[[], int]
+    ) -> None:
+        self.policies = Policies(profile, {profile.name: profile})
+        self.found = Found()
+        self.path = path
+        self.source = "built in"
+        self.refused: Refused | None = None
+        self.changed: Callable[[Profile], None] = lambda _: None
+        self._base = profile.name
+        self._clock = clock
+        self.since_ms = clock()
+        self._seen: _Mark | None = None  #: of the file as it was read last
+        self._moving: _Mark | None = None  #: of the file as it was seen to change
+        self._told: dict[int, int] = {}  #: trouble that has been logged, by identity
+        if path is not None:
+            self._open(path)
+
+    @property
+    def profile(self) -> Profile:
+        """The default profile in force, with those of queues in it."""
+        return self.policies.default
+
+    @property
+    def kept(self) -> bool:
+        """Whether it would be in force after a restart too."""
+        return self.source != OVER_THE_API
+
+    def _open(self, path: Path) -> None:
+        """Read the file for the first time: a service does not start with a profile that is wrong.
+
+        Raises:
+            ConfigurationError: It cannot be read.
+            InvalidRequest: It is wrong.
+        """
+        self._seen = _mark(path)
+        try:
+            raw = path.read_bytes()
+        except OSError as error:
+            raise ConfigurationError(f"--profile {path}: {error.strerror}") from error
+        self._take(read_policies(raw, self.look_for_plugins(), self._base), str(path))
+
+    def look_for_plugins(self) -> Found:
+        """What is installed now."""
+        self.found = find_plugins()
+        return self.found
+
+    def now(self) -> int:
+        """Wall-clock ms."""
+        return self._clock()
+
+    def _take(self, policies: Policies, source: str) -> None:
+        self.policies, self.source = policies, source
+        self.since_ms, self.refused = self._clock(), None
+        self._told.clear()
+        self.changed(policies.default)
+
+    def apply(self, raw: bytes) -> None:
+        """Replace the profile in force. Where there is a profile file, that is what is replaced.
+
+        Raises:
+            InvalidRequest: The document is wrong; what was in force stays.
+            Conflict: The file cannot be written.
+        """
+        policies = read_policies(raw, self.look_for_plugins(), self._base)
+        if self.path is not None:
+            _replace(self.path, raw)
+            self._seen = _mark(self.path)
+        self._take(policies, OVER_THE_API if self.path is None else str(self.path))
+        log.info("profile in force", profile=policies.default.name, source=self.source)
+
+    def look(self) -> bool:
+        """Look at the file, and take what it says if it has changed and stands still; True if it was read."""
+        if self.path is None:
+            return False
+        mark = _mark(self.path)
+        if mark == self._seen:
+            self._moving = None
+            return False
+        if mark != self._moving:  # it is being written, perhaps: look again
+            self._moving = mark
+            return False
+        self._seen, self._moving = mark, None
+        source = str(self.path)
+        try:
+            raw = self.path.read_bytes()
+            self._take(read_policies(raw, self.look_for_plugins(), self._base), source)
+            log.info("profile in force", profile=self.profile.name, source=source)
+        except InvalidDocument as error:
+            self._refuse(source, error.faults)
+        except InvalidRequest as error:
+            self._refuse(source, (Fault("$", str(error), "a profile document"),))
+        except OSError as error:
+            self._refuse(source, (Fault("$", error.strerror or str(error), "a file that can be read"),))
+        return True
+
+    def _refuse(self, source: str, faults: tuple[Fault, ...]) -> None:
+        self.refused = Refused(self._clock(), source, faults)
+        log.warning(
+            "profile refused, the old one stays", source=source, in_force=self.profile.name,
+            faults=[str(fault) for fault in faults[:10]],
+        )  # fmt: skip
+
+    def tell_trouble(self) -> None:
+        """Log the plugins that have failed since this was asked last."""
+        for guard in self.policies.guards:
+            trouble, told = guard.trouble, self._told.get(id(guard), 0)
+            if trouble.times > told and trouble.times >= 2 * told:  # at first, and then ever more seldom
+                self._told[id(guard)] = trouble.times
+                log.warning("plugin failed", plugin=guard.name, times=trouble.times, error=trouble.last)
+
+    async def run(self) -> None:
+        """Look for ever."""
+        while True:
+            await asyncio.sleep(POLL_S)
+            self.look()
+            self.tell_trouble()
+
+
+def _mark(path: Path) -> _Mark | None:
+    """What tells a file from its next version; None where there is none."""
+    try:
+        seen = path.stat()
+    except OSError:
+        return None
+    return seen.st_mtime_ns, seen.st_size, seen.st_ino
+
+
+def _replace(path: Path, raw: bytes) -> None:
+    """Write the file as a whole, or not at all."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with beside.open("wb") as file:
+            file.write(raw)
+            file.flush()
+            os.fsync(file.fileno())
+        beside.chmod(path.stat().st_mode if path.exists() else 0o644)
+        os.replace(beside, path)
+    except OSError as error:
+        with suppress(OSError):
+            beside.unlink(missing_ok=True)
+        raise Conflict(
+            f"the profile of this service is {path}, which cannot be written ({error.strerror}): change it where it lies"
+        ) from error

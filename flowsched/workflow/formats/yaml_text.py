@@ -1,0 +1,59 @@
+"""YAML text as plain values, or one clear refusal. JSON is YAML too. PyYAML is loaded when something is read."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from flowsched.errors import InvalidRequest, TooLarge
+
+#: A configuration that is longer is none.
+LONGEST_BYTES: Final = 1 << 20
+
+
+def read_yaml(raw: bytes) -> object:
+    """Parse YAML strictly.
+
+    Raises:
+        InvalidRequest: Not YAML or not UTF-8, with line and column; several documents; a key twice in one object.
+        TooLarge: More than 1 MiB.
+    """
+    import yaml
+
+    if len(raw) > LONGEST_BYTES:
+        raise TooLarge(f"the document has {len(raw):,} bytes; at most {LONGEST_BYTES:,} are read")
+    try:
+        return yaml.load(raw.decode("utf-8"), Loader=_loader())  # a SafeLoader
+    except UnicodeDecodeError as error:
+        raise InvalidRequest(f"not UTF-8: byte {error.start} is {raw[error.start]:#04x}") from None
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        where = f" (line {mark.line + 1}, column {mark.column + 1})" if mark is not None else ""
+        raise InvalidRequest(f"not YAML: {error.problem or error.context}{where}") from None
+    except yaml.YAMLError as error:
+        raise InvalidRequest(f"not YAML: {str(error).splitlines()[0]}") from None
+    except RecursionError:
+        raise InvalidRequest("not YAML that can be read: it is nested too deeply") from None
+    except ValueError as error:  # from int() and dates: 2026-13-45, or 5,000 digits
+        raise InvalidRequest(f"not YAML: {error}") from None
+
+
+def _loader() -> Any:
+    """A SafeLoader that refuses what most keep to themselves: a key that occurs twice."""
+    import yaml
+
+    class Strict(yaml.SafeLoader):  # type: ignore[misc]
+        def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+            seen = set()
+            for key, _ in node.value:
+                if isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge":
+                    if key.value in seen:
+                        raise yaml.constructor.ConstructorError(
+                            None,
+                            None,
+                            f"the key {key.value[:64]!a} occurs twice in one object",
+                            key.start_mark,
+                        )
+                    seen.add(key.value)
+            return super().construct_mapping(node, deep)
+
+    return Strict

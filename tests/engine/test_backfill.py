@@ -1,0 +1,106 @@
+"""Promised starts over time: kept to the ms while estimates are exact, bounded while they are wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flowsched.engine.events import EngineEvent
+from flowsched.engine.state import EngineState, GroupKey
+from flowsched.engine.step import Step
+from flowsched.scheduling.executor import NodeInfo, Pod
+from flowsched.scheduling.framework import Profile
+from flowsched.simulation.drive import Drive, Fate
+from flowsched.workflow.decode import check_workflow
+
+SECOND = 1_000
+HOUR = 3_600 * SECOND
+
+
+def document(pods: int, cpu: int, runtime_s: int, name: str = "w") -> dict[str, object]:
+    worker = {"replicas": pods, "command": ["x"], "resources": {"cpu": cpu}}
+    stage = {"name": "s", "gang": True, "estimate": {"runtime": f"{runtime_s}s"}, "roles": {"worker": worker}}
+    return {"name": name, "stages": [stage]}
+
+
+Job = tuple[int, int, int, int]  #: submitted at (s), pods, cores of each, runtime (s)
+JOBS = st.tuples(st.integers(0, 30), st.integers(1, 6), st.integers(1, 4), st.integers(1, 20))
+
+
+def promised_and_started(
+    jobs: Sequence[Job], cores: Sequence[int], profile: Profile
+) -> dict[str, tuple[int | None, int]]:
+    """Per workflow the first start that it was promised, and when it started; those that fit nowhere are left out."""
+    first: dict[str, int] = {}
+
+    def observe(state: EngineState, step: Step, events: Sequence[EngineEvent], now: int) -> None:
+        for reservation in state.reservations:
+            key = state.groups[reservation.group]
+            assert isinstance(key, GroupKey)
+            first.setdefault(key.workflow, reservation.start_ms)
+
+    nodes = [NodeInfo(f"n{at}", count * 1_000, 8 << 30) for at, count in enumerate(cores)]
+    drive = Drive(EngineState(profile=profile), nodes, observe=observe)
+    runs = [
+        drive.submit(f"w{at}", check_workflow(document(pods, cpu, runtime, f"w{at}")), at=at_s * SECOND)
+        for at, (at_s, pods, cpu, runtime) in enumerate(sorted(jobs))
+        if sum(count // cpu for count in cores) >= pods
+    ]
+    drive.run(until=HOUR)
+    return {run.id: (first.get(run.id), int(run.stages[0].times[:, 3].max())) for run in runs}
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.lists(JOBS, min_size=1, max_size=12), st.lists(st.integers(2, 6), min_size=1, max_size=3))
+@pytest.mark.parametrize("backfill", ["easy", "conservative"])
+def test_no_promise_is_broken_while_estimates_are_exact(
+    backfill: str, jobs: list[Job], cores: list[int]
+) -> None:
+    """Gangs come one after the other; each that was promised a start begins then or before, whatever was let in since."""
+    profile = Profile(order="fifo", backfill=backfill)  # type: ignore[arg-type]
+    for promised, started in promised_and_started(jobs, cores, profile).values():
+        assert started >= 0
+        assert promised is None or started <= promised
+
+
+def test_conservative_backfill_promises_all_that_wait_where_easy_promises_one() -> None:
+    """Four cores run for 10 s; three gangs of four wait for 10, 20 and 30 s."""
+    jobs = [(0, 4, 1, 10)] * 4
+    easy = promised_and_started(jobs, [4], Profile(order="fifo"))
+    assert [promised for promised, _ in easy.values()] == [None, 10_000, 20_000, 30_000]
+    first: list[int] = []
+
+    def observe(state: EngineState, step: Step, events: Sequence[EngineEvent], now: int) -> None:
+        first.append(len(state.reservations))
+
+    profile = Profile(order="fifo", backfill="conservative")
+    drive = Drive(EngineState(profile=profile), [NodeInfo("n", 4_000, 8 << 30)], observe=observe)
+    for at, (_, pods, cpu, runtime) in enumerate(jobs):
+        drive.submit(f"w{at}", check_workflow(document(pods, cpu, runtime)))
+    drive.tick()
+    assert first == [3]
+    assert [reservation.start_ms for reservation in drive.state.reservations] == [10_000, 20_000, 30_000]
+
+
+@pytest.mark.parametrize(("backfill", "rounds"), [("easy", 2), ("conservative", 3)])
+def test_small_jobs_that_overrun_put_no_gang_off_for_ever(backfill: str, rounds: int) -> None:
+    """A stream of jobs said to take 1 s takes 8 s each: a gang of the whole cluster starts after two rounds of them, or three where
+    those that came before it were promised their starts too.
+    """
+    profile = Profile(backfill=backfill)  # type: ignore[arg-type]
+
+    def fate(pod: Pod) -> Fate:
+        return Fate(5_000 if pod.gang is not None and len(pod.gang.addresses) == 8 else 8_000)
+
+    nodes = [NodeInfo(f"n{at}", 4_000, 8 << 30) for at in range(2)]
+    drive = Drive(EngineState(profile=profile), nodes, fate=fate)
+    for at in range(100):
+        drive.submit(f"small{at}", check_workflow(document(1, 1, 1, "small")), at=at * 400)
+    gang = drive.submit("gang", check_workflow(document(8, 1, 5, "gang")), at=10_100)
+    drive.run(until=100_000)
+    started = gang.stages[0].times[:, 3]
+    assert started.min() == started.max()
+    assert 10_100 < started.max() <= 10_100 + rounds * 8_000

@@ -1,0 +1,88 @@
+"""Queues as they are set and shown by a running service; what was used outlives it."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from flowsched.cluster.fake import FakeProcesses, Outcome
+from flowsched.errors import Conflict, InvalidDocument
+from flowsched.scheduling.executor import Pod
+from flowsched.scheduling.usage import Payer
+from flowsched.store.database import url_for
+from tests.service.processes import Process, process
+
+
+def document(name: str, tasks: int, **more: object) -> bytes:
+    stage = {
+        "name": "s", "scatter": {"count": tasks}, "command": ["x"],
+        "resources": {"cpu": 1, "memory": "64Mi"},
+    }  # fmt: skip
+    return msgspec.json.encode({"name": name, "stages": [stage], **more})
+
+
+def forever(_: Pod) -> Outcome:
+    return Outcome(runtime_ms=60_000)
+
+
+async def running(made: Process, queue: str, count: int) -> None:
+    while next(view for view in await made.service.queues() if view.name == queue).running < count:
+        await asyncio.sleep(0.01)
+
+
+@pytest.mark.timeout(30)
+async def test_queues_say_what_they_have_deserve_and_wait_for(tmp_path: Path) -> None:
+    """Ann and bob in a fifo queue below a department with a cap."""
+    async with process(url_for(tmp_path / "db"), tmp_path, FakeProcesses(forever)) as one:
+        one.lead()
+        await one.ready()
+        put = one.service.put_queue
+        await put("lab", {"weight": 3, "cap": {"cpu": 2}, "reclaimable": False})
+        made = await put("lab.a", {"parent": "lab", "order": "fifo", "guarantee": {"cpu": 1}})
+        assert (made.order, made.reclaimable, made.guarantee) == ("fifo", True, {"cpu": 1000})
+        with pytest.raises(Conflict, match="no parent queue"):
+            await put("x", {"parent": "nowhere"})
+        with pytest.raises(InvalidDocument, match="at most what lab has"):
+            await put("lab.b", {"parent": "lab", "guarantee": {"cpu": 2}})
+        huge = await put("huge", {"guarantee": {"cpu": 1_000_000}})
+        assert "it is guaranteed 1000000000 of cpu" in huge.warnings[0]
+        submitted = await one.service.submit(document("a", 1, queue="lab.a", user="ann"))
+        assert (await one.service.workflow(submitted.id)).user == "ann"
+        await running(one, "lab.a", 1)
+        await one.service.submit(document("b", 5, queue="lab.a", user="bob"))
+        await running(one, "lab.a", 2)
+        views = {view.name: view for view in await one.service.queues()}
+        assert views["lab"].used == views["lab.a"].used == {"cpu": 2000, "memory": 128 << 20}
+        assert views["lab"].deserved["cpu"] == 2000
+        assert views["lab.a"].pending == {"cpu": 4000, "memory": 256 << 20}
+        assert [(user.user, user.used["cpu"]) for user in views["lab.a"].users] == [
+            ("ann", 1000),
+            ("bob", 1000),
+        ]
+        assert views["default"].users == []
+
+
+@pytest.mark.timeout(30)
+async def test_what_was_used_outlives_the_service(tmp_path: Path) -> None:
+    """A row of an account that is written when its step of time ends is what the next leader begins with."""
+    url = url_for(tmp_path / "db")
+    async with process(url, tmp_path, FakeProcesses(forever)) as one:
+        one.lead()
+        await one.ready()
+        await one.service.submit(document("a", 1, user="ann"))
+        await running(one, "default", 1)
+        leader = one.service._leader.dispatcher
+        assert leader is not None
+        usage = leader.state.snapshot.usage
+        usage.written = usage.step - 1  # as if a step of time had ended
+        usage._accounts[Payer("default", "ann")].past[0] = 10**15
+        await one.service.put_queue("default", {"weight": 2})  # a step
+    async with process(url, tmp_path, FakeProcesses(forever)) as two:
+        two.lead()
+        await two.ready()
+        (user,) = next(view for view in await two.service.queues() if view.name == "default").users
+        assert user.user == "ann"
+        assert user.recent["cpu"] >= 8000
