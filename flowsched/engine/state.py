@@ -181,9 +181,6 @@ class EngineState:
         #: where each cycle is recorded; None = nowhere. Decides nothing
         self.tape: list[Draft | FlowschedError] | None = None
         self._begin_pace()
-        self.tape: list[Draft | FlowschedError] | None = (
-            None  #: where each cycle is recorded; None = nowhere. Decides nothing
-        )
         self.epoch = epoch
         self.secret = secret
         self.mounted = mounted
