@@ -9,7 +9,7 @@ from typing import Annotated, Final
 import typer
 
 from flowsched import __version__
-from flowsched.cli import agent, ahead, cromwell_command, hollow, queues, upkeep
+from flowsched.cli import agent, ahead, cromwell_command, hollow, queues, simulation, upkeep
 from flowsched.cli import policy as policies
 from flowsched.cli.context import Options, ask, options, run
 from flowsched.cli.options import (
@@ -406,6 +406,7 @@ def _command(ctx: typer.Context, workflow: str, kind: str, reason: str | None, o
 
 app.add_typer(agent.pod, name="pod", hidden=True)
 app.command(name="plan")(ahead.plan)
+app.command(name="simulate")(simulation.simulate)
 app.command(name="snapshot")(policies.snapshot)
 app.command(name="replay")(policies.replay)
 app.command(name="agent")(agent.agent)

@@ -26,7 +26,7 @@ class Explanation:
     """Why `tasks` tasks of a stage are in `state` and do not run.
 
     `group` is the number of the backlog item it speaks of; `outlook` what binds that and what would change it, once
-    somebody has worked it out (see `situation_of`).
+    somebody has worked it out (see `situations_of`).
     """
 
     stage: str
@@ -210,7 +210,11 @@ def _in_passing(engine: EngineState, run: WorkflowRun, stage: StageRun, state: T
     held = _held(engine, run, stage) if state is TaskState.BINDING else None
     if held is not None:
         return held
-    said = "is being started" if state is TaskState.BINDING else "is being taken away"
+    said = "is being started"
+    if state is TaskState.RELEASING:
+        leaving = np.flatnonzero(stage.task_state == state).tolist()
+        why = sorted({stage.reasons[task] for task in leaving if task in stage.reasons})
+        said = "is being taken away" + (f": {', '.join(why)}" if why else "")
     return Explanation(
         stage=stage.spec.name,
         shards=_shards(stage, state),

@@ -135,6 +135,8 @@ class EngineState:
         #: (workflow, stage) -> who gathers what it writes
         self.gathers: dict[tuple[str, int], Gather | None] = {}
         #: (workflow, stage, shard) -> node where it shall find its inputs
+        self.gathered: dict[tuple[str, int], list[tuple[int, int]]] = {}  #: (workflow, stage) -> stages it gathers, and how much
+        self.coming: dict[tuple[str, int, int], int] = {}  #: within one look: bytes on their way home, by reader
         self.homes: dict[tuple[str, int, int], int] = {}
         #: (dataset, node) -> what shall be pushed home, and for whom: (want, workflow, stage)
         self.pushes: dict[tuple[int, int], tuple[TransferWant, str, int]] = {}
@@ -173,7 +175,9 @@ class EngineState:
         self.restless = True  #: something may let somebody start, and nobody has looked since
         self.rest_until = 0  #: no look before this moment
         self.look_at: int | None = None  #: a look is due at this moment, whatever happens
-        self.tape: list[Draft | FlowschedError] | None = None  #: where each cycle is recorded; None = nowhere. Decides nothing
+        self.tape: list[Draft | FlowschedError] | None = (
+            None  #: where each cycle is recorded; None = nowhere. Decides nothing
+        )
         self.epoch = epoch
         self.secret = secret
         self.mounted = mounted
@@ -210,6 +214,7 @@ class EngineState:
             self.inputs.pop(pair, None)
             self.offers.pop(pair, None)
             self.gathers.pop(pair, None)
+            self.gathered.pop(pair, None)
             if stage.spec.gang:
                 for shard in range(stage.spec.width):
                     self.gang_bases.pop((*pair, shard), None)

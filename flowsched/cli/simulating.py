@@ -1,0 +1,215 @@
+"""What `flowsched simulate` does: read, simulate under each policy, compare, write."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from rich.console import RenderableType
+
+import flowsched
+from flowsched.cli import output, render, simulation_plots
+from flowsched.client.documents import resolved_bytes
+from flowsched.errors import InvalidRequest, TooLarge
+from flowsched.scheduling.framework import Profile
+from flowsched.simulation.bound import lower_bound
+from flowsched.simulation.clusters import cluster_from
+from flowsched.simulation.documents import from_document
+from flowsched.simulation.figures import Figures, figures_of
+from flowsched.simulation.policies import POLICIES, simulated
+from flowsched.simulation.reference import REFERENCE, SimulatedCluster
+from flowsched.simulation.simulate import trace_header
+from flowsched.simulation.workload import Workload, from_trace
+from flowsched.workflow.decode import decode_workflow
+from flowsched.workflow.formats.wfformat import LIMITS, read_trace
+from flowsched.workflow.formats.yaml_text import read_yaml
+
+_GZIP: Final = b"\x1f\x8b"
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What shall be simulated."""
+
+    workloads: tuple[Path, ...]
+    cluster: str
+    policies: tuple[str, ...]
+    arrivals: str = "0"
+    errors: int = 0
+    seed: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Simulated:
+    """One policy's schedule."""
+
+    policy: str
+    figures: Figures
+    lines: list[dict[str, Any]]
+
+
+async def simulate(asked: Asked, trace: Path | None, plots: Path | None, as_json: bool) -> None:
+    """Simulate, and tell what came of it."""
+    await asyncio.to_thread(_simulate, asked, trace, plots, as_json)
+
+
+def _simulate(asked: Asked, trace: Path | None, plots: Path | None, as_json: bool) -> None:
+    cluster = cluster_of(asked.cluster)
+    workloads = [wrong(each, asked.errors, asked.seed) for each in loaded(asked, cluster)]
+    bound = lower_bound(cluster, workloads)
+    found = []
+    for policy in asked.policies:
+        world = simulated(policy_of(policy), cluster, workloads)
+        name = Path(policy).stem if policy not in POLICIES else policy
+        found.append(Simulated(name, figures_of(world, bound), world.lines))
+    if trace is not None:
+        head = trace_header(cluster, workloads, found[0].policy, asked.seed, flowsched.__version__)
+        text = "".join(json.dumps(line) + "\n" for line in [head, *found[0].lines])
+        raw = text.encode()
+        trace.write_bytes(gzip.compress(raw, mtime=0) if trace.suffix == ".gz" else raw)
+        output.hint(f"wrote {trace}: {len(found[0].lines):,} lines")
+    if plots is not None:
+        plots.mkdir(parents=True, exist_ok=True)
+        for name, picture in simulation_plots.pictures(
+            cluster, bound, [(s.policy, s.lines) for s in found]
+        ).items():
+            (plots / name).write_text(picture, encoding="utf-8")
+        output.hint(f"wrote pictures into {plots}")
+    if as_json:
+        facts = [{"policy": each.policy, **each.figures.told()} for each in found]
+        print(
+            output.to_json(
+                {"cluster": asked.cluster, "bound_s": round(bound, 3), "policies": facts}, indent=2
+            )
+        )
+    else:
+        output.show(_table(found, bound))
+
+
+def cluster_of(name: str) -> SimulatedCluster:
+    """A reference cluster by name, or one from a YAML file.
+
+    Raises:
+        InvalidRequest: There is neither.
+        InvalidDocument: The file is no cluster.
+    """
+    if name in REFERENCE:
+        return REFERENCE[name]
+    path = Path(name)
+    if not path.is_file():
+        raise InvalidRequest(f"cluster {name!r}: no such file, and not one of {', '.join(REFERENCE)}")
+    return cluster_from(_yaml(path, path.read_bytes()))
+
+
+def policy_of(name: str) -> str | Profile:
+    """A policy by name, or a profile from its file.
+
+    Raises:
+        InvalidRequest: There is neither.
+    """
+    if name in POLICIES:
+        return name
+    path = Path(name)
+    if not path.is_file():
+        raise InvalidRequest(f"policy {name!r}: no such file, and not one of {', '.join(POLICIES)}")
+    from flowsched.control.extensions import find_plugins
+    from flowsched.control.profiles import read_policies
+
+    return read_policies(path.read_bytes(), find_plugins()).default
+
+
+def loaded(asked: Asked, cluster: SimulatedCluster) -> list[Workload]:
+    """Read the workloads; names that occur twice get a number.
+
+    Raises:
+        InvalidRequest: One cannot be read, or the arrivals make no sense.
+        InvalidDocument: One is neither a trace nor a workflow.
+    """
+    moments = _moments(asked)
+    made: list[Workload] = []
+    for path, moment in zip(asked.workloads, moments, strict=True):
+        stem = path.name.removesuffix(".gz").removesuffix(".json").removesuffix(".yaml").removesuffix(".yml")
+        same = sum(each.name == stem or each.name.startswith(f"{stem}#") for each in made)
+        workload = _load(path, stem if not same else f"{stem}#{same + 1}", cluster)
+        made.append(replace(workload, arrival_s=moment))
+    return made
+
+
+def _load(path: Path, name: str, cluster: SimulatedCluster) -> Workload:
+    try:
+        raw = path.read_bytes()
+        if raw.startswith(_GZIP):
+            raw = gzip.decompress(raw)
+    except (OSError, EOFError, zlib.error) as error:
+        raise InvalidRequest(f"{path}: {error}") from error
+    if len(raw) > LIMITS.document_bytes:
+        raise TooLarge(f"{path}: {len(raw):,} bytes, {LIMITS.document_bytes:,} are allowed")
+    if path.suffix in (".yaml", ".yml"):
+        written = json.dumps(_yaml(path, raw)).encode()
+        return from_document(decode_workflow(resolved_bytes(written, path.parent)), name, path.name, cluster)
+    document = json.loads(raw) if raw[:1] == b"{" else None
+    if isinstance(document, dict) and "stages" in document:
+        return from_document(decode_workflow(resolved_bytes(raw, path.parent)), name, path.name, cluster)
+    return from_trace(read_trace(raw), name, path.name, cluster, wow=path.name.startswith("wow-"))
+
+
+def _yaml(path: Path, raw: bytes) -> object:
+    try:
+        return read_yaml(raw, LIMITS.document_bytes)
+    except InvalidRequest as error:
+        raise InvalidRequest(f"{path}: {error}") from error
+
+
+def _moments(asked: Asked) -> list[float]:
+    drawn, text = asked.arrivals.startswith("~"), asked.arrivals.removeprefix("~")
+    try:
+        apart = float(text)
+    except ValueError:
+        apart = -1.0
+    if not 0 <= apart < 1e9:
+        raise InvalidRequest(
+            f"--arrivals {asked.arrivals!r}: seconds between arrivals were expected, as 60 or ~60"
+        )
+    if not drawn:
+        return [apart * number for number in range(len(asked.workloads))]
+    gaps = np.random.default_rng([asked.seed, 1]).exponential(apart, len(asked.workloads))
+    gaps[0] = 0.0
+    return [round(float(moment), 3) for moment in np.cumsum(gaps)]
+
+
+def wrong(workload: Workload, percent: int, seed: int) -> Workload:
+    """The same work, expected wrongly: each category by its own factor, between 1/(1+e) and 1+e."""
+    if not percent:
+        return workload
+    rng = np.random.default_rng([seed, percent, *workload.name.encode()])
+    kinds = sorted(workload.expected)
+    off = (1 + percent / 100) ** rng.uniform(-1, 1, len(kinds))
+    return workload.with_expected(dict(zip(kinds, off.tolist(), strict=True)))
+
+
+def _table(found: Sequence[Simulated], bound: float) -> RenderableType:
+    heads = (
+        "=policy", ">makespan", ">÷ bound", ">mean completion", ">moved", ">from storage", ">cores busy", ">tasks", ">lost",
+    )  # fmt: skip
+    table = render.plain_table(*heads)
+    for each in found:
+        told = each.figures
+        table.add_row(
+            each.policy,
+            f"{told.makespan_s:,.1f} s",
+            f"{told.makespan_s / bound:.3f}" if bound else "-",
+            f"{told.mean_completion_s:,.1f} s",
+            f"{told.moved_bytes / 1e9:,.1f} GB",
+            f"{told.storage_bytes / 1e9:,.1f} GB",
+            f"{100 * told.busy:.1f} %",
+            f"{told.tasks:,}",
+            f"{told.lost:,}",
+        )
+    return table

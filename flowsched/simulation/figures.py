@@ -1,0 +1,70 @@
+"""What a schedule comes to: the figures by which policies are compared."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from flowsched.simulation.world import World
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """Of one schedule. Seconds and bytes.
+
+    Args:
+        makespan_s: Until the last task has ended and the last final is on the storage.
+        ratio: That over the bound; None where the bound is nothing.
+        mean_completion_s: Of workflows, each from its arrival on.
+        moved_bytes: Over the network.
+        storage_bytes: Of those, read from the shared storage.
+        busy: Of all cores, until then: the part that was taken.
+        tasks: That succeeded.
+        lost: Attempts that came to nothing.
+        wait_s: Between ready and started, the mean over tasks.
+    """
+
+    makespan_s: float
+    ratio: float | None
+    mean_completion_s: float
+    moved_bytes: int
+    storage_bytes: int
+    busy: float
+    tasks: int
+    lost: int
+    wait_s: float
+
+    def told(self) -> dict[str, Any]:
+        """As JSON tells it."""
+        return {
+            name: round(each, 6) if isinstance(each, float) else each for name, each in asdict(self).items()
+        }
+
+
+def figures_of(world: World, bound_s: float) -> Figures:
+    """The figures of a world in which everything has happened."""
+    storage = world.cluster.storage.name
+    tasks = [line for line in world.lines if "task" in line]
+    moves = [line for line in world.lines if "transfer" in line]
+    ended: dict[str, float] = {workload.name: workload.arrival_s for workload in world.workloads}
+    for line in tasks:
+        ended[line["workflow"]] = max(ended[line["workflow"]], line["end"])
+    for line in moves:
+        if line["to"] == storage:
+            ended[line["workflow"]] = max(ended[line["workflow"]], line["end"])
+    makespan = max(ended.values(), default=0.0)
+    arrived = {workload.name: workload.arrival_s for workload in world.workloads}
+    good = [line for line in tasks if line["outcome"] == "succeeded"]
+    cores = sum(node.cores for node in world.cluster.nodes)
+    taken = sum(line["cores"] * (line["end"] - line["start"]) for line in tasks)
+    return Figures(
+        makespan_s=makespan,
+        ratio=makespan / bound_s if bound_s else None,
+        mean_completion_s=sum(end - arrived[name] for name, end in ended.items()) / max(1, len(ended)),
+        moved_bytes=sum(line["bytes"] for line in moves),
+        storage_bytes=sum(line["bytes"] for line in moves if line["from"] == storage),
+        busy=taken / (cores * makespan) if makespan else 0.0,
+        tasks=len(good),
+        lost=len(tasks) - len(good),
+        wait_s=sum(line["start"] - line["ready"] for line in good) / max(1, len(good)),
+    )
