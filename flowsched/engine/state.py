@@ -133,24 +133,7 @@ class EngineState:
             set()
         )  #: of `ready`, those that may give up waiting (gangs, policies)
         self.pods: dict[str, PodRef] = {}
-        self.staging: dict[int, StagingGroup] = {}
-        self.moving: dict[tuple[int, int, int], TransferOrder] = {}
-        #: (workflow, stage) -> who gathers what it writes
-        self.gathers: dict[tuple[str, int], Gather | None] = {}
-        #: (workflow, stage, shard) -> node where it shall find its inputs
-        self.gathered: dict[
-            tuple[str, int], list[tuple[int, int]]
-        ] = {}  #: (workflow, stage) -> stages it gathers, and how much
-        self.coming: dict[
-            tuple[str, int, int], int
-        ] = {}  #: within one look: bytes on their way home, by reader
-        self.homes: dict[tuple[str, int, int], int] = {}
-        #: (dataset, node) -> what shall be pushed home, and for whom: (want, workflow, stage)
-        self.pushes: dict[tuple[int, int], tuple[TransferWant, str, int]] = {}
-        #: what those who wait will read, by (dataset, node)
-        self.foreseen: dict[tuple[int, int], TransferWant] = {}
-        self.push_backlog: dict[int, int] = {}  #: node -> bytes of `pushes` to it
-        self.transfer_backoff: dict[tuple[int, int], Backoff] = {}
+        self._begin_data()
         self.staged_on: dict[GroupKey, tuple[int, ...]] = {}
         self.keys: dict[GroupKey | ForeignKey, int] = {}
         self.groups: dict[int, GroupKey | ForeignKey] = {}
@@ -184,6 +167,25 @@ class EngineState:
         self.epoch = epoch
         self.secret = secret
         self.mounted = mounted
+
+    def _begin_data(self) -> None:
+        """What moves, and what shall: nothing yet."""
+        self.staging: dict[int, StagingGroup] = {}
+        self.moving: dict[tuple[int, int, int], TransferOrder] = {}
+        self.transfer_backoff: dict[tuple[int, int], Backoff] = {}
+        #: (workflow, stage) -> who gathers what it writes
+        self.gathers: dict[tuple[str, int], Gather | None] = {}
+        #: (workflow, stage) -> stages it gathers, and of how many of their shards
+        self.gathered: dict[tuple[str, int], list[tuple[int, int]]] = {}
+        #: within one look: bytes on their way home, by reader
+        self.coming: dict[tuple[str, int, int], int] = {}
+        #: (workflow, stage, shard) -> node where it shall find its inputs
+        self.homes: dict[tuple[str, int, int], int] = {}
+        #: (dataset, node) -> what shall be pushed home, and for whom: (want, workflow, stage)
+        self.pushes: dict[tuple[int, int], tuple[TransferWant, str, int]] = {}
+        self.push_backlog: dict[int, int] = {}  #: node -> bytes of `pushes` to it
+        #: what those who wait will read, by (dataset, node)
+        self.foreseen: dict[tuple[int, int], TransferWant] = {}
 
     def _begin_pace(self) -> None:
         """What `engine/pace` keeps: nobody has looked at the backlog yet."""

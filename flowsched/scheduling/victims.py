@@ -58,7 +58,7 @@ class Victims:
         has_begun = began < _NEVER
         priority = ledger.priority[slots][first]
         keys = (ledger.node[slots][first], -since, lost, qos, has_begun, priority)
-        order = _by_name(np.lexsort(keys), keys, [ledger.owner[slot] for slot in slots[first].tolist()])
+        order = _by_name(_sorted(keys), keys, [ledger.owner[slot] for slot in slots[first].tolist()])
         young = has_begun & (now - began < min_runtime_ms)
         self.later_ms = int(began[young].min()) + min_runtime_ms if young.any() else None
         order = order[~young[order]]
@@ -116,6 +116,14 @@ def _judged(
     keys = judge(snapshot, [tuple(claims[number]) for number in order.tolist()], now)
     rows, ranks = keys.reshape(len(order), -1).tolist(), priority[order].tolist()
     return order[sorted(range(len(rows)), key=lambda at: (ranks[at], rows[at]))]
+
+
+def _sorted(keys: Sequence[Ints]) -> Ints:
+    """Rows in order: by the last key, equal ones by the one before it, and so on; as they stood where all are equal."""
+    order = np.arange(len(keys[0]))
+    for key in keys:
+        order = order[np.argsort(key[order], kind="stable")]
+    return order
 
 
 def _by_name(order: Ints, keys: Sequence[NDArray[Any]], names: Sequence[str]) -> Ints:
