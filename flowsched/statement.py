@@ -36,6 +36,12 @@ class Statement:
         self._undo.append(lambda: array.__setitem__(where, old))
         array[where] = value
 
+    def put_at(self, array: NDArray[Any], where: int | tuple[int, int], value: Any) -> None:
+        """`array[where] = value` for one element: as `set`, in a fraction of the time."""
+        old = array[where]
+        self._undo.append(lambda: array.__setitem__(where, old))
+        array[where] = value
+
     def add(self, array: NDArray[Any], where: Any, amount: Any) -> None:
         """`array[where] += amount`, undone exactly (whole numbers)."""
         array[where] += amount

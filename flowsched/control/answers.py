@@ -181,6 +181,9 @@ def explanation_view(found: Explanation) -> ExplanationView:
         message=found.message,
         numbers=dict(found.numbers),
         start_at=moment(found.start_ms),
+        start_low_at=moment(found.start_low_ms),
+        start_high_at=moment(found.start_high_ms),
+        estimate=found.estimate,
         binds=[f"{who}: {what}" if who else what for who, what in found.outlook.binds],
         suggestions=[
             SuggestionView(

@@ -25,11 +25,12 @@ from flowsched.scheduling.foreign import Bind, Evict
 from flowsched.scheduling.snapshot import ClaimKind
 from flowsched.statement import Statement
 from flowsched.workflow.advance import Advance
+from flowsched.workflow.lifecycle import mask_of
 from flowsched.workflow.run import TOTALS, StageRun, WorkflowRun
 from flowsched.workflow.states import RunState, TaskState
 
 #: States that are written even for a task that has no row yet. Others are derived after a restart.
-_DURABLE: Final = (
+_DURABLE: Final = mask_of(
     TaskState.BINDING,
     TaskState.BOUND,
     TaskState.RUNNING,
@@ -63,6 +64,8 @@ class Recorder:
     wake_ms: int | None = None
     #: Something happened that may let a waiting group start: room, bytes, nodes, new work.
     dirty: bool = False
+    #: Nothing but time may have done so.
+    ticked: bool = False
     _advances: dict[str, Advance] = field(default_factory=dict)
     _runs: dict[str, WorkflowRun] = field(default_factory=dict)
     #: Runs that were advanced since `absorb` last looked: a step may hold a thousand events of as many workflows.
@@ -141,9 +144,12 @@ class Recorder:
         if stage.counts[TaskState.QUEUED] > 0 and not run.state.terminal:
             if pair not in self.state.ready:
                 self.statement.include(self.state.ready, pair)
+                if stage.spec.gang or stage.spec.policies:
+                    self.statement.include(self.state.impatient, pair)
                 self.dirty = True
-        else:
+        elif pair in self.state.ready:
             self.statement.exclude(self.state.ready, pair)
+            self.statement.exclude(self.state.impatient, pair)
 
     def intend(self, run: WorkflowRun, stage: StageRun, pod: Pod, encoded: bytes) -> None:
         """A pod will be launched once this step is durable."""
@@ -202,40 +208,67 @@ class Recorder:
         return Result(self.delta, ended)
 
     def _task_rows(self, run: WorkflowRun, stage: StageRun, tasks: NDArray[np.int64]) -> None:
-        written = (stage.version[tasks] > 0) | np.isin(stage.task_state[tasks], _DURABLE)
+        written = (stage.version[tasks] > 0) | _DURABLE[stage.task_state[tasks]]
         tasks = tasks[written]
-        self.statement.add(stage.version, tasks, 1)
-        self.delta.tasks.extend(task_row(self.state, run, stage, task) for task in tasks.tolist())
+        if len(tasks) == 0:
+            return
+        self.statement.add(stage.own("version"), tasks, 1)
+        self.delta.tasks.extend(task_rows(self.state, run, stage, tasks))
 
 
 def task_row(state: EngineState, run: WorkflowRun, stage: StageRun, task: int) -> TaskWrite:
     """One task as its row."""
-    ready, staging, bound, started, ended = (
-        None if moment < 0 else moment for moment in stage.times[task].tolist()
+    return task_rows(state, run, stage, np.array([task]))[0]
+
+
+def task_rows(
+    state: EngineState, run: WorkflowRun, stage: StageRun, tasks: NDArray[np.int64]
+) -> list[TaskWrite]:
+    """Tasks as their rows."""
+    names, reasons = state.snapshot.names, stage.reasons
+    columns = (
+        tasks,
+        stage.task_state[tasks],
+        stage.attempt[tasks],
+        stage.node[tasks],
+        stage.goal[tasks],
+        stage.version[tasks],
+        stage.exit_code[tasks],
+        stage.times[tasks],
+        stage.local[tasks],
+        stage.moved[tasks],
+        stage.charged[tasks],
+        stage.memory_steps[tasks],
     )
-    node = int(stage.node[task])
-    exit_code = int(stage.exit_code[task])
-    return TaskWrite(
-        workflow=run.id,
-        stage=stage.number,
-        index=task,
-        state=int(stage.task_state[task]),
-        attempt=int(stage.attempt[task]),
-        node=state.snapshot.names[node] if node >= 0 else None,
-        goal=int(stage.goal[task]),
-        version=int(stage.version[task]),
-        reason=stage.reasons.get(task, ""),
-        exit_code=None if exit_code < 0 else exit_code,
-        ready_ms=ready,
-        staging_ms=staging,
-        bound_ms=bound,
-        started_ms=started,
-        ended_ms=ended,
-        bytes_local=int(stage.local[task]),
-        bytes_moved=int(stage.moved[task]),
-        charged=int(stage.charged[task]),
-        memory_steps=int(stage.memory_steps[task]),
-    )
+    rows = []
+    for task, now, attempt, node, goal, version, code, times, local, moved, charged, steps in zip(
+        *[column.tolist() for column in columns], strict=True
+    ):
+        ready, staging, bound, started, ended = [None if moment < 0 else moment for moment in times]
+        rows.append(
+            TaskWrite(
+                workflow=run.id,
+                stage=stage.number,
+                index=task,
+                state=now,
+                attempt=attempt,
+                node=names[node] if node >= 0 else None,
+                goal=goal,
+                version=version,
+                reason=reasons.get(task, ""),
+                exit_code=None if code < 0 else code,
+                ready_ms=ready,
+                staging_ms=staging,
+                bound_ms=bound,
+                started_ms=started,
+                ended_ms=ended,
+                bytes_local=local,
+                bytes_moved=moved,
+                charged=charged,
+                memory_steps=steps,
+            )
+        )
+    return rows
 
 
 def stage_row(run: WorkflowRun, stage: StageRun) -> StageWrite:

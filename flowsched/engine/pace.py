@@ -13,6 +13,7 @@ from typing import Final
 
 from flowsched.engine.changes import Recorder
 from flowsched.engine.state import EngineState, GroupKey
+from flowsched.scheduling.plan import Plan, ReasonCode
 
 #: So many pods a step places, at most: a step of ours takes 0.1 ms for each, and nobody else is served meanwhile.
 STEP: Final = 1_000
@@ -24,6 +25,23 @@ RESUME: Final = 3_000
 SHORT_LOOK: Final = 200
 #: ... after which the next waits 1 ms for so many of them.
 GROUPS_PER_MS: Final = 5
+#: Promised starts are told again after so long, although nobody may start.
+QUIET_MS: Final = 10_000
+#: Why groups wait that no moment brings nearer to their start, but only what happens.
+_TIMELESS: Final = frozenset(
+    {
+        ReasonCode.PAUSED,
+        ReasonCode.NO_NODES,
+        ReasonCode.NO_MATCHING_NODE,
+        ReasonCode.LARGER_THAN_NODE,
+        ReasonCode.LARGER_THAN_CLUSTER,
+        ReasonCode.INSUFFICIENT,
+        ReasonCode.GANG_INCOMPLETE,
+        ReasonCode.RACK,
+        ReasonCode.ZONES,
+        ReasonCode.QUEUE_LIMIT,
+    }
+)
 #: A pod that waits for its scheduler is on its way; what waits for anything else is not, and lets others pass.
 _ON_ITS_WAY: Final = ("", "Unschedulable")
 
@@ -47,7 +65,8 @@ def is_full(state: EngineState) -> bool:
 def is_due(recorder: Recorder) -> bool:
     """Whether this step looks at the backlog. If not, the recorder's wake says when one does."""
     state, statement, now = recorder.state, recorder.statement, recorder.now
-    if state.look_at is not None and now >= state.look_at:
+    late = state.look_at is not None and now >= state.look_at
+    if late or (recorder.ticked and now >= state.quiet_until):
         recorder.dirty = True
     if state.crowded and len(state.under_way) <= RESUME:
         statement.assign(state, "crowded", False)
@@ -81,6 +100,16 @@ def looked(recorder: Recorder, groups: int, look_at: int | None, *, full: bool =
         recorder.wake_at(recorder.now)
     if look_at is not None:
         recorder.wake_at(look_at)
+
+
+def keep_quiet(recorder: Recorder, plan: Plan) -> None:
+    """After a look: whether time alone could let anybody start before long.
+
+    Nobody who finds no room finds any while nothing ends. It is otherwise where a promise, a copy or a place in the order
+    stands between a group and its room: those move with time.
+    """
+    calm = not plan.placements and all(reason.code in _TIMELESS for reason in plan.reasons)
+    recorder.statement.assign(recorder.state, "quiet_until", recorder.now + QUIET_MS if calm else 0)
 
 
 def reserved_for_ours(state: EngineState) -> bool:

@@ -22,6 +22,7 @@ from flowsched.engine.staging import begin, sweep
 from flowsched.engine.state import EngineState, GroupKey, PodRef
 from flowsched.scheduling.conservative import with_plans
 from flowsched.scheduling.cycle import cycle
+from flowsched.scheduling.executor import GangSeat
 from flowsched.scheduling.plan import Placement, Plan, Reason, ReasonCode
 from flowsched.scheduling.podgroup import PodGroup
 from flowsched.scheduling.record import Draft, recorded, taped
@@ -74,6 +75,7 @@ def place(recorder: Recorder) -> None:
     foresee(recorder, plan, {group.key: group for group in groups} if plan.ahead else {})
     placed = 0
     refused: list[Reason | None] = []
+    binds = _Binds(recorder)
     _serve(recorder, plan, {group.key: group for group in groups})
     taking.placed(recorder, plan, groups)
     for placement in plan.placements:
@@ -81,7 +83,8 @@ def place(recorder: Recorder) -> None:
         if placement.group in foreign.candidates:
             carry_out_foreign(recorder, foreign.candidates[placement.group], placement)
         else:
-            refused.append(_carry_out(recorder, backlog.candidates[placement.group], placement))
+            refused.append(_carry_out(recorder, backlog.candidates[placement.group], placement, binds))
+    binds.move()
     reasons = (*plan.reasons, *(reason for reason in refused if reason), *told)
     _carried_out(recorder, replace(plan, reasons=reasons), groups)
     pace.looked(recorder, len(groups), _sooner(backlog.wake_ms, plan.look_at), full=placed >= pace.STEP)
@@ -166,6 +169,7 @@ def _carried_out(recorder: Recorder, plan: Plan, groups: Sequence[PodGroup] = ()
             refused[placed.group] = _rest(refused[placed.group], placed)
     statement.assign(state, "refused", refused)
     statement.assign(state, "reasons", {reason.group: reason for reason in plan.reasons})
+    pace.keep_quiet(recorder, plan)
     statement.assign(state, "reservations", plan.reservations)
     statement.assign(state, "promises", _promises(state.promises, plan))
 
@@ -196,7 +200,8 @@ def _give_up_waiting(recorder: Recorder) -> None:
     """Policies on `task_pending`: what has waited too long, and when the next will have."""
     state = recorder.state
     staging = {(group.workflow, group.stage) for group in state.staging.values()}
-    for workflow, number in sorted(pair for pair in state.ready | staging if _may_give_up(state, *pair)):
+    staging = {pair for pair in staging if _may_give_up(state, *pair)}
+    for workflow, number in sorted(state.impatient | staging):
         run = state.runs[workflow]
         stage = run.stages[number]
         if stage.spec.gang and stage.uniform is None:
@@ -216,18 +221,53 @@ def _may_give_up(state: EngineState, workflow: str, number: int) -> bool:
     return spec.gang or bool(spec.policies)
 
 
-def _carry_out(recorder: Recorder, candidate: Candidate, placement: Placement) -> Reason | None:
+class _Binds:
+    """What is bound in one look, by stage: a thousand bags of one task each are one move of a thousand tasks."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._stages: dict[int, tuple[Candidate, list[Indices], list[Indices], list[Indices]]] = {}
+
+    def add(self, candidate: Candidate, tasks: Indices, nodes: Indices) -> None:
+        """Note tasks and their nodes. A gang moves now, since its seats are told by states."""
+        sizes = self._recorder.state.catalogue.sizes
+        total = sum([sizes[dataset] for dataset in candidate.group.inputs])
+        stage = candidate.stage
+        if stage.spec.gang:
+            self._move(candidate, tasks, nodes, np.full(len(tasks), total))
+            return
+        _, all_tasks, all_nodes, totals = self._stages.setdefault(id(stage), (candidate, [], [], []))
+        all_tasks.append(tasks)
+        all_nodes.append(nodes)
+        totals.append(np.full(len(tasks), total))
+
+    def move(self) -> None:
+        """Move what has been noted."""
+        for candidate, *noted in self._stages.values():
+            self._move(candidate, *(np.concatenate(parts) for parts in noted))
+        self._stages.clear()
+
+    def _move(self, candidate: Candidate, tasks: Indices, nodes: Indices, totals: Indices) -> None:
+        stage = candidate.stage
+        self._recorder.advance(candidate.run).bind(stage, tasks, nodes)
+        local = np.maximum(0, totals - stage.moved[tasks])
+        if not stage.holds_only("local", local):
+            self._recorder.statement.set(stage.own("local"), tasks, local)
+
+
+def _carry_out(
+    recorder: Recorder, candidate: Candidate, placement: Placement, binds: _Binds
+) -> Reason | None:
     """Bind what has its bytes at hand, give targets to the rest. A gang does either as a whole.
 
     Returns:
         Why something of it must wait all the same.
     """
     reason = None
-    tasks = np.concatenate(
+    tasks = _joined(
         [role[: len(nodes)] for role, nodes in zip(candidate.tasks, placement.nodes, strict=True)]
     )
-    nodes = np.concatenate(placement.nodes)
-    missing = np.concatenate(placement.missing_bytes)
+    nodes, missing = _joined(placement.nodes), _joined(placement.missing_bytes)
     if not recorder.state.profile.of(candidate.group.queue).locality:
         missing = _really_missing(recorder, candidate, nodes)
     here = missing == 0
@@ -236,13 +276,14 @@ def _carry_out(recorder: Recorder, candidate: Candidate, placement: Placement) -
     away = ~here
     if here.any():
         devices = _devices(recorder, candidate, tasks[here], nodes[here])
-        seated = here & np.isin(tasks, list(devices))
-        if (seated != here).any():
+        seated = here
+        if len(devices) < np.count_nonzero(here):
+            seated = here & np.isin(tasks, list(devices))
             reason = Reason(
                 placement.group, ReasonCode.INSUFFICIENT, "GPUs are free in pieces only, no one has room"
             )
         if seated.any() and (not candidate.group.gang or seated.all()):
-            _bind(recorder, candidate, tasks[seated], nodes[seated], devices)
+            _bind(recorder, candidate, tasks[seated], nodes[seated], devices, binds)
     if away.any() and _may_move(recorder, candidate, nodes[away]):
         begin(recorder, candidate, tasks[away], nodes[away])
     elif away.any():
@@ -251,8 +292,14 @@ def _carry_out(recorder: Recorder, candidate: Candidate, placement: Placement) -
     return reason
 
 
+def _joined(parts: Sequence[Indices]) -> Indices:
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+
 def _devices(recorder: Recorder, candidate: Candidate, tasks: Indices, nodes: Indices) -> dict[int, Devices]:
     """The GPUs of each task that can have them."""
+    if all(role.shape.requests[GPU] <= 0 for role in candidate.group.roles):
+        return dict.fromkeys(tasks.tolist(), ())
     found: dict[int, Devices] = {}
     taken: dict[int, list[tuple[int, int]]] = {}
     for task, node in zip(tasks.tolist(), nodes.tolist(), strict=True):
@@ -281,16 +328,20 @@ def _may_move(recorder: Recorder, candidate: Candidate, nodes: Indices) -> bool:
 
 
 def _bind(
-    recorder: Recorder, candidate: Candidate, tasks: Indices, nodes: Indices, devices: Mapping[int, Devices]
+    recorder: Recorder,
+    candidate: Candidate,
+    tasks: Indices,
+    nodes: Indices,
+    devices: Mapping[int, Devices],
+    binds: _Binds,
 ) -> None:
     """Take the room and intend the pods: claims, states and intents of one group, in one step."""
     state, statement = recorder.state, recorder.statement
     run, stage, group = candidate.run, candidate.stage, candidate.group
-    recorder.advance(run).bind(stage, tasks, nodes)
-    seated = _seated(candidate, tasks)
-    places = seats(state, candidate, seated, _gang_base(recorder, candidate, tasks))
-    total = int(sum(state.catalogue.sizes[dataset] for dataset in group.inputs))
-    statement.set(stage.local, tasks, np.maximum(0, total - stage.moved[tasks]))
+    binds.add(candidate, tasks, nodes)
+    places: Mapping[int, GangSeat] = {}
+    if stage.spec.gang:
+        places = seats(state, candidate, _seated(candidate, tasks), _gang_base(recorder, candidate, tasks))
     until = None if group.runtime_ms is None else recorder.now + group.runtime_ms
     late = None if group.high_ms is None else recorder.now + group.high_ms
     for task, node in zip(tasks.tolist(), nodes.tolist(), strict=True):
@@ -303,7 +354,7 @@ def _bind(
             candidate,
             task,
             node,
-            places[task] if stage.spec.gang else None,
+            places.get(task),
             tuple(device for device, _ in gpus),
         )
         claim = Claim(
@@ -338,8 +389,6 @@ def _bind(
 def _seated(candidate: Candidate, tasks: Indices) -> Indices:
     """Who has a seat: whom the gang was placed with. Pod by pod the others come later, and all are counted."""
     stage = candidate.stage
-    if not stage.spec.gang:
-        return tasks
     members = stage.indices_of(int(tasks[0]) // stage.members)
     if not candidate.group.gang:
         return members
@@ -349,8 +398,6 @@ def _seated(candidate: Candidate, tasks: Indices) -> Indices:
 def _gang_base(recorder: Recorder, candidate: Candidate, tasks: Indices) -> int:
     """The number of the gang's first address: kept while it goes on, so that members placed later share it."""
     state, stage = recorder.state, candidate.stage
-    if not stage.spec.gang:
-        return 0
     key = (candidate.run.id, stage.number, int(tasks[0]) // stage.members)
     base = state.gang_bases.get(key)
     whole = candidate.group.gang and len(_seated(candidate, tasks)) == len(tasks)

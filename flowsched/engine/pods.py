@@ -84,9 +84,11 @@ def make_pod(
     """The launch order of one task on one node."""
     run, stage = candidate.run, candidate.stage
     member, shard = task % stage.members, task // stage.members
-    number = int(stage.role_of[member])
+    number = replica = 0
+    if stage.members > 1:
+        number = int(stage.role_of[member])
+        replica = int((stage.role_of[:member] == number).sum())
     role = stage.spec.roles[number]
-    replica = int((stage.role_of[:member] == number).sum())
     attempt = int(stage.attempt[task])
     steps = memory_steps(stage, candidate.tasks[number])
     resources = resources_of(stage, role, steps)
@@ -120,7 +122,9 @@ def make_pod(
         rules=stage.spec.rules,
         queue=run.spec.queue,
         priority=run.spec.priority,
-        container=container_of(stage, shard, writes=replica == 0 and number == first_completing(stage)),
+        container=None
+        if stage.spec.container is None
+        else container_of(stage, shard, writes=replica == 0 and number == first_completing(stage)),
     )
 
 

@@ -97,19 +97,25 @@ def _stage(stage: StageRun, row: StageWrite) -> None:
     stage.counts[stage.uniform] = stage.spec.tasks
 
 
+def _load(stage: StageRun, name: str, at: NDArray[np.int64], values: Sequence[int]) -> None:
+    """Fill an array that most stages do without."""
+    if not stage.holds_only(name, values):
+        stage.own(name)[at] = values
+
+
 def _tasks(state: EngineState, stage: StageRun, rows: Sequence[TaskWrite]) -> None:
     stage.touch(np.zeros(stage.spec.width, dtype=np.int32))
     at = np.array([row.index for row in rows], dtype=np.int64)
     stage.task_state[at] = [_S.PENDING if row.state in _OFFER_AGAIN else row.state for row in rows]
-    stage.attempt[at] = [row.attempt for row in rows]
-    stage.version[at] = [row.version for row in rows]
+    _load(stage, "attempt", at, [row.attempt for row in rows])
+    _load(stage, "version", at, [row.version for row in rows])
     stage.goal[at] = [row.goal for row in rows]
-    stage.charged[at] = [row.charged for row in rows]
-    stage.memory_steps[at] = [row.memory_steps for row in rows]
-    stage.node[at] = [node_index(state, row.node) for row in rows]
-    stage.local[at] = [row.bytes_local for row in rows]
-    stage.moved[at] = [row.bytes_moved for row in rows]
-    stage.exit_code[at] = [-1 if row.exit_code is None else row.exit_code for row in rows]
+    _load(stage, "charged", at, [row.charged for row in rows])
+    _load(stage, "memory_steps", at, [row.memory_steps for row in rows])
+    _load(stage, "node", at, [node_index(state, row.node) for row in rows])
+    _load(stage, "local", at, [row.bytes_local for row in rows])
+    _load(stage, "moved", at, [row.bytes_moved for row in rows])
+    _load(stage, "exit_code", at, [-1 if row.exit_code is None else row.exit_code for row in rows])
     moments = [(r.ready_ms, r.staging_ms, r.bound_ms, r.started_ms, r.ended_ms) for r in rows]
     stage.times[at] = [[-1 if moment is None else moment for moment in row] for row in moments]
     stage.reasons = {row.index: row.reason for row in rows if row.reason}

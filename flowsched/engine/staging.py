@@ -217,7 +217,7 @@ def _pay(
             at = group.nodes[np.isin(group.tasks, still)]
             task = next((int(t) for t, n in zip(still, at, strict=True) if n == pair[1]), None)
         if task is not None and task in still and run is not None and moved_bytes:
-            recorder.statement.add(run.stages[group.stage].moved, np.array([task]), moved_bytes)
+            recorder.statement.add(run.stages[group.stage].own("moved"), np.array([task]), moved_bytes)
             return
 
 

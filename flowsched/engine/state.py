@@ -129,14 +129,21 @@ class EngineState:
         self.estimates = Estimates()
         self.runs: dict[str, WorkflowRun] = {}
         self.ready: set[tuple[str, int]] = set()
+        self.impatient: set[tuple[str, int]] = (
+            set()
+        )  #: of `ready`, those that may give up waiting (gangs, policies)
         self.pods: dict[str, PodRef] = {}
         self.staging: dict[int, StagingGroup] = {}
         self.moving: dict[tuple[int, int, int], TransferOrder] = {}
         #: (workflow, stage) -> who gathers what it writes
         self.gathers: dict[tuple[str, int], Gather | None] = {}
         #: (workflow, stage, shard) -> node where it shall find its inputs
-        self.gathered: dict[tuple[str, int], list[tuple[int, int]]] = {}  #: (workflow, stage) -> stages it gathers, and how much
-        self.coming: dict[tuple[str, int, int], int] = {}  #: within one look: bytes on their way home, by reader
+        self.gathered: dict[
+            tuple[str, int], list[tuple[int, int]]
+        ] = {}  #: (workflow, stage) -> stages it gathers, and how much
+        self.coming: dict[
+            tuple[str, int, int], int
+        ] = {}  #: within one look: bytes on their way home, by reader
         self.homes: dict[tuple[str, int, int], int] = {}
         #: (dataset, node) -> what shall be pushed home, and for whom: (want, workflow, stage)
         self.pushes: dict[tuple[int, int], tuple[TransferWant, str, int]] = {}
@@ -170,17 +177,22 @@ class EngineState:
         self.drains: dict[str, Drain] = {}  #: nodes that shall be empty, by name
         #: bags of stages that have not changed since
         self.offers: dict[tuple[str, int], list[Candidate]] = {}
+        self.usage_step: int | None = None  #: step of time in which usage was written last; None = not begun
+        #: where each cycle is recorded; None = nowhere. Decides nothing
+        self.tape: list[Draft | FlowschedError] | None = None
+        self._begin_pace()
+        self.epoch = epoch
+        self.secret = secret
+        self.mounted = mounted
+
+    def _begin_pace(self) -> None:
+        """What `engine/pace` keeps: nobody has looked at the backlog yet."""
         self.under_way: set[str] = set()  #: pods of ours that have not got to their node yet
         self.crowded = False  #: as many as may be were under way, and no more follow for a while
         self.restless = True  #: something may let somebody start, and nobody has looked since
         self.rest_until = 0  #: no look before this moment
+        self.quiet_until = 0  #: before this moment time alone lets nobody start
         self.look_at: int | None = None  #: a look is due at this moment, whatever happens
-        self.tape: list[Draft | FlowschedError] | None = (
-            None  #: where each cycle is recorded; None = nowhere. Decides nothing
-        )
-        self.epoch = epoch
-        self.secret = secret
-        self.mounted = mounted
 
     def key_of(self, group: GroupKey | ForeignKey) -> int:
         """The number a backlog item has kept since it first waited (numbers rise with age and break ties)."""
@@ -211,6 +223,7 @@ class EngineState:
         for stage in run.stages if run is not None else ():
             pair = (workflow, stage.number)
             self.ready.discard(pair)
+            self.impatient.discard(pair)
             self.inputs.pop(pair, None)
             self.offers.pop(pair, None)
             self.gathers.pop(pair, None)

@@ -94,7 +94,7 @@ def step(state: EngineState, events: Sequence[EngineEvent], now: int) -> Step:
         events: What happened, in order.
         now: Wall-clock ms; never less than in the step before (the caller sees to it).
     """
-    recorder = Recorder(state, Statement(), now, dirty=not events)
+    recorder = Recorder(state, Statement(), now, ticked=not events)
     state.snapshot.usage.begin(now, state.profile.half_life_ms)
     # 1. What happened, in order; each event with all that follows inside its workflow.
     for event in events:
@@ -136,7 +136,9 @@ def _write_usage(recorder: Recorder) -> None:
 
 def _apply(recorder: Recorder, event: EngineEvent) -> None:
     state, statement = recorder.state, recorder.statement
-    if not isinstance(event, _LETS_NOBODY_START):
+    if isinstance(event, Tick):
+        recorder.ticked = True
+    elif not isinstance(event, _LETS_NOBODY_START):
         recorder.dirty = True
     match event:
         case Accepted(run):

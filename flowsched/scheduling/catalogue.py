@@ -152,6 +152,10 @@ class Catalogue:
         """Nodes that hold the dataset."""
         return frozenset(self._replicas[dataset])
 
+    def held(self, dataset: int) -> bool:
+        """Whether any node holds the dataset."""
+        return bool(self._replicas[dataset])
+
     def expected_on(self, dataset: int) -> frozenset[int]:
         """Nodes to which a copy has been ordered."""
         return frozenset(self._expected[dataset])

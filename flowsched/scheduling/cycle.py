@@ -12,7 +12,7 @@ counted work.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -22,18 +22,20 @@ from flowsched.scheduling.conservative import promises_for
 from flowsched.scheduling.delay import Delays
 from flowsched.scheduling.explain import over_cap, why_not
 from flowsched.scheduling.framework import Profile
+from flowsched.scheduling.given import Given
 from flowsched.scheduling.horizon import Horizon
 from flowsched.scheduling.placement import Ints, Spots, gang_cost
-from flowsched.scheduling.plan import Placement, Plan, Reason, ReasonCode
+from flowsched.scheduling.plan import Plan, Reason, ReasonCode
 from flowsched.scheduling.podgroup import PodGroup, Shape
 from flowsched.scheduling.podwise import plan_podwise
 from flowsched.scheduling.preemption import Taking, serve_nominated
-from flowsched.scheduling.pricing import Fit, Offer, price
+from flowsched.scheduling.pricing import Fit, Offer, Pricer
 from flowsched.scheduling.promises import longest_of, runtime_of
 from flowsched.scheduling.queues import QueueTree, Shares
 from flowsched.scheduling.reservation import Taken
 from flowsched.scheduling.room import Mask, Room
 from flowsched.scheduling.snapshot import Snapshot
+from flowsched.scheduling.standing import Standings
 from flowsched.scheduling.statement import Statement
 from flowsched.scheduling.turns import Turns
 
@@ -81,21 +83,6 @@ def cycle(
         statement.rollback()
 
 
-@dataclass(slots=True)
-class _Given:
-    """What a group has got so far: for each role, in the group's order, nodes and bytes missing there."""
-
-    nodes: list[Ints]
-    missing: list[Ints]
-    cost_ms: int = 0
-    held: tuple[tuple[int, tuple[int, ...]], ...] = ()
-
-    def add(self, role: int, nodes: Ints, missing: Ints, cost_ms: int) -> None:
-        self.nodes[role] = np.concatenate([self.nodes[role], nodes])
-        self.missing[role] = np.concatenate([self.missing[role], missing])
-        self.cost_ms = max(self.cost_ms, cost_ms)
-
-
 class _Cycle:
     """The working state of one cycle. Made, run once, and dropped."""
 
@@ -114,10 +101,12 @@ class _Cycle:
         self.snapshot, self.catalogue, self.queues = snapshot, catalogue, queues
         self.profile, self.now, self.statement = profile, now, statement
         self.room = Room(snapshot)
+        self.pricer = Pricer(snapshot, catalogue, profile)
+        self.standings = Standings(self.room)
         self.shares = Shares(queues, snapshot)
         self.waiting = in_order(backlog, queues, profile, now)
         self.turns: Turns  #: once the loop begins
-        self.given: dict[int, _Given] = {}
+        self.given: dict[int, Given] = {}
         self.reasons: list[Reason] = []
         self.promises = promises_for(snapshot, self.room, profile, now, backlog)
         # What has found no room in this cycle will find none, since room only shrinks: `full` whoever asks,
@@ -154,10 +143,7 @@ class _Cycle:
             done = self.consider(group)
             self.turns.moved(line, done, self.left < left, self.reasons)
         self.skip()
-        placements = tuple(
-            Placement(key, tuple(given.nodes), tuple(given.missing), given.cost_ms, given.held)
-            for key, given in self.given.items()
-        )
+        placements = tuple(given.placement(key) for key, given in self.given.items())
         ahead = () if self._horizon is None else tuple(self._horizon.ahead)
         reasons, taking = tuple(self.reasons), self.taking
         return Plan(placements, tuple(self.promises.made), reasons, looked, ahead, *taking.decided)
@@ -185,7 +171,7 @@ class _Cycle:
             return self.refuse(replace(known, group=group.key))
         if self.closed and self.nowhere_local(group):
             return self.refuse(Reason(group.key, ReasonCode.WAITING_FOR_DATA, _NO_TARGET))
-        offer = price(group, self.snapshot, self.catalogue, self.profile)
+        offer = self.pricer.price(group)
         left = 0
         if not group.gang:
             left = group.roles[0].count - self.placed(group)
@@ -202,10 +188,12 @@ class _Cycle:
         stays = None if group.gang else self.stay(fit)
         if stays is not None:
             return self.refuse(stays)
-        hard = [self.room.hard(axis) for axis in offer.axes]
-        wait = self.delays.judge(
-            fit, self.promises.calendar, self.promises.earliest, hard, bool(self.promises.made)
-        )
+        wait = None
+        if fit.moves:
+            hard = [self.room.hard(axis) for axis in offer.axes]
+            wait = self.delays.judge(
+                fit, self.promises.calendar, self.promises.earliest, hard, bool(self.promises.made)
+            )
         if wait is not None:
             if wait.keep is not None:
                 self.commit(wait.keep)
@@ -218,8 +206,9 @@ class _Cycle:
 
     def stay(self, fit: Fit) -> Reason | None:
         """Let those pods of a bag wait that had better run where their outputs are gathered or their inputs are; the others go."""
-        if fit.offer.missing is None and fit.offer.group.home is None:
-            return None
+        first = fit.offer.tables[0].first
+        if fit.offer.group.home is None and (first is None or not first[fit.spots[0].nodes].any()):
+            return None  # all is there
         runtime, horizon = runtime_of(fit.offer.group, self.profile), self.horizon()
         rows = self.room.rows(fit.offer.axes, fit.offer.local, None)
         full = fit.full(rows)
@@ -360,6 +349,10 @@ class _Cycle:
         self, offer: Offer, local: Mask | None, long: Mask | None, *, soft: bool = False
     ) -> tuple[Spots, ...] | None:
         """Place an offer on hard room where its data are and soft room elsewhere, or on soft room only."""
+        if offer.plain and (long is None or long is self.promises.everywhere):
+            table, packing = offer.tables[0], self.profile.of(offer.group.queue).packing
+            spots = self.standings.place(offer.axes, table, packing, spare=long is not None)
+            return (spots,) if len(spots.nodes) >= table.minimum else None
         rows = self.room.rows(offer.axes, local, long, soft=soft)
         return offer.place(rows, self.room, self.snapshot, self.profile)
 
@@ -368,8 +361,7 @@ class _Cycle:
         offer, group = fit.offer, fit.offer.group
         given = self.given.get(group.key)
         if given is None:
-            empty = [np.zeros(0, dtype=np.int64) for _ in group.roles]
-            given = self.given[group.key] = _Given(list(empty), list(empty))
+            given = self.given[group.key] = Given.of(group)
         given.held = self.hold_rest(fit)
         self.left -= fit.pods
         ends = self.now + runtime_of(group, self.profile), self.now + longest_of(group, self.profile)
@@ -392,7 +384,7 @@ class _Cycle:
 
     def foresee(self, group: PodGroup, nodes: Ints, missing: Ints, io_bytes: int) -> None:
         """Let later groups of this cycle see the copies and IO-heavy pods that follow from this one."""
-        away = np.unique(nodes[missing > 0])
+        away = np.unique(nodes[missing > 0]) if group.inputs and missing.any() else nodes[:0]
         if len(away):
             more = self.catalogue.unordered_bytes(group.inputs, len(self.snapshot))[away]
             self.snapshot.add_inbound(away, more, self.statement)

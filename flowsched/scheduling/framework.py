@@ -149,7 +149,7 @@ class Profile:
 
     def all_filters(self) -> tuple[Filter, ...]:
         """Built-in filters, then others'."""
-        return (node_selector, node_taints, numa_zones, *self.filters)
+        return (*BUILT_IN_FILTERS, *self.filters)
 
     def all_first_costs(self) -> tuple[Cost, ...]:
         """Costs of the first pod of a group on a node."""
@@ -175,6 +175,8 @@ PER_QUEUE: Final = frozenset(
     }
 )  # fmt: skip
 
+#: What every shape is asked.
+BUILT_IN_FILTERS: Final[tuple[Filter, ...]] = (node_selector, node_taints, numa_zones)
 #: What a shape's rules demand of nodes alone. Only shapes with rules are asked.
 NODE_FILTERS: Final[tuple[Filter, ...]] = (node_name, node_affinity, volume_nodes)
 #: What they demand of the pods on nodes: as pods come, these refuse ever more nodes …

@@ -21,8 +21,6 @@ from typing import Final, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from flowsched.scheduling.plugins.topology import feasible_racks
-
 Ints = NDArray[np.int64]
 Packing = Literal["binpack", "spread"]
 
@@ -30,6 +28,8 @@ Packing = Literal["binpack", "spread"]
 NEVER: Final = 1 << 60
 #: The packing tie-breaker is the remaining share in per mille, taken as ms.
 PER_MILLE: Final = 1000
+#: Up to so many nodes, whole numbers of Python's are faster than arrays.
+FEW: Final = 6
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -57,6 +57,12 @@ class RoleTable:
     first: Ints | None = None
     step: Ints | None = None
     most: Ints | None = None
+
+    def wanting(self, count: int, minimum: int) -> RoleTable:
+        """The table for so many pods (as `replace`, in a third of the time)."""
+        return RoleTable(
+            self.needs, self.packs, self.allowed, count, minimum, self.each, self.first, self.step, self.most
+        )
 
 
 class Spots(NamedTuple):
@@ -108,6 +114,8 @@ def place_role(
         packing: The tie-breaker.
         limit: Pods of the role one node may get (1 = one per node).
     """
+    if count == 1 and limit > 0:
+        return place_one(room, allocatable, table, packing)
     copies = copies_of(room, table, min(count, limit))
     some = np.flatnonzero(copies)
     if not len(some):
@@ -115,23 +123,132 @@ def place_role(
     some = _worth_a_look(some, copies, table, count)
     where = some if len(some) < len(copies) else slice(None)
     dearness = _costs(room, allocatable, table, packing, where, 1)[:, 0]
-    if len(some) > count:
-        # A node matters only if fewer than G nodes have a cheaper first copy (ties: a lower index).
-        edge = np.partition(dearness, count - 1)[count - 1]
-        cheaper = np.flatnonzero(dearness < edge)
-        equal = np.flatnonzero(dearness == edge)[: count - len(cheaper)]
-        picked = np.sort(np.concatenate([cheaper, equal]), kind="stable")
-        some, dearness = some[picked], dearness[picked]
-    most = int(copies[some].max())
+    near = nearest(dearness, count)
+    some, dearness = some[near], dearness[near]
+    return fill(room, allocatable, table, packing, some, dearness, copies[some], count)
+
+
+def place_one(room: Sequence[Ints], allocatable: Sequence[Ints], table: RoleTable, packing: Packing) -> Spots:
+    """Choose the node of one pod, as `place_role` does."""
+    near = np.flatnonzero(_fits(room, table))
+    base = table.first
+    if table.each is not None:
+        base = table.each if base is None else base + table.each
+    if base is not None and len(near):
+        costs = base[near]
+        near = near[costs <= costs.min() + PER_MILLE]  # no more than that is packing
+    if not len(near):
+        return Spots(near, near)
+    if len(near) <= FEW:
+        costs = np.array([cost_on(room, allocatable, table, packing, node, 1) for node in near.tolist()])
+    else:
+        costs = _costs(room, allocatable, table, packing, near, 1)[:, 0]
+    best = int(costs.argmin())
+    return Spots(near[best : best + 1], costs[best : best + 1])
+
+
+def cost_on(
+    room: Sequence[Ints],
+    allocatable: Sequence[Ints],
+    table: RoleTable,
+    packing: Packing,
+    node: int,
+    copy: int,
+) -> int:
+    """What the k-th copy costs on a node that has room for it, before the running maximum: an entry of `_costs`."""
+    shares = axes = 0
+    for have, total, need, packs in zip(room, allocatable, table.needs, table.packs, strict=True):
+        if packs and isinstance(need, int) and need:
+            shares += (int(have[node]) - need * copy) * PER_MILLE // max(int(total[node]), 1)
+            axes += 1
+    cost = shares // axes if axes else 0
+    if axes and packing == "spread":
+        cost = PER_MILLE - cost
+    if table.each is not None:
+        cost += int(table.each[node])
+    if table.first is not None and copy == 1:
+        cost += int(table.first[node])
+    if table.step is not None:
+        cost += int(table.step[node]) * (copy - 1)
+    return cost
+
+
+def _fits(room: Sequence[Ints], table: RoleTable) -> NDArray[np.bool_]:
+    """(N,) where there is room for one pod of the role."""
+    fits = table.allowed
+    for have, need in zip(room, table.needs, strict=True):
+        if not isinstance(need, int):
+            fits = fits & ((need <= 0) | (have >= need))
+        elif need:
+            fits = fits & (have >= need)
+    return fits if table.most is None else fits & (table.most > 0)
+
+
+def nearest(dearness: Ints, count: int) -> NDArray[np.intp] | slice:
+    """Which of the nodes may get one of G pods, by position: those of which fewer than G have a cheaper first copy (ties: a
+    lower index).
+    """
+    if len(dearness) <= count:
+        return slice(None)
+    edge = np.partition(dearness, count - 1)[count - 1]
+    cheaper = np.flatnonzero(dearness < edge)
+    equal = np.flatnonzero(dearness == edge)[: count - len(cheaper)]
+    return np.sort(np.concatenate([cheaper, equal]), kind="stable")
+
+
+def fill(
+    room: Sequence[Ints],
+    allocatable: Sequence[Ints],
+    table: RoleTable,
+    packing: Packing,
+    some: NDArray[np.intp],
+    dearness: Ints,
+    copies: Ints,
+    count: int,
+) -> Spots:
+    """The last part of `place_role`: up to `count` pods on some nodes.
+
+    Args:
+        room, allocatable, table, packing: As there.
+        some: (C,) the nodes, ascending.
+        dearness: (C,) what the first pod costs there.
+        copies: (C,) how many pods each takes, at least 1.
+        count: G, pods wanted.
+    """
+    most = int(copies.max())
     if most == 1:
         order = np.argsort(dearness, kind="stable")[:count]
         return Spots(some[order], dearness[order])
     costs = _costs(room, allocatable, table, packing, some, most)
-    costs[np.arange(1, most + 1) > copies[some][:, None]] = NEVER
+    costs[np.arange(1, most + 1) > copies[:, None]] = NEVER
     np.maximum.accumulate(costs, axis=1, out=costs)
-    flat, wanted = costs.ravel(), min(count, int(copies[some].sum()))
+    flat, wanted = costs.ravel(), min(count, int(copies.sum()))
     chosen = _smallest(flat, wanted)
     return Spots(some[chosen // most], flat[chosen])
+
+
+def first_costs(
+    room: Sequence[Ints],
+    allocatable: Sequence[Ints],
+    table: RoleTable,
+    packing: Packing,
+    nodes: NDArray[np.intp] | None,
+) -> Ints:
+    """(K,) what the first pod of a role costs on each of some nodes; NEVER where it does not fit.
+
+    Args:
+        room: For each axis, (K,) what is free there. Not modified.
+        allocatable: For each axis, (K,) what they have in all.
+        table: A role that costs nothing but how full a node is, and asks for the same on every node.
+        packing: As in `place_role`.
+        nodes: (K,) which nodes; None = all.
+    """
+    fits = table.allowed if nodes is None else table.allowed[nodes]
+    for have, need in zip(room, table.needs, strict=True):
+        if isinstance(need, int) and need:
+            fits = fits & (have >= need)
+    costs = _costs(room, allocatable, table, packing, slice(None), 1)[:, 0]
+    return np.where(fits, costs[: len(fits)], NEVER)  # without packing there is one for every node
 
 
 def _worth_a_look(some: NDArray[np.intp], copies: Ints, table: RoleTable, count: int) -> NDArray[np.intp]:
@@ -281,58 +398,8 @@ def place_gang(
     return tuple(placed)
 
 
-def place_in_one_rack(
-    room: Sequence[Ints],
-    allocatable: Sequence[Ints],
-    tables: Sequence[RoleTable],
-    packing: Packing,
-    rack: NDArray[np.int32],
-    one_per_node: bool = False,
-) -> tuple[Spots, ...] | None:
-    """As `place_gang`, all in the rack where the gang is cheapest.
-
-    A gang costs its slowest member; then the sum decides, then the lower rack id.
-    """
-    limit = 1 if one_per_node else NEVER
-    copies = [copies_of(room, table, min(limit, max(table.minimum, 1))) for table in tables]
-    best: tuple[int, int] | None = None
-    chosen: tuple[Spots, ...] | None = None
-    for members in feasible_racks(rack, copies, [table.minimum for table in tables]):
-        local = place_gang(
-            [have[members] for have in room],
-            [have[members] for have in allocatable],
-            [_within(table, members) for table in tables],
-            packing,
-            one_per_node,
-        )
-        if local is None:
-            continue
-        cost = (gang_cost(local), sum(int(spots.costs.sum()) for spots in local))
-        if best is None or cost < best:
-            best = cost
-            chosen = tuple(Spots(members[spots.nodes].astype(np.int64), spots.costs) for spots in local)
-    return chosen
-
-
 def gang_cost(placed: Sequence[Spots]) -> int:
     """What the slowest member costs, in ms; 0 for no pods at all."""
+    if len(placed) == 1 and len(placed[0].costs) == 1:
+        return int(placed[0].costs[0])
     return max((int(spots.costs.max()) for spots in placed if len(spots.costs)), default=0)
-
-
-def _within(table: RoleTable, members: NDArray[np.intp]) -> RoleTable:
-    """The table of some nodes only."""
-
-    def part(values: Ints | None) -> Ints | None:
-        return None if values is None else values[members]
-
-    return RoleTable(
-        needs=tuple(need if isinstance(need, int) else need[members] for need in table.needs),
-        packs=table.packs,
-        allowed=table.allowed[members],
-        count=table.count,
-        minimum=table.minimum,
-        each=part(table.each),
-        first=part(table.first),
-        step=part(table.step),
-        most=part(table.most),
-    )

@@ -38,7 +38,7 @@ class Promises:
         self.made: list[Reservation] = []
         self.taken: list[Taken] = []
         self.everywhere: Mask = np.ones(len(snapshot), dtype=np.bool_)
-        self._calendars: dict[bool, tuple[int, Calendar]] = {}
+        self._calendars: dict[bool, tuple[int, Calendar]] = {}  #: and of `taken`, how many it knows
         self._deadline = 0  #: ms; what would run beyond it stays off the reserved room
 
     def too_long(self, group: PodGroup) -> bool:
@@ -63,12 +63,12 @@ class Promises:
         return self._fresh(late=True)
 
     def _fresh(self, *, late: bool) -> Calendar:
-        known = self._calendars.get(late)
-        if known is None or known[0] != len(self.taken):
-            default = self._profile.default_runtime_ms
-            known = (len(self.taken), Calendar(self._snapshot, default, self._now, self.taken, late=late))
-            self._calendars[late] = known
-        return known[1]
+        known, calendar = self._calendars.get(late, (0, None))
+        if calendar is None:
+            calendar = Calendar(self._snapshot, self._profile.default_runtime_ms, self._now, late=late)
+        calendar.add(self.taken[known:])
+        self._calendars[late] = (len(self.taken), calendar)
+        return calendar
 
     def earliest(self, offer: Offer) -> tuple[int, tuple[Spots, ...]] | None:
         """When and where the least of a group could start, if nothing else started."""

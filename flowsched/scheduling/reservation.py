@@ -57,21 +57,37 @@ class Calendar:
     ) -> None:
         ledger = snapshot.ledger
         held = np.flatnonzero((ledger.kind != EMPTY) & (ledger.kind != ClaimKind.STAGING))
-        ends = [expected_ends(snapshot, held, default_runtime_ms, now, late=late)]
-        nodes = [ledger.node[held]]
-        amounts = [ledger.amount[held]]
+        self.size = len(snapshot)
+        self._late, self._axes = late, len(snapshot.axes)
+        self.ends: Ints = np.zeros(0, dtype=np.int64)
+        self.nodes: Ints = self.ends
+        self.amounts: Ints = np.zeros((0, self._axes), dtype=np.int64)
+        ends = expected_ends(snapshot, held, default_runtime_ms, now, late=late)
+        self._insert([ends], [ledger.node[held]], [ledger.amount[held]])
+        self.add(taken)
+
+    def add(self, taken: Sequence[Taken]) -> None:
+        """Note more that has started. Of equal ends, what was noted earlier comes first."""
+        if not taken:
+            return
+        amounts = []
         for part in taken:
-            rows = np.zeros((len(part.nodes), len(snapshot.axes)), dtype=np.int64)
+            rows = np.zeros((len(part.nodes), self._axes), dtype=np.int64)
             for axis, need in zip(part.axes, part.table.needs, strict=True):
                 rows[:, axis] = need if isinstance(need, int) else need[part.nodes]
-            ends.append(np.full(len(part.nodes), part.late_ms if late else part.end_ms, dtype=np.int64))
-            nodes.append(part.nodes)
             amounts.append(rows)
-        order = np.argsort(np.concatenate(ends), kind="stable")
-        self.ends: Ints = np.concatenate(ends)[order]
-        self.nodes: Ints = np.concatenate(nodes)[order]
-        self.amounts: Ints = np.concatenate(amounts)[order]
-        self.size = len(snapshot)
+        ends = np.repeat(
+            [part.late_ms if self._late else part.end_ms for part in taken],
+            [len(part.nodes) for part in taken],
+        )
+        self._insert([ends], [part.nodes for part in taken], amounts)
+
+    def _insert(self, ends: list[Ints], nodes: list[Ints], amounts: list[Ints]) -> None:
+        every = np.concatenate([self.ends, *ends])
+        order = np.argsort(every, kind="stable")
+        self.ends = every[order]
+        self.nodes = np.concatenate([self.nodes, *nodes])[order]
+        self.amounts = np.concatenate([self.amounts, *amounts])[order]
 
     def freed(self, axis: int, until_ms: int) -> Ints:
         """(N,) what will have been given back of an axis by then."""

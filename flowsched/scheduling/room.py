@@ -8,14 +8,45 @@ work that outlasts the reservation's start may still use without touching what w
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from flowsched.scheduling.placement import Ints, RoleTable, Spots
+from flowsched.scheduling.placement import PER_MILLE, Ints, RoleTable, Spots
 from flowsched.scheduling.snapshot import Snapshot
 
 Mask = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Scale:
+    """Fixed-point reciprocals: (amount >> shift) * factors is about amount * 1000 / whole, in units of 1 / UNIT per mille.
+
+    Args:
+        shift: Makes amounts small enough to be multiplied.
+        factors: (N,) UNIT * 1000 / (whole >> shift), rounded down.
+        slack: It differs from the true share by less than so many per mille, wherever a node has anything and no more than
+            that is free.
+    """
+
+    UNIT: ClassVar[int] = 1 << 44
+    _BITS: ClassVar[int] = 32
+
+    shift: int
+    factors: Ints
+    slack: int
+
+    @classmethod
+    def of(cls, whole: Ints) -> Scale:
+        """Of (N,) what nodes have in all."""
+        shift = max(0, int(whole.max(initial=0)).bit_length() - cls._BITS)
+        coarse = whole >> shift
+        some = coarse[whole > 0]
+        # What the shift cuts off is less than one part of `coarse`; what the factor lacks, less than 2 ** -12 per mille.
+        slack = 1 if shift == 0 else 2 + PER_MILLE // max(int(some.min(initial=PER_MILLE)), 1)
+        return cls(shift, PER_MILLE * cls.UNIT // np.maximum(coarse, 1), slack)
 
 
 class Room:
@@ -23,6 +54,9 @@ class Room:
 
     Attributes:
         staging: Whether soft room differs from hard room anywhere.
+        changes: Where hard room has changed, (k,) nodes each time, in order: what is remembered of room is brought up to date
+            by it (`standing`).
+        promised: How often room has been promised.
     """
 
     def __init__(self, snapshot: Snapshot) -> None:
@@ -31,6 +65,10 @@ class Room:
         self._soft: dict[int, Ints] = {}
         self._allocatable: dict[int, Ints] = {}
         self._spare: dict[int, Ints] | None = None
+        self._least: dict[int, Ints] = {}
+        self._scales: dict[int, Scale] = {}
+        self.changes: list[Ints] = []
+        self.promised = 0
         self.staging = snapshot.any_staging
 
     def hard(self, axis: int) -> Ints:
@@ -62,9 +100,28 @@ class Room:
             self._allocatable[axis] = np.ascontiguousarray(self._snapshot.allocatable[:, axis])
         return self._allocatable[axis]
 
+    def scale(self, axis: int) -> Scale:
+        """How to tell about how much of a node is free, without a division."""
+        found = self._scales.get(axis)
+        if found is None:
+            found = self._scales[axis] = Scale.of(self.allocatable(axis))
+        return found
+
+    def least(self, axis: int) -> Ints:
+        """(N,) what may be used by pods that outlast the reservation's start. Live; the same array as `hard` while there is
+        none.
+        """
+        if self._spare is None:
+            return self.hard(axis)
+        if axis not in self._least:
+            self._least[axis] = np.minimum(self.hard(axis), self._spare[axis])
+        return self._least[axis]
+
     def reserve(self, spare: Sequence[Ints]) -> None:
         """From now on, what outlasts the reservation's start is kept to `spare`: (N,) by axis."""
         self._spare = dict(enumerate(spare))
+        self._least = {}
+        self.promised += 1
 
     @property
     def reserved(self) -> bool:
@@ -110,8 +167,11 @@ class Room:
             bound: (k,) whether each pod may bind (the others are targets); None = all may.
             long: (N,) as in `rows`.
         """
-        if bound is not None and not bound.all():
-            self._split(axes)
+        if bound is not None:
+            if bound.all():
+                bound = None
+            else:
+                self._split(axes)
         outlasting = spots.nodes if long is None else spots.nodes[long[spots.nodes]]
         hard = spots.nodes if bound is None else spots.nodes[bound]
         for axis, need in zip(axes, table.needs, strict=True):
@@ -120,12 +180,22 @@ class Room:
             _subtract(self.hard(axis), hard, need)
             if self._spare is not None and long is not None:
                 _subtract(self._spare[axis], outlasting, need)
+        self._note(hard if long is None else spots.nodes)
+
+    def _note(self, nodes: Ints) -> None:
+        """Room on these nodes has changed."""
+        self.changes.append(nodes)
+        for axis, least in self._least.items():
+            least[nodes] = self.hard(axis)[nodes]
+            if self._spare is not None:
+                np.minimum.at(least, nodes, self._spare[axis][nodes])
 
     def hold(self, axis: int, nodes: Ints, amounts: Ints) -> None:
         """Keep room for pods that do not exist yet. `nodes` holds no duplicates."""
         if self.staging:
             self.soft(axis)[nodes] -= amounts
         self.hard(axis)[nodes] -= amounts
+        self._note(nodes)
 
     def _split(self, axes: Sequence[int]) -> None:
         """From here on, soft room differs from hard room."""
@@ -136,7 +206,9 @@ class Room:
 
 def _subtract(row: Ints, nodes: Ints, need: int | Ints) -> None:
     if isinstance(need, int):
-        if need:
+        if need and len(nodes) == 1:
+            row[int(nodes[0])] -= need
+        elif need:
             np.subtract.at(row, nodes, need)
     else:
         np.subtract.at(row, nodes, need[nodes])

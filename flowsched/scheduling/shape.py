@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from flowsched.scheduling.framework import NODE_FILTERS, Filter
+from flowsched.scheduling.framework import BUILT_IN_FILTERS, NODE_FILTERS, Filter
 from flowsched.scheduling.podgroup import Shape
 from flowsched.scheduling.snapshot import Snapshot
 from flowsched.workflow.spec import Resources, Rules
@@ -67,9 +67,12 @@ def shape_of(
 
 def allowed_nodes(snapshot: Snapshot, shape: Shape, filters: tuple[Filter, ...]) -> Allowed:
     """Where pods of the shape may run as far as nodes alone decide it, remembered until a node changes."""
+    key: tuple[object, ...] = ("allowed", shape, filters)
+    if filters == BUILT_IN_FILTERS:  # they look at these only: shapes that differ in size share a mask
+        aligned = shape.requests if snapshot.zones.is_aligned(shape.requests) else None
+        key = ("allowed", shape.selector, shape.tolerations, aligned, shape.rules)
     if shape.rules is not None:
         filters += NODE_FILTERS
-    key = ("allowed", shape, filters)
     found = snapshot.cache.get(key)
     if found is None:
         found = snapshot.cache[key] = _judge(snapshot, shape, filters)

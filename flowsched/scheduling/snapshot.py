@@ -377,7 +377,8 @@ class Snapshot:
         self.unclaim(claim.owner, statement)
         amount = np.zeros(len(self.axes), dtype=np.int64)
         amount[: len(claim.amount)] = claim.amount
-        amount[IO] = min(amount[IO], self.allocatable[claim.node, IO])
+        if len(claim.amount) > IO and claim.amount[IO]:
+            amount[IO] = min(amount[IO], self.allocatable[claim.node, IO])
         self._insert(claim, amount, +1)
         statement.undo_with(lambda: self._remove(claim.owner, -1))
 
@@ -413,13 +414,13 @@ class Snapshot:
         self.claims[claim.owner] = claim
         self.ledger.insert(claim, amount)
         self._book(claim, amount, +1)
-        self.version[claim.node] += step
+        self._columns["version"][claim.node] += step
 
     def _remove(self, owner: str, step: int) -> None:
         claim = self.claims.pop(owner)
         self._book(claim, self.ledger.amount_of(owner), -1)
         self.ledger.remove(claim)
-        self.version[claim.node] += step
+        self._columns["version"][claim.node] += step
 
     def _book(self, claim: Claim, amount: NDArray[np.int64], sign: int) -> None:
         width = len(amount)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from flowsched.workflow.lifecycle import TaskEvent, may
+from flowsched.workflow.lifecycle import TaskEvent, mask_of, may
 from flowsched.workflow.moves import BOUND, ENDED, STAGED_AT, STARTED, Changes, Ended, Indices
 from flowsched.workflow.outcomes import Outcomes
 from flowsched.workflow.run import StageRun
@@ -21,6 +21,7 @@ from flowsched.workflow.states import RunState, TaskState
 __all__ = ["STARTED", "Advance", "Changes", "Ended"]
 _S = TaskState
 _E = TaskEvent
+_UNSTARTED = mask_of(_S.BINDING, _S.BOUND)
 
 
 class Advance(Outcomes):
@@ -41,7 +42,7 @@ class Advance(Outcomes):
     def target(self, stage: StageRun, tasks: Indices, nodes: Indices) -> None:
         """Nodes were chosen; the bytes are on their way."""
         self._move(stage, tasks, _E.TARGET)
-        self.statement.set(stage.node, tasks, nodes)
+        self.statement.set(stage.own("node"), tasks, nodes)
         fresh = tasks[stage.times[tasks, STAGED_AT] < 0]
         self._stamp(stage, fresh, STAGED_AT)
 
@@ -54,7 +55,7 @@ class Advance(Outcomes):
         """Room was taken and the intent will be committed with this step."""
         self._move(stage, tasks, _E.ALLOCATE)
         self._move(stage, tasks, _E.COMMIT)
-        self.statement.set(stage.node, tasks, nodes)
+        self.statement.set(stage.own("node"), tasks, nodes)
         self._stamp(stage, tasks, BOUND)
         self.statement.set(stage.times, (tasks, STARTED), -1)
         self.statement.set(stage.times, (tasks, ENDED), -1)
@@ -63,13 +64,13 @@ class Advance(Outcomes):
         """Its process runs. False for news of another attempt or of a task that has ended."""
         if not self._current(stage, task, attempt):
             return False
-        one = np.array([task])
-        if not may(stage.task_state[one], _E.START)[0]:
+        state = stage.task_state[task]
+        if not may(state, _E.START):
             return False
-        fresh = stage.task_state[task] in (_S.BINDING, _S.BOUND)
-        self._move(stage, one, _E.START)
+        fresh = bool(_UNSTARTED[state])
+        self._move_one(stage, task, _E.START)
         if fresh:
-            self.statement.set(stage.times, (one, STARTED), at_ms)
+            self.statement.put_at(stage.times, (task, STARTED), at_ms)
             self._event("task.running", stage, task)
         return fresh
 
@@ -181,7 +182,7 @@ class Advance(Outcomes):
         for stage in again:
             self.statement.assign(stage, "barriers", self._open_barriers(stage))
             if stage.uniform is None:
-                self.statement.set(stage.missing, slice(None), self._open_missing(stage))
+                self.statement.set(stage.own("missing"), slice(None), self._open_missing(stage))
         self._set_run(RunState.PAUSED if run.paused else RunState.RUNNING, "")
         for stage in again:
             if stage.barriers == 0:
@@ -199,7 +200,7 @@ class Advance(Outcomes):
                 continue
             stage.barriers = self._open_barriers(stage)
             if stage.uniform is None:
-                stage.missing[:] = self._open_missing(stage)
+                stage.own("missing")[:] = self._open_missing(stage)
         if self.run.cancel_requested or (self.run.reason and self.run.state is RunState.RUNNING):
             self._stop_all(
                 _S.CANCELLED

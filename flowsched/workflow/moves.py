@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from flowsched.statement import Statement
 from flowsched.workflow.graph import Edge
-from flowsched.workflow.lifecycle import TaskEvent, after, may
+from flowsched.workflow.lifecycle import TaskEvent, after, after_one, mask_of, may
 from flowsched.workflow.run import (
     BYTES_LOCAL,
     BYTES_MOVED,
@@ -30,6 +30,7 @@ READY, STAGED_AT, BOUND, STARTED, ENDED = range(5)  #: columns of `StageRun.time
 Indices = NDArray[np.int64]
 _S = TaskState
 _E = TaskEvent
+_HOLDING = mask_of(_S.BINDING, _S.BOUND, _S.RUNNING, _S.RELEASING)
 
 
 @dataclass(slots=True)
@@ -85,7 +86,9 @@ class Moves:
         return True
 
     def _move(self, stage: StageRun, tasks: Indices, event: TaskEvent) -> None:
-        if len(tasks) == 0:
+        if len(tasks) <= 1:
+            if len(tasks):
+                self._move_one(stage, int(tasks[0]), event)
             return
         old = stage.task_state[tasks]
         new = after(old, event)
@@ -98,11 +101,34 @@ class Moves:
         self.changes.tasks.setdefault(stage.number, []).append(tasks)
         self.changes.touch(stage.number)
 
+    def _move_one(self, stage: StageRun, task: int, event: TaskEvent) -> None:
+        """As `_move`, for one task: most news is of one."""
+        states, counts = stage.task_state, stage.counts
+        old = int(states[task])
+        new = after_one(old, event)
+        if old == new:
+            return
+
+        def put(before: int, then: int) -> None:
+            states[task] = then
+            counts[before] -= 1
+            counts[then] += 1
+
+        put(old, new)
+        self.statement.undo_with(lambda: put(new, old))
+        self.changes.tasks.setdefault(stage.number, []).append(np.array([task]))
+        self.changes.touch(stage.number)
+
     def _move_uniform(self, stage: StageRun, state: TaskState) -> None:
         self.statement.set(stage.counts, slice(None), 0)
         self.statement.set(stage.counts, int(state), stage.spec.tasks)
         self.statement.assign(stage, "uniform", state)
         self.changes.touch(stage.number)
+
+    def _put(self, stage: StageRun, name: str, tasks: Indices, values: Any) -> None:
+        """Write to an array that many stages do without."""
+        if not stage.holds_only(name, values):
+            self.statement.set(stage.own(name), tasks, values)
 
     def _stamp(self, stage: StageRun, tasks: Indices, column: int) -> None:
         self.statement.set(stage.times, (tasks, column), self.now)
@@ -111,12 +137,12 @@ class Moves:
         """A new attempt begins: its waiting is counted from now."""
         if len(tasks) == 0:
             return
-        self.statement.add(stage.attempt, tasks, 1)
-        self.statement.set(stage.node, tasks, -1)
+        self.statement.add(stage.own("attempt"), tasks, 1)
+        self._put(stage, "node", tasks, -1)
         self.statement.set(stage.times, (tasks, READY), self.now)
         self.statement.set(stage.times, (tasks, STAGED_AT), -1)
-        self.statement.set(stage.moved, tasks, 0)
-        self.statement.set(stage.local, tasks, 0)
+        self._put(stage, "moved", tasks, 0)
+        self._put(stage, "local", tasks, 0)
 
     def _requeue_ended(self, stage: StageRun, tasks: Indices) -> None:
         self._move(stage, tasks, _E.LOSE)
@@ -149,7 +175,7 @@ class Moves:
 
     def _account(self, stage: StageRun, task: int, attempt: int, at_ms: int, exit_code: int) -> None:
         """Times and bytes of an attempt that ended, into the sums of its stage; and its room is free."""
-        ready, staging, bound, started, _ = (int(t) for t in stage.times[task])
+        ready, staging, bound, started, _ = stage.times[task].tolist()
         sums = np.zeros(5, dtype=np.int64)
         if bound >= 0:
             sums[QUEUED_MS] = max(0, (staging if staging >= 0 else bound) - ready) if ready >= 0 else 0
@@ -158,8 +184,8 @@ class Moves:
         sums[BYTES_LOCAL] = stage.local[task]
         sums[BYTES_MOVED] = stage.moved[task]
         self.statement.add(stage.totals, slice(None), sums)
-        self.statement.set(stage.times, (np.array([task]), ENDED), at_ms)
-        self.statement.set(stage.exit_code, np.array([task]), exit_code)
+        self.statement.put_at(stage.times, (task, ENDED), at_ms)
+        self.statement.put_at(stage.own("exit_code"), task, exit_code)
         self.changes.freed.append((stage.number, task, attempt))
 
     def _publish(self, stage: StageRun, task: int, attempt: int, end: Ended) -> None:
@@ -190,8 +216,7 @@ class Moves:
         """Whether this attempt is the one that holds a pod now: old news changes nothing."""
         if not self._current(stage, task, attempt):
             return False
-        states = (_S.BINDING, _S.BOUND, _S.RUNNING, _S.RELEASING)
-        return TaskState(int(stage.task_state[task])) in states
+        return bool(_HOLDING[stage.task_state[task]])
 
     def _set_stage(self, stage: StageRun, state: RunState, reason: str) -> None:
         self.statement.assign(stage, "state", state)

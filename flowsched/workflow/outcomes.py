@@ -74,9 +74,9 @@ class Outcomes(Settling):
         if restart and stage.charged[task] + 1 < stage.spec.retry.attempts:
             whole = stage.spec.gang and action is Action.RESTART_GANG
             tasks = stage.indices_of(shard) if whole else np.array([task])
-            self.statement.add(stage.charged, tasks, 1)
+            self.statement.add(stage.own("charged"), tasks, 1)
             if end.reason == OUT_OF_MEMORY:
-                self.statement.add(stage.memory_steps, np.array([task]), 1)
+                self.statement.add(stage.own("memory_steps"), np.array([task]), 1)
             delay = min(MAX_BACKOFF_MS, BACKOFF_MS << min(int(stage.charged[task]) - 1, 10))
             self._again(stage, task, whole, delay)
         elif action is Action.IGNORE:
@@ -92,7 +92,7 @@ class Outcomes(Settling):
 
     def _lost(self, stage: StageRun, task: int, reason: str, *, started: bool) -> None:
         one = np.array([task])
-        self.statement.add(stage.lost, one, 1)
+        self.statement.add(stage.own("lost"), one, 1)
         self.statement.put(stage.reasons, task, reason)
         self._event("task.attempt_lost", stage, task, reason=reason)
         evicted = reason in EVICTED
@@ -188,7 +188,7 @@ class Outcomes(Settling):
         self._move(stage, one, _E.REQUEUE)
         self._next_attempt(stage, one)
         tasks = stage.indices_of(task // stage.members) if whole else one
-        self.statement.set(stage.not_before, tasks, self.now + delay_ms)
+        self.statement.set(stage.own("not_before"), tasks, self.now + delay_ms)
         # A goal of RUNNING marks a member that comes back alone, into a gang that goes on.
         alone = stage.spec.gang and not whole
         self.statement.set(stage.goal, one, int(_S.RUNNING if alone else _S.PENDING))

@@ -6,7 +6,7 @@ One letter per axis: T tasks of a stage (shard * members + member), W shards.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,24 @@ from flowsched.workflow.states import RunState, TaskState
 QUEUED_MS, STAGING_MS, RUNNING_MS, BYTES_LOCAL, BYTES_MOVED = range(5)
 TOTALS: Final = ("queued_ms", "staging_ms", "running_ms", "bytes_local", "bytes_moved")
 _STATES: Final = len(TaskState)
+_ENDED: Final = int(TaskState.SUCCEEDED)  #: this and all that follow are terminal
+#: Columns of which most stages have but one value, and what that is. They are arrays of one value, as long as nobody writes.
+_RARE: Final[Mapping[str, tuple[type[np.generic], int]]] = {
+    "attempt": (np.int32, 0),
+    "node": (np.int32, -1),
+    "version": (np.int32, 0),
+    "charged": (np.int16, 0),
+    "lost": (np.int16, 0),
+    "memory_steps": (np.uint8, 0),
+    "not_before": (np.int64, 0),
+    "moved": (np.int64, 0),
+    "local": (np.int64, 0),
+    "exit_code": (np.int32, -1),
+}
+_VALUES: Final = {name: np.array([value], dtype=kind) for name, (kind, value) in _RARE.items()}
+_NO_MISSING: Final = np.zeros(1, dtype=np.int32)
+for _one in (*_VALUES.values(), _NO_MISSING):
+    _one.setflags(write=False)
 
 
 class Output(NamedTuple):
@@ -32,6 +50,9 @@ class Output(NamedTuple):
 
 class StageRun:
     """One stage's progress. The arrays exist from the moment a task of it is first touched.
+
+    A million tasks may wait, so what all tasks of a stage have in common takes no room for each: such an array can be read
+    like any other, and `own` makes it one that can be written.
 
     Attributes:
         state: RunState of the stage.
@@ -145,21 +166,28 @@ class StageRun:
             return
         tasks, width = self.spec.tasks, self.spec.width
         self.task_state = np.full(tasks, self.uniform, dtype=np.uint8)
-        self.attempt = np.zeros(tasks, dtype=np.int32)
-        self.node = np.full(tasks, -1, dtype=np.int32)
-        self.version = np.zeros(tasks, dtype=np.int32)
+        for name, value in _VALUES.items():
+            setattr(self, name, np.ndarray((tasks,), value.dtype, value, 0, (0,)))
         self.goal = np.zeros(tasks, dtype=np.uint8)
-        self.charged = np.zeros(tasks, dtype=np.int16)
-        self.lost = np.zeros(tasks, dtype=np.int16)
-        self.memory_steps = np.zeros(tasks, dtype=np.uint8)
         self.times = np.full((tasks, 5), -1, dtype=np.int64)
-        self.not_before = np.zeros(tasks, dtype=np.int64)
-        self.moved = np.zeros(tasks, dtype=np.int64)
-        self.local = np.zeros(tasks, dtype=np.int64)
-        self.exit_code = np.full(tasks, -1, dtype=np.int32)
-        self.missing = missing.copy()
+        self.missing = (
+            missing.copy() if missing.any() else np.ndarray((width,), np.int32, _NO_MISSING, 0, (0,))
+        )
         self.shard_done = np.zeros(width, dtype=np.bool_)
         self.uniform = None
+
+    def own(self, name: str) -> NDArray[Any]:
+        """An array by its name, to be written. What it holds is what it held."""
+        column: NDArray[Any] = getattr(self, name)
+        if not column.flags.writeable:
+            column = column.copy()
+            setattr(self, name, column)
+        return column
+
+    def holds_only(self, name: str, values: Any) -> bool:
+        """Whether an array has one value for all tasks, and `values` are that one: then nothing need be written."""
+        column: NDArray[Any] = getattr(self, name)
+        return not column.flags.writeable and bool(np.all(column[:1] == values))
 
     def indices_of(self, shard: int) -> NDArray[np.int64]:
         """(members,) task numbers of one shard."""
@@ -188,7 +216,7 @@ class StageRun:
     def open_tasks(self) -> int:
         """Tasks that are not terminal."""
         c = self.counts
-        return int(self.spec.tasks - c[TaskState.SUCCEEDED :].sum())
+        return int(self.spec.width * len(self.role_of) - c[_ENDED:].sum())
 
 
 class WorkflowRun:

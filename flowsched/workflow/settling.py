@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowsched.workflow.graph import Edge
-from flowsched.workflow.lifecycle import TaskEvent, may
+from flowsched.workflow.lifecycle import TaskEvent, mask_of, may
 from flowsched.workflow.moves import READY, Indices, Moves
 from flowsched.workflow.run import StageRun
 from flowsched.workflow.spec import When
@@ -14,17 +14,26 @@ from flowsched.workflow.states import RunState, TaskState
 
 _S = TaskState
 _E = TaskEvent
+_SUCCEEDED = int(_S.SUCCEEDED)
+_UNPLACED = mask_of(_S.QUEUED, _S.SKIPPED, _S.CANCELLED)
+_WAITING = mask_of(_S.QUEUED, _S.PENDING)
 
 
 class Settling(Moves):
     """Shards, stages and edges."""
 
     def _check_shard(self, stage: StageRun, shard: int) -> None:
+        if stage.members == 1 and not stage.spec.gang:
+            if stage.task_state[shard] == _SUCCEEDED:
+                self._complete_shard(stage, shard)
+            else:
+                self._note(stage)
+            return
         tasks = stage.indices_of(shard)
         states = stage.task_state[tasks]
         succeeded = states == _S.SUCCEEDED
         needed = stage.completing if stage.completing.any() else np.ones(len(tasks), dtype=np.bool_)
-        unplaced = np.isin(states, (_S.QUEUED, _S.SKIPPED, _S.CANCELLED))
+        unplaced = _UNPLACED[states]
         never_placed = unplaced & self._spare(stage, succeeded)
         if (succeeded | never_placed)[needed].all() and succeeded[needed].any():
             self._complete_shard(stage, shard)
@@ -44,10 +53,11 @@ class Settling(Moves):
         """The completing members have succeeded: release the rest and tell the children."""
         if stage.shard_done[shard]:
             return
-        tasks = stage.indices_of(shard)
-        states = stage.task_state[tasks]
-        self._release(stage, tasks[may(states, _E.RELEASE)], _S.SUCCEEDED)
-        self._skip_waiting(stage, tasks)
+        if stage.members > 1:
+            tasks = stage.indices_of(shard)
+            states = stage.task_state[tasks]
+            self._release(stage, tasks[may(states, _E.RELEASE)], _S.SUCCEEDED)
+            self._skip_waiting(stage, tasks)
         self._shards_are_done(stage, np.array([shard]))
 
     def _complete_stage(self, stage: StageRun) -> None:
@@ -60,7 +70,7 @@ class Settling(Moves):
     def _skip_waiting(self, stage: StageRun, tasks: Indices) -> None:
         """What waits of these tasks shall not run."""
         self._move(stage, tasks[stage.task_state[tasks] == _S.STAGING], _E.STAGED)
-        self._move(stage, tasks[np.isin(stage.task_state[tasks], (_S.QUEUED, _S.PENDING))], _E.SKIP)
+        self._move(stage, tasks[_WAITING[stage.task_state[tasks]]], _E.SKIP)
 
     def _shards_are_done(self, stage: StageRun, shards: Indices) -> None:
         self.statement.set(stage.shard_done, shards, True)
@@ -119,7 +129,7 @@ class Settling(Moves):
                 self._open(child)
         elif parent.state is RunState.SKIPPED:
             if not self._touch(child):  # counted anew: some shards may have been done before
-                self.statement.set(child.missing, slice(None), self._open_missing(child))
+                self.statement.set(child.own("missing"), slice(None), self._open_missing(child))
             self._ready(child, np.arange(child.spec.width))
 
     @staticmethod
@@ -208,7 +218,7 @@ class Settling(Moves):
             return
         shards, fewer = self.run.graph.affected(edge, done)
         if not self._touch(child):
-            self.statement.add(child.missing, shards, -fewer)
+            self.statement.add(child.own("missing"), shards, -fewer)
         self._ready(child, shards)
 
     def _await_shards(self, edge: Edge, child: StageRun, shard: int) -> None:
@@ -216,7 +226,7 @@ class Settling(Moves):
         if child.uniform is not None:
             return
         shards = np.asarray(self.run.graph.shard_children(edge, shard), dtype=np.int64)
-        self.statement.add(child.missing, shards, 1)
+        self.statement.add(child.own("missing"), shards, 1)
         tasks = (shards[:, None] * child.members + np.arange(child.members)).ravel()
         self._revoke(child, tasks)
 
@@ -243,8 +253,8 @@ class Settling(Moves):
             tasks = np.flatnonzero(left & may(stage.task_state, _E.RESET))
             self._move(stage, tasks, _E.RESET)
             self._next_attempt(stage, tasks[stage.version[tasks] > 0])
-            self.statement.set(stage.charged, tasks, 0)
-            self.statement.set(stage.lost, tasks, 0)
+            self._put(stage, "charged", tasks, 0)
+            self._put(stage, "lost", tasks, 0)
         self._set_stage(stage, RunState.PENDING, "")
 
     def _check_workflow(self) -> None:

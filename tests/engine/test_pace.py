@@ -150,3 +150,33 @@ def test_a_bag_is_offered_anew_when_anything_of_it_changes() -> None:
     scene.tell(Command("a", "cancel"))
     scene.gone("fs-a-s-0-0", "fs-a-s-1-0", reason="Released")
     assert scene.launched == ["fs-b-s-0-0", "fs-b-s-1-0"]
+
+
+def test_time_alone_causes_no_look_while_everybody_waits_for_room(looks: list[int]) -> None:
+    """One look after the pods were placed finds that nobody fits; ticks of the next ten seconds do not look again."""
+    scene = Scene(node(cpu=2))
+    scene.submit("w", wide(5))
+    scene.tell(Tick(), after=1)
+    assert looks == [1, 1]
+    scene.tell(Tick(), after=5_000)
+    scene.tell(after=4_999)
+    assert looks == [1, 1]
+    scene.tell(Tick(), after=1)
+    assert looks == [1, 1, 1]
+    scene.tell(Tick(), after=1)
+    scene.end("fs-w-s-0-0")
+    assert looks == [1, 1, 1, 1]
+    assert scene.launched == ["fs-w-s-2-0"]
+
+
+def test_time_alone_causes_a_look_while_a_promise_keeps_somebody_from_room(looks: list[int]) -> None:
+    """A gang of two waits for a node that is half free; who would fit there but for the promise is looked at with each tick."""
+    scene = Scene(node(cpu=2))
+    scene.submit("a", wide(1, estimate={"runtime": "60s"}))
+    gang = {"gang": True, "roles": {"w": {"replicas": 2, "command": ["x"], "resources": {"cpu": 1}}}}
+    scene.submit("b", {"name": "g", **gang})
+    scene.submit("c", wide(1, estimate={"runtime": "600s"}))
+    before = len(looks)
+    scene.tell(Tick(), after=100)
+    scene.tell(Tick(), after=100)
+    assert looks[before:] == [2, 2]

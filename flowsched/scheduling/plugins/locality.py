@@ -49,14 +49,16 @@ class StageIn:
         nodes = len(snapshot)
         missing = catalogue.missing_bytes(inputs, nodes)
         to_order = catalogue.unordered_bytes(inputs, nodes) * 1000
-        coming = to_order + snapshot.inbound * 1000 if snapshot.any_inbound else to_order
-        cost = np.maximum(_over(coming, snapshot, "nic_in"), _over(to_order, snapshot, "disk_rate"))
-        outside = [dataset for dataset in dict.fromkeys(inputs) if not catalogue.nodes_of(dataset)]
+        over_network = _over(to_order, snapshot, "nic_in")
+        cost = over_network
+        if snapshot.any_inbound:
+            cost = _over(to_order + snapshot.inbound * 1000, snapshot, "nic_in")
+        cost = np.maximum(cost, _over(to_order, snapshot, "disk_rate"))
+        outside = [dataset for dataset in dict.fromkeys(inputs) if not catalogue.held(dataset)]
         if outside:
             from_outside = catalogue.unordered_bytes(outside, nodes)
             np.maximum(cost, from_outside * 1000 // max(self.origin_rate, 1), out=cost)
-        cost += _over(to_order, snapshot, "nic_in") * self.price_percent // 100
-        cost += COPY_OVERHEAD_MS
+        cost += over_network * self.price_percent // 100 + COPY_OVERHEAD_MS
         cost *= missing > 0
         return cost
 

@@ -1,0 +1,210 @@
+"""Where the next pod of a shape goes, remembered while a cycle fills nodes.
+
+A cycle places thousands of pods one turn at a time, and each takes room on a node or two. What the next pod of the same
+shape costs has changed there and nowhere else. So the first cost of a shape on every node is kept, and only the nodes
+where room has changed are looked at again. What is chosen is what `placement.place_role` chooses; tests hold it to that.
+
+A shape that is seen once needs no such table. Its node is found by a sieve: an approximate cost of all nodes leaves the
+few that may be the cheapest, and those are compared exactly.
+
+It knows plain offers only (`Offer.plain`): one role whose cost is how full a node is, and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flowsched.scheduling.placement import (
+    FEW,
+    NEVER,
+    Ints,
+    Packing,
+    RoleTable,
+    Spots,
+    cost_on,
+    fill,
+    first_costs,
+    nearest,
+)
+from flowsched.scheduling.room import Room, Scale
+
+#: So many shapes are remembered: each takes 8 bytes a node.
+_KEPT: Final = 64
+#: Up to so many pods, one after the other is faster than a table of copies.
+_SEQUENCE: Final = 4
+#: No room.
+NOWHERE: Final = Spots(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))
+
+
+class Standings:
+    """The standings of one cycle. Made, used and dropped with its `Room`."""
+
+    def __init__(self, room: Room) -> None:
+        self._room = room
+        self._kept: dict[tuple[object, ...], _Standing] = {}
+        self._seen: dict[tuple[object, ...], NDArray[np.bool_]] = {}  #: masks, so that their ids stay theirs
+
+    def place(self, axes: tuple[int, ...], table: RoleTable, packing: Packing, *, spare: bool) -> Spots:
+        """Choose nodes for up to `table.count` pods, as `place_role` does.
+
+        Args:
+            axes: The axes of the table's needs.
+            table: A role of a plain offer.
+            packing: The tie-breaker.
+            spare: It may use only what is not promised to others.
+        """
+        spare = spare and self._room.reserved
+        key = (
+            axes,
+            table.needs,
+            table.packs,
+            id(table.allowed),
+            packing,
+            self._room.promised if spare else 0,
+        )
+        standing = self._kept.get(key)
+        if standing is None:
+            if table.count == 1 and (key not in self._seen or len(self._kept) >= _KEPT):
+                self._seen[key] = table.allowed
+                return self._sieve(axes, table, packing, spare)
+            if len(self._kept) >= _KEPT:
+                self._kept.pop(next(iter(self._kept)))
+            standing = self._kept[key] = _Standing(self._room, axes, table, packing, spare)
+        return standing.place(table, table.count)
+
+    def _sieve(self, axes: tuple[int, ...], table: RoleTable, packing: Packing, spare: bool) -> Spots:
+        """The node of one pod.
+
+        Cost is floor(sum of floors / axes): less than 2 below the mean of the true shares, and never above it. So the cheapest
+        node's sum of shares lies within 2 per mille an axis of the least one.
+        """
+        room = self._room
+        rows = [room.least(axis) if spare else room.hard(axis) for axis in axes]
+        fits, shares, slack = table.allowed, None, 0
+        for axis, row, need, packs in zip(axes, rows, table.needs, table.packs, strict=True):
+            if not need:
+                continue
+            left = row - need
+            fits = fits & (left >= 0)
+            if packs:
+                scale = room.scale(axis)
+                slack += 2 + 2 * scale.slack
+                left >>= scale.shift
+                left *= scale.factors
+                shares = left if shares is None else np.add(shares, left, out=shares)
+        near = np.flatnonzero(fits)
+        if shares is not None and len(near) > 1:
+            if packing == "spread":
+                np.negative(shares, out=shares)
+            sums = shares[near]
+            near = near[sums <= sums.min() + slack * Scale.UNIT]
+        if not len(near):
+            return NOWHERE
+        whole = [room.allocatable(axis) for axis in axes]
+        costs = _costs_on(rows, whole, table, packing, near)
+        best = int(costs.argmin())
+        return Spots(near[best : best + 1], costs[best : best + 1])
+
+
+def _costs_on(
+    rows: Sequence[Ints], whole: Sequence[Ints], table: RoleTable, packing: Packing, nodes: NDArray[np.intp]
+) -> Ints:
+    """(K,) what one pod costs on each of some nodes; NEVER where it does not fit."""
+    if len(nodes) > FEW:
+        return first_costs([row[nodes] for row in rows], [row[nodes] for row in whole], table, packing, nodes)
+    costs = [_cost_on(rows, whole, table, packing, node, 1) for node in nodes.tolist()]
+    return np.array(costs, dtype=np.int64)
+
+
+def _cost_on(
+    rows: Sequence[Ints], whole: Sequence[Ints], table: RoleTable, packing: Packing, node: int, copy: int
+) -> int:
+    """What the k-th copy costs on a node, before the running maximum; NEVER where it does not fit."""
+    if not table.allowed[node]:
+        return NEVER
+    for row, need in zip(rows, table.needs, strict=True):
+        if isinstance(need, int) and need and row[node] < need * copy:
+            return NEVER
+    return cost_on(rows, whole, table, packing, node, copy)
+
+
+class _Standing:
+    """What the next pod of one shape costs on every node."""
+
+    def __init__(
+        self, room: Room, axes: tuple[int, ...], table: RoleTable, packing: Packing, spare: bool
+    ) -> None:
+        self._room, self._packing = room, packing
+        self._allowed = table.allowed  # kept, so that its id stays its own
+        self._rows = [room.least(axis) if spare else room.hard(axis) for axis in axes]
+        self._whole = [room.allocatable(axis) for axis in axes]
+        self._costs = self._all(table)
+        self._seen = len(room.changes)
+
+    def _all(self, table: RoleTable) -> Ints:
+        return first_costs(self._rows, self._whole, table, self._packing, None)
+
+    def place(self, table: RoleTable, count: int) -> Spots:
+        """As `Standings.place`."""
+        self._look_again(table)
+        if count == 1:
+            node = int(self._costs.argmin()) if len(self._costs) else 0
+            if not len(self._costs) or self._costs[node] >= NEVER:
+                return NOWHERE
+            return Spots(np.array([node]), self._costs[node : node + 1].copy())
+        if count <= _SEQUENCE:
+            return self._one_by_one(table, count)
+        some = np.flatnonzero(self._costs < NEVER)
+        if not len(some):
+            return NOWHERE
+        costs = self._costs[some]
+        near = nearest(costs, count)
+        some, costs = some[near], costs[near]
+        copies = np.full(len(some), count, dtype=np.int64)
+        for row, need in zip(self._rows, table.needs, strict=True):
+            if isinstance(need, int) and need:
+                np.minimum(copies, row[some] // need, out=copies)
+        return fill(self._rows, self._whole, table, self._packing, some, costs, copies, count)
+
+    def _one_by_one(self, table: RoleTable, count: int) -> Spots:
+        """A greedy that scores a node again after each pod it gets."""
+        here: dict[int, tuple[int, int]] = {}  # node -> (copies, what the first of them cost)
+        nodes, costs = [], []
+        highest = 0
+        for _ in range(count if len(self._costs) else 0):
+            node = int(self._costs.argmin())
+            cost = int(self._costs[node])
+            if cost >= NEVER:
+                break
+            copies, first = here.get(node, (0, cost))
+            here[node] = (copies + 1, first)
+            nodes.append(node)
+            highest = max(highest, cost)
+            costs.append(highest)
+            self._costs[node] = _cost_on(self._rows, self._whole, table, self._packing, node, copies + 2)
+        for node, (_, first) in here.items():
+            self._costs[node] = first
+        return Spots(np.array(nodes, dtype=np.int64), np.array(costs, dtype=np.int64))
+
+    def _look_again(self, table: RoleTable) -> None:
+        """Score the nodes where room has changed since the last time."""
+        changes = self._room.changes
+        if self._seen == len(changes):
+            return
+        nodes = _changed(changes, self._seen)
+        self._seen = len(changes)
+        if len(nodes) * 4 > len(self._costs):
+            self._costs = self._all(table)
+        else:
+            self._costs[nodes] = _costs_on(self._rows, self._whole, table, self._packing, nodes)
+
+
+def _changed(changes: Sequence[Ints], since: int) -> Ints:
+    """Nodes where room has changed, each once."""
+    if len(changes) - since == 1 and len(changes[since]) == 1:
+        return changes[since]
+    return np.unique(np.concatenate(changes[since:]))
