@@ -66,7 +66,7 @@ class Days:
     """Three days of work."""
 
     def __init__(self) -> None:
-        state = EngineState(queues=QueueTree([Queue("night", cap=(32_000,))]))
+        state = EngineState(queues=QueueTree([Queue("night", cap=(32_000,)), Queue("gpus", priority=-100)]))
         state.idle = self.book = IdleBook(resolution_ms=0)
         self.drive = Drive(state, nodes())
 
@@ -98,17 +98,19 @@ class Days:
         self.submit("day 1", 0, 12, scatter={"count": 8}, resources=node)
         self.submit("night 1", 12, 1, queue="night", scatter={"count": 480}, resources=core)
         self.drive.command("night 1", "cancel", 24 * HOUR_MS)
-        self.submit("day 2", 24, 12, scatter={"count": 4}, resources=node)
+        self.submit("day 2", 24, 12, priority=1, scatter={"count": 4}, resources=node)
         roles = {"worker": {"replicas": 8, "resources": node}}
-        self.submit("training", 26, 2, priority=10, gang=True, roles=roles)
+        self.submit("training", 26, 2, priority=1, gang=True, roles=roles)
         self.submit("long", 26.5, 48, scatter={"count": 64}, resources=core)
         self.drive.command("long", "cancel", 36 * HOUR_MS)
         self.submit("day 3", 48, 12, scatter={"count": 7}, resources=node)
         reads = [{"name": "reads", "uri": "http://outside/reads", "size": "36G"}]
         self.submit("with data", 48, 11, inputs=reads, resources=node)
         trains = {"cpu": 8, "memory": "8Gi", "gpu": 3}
-        self.submit("fits", 0, END + 1, pool="gpu", scatter={"count": 4}, resources=trains)
-        self.submit("two gpus", 24, 1, pool="gpu", resources={"gpu": 2, "cpu": 0, "memory": "1Gi"})
+        self.submit("fits", 0, END + 1, pool="gpu", queue="gpus", scatter={"count": 4}, resources=trains)
+        self.submit(
+            "two gpus", 24, 1, pool="gpu", queue="gpus", resources={"gpu": 2, "cpu": 0, "memory": "1Gi"}
+        )
         self.drive.run(until=END * HOUR_MS - 1)
 
 

@@ -91,6 +91,10 @@ def replay(
         Path | None,
         typer.Option("--profile", metavar="FILE", help="Decide under this profile instead, and compare."),
     ] = None,
+    suggest: Annotated[
+        str | None,
+        typer.Option(metavar="GROUP", help="Say what would let this group start, as train/fit, instead."),
+    ] = None,
     output: Output = Form.TABLE,
 ) -> None:
     """Decide again what a snapshot recorded; needs no server.
@@ -100,4 +104,11 @@ def replay(
     """
     from flowsched.cli import policies
 
-    run(options(ctx), policies.replay(file, other, output))
+    if suggest is None:
+        run(options(ctx), policies.replay(file, other, output))
+        return
+    from flowsched.cli import suggesting
+
+    if other is not None:
+        raise typer.BadParameter("--suggest goes with the recorded profile; leave --profile out")
+    run(options(ctx), suggesting.suggest(file, suggest, output))

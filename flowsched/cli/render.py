@@ -347,6 +347,11 @@ def explain_panel(explanations: Sequence[ExplanationView], now: datetime | None 
         if view.start_at is not None:
             wait = "" if now is None else f", in {seconds(max(0.0, (view.start_at - now).total_seconds()))}"
             parts.append(Text(f"  expected to start {moment(view.start_at)}{wait}"))
+        if view.start_low_at is not None and view.start_high_at is not None:
+            between = f"{moment(view.start_low_at)} and {moment(view.start_high_at)}"
+            parts.append(Text(f"  eight of ten such starts come between {between}", "dim"))
+        if view.estimate:
+            parts.append(Text(f"  {view.estimate}", "dim"))
         if view.binds:
             parts.append(Text("  binds: ").append_text(text(", ".join(view.binds))))
         for at, suggestion in enumerate(view.suggestions):

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-import yaml
 from rich.console import RenderableType
 
 import flowsched
 from flowsched.cli import output, render, simulation_plots
+from flowsched.client.documents import resolved_bytes
 from flowsched.errors import InvalidRequest, TooLarge
 from flowsched.scheduling.framework import Profile
 from flowsched.simulation.bound import lower_bound
@@ -27,8 +27,9 @@ from flowsched.simulation.policies import POLICIES, simulated
 from flowsched.simulation.reference import REFERENCE, SimulatedCluster
 from flowsched.simulation.simulate import trace_header
 from flowsched.simulation.workload import Workload, from_trace
-from flowsched.workflow.decode import check_workflow, decode_workflow
+from flowsched.workflow.decode import decode_workflow
 from flowsched.workflow.formats.wfformat import LIMITS, read_trace
+from flowsched.workflow.formats.yaml_text import read_yaml
 
 _GZIP: Final = b"\x1f\x8b"
 
@@ -104,10 +105,7 @@ def cluster_of(name: str) -> SimulatedCluster:
     path = Path(name)
     if not path.is_file():
         raise InvalidRequest(f"cluster {name!r}: no such file, and not one of {', '.join(REFERENCE)}")
-    try:
-        return cluster_from(yaml.safe_load(path.read_text(encoding="utf-8")))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise InvalidRequest(f"{path}: no YAML: {error}") from error
+    return cluster_from(_yaml(path, path.read_bytes()))
 
 
 def policy_of(name: str) -> str | Profile:
@@ -154,11 +152,19 @@ def _load(path: Path, name: str, cluster: SimulatedCluster) -> Workload:
     if len(raw) > LIMITS.document_bytes:
         raise TooLarge(f"{path}: {len(raw):,} bytes, {LIMITS.document_bytes:,} are allowed")
     if path.suffix in (".yaml", ".yml"):
-        return from_document(check_workflow(yaml.safe_load(raw)), name, path.name, cluster)
+        written = json.dumps(_yaml(path, raw)).encode()
+        return from_document(decode_workflow(resolved_bytes(written, path.parent)), name, path.name, cluster)
     document = json.loads(raw) if raw[:1] == b"{" else None
     if isinstance(document, dict) and "stages" in document:
-        return from_document(decode_workflow(raw), name, path.name, cluster)
+        return from_document(decode_workflow(resolved_bytes(raw, path.parent)), name, path.name, cluster)
     return from_trace(read_trace(raw), name, path.name, cluster, wow=path.name.startswith("wow-"))
+
+
+def _yaml(path: Path, raw: bytes) -> object:
+    try:
+        return read_yaml(raw, LIMITS.document_bytes)
+    except InvalidRequest as error:
+        raise InvalidRequest(f"{path}: {error}") from error
 
 
 def _moments(asked: Asked) -> list[float]:

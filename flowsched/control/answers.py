@@ -12,6 +12,7 @@ from flowsched.engine.draining import drained_until
 from flowsched.engine.explain import Explanation
 from flowsched.engine.state import EngineState
 from flowsched.errors import InvalidRequest
+from flowsched.scheduling.snapshot import ClaimKind
 from flowsched.store.rows import AttemptRow, StageRow, StoredEvent, WorkflowRow
 from flowsched.workflow.graph import StageGraph
 from flowsched.workflow.spec import StageSpec, WorkflowSpec, qos_class
@@ -180,6 +181,9 @@ def explanation_view(found: Explanation) -> ExplanationView:
         message=found.message,
         numbers=dict(found.numbers),
         start_at=moment(found.start_ms),
+        start_low_at=moment(found.start_low_ms),
+        start_high_at=moment(found.start_high_ms),
+        estimate=found.estimate,
         binds=[f"{who}: {what}" if who else what for who, what in found.outlook.binds],
         suggestions=[
             SuggestionView(
@@ -212,7 +216,7 @@ def node_views(state: EngineState, flows: Mapping[str, tuple[int, int]]) -> list
             datasets[node] += 1
     running = [0] * len(snapshot)
     for claim in snapshot.claims.values():
-        running[claim.node] += claim.kind > 0
+        running[claim.node] += claim.kind in (ClaimKind.RUNNING, ClaimKind.RELEASING)
     return [
         NodeView(
             name=name,

@@ -56,6 +56,7 @@ class Backlog:
 def collect(state: EngineState, now: int) -> Backlog:
     """Everything that may be placed now, at most `profile.window` groups a stage (the rest waits its turn)."""
     backlog = Backlog({}, [], [], None)
+    state.coming.clear()
     paused: dict[str, bool] = {}
     for workflow, number in sorted(state.ready, key=lambda pair: (state.runs[pair[0]].seq, pair[1])):
         run = state.runs[workflow]

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from flowsched.engine.forecast import estimate_text, expected_starts
 from flowsched.engine.pods import pod_name
 from flowsched.engine.state import EngineState
 from flowsched.scheduling.plan import Reason, ReasonCode
@@ -25,7 +26,7 @@ class Explanation:
     """Why `tasks` tasks of a stage are in `state` and do not run.
 
     `group` is the number of the backlog item it speaks of; `outlook` what binds that and what would change it, once
-    somebody has worked it out (see `situation_of`).
+    somebody has worked it out (see `situations_of`).
     """
 
     stage: str
@@ -36,6 +37,9 @@ class Explanation:
     message: str
     numbers: Mapping[str, int] = field(default_factory=dict)
     start_ms: int | None = None
+    start_low_ms: int | None = None
+    start_high_ms: int | None = None
+    estimate: str = ""  #: how long one task is taken to run, and how that is known
     group: int | None = None
     outlook: Outlook = field(default_factory=Outlook)
 
@@ -129,9 +133,21 @@ def _queued(state: EngineState, run: WorkflowRun, stage: StageRun, now: int) -> 
         at = np.array(tasks)
         if key in reasons:
             reason = reasons[key]
-            yield _of(stage, at, reason.code, reason.message, reason.numbers, reason.start_ms, reason.group)
+            told = _of(stage, at, reason.code, reason.message, reason.numbers, reason.start_ms, reason.group)
+            told = replace(told, estimate=estimate_text(state, run, stage, int(at[0])))
+            yield _with_interval(state, told, reason, now)
         else:
             yield _of(stage, at, ReasonCode.BACKLOG_WINDOW, "ready; it is placed as soon as its turn comes")
+
+
+def _with_interval(state: EngineState, told: Explanation, reason: Reason, now: int) -> Explanation:
+    """What was promised a start is also told between which moments it will really come, as runtimes go."""
+    if reason.start_ms is None or reason.group not in {each.group for each in state.reservations}:
+        return told
+    start = expected_starts(state, [reason.group], now).get(reason.group)
+    if start is None:
+        return told
+    return replace(told, start_low_ms=start.low_ms, start_high_ms=start.high_ms)
 
 
 def _reason(state: EngineState, run: WorkflowRun, stage: StageRun, task: int) -> Reason | None:
@@ -194,7 +210,11 @@ def _in_passing(engine: EngineState, run: WorkflowRun, stage: StageRun, state: T
     held = _held(engine, run, stage) if state is TaskState.BINDING else None
     if held is not None:
         return held
-    said = "is being started" if state is TaskState.BINDING else "is being taken away"
+    said = "is being started"
+    if state is TaskState.RELEASING:
+        leaving = np.flatnonzero(stage.task_state == state).tolist()
+        why = sorted({stage.reasons[task] for task in leaving if task in stage.reasons})
+        said = "is being taken away" + (f": {', '.join(why)}" if why else "")
     return Explanation(
         stage=stage.spec.name,
         shards=_shards(stage, state),

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import Final
 
-from flowsched.engine.backlog import collect
+from flowsched.engine.backlog import collect, expected
 from flowsched.engine.foreign_offers import collect_foreign
+from flowsched.engine.inputs import MissingInput, dataset_ids
 from flowsched.engine.state import EngineState
 from flowsched.scheduling.forecast import GUESSED, LEVELS, Spread, Start, guessed, starts
 from flowsched.workflow.estimates import RUNTIME, SAID
+from flowsched.workflow.resources import format_duration
 from flowsched.workflow.run import StageRun, WorkflowRun
 from flowsched.workflow.trend import ENOUGH
+
+#: In tenths: how much of the wait at least there is, and how far towards the promised moment it goes.
+_EARLIER: Final = 6
+_LATER: Final = 9
 
 
 def expected_starts(state: EngineState, wanted: Collection[int], now: int) -> dict[int, Start]:
@@ -39,9 +46,41 @@ def expected_starts(state: EngineState, wanted: Collection[int], now: int) -> di
         spread = spread_of(state, candidate.run, candidate.stage, size)
         if spread is not None:
             of_groups[key] = spread
-    return starts(
+    found = starts(
         state.snapshot, state.catalogue, waiting, sorted(wanted), spreads, of_groups, state.profile, now
     )
+    promised = {each.group: each.start_ms for each in state.reservations}
+    return {key: _with_backfill(start, promised.get(key), now) for key, start in found.items()}
+
+
+def _with_backfill(start: Start, promised_ms: int | None, now: int) -> Start:
+    """What scenarios leave out: until the promised moment others may be let onto its room, and it may be let in before its turn.
+
+    How far both go was measured (`bench/predictions.py`, seeds 1 to 12; its figures are of others).
+    """
+    low = now + (start.low_ms - now) * _EARLIER // 10
+    late = start.high_ms if promised_ms is None else max(start.high_ms, promised_ms)
+    return Start(low, start.start_ms, start.high_ms + (late - start.high_ms) * _LATER // 10)
+
+
+def estimate_text(state: EngineState, run: WorkflowRun, stage: StageRun, task: int) -> str:
+    """How long a task is taken to run, for people: whose word that is, and what the like took."""
+    said = stage.spec.estimate.runtime_ms
+    try:
+        inputs = dataset_ids(state, run, stage, task // stage.members)
+    except MissingInput:
+        return ""
+    expected_ms, _ = expected(state, run, stage, inputs)
+    if expected_ms is None:
+        return f"runtime unknown, taken for {format_duration(state.profile.default_runtime_ms)}"
+    size = sum(state.catalogue.sizes[dataset] for dataset in inputs)
+    samples = state.estimates.samples(run.spec.name, stage.spec.name)
+    whose = "as its document says" if said is not None else f"learned from {samples}"
+    spread = spread_of(state, run, stage, size) if samples else None
+    if spread is None:
+        return f"runs for {format_duration(expected_ms)}, {whose}"
+    low, high = (format_duration(spread[LEVELS.index(level)]) for level in (100, 900))
+    return f"runs for {format_duration(expected_ms)}, {whose}; eight of ten between {low} and {high}"
 
 
 def spread_of(state: EngineState, run: WorkflowRun, stage: StageRun, input_bytes: int) -> Spread | None:

@@ -99,21 +99,25 @@ def _find(state: EngineState, run: WorkflowRun, stage: StageRun) -> Gather | Non
 def _gathered(state: EngineState, run: WorkflowRun, consumer: StageRun) -> tuple[int, int]:
     """(producing shards, bytes) that one shard of a stage is expected to read of what only few others read."""
     producers = total = 0
-    for number, count in _parents(run, consumer):
+    for number, count in _parents(state, run, consumer):
         producers += count
         total += count * _expected(state, run, run.stages[number])
     return producers, total
 
 
-def _parents(run: WorkflowRun, consumer: StageRun) -> list[tuple[int, int]]:
+def _parents(state: EngineState, run: WorkflowRun, consumer: StageRun) -> list[tuple[int, int]]:
     """(stage, how many of its shards one shard of the consumer reads), for inputs that few others read; each stage once."""
+    known = state.gathered.get((run.id, consumer.number))
+    if known is not None:
+        return known
     found: dict[int, int] = {}
     for spec in consumer.spec.inputs:
         if spec.stage is None or (spec.match is Match.ALL and consumer.spec.width > _MOST_READERS):
             continue
         number = run.number_of(spec.stage)
         found[number] = max(found.get(number, 0), _count(run.stages[number], consumer, spec))
-    return list(found.items())
+    parents = state.gathered[run.id, consumer.number] = list(found.items())
+    return parents
 
 
 def _count(parent: StageRun, consumer: StageRun, spec: InputSpec) -> int:
@@ -143,7 +147,7 @@ def _choose(state: EngineState, run: WorkflowRun, consumer: StageRun, reader: in
     nodes = len(snapshot)
     there = np.zeros(nodes, dtype=np.int64)
     total = 0
-    for number, count in _parents(run, consumer):
+    for number, count in _parents(state, run, consumer):
         parent = run.stages[number]
         each = _expected(state, run, parent)
         total += count * each
@@ -165,14 +169,18 @@ def _choose(state: EngineState, run: WorkflowRun, consumer: StageRun, reader: in
 
 def _coming(state: EngineState, run: WorkflowRun, consumer: StageRun, reader: int, home: int) -> int:
     """Bytes that producers which run elsewhere will bring home, and what waits to be pushed there already."""
+    key = (run.id, consumer.number, reader)
+    if key in state.coming:
+        return state.coming[key]
     total = state.push_backlog.get(home, 0)
-    for number, _ in _parents(run, consumer):
+    for number, _ in _parents(state, run, consumer):
         parent = run.stages[number]
         if parent.uniform is not None:
             continue
         shards = np.array(_read_by(run, parent, consumer, reader), dtype=np.int64) * parent.members
         running = np.isin(parent.task_state[shards], _THERE[:-1]) & (parent.node[shards] != home)
         total += int(running.sum()) * _expected(state, run, parent)
+    state.coming[key] = total
     return total
 
 

@@ -138,6 +138,12 @@ class EngineState:
         #: (workflow, stage) -> who gathers what it writes
         self.gathers: dict[tuple[str, int], Gather | None] = {}
         #: (workflow, stage, shard) -> node where it shall find its inputs
+        self.gathered: dict[
+            tuple[str, int], list[tuple[int, int]]
+        ] = {}  #: (workflow, stage) -> stages it gathers, and how much
+        self.coming: dict[
+            tuple[str, int, int], int
+        ] = {}  #: within one look: bytes on their way home, by reader
         self.homes: dict[tuple[str, int, int], int] = {}
         #: (dataset, node) -> what shall be pushed home, and for whom: (want, workflow, stage)
         self.pushes: dict[tuple[int, int], tuple[TransferWant, str, int]] = {}
@@ -172,10 +178,9 @@ class EngineState:
         #: bags of stages that have not changed since
         self.offers: dict[tuple[str, int], list[Candidate]] = {}
         self.usage_step: int | None = None  #: step of time in which usage was written last; None = not begun
+        #: where each cycle is recorded; None = nowhere. Decides nothing
+        self.tape: list[Draft | FlowschedError] | None = None
         self._begin_pace()
-        self.tape: list[Draft | FlowschedError] | None = (
-            None  #: where each cycle is recorded; None = nowhere. Decides nothing
-        )
         self.epoch = epoch
         self.secret = secret
         self.mounted = mounted
@@ -222,6 +227,7 @@ class EngineState:
             self.inputs.pop(pair, None)
             self.offers.pop(pair, None)
             self.gathers.pop(pair, None)
+            self.gathered.pop(pair, None)
             if stage.spec.gang:
                 for shard in range(stage.spec.width):
                     self.gang_bases.pop((*pair, shard), None)

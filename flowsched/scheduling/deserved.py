@@ -4,20 +4,17 @@ At every level a resource is poured out so that what the children get stands in 
 gets more than it wants or than its cap allows, and none less than its guarantee (as far as it wants it). Children of
 higher priority drink first. What a queue leaves goes to its siblings: idle room is borrowed inside a department
 before it leaves it. So the amounts say who borrows (it has more than it deserves) and from whom (somebody who has
-less): reclaim may take from the one and give to the other.
+less).
 
-It orders nothing: who goes next is decided by `queues`.
+It is for people and decides nothing: who goes next is in `turns`, who may take back in `entitlement`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from flowsched.scheduling.podgroup import PodGroup
 from flowsched.scheduling.queues import QueueTree, guaranteed
-from flowsched.scheduling.snapshot import Snapshot
 
 Amounts = tuple[int, ...]
 
@@ -162,70 +159,3 @@ _FINE = 1 << 32
 
 def _padded(amounts: Sequence[int], axes: int, fill: int = 0) -> list[int]:
     return list(amounts[:axes]) + [fill] * (axes - len(amounts))
-
-
-@dataclass(frozen=True, slots=True)
-class Standing:
-    """How queues stand: what they have, and what they deserve. Both with everything below them.
-
-    Args:
-        tree: The queues.
-        used: By queue, (R,) held now.
-        deserved: By queue, (R,) as `deserved` says.
-    """
-
-    tree: QueueTree
-    used: Mapping[str, Amounts]
-    deserved: Mapping[str, Amounts]
-
-    def surplus(self, queue: str) -> Amounts:
-        """(R,) what a queue has beyond what it deserves: what may be taken back, if it is reclaimable."""
-        used = self.used.get(queue, ())
-        due = self.deserved.get(queue, (0,) * len(used))
-        return tuple(max(0, have - share) for have, share in zip(used, due, strict=True))
-
-    def is_above(self, queue: str) -> bool:
-        """Whether it has more than it deserves of anything."""
-        return any(self.surplus(queue))
-
-    def is_below(self, queue: str, asked: Sequence[int]) -> bool:
-        """Whether it would still not have more than it deserves if it had `asked` (R,) too."""
-        return self._within(queue, asked, self.deserved.get(queue))
-
-    def below_guarantee(self, queue: str, asked: Sequence[int]) -> bool:
-        """Whether `asked` (R,) is wholly of what the queue is guaranteed, wherever a guarantee says anything of it."""
-        axes = len(self.used.get(queue, asked))
-        floor = guaranteed(self.tree, queue, axes)
-        bound = [axis for axis, need in enumerate(asked[:axes]) if need > 0 and floor[axis] > 0]
-        used = self.used.get(queue, (0,) * axes)
-        return bool(bound) and all(used[axis] + asked[axis] <= floor[axis] for axis in bound)
-
-    def _within(self, queue: str, asked: Sequence[int], most: Amounts | None) -> bool:
-        if most is None:
-            return False
-        used = self.used.get(queue, (0,) * len(most))
-        return all(
-            not need or have + need <= limit for have, need, limit in zip(used, asked, most, strict=False)
-        )
-
-
-def standing(tree: QueueTree, snapshot: Snapshot, backlog: Iterable[PodGroup]) -> Standing:
-    """How queues stand now: the snapshot says what they have, it and the backlog what they want."""
-    axes = len(snapshot.axes)
-    used: dict[str, list[int]] = {}
-    demand: dict[str, list[int]] = {}
-    for name in snapshot.paying_queues:
-        own = snapshot.queue_usage(name)
-        demand[name] = list(own)
-        for queue in tree.path(name):
-            row = used.setdefault(queue.name, [0] * axes)
-            for axis, have in enumerate(own):
-                row[axis] += have
-    for group in backlog:
-        row = demand.setdefault(group.queue, [0] * axes)
-        for role in group.roles:
-            for axis, need in enumerate(role.shape.requests[:axes]):
-                row[axis] += need * role.count
-    return Standing(
-        tree, {name: tuple(row) for name, row in used.items()}, deserved(tree, demand, snapshot.total)
-    )

@@ -30,11 +30,13 @@ from flowsched.scheduling.room import Room
 from flowsched.scheduling.snapshot import ClaimKind, Snapshot
 from flowsched.scheduling.timeline import Returns, Timeline, amounts_of
 
-#: So many ways things may turn out. Between the second and the last but one of n + 1 gaps lie (n - 3) / (n + 1) = 0.8 of all.
+#: So many ways things may turn out. Of n + 1 gaps, n - 3 lie between the second and the last but one: eight tenths.
 SCENARIOS: Final = 19
 LOW, MIDDLE, HIGH = 1, 9, 17
 #: Runtimes are given at these levels, in per mille.
 LEVELS: Final = tuple(range(0, 1_001, 50))
+_STEP: Final = 50_000  #: the same in millionths, in which levels are told apart
+_WHOLE: Final = 1_000_000
 #: What is said of a runtime of which nothing was seen, in per mille of what is expected: from a third to three times as long.
 GUESSED: Final = (
     *(300, 400, 480, 550, 610, 670, 730, 790, 860, 930, 1_000),
@@ -103,7 +105,7 @@ def starts(
         world = _World(snapshot, profile, Returns(ends, ledger.node[held], ledger.amount[held]), now)
         for offer, length in zip(offers, lengths, strict=True):
             level = _levels(np.array([offer.group.key + (1 << 32)]), scenario)
-            takes = int(np.interp(level, LEVELS, length)[0])
+            takes = int(_value_at(length[None, :], level)[0])
             begun = world.plan(offer, max(1, takes))
             if begun is not None and offer.group.key in wanted:
                 found.setdefault(offer.group.key, []).append(begun)
@@ -175,26 +177,48 @@ def _ends(
     since = ledger.since[held]
     elapsed = np.maximum(now - since, 0)
     levels = _levels(held, scenario)
-    ends = np.empty(len(held), dtype=np.int64)
-    for row in range(len(held)):
-        passed = np.interp(elapsed[row], tables[row], LEVELS, left=0.0, right=1_000.0)
-        level = passed + (1_000 - passed) * levels[row] / 1_000
-        ends[row] = since[row] + int(np.interp(level, LEVELS, tables[row]))
-    overdue = now + 1 + np.maximum(OVERDUE_MS, elapsed // 10) * levels.astype(np.int64) // 500
+    passed = _level_of(tables, elapsed)
+    ends = since + _value_at(tables, passed + (_WHOLE - passed) * levels // _WHOLE)
+    overdue = now + 1 + np.maximum(OVERDUE_MS, elapsed // 10) * levels // (_WHOLE // 2)
     ends = np.where(ends > now, ends, overdue)
     releasing = ledger.kind[held] == ClaimKind.RELEASING
     return np.where(releasing, np.minimum(ends, now + RELEASING_MS), ends)
 
 
-def _levels(numbers: NDArray[np.int64] | NDArray[np.intp], scenario: int) -> NDArray[np.float64]:
-    """(M,) levels in per mille: for each number evenly spread over the scenarios, and unlike those of other numbers.
+def _value_at(tables: NDArray[np.int64], levels: NDArray[np.int64]) -> Ints:
+    """(M,) the values of tables (M, levels) at levels in millionths, on straight lines between."""
+    at = np.minimum(levels // _STEP, len(LEVELS) - 2)
+    rows = np.arange(len(tables))
+    low, high = tables[rows, at], tables[rows, at + 1]
+    found: Ints = low + (high - low) * (levels - at * _STEP) // _STEP
+    return found
 
-    The scenario's stratum is shuffled for each number by a multiplicative hash (splitmix64).
+
+def _level_of(tables: NDArray[np.int64], values: Ints) -> NDArray[np.int64]:
+    """(M,) the level in millionths of each value: how many of a million take no longer."""
+    at = np.clip((tables <= values[:, None]).sum(axis=1) - 1, 0, len(LEVELS) - 2)
+    rows = np.arange(len(tables))
+    low, high = tables[rows, at], tables[rows, at + 1]
+    part = np.clip(values - low, 0, np.maximum(high - low, 0)) * _STEP // np.maximum(high - low, 1)
+    found: NDArray[np.int64] = at * _STEP + part
+    return np.where(values >= tables[:, -1], _WHOLE, found)
+
+
+def _levels(numbers: NDArray[np.int64] | NDArray[np.intp], scenario: int) -> NDArray[np.int64]:
+    """(M,) levels in millionths: of each number every nineteenth once, in an order of its own.
+
+    The number of scenarios is prime, so that a step and an offset, both hashed from the number (splitmix64), go through all.
     """
     with np.errstate(over="ignore"):
-        mixed = numbers.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
-        mixed = mixed * np.uint64(SCENARIOS) + np.uint64(scenario)
+        mixed = (numbers.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
         mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
         mixed ^= mixed >> np.uint64(31)
-    return (mixed >> np.uint64(11)).astype(np.float64) * (1_000.0 / (1 << 53))
+    hashed = (mixed >> np.uint64(1)).astype(np.int64)
+    step = 1 + hashed % (SCENARIOS - 1)
+    offset = (hashed >> 16) % SCENARIOS
+    within = (hashed >> 32) % 1_000
+    found: NDArray[np.int64] = (
+        (((step * scenario + offset) % SCENARIOS) * 1_000 + within) * _WHOLE // (SCENARIOS * 1_000)
+    )
+    return found

@@ -50,7 +50,7 @@ _PRICES: Final[dict[Kind, tuple[int, int]]] = {
     Kind.READY: (350, 0),
     Kind.CAP: (280, 400),
     Kind.RUNTIME: (320, 400),
-    Kind.PRIORITY: (380, 0),
+    Kind.PRIORITY: (430, 0),
     Kind.WAIT: (400, 500),
     Kind.FREE: (450, 400),
     Kind.NODE: (600, 300),

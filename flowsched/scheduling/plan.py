@@ -45,7 +45,9 @@ class Reason:
         code: The fixed code.
         message: For people: what is missing where, and what would change it.
         numbers: The numbers behind the message, in the units of their names.
-        start_ms: When it is expected to start, if that can be said.
+        start_ms: When it is expected to start, if that can be said: its promise.
+        start_low_ms, start_high_ms: It starts between them eight times of ten. Told to those who ask (`engine.forecast`),
+            not found in each cycle.
     """
 
     group: int
@@ -53,6 +55,8 @@ class Reason:
     message: str
     numbers: Mapping[str, int] = field(default_factory=dict)
     start_ms: int | None = None
+    start_low_ms: int | None = None
+    start_high_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,7 +34,7 @@ BUILT_IN: Final = "flowsched"
 _ELSEWHERE: Final = frozenset({"name", "queues"})
 #: The smallest whole number of a field where it is not 0: what is divided by, and what nothing would get past.
 _LEAST: Final[Mapping[str, int]] = {
-    "window": 1, "io_fill_percent": 1, "age_class_ms": 1, "promote_ms": 1, "origin_rate": 1, "default_runtime_ms": 1,
+    "window": 1, "age_class_ms": 1, "promote_ms": 1, "origin_rate": 1, "default_runtime_ms": 1,
 }  # fmt: skip
 #: 31,000 years, or a petabyte a second.
 _MOST: Final = 10**15

@@ -155,7 +155,7 @@ def _piece(
     catalogue: Catalogue,
     limits: TransferLimits,
 ) -> TransferOrder | None:
-    """The next piece of a large dataset for a node: from the least busy peer that has one, else one that nobody has from outside."""
+    """The next piece of a large dataset for a node: from the least busy peer that has one, else from outside one nobody has."""
     dataset, dest = want.dataset, want.dest
     size, every = catalogue.sizes[dataset], (1 << pieces) - 1
     lacks = every & ~catalogue.landed(dataset, dest) & ~flights.pairs.get((dataset, dest), 0)

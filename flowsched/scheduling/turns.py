@@ -23,56 +23,18 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final
+from typing import TypeAlias
 
 from flowsched.scheduling.backlog import minimum_of
 from flowsched.scheduling.framework import Profile
-from flowsched.scheduling.plan import Reason, ReasonCode
+from flowsched.scheduling.lines import Line
+from flowsched.scheduling.plan import Reason
 from flowsched.scheduling.podgroup import PodGroup
 from flowsched.scheduling.queues import BILLION, QueueTree, Shares
 from flowsched.scheduling.usage import Payer, UsageBook
 
-#: Who waits for one of these waits until the cluster or its queue is changed: it holds up nobody.
-_FOR_EVER: Final = frozenset(
-    (
-        ReasonCode.PAUSED,
-        ReasonCode.NO_MATCHING_NODE,
-        ReasonCode.LARGER_THAN_NODE,
-        ReasonCode.LARGER_THAN_CLUSTER,
-        ReasonCode.BACKLOG_WINDOW,
-    )
-)
 #: At one level: (-priority, 0 below a guarantee else 1, weighted share in billionths, name).
 LevelKey = tuple[int, int, int, str]
-
-
-class Line:
-    """Groups of one user in one queue (or of all its users), in their order.
-
-    Attributes:
-        queue: Name of the queue.
-        groups: In the order in which they are looked at.
-        at: How many of them are done with in this cycle.
-        strict: Whether nobody may pass the head.
-        behind: Whom those who are left wait behind; None = nobody.
-    """
-
-    __slots__ = ("at", "behind", "groups", "node", "queue", "strict")
-
-    def __init__(self, queue: str, groups: Sequence[PodGroup], strict: bool) -> None:
-        self.queue, self.groups, self.strict, self.at = queue, groups, strict, 0
-        self.behind: PodGroup | None = None
-        self.node: _Node
-
-    @property
-    def head(self) -> PodGroup:
-        """Who is looked at next."""
-        return self.groups[self.at]
-
-    @property
-    def left(self) -> Sequence[PodGroup]:
-        """Who has not been looked at."""
-        return self.groups[self.at :]
 
 
 class _Node:
@@ -97,7 +59,7 @@ class _Node:
         self.name, self.parent, self.used, self.past = name, parent, used, past
         self.heap: list[tuple[LevelKey, int, _Node]] = []
         self.key: LevelKey | None = None  #: where it stands beside its siblings; None = it asks for nothing
-        self.line: Line | None = None
+        self.line: Seat | None = None
         self.weight, self.aged = 1, 0
         self.priority: int | None = 0  #: None = that of its head
         self.guarantee: Sequence[int] = ()
@@ -112,6 +74,9 @@ class _Node:
                 return child
             heapq.heappop(heap)
         return None
+
+
+Seat: TypeAlias = Line[_Node]
 
 
 class Turns:
@@ -133,9 +98,9 @@ class Turns:
         self._serial = 0
         self._axes: dict[Sequence[int], int] = {}
         self._live = [(axis, total) for axis, total in enumerate(self._total) if total > 0]
-        self._current: Line | None = None
+        self._current: Seat | None = None
         self._picky = tree.nested or tree.promises  #: whether anybody looks at what a pod asks for
-        self.lines: list[Line] = []
+        self.lines: list[Seat] = []
         for name, groups in waiting.items():
             self._enter(name, groups)
         self._begin()
@@ -147,7 +112,7 @@ class Turns:
         strict = self._tree.get(name).order == "fifo"
         alone = strict or len({group.user for group in groups}) == 1
         if alone and not node.department:
-            self._stand(node, Line(name, groups, strict))
+            self._stand(node, Seat(name, groups, strict))
             return
         by_user: dict[str, list[PodGroup]] = {}
         for group in () if strict else groups:
@@ -156,9 +121,9 @@ class Turns:
             payer = Payer(name, user)
             child = _Node(user, node, self._shares.of_user(payer), self._shares.past_of_user(payer))
             child.priority = 0 if node.department else None
-            self._stand(child, Line(name, by_user.get(user, groups), strict), payer)
+            self._stand(child, Seat(name, by_user.get(user, groups), strict), payer)
 
-    def _stand(self, node: _Node, line: Line, payer: Payer | None = None) -> None:
+    def _stand(self, node: _Node, line: Seat, payer: Payer | None = None) -> None:
         """A line takes its place, and makes all above it older."""
         node.line, line.node = line, node
         self.lines.append(line)
@@ -223,7 +188,7 @@ class Turns:
             above = parent
 
     @staticmethod
-    def _line_of(node: _Node) -> Line | None:
+    def _line_of(node: _Node) -> Seat | None:
         while node.line is None:
             child = node.best()
             if child is None:
@@ -232,7 +197,7 @@ class Turns:
         return node.line
 
     def _level(
-        self, node: _Node, line: Line, below: bool, more: Sequence[int] = (), times: int = 0
+        self, node: _Node, line: Seat, below: bool, more: Sequence[int] = (), times: int = 0
     ) -> LevelKey:
         """The key of a competitor whose next group is the line's head, if it had `times` `more` than it has."""
         priority = line.head.priority if node.priority is None else node.priority
@@ -277,7 +242,7 @@ class Turns:
                 some = True
         return some
 
-    def _asked(self, line: Line) -> Sequence[int]:
+    def _asked(self, line: Seat) -> Sequence[int]:
         """(R,) what the line's head needs to start."""
         group = line.head
         if group.gang:
@@ -297,11 +262,12 @@ class Turns:
 
     # ---- turns ----
 
-    def first(self) -> Line | None:
+    def first(self) -> Seat | None:
         """Whose turn it is; None when nobody asks any more."""
         child = self._root.best()
-        self._current = None if child is None else self._line_of(child)
-        return self._current
+        line = None if child is None else child.line or self._line_of(child)
+        self._current = line
+        return line
 
     def stride(
         self, amount: Sequence[int], most: int, placed: int, spent: int, spare: Callable[[], int]
@@ -326,8 +292,12 @@ class Turns:
     def in_a_row(self, amount: Sequence[int], most: int) -> int:
         """How many pods of `amount` whoever is first gets until it stands behind a rival at some level: 1..most."""
         line = self._current
-        rivals = [] if line is None else self._rivals(line)
-        if line is None or not any(rivals):
+        if line is None:
+            return most
+        if line.node.parent is self._root and not self._picky:
+            return self._flat_row(line.node, line, amount, most)
+        rivals = self._rivals(line)
+        if not any(rivals):
             return most
         low, high = 1, 1
         while high < most and not self._behind(line, amount, rivals, high):
@@ -340,7 +310,29 @@ class Turns:
                 low = middle + 1
         return low
 
-    def _rivals(self, line: Line) -> list[LevelKey | None]:
+    def _flat_row(self, node: _Node, line: Seat, amount: Sequence[int], most: int) -> int:
+        """As `in_a_row`, worked out for a queue that has no department, where nothing but shares decides."""
+        node.key = None
+        other = self._root.best()
+        if other is None or other.key is None:
+            return most
+        mine = -(line.head.priority if node.priority is None else node.priority)
+        priority, _, share, name = other.key
+        if mine != priority:
+            return most if mine < priority else 1
+        least = share if node.name > name else share + 1  # who has this much stands behind
+        count = most
+        for axis, total in self._live:
+            need = amount[axis] if axis < len(amount) else 0
+            have = node.used[axis] + (node.past[axis] if node.past else 0)
+            lack = -(-least * node.weight * total // BILLION) - have  # rounded up
+            if lack <= need:
+                return 1
+            if need > 0:
+                count = min(count, -(-lack // need))
+        return max(count, 1)
+
+    def _rivals(self, line: Seat) -> list[LevelKey | None]:
         """At each level, from the line that is first up, the best of the others; None = nobody. The line, and all above it,
         stand nowhere until it is said by `moved` what has become of it.
         """
@@ -354,7 +346,7 @@ class Turns:
         return found
 
     def _behind(
-        self, line: Line, amount: Sequence[int], rivals: Sequence[LevelKey | None], times: int
+        self, line: Seat, amount: Sequence[int], rivals: Sequence[LevelKey | None], times: int
     ) -> bool:
         node, below = line.node, False
         for rival in rivals:
@@ -365,7 +357,7 @@ class Turns:
             node = node.parent or self._root
         return False
 
-    def moved(self, line: Line, done: bool, served: bool, reasons: Sequence[Reason]) -> None:
+    def moved(self, line: Seat, done: bool, served: bool, reasons: Sequence[Reason]) -> None:
         """The head of the line was considered.
 
         Args:
@@ -381,20 +373,19 @@ class Turns:
         if done:
             line.at += 1
             if line.strict:
-                self._hold_up(line, reasons)
+                line.hold_up(reasons)
         if line.at < len(line.groups) and line.behind is None:
-            self._refresh(line.node)
+            moved = line.node
+            if moved.parent is self._root and moved.line is line and not self._picky:
+                moved.key = self._level(moved, line, below=False)
+                self._serial += 1
+                heapq.heappush(self._root.heap, (moved.key, self._serial, moved))
+            else:
+                self._refresh(moved)
         else:
             self.leave(line)
 
-    @staticmethod
-    def _hold_up(line: Line, reasons: Sequence[Reason]) -> None:
-        """Nobody passes who was looked at last in a queue that is first in, first out, if it waits, and not for ever."""
-        group, last = line.groups[line.at - 1], reasons[-1] if reasons else None
-        if last is not None and last.group == group.key and last.code not in _FOR_EVER:
-            line.behind = group
-
-    def leave(self, line: Line) -> None:
+    def leave(self, line: Seat) -> None:
         """It asks for nothing more in this cycle. Who is left in it stays in `line.left`."""
         node = line.node
         node.key = None
@@ -404,13 +395,4 @@ class Turns:
 
     def passed_over(self, text: str) -> list[Reason]:
         """Why those were not looked at whom the cycle has not come to, by queue: `text`, unless their queue's order says."""
-        found: list[Reason] = []
-        for line in self.lines:
-            head = line.behind
-            if head is None:
-                found.extend(Reason(group.key, ReasonCode.BACKLOG_WINDOW, text) for group in line.left)
-                continue
-            why = f"queue {line.queue} is first in, first out, and {head.name} is before it"
-            numbers = {"behind": head.key}
-            found.extend(Reason(group.key, ReasonCode.QUEUE_ORDER, why, numbers) for group in line.left)
-        return found
+        return [reason for line in self.lines for reason in line.passed_over(text)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -95,25 +94,26 @@ def _shard(
     for needed in stage.needs:
         parents += [draft.first[needed, each] for each in range(stages[needed].width)]
     known = tuple(dict.fromkeys(parent for parent in parents if parent is not None))
-    members = [role for role in stage.roles for _ in range(role.replicas)]
-    for member, role in enumerate(members):
+    members = [(role, replica) for role in stage.roles for replica in range(role.replicas)]
+    completing = next((role.name for role in stage.roles if role.completes), stage.roles[0].name)
+    each = max(1, (stage.estimate.output_bytes or 0) // max(1, len(stage.outputs)))
+    for member, (role, replica) in enumerate(members):
         number = len(draft.jobs)
         outputs, slots = [], []
-        if member == 0:
+        if role.name == completing and replica == 0:
             draft.first[stage.name, shard] = number
-            each = max(1, (stage.estimate.output_bytes or 0) // max(1, len(stage.outputs)))
-            for output in stage.outputs:
+        for output in stage.outputs:
+            if replica == 0 and (output.role or completing) == role.name:
                 final = (stage.name, output.name) not in read
                 draft.written[stage.name, output.name, shard] = len(draft.files)
                 outputs.append(len(draft.files))
                 slots.append(output.name)
                 draft.files.append(File(f"{stage.name}/{shard}/{output.name}", each, number, final))
-        cores = max(1, math.ceil(role.resources.cpu_millicores / 1000))
         draft.jobs.append(
             Job(
                 name=f"{stage.name}/{shard}" + (f"/{role.name}{member}" if stage.gang else ""),
                 category=stage.name,
-                cores=min(cores, cluster.uniform_cores),
+                cores=min(role.resources.cpu_millicores / 1000, cluster.uniform_cores),
                 compute_s=_seconds(stage),
                 inputs=tuple(dict.fromkeys(inputs)),
                 outputs=tuple(outputs),

@@ -111,6 +111,8 @@ class Simulation:
     def _act(self, result: Step, now: int) -> None:
         for pod in result.launches:
             self._launch(pod, now)
+        for name in result.releases:
+            self._release(name, now)
         for order in result.transfers:
             self._transfer(order)
         if result.wake_ms is not None:
@@ -139,6 +141,13 @@ class Simulation:
         self._running[pod.name] = running
         self._events.append(PodStarted(pod.name, now))
         self.world.run(running)
+
+    def _release(self, name: str, now: int) -> None:
+        """A pod is taken away, as it was told to: its gang has done its work, or somebody else needs the room."""
+        running = self._running.pop(name, None)
+        if running is not None:
+            self.world.lose(running, "released")
+            self._events.append(PodEnded(name, now, 143, "Released"))
 
     def _ended(self, pod: Pod, running: Running) -> None:
         del self._running[pod.name]

@@ -43,13 +43,18 @@ class Job:
 
     name: str
     category: str
-    cores: int
+    cores: float  #: a whole number in traces
     compute_s: float
     inputs: tuple[int, ...] = ()
     outputs: tuple[int, ...] = ()
     parents: tuple[int, ...] = ()
     slots: tuple[str, ...] = ()  #: per output, its name in the document
     memory: int = 0
+
+    @property
+    def whole_cores(self) -> int:
+        """For policies that count cores one by one."""
+        return math.ceil(self.cores)
 
 
 @dataclass(frozen=True, slots=True)

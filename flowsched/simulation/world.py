@@ -94,7 +94,7 @@ class World:
         storage = cluster.storage
         capacities += [float(storage.disk), float(storage.nic_in), float(storage.nic_out)]
         self.network = Network(capacities)
-        self.free = [node.cores for node in cluster.nodes]
+        self.free = [float(node.cores) for node in cluster.nodes]
         self.caches = [PageCache(node.cache) for node in cluster.nodes]
         self.at: dict[FileId, set[int]] = {}
         self.readers: Counter[FileId] = Counter()
@@ -232,7 +232,7 @@ class World:
         """An attempt begins: its cores are taken now."""
         job = self.job(running)
         self.free[running.node] -= job.cores
-        assert self.free[running.node] >= 0, f"{job.name}: no cores left on node {running.node}"
+        assert self.free[running.node] > -1e-6, f"{job.name}: no cores left on node {running.node}"
         self.later(self.now + self.cluster.startup, lambda: self._read(running))
 
     def _read(self, running: Running) -> None:

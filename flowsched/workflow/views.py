@@ -131,6 +131,9 @@ class ExplanationView(View, kw_only=True):
     message: str
     numbers: dict[str, int] = {}
     start_at: datetime | None = None
+    start_low_at: datetime | None = None  #: it starts between these two eight times of ten
+    start_high_at: datetime | None = None
+    estimate: str = ""  #: how long one task is taken to run, and how that is known
     binds: list[str] = []  #: what keeps it by itself: "worker: memory", "queue night: cap cpu"
     suggestions: list[SuggestionView] = []  #: the cheapest first
 

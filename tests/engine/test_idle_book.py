@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bench.idle_nights import Days
 from flowsched.engine.events import Tick
 from flowsched.engine.idle import HOUR_MS, Hour, IdleBook, total
 from flowsched.engine.state import EngineState
@@ -135,3 +136,15 @@ def test_hours_do_not_grow_without_end() -> None:
     made, book = drive(node(cpu=4))
     made.run()
     assert len(book.between(0, 60 * 24 * HOUR_MS)) == 24 * 31
+
+
+def test_three_days_are_told_as_they_were_made() -> None:
+    """bench/idle_nights.py: a cap, a promise, pieces, data and nights without work, in core-hours and GPU-hours."""
+    days = Days()
+    days.run()
+    whole = total(hour for _, hour in days.book.between(0, 72 * HOUR_MS))
+    assert {cause: round(amount, 1) for cause, amount in core_hours(whole).items()} == {
+        "NO_DEMAND": 2944.0, "FRAGMENTATION": 32.0, "RESERVED": 608.0, "QUOTA": 1152.0, "DATA": 16.0,
+    }  # fmt: skip
+    gpus = {cause.name: amount[2] / HOUR_MS / 1000 for cause, amount in whole.idle.items() if amount[2]}
+    assert gpus == {"NO_DEMAND": 192.0, "FRAGMENTATION": 96.0}

@@ -93,6 +93,14 @@ def test_who_waits_for_its_victims_says_so() -> None:
     )
 
 
+def test_who_leaves_says_why() -> None:
+    """The history names the taker."""
+    scene = filled()
+    scene.submit("high", RING, priority=10)
+    told = {each.state: each.message for each in explain(scene.state, scene.runs["low"], scene.now)}
+    assert told["RELEASING"] == "is being taken away: Preempted"
+
+
 def test_while_it_waits_nobody_else_is_taken_away() -> None:
     """However often the backlog is looked at."""
     scene = filled()

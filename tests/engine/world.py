@@ -303,7 +303,8 @@ class World:
             self.live[pod.name] = pod
         for name in result.releases:
             self.seen["released"] += 1
-            if name in self.live and self.random.random() < self.chances.lingers:
+            lingers = self.chances.lingers and self.random.random() < self.chances.lingers
+            if name in self.live and lingers:
                 self.leaving.add(name)
             elif self.live.pop(name, None) is None:
                 self.inbox.append(PodGone(name, self.now, "Void"))

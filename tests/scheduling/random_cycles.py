@@ -1,4 +1,4 @@
-"""Random cycles as their files: data, queues, claims, NUMA zones, and pods with rules, under several policies."""
+"""Random cycles as their files: data, queues, claims, NUMA zones, pods with rules, and takers of room, under several policies."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import rule_cases
 from test_cycle_safety import NOW
 from test_cycle_safety import World as DataWorld
+from test_taking_safety import World as FullWorld
 from test_zones import aligned, with_zones
 
 from flowsched.scheduling.catalogue import Catalogue
@@ -24,6 +25,7 @@ POLICIES = (
     replace(DEFAULT, name="spread", packing="spread", order="shortest"),
     replace(DEFAULT, name="both", queues={"a": replace(DEFAULT, name="blind", locality=False)}),
     PROFILES["kube-like"],
+    replace(DEFAULT, name="careful", backfill="conservative"),
 )
 
 
@@ -61,7 +63,16 @@ def with_numa(seed: int, profile: Profile) -> tuple[Any, ...]:
     return (snapshot, Catalogue(), QueueTree(), groups, profile, NOW, None)
 
 
-KINDS = {"data": with_data, "rules": with_rules, "numa": with_numa}
+def with_takers(seed: int, profile: Profile) -> tuple[Any, ...]:
+    """A full cluster, groups that may take room, and (every other time) those for whom room is being freed."""
+    world = FullWorld(seed)
+    if seed % 2:
+        for nomination in world.decide().nominations:
+            world.snapshot.nominations[nomination.group] = nomination
+    return (world.snapshot, Catalogue(), world.queues, world.backlog, profile, NOW, None)
+
+
+KINDS = {"data": with_data, "rules": with_rules, "numa": with_numa, "takers": with_takers}
 
 
 def random_cycle(kind: str, seed: int) -> tuple[Any, ...]:

@@ -6,11 +6,9 @@ from fractions import Fraction
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scheduling_cases import bag, claim, cluster
 
-from flowsched.scheduling.deserved import Claimant, deserved, poured, standing
+from flowsched.scheduling.deserved import Claimant, deserved, poured
 from flowsched.scheduling.queues import Queue, QueueTree
-from flowsched.scheduling.snapshot import ClaimKind
 
 
 def test_weights_divide_what_all_want() -> None:
@@ -71,19 +69,6 @@ def test_a_queues_own_groups_stand_beside_the_queues_below_it() -> None:
     """Own work of weight one beside a child of weight two: the queue as a whole gets thirty, the child twenty of it."""
     tree = QueueTree([Queue("one"), Queue("x", parent="one", weight=2)])
     assert deserved(tree, {"one": (99,), "x": (99,)}, (30,)) == {"one": (30,), "x": (20,)}
-
-
-def test_standing_says_who_borrows_and_who_may_ask_back() -> None:
-    """B holds six of eight cores, a two and wants more: b has two beyond its half, a may have two more."""
-    snapshot, tree = cluster(8), QueueTree([Queue("a", guarantee=(3000,))])
-    claim(snapshot, "r", 0, 6, ClaimKind.RUNNING, queue="b")
-    claim(snapshot, "s", 0, 2, ClaimKind.RUNNING, queue="a")
-    now = standing(tree, snapshot, [bag(1, 9, queue="a"), bag(2, 9, queue="b")])
-    assert (now.is_above("a"), now.is_above("b")) == (False, True)
-    assert now.surplus("b")[0] == 2000
-    assert [now.is_below("a", (cores,)) for cores in (2000, 2001)] == [True, False]
-    assert [now.below_guarantee("a", (cores, 1)) for cores in (1000, 1001)] == [True, False]
-    assert not now.below_guarantee("b", (1,))
 
 
 def by_hand(amount: int, claimants: list[Claimant]) -> list[int]:

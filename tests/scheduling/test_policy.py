@@ -27,6 +27,7 @@ from flowsched.scheduling.policy import (
 )
 from flowsched.workflow.formats.yaml_text import read_yaml
 
+ROW = re.compile(r"^\| `[a-z_]+` \|.*$", re.MULTILINE)
 DOCS = Path(flowsched.__file__).parent.parent / "docs"
 
 
@@ -115,15 +116,18 @@ def test_every_field_has_a_meaning() -> None:
     assert all(len(each.about) > 15 for each in facts.values())
 
 
-def test_the_documentation_has_the_fields_as_they_are() -> None:
-    """The table of docs/profiles.md; the message holds the lines to paste."""
-    rows = [
+def rows() -> list[str]:
+    """The table of docs/profiles.md as it should be."""
+    return [
         f"| `{each.name}` | {each.expected} | `{each.default}` | {'yes' if each.per_queue else 'no'} | {each.about} |"
         for each in field_facts()
     ]
+
+
+def test_the_documentation_has_the_fields_as_they_are() -> None:
+    """The table of docs/profiles.md; `python tests/scheduling/test_policy.py` writes it anew."""
     text = (DOCS / "profiles.md").read_text(encoding="utf-8")
-    found = re.findall(r"^\| `[a-z_]+` \|.*$", text, re.MULTILINE)
-    assert found == rows, "put these into docs/profiles.md:\n\n" + "\n".join(rows)
+    assert ROW.findall(text) == rows(), "run `python tests/scheduling/test_policy.py`"
 
 
 def test_the_examples_of_the_documentation_are_good() -> None:
@@ -299,3 +303,12 @@ def test_text_that_is_no_document_is_refused(text: bytes, told: str) -> None:
     """With line and column where there are any."""
     with pytest.raises(InvalidRequest, match=told):
         read_yaml(text)
+
+
+if __name__ == "__main__":
+    page = DOCS / "profiles.md"
+    old = page.read_text(encoding="utf-8")
+    first, *rest = ROW.findall(old)
+    for line in rest:
+        old = old.replace(f"{line}\n", "", 1)
+    page.write_text(old.replace(first, "\n".join(rows()), 1), encoding="utf-8")

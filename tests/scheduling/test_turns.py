@@ -16,9 +16,11 @@ from flowsched.scheduling.cycle import cycle
 from flowsched.scheduling.framework import PROFILES, Profile
 from flowsched.scheduling.plan import Plan
 from flowsched.scheduling.podgroup import PodGroup
-from flowsched.scheduling.queues import Queue, QueueTree
+from flowsched.scheduling.queues import Queue, QueueTree, Shares
+from flowsched.scheduling.record import plan_bytes, recorded, replayed, unpacked
 from flowsched.scheduling.snapshot import Claim, ClaimKind, Snapshot
 from flowsched.scheduling.statement import Statement
+from flowsched.scheduling.turns import Turns
 from flowsched.scheduling.usage import Payer
 
 OURS = PROFILES["flowsched"]
@@ -527,6 +529,25 @@ def test_without_a_half_life_only_the_present_counts() -> None:
     assert counts(decide(snapshot, QueueTree(), backlog, DAY)) == {1: 4, 2: 4}
 
 
+def test_a_snapshot_file_holds_what_was_used() -> None:
+    """A past, users, who was served when: replayed from its file, the cycle gives the same plan."""
+    snapshot = cluster(8)
+    used_up(snapshot, "a", 8, 0, DAY, user="ann")
+    snapshot.usage.begin(DAY + 5, OURS.half_life_ms)
+    snapshot.usage.served_queues["b"] = DAY - 3 * HOUR
+    tree = QueueTree([Queue("a", parent="d"), Queue("b", order="fifo", guarantee=(1000,))])
+    backlog = [
+        bag(1, 9, queue="a", user="ann", ready_ms=0),
+        bag(2, 9, queue="a", user="bob", ready_ms=DAY),
+        bag(3, 2, queue="b", ready_ms=0),
+    ]
+    arguments = (snapshot, Catalogue(), tree, backlog, OURS, DAY + 5)
+    plan = cycle(*arguments)
+    assert counts(plan) == {1: 1, 2: 5, 3: 2}
+    again = replayed(unpacked(recorded(plan, *arguments).packed()))
+    assert plan_bytes(again) == plan_bytes(plan)
+
+
 def test_a_served_payer_is_noted_by_queue_and_user() -> None:
     """Two users of one queue are two accounts."""
     snapshot = cluster(8)
@@ -538,3 +559,38 @@ def test_a_served_payer_is_noted_by_queue_and_user() -> None:
     ]
     assert snapshot.usage.held_by(Payer("default", "cid")) == ()
     assert snapshot.queue_usage("default")[0] == 2000
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30), st.integers(1, 4)), min_size=2, max_size=4),
+    st.tuples(st.integers(0, 4), st.integers(0, 4)),
+    st.integers(1, 60),
+)
+@settings(max_examples=300, deadline=None)
+def test_a_row_is_as_long_as_until_the_next_one_is_first(
+    held: list[tuple[int, int, int]], need: tuple[int, int], most: int
+) -> None:
+    """Pod after pod until somebody else is first, or all are given out: what `in_a_row` says at once."""
+    if not any(need):
+        return
+    snapshot, statement = Snapshot(), Statement()
+    snapshot.put_node(node("n", 70, 90))
+    amount = (need[0] * 1000, need[1] << 30)
+    tree = QueueTree([Queue(f"q{at}", weight=weight) for at, (_, _, weight) in enumerate(held)])
+    for at, (cores, memory, _) in enumerate(held):
+        owned = Claim(f"c{at}", 0, (cores * 1000, memory << 30), ClaimKind.RUNNING, f"q{at}", 0, None)
+        snapshot.claim(owned, statement)
+    waiting = {f"q{at}": [bag(at + 1, 99, queue=f"q{at}")] for at in range(len(held))}
+    shares = Shares(tree, snapshot)
+    turns = Turns(waiting, tree, shares, snapshot.usage, OURS, 0)
+    line = turns.first()
+    assert line is not None
+    row = turns.in_a_row(amount, most)
+    count = 0
+    while count < most:
+        shares.add(line.queue, amount)
+        turns.moved(line, False, True, ())
+        count += 1
+        if turns.first() is not line:
+            break
+    assert row == count

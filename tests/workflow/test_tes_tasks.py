@@ -111,14 +111,15 @@ def test_parameters_have_no_case() -> None:
     asked = task(
         resources={
             "backend_parameters": {
-                "QUEUE": "lab", "Priority": "7", "gpu_count": "2", "gpuType": "A100", "timeout": "2h", "runtime": "90s",
+                "QUEUE": "lab", "User": "ann", "Priority": "7",
+                "gpu_count": "2", "gpuType": "A100", "timeout": "2h", "runtime": "90s",
                 "attempts": "3", "memory-factor": "1.5", "VmSize": "x", "workflow_execution_identity": "me",
             }
         }
     )  # fmt: skip
     made = workflow_of(asked)
     document = json.loads(made.document)
-    assert (document["queue"], document["priority"]) == ("lab", 7)
+    assert (document["queue"], document["user"], document["priority"]) == ("lab", "ann", 7)
     one = document["stages"][0]
     assert one["resources"]["gpu"] == "2"
     assert one["selector"] == {"nvidia.com/gpu.product": "A100"}

@@ -12,7 +12,7 @@ class Blind(Opponent):
         """In order of readiness, each on the node with most free cores; who does not fit does not hold up others."""
         free = self.world.free
         for task in list(self.ready):
-            cores = self.job(task).cores
+            cores = self.job(task).whole_cores
             node = max(range(len(free)), key=lambda n: (free[n], -n))
             if free[node] < cores:
                 continue

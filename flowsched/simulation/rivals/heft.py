@@ -83,26 +83,26 @@ class Heft(Opponent):
             took = self.expected_s(task)
             best: tuple[float, float, int, int] | None = None
             for node, times in enumerate(cores):
-                if len(times) < job.cores:
+                if len(times) < job.whole_cores:
                     continue
-                begin = max(now, times[job.cores - 1])
+                begin = max(now, times[job.whole_cores - 1])
                 finish = self._staged(files, node, begin, planned[node]) + took
-                offer = (finish, begin, -free[node], node)
+                offer = (finish, begin, -int(free[node]), node)
                 best = offer if best is None or offer < best else best
             if best is None:
                 continue
             finish, begin, _, node = best
             for file in self.missing(files, node):
                 planned[node].setdefault(file, finish - took)
-            cores[node][: job.cores] = [finish] * job.cores
+            cores[node][: job.whole_cores] = [finish] * job.whole_cores
             cores[node].sort()
-            if begin <= now and free[node] >= job.cores:
+            if begin <= now and free[node] >= job.whole_cores:
                 self._begin(task, node, files, finish)
 
     def _core_times(self, node: int) -> list[float]:
         """When each core of a node is expected to be free, soonest first."""
         now = self.world.now
-        times = [now] * self.world.free[node]
+        times = [now] * int(self.world.free[node])
         for end, cores in self._ends[node].values():
             times += [max(end, now + SOON)] * cores
         return sorted(times)
@@ -134,7 +134,7 @@ class Heft(Opponent):
                 self._coming[node][file] = (source, finish - self.expected_s(task))
                 self._sending[source] += self.file(file).size
             fetch.append((file[1], self._coming[node][file][0]))
-        self._ends[node][task] = (finish, self.job(task).cores)
+        self._ends[node][task] = (finish, self.job(task).whole_cores)
         self.start(task, node, fetch)
 
     def _ended(self, task: TaskId) -> None:

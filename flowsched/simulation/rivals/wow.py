@@ -64,10 +64,10 @@ class Wow(Opponent):
 
     def _start(self, ranked: Sequence[TaskId]) -> None:
         wide = max(self.world.free)
-        fitting = [task for task in ranked if self.job(task).cores <= wide]
+        fitting = [task for task in ranked if self.job(task).whole_cores <= wide]
         prepared = {task: self._prepared(task) for task in fitting}
         able = [task for task in fitting if prepared[task]]
-        by_core = sorted(able, key=lambda task: -self.priority(task) // self.job(task).cores)
+        by_core = sorted(able, key=lambda task: -self.priority(task) // self.job(task).whole_cores)
         plans = [self._assigned(order, prepared) for order in (able, by_core)]
         best = max(plans, key=lambda plan: sum(self.priority(task) for task in plan))
         for task, node in best.items():
@@ -83,10 +83,10 @@ class Wow(Opponent):
 
     def _assigned(self, order: Sequence[TaskId], prepared: dict[TaskId, list[int]]) -> dict[TaskId, int]:
         """A node for each task, as far as they fit, in this order; chosen tasks move aside for others."""
-        free = list(self.world.free)
+        free = [int(each) for each in self.world.free]
         chosen: dict[TaskId, int] = {}
         for task in order:
-            cores = self.job(task).cores
+            cores = self.job(task).whole_cores
             if not any(cores <= room for room in free) and len(prepared[task]) == len(free):
                 continue
             node = max(prepared[task], key=lambda n: (free[n], -n))
@@ -101,10 +101,10 @@ class Wow(Opponent):
         self, task: TaskId, free: list[int], chosen: dict[TaskId, int], prepared: dict[TaskId, list[int]]
     ) -> bool:
         """Move one chosen task to another node that holds its data, if that lets this one in."""
-        cores = self.job(task).cores
+        cores = self.job(task).whole_cores
         for node in prepared[task]:
             for other, where in chosen.items():
-                moved = self.job(other).cores
+                moved = self.job(other).whole_cores
                 if where != node or free[node] + moved < cores:
                     continue
                 for aside in prepared[other]:
@@ -119,15 +119,15 @@ class Wow(Opponent):
 
     def _copy_to_free_nodes(self, waiting: Sequence[TaskId]) -> None:
         """Nodes with free cores get what lets a ready task start on them: fewest missing bytes first."""
-        room = list(self.world.free)
+        room = [int(each) for each in self.world.free]
         for node, task in self._targets.items():
-            room[node] -= self.job(task).cores
+            room[node] -= self.job(task).whole_cores
         idle = [node for node in range(len(room)) if room[node] > 0 and node not in self._targets]
         if not idle:
             return
         offers = []
         for order, task in enumerate(waiting):
-            cores = self.job(task).cores
+            cores = self.job(task).whole_cores
             for node in idle:
                 if room[node] >= cores:
                     offers.append((self._missing_bytes(task, node), order, node, task))

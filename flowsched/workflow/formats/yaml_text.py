@@ -10,17 +10,21 @@ from flowsched.errors import InvalidRequest, TooLarge
 LONGEST_BYTES: Final = 1 << 20
 
 
-def read_yaml(raw: bytes) -> object:
+def read_yaml(raw: bytes, longest: int = LONGEST_BYTES) -> object:
     """Parse YAML strictly.
+
+    Args:
+        raw: The document.
+        longest: Bytes that are read at most.
 
     Raises:
         InvalidRequest: Not YAML or not UTF-8, with line and column; several documents; a key twice in one object.
-        TooLarge: More than 1 MiB.
+        TooLarge: It has more bytes than that.
     """
     import yaml
 
-    if len(raw) > LONGEST_BYTES:
-        raise TooLarge(f"the document has {len(raw):,} bytes; at most {LONGEST_BYTES:,} are read")
+    if len(raw) > longest:
+        raise TooLarge(f"the document has {len(raw):,} bytes; at most {longest:,} are read")
     try:
         return yaml.load(raw.decode("utf-8"), Loader=_loader())  # a SafeLoader
     except UnicodeDecodeError as error:

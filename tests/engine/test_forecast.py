@@ -1,0 +1,74 @@
+"""What is told of starts and runtimes to those who ask."""
+
+from __future__ import annotations
+
+from flowsched.engine.explain import explain
+from flowsched.engine.forecast import expected_starts
+from flowsched.engine.state import EngineState
+from flowsched.scheduling.executor import NodeInfo, Pod
+from flowsched.simulation.drive import Drive, Fate
+from flowsched.workflow.decode import check_workflow
+
+SECOND = 1_000
+
+
+def document(name: str, pods: int, said_s: int | None = None) -> dict[str, object]:
+    worker = {"replicas": pods, "command": ["x"], "resources": {"cpu": 1}}
+    stage: dict[str, object] = {"name": "s", "gang": True, "roles": {"worker": worker}}
+    if said_s is not None:
+        stage["estimate"] = {"runtime": f"{said_s}s"}
+    return {"name": name, "stages": [stage]}
+
+
+def waiting(runtimes_s: list[int]) -> Drive:
+    """Four cores; tasks of one kind ran one after the other for so long; one more runs, and a gang of four waits for its core."""
+    took = {f"r{at}": runtime for at, runtime in enumerate(runtimes_s)}
+
+    def fate(pod: Pod) -> Fate:
+        return Fate(took.get(pod.workflow, 100) * SECOND)
+
+    drive = Drive(EngineState(), [NodeInfo("n", 4_000, 8 << 30)], fate=fate)
+    for ident in took:
+        drive.submit(ident, check_workflow(document("kind", 1)))
+    drive.run()
+    drive.submit("last", check_workflow(document("kind", 1)), at=drive.now)
+    drive.run(until=drive.now)
+    drive.submit("gang", check_workflow(document("gang", 4, said_s=60)), at=drive.now)
+    drive.run(until=drive.now)
+    return drive
+
+
+def test_a_start_is_told_with_the_interval_of_what_it_waits_for() -> None:
+    """Twenty of a kind took 10 s to 29 s: a gang that waits for one more of them starts within 31 s, or a little before it must."""
+    drive = waiting(list(range(10, 30)))
+    (reservation,) = drive.state.reservations
+    start = expected_starts(drive.state, [reservation.group], drive.now)[reservation.group]
+    low, middle, high = (each - drive.now for each in (start.low_ms, start.start_ms, start.high_ms))
+    assert 6 * SECOND <= low < 10 * SECOND
+    assert 16 * SECOND < middle < 24 * SECOND
+    assert 24 * SECOND < high <= 31 * SECOND
+    assert start == expected_starts(drive.state, [reservation.group], drive.now)[reservation.group]
+
+
+def test_explain_says_whose_estimate_counts_and_how_good_it_is() -> None:
+    """The gang goes by its document; the kind that was seen twenty times by what was learned."""
+    drive = waiting(list(range(10, 30)))
+    (told,) = explain(drive.state, drive.state.runs["gang"], drive.now)
+    assert told.estimate == "runs for 1m, as its document says"
+    assert told.start_low_ms is not None
+    assert told.start_high_ms is not None
+    assert told.start_low_ms < told.start_high_ms
+    drive.submit("more", check_workflow(document("kind", 4)), at=drive.now)
+    drive.run(until=drive.now)
+    (told,) = explain(drive.state, drive.state.runs["more"], drive.now)
+    assert told.estimate == "runs for 20s, learned from 20; eight of ten between 11.1s and 27.9s"
+
+
+def test_asking_changes_nothing() -> None:
+    """The same step follows whether somebody has asked or not."""
+    asked, other = waiting([10] * 6), waiting([10] * 6)
+    explain(asked.state, asked.state.runs["gang"], asked.now)
+    asked.run()
+    other.run()
+    ends = [drive.ended["gang"].stages[0].times.tolist() for drive in (asked, other)]
+    assert ends[0] == ends[1]
