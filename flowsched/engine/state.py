@@ -151,12 +151,7 @@ class EngineState:
         self.gpu_load: dict[int, dict[str, tuple[tuple[int, int], ...]]] = {}
         self.gang_bases: dict[tuple[str, int, int], int] = {}
         self.held: dict[str, tuple[str, str]] = {}  #: pod -> why it does not start: (reason, message)
-        self.foreign: dict[str, ForeignWork] = {}  #: groups of foreign pods, by key
-        self.foreign_pods: dict[str, str] = {}  #: uid -> key of its group, waiting or placed
-        self.foreign_shapes: dict[tuple[PodTemplate, str | None], Shape] = {}
-        self.assumed: dict[str, int] = {}  #: uid of a foreign pod whose binding is under way -> since (ms)
-        self.halved: set[str] = set()  #: foreign gangs that stand half placed
-        self.holding: set[str] = set()  #: foreign groups for whom room is held
+        self._begin_foreign()
         self.drains: dict[str, Drain] = {}  #: nodes that shall be empty, by name
         #: bags of stages that have not changed since
         self.offers: dict[tuple[str, int], list[Candidate]] = {}
@@ -186,6 +181,15 @@ class EngineState:
         self.push_backlog: dict[int, int] = {}  #: node -> bytes of `pushes` to it
         #: what those who wait will read, by (dataset, node)
         self.foreseen: dict[tuple[int, int], TransferWant] = {}
+
+    def _begin_foreign(self) -> None:
+        """What is known of others' pods: nothing yet."""
+        self.foreign: dict[str, ForeignWork] = {}  #: groups of foreign pods, by key
+        self.foreign_pods: dict[str, str] = {}  #: uid -> key of its group, waiting or placed
+        self.foreign_shapes: dict[tuple[PodTemplate, str | None], Shape] = {}
+        self.assumed: dict[str, int] = {}  #: uid of a foreign pod whose binding is under way -> since (ms)
+        self.halved: set[str] = set()  #: foreign gangs that stand half placed
+        self.holding: set[str] = set()  #: foreign groups for whom room is held
 
     def _begin_pace(self) -> None:
         """What `engine/pace` keeps: nobody has looked at the backlog yet."""

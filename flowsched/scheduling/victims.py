@@ -118,7 +118,7 @@ def _judged(
     return order[sorted(range(len(rows)), key=lambda at: (ranks[at], rows[at]))]
 
 
-def _sorted(keys: Sequence[Ints]) -> Ints:
+def _sorted(keys: Sequence[NDArray[Any]]) -> Ints:
     """Rows in order: by the last key, equal ones by the one before it, and so on; as they stood where all are equal."""
     order = np.arange(len(keys[0]))
     for key in keys:
