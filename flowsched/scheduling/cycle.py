@@ -224,7 +224,9 @@ class _Cycle:
     def horizon(self) -> Horizon:
         """How long nodes are busy."""
         if self._horizon is None:
-            self._horizon = Horizon(self.snapshot, self.profile.default_runtime_ms, self.now)
+            self._horizon = Horizon(
+                self.snapshot, self.profile.default_runtime_ms, self.now, self.delays.awaited
+            )
             for taken in self.promises.taken:
                 self._horizon.add(taken.nodes, int(taken.table.needs[0]), taken.end_ms - self.now)
         return self._horizon

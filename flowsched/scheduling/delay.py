@@ -57,7 +57,8 @@ class Delays:
     def __init__(self, now: int, shortest_ms: int) -> None:
         self.now = now
         self.shortest_ms = shortest_ms
-        self._awaited: dict[tuple[int, int], int] = {}
+        #: (node, axis) -> what is awaited there already
+        self.awaited: dict[tuple[int, int], int] = {}
 
     def judge(
         self,
@@ -125,7 +126,7 @@ class Delays:
         for _, node in slots[:waiting]:
             for axis, need in zip(here.axes, here.tables[0].needs, strict=True):
                 amount = need if isinstance(need, int) else int(need[node])
-                self._awaited[node, axis] = self._awaited.get((node, axis), 0) + amount
+                self.awaited[node, axis] = self.awaited.get((node, axis), 0) + amount
         reason = self._reason(here, slots[0][0], int(costs.max()))
         return Wait(reason, here.wanting(1), without(fit, dearest_first[:waiting]))
 
@@ -143,7 +144,7 @@ class Delays:
             node = int(calendar.nodes[at])
             needs = [need if isinstance(need, int) else int(need[node]) for need in table.needs]
             if node not in free:
-                awaited = [self._awaited.get((node, axis), 0) for axis in here.axes]
+                awaited = [self.awaited.get((node, axis), 0) for axis in here.axes]
                 free[node] = [int(row[node]) - less for row, less in zip(rows, awaited, strict=True)]
                 copies[node] = max(0, _copies(free[node], needs))
             for position, axis in enumerate(here.axes):

@@ -38,10 +38,14 @@ class Horizon:
         snapshot: Nodes and claims.
         default_runtime_ms: Of work of which nothing is known.
         now: Wall-clock ms.
+        awaited: (node, axis) -> what is awaited there already, as `delay` counts it; what is promised here is added.
     """
 
-    def __init__(self, snapshot: Snapshot, default_runtime_ms: int, now: int) -> None:
+    def __init__(
+        self, snapshot: Snapshot, default_runtime_ms: int, now: int, awaited: dict[tuple[int, int], int]
+    ) -> None:
         self.now = now
+        self.awaited = awaited
         ledger = snapshot.ledger
         held = np.flatnonzero((ledger.kind != EMPTY) & (ledger.kind != ClaimKind.STAGING))
         staging = np.flatnonzero(ledger.kind == ClaimKind.STAGING) if snapshot.any_staging else held[:0]
@@ -178,5 +182,7 @@ class Horizon:
 
     def _promise(self, group: PodGroup, node: int, pods: int, runtime_ms: int) -> None:
         self.thoughts += 1
-        self.work[node] += pods * group.roles[0].shape.requests[_CPU] * runtime_ms
+        cpu = group.roles[0].shape.requests[_CPU]
+        self.work[node] += pods * cpu * runtime_ms
+        self.awaited[node, _CPU] = self.awaited.get((node, _CPU), 0) + pods * cpu
         self.ahead.setdefault((group.key, node), None)
