@@ -372,9 +372,12 @@ class _Cycle:
             start = spots.nodes if bound is None else spots.nodes[bound]
             if len(start):
                 self.promises.taken.append(Taken(*ends, offer.axes, table, start))
-                if self._horizon is not None:
-                    self._horizon.add(start, group.roles[role].shape.requests[0], ends[0] - self.now)
             shape = group.roles[role].shape
+            if self._horizon is not None:
+                self._horizon.add(start, shape.requests[0], ends[0] - self.now)
+                if bound is not None:
+                    targets = spots.nodes[~bound]
+                    self._horizon.add(targets, shape.requests[0], ends[0] - self.now, staged=True)
             if table.most is not None:
                 self.snapshot.zones.hold(spots.nodes, shape.requests, self.statement)
             self.shares.add(group.queue, shape.requests, len(spots.nodes), group.user)

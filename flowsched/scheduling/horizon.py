@@ -50,6 +50,8 @@ class Horizon:
         held = np.flatnonzero((ledger.kind != EMPTY) & (ledger.kind != ClaimKind.STAGING))
         staging = np.flatnonzero(ledger.kind == ClaimKind.STAGING) if snapshot.any_staging else held[:0]
         self.work = np.zeros(len(snapshot), dtype=np.int64)  #: milli-core ms
+        #: (N,) whether some of that work waits for its data: it begins when they have come
+        self.staged = np.zeros(len(snapshot), dtype=np.bool_)
         self.cores: Ints = np.maximum(snapshot.allocatable[:, _CPU], 1)
         self.ahead: dict[
             tuple[int, int], None
@@ -64,9 +66,11 @@ class Horizon:
             takes = np.where(until == UNKNOWN, default_runtime_ms, until - since)
             np.add.at(self.work, ledger.node[staging], ledger.amount[staging][:, _CPU] * takes)
 
-    def add(self, nodes: Ints, cpu: int, runtime_ms: int) -> None:
-        """Pods will run there for so long."""
+    def add(self, nodes: Ints, cpu: int, runtime_ms: int, *, staged: bool = False) -> None:
+        """Pods will run there for so long; `staged`: once their data have come."""
         np.add.at(self.work, nodes, cpu * runtime_ms)
+        if staged:
+            self.staged[nodes] = True
 
     def wait_ms(self, node: int) -> int:
         """When a node will have done all its work, from now on."""
@@ -176,7 +180,8 @@ class Horizon:
 
     def _first(self, stage: Ints, allowed: Mask) -> tuple[int, int]:
         """(node, ms) where a pod can start first, once the node has done its work and the data are there."""
-        start = np.maximum(self.work // self.cores, stage)
+        work = self.work // self.cores
+        start = np.where(self.staged, work + stage, np.maximum(work, stage))
         best = int(np.argmin(np.where(allowed, start, _NEVER)))
         return best, int(start[best])
 

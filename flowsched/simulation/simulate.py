@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from flowsched.engine.events import Accepted, EngineEvent, Tick
@@ -62,8 +62,11 @@ class Simulation:
     limits: TransferLimits | None = None
 
     def __post_init__(self) -> None:
+        limits = self.limits or limits_of(self.cluster)
+        # What comes from outside comes from this cluster's storage.
+        self.profile = replace(self.profile, origin_rate=limits.origin_rate)
         self.state = EngineState(profile=self.profile, mounted=not self.profile.locality)
-        self.state.transfer_limits = self.limits or limits_of(self.cluster)
+        self.state.transfer_limits = limits
         self.world = World(self.cluster, self.workloads)
         self._uploads = [[] for _ in self.cluster.nodes]
         self._uploading = [0] * len(self.cluster.nodes)
