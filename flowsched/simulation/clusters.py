@@ -42,7 +42,7 @@ def cluster_from(document: object, limits: Limits = DEFAULT) -> SimulatedCluster
             section = reader.section(entry, f"$.nodes[{number}]", _NODE)
             nodes += [] if section is None else _nodes(section)
         names = [node.name for node in nodes]
-        if len(set(names)) != len(names) or storage.name in names:
+        if not reader.faults and (len(set(names)) != len(names) or storage.name in names):
             reader.fault("$.nodes", "a name twice", "other names for each kind of node and for the storage")
     reader.finish()
     return SimulatedCluster(tuple(nodes), storage, startup / 1000)
