@@ -2,18 +2,19 @@
 
     python bench/kube/reality.py [--data ../shared/data/wfinstances] [--only mag,smrnaseq,srasearch] [--seconds 45] [--repeats 1]
 
-For each trace and policy, `flowsched serve --cluster kubernetes` gets the document that the simulator makes of the trace, creates and
-binds its pods through a real kube-apiserver and etcd, and hollow nodes let each pod run for its compute seconds times the scale.
-The simulator lets the same document run on the same nodes under the same profile.
+For each trace and policy, `flowsched serve --cluster kubernetes` gets the document that the simulator makes of the trace, creates
+and binds its pods through a real kube-apiserver and etcd, and hollow nodes let each pod run for its compute seconds times the
+scale. The simulator lets the same document run on the same nodes under the same profile.
 
-Only the order of tasks and where there is room for them are compared, not the moving of data: hollow nodes have no data plane, so
-all files are of no bytes on both sides. Nor are runtimes anything but the trace's: what is real are the service, its database, the API
-server, bindings, watches, and the time that these take.
+Only the order of tasks and where there is room for them are compared, not the moving of data: hollow nodes have no data plane,
+so all files are of no bytes on both sides. Nor do pods compute: how long they run is the trace's. Real are the service, its
+database, the API server, bindings, watches, and the time that these take.
 
-A pod takes a while to be bound, reported as ended and seen. Before each trace a chain of ten tasks of 0.2 s measures how long; the
-simulator is asked twice, with pods that start at once and with this as `startup` (the median over the policies). Makespans are from
-the submission to the end, as the service tells users. Policies whose simulated makespans differ by less than 3 % count as equal; the
-others must come in the same order in reality. It fails where a task ran more than once or not at all.
+A pod takes a while to be bound, reported as ended and seen. Before each run a chain of ten tasks of 0.2 s measures how long;
+the simulator is asked twice, with pods that start at once and with this as `startup` (the median over a trace's runs).
+Makespans are from the submission to the end, as the service tells users. Policies whose simulated makespans differ by less than
+3 % count as equal; the others must come in the same order in reality. It fails where they do not, and where a task ran more than
+once or not at all.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ from flowsched.workflow.formats.wfformat import read_trace
 from flowsched.workflow.spec import WorkflowSpec
 
 FOLDER: Final = Path(__file__).resolve().parents[3] / "shared" / "data" / "wfinstances"
-#: Trace -> its file, and nodes of four cores: few enough that the policies differ in the simulator, or there is no order to compare.
+#: Trace -> its file, and nodes of four cores: so few that policies differ in the simulator, or there is no order to compare.
 TRACES: Final[Mapping[str, tuple[str, int]]] = {
     "mag": ("mag-dirt02-001.json.gz", 2),
     "smrnaseq": ("smrnaseq-dirt02-001.json.gz", 2),
@@ -120,7 +121,9 @@ async def ran(service: Service, written: dict[str, Any], fates: Fates, tasks: in
     """Makespan (s) in reality."""
     fates.came.clear()
     ident = (await service.ask("POST", "/api/v1/workflows", written))["id"]
-    while (view := await service.ask("GET", f"/api/v1/workflows/{ident}"))["state"] not in ENDED:
+    while (  # noqa: ASYNC110 - it is another process
+        view := await service.ask("GET", f"/api/v1/workflows/{ident}")
+    )["state"] not in ENDED:
         await asyncio.sleep(0.5)
     if view["state"] != "SUCCEEDED":
         raise SystemExit(f"{written['name']}: {view['state']}: {view.get('reason')}; {service.tail()}")
@@ -215,7 +218,8 @@ async def measure(options: argparse.Namespace, found: Mapping[str, tuple[bytes, 
                     runs[policy].append(took)
                     beside.append(more)
                     print(
-                        f"  {policy}: {took:.1f} s, {more:.3f} s beside each pod ({time.monotonic() - begun:.0f} s)"
+                        f"  {policy}: {took:.1f} s, {more:.3f} s beside each pod ({time.monotonic() - begun:.0f} s)",
+                        flush=True,
                     )
             wrong += compared(name, workload, cluster, runs, statistics.median(beside))
     return wrong
@@ -247,13 +251,15 @@ def compared(
 
 
 def load(folder: Path, names: Sequence[str]) -> dict[str, tuple[bytes, int]]:
-    """The traces that are there."""
+    """The traces that are there; says which are not."""
     found = {}
     for name in names:
         path = folder / TRACES[name][0]
         if path.exists():
             raw = path.read_bytes()
             found[name] = (gzip.decompress(raw) if path.suffix == ".gz" else raw, TRACES[name][1])
+        else:
+            print(f"{name} is left out: there is no {path.name} in the folder of the traces (--data)")
     return found
 
 
@@ -272,9 +278,7 @@ def main() -> None:
         parser.error(f"no trace {unknown[0]!r}; there are {', '.join(TRACES)}")
     found = load(options.data, names)
     if not found:
-        print(
-            "no ../shared/data/wfinstances/*.json: the real traces are not on this machine; nothing is measured"
-        )
+        print("the real traces are not on this machine: nothing is measured")
         return
     if why := missing():
         print(f"no Kubernetes: {why}; nothing is measured")
