@@ -23,7 +23,8 @@ from flowsched.simulation.bound import lower_bound
 from flowsched.simulation.clusters import cluster_from
 from flowsched.simulation.documents import from_document
 from flowsched.simulation.figures import Figures, figures_of
-from flowsched.simulation.policies import POLICIES, simulated
+from flowsched.simulation.losses import losses_of
+from flowsched.simulation.policies import POLICIES, refuse_losses, simulated
 from flowsched.simulation.reference import REFERENCE, SimulatedCluster
 from flowsched.simulation.simulate import trace_header
 from flowsched.simulation.workload import Workload, from_trace
@@ -44,6 +45,8 @@ class Asked:
     arrivals: str = "0"
     errors: int = 0
     seed: int = 1
+    lose: tuple[str, ...] = ()
+    spread: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,13 +65,23 @@ async def simulate(asked: Asked, trace: Path | None, plots: Path | None, as_json
 
 def _simulate(asked: Asked, trace: Path | None, plots: Path | None, as_json: bool) -> None:
     cluster = cluster_of(asked.cluster)
-    workloads = [wrong(each, asked.errors, asked.seed) for each in loaded(asked, cluster)]
+    workloads = [
+        spread(wrong(each, asked.errors, asked.seed), asked.spread, asked.seed)
+        for each in loaded(asked, cluster)
+    ]
+    losses = losses_of(asked.lose, cluster)
+    chosen = [policy_of(policy) for policy in asked.policies]
+    if losses:
+        for profile in chosen:
+            refuse_losses(profile)
     bound = lower_bound(cluster, workloads)
     found = []
-    for policy in asked.policies:
-        world = simulated(policy_of(policy), cluster, workloads)
+    for policy, profile in zip(asked.policies, chosen, strict=True):
+        world = simulated(profile, cluster, workloads, losses)
         name = Path(policy).stem if policy not in POLICIES else policy
         found.append(Simulated(name, figures_of(world, bound), world.lines))
+    for each in found:
+        _warn(each, sum(len(workload.jobs) for workload in workloads))
     if trace is not None:
         head = trace_header(cluster, workloads, found[0].policy, asked.seed, flowsched.__version__)
         text = "".join(json.dumps(line) + "\n" for line in [head, *found[0].lines])
@@ -91,6 +104,32 @@ def _simulate(asked: Asked, trace: Path | None, plots: Path | None, as_json: boo
         )
     else:
         output.show(_table(found, bound))
+
+
+def spread(workload: Workload, share: float, seed: int) -> Workload:
+    """The same expectations, other truths: each task computes its own factor longer, between 1/(1+share) and 1+share."""
+    if not share:
+        return workload
+    rng = np.random.default_rng([seed, round(share * 1_000_000), 2, *workload.name.encode()])
+    factors = ((1 + share) ** rng.uniform(-1, 1, len(workload.jobs))).tolist()
+    jobs = [
+        replace(job, compute_s=job.compute_s * factor)
+        for job, factor in zip(workload.jobs, factors, strict=True)
+    ]
+    return replace(workload, jobs=tuple(jobs))
+
+
+def _warn(simulated: Simulated, tasks: int) -> None:
+    """Say what no column of the table shows: that not everything came to a good end."""
+    told = simulated.figures
+    if told.tasks < tasks:
+        output.hint(
+            f"{simulated.policy}: {told.tasks:,} of {tasks:,} tasks succeeded; the others found no place, or failed"
+        )
+    if told.undelivered:
+        output.hint(
+            f"{simulated.policy}: {told.undelivered:,} final outputs were lost before they were on the storage"
+        )
 
 
 def cluster_of(name: str) -> SimulatedCluster:

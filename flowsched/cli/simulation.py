@@ -30,9 +30,22 @@ def simulate(
     errors: Annotated[
         int, typer.Option(min=0, max=1000, help="How wrong estimates of compute times are, in percent.")
     ] = 0,
+    spread: Annotated[
+        float,
+        typer.Option(
+            min=0, max=10, help="How far true compute times are from those read: 0.3 = by up to 30 %."
+        ),
+    ] = 0.0,
     seed: Annotated[
-        int, typer.Option(min=0, help="Of what is drawn: errors, and arrivals that are drawn.")
+        int, typer.Option(min=0, help="Of what is drawn: errors, spread, and arrivals that are drawn.")
     ] = 1,
+    lose: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NODE@FROM[-TO]",
+            help="Lose a node at so many seconds (until); it comes back empty. May be repeated.",
+        ),
+    ] = None,
     trace: Annotated[
         Path | None, typer.Option(help="Write the schedule here, as JSON lines (one policy only).")
     ] = None,
@@ -54,5 +67,7 @@ def simulate(
     chosen = policy or ["flowsched"]
     if trace is not None and len(chosen) > 1:
         raise typer.BadParameter("a trace is of one policy; say --policy once", param_hint="--trace")
-    asked = simulating.Asked(tuple(workloads), cluster, tuple(chosen), arrivals, errors, seed)
+    asked = simulating.Asked(
+        tuple(workloads), cluster, tuple(chosen), arrivals, errors, seed, tuple(lose or ()), spread
+    )
     run(options(ctx), simulating.simulate(asked, trace, plots, output == "json"))
