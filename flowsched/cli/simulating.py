@@ -19,6 +19,7 @@ from flowsched.cli import output, render, simulation_plots
 from flowsched.client.documents import resolved_bytes
 from flowsched.errors import InvalidRequest, TooLarge
 from flowsched.scheduling.framework import Profile
+from flowsched.simulation.alibaba import cluster_of_nodes, workloads_of_pods
 from flowsched.simulation.bound import lower_bound
 from flowsched.simulation.clusters import cluster_from
 from flowsched.simulation.documents import from_document
@@ -26,6 +27,7 @@ from flowsched.simulation.figures import Figures, figures_of
 from flowsched.simulation.losses import losses_of
 from flowsched.simulation.policies import POLICIES, refuse_losses, simulated
 from flowsched.simulation.reference import REFERENCE, SimulatedCluster
+from flowsched.simulation.rivals import RIVALS
 from flowsched.simulation.simulate import trace_header
 from flowsched.simulation.workload import Workload, from_trace
 from flowsched.workflow.decode import decode_workflow
@@ -47,6 +49,7 @@ class Asked:
     seed: int = 1
     lose: tuple[str, ...] = ()
     spread: float = 0.0
+    limit: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +145,8 @@ def cluster_of(name: str) -> SimulatedCluster:
     if name in REFERENCE:
         return REFERENCE[name]
     path = Path(name)
+    if path.suffix == ".csv" and path.is_file():
+        return cluster_of_nodes(_bytes(path).decode(errors="replace"), path.name)
     if not path.is_file():
         raise InvalidRequest(f"cluster {name!r}: no such file, and not one of {', '.join(REFERENCE)}")
     return cluster_from(_yaml(path, path.read_bytes()))
@@ -174,6 +179,9 @@ def loaded(asked: Asked, cluster: SimulatedCluster) -> list[Workload]:
     moments = _moments(asked)
     made: list[Workload] = []
     for path, moment in zip(asked.workloads, moments, strict=True):
+        if path.name.removesuffix(".gz").endswith(".csv"):
+            made += _pods(path, moment, asked, cluster)
+            continue
         stem = path.name.removesuffix(".gz").removesuffix(".json").removesuffix(".yaml").removesuffix(".yml")
         same = sum(each.name == stem or each.name.startswith(f"{stem}#") for each in made)
         workload = _load(path, stem if not same else f"{stem}#{same + 1}", cluster)
@@ -181,7 +189,25 @@ def loaded(asked: Asked, cluster: SimulatedCluster) -> list[Workload]:
     return made
 
 
-def _load(path: Path, name: str, cluster: SimulatedCluster) -> Workload:
+def _pods(path: Path, moment: float, asked: Asked, cluster: SimulatedCluster) -> list[Workload]:
+    opponents = [policy for policy in asked.policies if policy in RIVALS]
+    if opponents:
+        raise InvalidRequest(
+            f"{path}: policy {opponents[0]!r} knows no GPUs and no memory; of pods from CSV the others can decide"
+        )
+    if asked.errors:
+        raise InvalidRequest(f"{path}: --errors {asked.errors}: nothing is expected of pods from CSV")
+    works = workloads_of_pods(_bytes(path).decode(errors="replace"), path.name, cluster, asked.limit)
+    return [replace(work, arrival_s=moment + work.arrival_s) for work in works]
+
+
+def _bytes(path: Path) -> bytes:
+    """What a file holds, unpacked.
+
+    Raises:
+        InvalidRequest: It cannot be read.
+        TooLarge: It is.
+    """
     try:
         raw = path.read_bytes()
         if raw.startswith(_GZIP):
@@ -190,6 +216,11 @@ def _load(path: Path, name: str, cluster: SimulatedCluster) -> Workload:
         raise InvalidRequest(f"{path}: {error}") from error
     if len(raw) > LIMITS.document_bytes:
         raise TooLarge(f"{path}: {len(raw):,} bytes, {LIMITS.document_bytes:,} are allowed")
+    return raw
+
+
+def _load(path: Path, name: str, cluster: SimulatedCluster) -> Workload:
+    raw = _bytes(path)
     if path.suffix in (".yaml", ".yml"):
         written = json.dumps(_yaml(path, raw)).encode()
         return from_document(decode_workflow(resolved_bytes(written, path.parent)), name, path.name, cluster)
@@ -235,7 +266,8 @@ def wrong(workload: Workload, percent: int, seed: int) -> Workload:
 
 def _table(found: Sequence[Simulated], bound: float) -> RenderableType:
     heads = (
-        "=policy", ">makespan", ">÷ bound", ">mean completion", ">moved", ">from storage", ">cores busy", ">tasks", ">lost",
+        "=policy", ">makespan", ">÷ bound", ">mean completion", ">mean wait", ">moved", ">from storage", ">cores busy",
+        ">tasks", ">lost",
     )  # fmt: skip
     table = render.plain_table(*heads)
     for each in found:
@@ -245,6 +277,7 @@ def _table(found: Sequence[Simulated], bound: float) -> RenderableType:
             f"{told.makespan_s:,.1f} s",
             f"{told.makespan_s / bound:.3f}" if bound else "-",
             f"{told.mean_completion_s:,.1f} s",
+            f"{told.wait_s:,.1f} s",
             f"{told.moved_bytes / 1e9:,.1f} GB",
             f"{told.storage_bytes / 1e9:,.1f} GB",
             f"{100 * told.busy:.1f} %",

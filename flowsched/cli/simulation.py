@@ -13,10 +13,16 @@ from flowsched.cli.context import options, run
 def simulate(
     ctx: typer.Context,
     workloads: Annotated[
-        list[Path], typer.Argument(metavar="WORKLOAD...", help="WfFormat traces or workflow documents.")
+        list[Path],
+        typer.Argument(
+            metavar="WORKLOAD...", help="WfFormat traces, workflow documents, or CSV lists of pods."
+        ),
     ],
     cluster: Annotated[
-        str, typer.Option(help="8x16-1g, 8x16-10g, 8x32-1g, 8x32-10g, each also with -ceph; or a YAML file.")
+        str,
+        typer.Option(
+            help="8x16-1g, 8x16-10g, 8x32-1g, 8x32-10g, each also with -ceph; or a YAML file, or a CSV list of nodes."
+        ),
     ] = "8x16-1g",
     policy: Annotated[
         list[str] | None,
@@ -46,6 +52,9 @@ def simulate(
             help="Lose a node at so many seconds (until); it comes back empty. May be repeated.",
         ),
     ] = None,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="Of a list of pods (CSV), only the first so many.")
+    ] = None,
     trace: Annotated[
         Path | None, typer.Option(help="Write the schedule here, as JSON lines (one policy only).")
     ] = None,
@@ -68,6 +77,6 @@ def simulate(
     if trace is not None and len(chosen) > 1:
         raise typer.BadParameter("a trace is of one policy; say --policy once", param_hint="--trace")
     asked = simulating.Asked(
-        tuple(workloads), cluster, tuple(chosen), arrivals, errors, seed, tuple(lose or ()), spread
+        tuple(workloads), cluster, tuple(chosen), arrivals, errors, seed, tuple(lose or ()), spread, limit
     )
     run(options(ctx), simulating.simulate(asked, trace, plots, output == "json"))

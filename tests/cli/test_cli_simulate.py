@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from flowsched.cli.commands import app
 from flowsched.cli.simulating import spread
 from tests.simulation.small import document, workload
+from tests.simulation.test_alibaba import NODES, PODS
 
 WORKFLOWS = Path(__file__).parents[2] / "workflows"
 
@@ -132,3 +133,34 @@ def test_a_spread_makespan_goes_by_its_seed(trace: Path) -> None:
     first, second, third = (each["policies"][0]["makespan_s"] for each in told)
     assert first == second
     assert first != third
+
+
+@pytest.fixture
+def lists(tmp_path: Path) -> tuple[Path, Path]:
+    """A list of pods and one of nodes, as Alibaba writes them."""
+    pods, nodes = tmp_path / "pods.csv", tmp_path / "nodes.csv"
+    pods.write_text(PODS)
+    nodes.write_text(NODES)
+    return pods, nodes
+
+
+def test_pods_of_a_list_run_on_the_nodes_of_a_list(lists: tuple[Path, Path]) -> None:
+    """Six pods that ran: the last, with both GPUs, from 200 s to 220 s; 90 s and 170 s of waiting for six of them."""
+    told = json.loads(run(lists[0], "--cluster", lists[1], "-o", "json").stdout)
+    (facts,) = told["policies"]
+    assert (facts["tasks"], facts["makespan_s"], facts["wait_s"]) == (6, 220.0, 43.333333)
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (("--policy", "heft"), "knows no GPUs and no memory"),
+        (("--errors", "30"), "nothing is expected of pods"),
+    ],
+)
+def test_what_cannot_be_said_of_pods_from_a_list_is_refused(
+    lists: tuple[Path, Path], args: tuple[str, ...], said: str
+) -> None:
+    """Opponents, and errors of estimates that are not there."""
+    told = run(lists[0], "--cluster", lists[1], *args)
+    assert (told.exit_code, said in " ".join(told.output.split())) == (2, True), told.output
