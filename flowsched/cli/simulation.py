@@ -63,7 +63,7 @@ def simulate(
     ] = None,
     output: Annotated[str, typer.Option("--output", "-o", help="table or json.")] = "table",
 ) -> None:
-    """Say how long workflows would take on a cluster, under one policy or several.
+    """Simulate workflows on a cluster, under any policies.
 
     The policies of flowsched decide as the service does; nothing is run, and no service is needed.
 

@@ -66,6 +66,7 @@ def is_due(recorder: Recorder) -> bool:
     """Whether this step looks at the backlog. If not, the recorder's wake says when one does."""
     state, statement, now = recorder.state, recorder.statement, recorder.now
     late = state.look_at is not None and now >= state.look_at
+    late |= state.tape is not None  # somebody asks for the next look
     if late or (recorder.ticked and now >= state.quiet_until):
         recorder.dirty = True
     if state.crowded and len(state.under_way) <= RESUME:

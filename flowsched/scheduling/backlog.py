@@ -20,9 +20,12 @@ from flowsched.scheduling.queues import QueueTree
 
 
 def in_order(
-    backlog: Sequence[PodGroup], queues: QueueTree, profile: Profile, now: int
+    backlog: Sequence[PodGroup], queues: QueueTree, profile: Profile, now: int, work_ms: int | None = None
 ) -> dict[str, list[PodGroup]]:
     """The groups of each queue in the order in which they are looked at.
+
+    `work_ms`: how long all that runs and waits would take on all cores together. Where the shortest workflow goes first, a group
+    from which it is further to the end than that has no time to lose, and goes before all: the last to end would end later.
 
     A gang that was promised a start goes before all of its priority: older and longer work would else take back from it what it
     was promised (see decisions/003).
@@ -42,7 +45,8 @@ def in_order(
         if order == "fifo" or queues.get(group.queue).order == "fifo":
             return by_arrival(group, now, profile.promote_ms)
         if order == "shortest":
-            return by_shortest(group, now, profile.promote_ms, age_class_ms, remaining)
+            late = work_ms is not None and group.rank_ms >= work_ms
+            return by_shortest(group, now, profile.promote_ms, age_class_ms, {} if late else remaining)
         return by_rank(group, now, profile.promote_ms, age_class_ms)
 
     ordered = {name: sorted(waiting[name], key=key) for name in sorted(waiting)}

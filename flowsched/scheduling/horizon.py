@@ -6,12 +6,14 @@ core-milliseconds, of what runs and of what has been promised to it, spread over
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
 import numpy as np
 
 from flowsched.scheduling.delay import Wait, without
+from flowsched.scheduling.framework import Profile
 from flowsched.scheduling.ledger import EMPTY, UNKNOWN
 from flowsched.scheduling.placement import Ints
 from flowsched.scheduling.plan import Reason, ReasonCode
@@ -29,6 +31,20 @@ _THOUGHTS: Final = 256
 #: … and none that will start later than this.
 _FURTHEST_MS: Final = 600_000
 _NEVER: Final = np.iinfo(np.int64).max
+
+
+def work_ms(snapshot: Snapshot, backlog: Sequence[PodGroup], profile: Profile, now: int) -> int | None:
+    """How long all that runs and waits would take on all cores together; None where nobody asks (see `backlog.in_order`)."""
+    if profile.order != "shortest" or not snapshot.total[_CPU]:
+        return None
+    unknown = profile.default_runtime_ms
+    running = int(Horizon(snapshot, unknown, now, {}).work.sum())
+    waiting = sum(
+        role.count * role.shape.requests[_CPU] * (unknown if group.runtime_ms is None else group.runtime_ms)
+        for group in backlog
+        for role in group.roles
+    )
+    return (running + waiting) // snapshot.total[_CPU]
 
 
 class Horizon:

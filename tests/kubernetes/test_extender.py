@@ -113,7 +113,7 @@ class Cluster:
         """The engine hears something of the cluster."""
         dispatcher = self.up.service._leader.dispatcher
         dispatcher.tell(events)
-        await self.up.service._settled(dispatcher)
+        await dispatcher.settled()
 
 
 async def furnish(client: Client) -> None:
