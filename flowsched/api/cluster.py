@@ -78,7 +78,9 @@ class DrainBody(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_unknown
     grace: (
         Annotated[
             str,
-            msgspec.Meta(description="What has not ended by then is taken away.", pattern=DURATION, max_length=32),
+            msgspec.Meta(
+                description="What has not ended by then is taken away.", pattern=DURATION, max_length=32
+            ),
         ]
         | Annotated[int, msgspec.Meta(ge=0, le=315_360_000)]
     ) = 0
