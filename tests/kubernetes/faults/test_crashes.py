@@ -156,7 +156,7 @@ async def test_fault_01_02_killed_around_create_and_bind(
     """
     async with AsyncExitStack() as stack:
         nursery = await stack.enter_async_context(nursing())
-        nodes = [NodeTemplate(f"{namespace}-{number}", cpu="64") for number in range(2)]
+        nodes = [NodeTemplate(f"{namespace}-{number}", cpu="64", memory="64Gi") for number in range(2)]
         await stack.enter_async_context(
             HollowNodes(client, nodes, "exec", tmp_path / "hollow", heartbeat_s=None)
         )
