@@ -19,7 +19,7 @@ Quantity = (
     | Annotated[str, msgspec.Meta(extra_json_schema={"pattern": TEXT, "maxLength": 64})]
 )
 #: Seconds, or text such as "90s" or "5m".
-DURATION: Final = r"^[0-9][0-9a-z.]*$"
+DURATION: Final = r"^([0-9]{1,9}(\.[0-9]{1,9})?(ms|[dhms]))+$"
 _NAMES: Final = {"propertyNames": {"pattern": TEXT}}
 Cap = Annotated[
     dict[str, Quantity], msgspec.Meta(description="At most so much at once.", extra_json_schema=_NAMES)
@@ -78,7 +78,9 @@ class DrainBody(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_unknown
     grace: (
         Annotated[
             str,
-            msgspec.Meta(description="What has not ended by then is taken away.", pattern=DURATION, max_length=32),
+            msgspec.Meta(
+                description="What has not ended by then is taken away.", pattern=DURATION, max_length=32
+            ),
         ]
         | Annotated[int, msgspec.Meta(ge=0, le=315_360_000)]
     ) = 0

@@ -19,12 +19,15 @@ from flowsched.cli import output, render, simulation_plots
 from flowsched.client.documents import resolved_bytes
 from flowsched.errors import InvalidRequest, TooLarge
 from flowsched.scheduling.framework import Profile
+from flowsched.simulation.alibaba import cluster_of_nodes, workloads_of_pods
 from flowsched.simulation.bound import lower_bound
 from flowsched.simulation.clusters import cluster_from
 from flowsched.simulation.documents import from_document
 from flowsched.simulation.figures import Figures, figures_of
-from flowsched.simulation.policies import POLICIES, simulated
+from flowsched.simulation.losses import losses_of
+from flowsched.simulation.policies import POLICIES, refuse_losses, simulated
 from flowsched.simulation.reference import REFERENCE, SimulatedCluster
+from flowsched.simulation.rivals import RIVALS
 from flowsched.simulation.simulate import trace_header
 from flowsched.simulation.workload import Workload, from_trace
 from flowsched.workflow.decode import decode_workflow
@@ -44,6 +47,9 @@ class Asked:
     arrivals: str = "0"
     errors: int = 0
     seed: int = 1
+    lose: tuple[str, ...] = ()
+    spread: float = 0.0
+    limit: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,13 +68,23 @@ async def simulate(asked: Asked, trace: Path | None, plots: Path | None, as_json
 
 def _simulate(asked: Asked, trace: Path | None, plots: Path | None, as_json: bool) -> None:
     cluster = cluster_of(asked.cluster)
-    workloads = [wrong(each, asked.errors, asked.seed) for each in loaded(asked, cluster)]
+    workloads = [
+        spread(wrong(each, asked.errors, asked.seed), asked.spread, asked.seed)
+        for each in loaded(asked, cluster)
+    ]
+    losses = losses_of(asked.lose, cluster)
+    chosen = [policy_of(policy) for policy in asked.policies]
+    if losses:
+        for profile in chosen:
+            refuse_losses(profile)
     bound = lower_bound(cluster, workloads)
     found = []
-    for policy in asked.policies:
-        world = simulated(policy_of(policy), cluster, workloads)
+    for policy, profile in zip(asked.policies, chosen, strict=True):
+        world = simulated(profile, cluster, workloads, losses)
         name = Path(policy).stem if policy not in POLICIES else policy
         found.append(Simulated(name, figures_of(world, bound), world.lines))
+    for each in found:
+        _warn(each, sum(len(workload.jobs) for workload in workloads))
     if trace is not None:
         head = trace_header(cluster, workloads, found[0].policy, asked.seed, flowsched.__version__)
         text = "".join(json.dumps(line) + "\n" for line in [head, *found[0].lines])
@@ -93,6 +109,32 @@ def _simulate(asked: Asked, trace: Path | None, plots: Path | None, as_json: boo
         output.show(_table(found, bound))
 
 
+def spread(workload: Workload, share: float, seed: int) -> Workload:
+    """The same expectations, other truths: each task computes its own factor longer, between 1/(1+share) and 1+share."""
+    if not share:
+        return workload
+    rng = np.random.default_rng([seed, round(share * 1_000_000), 2, *workload.name.encode()])
+    factors = ((1 + share) ** rng.uniform(-1, 1, len(workload.jobs))).tolist()
+    jobs = [
+        replace(job, compute_s=job.compute_s * factor)
+        for job, factor in zip(workload.jobs, factors, strict=True)
+    ]
+    return replace(workload, jobs=tuple(jobs))
+
+
+def _warn(simulated: Simulated, tasks: int) -> None:
+    """Say what no column of the table shows: that not everything came to a good end."""
+    told = simulated.figures
+    if told.tasks < tasks:
+        output.hint(
+            f"{simulated.policy}: {told.tasks:,} of {tasks:,} tasks succeeded; the others found no place, or failed"
+        )
+    if told.undelivered:
+        output.hint(
+            f"{simulated.policy}: {told.undelivered:,} final outputs were lost before they were on the storage"
+        )
+
+
 def cluster_of(name: str) -> SimulatedCluster:
     """A reference cluster by name, or one from a YAML file.
 
@@ -103,6 +145,8 @@ def cluster_of(name: str) -> SimulatedCluster:
     if name in REFERENCE:
         return REFERENCE[name]
     path = Path(name)
+    if path.suffix == ".csv" and path.is_file():
+        return cluster_of_nodes(_bytes(path).decode(errors="replace"), path.name)
     if not path.is_file():
         raise InvalidRequest(f"cluster {name!r}: no such file, and not one of {', '.join(REFERENCE)}")
     return cluster_from(_yaml(path, path.read_bytes()))
@@ -135,6 +179,9 @@ def loaded(asked: Asked, cluster: SimulatedCluster) -> list[Workload]:
     moments = _moments(asked)
     made: list[Workload] = []
     for path, moment in zip(asked.workloads, moments, strict=True):
+        if path.name.removesuffix(".gz").endswith(".csv"):
+            made += _pods(path, moment, asked, cluster)
+            continue
         stem = path.name.removesuffix(".gz").removesuffix(".json").removesuffix(".yaml").removesuffix(".yml")
         same = sum(each.name == stem or each.name.startswith(f"{stem}#") for each in made)
         workload = _load(path, stem if not same else f"{stem}#{same + 1}", cluster)
@@ -142,7 +189,25 @@ def loaded(asked: Asked, cluster: SimulatedCluster) -> list[Workload]:
     return made
 
 
-def _load(path: Path, name: str, cluster: SimulatedCluster) -> Workload:
+def _pods(path: Path, moment: float, asked: Asked, cluster: SimulatedCluster) -> list[Workload]:
+    opponents = [policy for policy in asked.policies if policy in RIVALS]
+    if opponents:
+        raise InvalidRequest(
+            f"{path}: policy {opponents[0]!r} knows no GPUs and no memory; of pods from CSV the others can decide"
+        )
+    if asked.errors:
+        raise InvalidRequest(f"{path}: --errors {asked.errors}: nothing is expected of pods from CSV")
+    works = workloads_of_pods(_bytes(path).decode(errors="replace"), path.name, cluster, asked.limit)
+    return [replace(work, arrival_s=moment + work.arrival_s) for work in works]
+
+
+def _bytes(path: Path) -> bytes:
+    """What a file holds, unpacked.
+
+    Raises:
+        InvalidRequest: It cannot be read.
+        TooLarge: It is.
+    """
     try:
         raw = path.read_bytes()
         if raw.startswith(_GZIP):
@@ -151,6 +216,11 @@ def _load(path: Path, name: str, cluster: SimulatedCluster) -> Workload:
         raise InvalidRequest(f"{path}: {error}") from error
     if len(raw) > LIMITS.document_bytes:
         raise TooLarge(f"{path}: {len(raw):,} bytes, {LIMITS.document_bytes:,} are allowed")
+    return raw
+
+
+def _load(path: Path, name: str, cluster: SimulatedCluster) -> Workload:
+    raw = _bytes(path)
     if path.suffix in (".yaml", ".yml"):
         written = json.dumps(_yaml(path, raw)).encode()
         return from_document(decode_workflow(resolved_bytes(written, path.parent)), name, path.name, cluster)
@@ -196,7 +266,8 @@ def wrong(workload: Workload, percent: int, seed: int) -> Workload:
 
 def _table(found: Sequence[Simulated], bound: float) -> RenderableType:
     heads = (
-        "=policy", ">makespan", ">÷ bound", ">mean completion", ">moved", ">from storage", ">cores busy", ">tasks", ">lost",
+        "=policy", ">makespan", ">÷ bound", ">mean completion", ">mean wait", ">moved", ">from storage", ">cores busy",
+        ">tasks", ">lost",
     )  # fmt: skip
     table = render.plain_table(*heads)
     for each in found:
@@ -206,6 +277,7 @@ def _table(found: Sequence[Simulated], bound: float) -> RenderableType:
             f"{told.makespan_s:,.1f} s",
             f"{told.makespan_s / bound:.3f}" if bound else "-",
             f"{told.mean_completion_s:,.1f} s",
+            f"{told.wait_s:,.1f} s",
             f"{told.moved_bytes / 1e9:,.1f} GB",
             f"{told.storage_bytes / 1e9:,.1f} GB",
             f"{100 * told.busy:.1f} %",

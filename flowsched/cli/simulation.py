@@ -13,10 +13,16 @@ from flowsched.cli.context import options, run
 def simulate(
     ctx: typer.Context,
     workloads: Annotated[
-        list[Path], typer.Argument(metavar="WORKLOAD...", help="WfFormat traces or workflow documents.")
+        list[Path],
+        typer.Argument(
+            metavar="WORKLOAD...", help="WfFormat traces, workflow documents, or CSV lists of pods."
+        ),
     ],
     cluster: Annotated[
-        str, typer.Option(help="8x16-1g, 8x16-10g, 8x32-1g, 8x32-10g, each also with -ceph; or a YAML file.")
+        str,
+        typer.Option(
+            help="8x16-1g, 8x16-10g, 8x32-1g, 8x32-10g, each also with -ceph; or a YAML file, or a CSV list of nodes."
+        ),
     ] = "8x16-1g",
     policy: Annotated[
         list[str] | None,
@@ -30,9 +36,25 @@ def simulate(
     errors: Annotated[
         int, typer.Option(min=0, max=1000, help="How wrong estimates of compute times are, in percent.")
     ] = 0,
+    spread: Annotated[
+        float,
+        typer.Option(
+            min=0, max=10, help="How far true compute times are from those read: 0.3 = by up to 30 %."
+        ),
+    ] = 0.0,
     seed: Annotated[
-        int, typer.Option(min=0, help="Of what is drawn: errors, and arrivals that are drawn.")
+        int, typer.Option(min=0, help="Of what is drawn: errors, spread, and arrivals that are drawn.")
     ] = 1,
+    lose: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NODE@FROM[-TO]",
+            help="Lose a node at so many seconds (until); it comes back empty. May be repeated.",
+        ),
+    ] = None,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="Of a list of pods (CSV), only the first so many.")
+    ] = None,
     trace: Annotated[
         Path | None, typer.Option(help="Write the schedule here, as JSON lines (one policy only).")
     ] = None,
@@ -54,5 +76,7 @@ def simulate(
     chosen = policy or ["flowsched"]
     if trace is not None and len(chosen) > 1:
         raise typer.BadParameter("a trace is of one policy; say --policy once", param_hint="--trace")
-    asked = simulating.Asked(tuple(workloads), cluster, tuple(chosen), arrivals, errors, seed)
+    asked = simulating.Asked(
+        tuple(workloads), cluster, tuple(chosen), arrivals, errors, seed, tuple(lose or ()), spread, limit
+    )
     run(options(ctx), simulating.simulate(asked, trace, plots, output == "json"))

@@ -156,7 +156,10 @@ def lose_replica(recorder: Recorder, uri: str, node: str) -> None:
     """A node does not hold a dataset (any more). If nobody does and somebody waits for it, its producer runs again."""
     state = recorder.state
     dataset, at = state.catalogue.find(uri), state.snapshot.index.get(node)
-    if dataset is None or at is None or at not in state.catalogue.nodes_of(dataset):
+    if dataset is None or at is None:
+        return
+    state.catalogue.drop_pieces(dataset, at, recorder.statement)  # who has not all of it may have some
+    if at not in state.catalogue.nodes_of(dataset):
         return
     state.catalogue.drop_replica(dataset, at, recorder.statement)
     recorder.delta.replicas.append(ReplicaWrite(uri, node, 0, False))

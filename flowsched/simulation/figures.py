@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from flowsched.simulation.world import World
+from flowsched.simulation.world import STORAGE, World
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,8 +20,9 @@ class Figures:
         storage_bytes: Of those, read from the shared storage.
         busy: Of all cores, until then: the part that was taken.
         tasks: That succeeded.
-        lost: Attempts that came to nothing.
+        lost: Attempts that came to nothing: they were taken away or lost, or their outputs were lost and made again.
         wait_s: Between ready and started, the mean over tasks.
+        undelivered: Finals that never came to the storage: their node was lost before.
     """
 
     makespan_s: float
@@ -33,6 +34,7 @@ class Figures:
     tasks: int
     lost: int
     wait_s: float
+    undelivered: int
 
     def told(self) -> dict[str, Any]:
         """As JSON tells it."""
@@ -55,6 +57,7 @@ def figures_of(world: World, bound_s: float) -> Figures:
     makespan = max(ended.values(), default=0.0)
     arrived = {workload.name: workload.arrival_s for workload in world.workloads}
     good = [line for line in tasks if line["outcome"] == "succeeded"]
+    succeeded = {(line["workflow"], line["task"]) for line in good}
     cores = sum(node.cores for node in world.cluster.nodes)
     taken = sum(line["cores"] * (line["end"] - line["start"]) for line in tasks)
     return Figures(
@@ -64,7 +67,17 @@ def figures_of(world: World, bound_s: float) -> Figures:
         moved_bytes=sum(line["bytes"] for line in moves),
         storage_bytes=sum(line["bytes"] for line in moves if line["from"] == storage),
         busy=taken / (cores * makespan) if makespan else 0.0,
-        tasks=len(good),
-        lost=len(tasks) - len(good),
+        tasks=len(succeeded),
+        lost=len(tasks) - len(succeeded),
         wait_s=sum(line["start"] - line["ready"] for line in good) / max(1, len(good)),
+        undelivered=_undelivered(world),
+    )
+
+
+def _undelivered(world: World) -> int:
+    return sum(
+        file.final and STORAGE not in world.at[number, at]
+        for number, workload in enumerate(world.workloads)
+        if workload.keep_final
+        for at, file in enumerate(workload.files)
     )

@@ -9,7 +9,7 @@ Only additions, divisions and comparisons in a fixed order: the same on every ma
 from __future__ import annotations
 
 import heapq
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -75,6 +75,11 @@ class Network:
         found.ends = [end for end in found.ends if end[2] != flow]
         heapq.heapify(found.ends)
         self._left(found)
+
+    def over(self, resources: Iterable[int]) -> list[Hashable]:
+        """The flows that use any of these resources, the oldest first."""
+        asked = frozenset(resources)
+        return [flow for flow, found in self._of.items() if not asked.isdisjoint(found.path)]
 
     def rate(self, flow: Hashable) -> float:
         """Bytes/s that a flow gets now."""

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
+from flowsched.errors import InvalidRequest
 from flowsched.scheduling.framework import PROFILES, Profile
+from flowsched.simulation.losses import Loss
 from flowsched.simulation.reference import SimulatedCluster
 from flowsched.simulation.rivals import RIVALS, run
 from flowsched.simulation.simulate import Simulation
@@ -17,17 +19,26 @@ from flowsched.simulation.world import World
 POLICIES: Final = (*PROFILES, *RIVALS)
 
 
-def simulated(policy: str | Profile, cluster: SimulatedCluster, workloads: Sequence[Workload]) -> World:
+def simulated(
+    policy: str | Profile,
+    cluster: SimulatedCluster,
+    workloads: Sequence[Workload],
+    losses: Sequence[Loss] = (),
+) -> World:
     """Let workloads run under a policy. Returns the world, with the trace.
 
     Args:
         policy: A name of `POLICIES`, or a profile for the engine.
         cluster: Where.
         workloads: What.
+        losses: Which nodes are lost, and when.
 
     Raises:
         ConfigurationError: There is no policy of that name.
+        InvalidRequest: It is an opponent, and nodes are lost.
     """
+    if losses:
+        refuse_losses(policy)
     if isinstance(policy, str):
         if policy not in PROFILES:
             return run(policy, cluster, workloads)
@@ -36,4 +47,16 @@ def simulated(policy: str | Profile, cluster: SimulatedCluster, workloads: Seque
             not policy.gang
         ):  # one workflow engine submits its tasks one after the other, not many controllers by turns
             policy = replace(policy, interleave=False)
-    return Simulation(cluster, workloads, policy).run()
+    return Simulation(cluster, workloads, policy, losses=losses).run()
+
+
+def refuse_losses(policy: str | Profile) -> None:
+    """See to it that a policy can go on after a node is lost: opponents cannot.
+
+    Raises:
+        InvalidRequest: It is one.
+    """
+    if policy in RIVALS:
+        raise InvalidRequest(
+            f"--lose with policy {policy!r}: opponents run nothing again; it can be one of {', '.join(PROFILES)}, or a profile"
+        )

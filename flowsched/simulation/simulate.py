@@ -17,13 +17,17 @@ from flowsched.scheduling.executor import (
     NodeChanged,
     Pod,
     PodEnded,
+    PodGone,
     PodStarted,
     Published,
+    ReplicaSeen,
     Transfer,
     TransferDone,
+    TransferFailed,
 )
 from flowsched.scheduling.framework import Profile
 from flowsched.scheduling.transfers import TransferLimits
+from flowsched.simulation.losses import Loss
 from flowsched.simulation.reference import SimulatedCluster
 from flowsched.simulation.workload import Workload
 from flowsched.simulation.world import STORAGE, FileId, Running, World
@@ -44,6 +48,7 @@ class Simulation:
         cluster: Where.
         workloads: What; workload k is run `w<k>` of the engine.
         profile: The policy. Without locality, tasks read from and write to the shared storage, as stock clusters do.
+        losses: Which nodes are lost, and when.
     """
 
     cluster: SimulatedCluster
@@ -60,6 +65,9 @@ class Simulation:
     _uploading: list[int] = field(default_factory=list)
     _pieces: dict[tuple[FileId, int], set[tuple[int, int]]] = field(default_factory=dict)
     limits: TransferLimits | None = None
+    losses: Sequence[Loss] = ()
+    _moving: dict[int, Transfer] = field(default_factory=dict)
+    _down: set[int] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         limits = self.limits or limits_of(self.cluster)
@@ -77,6 +85,10 @@ class Simulation:
         for number, workload in enumerate(self.workloads):
             self._announce(number, workload)
             self.world.later(workload.arrival_s, lambda n=number: self._submit(n))  # type: ignore[misc]
+        for loss in self.losses:
+            self.world.later(loss.at_s, lambda node=loss.node: self._lose(node))  # type: ignore[misc]
+            if loss.back_s is not None:
+                self.world.later(loss.back_s, lambda node=loss.node: self._come_back(node))  # type: ignore[misc]
         while True:
             moment = self.world.next_moment()
             if moment is None:
@@ -166,8 +178,7 @@ class Simulation:
             if workload.keep_final and self.world.file(file).final and not running.shared:
                 self._uploads[running.node].append(file)
         self._upload(running.node)
-        now = math.ceil(self.world.now * 1000 - 1e-6)
-        self._events.append(PodEnded(pod.name, now, 0, outputs=tuple(published)))
+        self._events.append(PodEnded(pod.name, self._now_ms(), 0, outputs=tuple(published)))
 
     def _upload(self, node: int) -> None:
         while self._uploads[node] and self._uploading[node] < _UPLOADS_A_NODE:
@@ -186,7 +197,8 @@ class Simulation:
         source = STORAGE if order.source is None else self.state.snapshot.index[order.source]
 
         def done() -> None:
-            now = math.ceil(self.world.now * 1000 - 1e-6)
+            self._moving.pop(flow, None)
+            now = self._now_ms()
             size, moved = self.world.file(file).size, order.size_bytes
             self._events.append(
                 TransferDone(order.uri, order.dest, now, moved, order.source, size, order.offset)
@@ -196,7 +208,11 @@ class Simulation:
 
         piece = None if order.whole else (order.offset, order.size_bytes)
         kind = ("stage", "prefetch", "push")[order.ahead]
-        self.world.copy(file, source, dest, kind, done, piece=piece)
+        if {source, dest} & self._down:  # it was decided to copy before the loss was known
+            self.world.later(self.world.now + 1, lambda: self._events.append(self._broken(order)))
+            return
+        flow = self.world.copy(file, source, dest, kind, done, piece=piece)
+        self._moving[flow] = order
 
     def _piece(self, file: FileId, dest: int, order: Transfer) -> None:
         """A node that has all pieces has the file."""
@@ -205,6 +221,55 @@ class Simulation:
         if sum(size for _, size in have) == self.world.file(file).size:
             self.world.at[file].add(dest)
             del self._pieces[file, dest]
+
+    # ---- losses ----
+
+    def _lose(self, node: int) -> None:
+        """A node is gone with its pods, its files, and the copies from and to it."""
+        self._down.add(node)
+        info = self.cluster.nodes[node].info()
+        self._events.append(NodeChanged(replace(info, ready=False, labels={})))
+        for name, running in [each for each in self._running.items() if each[1].node == node]:
+            del self._running[name]
+            self.world.lose(running, "lost")
+            self._events.append(PodGone(name, self._now_ms(), "NodeLost", started=True))
+        loose = [key for key in self._pieces if key[1] == node]
+        gone = {file for file, places in self.world.at.items() if node in places} | {
+            file for file, _ in loose
+        }
+        for key in loose:
+            del self._pieces[key]
+        for flow in self.world.fail(node):
+            order = self._moving.pop(flow, None)
+            if order is not None:
+                self._events.append(self._broken(order))
+        self._uploads[node].clear()
+        self._uploading[node] = 0
+        for uri, file in self._files.items():
+            if file in gone:
+                self._events.append(ReplicaSeen(uri, info.name, self.world.file(file).size, present=False))
+
+    def _broken(self, order: Transfer) -> TransferFailed:
+        """A copy broke off. Its source has lost the bytes only if it is the source that is gone."""
+        source = order.source
+        kept = source is None or self.state.snapshot.index[source] not in self._down
+        return TransferFailed(
+            order.uri,
+            order.dest,
+            self._now_ms(),
+            "the node was lost",
+            None if kept else source,
+            True,
+            offset=order.offset,
+        )
+
+    def _come_back(self, node: int) -> None:
+        """The node is there again, with nothing on it."""
+        self._down.discard(node)
+        self._events.append(NodeChanged(self.cluster.nodes[node].info()))
+
+    def _now_ms(self) -> int:
+        return math.ceil(self.world.now * 1000 - 1e-6)
 
 
 def limits_of(cluster: SimulatedCluster) -> TransferLimits:

@@ -183,8 +183,8 @@ class World:
         *,
         task: str | None = None,
         piece: tuple[int, int] | None = None,
-    ) -> None:
-        """Copy a file, or a piece of it (offset, bytes), from a place to another."""
+    ) -> int:
+        """Copy a file, or a piece of it (offset, bytes), from a place to another. Returns the number of its flow."""
         began, size = self.now, piece[1] if piece else self.file(file).size
 
         def done() -> None:
@@ -196,7 +196,7 @@ class World:
             self._moved(file, size, source, dest, began, kind, task, piece)
             action()
 
-        self.flow(size, self.path(file, source, dest, keep=kind != "read"), done)
+        return self.flow(size, self.path(file, source, dest, keep=kind != "read"), done)
 
     def _moved(
         self,
@@ -237,6 +237,8 @@ class World:
 
     def _read(self, running: Running) -> None:
         """Bring the inputs to the node, or read them on the storage."""
+        if running.over:  # lost while it started
+            return
         job, node = self.job(running), running.node
         fetched = dict(running.fetch)
         running.waiting = 1
@@ -378,6 +380,25 @@ class World:
         running.run_end = max(running.run_end, running.run_start)
         self.free[running.node] += self.job(running).cores
         self._ran(running)
+
+    def fail(self, node: int) -> list[int]:
+        """A node is gone, with its files and what its memory held; attempts on it are lost by whoever started them (`lose`).
+
+        Returns:
+            The numbers of the flows over it that broke off; nothing follows them.
+        """
+        broken: list[int] = []
+        for flow in self.network.over(range(3 * node, 3 * node + 3)):
+            assert isinstance(flow, int)
+            self.network.stop(flow)
+            del self._actions[flow]
+            broken.append(flow)
+        for key in [key for key in self._reading if key[0] == node]:
+            del self._reading[key]
+        for places in self.at.values():
+            places.discard(node)
+        self.caches[node] = PageCache(self.cluster.nodes[node].cache)
+        return broken
 
     def _ran(self, running: Running) -> None:
         job = self.job(running)

@@ -12,7 +12,9 @@ import pytest
 from typer.testing import CliRunner
 
 from flowsched.cli.commands import app
-from tests.simulation.small import document
+from flowsched.cli.simulating import spread
+from tests.simulation.small import document, workload
+from tests.simulation.test_alibaba import NODES, PODS
 
 WORKFLOWS = Path(__file__).parents[2] / "workflows"
 
@@ -82,9 +84,83 @@ def test_workflow_documents_arrive_one_after_the_other_on_a_cluster_of_ones_own(
         (("--cluster", "nowhere"), "cluster 'nowhere': no such file, and not one of 8x16-1g"),
         (("--policy", "magic"), "policy 'magic': no such file, and not one of flowsched"),
         (("--arrivals", "soon"), "--arrivals 'soon': seconds between arrivals were expected"),
+        (("--lose", "n99@5"), "--lose 'n99@5': the cluster has no node 'n99'"),
+        (("--lose", "n0@5", "--policy", "wow"), "--lose with policy 'wow': opponents run nothing again"),
     ],
 )
 def test_what_is_wrong_is_said(trace: Path, args: tuple[str, ...], said: str) -> None:
     """With what was found and what there is; exit code 2."""
     told = run(trace, *args)
     assert (told.exit_code, said in told.output) == (2, True), told.output
+
+
+def test_a_node_is_lost_and_everything_succeeds_all_the_same(trace: Path, tmp_path: Path) -> None:
+    """n0 is gone from 10 s to 25 s: 23 tasks succeed, some attempts came to nothing."""
+    cluster = tmp_path / "c.yaml"
+    cluster.write_text("nodes:\n  - {name: n, count: 2, cores: 4}\n")
+    told = run(trace, "--cluster", cluster, "--lose", "n0@10-25", "-o", "json")
+    assert told.exit_code == 0, told.output
+    (facts,) = json.loads(told.stdout)["policies"]
+    assert facts["tasks"] == 23
+    assert facts["lost"] > 0
+
+
+def test_losing_every_node_is_told(trace: Path, tmp_path: Path) -> None:
+    """The only node is gone for ever: how many tasks succeeded is said beside the table."""
+    cluster = tmp_path / "c.yaml"
+    cluster.write_text("nodes:\n  - {name: n, cores: 4}\n")
+    told = run(trace, "--cluster", cluster, "--lose", "n@1")
+    assert (told.exit_code, "0 of 23 tasks succeeded" in told.output) == (0, True), told.output
+
+
+def test_spread_changes_what_happens_and_not_what_is_expected() -> None:
+    """Each task has its own factor between 1/1.3 and 1.3, the same for the same seed; the document and the means stay."""
+    work = workload()
+    other = spread(work, 0.3, 7)
+    factors = [b.compute_s / a.compute_s for a, b in zip(work.jobs, other.jobs, strict=True)]
+    assert 1 / 1.3 <= min(factors) < 0.9
+    assert 1.1 < max(factors) <= 1.3
+    assert len(set(factors)) == 23
+    assert (other.spec, other.expected) == (work.spec, work.expected)
+    assert other == spread(work, 0.3, 7)
+    assert other != spread(work, 0.3, 8)
+    assert spread(work, 0.0, 7) is work
+
+
+def test_a_spread_makespan_goes_by_its_seed(trace: Path) -> None:
+    """The same seed, the same makespan; another one, another."""
+    told = [json.loads(run(trace, "--spread", "0.5", "--seed", seed, "-o", "json").stdout) for seed in "112"]
+    first, second, third = (each["policies"][0]["makespan_s"] for each in told)
+    assert first == second
+    assert first != third
+
+
+@pytest.fixture
+def lists(tmp_path: Path) -> tuple[Path, Path]:
+    """A list of pods and one of nodes, as Alibaba writes them."""
+    pods, nodes = tmp_path / "pods.csv", tmp_path / "nodes.csv"
+    pods.write_text(PODS)
+    nodes.write_text(NODES)
+    return pods, nodes
+
+
+def test_pods_of_a_list_run_on_the_nodes_of_a_list(lists: tuple[Path, Path]) -> None:
+    """Six pods that ran: the last, with both GPUs, from 200 s to 220 s; 90 s and 170 s of waiting for six of them."""
+    told = json.loads(run(lists[0], "--cluster", lists[1], "-o", "json").stdout)
+    (facts,) = told["policies"]
+    assert (facts["tasks"], facts["makespan_s"], facts["wait_s"]) == (6, 220.0, 43.333333)
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (("--policy", "heft"), "knows no GPUs and no memory"),
+        (("--errors", "30"), "nothing is expected of pods"),
+    ],
+)
+def test_what_cannot_be_said_of_pods_from_a_list_is_refused(
+    lists: tuple[Path, Path], args: tuple[str, ...], said: str
+) -> None:
+    """Opponents, and errors of estimates that are not there."""
+    told = run(lists[0], "--cluster", lists[1], *args)
+    assert (told.exit_code, said in " ".join(told.output.split())) == (2, True), told.output

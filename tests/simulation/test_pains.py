@@ -73,12 +73,12 @@ def test_a_promised_gang_starts_on_time_and_small_ones_fill_in() -> None:
 
 
 def test_twenty_trainings_at_once_deadlock_unless_somebody_staggers_them() -> None:
-    """Six minutes apart, the best gap there is, they take 186 min; all at once with flowsched, 150: shorter trainings go first, which ends most of them sooner."""
+    """Six minutes apart, the best gap there is, they take 186 min; all at once with flowsched, at most 140."""
     assert twenty(0, KUBE).verdict == "DEADLOCK"
     assert twenty(6 * MINUTE, KUBE).finished_ms == 186 * MINUTE
     ours = twenty(0, FLOWSCHED).finished_ms
     assert ours is not None
-    assert ours == 150 * MINUTE
+    assert ours <= 140 * MINUTE
 
 
 def test_at_night_pod_by_pod_cores_are_held_by_members_that_wait() -> None:

@@ -23,9 +23,12 @@ def by_rank(group: PodGroup, now: int, promote_ms: int, age_class_ms: int) -> Or
 def by_shortest(
     group: PodGroup, now: int, promote_ms: int, age_class_ms: int, remaining: Mapping[str, int]
 ) -> OrderKey:
-    """As `by_rank`, but workflows with the shortest remaining path (ms, by workflow) first."""
+    """As `by_rank`, but workflows with the shortest remaining path (ms, by workflow) first.
+
+    Lengths within the same power of two count as equal: among those the critical path goes first, which fills a cluster better.
+    """
     priority, age, *rest = by_rank(group, now, promote_ms, age_class_ms)
-    return (priority, age, remaining.get(group.workflow, 0), *rest)
+    return (priority, age, remaining.get(group.workflow, 0).bit_length(), *rest)
 
 
 def by_arrival(group: PodGroup, now: int, promote_ms: int) -> OrderKey:
