@@ -123,7 +123,7 @@ class Profile:
     contention: bool = True
     packing: Literal["binpack", "spread"] = "binpack"
     backfill: Literal["easy", "conservative", "none"] = "easy"
-    order: Literal["rank", "shortest", "fifo"] = "shortest"
+    order: Literal["rank", "shortest", "fifo"] = "rank"
     window: int = 1024
     default_runtime_ms: int = 3_600_000
     age_class_ms: int = 600_000
