@@ -27,11 +27,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from locality_goals import print_goals, print_validation
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from flowsched.cli.simulating import wrong
 from flowsched.simulation.policies import simulated
 from flowsched.simulation.reference import REFERENCE, SimulatedCluster
 from flowsched.simulation.simulate import trace_header
@@ -101,16 +101,6 @@ def load(name: str, data: Path, cluster: SimulatedCluster) -> Workload:
     raw = path.read_bytes()
     document = gzip.decompress(raw) if path.suffix == ".gz" else raw
     return from_trace(read_trace(document), name, path.name, cluster, wow=name in WOW)
-
-
-def wrong(workload: Workload, percent: int, seed: int) -> Workload:
-    """The same work, expected wrongly: each category by its own factor, between 1/(1+e) and 1+e."""
-    if not percent:
-        return workload
-    rng = np.random.default_rng([seed, percent, *workload.name.encode()])
-    kinds = sorted(workload.expected)
-    off = (1 + percent / 100) ** rng.uniform(-1, 1, len(kinds))
-    return workload.with_expected(dict(zip(kinds, off.tolist(), strict=True)))
 
 
 def measured(case: Case, places: Places) -> dict[str, Any]:

@@ -24,7 +24,8 @@ from flowsched.scheduling.room import Mask
 from flowsched.scheduling.snapshot import AXES, ClaimKind, Snapshot
 
 _CPU: Final = AXES.index("cpu")
-#: Who has waited so many times longer than going elsewhere would cost does not wait any more.
+#: Who has waited so many times longer than going elsewhere would cost waits for no queue any more: only, as `delay` says, for the
+#: next ends.
 _PATIENCE: Final = 20
 #: So many pods are thought about in one cycle, at most …
 _THOUGHTS: Final = 256

@@ -268,6 +268,15 @@ def test_only_as_many_wait_as_will_start_before_a_copy_would_be_there() -> None:
     assert codes(plan) == {1: "WaitingForLocality"}
 
 
+def test_who_has_waited_very_long_waits_for_no_queue() -> None:
+    """The same five, ready for twenty times what a copy costs: two wait for the cores that end next, the others move."""
+    snapshot, catalogue, reads = with_data(2, 8)
+    run(snapshot, "r", 0, 2, NOW + 20 * SECOND)
+    late = bag(1, 5, inputs=(reads,), runtime_ms=60 * SECOND, ready_ms=NOW - 2_860 * SECOND)
+    plan = decide(snapshot, late, catalogue=catalogue)
+    assert nodes(plan) == {1: [[1, 1, 1]]}
+
+
 def test_a_copy_that_takes_next_to_nothing_is_not_waited_for() -> None:
     """The node with the data is free in half a second; a few bytes are copied sooner than that is argued about."""
     snapshot, catalogue, reads = with_data(2, 2, size=1000)
