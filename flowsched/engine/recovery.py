@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from flowsched.engine.delta import OutputWrite, StageWrite, TaskWrite
 from flowsched.engine.state import EngineState, PodRef
+from flowsched.scheduling.devices import parts_held
 from flowsched.scheduling.executor import NodeInfo, Pod
 from flowsched.scheduling.snapshot import Claim, ClaimKind
 from flowsched.scheduling.usage import Payer
@@ -201,6 +202,7 @@ def reclaim(state: EngineState, run: WorkflowRun, pods: Iterable[Pod], statement
             since_ms=max(bound, 0),
             until_ms=None if pod.runtime_hint_ms is None else max(bound, 0) + pod.runtime_hint_ms,
             group=f"{run.spec.name}/{stage.spec.name}",
+            devices=parts_held(pod.gpu_ids, pod.gpu_millis),
             **standing(run, stage, task),
         )
         if stage.task_state[task] == TaskState.RELEASING:
@@ -212,10 +214,6 @@ def reclaim(state: EngineState, run: WorkflowRun, pods: Iterable[Pod], statement
             statement.include(state.under_way, pod.name)
         if pod.gang is not None:
             _remember_addresses(state, run, stage, pod, statement)
-        for device in pod.gpu_ids:
-            part = min(pod.gpu_millis, 1000)
-            load = state.gpu_load.setdefault(claim.node, {})
-            statement.put(load, pod.name, (*load.get(pod.name, ()), (device, part)))
     return orphans
 
 

@@ -13,6 +13,7 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
+from flowsched.scheduling.devices import Parts
 from flowsched.scheduling.rules import Rules
 
 #: In `until`: the end is not known.
@@ -51,6 +52,7 @@ class Claim:
         qos: `QosClass`: what promises less is taken first.
         started_ms: When its process began to run; None = it has done nothing yet.
         user: Who of its queue submitted it; empty where nobody said.
+        devices: Which GPUs of the node it holds; the snapshot chooses for those who do not say.
     """
 
     owner: str
@@ -69,6 +71,7 @@ class Claim:
     qos: int = 0
     started_ms: int | None = None
     user: str = ""
+    devices: Parts = ()
 
 
 class Ledger:
@@ -77,6 +80,7 @@ class Ledger:
     Attributes:
         node: (M,) node index.
         amount: (M, R) what is held, in the units of the axes.
+        devices: (M, D) thousandths of each GPU of the node; D grows.
         since: (M,) wall-clock ms.
         until: (M,) expected end in wall-clock ms, UNKNOWN where it is not.
         late: (M,) an end that few exceed, UNKNOWN where none is known.
@@ -90,13 +94,14 @@ class Ledger:
     """
 
     __slots__ = (
-        "_free", "_last_unit", "_queue_ids", "_slots", "_units", "amount", "kind", "late", "node", "owner", "priority", "qos",
-        "queue", "queues", "since", "started", "unit", "until",
+        "_free", "_last_unit", "_queue_ids", "_slots", "_units", "amount", "devices", "kind", "late", "node", "owner", "priority",
+        "qos", "queue", "queues", "since", "started", "unit", "until",
     )  # fmt: skip
 
     def __init__(self, axes: int) -> None:
         self.node = np.zeros(0, dtype=np.int64)
         self.amount = np.zeros((0, axes), dtype=np.int64)
+        self.devices = np.zeros((0, 0), dtype=np.int64)
         self.since = np.zeros(0, dtype=np.int64)
         self.until = np.zeros(0, dtype=np.int64)
         self.late = np.zeros(0, dtype=np.int64)
@@ -134,6 +139,8 @@ class Ledger:
         self.owner[slot] = owner
         self.node[slot] = claim.node
         self.amount[slot, : len(amount)] = amount
+        for device, part in claim.devices:
+            self._hold(slot, device, part)
         self.since[slot] = claim.since_ms
         self.until[slot] = UNKNOWN if claim.until_ms is None else claim.until_ms
         self.late[slot] = UNKNOWN if claim.late_ms is None else claim.late_ms
@@ -174,13 +181,29 @@ class Ledger:
             self.unit[slot] = 0
         self.node[slot] = self.since[slot] = self.until[slot] = self.late[slot] = 0
         self.amount[slot] = 0
+        if claim.devices:
+            self.devices[slot] = 0
         self.owner[slot] = ""
         self.kind[slot] = EMPTY
         self._free.append(slot)
 
+    def _hold(self, slot: int, device: int, part: int) -> None:
+        width = self.devices.shape[1]
+        if device >= width:
+            more = np.zeros((len(self.devices), device + 1 - width), dtype=np.int64)
+            self.devices = np.concatenate([self.devices, more], axis=1)
+        self.devices[slot, device] += part
+
+    def devices_of(self, slots: NDArray[np.intp], width: int) -> NDArray[np.int64]:
+        """(K, `width`) thousandths of each GPU that the claims in these slots hold. `width`: at least as many as any has."""
+        rows = np.zeros((len(slots), width), dtype=np.int64)
+        rows[:, : self.devices.shape[1]] = self.devices[slots]
+        return rows
+
     def _grow(self) -> None:
         old, axes = self.amount.shape
         more = max(64, old)
+        self.devices = np.concatenate([self.devices, np.zeros((more, self.devices.shape[1]), dtype=np.int64)])
         self.node = np.concatenate([self.node, np.zeros(more, dtype=np.int64)])
         self.amount = np.concatenate([self.amount, np.zeros((more, axes), dtype=np.int64)])
         self.since = np.concatenate([self.since, np.zeros(more, dtype=np.int64)])

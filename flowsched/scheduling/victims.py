@@ -15,10 +15,12 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from flowsched.scheduling.devices import DEVICES
 from flowsched.scheduling.framework import VictimOrder
 from flowsched.scheduling.ledger import UNKNOWN
 from flowsched.scheduling.placement import Ints
 from flowsched.scheduling.plan import Nomination
+from flowsched.scheduling.reservation import spread
 from flowsched.scheduling.snapshot import Claim, ClaimKind, Snapshot
 
 _NEVER: Final = 1 << 60
@@ -34,6 +36,7 @@ class Victims:
         unit: (K,) which unit a claim belongs to, ascending.
         node: (K,) where it is.
         amount: (K, R) what it holds.
+        devices: (K, D) what it holds of each GPU there; D = 0 where parts of GPUs are not about.
         later_ms: When the first of those that have not run long enough will have; None = there are none.
     """
 
@@ -75,6 +78,10 @@ class Victims:
         self._slots = slots[rows]
         self.node: Ints = ledger.node[self._slots]
         self.amount: Ints = ledger.amount[self._slots]
+        width = snapshot.devices.width if snapshot.devices.matter else 0
+        self.devices: Ints = (
+            ledger.devices_of(self._slots, width) if width else np.zeros((len(rows), 0), dtype=np.int64)
+        )
 
     def __len__(self) -> int:
         """How many units there are."""
@@ -91,6 +98,11 @@ class Victims:
         return [
             claims[name] for name in sorted(owner[slot] for slot in self._slots[self.rows_of(unit)].tolist())
         ]
+
+    def held(self, axis: int, rows: NDArray[np.intp] | slice) -> Ints:
+        """(k,) what some claims hold of an axis, or (k, D) of GPUs by device."""
+        found: Ints = self.devices[rows] if axis == DEVICES else self.amount[rows, axis]
+        return found
 
     def totals(self) -> Ints:
         """(U, R) what each unit holds."""
@@ -147,6 +159,13 @@ def leaving(snapshot: Snapshot) -> Ints:
     return sums
 
 
+def leaving_devices(snapshot: Snapshot) -> Ints:
+    """(N, D) what of each GPU is held by those who are being taken away."""
+    ledger, width = snapshot.ledger, snapshot.devices.width
+    rows = np.flatnonzero(ledger.kind == ClaimKind.RELEASING)
+    return spread(ledger.node[rows], ledger.devices_of(rows, width), len(snapshot))
+
+
 def leaving_by_queue(snapshot: Snapshot) -> dict[str, Ints]:
     """The same by who pays: (R,)."""
     ledger = snapshot.ledger
@@ -162,6 +181,22 @@ def held_for(snapshot: Snapshot, nomination: Nomination, node: int) -> tuple[int
     claim = snapshot.claims.get(nomination.holder(node))
     amount = claim.amount if claim is not None else ()
     return amount + (0,) * (len(snapshot.axes) - len(amount))
+
+
+def devices_held_for(snapshot: Snapshot, nomination: Nomination, node: int) -> Ints:
+    """(D,) the same of each GPU of the node."""
+    claim = snapshot.claims.get(nomination.holder(node))
+    return snapshot.devices.row(claim.devices if claim is not None else ())
+
+
+def awaited_devices(snapshot: Snapshot, served: Collection[int]) -> Ints:
+    """(N, D) what of each GPU nominated groups, but for those `served`, still wait for."""
+    sums = np.zeros((len(snapshot), snapshot.devices.width), dtype=np.int64)
+    for nomination in (each for each in snapshot.nominations.values() if each.group not in served):
+        for node, amounts in nomination.devices:
+            sums[node, : len(amounts)] += amounts
+            sums[node] -= devices_held_for(snapshot, nomination, node)
+    return sums
 
 
 def awaited(snapshot: Snapshot, served: Collection[int]) -> Ints:
