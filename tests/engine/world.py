@@ -381,6 +381,9 @@ class World:
         state = self.state
         used = state.snapshot.used.copy()
         assert (used <= state.snapshot.allocatable).all(), "P6: over-commit"
+        assert (state.snapshot.devices.free(len(state.snapshot)) >= 0).all(), (
+            "P6: a device is given out twice"
+        )
         total = used * 0
         for claim in state.snapshot.claims.values():
             if claim.kind > 0:

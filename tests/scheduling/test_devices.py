@@ -283,6 +283,22 @@ def test_a_suggestion_for_a_part_of_a_gpu_starts_it_and_one_unit_less_does_not()
     assert not changed(situation, less).starts()
 
 
+@pytest.mark.parametrize("seed", range(40))
+def test_every_suggestion_for_parts_of_gpus_is_true_and_the_least(seed: int) -> None:
+    """In 40 random worlds: with the change the group starts, with one unit less it does not."""
+    snapshot, groups = random_world(seed)
+    tree = QueueTree([Queue("default")])
+    waits = replace(groups[-1], key=99)
+    found = suggest(snapshot, Catalogue(), tree, waits, OURS, NOW, tuple(groups[:-1]))
+    if found is None:
+        return
+    situation = Situation(snapshot, Catalogue(), tree, waits, tuple(groups[:-1]), OURS, NOW)
+    assert not situation.starts()
+    assert changed(situation, found).starts()
+    less = found.one_less()
+    assert less is None or not changed(situation, less).starts()
+
+
 # ---- always ----
 
 
@@ -367,6 +383,26 @@ def test_nothing_that_fits_is_left_waiting_for_room(seed: int, profile: Profile)
     for each in groups:
         if each.key in short and not each.gang:
             assert all(choose(row, each.roles[0].shape.requests[3]) is None for row in left.values())
+
+
+@given(st.integers(0, 10**9))
+@settings(max_examples=300, deadline=None)
+def test_victims_leave_the_devices_that_are_waited_for(seed: int) -> None:
+    """With those gone who shall go or are going, and all that was placed there, every nominated group finds its devices."""
+    snapshot, groups = random_world(seed)
+    found = plan(snapshot, *groups)
+    left = given_out(snapshot, groups, found)
+    gone = {owner for each in found.evictions for owner in each.owners}
+    for claim in snapshot.claims.values():
+        if claim.owner in gone or claim.kind is ClaimKind.RELEASING:
+            for device, part in claim.devices:
+                left[claim.node][device] += part
+    for nomination in found.nominations:
+        for at, row in nomination.devices:
+            for device, part in enumerate(row):
+                if part:
+                    left[at][device] -= part
+    assert all(part >= 0 for row in left.values() for part in row)
 
 
 @given(st.integers(0, 10**9))
