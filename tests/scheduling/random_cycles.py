@@ -1,4 +1,4 @@
-"""Random cycles as their files: data, queues, claims, NUMA zones, parts of GPUs, rules, and takers of room, under several policies."""
+"""Random cycles as files: data, queues, claims, NUMA zones, parts of GPUs, rules, and takers of room, under several policies."""
 
 from __future__ import annotations
 
