@@ -23,7 +23,7 @@ from flowsched.statement import Statement
 from flowsched.workflow.graph import StageGraph
 from flowsched.workflow.moves import STARTED
 from flowsched.workflow.run import TOTALS, Output, StageRun, WorkflowRun
-from flowsched.workflow.spec import WorkflowSpec, gets_whole_cores, qos_class
+from flowsched.workflow.spec import On, WorkflowSpec, gets_whole_cores, qos_class
 from flowsched.workflow.states import HOLDING, RunState, TaskState
 
 _S = TaskState
@@ -224,6 +224,7 @@ class Standing(TypedDict):
     priority: int
     qos: int
     started_ms: int | None
+    elastic: tuple[int, int, int] | None
 
 
 def standing(run: WorkflowRun, stage: StageRun, task: int) -> Standing:
@@ -236,7 +237,21 @@ def standing(run: WorkflowRun, stage: StageRun, task: int) -> Standing:
         "priority": run.spec.priority,
         "qos": int(qos_class(role.resources, role.limits)),
         "started_ms": None if started < 0 else started,
+        "elastic": _elastic(stage, task),
     }
+
+
+def _elastic(stage: StageRun, task: int) -> tuple[int, int, int] | None:
+    """How a member stands in a gang that may go on with fewer of its role; None where all must stay, or a policy says what becomes
+    of a gang of which one is taken away.
+    """
+    member = task % stage.members
+    number = int(stage.role_of[member])
+    role = stage.spec.roles[number]
+    told = any(policy.event in (On.TASK_EVICTED, On.ANY) for policy in stage.spec.policies)
+    if not stage.spec.gang or role.minimum >= role.replicas or told:
+        return None
+    return number, member, role.minimum
 
 
 def _remember_addresses(

@@ -138,4 +138,5 @@ def _evict(recorder: Recorder, eviction: Eviction) -> None:
     run = state.runs[refs[0].workflow]
     stage = run.stages[refs[0].stage]
     tasks = np.array(sorted(ref.task for ref in refs), dtype=np.int64)
-    recorder.advance(run).evict(stage, tasks, eviction.reason, eviction.message)
+    leave = recorder.advance(run).shed if eviction.part else recorder.advance(run).evict
+    leave(stage, tasks, eviction.reason, eviction.message)

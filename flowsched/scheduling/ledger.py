@@ -53,6 +53,7 @@ class Claim:
         started_ms: When its process began to run; None = it has done nothing yet.
         user: Who of its queue submitted it; empty where nobody said.
         devices: Which GPUs of the node it holds; the snapshot chooses for those who do not say.
+        elastic: Of a gang that goes on with fewer members: (role, number of the member, how many of the role must stay).
     """
 
     owner: str
@@ -72,6 +73,7 @@ class Claim:
     started_ms: int | None = None
     user: str = ""
     devices: Parts = ()
+    elastic: tuple[int, int, int] | None = None
 
 
 class Ledger:
@@ -89,13 +91,14 @@ class Ledger:
         unit: (M,) number of the unit that is taken away together, 0 = it may not be. Numbers rise with age.
         queue: (M,) number of the queue that pays, as in `queues`.
         priority, qos: (M,) as in `Claim`.
+        elastic: (M, 3) as in `Claim`; the last is 0 where all must stay.
         started: (M,) since when its process runs, UNKNOWN where it does not.
         queues: Names of queues by their numbers.
     """
 
     __slots__ = (
-        "_free", "_last_unit", "_queue_ids", "_slots", "_units", "amount", "devices", "kind", "late", "node", "owner", "priority",
-        "qos", "queue", "queues", "since", "started", "unit", "until",
+        "_free", "_last_unit", "_queue_ids", "_slots", "_units", "amount", "devices", "elastic", "kind", "late", "node",
+        "owner", "priority", "qos", "queue", "queues", "since", "started", "unit", "until",
     )  # fmt: skip
 
     def __init__(self, axes: int) -> None:
@@ -112,6 +115,7 @@ class Ledger:
         self.priority = np.zeros(0, dtype=np.int64)
         self.qos = np.zeros(0, dtype=np.int8)
         self.started = np.zeros(0, dtype=np.int64)
+        self.elastic = np.zeros((0, 3), dtype=np.int64)
         self.queues: list[str] = []
         self._queue_ids: dict[str, int] = {}
         self._units: dict[str, tuple[int, int]] = {}  #: name -> (number, claims)
@@ -154,6 +158,7 @@ class Ledger:
             self._last_unit = max(self._last_unit, number)
             self._units[claim.unit] = number, count + 1
             self.unit[slot], self.priority[slot], self.qos[slot] = number, claim.priority, claim.qos
+            self.elastic[slot] = claim.elastic or 0
             self.started[slot] = UNKNOWN if claim.started_ms is None else claim.started_ms
 
     def amount_of(self, owner: str) -> NDArray[np.int64]:
@@ -212,6 +217,7 @@ class Ledger:
         for name in ("unit", "queue", "priority", "qos", "started"):
             column = getattr(self, name)
             setattr(self, name, np.concatenate([column, np.zeros(more, dtype=column.dtype)]))
+        self.elastic = np.concatenate([self.elastic, np.zeros((more, 3), dtype=np.int64)])
         self.kind = np.concatenate([self.kind, np.full(more, EMPTY, dtype=np.int8)])
         self.owner.extend([""] * more)
         self._free.extend(range(old + more - 1, old - 1, -1))

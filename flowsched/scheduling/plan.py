@@ -102,12 +102,14 @@ class Eviction:
         taker: Key of the group that gets the room.
         reason: "Preempted" (its priority is higher) or "Reclaimed" (its queue has less than it may).
         message: For people: who takes it, and why.
+        part: They are members that their gang can spare: it goes on without them.
     """
 
     owners: tuple[str, ...]
     taker: int
     reason: str
     message: str
+    part: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,6 +51,9 @@ TRIES: Final = 16
 #: So many units at most are tried one by one whether it fits without them.
 EXACT: Final = 64
 
+#: What is said beside, where a gang gives members back that it can spare.
+SPARED: Final = "; its gang goes on without it"
+
 _Family = tuple[object, ...]
 
 
@@ -199,6 +202,9 @@ class Taking:
         may = entitled(
             offer.group, need, victims, self._accounts, preempt=self._profile.preempt, reclaim=self._reclaims
         )
+        may[victims.rest[(victims.rest >= 0) & ~may & ~self._gone]] = (
+            False  # a gang goes as a whole, or not at all
+        )
         eligible = np.flatnonzero(may & ~self._gone)
         if not len(eligible):
             return None
@@ -236,13 +242,15 @@ class Taking:
         used = np.logical_or.reduce([wants[axis] > 0 for axis in asked])
         near = np.zeros(len(chosen), dtype=np.bool_)
         near[victims.unit[used[victims.node]]] = True
-        chosen &= near
+        chosen = victims.together(chosen & near) & ~self._gone
         spare = {
             node: [int(rows[axis][node] - wants[axis][node]) if wants[axis][node] else None for axis in asked]
             + _spare_devices(rows, wants, node)
             for node in np.flatnonzero(used).tolist()
         }
         for unit in np.flatnonzero(chosen)[::-1].tolist():
+            if victims.goes_anyway(unit, chosen):
+                continue
             part = victims.rows_of(unit)
             amounts = np.hstack([victims.amount[part][:, asked], victims.devices[part]])
             if not _missed(spare, victims.node[part].tolist(), amounts.tolist()):
@@ -251,6 +259,8 @@ class Taking:
             return spots, chosen
         rows = _with(base, offer.axes, victims, np.flatnonzero(chosen[victims.unit]))
         for unit in np.flatnonzero(chosen)[::-1].tolist():
+            if victims.goes_anyway(unit, chosen):
+                continue
             part = victims.rows_of(unit)
             for axis in offer.axes:
                 np.subtract.at(rows[axis], victims.node[part], victims.held(axis, part))
@@ -292,7 +302,6 @@ class Taking:
     def _take(self, offer: Offer, spots: tuple[Spots, ...], chosen: NDArray[np.bool_]) -> Reason:
         """Note the decision, and let the rest of the cycle see it."""
         group, snapshot, victims = offer.group, self._snapshot, self._all()
-        units = np.flatnonzero(chosen).tolist()
         rows = _with(self._rows(), self._every, victims, np.flatnonzero(chosen[victims.unit]))
         by_axis = self._wants(offer, rows, spots)
         wants = np.stack([by_axis[axis] for axis in range(len(snapshot.axes))], axis=1)
@@ -315,11 +324,12 @@ class Taking:
             self._room.hold(DEVICES, nodes, free)
             self._coming_devices[nodes] -= seats - free
         gone: list[str] = []
-        for claims in map(victims.claims_of, units):
+        for claims, part in victims.leaving_together(chosen):
             reason = PREEMPTED if _outranks(self._tree, group, claims[0]) else RECLAIMED
+            message = _message(group, claims[0], reason) + (SPARED if part else "")
             owners = tuple(claim.owner for claim in claims)
             gone.extend(owners)
-            self.evictions.append(Eviction(owners, group.key, reason, _message(group, claims[0], reason)))
+            self.evictions.append(Eviction(owners, group.key, reason, message, part))
             for claim in claims:
                 self._coming[claim.node, : len(claim.amount)] += np.array(claim.amount, dtype=np.int64)
                 if self._every[-1] == DEVICES:

@@ -1,15 +1,18 @@
 """What could be taken away for others: claims in units, the least lost work first.
 
-A unit is what leaves together: all pods of a gang, since it cannot go on without one of them, or a single pod of a bag.
-Units are ordered by what is lost with them: lower priority first; what has not begun before what runs; BestEffort, then
-Burstable, then Guaranteed; little work done before much; the youngest; then by node and name.
+A unit is what leaves together: all pods of a gang, since it cannot go on without one of them, or a single pod of a bag. Of a gang
+that goes on with fewer members, each beyond the least number of its role (the highest numbers) is a unit of its own, which stands
+before the rest of its gang; if that goes, they go with it.
+
+Units are ordered by what is lost with them: lower priority first; what has not begun before what runs; members that a gang can
+spare before others; BestEffort, then Burstable, then Guaranteed; little work done before much; the youngest; then by node and name.
 
 Axes: K claims, U units, R resources, N nodes. Whole numbers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -17,7 +20,7 @@ from numpy.typing import NDArray
 
 from flowsched.scheduling.devices import DEVICES
 from flowsched.scheduling.framework import VictimOrder
-from flowsched.scheduling.ledger import UNKNOWN
+from flowsched.scheduling.ledger import UNKNOWN, Ledger
 from flowsched.scheduling.placement import Ints
 from flowsched.scheduling.plan import Nomination
 from flowsched.scheduling.reservation import spread
@@ -37,6 +40,7 @@ class Victims:
         node: (K,) where it is.
         amount: (K, R) what it holds.
         devices: (K, D) what it holds of each GPU there; D = 0 where parts of GPUs are not about.
+        rest: (U,) of a member that its gang can spare, the unit of the rest of the gang; else -1.
         later_ms: When the first of those that have not run long enough will have; None = there are none.
     """
 
@@ -47,8 +51,10 @@ class Victims:
         self._snapshot = snapshot
         self.queues = ledger.queues
         slots = np.flatnonzero((ledger.kind == ClaimKind.RUNNING) & (ledger.unit > 0))
-        _, first, unit = np.unique(ledger.unit[slots], return_index=True, return_inverse=True)
+        unit, rest = _units(ledger, slots)
+        _, first = np.unique(unit, return_index=True)
         size = len(first)
+        own = np.where(rest < 0, np.arange(size), rest)
         started = ledger.started[slots]
         runs = started != UNKNOWN
         elapsed = np.where(runs, np.maximum(now - started, 0), 0)
@@ -57,16 +63,17 @@ class Victims:
         np.maximum.at(qos, unit, ledger.qos[slots])
         np.maximum.at(since, unit, ledger.since[slots])
         began = np.full(size, _NEVER, dtype=np.int64)
-        np.minimum.at(began, unit, np.where(runs, started, _NEVER))
+        np.minimum.at(began, own[unit], np.where(runs, started, _NEVER))
+        began = began[own]  # a gang has begun, or not, as one
         has_begun = began < _NEVER
         priority = ledger.priority[slots][first]
-        keys = (ledger.node[slots][first], -since, lost, qos, has_begun, priority)
+        keys = (ledger.node[slots][first], -since, lost, qos, 2 * has_begun + (rest < 0), priority)
         order = _by_name(_sorted(keys), keys, [ledger.owner[slot] for slot in slots[first].tolist()])
         young = has_begun & (now - began < min_runtime_ms)
         self.later_ms = int(began[young].min()) + min_runtime_ms if young.any() else None
         order = order[~young[order]]
         if judge is not None and len(order):
-            order = _judged(judge, snapshot, order, slots, unit, priority, now)
+            order = _rest_last(_judged(judge, snapshot, order, slots, unit, priority, now), rest)
         rank = np.full(size, -1, dtype=np.int64)
         rank[order] = np.arange(len(order))
         ranks = rank[unit]
@@ -75,6 +82,7 @@ class Victims:
         self.priority: Ints = priority[order]
         self.queue: NDArray[np.int32] = ledger.queue[slots][first][order]
         self.unit: Ints = ranks[rows]
+        self.rest: Ints = np.where(rest[order] < 0, -1, rank[rest[order]])
         self._slots = slots[rows]
         self.node: Ints = ledger.node[self._slots]
         self.amount: Ints = ledger.amount[self._slots]
@@ -104,6 +112,29 @@ class Victims:
         found: Ints = self.devices[rows] if axis == DEVICES else self.amount[rows, axis]
         return found
 
+    def together(self, chosen: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """(U,) the chosen units, and the members that go with the rest of their gang."""
+        found: NDArray[np.bool_] = chosen | ((self.rest >= 0) & chosen[self.rest])
+        return found
+
+    def goes_anyway(self, unit: int, chosen: NDArray[np.bool_]) -> bool:
+        """Whether it is a member of a gang of which the rest is chosen."""
+        rest = int(self.rest[unit])
+        return rest >= 0 and bool(chosen[rest])
+
+    def leaving_together(self, chosen: NDArray[np.bool_]) -> Iterator[tuple[list[Claim], bool]]:
+        """The claims of chosen units (U,), by owner, of a gang that goes all of them; and whether its gang can spare them."""
+        members: dict[int, list[Claim]] = {}
+        for unit in np.flatnonzero(chosen & (self.rest >= 0)).tolist():
+            members.setdefault(int(self.rest[unit]), []).extend(self.claims_of(unit))
+        for unit in np.flatnonzero(chosen).tolist():
+            rest = int(self.rest[unit])
+            if rest < 0:
+                both = [*self.claims_of(unit), *members.get(unit, ())]
+                yield sorted(both, key=lambda claim: claim.owner), False
+            elif not chosen[rest]:
+                yield self.claims_of(unit), True
+
     def totals(self) -> Ints:
         """(U, R) what each unit holds."""
         sums = np.zeros((len(self), self.amount.shape[1]), dtype=np.int64)
@@ -116,6 +147,38 @@ class Victims:
         sums = np.zeros(size, dtype=np.int64)
         np.add.at(sums, self.node[rows], self.amount[rows, axis])
         return sums
+
+
+def _units(ledger: Ledger, slots: NDArray[np.intp]) -> tuple[Ints, Ints]:
+    """(K,) the unit of each claim, numbered from 0; (U,) the unit of the rest of a gang that can spare a member, else -1."""
+    _, unit = np.unique(ledger.unit[slots], return_inverse=True)
+    size = int(unit.max()) + 1 if len(unit) else 0
+    rest = np.full(size, -1, dtype=np.int64)
+    some = np.flatnonzero(ledger.elastic[slots, 2])
+    if not len(some):
+        return unit, rest
+    role, member, least = ledger.elastic[slots[some]].T
+    order = _sorted((member, role, unit[some]))
+    some, role, least = some[order], role[order], least[order]
+    begins = np.ones(len(some), dtype=np.bool_)
+    begins[1:] = (unit[some[1:]] != unit[some[:-1]]) | (role[1:] != role[:-1])
+    place = np.arange(len(some)) - np.flatnonzero(begins)[np.cumsum(begins) - 1]
+    spare = some[place >= least]
+    rest = np.concatenate([rest, unit[spare]])
+    unit = unit.copy()
+    unit[spare] = size + np.arange(len(spare))
+    return unit, rest
+
+
+def _rest_last(order: Ints, rest: Ints) -> Ints:
+    """Order (U,), with the rest of a gang behind the members that it can spare."""
+    place = np.full(len(rest), -1, dtype=np.int64)
+    place[order] = np.arange(len(order))
+    spare = order[rest[order] >= 0]
+    if not len(spare):
+        return order
+    np.maximum.at(place, rest[spare], place[spare].copy())
+    return order[_sorted(((rest[order] < 0).astype(np.int64), place[order]))]
 
 
 def _judged(

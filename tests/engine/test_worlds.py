@@ -96,6 +96,26 @@ def test_parts_of_gpus_survive_a_bad_world_too(docs: list[dict[str, Any]], seed:
     assert (world.state.snapshot.devices.free(3) == 1000).all()
 
 
+def test_gangs_that_give_members_back_survive_a_bad_world_too() -> None:
+    """Trainings of 1 to 3 workers, and more important work by and by: members are given back, gangs go on, all end well."""
+    worlds = []
+    for seed in range(12):
+        world = World(NODES, seed, Chances(crash=0.15, drop=0.1, repeat=0.2, lingers=0.3))
+        for number in range(8):
+            role = {"replicas": 3, "min": 1, "command": ["w"], "resources": {"cpu": 1}}
+            training = {"name": "train", "gang": True, "roles": {"worker": role}}
+            world.submit(f"low{number}", check_workflow({"name": "low", "stages": [training]}))
+        for number in range(6):
+            world.turn()
+            task = {"name": "t", "scatter": {"count": 5}, "command": ["x"], "resources": {"cpu": 1}}
+            world.submit(f"high{number}", check_workflow({"name": "high", "priority": 1, "stages": [task]}))
+        world.run()
+        world.finished()
+        assert set(world.sql.terminal.values()) == {"SUCCEEDED"}
+        worlds.append(world)
+    assert sum(world.seen["given back"] for world in worlds) >= 12
+
+
 @settings(parent=RELAXED, max_examples=60)
 @given(documents(), st.integers(0, 2**32))
 def test_what_failed_can_be_tried_again(document: dict[str, Any], seed: int) -> None:
