@@ -38,6 +38,7 @@ from flowsched.scheduling.snapshot import Snapshot
 from flowsched.scheduling.standing import Standings
 from flowsched.scheduling.statement import Statement
 from flowsched.scheduling.turns import Turns
+from flowsched.scheduling.wave import serve_first
 
 #: What groups have in common that are refused for the same lack of room.
 Family = tuple[str, bool, tuple[int, ...] | None, tuple[tuple[Shape, int], ...]]
@@ -129,8 +130,11 @@ class _Cycle:
         promised = take_promised(self.waiting, self.queues)
         if promised is not None:
             looked += self.consider(promised)
+        before = len(self.given)
+        served = serve_first(self, self.profile.window - looked)
+        looked += len(self.given) - before
         self.turns = Turns(
-            self.waiting, self.queues, self.shares, self.snapshot.usage, self.profile, self.now
+            self.waiting, self.queues, self.shares, self.snapshot.usage, self.profile, self.now, served
         )
         while (line := self.turns.first()) is not None:
             group = line.head
@@ -164,9 +168,7 @@ class _Cycle:
         barred = self.barred(group)
         if barred is not None:
             return self.refuse(barred)
-        roles = tuple((role.shape, role.minimum if group.gang else 1) for role in group.roles)
-        family = (self.profile.of(group.queue).name, group.gang, group.min_resources, roles)
-        known = self.full.get(family) or (self.held.get(family) if self.promises.too_long(group) else None)
+        family, known = self.family(group), self.known_refusal(group)
         if known is not None and not self.taking.may(group):
             return self.refuse(replace(known, group=group.key))
         if self.closed and self.nowhere_local(group):
@@ -203,6 +205,18 @@ class _Cycle:
         if group.gang or fit.pods == left:
             return True
         return fit.pods < offer.tables[0].count and self.wait_for_room(offer.wanting(1), family)
+
+    def family(self, group: PodGroup) -> Family:
+        """What it has in common with groups that are refused for the same lack of room."""
+        roles = tuple([(role.shape, role.minimum if group.gang else 1) for role in group.roles])
+        return self.profile.of(group.queue).name, group.gang, group.min_resources, roles
+
+    def known_refusal(self, group: PodGroup) -> Reason | None:
+        """Why a group like this one was refused before."""
+        if not self.full and not self.held:
+            return None
+        family = self.family(group)
+        return self.full.get(family) or (self.held.get(family) if self.promises.too_long(group) else None)
 
     def stay(self, fit: Fit) -> Reason | None:
         """Let those pods of a bag wait that had better run where their outputs are gathered or their inputs are; the others go."""

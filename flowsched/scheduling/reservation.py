@@ -28,10 +28,10 @@ OVERDUE_MS: Final = 1_000
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Taken:
-    """Room that this cycle gave to pods which start now, until `end_ms`; few hold it beyond `late_ms`."""
+    """Room that this cycle gave to pods which start now, until `end_ms` (of all, or (P,) of each); few hold it beyond `late_ms`."""
 
-    end_ms: int
-    late_ms: int
+    end_ms: int | Ints
+    late_ms: int | Ints
     axes: tuple[int, ...]
     table: RoleTable
     nodes: Ints
@@ -76,11 +76,11 @@ class Calendar:
             for axis, need in zip(part.axes, part.table.needs, strict=True):
                 rows[:, axis] = need if isinstance(need, int) else need[part.nodes]
             amounts.append(rows)
-        ends = np.repeat(
-            [part.late_ms if self._late else part.end_ms for part in taken],
-            [len(part.nodes) for part in taken],
-        )
-        self._insert([ends], [part.nodes for part in taken], amounts)
+        ends = [
+            np.broadcast_to(np.asarray(part.late_ms if self._late else part.end_ms), part.nodes.shape)
+            for part in taken
+        ]
+        self._insert(ends, [part.nodes for part in taken], amounts)
 
     def _insert(self, ends: list[Ints], nodes: list[Ints], amounts: list[Ints]) -> None:
         every = np.concatenate([self.ends, *ends])

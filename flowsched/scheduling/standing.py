@@ -26,6 +26,7 @@ from flowsched.scheduling.placement import (
     RoleTable,
     Spots,
     cost_on,
+    costs_of,
     fill,
     first_costs,
     nearest,
@@ -75,6 +76,15 @@ class Standings:
                 self._kept.pop(next(iter(self._kept)))
             standing = self._kept[key] = _Standing(self._room, axes, table, packing, spare)
         return standing.place(table, table.count)
+
+    def place_each(
+        self, axes: tuple[int, ...], table: RoleTable, packing: Packing, *, spare: bool
+    ) -> Spots:
+        """As `place`, but what a pod costs is its own cost, as if each had been placed by itself."""
+        spots = self.place(axes, table, packing, spare=spare)
+        rows = [self._room.least(axis) if spare else self._room.hard(axis) for axis in axes]
+        whole = [self._room.allocatable(axis) for axis in axes]
+        return Spots(spots.nodes, costs_of(rows, whole, table, packing, spots.nodes))
 
     def _sieve(self, axes: tuple[int, ...], table: RoleTable, packing: Packing, spare: bool) -> Spots:
         """The node of one pod.

@@ -22,7 +22,7 @@ queue of order "fifo" there is one line for all.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import TypeAlias
 
 from flowsched.scheduling.backlog import minimum_of
@@ -90,8 +90,11 @@ class Turns:
         usage: UsageBook,
         profile: Profile,
         now: int,
+        served: Container[object] = (),
     ) -> None:
+        """`served`: queues and payers that have got something in this cycle (`wave`)."""
         self._tree, self._shares, self._usage, self._now = tree, shares, usage, now
+        self._served = served
         self._total, self._promote_ms = shares.total, profile.promote_ms
         self._root = _Node("", None, [], ())
         self._nodes: dict[str, _Node] = {}
@@ -132,11 +135,13 @@ class Turns:
             return
         above: _Node | None = node
         if payer is not None:
-            node.aged = self._steps(max(oldest, self._usage.served_users.get(payer, 0)))
+            if payer not in self._served:
+                node.aged = self._steps(max(oldest, self._usage.served_users.get(payer, 0)))
             above = node.parent
         while above is not None and above is not self._root:
-            steps = self._steps(max(oldest, self._usage.served_queues.get(above.name, 0)))
-            above.aged = max(above.aged, steps)
+            if above.name not in self._served:
+                steps = self._steps(max(oldest, self._usage.served_queues.get(above.name, 0)))
+                above.aged = max(above.aged, steps)
             above = above.parent
 
     def _steps(self, since: int) -> int:
