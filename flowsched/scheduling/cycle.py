@@ -34,6 +34,7 @@ from flowsched.scheduling.promises import longest_of, runtime_of
 from flowsched.scheduling.queues import QueueTree, Shares
 from flowsched.scheduling.reservation import Taken
 from flowsched.scheduling.room import Mask, Room
+from flowsched.scheduling.single import Singles
 from flowsched.scheduling.snapshot import Snapshot
 from flowsched.scheduling.standing import Standings
 from flowsched.scheduling.statement import Statement
@@ -45,6 +46,7 @@ Family = tuple[str, bool, tuple[int, ...] | None, tuple[tuple[Shape, int], ...]]
 
 _ALL = 1 << 62
 _NO_TARGET = "no room where its inputs are, and what is free elsewhere is being prepared for others"
+_AT_ONCE = "more important ones are on their way to their nodes; it follows at once"
 _ONE_BY_ONE = "its pods look at each other, so a cycle places only as many as it looks at groups"
 _NOT_NOW = (ReasonCode.INSUFFICIENT, ReasonCode.GANG_INCOMPLETE, ReasonCode.RACK, ReasonCode.IO_BUDGET)
 
@@ -133,6 +135,18 @@ class _Cycle:
         before = len(self.given)
         served = serve_first(self, self.profile.window - looked)
         looked += len(self.given) - before
+        if self.left > 0:
+            looked += self.by_turns(looked, served)
+        else:
+            self.reasons.extend(Turns.none_looked_at(self.waiting, self.queues, _AT_ONCE))
+        placements = tuple([given.placement(key) for key, given in self.given.items()])
+        ahead = () if self._horizon is None else tuple(self._horizon.ahead)
+        reasons, taking = tuple(self.reasons), self.taking
+        return Plan(placements, tuple(self.promises.made), reasons, looked, ahead, *taking.decided)
+
+    def by_turns(self, looked: int, served: set[object]) -> int:
+        """Go through the queues. `served`: who has got something already. Returns how many groups more were looked at."""
+        before, singles = looked, Singles(self)
         self.turns = Turns(
             self.waiting, self.queues, self.shares, self.snapshot.usage, self.profile, self.now, served
         )
@@ -144,13 +158,10 @@ class _Cycle:
                 continue
             looked += not again
             left = self.left
-            done = self.consider(group)
+            done = (singles.open and singles.serve(group)) or self.consider(group)
             self.turns.moved(line, done, self.left < left, self.reasons)
         self.skip()
-        placements = tuple(given.placement(key) for key, given in self.given.items())
-        ahead = () if self._horizon is None else tuple(self._horizon.ahead)
-        reasons, taking = tuple(self.reasons), self.taking
-        return Plan(placements, tuple(self.promises.made), reasons, looked, ahead, *taking.decided)
+        return looked - before
 
     def skip(self) -> None:
         """Say of what is left that it was not looked at."""
@@ -158,7 +169,7 @@ class _Cycle:
             f"not among the {self.profile.window} groups a cycle looks at; more important ones are before it"
         )
         if self.left <= 0:
-            text = "more important ones are on their way to their nodes; it follows at once"
+            text = _AT_ONCE
         self.reasons.extend(self.turns.passed_over(text))
 
     def consider(self, group: PodGroup) -> bool:

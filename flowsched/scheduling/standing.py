@@ -77,9 +77,7 @@ class Standings:
             standing = self._kept[key] = _Standing(self._room, axes, table, packing, spare)
         return standing.place(table, table.count)
 
-    def place_each(
-        self, axes: tuple[int, ...], table: RoleTable, packing: Packing, *, spare: bool
-    ) -> Spots:
+    def place_each(self, axes: tuple[int, ...], table: RoleTable, packing: Packing, *, spare: bool) -> Spots:
         """As `place`, but what a pod costs is its own cost, as if each had been placed by itself."""
         spots = self.place(axes, table, packing, spare=spare)
         rows = [self._room.least(axis) if spare else self._room.hard(axis) for axis in axes]

@@ -28,7 +28,7 @@ from typing import TypeAlias
 from flowsched.scheduling.backlog import minimum_of
 from flowsched.scheduling.framework import Profile
 from flowsched.scheduling.lines import Line
-from flowsched.scheduling.plan import Reason
+from flowsched.scheduling.plan import Reason, ReasonCode
 from flowsched.scheduling.podgroup import PodGroup
 from flowsched.scheduling.queues import BILLION, QueueTree, Shares
 from flowsched.scheduling.usage import Payer, UsageBook
@@ -397,6 +397,16 @@ class Turns:
         node.line = None
         if node.parent is not None and node.parent is not self._root:
             self._refresh(node.parent)
+
+    @staticmethod
+    def none_looked_at(waiting: Mapping[str, Sequence[PodGroup]], tree: QueueTree, text: str) -> list[Reason]:
+        """As `passed_over`, of all who wait, where nobody takes a turn any more."""
+        found = []
+        for name, groups in waiting.items():
+            if len(groups) > 1 and tree.get(name).order != "fifo":
+                groups = sorted(groups, key=lambda group: group.user)
+            found += [Reason(group.key, ReasonCode.BACKLOG_WINDOW, text) for group in groups]
+        return found
 
     def passed_over(self, text: str) -> list[Reason]:
         """Why those were not looked at whom the cycle has not come to, by queue: `text`, unless their queue's order says."""

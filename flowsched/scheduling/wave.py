@@ -67,9 +67,7 @@ def serve_first(cycle: Serving, budget: int) -> set[object]:
     if found is None:
         return set()
     offer, alike = found
-    asker = Asker(
-        cycle.waiting, cycle.queues, cycle.shares, cycle.snapshot.usage, cycle.profile, cycle.now
-    )
+    asker = Asker(cycle.waiting, cycle.queues, cycle.shares, cycle.snapshot.usage, cycle.profile, cycle.now)
     amount = offer.group.roles[0].shape.requests
     wave = first_turns(asker, amount, cycle.left, alike)
     if wave is None:
@@ -86,13 +84,15 @@ def serve_first(cycle: Serving, budget: int) -> set[object]:
         return set()
     nodes, costs, of = spots.nodes[:pods], spots.costs[:pods], wave.of[:pods]
     cycle.room.take(offer.axes, table, type(spots)(nodes, costs), None, long)
-    ends = np.array([cycle.now + runtime_of(group, cycle.profile) for group in wave.groups])[of]
-    late = np.array([cycle.now + longest_of(group, cycle.profile) for group in wave.groups])[of]
+    ends = cycle.now + np.array([runtime_of(group, cycle.profile) for group in wave.groups])[of]
+    late = ends
+    if any(group.high_ms is not None for group in wave.groups):
+        late = cycle.now + np.array([longest_of(group, cycle.profile) for group in wave.groups])[of]
     cycle.promises.taken.append(Taken(ends, late, offer.axes, table, nodes))
     if cycle._horizon is not None:
         cycle._horizon.add(nodes, amount[0], ends - cycle.now)
     cycle.left -= pods
-    return _enter(cycle, wave, nodes, costs, of)
+    return enter(cycle, wave, nodes, costs, of)
 
 
 def _kind(cycle: Serving) -> tuple[Offer, Callable[[PodGroup], bool]] | None:
@@ -162,7 +162,7 @@ def _within(wave: Wave, budget: int) -> int:
     return len(wave.of) if len(firsts) <= budget else int(firsts[budget])
 
 
-def _enter(cycle: Serving, wave: Wave, nodes: Ints, costs: Ints, of: Ints) -> set[object]:
+def enter(cycle: Serving, wave: Wave, nodes: Ints, costs: Ints, of: Ints) -> set[object]:
     """Note for each group what it got, and for each queue what it has."""
     order = np.argsort(of, kind="stable")
     numbers, starts, firsts, counts = _parts(of, order)

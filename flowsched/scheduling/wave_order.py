@@ -66,12 +66,13 @@ class Wave:
         return most
 
 
-@dataclass(slots=True)
-class _Member:
+class _Member(NamedTuple):
     """A competitor at one level: a queue or a user of one.
 
     Attributes:
-        slots: (S,) its pods in order, as positions in the list of all that are asked for.
+        slots: (S,) its pods in order, as positions in the list of all that are asked for; or only the first, where the others
+            follow it.
+        number: How many there are.
         open: It may ask for more than these, or for something else.
         axis: A department is measured on this one; -1 = by its dominant share.
     """
@@ -82,7 +83,8 @@ class _Member:
     weight: int
     used: Sequence[int]
     past: Sequence[int]
-    slots: Ints
+    slots: Ints | int
+    number: int
     open: bool
     axis: int = -1
 
@@ -95,8 +97,8 @@ class _Asked:
     counts: list[int] = field(default_factory=list)
     size: int = 0
 
-    def line(self, groups: Sequence[PodGroup], alike: Callable[[PodGroup], bool]) -> tuple[Ints, bool]:
-        """The slots of a line, and whether it may ask for more."""
+    def line(self, groups: Sequence[PodGroup], alike: Callable[[PodGroup], bool]) -> tuple[int, int, bool]:
+        """The first slot of a line, how many it has, and whether it may ask for more."""
         before, at = self.size, 0
         for group in groups:
             if not alike(group) or self.size - before >= ROW:
@@ -108,7 +110,7 @@ class _Asked:
             if count > ROW:
                 break
             at += 1
-        return np.arange(before, self.size), at < len(groups)
+        return before, self.size - before, at < len(groups)
 
 
 def first_turns(
@@ -130,7 +132,9 @@ def first_turns(
     found = level.merged(top) if top is not None else None
     if found is None or not len(found.slots):
         return None
-    wave = Wave(level.asked.groups, np.repeat(np.arange(len(level.asked.groups)), level.asked.counts)[found.slots])
+    wave = Wave(
+        level.asked.groups, np.repeat(np.arange(len(level.asked.groups)), level.asked.counts)[found.slots]
+    )
     if found.open and len(found.slots) < most:  # the last turn may go on
         wave.of = wave.of[: wave.turns(len(wave.of) - 1)]
     return wave
@@ -151,10 +155,11 @@ class _Level:
     ) -> None:
         self._asker, self._amount, self._most, self._alike = asker, amount, most, alike
         self._total = asker.shares.total
+        self._since = asker.now - asker.profile.promote_ms  #: who asks since then has waited long
         self._needs = [*amount[: len(self._total)], *[0] * (len(self._total) - len(amount))]
         self.asked = _Asked()
         self._below: dict[str | None, dict[str, None]] = {}
-        for name in asker.waiting:
+        for name in asker.waiting if asker.tree.nested else ():
             above = asker.tree.parent_of(name)
             while name not in self._below.setdefault(above, {}):
                 self._below[above][name] = None
@@ -164,31 +169,55 @@ class _Level:
 
     def queues(self, parent: str | None) -> list[_Member] | None:
         """The queues below one that ask for something."""
-        nested = self._asker.tree.nested
+        if not self._asker.tree.nested:
+            return self._flat()
         found = []
         for name in self._below.get(parent, ()):
-            member = self._queue(name) if not nested else self._department(name)
+            member = self._department(name)
             if member is None:
                 return None
             found.append(member)
         return found
 
-    def _queue(self, name: str) -> _Member | None:
+    def _flat(self) -> list[_Member] | None:
+        """All queues, where none is below another."""
+        found = []
+        for name, groups in self._asker.waiting.items():
+            member = self._queue(name, groups)
+            if member is None:
+                return None
+            found.append(member)
+        return found
+
+    def _queue(self, name: str, groups: Sequence[PodGroup]) -> _Member | None:
         """A queue that has none below it."""
-        asker = self._asker
-        groups = asker.waiting[name]
+        asker, asked, group = self._asker, self.asked, groups[0]
         queue = asker.tree.configured(name)
-        if queue is None or queue.order != "fifo":
-            user = groups[0].user
-            if len(groups) > 1 and any(group.user != user for group in groups):
-                return self._with_users(name, queue, self._users(name, groups))
-        slots, more = self.asked.line(groups, self._alike)
-        return self._member(name, queue, slots, more, groups)
+        if len(groups) > 1:
+            if queue is None or queue.order != "fifo":
+                user = group.user
+                if any(each.user != user for each in groups):
+                    return self._with_users(name, queue, self._users(name, groups))
+            return self._member(name, queue, *asked.line(groups, self._alike), groups)
+        before, count, more = asked.size, 0, True
+        if self._alike(group):  # as `line`, for one group: there are many of these
+            count = group.roles[0].count
+            more = count > ROW
+            count = ROW if more else count
+            asked.groups.append(group)
+            asked.counts.append(count)
+            asked.size += count
+        priority, weight = (0, 1) if queue is None else (queue.priority, queue.weight)
+        aged = 0
+        if group.ready_ms <= self._since:
+            aged = self._steps(groups, asker.usage.served_queues.get(name, 0))
+        used, past = asker.shares.usage(name), asker.shares.past(name)
+        return _Member(name, priority, aged, weight, used, past, before, count, more)
 
     def _department(self, name: str) -> _Member | None:
         asker, below = self._asker, self._below.get(name)
         if not below and not asker.tree.below(name):
-            return self._queue(name)
+            return self._queue(name, asker.waiting[name])
         members = self.queues(name) or []
         queue = asker.tree.configured(name)
         groups = asker.waiting.get(name)
@@ -200,9 +229,9 @@ class _Level:
             members += self._users(name, groups, priority=0)
         made = self._with_users(name, queue, members)
         if made is not None:
-            if made.open and not len(made.slots):
+            if made.open and not made.number:
                 return None  # what its next pod asks for is not of the kind: on what it is measured is not known here
-            made.axis = largest_share(self._amount, self._total)
+            made = made._replace(axis=largest_share(self._amount, self._total))
         return made
 
     def _users(self, name: str, groups: Sequence[PodGroup], priority: int | None = None) -> list[_Member]:
@@ -215,21 +244,20 @@ class _Level:
             mine = by_user[user]
             if priority is None:  # a user stands as its head does
                 mine = mine[: next((at for at, each in enumerate(mine) if each.priority != head), len(mine))]
-            slots, more = self.asked.line(mine, self._alike)
+            slots, count, more = self.asked.line(mine, self._alike)
             more |= len(mine) < len(by_user[user])
-            found.append(
-                self._user(name, user, by_user[user], slots, more, head if priority is None else priority)
-            )
+            stands = head if priority is None else priority
+            found.append(self._user(name, user, by_user[user], (slots, count, more), stands))
         return found
 
     def _user(
-        self, name: str, user: str, groups: Sequence[PodGroup], slots: Ints, more: bool, priority: int
+        self, name: str, user: str, groups: Sequence[PodGroup], asks: tuple[int, int, bool], priority: int
     ) -> _Member:
         shares, payer = self._asker.shares, Payer(name, user)
         served = self._asker.usage.served_users.get(payer, 0)
         aged = self._steps(groups, served)
         used, past = shares.of_user(payer), shares.past_of_user(payer)
-        return _Member(user, priority, aged, 1, used, past, slots, more)
+        return _Member(user, priority, aged, 1, used, past, *asks)
 
     def _with_users(self, name: str, queue: Queue | None, members: list[_Member]) -> _Member | None:
         """A queue with others below it."""
@@ -237,20 +265,26 @@ class _Level:
         if order is None:
             return None
         groups = [group for each in self._everybody(name) for group in self._asker.waiting.get(each, ())]
-        return self._member(name, queue, order.slots, order.open, groups)
+        return self._member(name, queue, order.slots, len(order.slots), order.open, groups)
 
     def _everybody(self, name: str) -> list[str]:
         """A queue and those below it."""
         return [name, *(each for child in self._below.get(name, ()) for each in self._everybody(child))]
 
     def _member(
-        self, name: str, queue: Queue | None, slots: Ints, more: bool, groups: Sequence[PodGroup]
+        self,
+        name: str,
+        queue: Queue | None,
+        slots: Ints | int,
+        count: int,
+        more: bool,
+        groups: Sequence[PodGroup],
     ) -> _Member:
         asker = self._asker
         priority, weight = (0, 1) if queue is None else (queue.priority, queue.weight)
         aged = self._steps(groups, asker.usage.served_queues.get(name, 0))
         used, past = asker.shares.usage(name), asker.shares.past(name)
-        return _Member(name, priority, aged, weight, used, past, slots, more)
+        return _Member(name, priority, aged, weight, used, past, slots, count, more)
 
     def _steps(self, groups: Sequence[PodGroup], served: int) -> int:
         """Steps of priority for having got nothing."""
@@ -259,71 +293,79 @@ class _Level:
 
     def merged(self, members: list[_Member]) -> _Merged | None:
         """The members' pods in one order; None where keys would be too long for it, or names are not unique."""
-        members = sorted(members, key=lambda each: each.name)
-        if any(one.name == other.name for one, other in zip(members, members[1:], strict=False)):
+        members = sorted(members)  # by name
+        names, priorities, aged, weights, used, past, slots, counts, opens, axes = zip(*members, strict=True)
+        if len(set(names)) < len(names):
             return None
-        width = max(ROW, _TABLE // max(len(members), 1))
-        width = max(1, min(width, self._most, max((len(each.slots) for each in members), default=1)))
-        caps = np.array([min(len(each.slots), width) for each in members])
-        more = np.array([each.open or len(each.slots) > width for each in members])
-        keys = self._keys(members, width)
-        if keys is None:
-            return None
-        rows = np.arange(len(members))
-        edges = np.where(caps > 0, keys[rows, np.maximum(caps, 1) - 1], keys[:, 0] - 1)[more]
-        keys[np.arange(width) >= caps[:, None]] = _LAST
-        flat = keys.ravel()
-        edge = min(int(edges.min(initial=_LAST - 1)), _LAST - 1)
-        near = np.flatnonzero(flat <= edge)
-        near = near[np.argsort(flat[near], kind="stable")]
-        taken = near[: self._most]
-        table = np.zeros((len(members), width), dtype=np.int64)
-        for at, each in enumerate(members):
-            table[at, : caps[at]] = each.slots[: caps[at]]
-        return _Merged(table.ravel()[taken], bool(more.any()) or len(taken) < len(near))
-
-    def _keys(self, members: Sequence[_Member], width: int) -> Ints | None:
-        """(C, S) where each member stands after 0, 1, 2, … pods, among its siblings; None where that is too long a number."""
-        shares = self._shares(members, width)
+        room = max(ROW, _TABLE // len(members))
+        width = max(1, min(room, self._most, max(counts)))
+        counted = np.array(counts)
+        caps, more = np.minimum(counted, width), np.array(opens) | (counted > width)
+        shares = self._shares(used, past, np.array(axes), width)
         if shares is None:
             return None
-        weights = np.array([each.weight for each in members])
-        if (weights > 1).any():
-            shares //= weights[:, None]
-        priorities = np.array([each.priority for each in members])
-        first = priorities + np.array([each.aged for each in members])
-        highest = int(first.max())
-        steps = int(shares.max()) + 1
-        if (highest - int(priorities.min()) + 1) * steps * len(members) >= _LAST:
+        if max(weights) > 1:
+            shares //= np.array(weights)[:, None]
+        keys = keys_of(np.array(priorities), np.array(aged), shares)
+        if keys is None:
             return None
-        ranks = np.repeat((highest - priorities)[:, None], width, axis=1)
-        ranks[:, 0] = highest - first
-        ranks *= steps
-        ranks += shares
-        ranks *= len(members)
-        ranks += np.arange(len(members))[:, None]
-        return ranks
+        rows, steps = np.arange(len(members)), np.arange(width)
+        edges = np.where(caps > 0, keys[rows, np.maximum(caps, 1) - 1], keys[:, 0] - 1)[more]
+        keys[steps >= caps[:, None]] = _LAST
+        flat = keys.ravel()
+        near = np.flatnonzero(flat <= min(int(edges.min(initial=_LAST - 1)), _LAST - 1))
+        taken = near[np.argsort(flat[near], kind="stable")][: self._most]
+        first = np.array([each if isinstance(each, int) else 0 for each in slots])
+        table = first[:, None] + steps
+        for at, each in enumerate(slots):
+            if not isinstance(each, int):
+                table[at, : caps[at]] = each[: caps[at]]
+        return _Merged(table.ravel()[taken], bool(more.any()) or len(taken) < len(near))
 
-    def _shares(self, members: Sequence[_Member], width: int) -> Ints | None:
+    def _shares(
+        self, used: Sequence[Sequence[int]], past: Sequence[Sequence[int]], axes: Ints, width: int
+    ) -> Ints | None:
         """(C, S) shares in billionths, weights not counted; None where that cannot be worked out in 64 bits."""
-        counts = np.arange(width)
-        best = np.zeros((len(members), width), dtype=np.int64)
-        axes = np.array([each.axis for each in members])
-        mixed = bool((axes >= 0).any())
+        best = np.zeros((len(used), width), dtype=np.int64)
+        have = np.array(used, dtype=np.int64)
+        if any(past):
+            nothing = (0,) * len(self._total)
+            have += np.array([each or nothing for each in past], dtype=np.int64)
+        departments = axes >= 0
+        mixed = bool(departments.any())
         for axis, (total, need) in enumerate(zip(self._total, self._needs, strict=True)):
-            if total <= 0:
+            most = int(have[:, axis].max()) + need * width
+            if total <= 0 or not most:
                 continue
-            have = [each.used[axis] + (each.past[axis] if each.past else 0) for each in members]
-            if not need and not any(have):
-                continue
-            if max(have) + need * width >= _LAST or total >= _LAST // 10:
+            if most >= _LAST or total >= _LAST // 10:
                 return None
-            amounts = np.array(have, dtype=np.int64)[:, None] + need * counts
-            parts = billionths(amounts, total)
+            parts = billionths(have[:, axis, None] + need * np.arange(width), total)
             if mixed:
-                parts[(axes >= 0) & (axes != axis)] = 0
+                parts[departments & (axes != axis)] = 0
             np.maximum(best, parts, out=best)
         return best
+
+
+def keys_of(priorities: Ints, aged: Ints, shares: Ints) -> Ints | None:
+    """(C, S) where each member stands after 0, 1, 2, … pods, as one number; None where that is too long.
+
+    Args:
+        priorities: (C,).
+        aged: (C,) what is added to it until it has got something.
+        shares: (C, S).
+    """
+    first = priorities + aged
+    highest = int(first.max())
+    steps = int(shares.max()) + 1
+    if (highest - int(priorities.min()) + 1) * steps * len(shares) >= _LAST:
+        return None
+    keys = np.repeat((highest - priorities)[:, None], shares.shape[1], axis=1)
+    keys[:, 0] = highest - first
+    keys *= steps
+    keys += shares
+    keys *= len(shares)
+    keys += np.arange(len(shares))[:, None]
+    return keys
 
 
 def largest_share(amount: Sequence[int], total: Sequence[int]) -> int:

@@ -6,7 +6,6 @@ import random
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -21,7 +20,6 @@ from flowsched.scheduling.podgroup import PodGroup
 from flowsched.scheduling.queues import Queue, QueueTree
 from flowsched.scheduling.snapshot import ClaimKind, Snapshot
 from flowsched.scheduling.usage import Payer
-from flowsched.scheduling.wave_order import billionths
 from tests.scheduling.scheduling_cases import bag, claim, gang, node, shape
 
 OURS = PROFILES["flowsched"]
@@ -102,9 +100,7 @@ class World:
         return bag(key, rng.choice([1, 1, 2, 5, 15, 16, 17, 40, 300]), what, **more)
 
     def decide(self) -> Plan:
-        return cycle(
-            self.snapshot, Catalogue(), self.queues, self.backlog, self.profile, NOW, self.most
-        )
+        return cycle(self.snapshot, Catalogue(), self.queues, self.backlog, self.profile, NOW, self.most)
 
 
 def one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
