@@ -158,7 +158,7 @@ def _alike(cycle: Serving, first: PodGroup) -> Callable[[PodGroup], bool]:
 
 def _within(wave: Wave, budget: int) -> int:
     """How many pods go before more than `budget` groups have been looked at."""
-    firsts = np.sort(np.unique(wave.of, return_index=True)[1])
+    firsts = np.sort(np.unique(wave.of, return_index=True)[1], kind="stable")
     return len(wave.of) if len(firsts) <= budget else int(firsts[budget])
 
 
