@@ -96,15 +96,24 @@ class Room:
 
     def allocatable(self, axis: int) -> Ints:
         """(N,) what nodes have in all."""
-        if axis not in self._allocatable:
-            self._allocatable[axis] = np.ascontiguousarray(self._snapshot.allocatable[:, axis])
-        return self._allocatable[axis]
+        found = self._allocatable.get(axis)
+        if found is None:
+            found = self._snapshot.cache.get(("whole", axis))
+            if found is None:
+                found = np.array(self._snapshot.allocatable[:, axis], order="C")
+                found.setflags(write=False)
+                self._snapshot.cache["whole", axis] = found
+            self._allocatable[axis] = found
+        return found
 
     def scale(self, axis: int) -> Scale:
         """How to tell about how much of a node is free, without a division."""
         found = self._scales.get(axis)
         if found is None:
-            found = self._scales[axis] = Scale.of(self.allocatable(axis))
+            found = self._snapshot.cache.get(("scale", axis))
+            if found is None:
+                found = self._snapshot.cache["scale", axis] = Scale.of(self.allocatable(axis))
+            self._scales[axis] = found
         return found
 
     def least(self, axis: int) -> Ints:

@@ -15,7 +15,7 @@ from typing import Final, Protocol
 import numpy as np
 
 from flowsched.scheduling.catalogue import Catalogue
-from flowsched.scheduling.framework import Filter, Profile
+from flowsched.scheduling.framework import BUILT_IN_FILTERS, Filter, Profile
 from flowsched.scheduling.given import Given
 from flowsched.scheduling.horizon import Horizon
 from flowsched.scheduling.placement import FEW, Ints, Packing, RoleTable, cost_on
@@ -26,7 +26,7 @@ from flowsched.scheduling.pricing import UNPACKED
 from flowsched.scheduling.promises import Promises
 from flowsched.scheduling.queues import QueueTree, Shares
 from flowsched.scheduling.reservation import Taken
-from flowsched.scheduling.room import Room
+from flowsched.scheduling.room import Mask, Room
 from flowsched.scheduling.shape import allowed_nodes
 from flowsched.scheduling.snapshot import IO, PODS, Snapshot
 from flowsched.scheduling.standing import Standings
@@ -93,6 +93,7 @@ class Singles:
         self._bound = cycle.queues.limits
         self._queues: dict[str, _Policy | None] = {}
         self._policies: dict[int, _Policy] = {}
+        self._masks: dict[tuple[object, object], Mask] = {}
         self._packs = [axis not in UNPACKED and name != PODS for axis, name in enumerate(snapshot.axes)]
 
     def serve(self, group: PodGroup) -> bool:
@@ -157,10 +158,20 @@ class Singles:
                 )
                 needs = tuple([requests[axis] for axis in axes])
                 packs = tuple([self._packs[axis] for axis in axes])
-                mask = allowed_nodes(self._cycle.snapshot, shape, policy.filters).mask
+                mask = self._mask(shape, policy)
                 size = _Size(axes, needs, RoleTable(needs, packs, mask, 1, 1), shape)
         policy.sizes[id(shape)] = size
         return size
+
+    def _mask(self, shape: Shape, policy: _Policy) -> Mask:
+        """(N,) where nodes let it be. Built-in filters look at these two only, where there are no zones and no rules."""
+        if policy.filters != BUILT_IN_FILTERS:
+            return allowed_nodes(self._cycle.snapshot, shape, policy.filters).mask
+        key = shape.selector, shape.tolerations
+        mask = self._masks.get(key)
+        if mask is None:
+            mask = self._masks[key] = allowed_nodes(self._cycle.snapshot, shape, policy.filters).mask
+        return mask
 
     def _beside(
         self, inputs: tuple[int, ...], size: _Size, packing: Packing, long: bool
@@ -175,9 +186,9 @@ class Singles:
         allowed = size.table.allowed
         best: tuple[int, int] | None = None
         for node in nodes:
-            if not allowed[node] or any(
-                [row[node] < need for row, need in zip(rows, size.needs, strict=True)]
-            ):
+            if not allowed[node]:
+                continue
+            if any(row[node] < need for row, need in zip(rows, size.needs, strict=True)):
                 continue
             found = cost_on(rows, whole, size.table, packing, node, 1), node
             if best is None or found < best:

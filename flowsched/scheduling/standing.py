@@ -104,15 +104,17 @@ class Standings:
                 left >>= scale.shift
                 left *= scale.factors
                 shares = left if shares is None else np.add(shares, left, out=shares)
-        near = np.flatnonzero(fits)
+        near = fits.nonzero()[0]
         if shares is not None and len(near) > 1:
             if packing == "spread":
                 np.negative(shares, out=shares)
             sums = shares[near]
-            near = near[sums <= sums.min() + slack * Scale.UNIT]
+            near = near[sums <= int(np.minimum.reduce(sums)) + slack * Scale.UNIT]
         if not len(near):
             return NOWHERE
         whole = [room.allocatable(axis) for axis in axes]
+        if len(near) == 1:
+            return Spots(near, np.array([cost_on(rows, whole, table, packing, int(near[0]), 1)]))
         costs = _costs_on(rows, whole, table, packing, near)
         best = int(costs.argmin())
         return Spots(near[best : best + 1], costs[best : best + 1])
