@@ -38,10 +38,16 @@ def in_order(
     was promised (see decisions/003).
     """
     waiting: dict[str, list[PodGroup]] = {}
-    remaining: dict[str, int] = {}
     for group in backlog:
-        waiting.setdefault(group.queue, []).append(group)
-        remaining[group.workflow] = max(remaining.get(group.workflow, 0), group.rank_ms)
+        groups = waiting.get(group.queue)
+        if groups is None:
+            waiting[group.queue] = [group]
+        else:
+            groups.append(group)
+    remaining: dict[str, int] = {}
+    if "shortest" in (profile.order, *(each.order for each in profile.queues.values())):
+        for group in backlog:
+            remaining[group.workflow] = max(remaining.get(group.workflow, 0), group.rank_ms)
 
     def key(group: PodGroup) -> OrderKey:
         priority, *rest = wished(group)
@@ -57,7 +63,12 @@ def in_order(
             return by_shortest(group, now, profile.promote_ms, age_class_ms, {} if first else remaining)
         return by_rank(group, now, profile.promote_ms, age_class_ms)
 
-    ordered = {name: sorted(waiting[name], key=key) for name in sorted(waiting)}
+    ordered = {name: waiting[name] for name in sorted(waiting)}
+    for groups in ordered.values():
+        if len(groups) > 1:
+            groups.sort(key=key)
+    if profile.queue_order is None and not any(each.queue_order for each in profile.queues.values()):
+        return ordered
     for name, groups in ordered.items():
         judge = profile.of(name).queue_order
         if judge is not None and queues.get(name).order != "fifo":

@@ -152,6 +152,15 @@ class Catalogue:
         """Nodes that hold the dataset."""
         return frozenset(self._replicas[dataset])
 
+    def nodes_with_all(self, inputs: Sequence[int]) -> Collection[int]:
+        """Nodes that hold all of some datasets, of which there is at least one. Read-only."""
+        first, *others = inputs
+        return (
+            self._replicas[first].intersection(*[self._replicas[each] for each in others])
+            if others
+            else self._replicas[first]
+        )
+
     def held(self, dataset: int) -> bool:
         """Whether any node holds the dataset."""
         return bool(self._replicas[dataset])

@@ -34,16 +34,19 @@ from flowsched.scheduling.promises import longest_of, runtime_of
 from flowsched.scheduling.queues import QueueTree, Shares
 from flowsched.scheduling.reservation import Taken
 from flowsched.scheduling.room import Mask, Room
+from flowsched.scheduling.single import Singles
 from flowsched.scheduling.snapshot import Snapshot
 from flowsched.scheduling.standing import Standings
 from flowsched.scheduling.statement import Statement
 from flowsched.scheduling.turns import Turns
+from flowsched.scheduling.wave import serve_first
 
 #: What groups have in common that are refused for the same lack of room.
 Family = tuple[str, bool, tuple[int, ...] | None, tuple[tuple[Shape, int], ...]]
 
 _ALL = 1 << 62
 _NO_TARGET = "no room where its inputs are, and what is free elsewhere is being prepared for others"
+_AT_ONCE = "more important ones are on their way to their nodes; it follows at once"
 _ONE_BY_ONE = "its pods look at each other, so a cycle places only as many as it looks at groups"
 _NOT_NOW = (ReasonCode.INSUFFICIENT, ReasonCode.GANG_INCOMPLETE, ReasonCode.RACK, ReasonCode.IO_BUDGET)
 
@@ -130,8 +133,23 @@ class _Cycle:
         promised = take_promised(self.waiting, self.queues)
         if promised is not None:
             looked += self.consider(promised)
+        before = len(self.given)
+        served = serve_first(self, self.profile.window - looked)
+        looked += len(self.given) - before
+        if self.left > 0:
+            looked += self.by_turns(looked, served)
+        else:
+            self.reasons.extend(Turns.none_looked_at(self.waiting, self.queues, _AT_ONCE))
+        placements = tuple([given.placement(key) for key, given in self.given.items()])
+        ahead = () if self._horizon is None else tuple(self._horizon.ahead)
+        reasons, taking = tuple(self.reasons), self.taking
+        return Plan(placements, tuple(self.promises.made), reasons, looked, ahead, *taking.decided)
+
+    def by_turns(self, looked: int, served: set[object]) -> int:
+        """Go through the queues. `served`: who has got something already. Returns how many groups more were looked at."""
+        before, singles = looked, Singles(self)
         self.turns = Turns(
-            self.waiting, self.queues, self.shares, self.snapshot.usage, self.profile, self.now
+            self.waiting, self.queues, self.shares, self.snapshot.usage, self.profile, self.now, served
         )
         while (line := self.turns.first()) is not None:
             group = line.head
@@ -141,13 +159,10 @@ class _Cycle:
                 continue
             looked += not again
             left = self.left
-            done = self.consider(group)
+            done = (singles.open and singles.serve(group)) or self.consider(group)
             self.turns.moved(line, done, self.left < left, self.reasons)
         self.skip()
-        placements = tuple(given.placement(key) for key, given in self.given.items())
-        ahead = () if self._horizon is None else tuple(self._horizon.ahead)
-        reasons, taking = tuple(self.reasons), self.taking
-        return Plan(placements, tuple(self.promises.made), reasons, looked, ahead, *taking.decided)
+        return looked - before
 
     def skip(self) -> None:
         """Say of what is left that it was not looked at."""
@@ -155,7 +170,7 @@ class _Cycle:
             f"not among the {self.profile.window} groups a cycle looks at; more important ones are before it"
         )
         if self.left <= 0:
-            text = "more important ones are on their way to their nodes; it follows at once"
+            text = _AT_ONCE
         self.reasons.extend(self.turns.passed_over(text))
 
     def consider(self, group: PodGroup) -> bool:
@@ -165,9 +180,7 @@ class _Cycle:
         barred = self.barred(group)
         if barred is not None:
             return self.refuse(barred)
-        roles = tuple((role.shape, role.minimum if group.gang else 1) for role in group.roles)
-        family = (self.profile.of(group.queue).name, group.gang, group.min_resources, roles)
-        known = self.full.get(family) or (self.held.get(family) if self.promises.too_long(group) else None)
+        family, known = self.family(group), self.known_refusal(group)
         if known is not None and not self.taking.may(group):
             return self.refuse(replace(known, group=group.key))
         if self.closed and self.nowhere_local(group):
@@ -204,6 +217,18 @@ class _Cycle:
         if group.gang or fit.pods == left:
             return True
         return fit.pods < offer.tables[0].count and self.wait_for_room(offer.wanting(1), family)
+
+    def family(self, group: PodGroup) -> Family:
+        """What it has in common with groups that are refused for the same lack of room."""
+        roles = tuple([(role.shape, role.minimum if group.gang else 1) for role in group.roles])
+        return self.profile.of(group.queue).name, group.gang, group.min_resources, roles
+
+    def known_refusal(self, group: PodGroup) -> Reason | None:
+        """Why a group like this one was refused before."""
+        if not self.full and not self.held:
+            return None
+        family = self.family(group)
+        return self.full.get(family) or (self.held.get(family) if self.promises.too_long(group) else None)
 
     def stay(self, fit: Fit) -> Reason | None:
         """Let those pods of a bag wait that had better run where their outputs are gathered or their inputs are; the others go."""
