@@ -1,0 +1,61 @@
+"""Datasets that move in pieces: what has come where, of which version, and what turned out not to move like that.
+
+Which pieces a node has is not in SQL: it is on the node's disk. After a restart they are ordered again, and whoever has one
+already says so without copying it.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from flowsched.engine.changes import Recorder
+from flowsched.scheduling.executor import TransferDone, TransferFailed
+
+#: An origin that gives another version each time it is asked (mirrors that do not agree) is read as a whole, from one of them.
+_MOST_EDITIONS: Final = 3
+
+
+def landed(recorder: Recorder, pair: tuple[int, int], event: TransferDone, ordered: bool) -> bool:
+    """Note a piece that has come to a node. Returns whether the node has all of the dataset now.
+
+    What it says of the dataset's size and version is believed. Pieces of another version than the others do not count: they
+    are ordered again, now with the version said.
+    """
+    state, statement = recorder.state, recorder.statement
+    dataset, node = pair
+    catalogue, limits = state.catalogue, state.transfer_limits
+    if event.size_bytes and event.size_bytes != catalogue.sizes[dataset]:
+        catalogue.intern(event.uri, event.size_bytes)
+        catalogue.drop_all_pieces(dataset, statement)  # the last one may be longer than was thought
+    edition, times = catalogue.editions.get(dataset, ("", 0))
+    if edition and event.version and event.version != edition:
+        return False
+    if event.version != edition:
+        statement.put(catalogue.editions, dataset, (event.version or edition, times))
+    pieces = limits.pieces_of(dataset, catalogue)
+    if not ordered or pieces == 1:
+        return False
+    statement.pop(state.transfer_backoff, pair)  # it goes on: what went wrong before is over
+    return catalogue.land(dataset, node, event.offset // limits.piece_bytes, statement) == (1 << pieces) - 1
+
+
+def refused(recorder: Recorder, dataset: int, event: TransferFailed) -> bool:
+    """A piece did not come because the dataset is another one now, or does not come in pieces.
+
+    Returns whether that is all that is to be done; else it counts as any failure, and is tried again after a while.
+    """
+    state, statement = recorder.state, recorder.statement
+    catalogue = state.catalogue
+    edition, times = catalogue.editions.get(dataset, ("", 0))
+    if event.changed and event.version == edition and edition:
+        return True  # known by now: it was ordered before
+    catalogue.drop_all_pieces(dataset, statement)
+    # Where a node has it whole, that is what it is: copies of the whole cannot mix with what its origin has become.
+    whole = event.undivided or catalogue.held(dataset) or times >= _MOST_EDITIONS
+    if whole:
+        if dataset not in catalogue.undivided:
+            statement.include(catalogue.undivided, dataset)
+        statement.put(catalogue.editions, dataset, ("", times))
+    else:
+        statement.put(catalogue.editions, dataset, (event.version, times + 1))
+    return event.undivided
