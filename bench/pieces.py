@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import filecmp
+import json
 import os
 import random
 import resource
@@ -51,7 +52,7 @@ class Origin:
             answer.headers["Content-Range"] = f"bytes {first}-{last - 1}/{size}"
         answer.content_length = last - first
         await answer.prepare(request)
-        with open(self.file, "rb") as file:
+        with open(self.file, "rb") as file:  # noqa: ASYNC230 - of the page cache
             file.seek(first)
             while first < last:
                 block = file.read(min(_BLOCK, last - first))
@@ -90,7 +91,7 @@ def serve(file: Path, rate: int) -> None:
 async def origin_of(file: Path, rate: int) -> AsyncIterator[str]:
     """The origin in a process of its own; yields its URL."""
     command = [sys.executable, __file__, "--serve", str(file), "--rate", str(rate)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:  # noqa: ASYNC220
         assert process.stdout is not None
         assert process.stdin is not None
         port = await asyncio.to_thread(process.stdout.readline)
@@ -114,37 +115,44 @@ async def sent_by(url: str) -> int:
         return int(await answer.text())
 
 
-async def with_flowsched(url: str, file: Path, root: Path, nodes: int, piece_size: str) -> Outcome:
-    """The service, and a task on each node that reads the file."""
-    labels = tuple(f"node-{n}:at=n{n}" for n in range(nodes))
-    settings = Settings(
-        port=0, root=root, nodes=nodes, cpu="1", memory="1Gi", labels=labels, piece_size=piece_size,
-        nic_rate="125M", disk_rate="2G", log_level="error",
-    )  # fmt: skip
+def document(uri: str, size: int, nodes: int) -> bytes:
+    """A task on each node that reads the file."""
     stages = [
         {
             "name": f"read-{n}",
             "command": ["sh", "-c", "wc -c < $FLOWSCHED_INPUT_DATA"],
             "selector": {"at": f"n{n}"},
             "resources": {"cpu": 1, "memory": "64Mi"},
-            "inputs": [{"name": "data", "uri": f"{url}/data.bin", "size": file.stat().st_size}],
+            "inputs": [{"name": "data", "uri": uri, "size": size}],
         }
         for n in range(nodes)
     ]
-    import json
+    return json.dumps({"name": "pieces", "stages": stages}).encode()
 
+
+def check_copies(root: Path, file: Path, nodes: int) -> None:
+    copies = list(root.glob("nodes/*/cache/*/data.bin"))
+    assert len(copies) == nodes, copies
+    assert all(filecmp.cmp(copy, file, shallow=False) for copy in copies), "a copy differs from the original"
+
+
+async def with_flowsched(url: str, file: Path, size: int, root: Path, nodes: int, piece_size: str) -> Outcome:
+    """The service, and the tasks."""
+    labels = tuple(f"node-{n}:at=n{n}" for n in range(nodes))
+    settings = Settings(
+        port=0, root=root, nodes=nodes, cpu="1", memory="1Gi", labels=labels, piece_size=piece_size,
+        nic_rate="125M", disk_rate="2G", log_level="error",
+    )  # fmt: skip
     async with running(settings) as up:
         begun, cpu = time.monotonic(), time.process_time()
-        told = await up.facade.submit(json.dumps({"name": "pieces", "stages": stages}).encode())
+        told = await up.facade.submit(document(f"{url}/data.bin", size, nodes))
         async for _ in up.facade.events(told.id, 0):
             pass
         seconds = time.monotonic() - begun
         cpu = time.process_time() - cpu
         state = (await up.facade.workflow(told.id)).state
     assert state == "SUCCEEDED", state
-    copies = list(root.glob("nodes/*/cache/*/data.bin"))
-    assert len(copies) == nodes, copies
-    assert all(filecmp.cmp(copy, file, shallow=False) for copy in copies), "a copy differs from the original"
+    await asyncio.to_thread(check_copies, root, file, nodes)
     return Outcome(seconds, await sent_by(url), cpu)
 
 
@@ -153,27 +161,35 @@ async def for_themselves(url: str, folder: Path, nodes: int) -> Outcome:
 
     async def fetch(session: aiohttp.ClientSession, target: Path) -> None:
         async with session.get(f"{url}/data.bin") as answer:
-            with open(target, "wb") as file:
+            with open(target, "wb") as file:  # noqa: ASYNC230
                 async for block in answer.content.iter_chunked(_BLOCK):
                     file.write(block)
 
     begun, cpu = time.monotonic(), time.process_time()
-    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(None)) as session, asyncio.TaskGroup() as all_:
+    async with (
+        aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(None)) as session,
+        asyncio.TaskGroup() as all_,
+    ):
         for n in range(nodes):
             all_.create_task(fetch(session, folder / f"{n}"))
     return Outcome(time.monotonic() - begun, await sent_by(url), time.process_time() - cpu)
+
+
+def make(file: Path, size: int) -> None:
+    """A file that compresses no better than a genome that is compressed already."""
+    noise = random.Random(1)
+    with open(file, "wb") as out:
+        for start in range(0, size, _BLOCK):
+            out.write(noise.randbytes(min(_BLOCK, size - start)))
+        out.flush()
+        os.fsync(out.fileno())
 
 
 async def compare(size: int, nodes: int, rate: int, piece_size: str, repeats: int) -> None:
     with tempfile.TemporaryDirectory(prefix="flowsched-pieces-") as made:
         folder = Path(made)
         file = folder / "data.bin"
-        random_block = random.Random(1)
-        with open(file, "wb") as out:
-            for start in range(0, size, _BLOCK):
-                out.write(random_block.randbytes(min(_BLOCK, size - start)))
-            out.flush()
-            os.fsync(out.fileno())
+        await asyncio.to_thread(make, file, size)
         async with origin_of(file, rate) as url:
             least = size / rate
             print(f"{size / 1e6:,.0f} MB to {nodes} nodes; one copy takes {least:.1f} s from the origin")
@@ -182,7 +198,7 @@ async def compare(size: int, nodes: int, rate: int, piece_size: str, repeats: in
                 rows: dict[str, Outcome] = {}
                 for name, pieces in (("in pieces", piece_size), ("as a whole, from peers", "0")):
                     root = folder / f"{turn}-{pieces}"
-                    rows[name] = await with_flowsched(url, file, root, nodes, pieces)
+                    rows[name] = await with_flowsched(url, file, size, root, nodes, pieces)
                     await asyncio.to_thread(shutil.rmtree, root)
                 own = folder / "own"
                 own.mkdir()
@@ -196,7 +212,9 @@ async def compare(size: int, nodes: int, rate: int, piece_size: str, repeats: in
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--size", default="1G")
     parser.add_argument("--nodes", type=int, default=4)
     parser.add_argument("--rate", default="100M")
@@ -208,7 +226,9 @@ def main() -> None:
         serve(given.serve, int(given.rate))
         return
     asyncio.run(
-        compare(parse_bytes(given.size), given.nodes, parse_bytes(given.rate), given.piece_size, given.repeats)
+        compare(
+            parse_bytes(given.size), given.nodes, parse_bytes(given.rate), given.piece_size, given.repeats
+        )
     )
 
 

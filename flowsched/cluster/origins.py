@@ -15,7 +15,8 @@ from urllib.parse import unquote, urlsplit
 #: HTTP statuses after which trying again is no use.
 _GONE_FOR_GOOD: Final = frozenset({400, 401, 403, 404, 405, 410, 414})
 
-_CONTENT_RANGE: Final = re.compile(r"bytes (\d{1,19})-\d{1,19}/(\d{1,19})")
+#: First byte and size of all, of a 206.
+CONTENT_RANGE: Final = re.compile(r"bytes (\d{1,19})-\d{1,19}/(\d{1,19})")
 #: Object stores are asked for so much at a time.
 _STORE_BLOCK: Final = 16 << 20
 
@@ -159,7 +160,7 @@ class Origins:
         stream = self._http_stream(uri, scheme, asked)
         answer = stream.r
         version = version_of(answer.headers)
-        told = _CONTENT_RANGE.fullmatch(answer.headers.get("Content-Range", ""))
+        told = CONTENT_RANGE.fullmatch(answer.headers.get("Content-Range", ""))
         if answer.status != 206 or told is None or int(told[1]) != start or not version:
             stream.close()
             why = "it tells no ETag" if answer.status == 206 and told is not None else "it gives no ranges"

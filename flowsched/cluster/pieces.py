@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 from flowsched.cluster.cache import Cache, Entry, folder_name
-from flowsched.cluster.origins import NotFetched, Section
+from flowsched.cluster.origins import NotFetched, Section, failure
 from flowsched.cluster.partial import Dropped, Header, Partial
 
 #: Gives the bytes of a range, from first to last; raises NotFetched.
@@ -154,12 +154,17 @@ def _other(piece: Piece, section: Section) -> NotFetched:
     """The source has another version than was asked for."""
     if piece.source is not None and not section.whole:
         return NotFetched(f"{piece.source} has pieces of another version of {piece.uri}", lost=True)
-    where = "its origin" if piece.source is None else piece.source
+    return changed_at(piece.uri, piece.source, section.version)
+
+
+def changed_at(uri: str, source: str | None, version: str) -> NotFetched:
+    """A dataset is another one now, there where it comes from."""
+    where = "its origin" if source is None else source
     return NotFetched(
-        f"{piece.uri} has changed at {where} while it was copied (version {section.version or 'unknown'}); "
+        f"{uri} has changed at {where} while it was copied (version {version or 'unknown'}); "
         "all its pieces are fetched again",
         changed=True,
-        version=section.version,
+        version=version,
     )
 
 
@@ -172,7 +177,12 @@ def _fill(
     try:
         at = first
         while at < last:
-            block = section.stream.read(min(block_bytes, last - at))
+            try:
+                block = section.stream.read(min(block_bytes, last - at))
+            except (
+                Exception
+            ) as error:  # each of fsspec's file systems has errors of its own, and so have sockets
+                raise _unread(piece, error) from error
             if not block:
                 raise NotFetched(f"{piece.uri} ended at byte {at} of {section.total}")
             _write_at(descriptor, block, at)
@@ -185,6 +195,12 @@ def _fill(
         partial.users -= 1
         os.close(descriptor)
     return max(0, last - first)
+
+
+def _unread(piece: Piece, error: Exception) -> NotFetched:
+    if piece.source is None:
+        return failure(piece.uri, error)
+    return NotFetched(f"{piece.source} did not send {piece.uri}: {error or type(error).__name__}")
 
 
 def _write_at(descriptor: int, block: bytes, at: int) -> None:

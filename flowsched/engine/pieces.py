@@ -59,3 +59,13 @@ def refused(recorder: Recorder, dataset: int, event: TransferFailed) -> bool:
     else:
         statement.put(catalogue.editions, dataset, (event.version, times + 1))
     return event.undivided
+
+
+def pass_over(recorder: Recorder, dataset: int, source: str) -> None:
+    """A node did not give a piece. If it is still waiting for others itself, they are asked of it no more until it has said again
+    what it has.
+    """
+    state = recorder.state
+    node = state.snapshot.index.get(source)
+    if node is not None and node not in state.catalogue.nodes_of(dataset):
+        state.catalogue.drop_pieces(dataset, node, recorder.statement)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from flowsched.engine.backlog import Candidate
 from flowsched.engine.changes import Recorder
 from flowsched.engine.delta import ReplicaWrite
-from flowsched.engine.pieces import landed, refused
+from flowsched.engine.pieces import landed, pass_over, refused
 from flowsched.engine.pods import pod_name
 from flowsched.engine.pushing import foreseen, pushes
 from flowsched.engine.state import Backoff, EngineState, GroupKey, StagingGroup
@@ -109,6 +109,8 @@ def failed(recorder: Recorder, event: TransferFailed) -> None:
     _landed(recorder, pair, event.offset)
     if (event.changed or event.undivided) and refused(recorder, pair[0], event):
         return
+    if event.source is not None:
+        pass_over(recorder, pair[0], event.source)
     before = state.transfer_backoff.get(pair, Backoff(0, 0))
     tries = before.tries + (0 if event.lost else 1)
     if event.permanent or tries >= _MAX_TRIES:

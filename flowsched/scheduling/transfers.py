@@ -168,6 +168,8 @@ def _piece(
     best: tuple[int, int, int] | None = None
     held = 0
     for node, has in catalogue.holders(dataset, every):
+        if has != every and not snapshot.ready[node]:
+            continue  # it is gone, or goes: what it was waiting for comes no more
         held |= has
         load = flights.out_of[node]
         if not has & lacks or load >= limits.per_source or node == dest:
