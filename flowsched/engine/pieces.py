@@ -33,8 +33,8 @@ def landed(recorder: Recorder, pair: tuple[int, int], event: TransferDone, order
     if event.version != edition:
         statement.put(catalogue.editions, dataset, (event.version or edition, times))
     pieces = limits.pieces_of(dataset, catalogue)
-    if not ordered or pieces == 1:
-        return False
+    if not ordered or pieces == 1 or node in catalogue.nodes_of(dataset):
+        return False  # the last: told after the piece that found all of it there
     statement.pop(state.transfer_backoff, pair)  # it goes on: what went wrong before is over
     return catalogue.land(dataset, node, event.offset // limits.piece_bytes, statement) == (1 << pieces) - 1
 
