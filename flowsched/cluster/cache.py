@@ -148,8 +148,10 @@ class Cache:
             if there is not None:
                 return there
             seal(partial.path, partial.header.mode)
-            self.partials.forget(partial)  # its bytes are the dataset's from here on
-            self.publish(partial.folder, entry)
+            try:
+                self.publish(partial.folder, entry)
+            finally:
+                self.partials.drop(entry.uri, partial)
             with contextlib.suppress(OSError):
                 (self.home(entry.uri) / RECORD).unlink()
             return entry

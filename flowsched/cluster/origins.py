@@ -36,6 +36,7 @@ class NotFetched(Exception):
         changed: bool = False,
         undivided: bool = False,
         version: str = "",
+        emptied: bool = False,
     ) -> None:
         super().__init__(message)
         self.lost = lost
@@ -43,6 +44,7 @@ class NotFetched(Exception):
         self.changed = changed
         self.undivided = undivided
         self.version = version
+        self.emptied = emptied  #: what its destination had of it is gone
 
 
 @dataclass(frozen=True, slots=True)

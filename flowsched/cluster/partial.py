@@ -41,7 +41,7 @@ class Header:
 
 
 class Dropped(Exception):
-    """The file is no longer wanted: the dataset is another one now, or room was needed."""
+    """The file is gone: the dataset is another one now, room was needed, or somebody has emptied the cache."""
 
 
 class Partial:
@@ -115,7 +115,10 @@ class Partial:
             if self._dropped:
                 raise Dropped(self.header.uri)
             self._spans = merged([*self._spans, (start, end)])
-            self._write()
+            try:
+                self._write()
+            except FileNotFoundError as error:
+                raise Dropped(self.header.uri) from error
 
     def drop(self) -> None:
         """Remove it. Who writes to it hears `Dropped`."""
@@ -218,12 +221,6 @@ class Partials:
             if partial.users == 0 and age_s >= idle_s and self.drop(partial.header.uri, partial):
                 freed += partial.header.size_bytes
         return freed
-
-    def forget(self, partial: Partial) -> None:
-        """It has become a dataset."""
-        with self._lock:
-            if self._known.get(partial.header.uri) is partial:
-                del self._known[partial.header.uri]
 
 
 def merged(spans: Iterable[Span]) -> list[Span]:

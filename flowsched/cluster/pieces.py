@@ -91,9 +91,9 @@ def bring(
         assert partial is not None
         entry = _publish(cache, partial, seal) if partial.complete else None
     except Dropped:
-        raise NotFetched(
-            f"{piece.uri} has changed while it was copied; its pieces are fetched again"
-        ) from None
+        gone = partial is not None and cache.partials.drop(piece.uri, partial)
+        why = "what was here of it is gone" if gone else "they changed while they were copied"
+        raise NotFetched(f"pieces of {piece.uri} are fetched again: {why}", emptied=gone) from None
     return Landed(partial.header.size_bytes, partial.header.version, moved, entry)
 
 
@@ -103,6 +103,11 @@ def held_section(cache: Cache, uri: str, start: int, end: int) -> Section | None
     Raises:
         NotFetched: It is a folder, which has no ranges.
     """
+    # It may become whole, and so move, between two looks.
+    return _held_section(cache, uri, start, end) or _held_section(cache, uri, start, end)
+
+
+def _held_section(cache: Cache, uri: str, start: int, end: int) -> Section | None:
     entry = cache.find(uri)
     try:
         if entry is not None:

@@ -26,7 +26,14 @@ from flowsched.cluster.cache import Cache, Entry, file_name
 from flowsched.cluster.origins import NotFetched, Origins, Section, failure, file_section
 from flowsched.cluster.pieces import Landed, Piece, bring, held_section
 from flowsched.cluster.site import Site
-from flowsched.scheduling.executor import NodeInfo, Published, Transfer, TransferDone, TransferFailed
+from flowsched.scheduling.executor import (
+    NodeInfo,
+    Published,
+    ReplicaSeen,
+    Transfer,
+    TransferDone,
+    TransferFailed,
+)
 
 log = structlog.get_logger(__name__)
 T = TypeVar("T")
@@ -152,6 +159,8 @@ class Staging:
     def _failed(self, order: Transfer, error: NotFetched) -> TransferFailed:
         log.info("transfer failed", uri=order.uri, dest=order.dest, source=order.source, why=str(error))
         at_ms = self._site.clock()
+        if error.emptied:
+            self._site.report(ReplicaSeen(order.uri, order.dest, 0, present=False))
         return TransferFailed(
             order.uri, order.dest, at_ms, str(error), order.source, error.lost, error.permanent,
             order.offset, error.changed, error.undivided, error.version,

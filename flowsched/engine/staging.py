@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from flowsched.engine.backlog import Candidate
 from flowsched.engine.changes import Recorder
 from flowsched.engine.delta import ReplicaWrite
-from flowsched.engine.pieces import landed, pass_over, refused
+from flowsched.engine.pieces import landed, moved_by, pass_over, refused
 from flowsched.engine.pods import pod_name
 from flowsched.engine.pushing import foreseen, pushes
 from flowsched.engine.state import Backoff, EngineState, GroupKey, StagingGroup
@@ -82,10 +82,9 @@ def arrived(recorder: Recorder, event: TransferDone) -> None:
     if not complete and not event.moved_bytes:
         return
     waiting = [(number, group) for number, group in state.staging.items() if pair in group.pending]
-    _pay(recorder, [group for _, group in waiting], pair, event.moved_bytes)
+    _pay(recorder, [group for _, group in waiting], pair, moved_by(recorder, pair, event))
     if not complete:
         return
-    state.catalogue.drop_pieces(dataset, node, statement)
     size = event.size_bytes or state.catalogue.sizes[dataset]
     if size != state.catalogue.sizes[dataset]:
         state.catalogue.intern(event.uri, size)

@@ -93,6 +93,7 @@ class Catalogue:
 
     def add_replica(self, dataset: int, node: int, statement: Statement | None = None) -> None:
         """The node holds the dataset now."""
+        self.drop_pieces(dataset, node, statement)
         self._change(self._replicas[dataset], dataset, node, True, statement)
         self._change(self._expected[dataset], dataset, node, False, statement)
 

@@ -284,6 +284,17 @@ class ReplicaSeen:
 
 
 @dataclass(frozen=True, slots=True)
+class PiecesSeen:
+    """A node has parts of a dataset, from before: `spans` are the first byte of each and the one after its last."""
+
+    uri: str
+    node: str
+    size_bytes: int  #: of all of it
+    version: str
+    spans: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class NodeChanged:
     """A node appeared, changed or is gone (`node.ready` false)."""
 
@@ -298,6 +309,7 @@ ClusterEvent = (
     | TransferDone
     | TransferFailed
     | ReplicaSeen
+    | PiecesSeen
     | NodeChanged
     | ForeignEvent
 )

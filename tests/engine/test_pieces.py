@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from flowsched.scheduling.executor import NodeChanged, Transfer, TransferDone, TransferFailed
+from flowsched.scheduling.executor import NodeChanged, PiecesSeen, Transfer, TransferDone, TransferFailed
 from flowsched.scheduling.transfers import TransferLimits
 from tests.engine.scene import Scene, node
 
@@ -157,6 +157,18 @@ def test_pieces_on_a_node_that_is_gone_are_fetched_elsewhere() -> None:
         ("n1", None, 100, "one"),
         ("n1", None, 200, "one"),
     ]
+
+
+def test_pieces_from_before_a_restart_are_not_ordered_again() -> None:
+    """Node 0 has piece 1 and a part of piece 2: piece 1 goes to node 1 from there, and 0 and 2 come from outside."""
+    told = Scene(*(node(f"n{n}", cpu=1, labels={"at": f"n{n}"}) for n in range(2)))
+    told.state.transfer_limits = TransferLimits(per_dest=3, origin=3, piece_bytes=100 * MB)
+    told.tell(PiecesSeen(URI, "n0", 300 * MB, "one", ((100 * MB, 250 * MB),)))
+    stage = {"name": "s", "command": ["x"], "scatter": {"count": 2}, "resources": {"cpu": 1}}
+    told.submit("w", {**stage, "inputs": [{"name": "ref", "uri": URI, "size": 300 * MB}]})
+    assert sorted(ordered(told), key=str) == [
+        ("n0", None, 0, "one"), ("n0", None, 200, "one"), ("n1", "n0", 100, "one"),
+    ]  # fmt: skip
 
 
 def test_a_node_that_does_not_give_its_pieces_is_passed_over() -> None:

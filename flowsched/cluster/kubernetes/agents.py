@@ -17,10 +17,12 @@ import aiohttp
 import msgspec
 import structlog
 
+from flowsched.cluster.kubernetes.agentnews import EVENT, REPLICAS, Event, Refusal
 from flowsched.cluster.kubernetes.messages import Result, read_result
 from flowsched.scheduling.executor import (
     ClusterEvent,
     Opened,
+    PiecesSeen,
     ReplicaSeen,
     Transfer,
     TransferDone,
@@ -37,42 +39,6 @@ _FIRST_PAUSE_S: Final = 0.2
 _LONGEST_PAUSE_S: Final = 5.0
 _CHUNK: Final = 1 << 20
 _LOST: Final = (aiohttp.ClientError, TimeoutError, OSError)
-
-
-class _Replica(msgspec.Struct):
-    uri: str
-    size_bytes: int
-
-
-class _Replicas(msgspec.Struct):
-    instance: str
-    seq: int
-    replicas: list[_Replica]
-
-
-class _Error(msgspec.Struct):
-    message: str = ""
-    lost: bool = False
-    permanent: bool = False
-    changed: bool = False
-    undivided: bool = False
-
-
-class _Event(msgspec.Struct):
-    seq: int = 0
-    kind: str = ""
-    uri: str = ""
-    size_bytes: int = 0
-    moved_bytes: int = 0
-    present: bool = True
-    error: _Error | None = None
-    offset: int = -1  #: of a piece
-    whole: bool = True
-    version: str = ""
-
-
-_EVENT: Final = msgspec.json.Decoder(_Event)
-_REPLICAS: Final = msgspec.json.Decoder(_Replicas)
 
 
 @dataclass(slots=True, eq=False)
@@ -188,7 +154,7 @@ class Agents:
         for order in orders:
             agent = self._agents.get(order.dest)
             if agent is None and not self._has_node(order.dest):
-                self._refuse(order, f"there is no node {order.dest!r}", _Error(permanent=True))
+                self._refuse(order, f"there is no node {order.dest!r}", Refusal(permanent=True))
                 continue
             if agent is None:
                 self._waiting[order.dest].append((order, asyncio.get_running_loop().time()))
@@ -287,7 +253,7 @@ class Agents:
         async with self._http.get(
             f"{agent.url}/v1/replicas", timeout=aiohttp.ClientTimeout(30), raise_for_status=True
         ) as answer:
-            told = _REPLICAS.decode(await answer.read())
+            told = REPLICAS.decode(await answer.read())
         now = {replica.uri: replica.size_bytes for replica in told.replicas}
         for uri, size in agent.replicas.items():
             if uri not in now:
@@ -295,6 +261,8 @@ class Agents:
         for uri, size in now.items():
             if agent.replicas.get(uri) != size:
                 self._report(ReplicaSeen(uri, agent.node, size))
+        for part in told.partials:
+            self._report(PiecesSeen(part.uri, agent.node, part.size_bytes, part.version, part.spans))
         agent.replicas, agent.heard = now, True
         return told.seq
 
@@ -308,9 +276,9 @@ class Agents:
                 *lines, rest = (rest + piece).split(b"\n")
                 for line in lines:
                     if line.strip():
-                        self._hear(agent, _EVENT.decode(line))
+                        self._hear(agent, EVENT.decode(line))
 
-    def _hear(self, agent: _Agent, event: _Event) -> None:
+    def _hear(self, agent: _Agent, event: Event) -> None:
         if event.kind == "replica":
             if event.present:
                 agent.replicas[event.uri] = event.size_bytes
@@ -320,7 +288,7 @@ class Agents:
         elif event.kind == "transfer":
             self._settle(agent, event)
 
-    def _settle(self, agent: _Agent, event: _Event) -> None:
+    def _settle(self, agent: _Agent, event: Event) -> None:
         """A copy has ended, well or not."""
         now, moved = self._clock(), event.moved_bytes
         agent.bytes_in += moved
@@ -348,7 +316,7 @@ class Agents:
             else:
                 self._refuse(order, event.error.message, event.error, event.version)
 
-    def _refuse(self, order: Transfer, message: str, error: _Error, version: str = "") -> None:
+    def _refuse(self, order: Transfer, message: str, error: Refusal, version: str = "") -> None:
         self._report(
             TransferFailed(
                 order.uri, order.dest, self._clock(), message, order.source, error.lost, error.permanent,
@@ -385,7 +353,7 @@ class Agents:
 
     def _fail(self, agent: _Agent, key: tuple[str, int], message: str) -> None:
         for order in agent.orders.pop(key, []):
-            self._refuse(order, message, _Error())
+            self._refuse(order, message, Refusal())
 
     def _give_back(self, agent: _Agent, message: str) -> None:
         for key in list(agent.orders):
@@ -403,7 +371,7 @@ class Agents:
                     del self._waiting[node]
                 for order in late:
                     text = f"there is no agent on {node}; see that the DaemonSet runs there"
-                    self._refuse(order, text, _Error())
+                    self._refuse(order, text, Refusal())
 
     async def _open(self, node: str, uri: str) -> Opened | None:
         agent = self._agents.get(node)

@@ -184,7 +184,17 @@ class Door:
         replicas = [
             {"uri": e.uri, "size_bytes": e.size_bytes} for e in list(self._agent.cache.entries.values())
         ]
-        return _json({"instance": news.instance, "seq": news.seq, "replicas": replicas})
+        partials = [
+            {
+                "uri": p.header.uri,
+                "size_bytes": p.header.size_bytes,
+                "version": p.header.version,
+                "spans": p.spans,
+            }
+            for p in self._agent.cache.partials.all
+        ]
+        told = {"instance": news.instance, "seq": news.seq, "replicas": replicas, "partials": partials}
+        return _json(told)
 
     async def _events(self, request: web.Request) -> web.StreamResponse:
         after = number_of(request, "after", default=self._agent.news.seq)

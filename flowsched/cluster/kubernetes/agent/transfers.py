@@ -178,6 +178,8 @@ class Transfers:
         told: dict[str, Any] = {"message": str(error), "lost": error.lost, "permanent": error.permanent}
         if order.offset is not None:
             told |= {"changed": error.changed, "undivided": error.undivided}
+        if error.emptied:
+            self._news.replica(order.uri, 0, present=False)
         self._news.transfer(order.uri, source, 0, 0, told, **_more(order, whole=False, version=error.version))
         return error
 
