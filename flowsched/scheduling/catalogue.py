@@ -26,13 +26,14 @@ class Catalogue:
         sizes: Bytes by dataset id, 0 where it is not known yet.
         origins: By dataset id, whether it can be fetched from outside (file, http, s3).
         version: Grows with every change.
+        dropped: Grows with every replica that is not there any more.
     """
 
     def __init__(self) -> None:
         self.uris: list[str] = []
         self.sizes: list[int] = []
         self.origins: list[bool] = []
-        self.version = 0
+        self.version = self.dropped = 0
         self._ids: dict[str, int] = {}
         self._replicas: list[set[int]] = []
         self._expected: list[set[int]] = []
@@ -94,6 +95,7 @@ class Catalogue:
 
     def drop_replica(self, dataset: int, node: int, statement: Statement | None = None) -> None:
         """The node does not hold the dataset any more."""
+        self.dropped += 1
         self._change(self._replicas[dataset], dataset, node, False, statement)
 
     def expect(self, dataset: int, nodes: int | Sequence[int], statement: Statement | None = None) -> None:
