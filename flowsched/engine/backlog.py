@@ -104,14 +104,16 @@ def _again(state: EngineState, backlog: Backlog, run: WorkflowRun, stage: StageR
     candidates, own = offered.candidates, offered.own
     if any(len(role.shape.requests) != axes for role in candidates[0].group.roles):
         return False
-    shared, lost = state.inputs.get((run.id, stage.number)), state.catalogue.lost
+    shared = state.inputs.get((run.id, stage.number))
     changed = own
     told = []
     for candidate in candidates:
         group = candidate.group
-        if group.inputs and ((not own and shared is not group.inputs) or any(map(lost, group.inputs))):
+        if group.inputs and (
+            (not own and shared is not group.inputs) or state.catalogue.lost_of(group.inputs)
+        ):
             return False
-        staged_on = state.staged_on.get(state.groups[group.key], ())  # type: ignore[call-overload]
+        staged_on = state.staged_on.get(state.groups[group.key], ())  # type: ignore[arg-type]
         now = (*expected(state, run, stage, group.inputs), staged_on, state.promises.get(group.key))
         changed |= now != (group.runtime_ms, group.high_ms, group.staged_on, group.promised_ms)
         told.append(now)

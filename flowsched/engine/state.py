@@ -228,6 +228,7 @@ class EngineState:
         self.offers.clear()
         self.coming.clear()
         self.swept = None
+        self.snapshot.cache.clear()
 
     def forget(self, workflow: str) -> None:
         """Drop what is kept about a workflow that has ended. Costs what it had, however many others there are."""

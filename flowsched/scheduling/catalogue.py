@@ -38,6 +38,7 @@ class Catalogue:
         self._replicas: list[set[int]] = []
         self._expected: list[set[int]] = []
         self._landed: dict[int, dict[int, int]] = {}  #: dataset -> node -> its pieces there, as bits
+        self._whole: set[tuple[int, ...]] = set()  #: inputs of which none is lost, until a replica is dropped
         self._arrays: dict[int, NDArray[np.int64]] = {}
         self._missing: dict[tuple[tuple[int, ...], int, bool], NDArray[np.int64]] = {}
 
@@ -73,7 +74,7 @@ class Catalogue:
     def copy(self, datasets: Collection[int]) -> Catalogue:
         """A copy in which these datasets can be changed while this one stays; all others are shared, and only read."""
         other = copy(self)
-        other._arrays, other._missing = {}, {}
+        other._arrays, other._missing, other._whole = {}, {}, set()
         for name in ("uris", "sizes", "origins", "_replicas", "_expected", "_landed"):
             setattr(other, name, copy(getattr(self, name)))
         for dataset in datasets:
@@ -95,7 +96,6 @@ class Catalogue:
 
     def drop_replica(self, dataset: int, node: int, statement: Statement | None = None) -> None:
         """The node does not hold the dataset any more."""
-        self.dropped += 1
         self._change(self._replicas[dataset], dataset, node, False, statement)
 
     def expect(self, dataset: int, nodes: int | Sequence[int], statement: Statement | None = None) -> None:
@@ -166,6 +166,15 @@ class Catalogue:
         """Whether nobody has it and it cannot be fetched from outside."""
         return not self.origins[dataset] and not self._replicas[dataset]
 
+    def lost_of(self, datasets: tuple[int, ...]) -> list[int]:
+        """Which of them are lost. Cheap to ask again for the same as long as no replica is dropped."""
+        if datasets in self._whole:
+            return []
+        lost = [dataset for dataset in datasets if self.lost(dataset)]
+        if not lost:
+            self._whole.add(datasets)
+        return lost
+
     def weight(self, dataset: int) -> int:
         """Bytes to copy, at least 1: what is not there is missing, however small or unknown its size."""
         return max(self.sizes[dataset], 1)
@@ -224,6 +233,9 @@ class Catalogue:
             members.add(node)
         else:
             members.discard(node)
+            if members is self._replicas[dataset]:
+                self.dropped += 1
+                self._whole.clear()
         self._forget(dataset)
 
     def _forget(self, dataset: int) -> None:

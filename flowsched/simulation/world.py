@@ -298,7 +298,7 @@ class World:
         if reading is not None:
             flow, actions = reading
             missed = size - self.network.left(flow)
-            actions.append(action if missed < 1 else partial(self.flow, missed, path, action))
+            actions.append(action if missed < 1 else partial(self._rest, missed, path, action))
             return
 
         def done() -> None:
@@ -308,6 +308,9 @@ class World:
 
         flow = self.flow(size, path, done)
         self._from_disk[node, file] = (flow, [action])
+
+    def _rest(self, missed: float, path: tuple[int, ...], action: Action) -> None:
+        self.flow(missed, path, action)
 
     def _read_mounted(self, running: Running, number: int, action: Action) -> None:
         """Read from the storage what the node's memory does not hold.
