@@ -42,6 +42,7 @@ Devices = tuple[tuple[int, int], ...]
 
 def place(recorder: Recorder) -> None:
     """Offer the backlog to the scheduler and carry out its plan, if it is time to look at it."""
+    recorder.dirty |= recorder.absorb()
     sweep(recorder)
     recorder.dirty |= recorder.absorb()
     state = recorder.state

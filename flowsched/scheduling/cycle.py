@@ -20,7 +20,7 @@ from flowsched.scheduling.backlog import in_order, take_promised, weighted
 from flowsched.scheduling.catalogue import Catalogue
 from flowsched.scheduling.conservative import promises_for
 from flowsched.scheduling.delay import Delays
-from flowsched.scheduling.explain import over_cap, why_not
+from flowsched.scheduling.explain import over_cap
 from flowsched.scheduling.framework import Profile
 from flowsched.scheduling.given import Given
 from flowsched.scheduling.horizon import Horizon, half_a_node, work_ms
@@ -32,6 +32,7 @@ from flowsched.scheduling.preemption import Taking, serve_nominated
 from flowsched.scheduling.pricing import Fit, Offer, Pricer
 from flowsched.scheduling.promises import longest_of, runtime_of
 from flowsched.scheduling.queues import QueueTree, Shares
+from flowsched.scheduling.refusals import Refusals
 from flowsched.scheduling.reservation import Taken
 from flowsched.scheduling.room import Mask, Room
 from flowsched.scheduling.single import Singles
@@ -123,6 +124,7 @@ class _Cycle:
         self._horizon: Horizon | None = None
         self.any_ready = bool(snapshot.ready.any())
         self.taking = Taking(snapshot, self.room, self.shares, queues, profile, now)
+        self.refusals = Refusals(snapshot, self.room, profile)
 
     # ---- the loop ----
 
@@ -182,7 +184,7 @@ class _Cycle:
             return self.refuse(barred)
         family, known = self.family(group), self.known_refusal(group)
         if known is not None and not self.taking.may(group):
-            return self.refuse(replace(known, group=group.key))
+            return self.refuse(known.of(group.key))
         if self.closed and self.nowhere_local(group):
             return self.refuse(Reason(group.key, ReasonCode.WAITING_FOR_DATA, _NO_TARGET))
         offer = self.pricer.price(group)
@@ -196,7 +198,7 @@ class _Cycle:
             offer = offer.wanting(self.turn(group, most))
         else:
             offer = self.within_cap(offer)
-        fit = self.fit(offer)
+        fit = None if not group.gang and self.room.lacks(group.roles[0].shape.requests) else self.fit(offer)
         if fit is None:
             return self.wait_for_room(offer, family)
         stays = None if group.gang else self.stay(fit)
@@ -293,7 +295,7 @@ class _Cycle:
             text = f"none of {len(self.snapshot)} nodes is ready"
             return Reason(group.key, ReasonCode.NO_NODES, text, {"nodes": len(self.snapshot)})
         if self.profile.of(group.queue).locality and group.inputs:
-            lost = [dataset for dataset in group.inputs if self.catalogue.lost(dataset)]
+            lost = self.catalogue.lost_of(group.inputs)
             if lost:
                 first = self.catalogue.uris[lost[0]]
                 text = f"{len(lost)} of {len(group.inputs)} inputs are nowhere, first {first}"
@@ -313,7 +315,8 @@ class _Cycle:
             self.horizon().foresee(offer, count, runtime_of(offer.group, self.profile))
         offer = offer.in_zones(self.snapshot)
         least = offer.at_least()
-        if self.fits(least, None, None):
+        lacks = not offer.group.gang and self.room.lacks(offer.group.roles[0].shape.requests)
+        if not lacks and self.fits(least, None, None):
             reason = self.held_up(least, family)
             held = self.promises.reserve(least) if reason.code is ReasonCode.RESERVED else None
             return self.refuse(reason if held is None else replace(reason, start_ms=held))
@@ -321,7 +324,7 @@ class _Cycle:
         taken = self.taking.attempt(offer, left, self.promises)
         if taken is not None:
             return self.refuse(taken)
-        reason = why_not(offer, self.room, self.snapshot, self.profile)
+        reason = self.refusals.why(offer, family)
         start = self.promises.reserve(offer) if reason.code in _NOT_NOW else None
         if start is None and offer.company is None:  # a pod that comes may let in who asks for its company
             self.full[family] = reason

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowsched.scheduling.placement import PER_MILLE, Ints, RoleTable, Spots
-from flowsched.scheduling.snapshot import Snapshot
+from flowsched.scheduling.snapshot import IO, Snapshot
 
 Mask = NDArray[np.bool_]
 
@@ -67,6 +67,7 @@ class Room:
         self._spare: dict[int, Ints] | None = None
         self._least: dict[int, Ints] = {}
         self._scales: dict[int, Scale] = {}
+        self._best: dict[int, int] = {}  #: the most that a node has, by axis
         self.changes: list[Ints] = []
         self.promised = 0
         self.staging = snapshot.any_staging
@@ -85,6 +86,17 @@ class Room:
             if need > 0
         ]
         return min(parts, default=1 << 60)
+
+    def lacks(self, requests: Sequence[int]) -> bool:
+        """Whether no node has as much of something as one pod asks for. False says nothing."""
+        for axis, need in enumerate(requests[: len(self._snapshot.axes)]):
+            if need <= 0 or axis == IO:  # who asks for more of a disk than there is gets all of it
+                continue
+            if axis not in self._best:
+                self._best[axis] = int(self.hard(axis).max(initial=0))
+            if need > self._best[axis]:
+                return True
+        return False
 
     def soft(self, axis: int) -> Ints:
         """(N,) what is nobody's target either. Live; the same array as `hard` while nothing is staging."""
@@ -216,6 +228,7 @@ class Room:
     def _note(self, nodes: Ints) -> None:
         """Room on these nodes has changed."""
         self.changes.append(nodes)
+        self._best.clear()
         for axis, least in self._least.items():
             least[nodes] = self.hard(axis)[nodes]
             if self._spare is not None:
