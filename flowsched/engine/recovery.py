@@ -237,11 +237,11 @@ def standing(run: WorkflowRun, stage: StageRun, task: int) -> Standing:
         "priority": run.spec.priority,
         "qos": int(qos_class(role.resources, role.limits)),
         "started_ms": None if started < 0 else started,
-        "elastic": _elastic(stage, task),
+        "elastic": elastic_of(stage, task),
     }
 
 
-def _elastic(stage: StageRun, task: int) -> tuple[int, int, int] | None:
+def elastic_of(stage: StageRun, task: int) -> tuple[int, int, int] | None:
     """How a member stands in a gang that may go on with fewer of its role; None where all must stay, or a policy says what becomes
     of a gang of which one is taken away.
     """

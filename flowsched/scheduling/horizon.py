@@ -93,8 +93,8 @@ class Horizon:
             takes = np.where(until == UNKNOWN, default_runtime_ms, until - since)
             np.add.at(self.work, ledger.node[staging], ledger.amount[staging][:, _CPU] * takes)
 
-    def add(self, nodes: Ints, cpu: int, runtime_ms: int, *, staged: bool = False) -> None:
-        """Pods will run there for so long; `staged`: once their data have come."""
+    def add(self, nodes: Ints, cpu: int, runtime_ms: int | Ints, *, staged: bool = False) -> None:
+        """Pods will run there for so long (all of them, or (P,) each); `staged`: once their data have come."""
         np.add.at(self.work, nodes, cpu * runtime_ms)
         if staged:
             self.staged[nodes] = True

@@ -16,12 +16,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from flowsched.scheduling.devices import copies_by_device, seat
+from flowsched.scheduling.devices import copies_by_device
+from flowsched.scheduling.spots import Spots as Spots
+from flowsched.scheduling.spots import on_devices
 
 Ints = NDArray[np.int64]
 Packing = Literal["binpack", "spread"]
@@ -65,42 +67,6 @@ class RoleTable:
         return RoleTable(
             self.needs, self.packs, self.allowed, count, minimum, self.each, self.first, self.step, self.most
         )
-
-
-class Spots(NamedTuple):
-    """Where pods of a role go, cheapest first.
-
-    `nodes`: (k,) node indices; `costs`: (k,) ms; `devices`: (k, D) thousandths of each GPU there, None where devices do not
-    matter.
-    """
-
-    nodes: Ints
-    costs: Ints
-    devices: Ints | None = None
-
-    def only(self, some: NDArray[np.bool_] | NDArray[np.intp]) -> Spots:
-        """Some of them."""
-        return Spots(self.nodes[some], self.costs[some], None if self.devices is None else self.devices[some])
-
-    def then(self, more: Spots) -> Spots:
-        """These, then others of the same role."""
-        devices = None
-        if self.devices is not None and more.devices is not None:
-            devices = np.concatenate([self.devices, more.devices])
-        return Spots(
-            np.concatenate([self.nodes, more.nodes]), np.concatenate([self.costs, more.costs]), devices
-        )
-
-
-def on_devices(room: Sequence[Ints], table: RoleTable, spots: Spots) -> Spots:
-    """Spots with their devices, if room by device is among the axes (the last of them). `room` is not modified."""
-    if not room or room[-1].ndim == 1:
-        return spots
-    need = table.needs[-1]
-    if not len(spots.nodes) or not isinstance(need, int) or not need:
-        return spots._replace(devices=np.zeros((len(spots.nodes), room[-1].shape[1]), dtype=np.int64))
-    some, places = np.unique(spots.nodes, return_inverse=True)
-    return spots._replace(devices=seat(room[-1][some], places, need))
 
 
 def copies_of(room: Sequence[Ints], table: RoleTable, limit: int) -> Ints:
@@ -279,6 +245,31 @@ def first_costs(
     return np.where(fits, costs[: len(fits)], NEVER)  # without packing there is one for every node
 
 
+def costs_of(
+    room: Sequence[Ints], allocatable: Sequence[Ints], table: RoleTable, packing: Packing, nodes: Ints
+) -> Ints:
+    """(P,) what each of some pods of a role costs, before the running maximum, if they go to these nodes in this order.
+
+    Args:
+        room, allocatable, packing: As in `place_role`.
+        table: A role that costs nothing but how full a node is, and asks for the same on every node.
+        nodes: (P,).
+    """
+    order = np.argsort(nodes, kind="stable")
+    there = nodes[order]
+    begins = np.concatenate([[True], there[1:] != there[:-1]]) if len(there) else np.zeros(0, dtype=np.bool_)
+    starts = np.flatnonzero(begins)
+    copy = np.empty(len(nodes), dtype=np.int64)
+    copy[order] = np.arange(len(nodes)) - np.repeat(starts, np.diff(np.append(starts, len(nodes)))) + 1
+    shares, axes = np.zeros(len(nodes), dtype=np.int64), 0
+    for have, total, need, packs in zip(room, allocatable, table.needs, table.packs, strict=True):
+        if packs and isinstance(need, int) and need:
+            shares += (have[nodes] - need * copy) * PER_MILLE // np.maximum(total[nodes], 1)
+            axes += 1
+    costs = shares // axes if axes > 1 else shares
+    return PER_MILLE - costs if axes and packing == "spread" else costs
+
+
 def _worth_a_look(some: NDArray[np.intp], copies: Ints, table: RoleTable, count: int) -> NDArray[np.intp]:
     """Leave out nodes that cannot be chosen, before anything is divided: (C,) of the node indices `some`.
 
@@ -358,7 +349,7 @@ class Trial:
     def take(self, table: RoleTable, spots: Spots) -> Spots:
         """Note pods of a role; where they are, with their devices."""
         np.add.at(self.pods, spots.nodes, 1)
-        spots = on_devices(self.room, table, spots)
+        spots = on_devices(self.room, table.needs, spots)
         for have, need in zip(self.room, table.needs, strict=True):
             if have.ndim == 1:
                 np.subtract.at(have, spots.nodes, need if isinstance(need, int) else need[spots.nodes])
@@ -412,7 +403,7 @@ def place_gang(
     if len(tables) == 1:
         table = tables[0]
         spots = place_role(room, allocatable, table, table.count, packing, limit)
-        return (on_devices(room, table, spots),) if len(spots.nodes) >= table.minimum else None
+        return (on_devices(room, table.needs, spots),) if len(spots.nodes) >= table.minimum else None
     trial = Trial(room, single=False)
     placed: list[Spots] = []
     for table in tables:

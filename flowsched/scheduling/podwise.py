@@ -22,13 +22,14 @@ from flowsched.scheduling.catalogue import Catalogue
 from flowsched.scheduling.company import beside_others
 from flowsched.scheduling.explain import why_not
 from flowsched.scheduling.framework import Profile
-from flowsched.scheduling.placement import NEVER, Ints, on_devices, place_role
+from flowsched.scheduling.placement import NEVER, Ints, place_role
 from flowsched.scheduling.plan import Placement, Plan, Reason, ReasonCode
 from flowsched.scheduling.podgroup import PodGroup, Shape
 from flowsched.scheduling.pricing import Offer, price
 from flowsched.scheduling.queues import QueueTree, Shares
 from flowsched.scheduling.room import Room
 from flowsched.scheduling.snapshot import Snapshot
+from flowsched.scheduling.spots import on_devices
 from flowsched.scheduling.statement import Statement
 
 
@@ -144,7 +145,7 @@ def _offer_pod(
         if not offer.one_per_node and len(group.roles) == 1 and shape.rules is None:
             full[kin] = reason
         return False
-    spots = on_devices(rows, table, spots)
+    spots = on_devices(rows, table.needs, spots)
     room.take(offer.axes, table, spots, None, None)
     if spots.devices is not None:
         stream.devices[role].append(spots.devices[0])

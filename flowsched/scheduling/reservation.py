@@ -29,10 +29,10 @@ OVERDUE_MS: Final = 1_000
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Taken:
-    """Room that this cycle gave to pods which start now, until `end_ms`; few hold it beyond `late_ms`."""
+    """Room that this cycle gave to pods which start now, until `end_ms` (of all, or (P,) of each); few hold it beyond `late_ms`."""
 
-    end_ms: int
-    late_ms: int
+    end_ms: int | Ints
+    late_ms: int | Ints
     axes: tuple[int, ...]
     table: RoleTable
     nodes: Ints
@@ -76,19 +76,21 @@ class Calendar:
         """Note more that has started. Of equal ends, what was noted earlier comes first."""
         if not taken:
             return
-        amounts, devices = [], []
+        nodes = np.concatenate([part.nodes for part in taken])
+        amounts = np.zeros((len(nodes), self._axes), dtype=np.int64)
+        devices = np.zeros((len(nodes), self.devices.shape[1]), dtype=np.int64)
+        before = 0
         for part in taken:
-            rows = np.zeros((len(part.nodes), self._axes), dtype=np.int64)
+            span = slice(before, before + len(part.nodes))
+            before = span.stop
             for axis, need in _sums(part.axes, part.table):
-                rows[:, axis] = need if isinstance(need, int) else need[part.nodes]
-            amounts.append(rows)
-            empty = np.zeros((len(part.nodes), self.devices.shape[1]), dtype=np.int64)
-            devices.append(empty if part.devices is None else part.devices)
-        ends = np.repeat(
-            [part.late_ms if self._late else part.end_ms for part in taken],
-            [len(part.nodes) for part in taken],
+                amounts[span, axis] = need if isinstance(need, int) else need[part.nodes]
+            if part.devices is not None:
+                devices[span] = part.devices
+        ends = np.concatenate(
+            [_each(part.late_ms if self._late else part.end_ms, part.nodes) for part in taken]
         )
-        self._insert([ends], [part.nodes for part in taken], amounts, devices)
+        self._insert([ends], [nodes], [amounts], [devices])
 
     def _insert(self, ends: list[Ints], nodes: list[Ints], amounts: list[Ints], devices: list[Ints]) -> None:
         every = np.concatenate([self.ends, *ends])
@@ -159,6 +161,11 @@ def seats_of(spots: Sequence[Spots], size: int, width: int) -> Ints:
         if where.devices is not None:
             np.add.at(sums, where.nodes, where.devices)
     return sums
+
+
+def _each(moment: int | Ints, nodes: Ints) -> Ints | list[int]:
+    """(P,) the moments of all pods."""
+    return [moment] * len(nodes) if isinstance(moment, int) else moment
 
 
 def expected_ends(
