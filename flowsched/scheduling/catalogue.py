@@ -198,6 +198,17 @@ class Catalogue:
             self._whole.add(datasets)
         return lost
 
+    def bring_back(self, dataset: int, statement: Statement) -> None:
+        """It can be had from outside from now on, until the statement is rolled back."""
+        before = self.origins[dataset]
+
+        def undo() -> None:
+            self.origins[dataset] = before
+            self._whole.clear()  # somebody may have asked meanwhile
+
+        statement.undo_with(undo)
+        self.origins[dataset] = True
+
     def weight(self, dataset: int) -> int:
         """Bytes to copy, at least 1: what is not there is missing, however small or unknown its size."""
         return max(self.sizes[dataset], 1)

@@ -362,8 +362,7 @@ def _input(s: Situation, change: Suggestion, statement: Statement) -> Situation:
     dataset = s.catalogue.find(change.what)
     if dataset is None:
         raise KeyError(f"no dataset {change.what!r}")
-    statement.undo_with(lambda: s.catalogue.origins.__setitem__(dataset, False))
-    s.catalogue.origins[dataset] = True
+    s.catalogue.bring_back(dataset, statement)
     return s
 
 
