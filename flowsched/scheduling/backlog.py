@@ -83,13 +83,16 @@ def in_order(
     for name, groups in ordered.items():
         if len(groups) > 1:
             groups.sort(key=key_in(name))
-    if profile.queue_order is None and not any(each.queue_order for each in profile.queues.values()):
-        return ordered
+    if profile.queue_order is not None or any(each.queue_order for each in profile.queues.values()):
+        _by_plugins(ordered, queues, profile, now)
+    return ordered
+
+
+def _by_plugins(ordered: dict[str, list[PodGroup]], queues: QueueTree, profile: Profile, now: int) -> None:
     for name, groups in ordered.items():
         judge = profile.of(name).queue_order
         if judge is not None and queues.get(name).order != "fifo":
             ordered[name] = reordered(groups, judge(groups, now), now, profile.promote_ms)
-    return ordered
 
 
 def reordered(

@@ -375,8 +375,11 @@ class Snapshot:
             there.
         """
         self.unclaim(claim.owner, statement)
-        amount = np.zeros(len(self.axes), dtype=np.int64)
-        amount[: len(claim.amount)] = claim.amount
+        if len(claim.amount) == len(self.axes):
+            amount = np.array(claim.amount, dtype=np.int64)
+        else:
+            amount = np.zeros(len(self.axes), dtype=np.int64)
+            amount[: len(claim.amount)] = claim.amount
         if len(claim.amount) > IO and claim.amount[IO]:
             amount[IO] = min(amount[IO], self.allocatable[claim.node, IO])
         self._insert(claim, amount, +1)
