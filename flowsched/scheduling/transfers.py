@@ -16,12 +16,33 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from flowsched.errors import ConfigurationError, FlowschedError
 from flowsched.scheduling.catalogue import Catalogue
 from flowsched.scheduling.snapshot import Snapshot
+from flowsched.workflow.resources import parse_bytes
 
 #: Copies up to this size go beside the others: they take next to nothing of the link, and many wait for little.
 _SMALL_BYTES: Final = 32 << 20
 _SMALL_SLOTS: Final = 5
+#: Each piece costs a round trip of the scheduler and a record on the disk.
+_SMALLEST_PIECE: Final = 64 << 10
+
+
+def parse_piece_size(text: str) -> int:
+    """The size of the pieces that large datasets move in, in bytes; 0 = none do.
+
+    Raises:
+        ConfigurationError: It is no amount of bytes, or too small to be worth its record.
+    """
+    try:
+        size = parse_bytes(text)
+    except FlowschedError as error:
+        raise ConfigurationError(f"--piece-size: {error}") from None
+    if 0 < size < _SMALLEST_PIECE:
+        raise ConfigurationError(
+            f"--piece-size is {size} bytes: say {_SMALLEST_PIECE} or more, or 0 to move datasets as a whole"
+        )
+    return size
 
 
 @dataclass(frozen=True, slots=True)
