@@ -140,7 +140,7 @@ class Recorder:
 
     def _note_ready(self, run: WorkflowRun, stage: StageRun) -> None:
         pair = (run.id, stage.number)
-        self.state.offers.pop(pair, None)
+        self.state.note_change(run, stage)
         if stage.counts[TaskState.QUEUED] > 0 and not run.state.terminal:
             if pair not in self.state.ready:
                 self.statement.include(self.state.ready, pair)

@@ -58,6 +58,12 @@ class Reason:
     start_low_ms: int | None = None
     start_high_ms: int | None = None
 
+    def of(self, group: int) -> Reason:
+        """The same reason for another group (as `replace`, in a fifth of the time)."""
+        return Reason(
+            group, self.code, self.message, self.numbers, self.start_ms, self.start_low_ms, self.start_high_ms
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Placement:

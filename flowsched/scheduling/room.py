@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowsched.scheduling.placement import PER_MILLE, Ints, RoleTable, Spots
-from flowsched.scheduling.snapshot import Snapshot
+from flowsched.scheduling.snapshot import IO, Snapshot
 
 Mask = NDArray[np.bool_]
 
@@ -67,6 +67,7 @@ class Room:
         self._spare: dict[int, Ints] | None = None
         self._least: dict[int, Ints] = {}
         self._scales: dict[int, Scale] = {}
+        self._best: dict[int, int] = {}  #: the most that a node has, by axis
         self.changes: list[Ints] = []
         self.promised = 0
         self.staging = snapshot.any_staging
@@ -86,6 +87,17 @@ class Room:
         ]
         return min(parts, default=1 << 60)
 
+    def lacks(self, requests: Sequence[int]) -> bool:
+        """Whether no node has as much of something as one pod asks for. False says nothing."""
+        for axis, need in enumerate(requests[: len(self._snapshot.axes)]):
+            if need <= 0 or axis == IO:  # who asks for more of a disk than there is gets all of it
+                continue
+            if axis not in self._best:
+                self._best[axis] = int(self.hard(axis).max(initial=0))
+            if need > self._best[axis]:
+                return True
+        return False
+
     def soft(self, axis: int) -> Ints:
         """(N,) what is nobody's target either. Live; the same array as `hard` while nothing is staging."""
         if not self.staging:
@@ -96,15 +108,24 @@ class Room:
 
     def allocatable(self, axis: int) -> Ints:
         """(N,) what nodes have in all."""
-        if axis not in self._allocatable:
-            self._allocatable[axis] = np.ascontiguousarray(self._snapshot.allocatable[:, axis])
-        return self._allocatable[axis]
+        found = self._allocatable.get(axis)
+        if found is None:
+            found = self._snapshot.cache.get(("whole", axis))
+            if found is None:
+                found = np.array(self._snapshot.allocatable[:, axis], order="C")
+                found.setflags(write=False)
+                self._snapshot.cache["whole", axis] = found
+            self._allocatable[axis] = found
+        return found
 
     def scale(self, axis: int) -> Scale:
         """How to tell about how much of a node is free, without a division."""
         found = self._scales.get(axis)
         if found is None:
-            found = self._scales[axis] = Scale.of(self.allocatable(axis))
+            found = self._snapshot.cache.get(("scale", axis))
+            if found is None:
+                found = self._snapshot.cache["scale", axis] = Scale.of(self.allocatable(axis))
+            self._scales[axis] = found
         return found
 
     def least(self, axis: int) -> Ints:
@@ -182,9 +203,32 @@ class Room:
                 _subtract(self._spare[axis], outlasting, need)
         self._note(hard if long is None else spots.nodes)
 
+    def take_one(self, axes: Sequence[int], needs: Sequence[int], spot: Ints, *, outlasts: bool) -> None:
+        """Take room for one pod that may bind: as `take`, for most pods there are.
+
+        Args:
+            axes: The axes of its needs.
+            needs: What it takes of each.
+            spot: (1,) its node.
+            outlasts: It would outlast the reservation's start there.
+        """
+        node = int(spot[0])
+        for axis, need in zip(axes, needs, strict=True):
+            if self.staging:
+                self.soft(axis)[node] -= need
+            self.hard(axis)[node] -= need
+            if outlasts and self._spare is not None:
+                self._spare[axis][node] -= need
+        self.changes.append(spot)
+        for axis, least in self._least.items():
+            least[node] = self.hard(axis)[node]
+            if self._spare is not None and self._spare[axis][node] < least[node]:
+                least[node] = self._spare[axis][node]
+
     def _note(self, nodes: Ints) -> None:
         """Room on these nodes has changed."""
         self.changes.append(nodes)
+        self._best.clear()
         for axis, least in self._least.items():
             least[nodes] = self.hard(axis)[nodes]
             if self._spare is not None:
