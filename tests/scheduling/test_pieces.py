@@ -26,13 +26,23 @@ def large(pieces: int = 4) -> tuple[Catalogue, int]:
 
 
 def test_a_piece_comes_from_outside_once() -> None:
-    """Two nodes want it, two slots lead outside: they fetch different pieces."""
+    """Two nodes want it: they fetch different pieces, one each, so that both soon have something to give."""
     snapshot, (catalogue, data) = cluster(1, 1), large()
     wants = [TransferWant(data, 0, 1, 0), TransferWant(data, 1, 1, 0)]
     first = admit(wants, (), snapshot, catalogue, LIMITS)
-    assert [(order.source, order.dest, order.piece) for order in first] == [(None, 0, 0), (None, 0, 1)]
+    assert [(order.source, order.dest, order.piece) for order in first] == [(None, 0, 0), (None, 1, 1)]
     again = admit(wants, first[:1], snapshot, catalogue, LIMITS)
-    assert [(order.source, order.dest, order.piece) for order in again] == [(None, 0, 1)]
+    assert [(order.source, order.dest, order.piece) for order in again] == [(None, 1, 1)]
+
+
+def test_few_pieces_of_a_dataset_come_from_outside_at_a_time() -> None:
+    """Two flows fill a link to the outside that is as fast as a node's; where it is three times as fast, four do."""
+    snapshot, (catalogue, data) = cluster(1), large(8)
+    limits = TransferLimits(per_dest=8, origin=8, piece_bytes=100 * MB)
+    wants = [TransferWant(data, 0, 1, 0)]
+    assert [order.piece for order in admit(wants, (), snapshot, catalogue, limits)] == [0, 1]
+    fast = TransferLimits(per_dest=8, origin=8, piece_bytes=100 * MB, origin_rate=3 * 117 * MB)
+    assert [order.piece for order in admit(wants, (), snapshot, catalogue, fast)] == [0, 1, 2, 3]
 
 
 def test_who_has_a_piece_gives_it_while_it_waits_for_the_next() -> None:
