@@ -203,8 +203,8 @@ async def assembled(settings: Settings) -> AsyncIterator[tuple[Any, Any, Any, An
     from flowsched.control.leader import Leader
     from flowsched.control.profiles import ProfileBook
     from flowsched.control.runs import RunService
-    from flowsched.control.sizes import piece_bytes
     from flowsched.scheduling.framework import PROFILES
+    from flowsched.scheduling.transfers import parse_piece_size
     from flowsched.store.database import Database
     from flowsched.store.workflows import Workflows
     from flowsched.store.writer import GroupWriter
@@ -228,7 +228,7 @@ async def assembled(settings: Settings) -> AsyncIterator[tuple[Any, Any, Any, An
                 documents,
                 profile=profiles.profile,
                 keep_days=settings.keep_days,
-                piece_bytes=piece_bytes(settings.piece_size),
+                piece_bytes=parse_piece_size(settings.piece_size),
                 take_over=settings.take_over,
                 holder=holder_of(settings),
                 secret=_shared_secret(settings),
