@@ -49,6 +49,7 @@ class Settings:
         cpu, memory: Of each node; None = this machine's, divided by the nodes.
         gpus: Of each node.
         disk_rate, nic_rate: Bytes/s (quantities) of each node's disk and network card.
+        piece_size: Datasets of twice this size or more move in pieces of it (a quantity); 0 = always as a whole.
         racks: Nodes are spread over so many racks.
         labels: Of nodes: `node-1:disktype=ssd`.
         policy: Name of a built-in profile.
@@ -73,6 +74,7 @@ class Settings:
     gpus: int = 0
     disk_rate: str = "500M"
     nic_rate: str = "125M"
+    piece_size: str = "128M"
     racks: int = 1
     labels: tuple[str, ...] = ()
     policy: str = "flowsched"
@@ -202,6 +204,7 @@ async def assembled(settings: Settings) -> AsyncIterator[tuple[Any, Any, Any, An
     from flowsched.control.profiles import ProfileBook
     from flowsched.control.runs import RunService
     from flowsched.scheduling.framework import PROFILES
+    from flowsched.scheduling.transfers import parse_piece_size
     from flowsched.store.database import Database
     from flowsched.store.workflows import Workflows
     from flowsched.store.writer import GroupWriter
@@ -225,6 +228,7 @@ async def assembled(settings: Settings) -> AsyncIterator[tuple[Any, Any, Any, An
                 documents,
                 profile=profiles.profile,
                 keep_days=settings.keep_days,
+                piece_bytes=parse_piece_size(settings.piece_size),
                 take_over=settings.take_over,
                 holder=holder_of(settings),
                 secret=_shared_secret(settings),

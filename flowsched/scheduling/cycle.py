@@ -20,18 +20,20 @@ from flowsched.scheduling.backlog import in_order, take_promised, weighted
 from flowsched.scheduling.catalogue import Catalogue
 from flowsched.scheduling.conservative import promises_for
 from flowsched.scheduling.delay import Delays
-from flowsched.scheduling.explain import over_cap, why_not
+from flowsched.scheduling.explain import over_cap
 from flowsched.scheduling.framework import Profile
 from flowsched.scheduling.given import Given
 from flowsched.scheduling.horizon import Horizon, half_a_node, work_ms
-from flowsched.scheduling.placement import Ints, Spots, gang_cost
+from flowsched.scheduling.nominated import serve_nominated
+from flowsched.scheduling.placement import Ints, Spots
 from flowsched.scheduling.plan import Plan, Reason, ReasonCode
 from flowsched.scheduling.podgroup import PodGroup, Shape
 from flowsched.scheduling.podwise import plan_podwise
-from flowsched.scheduling.preemption import Taking, serve_nominated
+from flowsched.scheduling.preemption import Taking
 from flowsched.scheduling.pricing import Fit, Offer, Pricer
 from flowsched.scheduling.promises import longest_of, runtime_of
 from flowsched.scheduling.queues import QueueTree, Shares
+from flowsched.scheduling.refusals import Refusals
 from flowsched.scheduling.reservation import Taken
 from flowsched.scheduling.room import Mask, Room
 from flowsched.scheduling.single import Singles
@@ -77,10 +79,11 @@ def cycle(
         Placements in the order in which they were decided, at most one for a group; reservations; and a
         reason for every group of which something was not placed.
     """
-    if not profile.gang:
-        return plan_podwise(snapshot, catalogue, queues, backlog, profile, now)
     statement = Statement()
     try:
+        snapshot.devices.look((role.shape.requests for group in backlog for role in group.roles), statement)
+        if not profile.gang:
+            return plan_podwise(snapshot, catalogue, queues, backlog, profile, now)
         return _Cycle(snapshot, catalogue, queues, backlog, profile, now, statement, most).run()
     finally:
         statement.rollback()
@@ -123,6 +126,7 @@ class _Cycle:
         self._horizon: Horizon | None = None
         self.any_ready = bool(snapshot.ready.any())
         self.taking = Taking(snapshot, self.room, self.shares, queues, profile, now)
+        self.refusals = Refusals(snapshot, self.room, profile)
 
     # ---- the loop ----
 
@@ -182,7 +186,7 @@ class _Cycle:
             return self.refuse(barred)
         family, known = self.family(group), self.known_refusal(group)
         if known is not None and not self.taking.may(group):
-            return self.refuse(replace(known, group=group.key))
+            return self.refuse(known.of(group.key))
         if self.closed and self.nowhere_local(group):
             return self.refuse(Reason(group.key, ReasonCode.WAITING_FOR_DATA, _NO_TARGET))
         offer = self.pricer.price(group)
@@ -196,7 +200,7 @@ class _Cycle:
             offer = offer.wanting(self.turn(group, most))
         else:
             offer = self.within_cap(offer)
-        fit = self.fit(offer)
+        fit = None if not group.gang and self.room.lacks(group.roles[0].shape.requests) else self.fit(offer)
         if fit is None:
             return self.wait_for_room(offer, family)
         stays = None if group.gang else self.stay(fit)
@@ -293,7 +297,7 @@ class _Cycle:
             text = f"none of {len(self.snapshot)} nodes is ready"
             return Reason(group.key, ReasonCode.NO_NODES, text, {"nodes": len(self.snapshot)})
         if self.profile.of(group.queue).locality and group.inputs:
-            lost = [dataset for dataset in group.inputs if self.catalogue.lost(dataset)]
+            lost = self.catalogue.lost_of(group.inputs)
             if lost:
                 first = self.catalogue.uris[lost[0]]
                 text = f"{len(lost)} of {len(group.inputs)} inputs are nowhere, first {first}"
@@ -313,7 +317,8 @@ class _Cycle:
             self.horizon().foresee(offer, count, runtime_of(offer.group, self.profile))
         offer = offer.in_zones(self.snapshot)
         least = offer.at_least()
-        if self.fits(least, None, None):
+        lacks = not offer.group.gang and self.room.lacks(offer.group.roles[0].shape.requests)
+        if not lacks and self.fits(least, None, None):
             reason = self.held_up(least, family)
             held = self.promises.reserve(least) if reason.code is ReasonCode.RESERVED else None
             return self.refuse(reason if held is None else replace(reason, start_ms=held))
@@ -321,7 +326,7 @@ class _Cycle:
         taken = self.taking.attempt(offer, left, self.promises)
         if taken is not None:
             return self.refuse(taken)
-        reason = why_not(offer, self.room, self.snapshot, self.profile)
+        reason = self.refusals.why(offer, family)
         start = self.promises.reserve(offer) if reason.code in _NOT_NOW else None
         if start is None and offer.company is None:  # a pod that comes may let in who asks for its company
             self.full[family] = reason
@@ -397,7 +402,8 @@ class _Cycle:
             self.room.take(offer.axes, table, spots, bound, fit.long)
             start = spots.nodes if bound is None else spots.nodes[bound]
             if len(start):
-                self.promises.taken.append(Taken(*ends, offer.axes, table, start))
+                devices = spots.devices if bound is None or spots.devices is None else spots.devices[bound]
+                self.promises.taken.append(Taken(*ends, offer.axes, table, start, devices))
             shape = group.roles[role].shape
             if self._horizon is not None:
                 self._horizon.add(start, shape.requests[0], ends[0] - self.now)
@@ -408,7 +414,7 @@ class _Cycle:
                 self.snapshot.zones.hold(spots.nodes, shape.requests, self.statement)
             self.shares.add(group.queue, shape.requests, len(spots.nodes), group.user)
             missing = offer.missing[spots.nodes] if offer.missing is not None else np.zeros_like(spots.nodes)
-            given.add(role, spots.nodes, missing, gang_cost((spots,)))
+            given.add(role, spots, missing)
             if shape.rules is not None:
                 self.snapshot.peers.put(shape.rules, start.tolist(), self.statement)
             self.foresee(group, spots.nodes, missing, shape.io_bytes)
