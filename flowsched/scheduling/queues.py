@@ -231,8 +231,21 @@ class Shares:
         used = self._usage.get(name)
         if used is None:  # nothing is below it that would count for it too, or nobody holds anything there
             held = () if self._nested else self._book.held(name)
-            used = self._usage[name] = [*held[: self._axes], *[0] * (self._axes - len(held))]
+            used = [*held[: self._axes], *[0] * (self._axes - len(held))] if held else [0] * self._axes
+            self._usage[name] = used
         return used
+
+    def usages(self, names: Sequence[str]) -> NDArray[np.int64]:
+        """(Q, R) as `usage`, of many queues that have none below them."""
+        known, held, nothing = self._usage, self._book.held_by_queues, (0,) * self._axes
+        rows = [known.get(name) or held.get(name) or nothing for name in names]
+        if any(len(row) != self._axes for row in rows):
+            rows = [self.usage(name) for name in names]
+        return np.array(rows, dtype=np.int64)
+
+    def pasts(self, names: Sequence[str]) -> list[Sequence[int]]:
+        """As `past`, of many queues; none at all where nobody held anything of late."""
+        return [self._past.get(name, ()) for name in names] if self._past else []
 
     def past(self, name: str) -> Sequence[int]:
         """(R,) what the queue and those below it have held of late (`UsageBook.faded`); empty = nothing."""

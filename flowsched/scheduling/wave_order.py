@@ -228,10 +228,9 @@ class _Level:
             served = asker.usage.served_queues
             since = np.maximum(ready, np.array([served.get(name, 0) for name in names]))
             aged = np.maximum(asker.now - since, 0) // asker.profile.promote_ms
-        usage, past = asker.shares.usage, asker.shares.past
         return _Columns(
-            names, priorities, aged, weights, np.array([usage(name) for name in names], dtype=np.int64),
-            self._past([past(name) for name in names]), (np.cumsum(numbers) - numbers).tolist(),
+            names, priorities, aged, weights, asker.shares.usages(names), self._past(asker.shares.pasts(names)),
+            (np.cumsum(numbers) - numbers).tolist(),
             numbers, (wanted > ROW) | ~np.array(fine), None,
         )  # fmt: skip
 
