@@ -123,9 +123,7 @@ class Recorder:
         """An attempt holds nothing any more."""
         name = pod_name(run.id, stage.spec.name, task, attempt)
         state = self.state
-        claim = state.snapshot.unclaim(name, self.statement)
-        if claim is not None and claim.node in state.gpu_load:
-            self.statement.pop(state.gpu_load[claim.node], name)
+        state.snapshot.unclaim(name, self.statement)
         self.statement.pop(state.pods, name)
         self.statement.pop(state.held, name)
         self.statement.exclude(state.under_way, name)

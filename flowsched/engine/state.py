@@ -148,7 +148,6 @@ class EngineState:
         self.refused: dict[int, PodGroup] = {}  #: what they asked for, the most important first
         self.reservations: tuple[Reservation, ...] = ()
         self.promises: dict[int, int] = {}  #: group -> the first start it was promised
-        self.gpu_load: dict[int, dict[str, tuple[tuple[int, int], ...]]] = {}
         self.gang_bases: dict[tuple[str, int, int], int] = {}
         self.held: dict[str, tuple[str, str]] = {}  #: pod -> why it does not start: (reason, message)
         self._begin_foreign()

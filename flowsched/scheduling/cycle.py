@@ -24,11 +24,12 @@ from flowsched.scheduling.explain import over_cap
 from flowsched.scheduling.framework import Profile
 from flowsched.scheduling.given import Given
 from flowsched.scheduling.horizon import Horizon, half_a_node, work_ms
-from flowsched.scheduling.placement import Ints, Spots, gang_cost
+from flowsched.scheduling.nominated import serve_nominated
+from flowsched.scheduling.placement import Ints, Spots
 from flowsched.scheduling.plan import Plan, Reason, ReasonCode
 from flowsched.scheduling.podgroup import PodGroup, Shape
 from flowsched.scheduling.podwise import plan_podwise
-from flowsched.scheduling.preemption import Taking, serve_nominated
+from flowsched.scheduling.preemption import Taking
 from flowsched.scheduling.pricing import Fit, Offer, Pricer
 from flowsched.scheduling.promises import longest_of, runtime_of
 from flowsched.scheduling.queues import QueueTree, Shares
@@ -78,10 +79,11 @@ def cycle(
         Placements in the order in which they were decided, at most one for a group; reservations; and a
         reason for every group of which something was not placed.
     """
-    if not profile.gang:
-        return plan_podwise(snapshot, catalogue, queues, backlog, profile, now)
     statement = Statement()
     try:
+        snapshot.devices.look((role.shape.requests for group in backlog for role in group.roles), statement)
+        if not profile.gang:
+            return plan_podwise(snapshot, catalogue, queues, backlog, profile, now)
         return _Cycle(snapshot, catalogue, queues, backlog, profile, now, statement, most).run()
     finally:
         statement.rollback()
@@ -400,7 +402,8 @@ class _Cycle:
             self.room.take(offer.axes, table, spots, bound, fit.long)
             start = spots.nodes if bound is None else spots.nodes[bound]
             if len(start):
-                self.promises.taken.append(Taken(*ends, offer.axes, table, start))
+                devices = spots.devices if bound is None or spots.devices is None else spots.devices[bound]
+                self.promises.taken.append(Taken(*ends, offer.axes, table, start, devices))
             shape = group.roles[role].shape
             if self._horizon is not None:
                 self._horizon.add(start, shape.requests[0], ends[0] - self.now)
@@ -411,7 +414,7 @@ class _Cycle:
                 self.snapshot.zones.hold(spots.nodes, shape.requests, self.statement)
             self.shares.add(group.queue, shape.requests, len(spots.nodes), group.user)
             missing = offer.missing[spots.nodes] if offer.missing is not None else np.zeros_like(spots.nodes)
-            given.add(role, spots.nodes, missing, gang_cost((spots,)))
+            given.add(role, spots, missing)
             if shape.rules is not None:
                 self.snapshot.peers.put(shape.rules, start.tolist(), self.statement)
             self.foresee(group, spots.nodes, missing, shape.io_bytes)
