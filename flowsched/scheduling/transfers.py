@@ -114,7 +114,6 @@ class _Flights:
         self.out_of: Counter[int | None] = Counter()
         self.pairs: dict[tuple[int, int], int] = {}  #: (dataset, node) -> pieces on their way, as bits
         self.from_origin: dict[int, int] = {}  #: dataset -> pieces on their way from outside, as bits
-        self.fetching: Counter[tuple[int, int]] = Counter()  #: (dataset, node) -> how many of them
         for order in active:
             self.add(order)
 
@@ -125,7 +124,6 @@ class _Flights:
         self.pairs[pair] = self.pairs.get(pair, 0) | 1 << order.piece
         if order.source is None:
             self.from_origin[order.dataset] = self.from_origin.get(order.dataset, 0) | 1 << order.piece
-            self.fetching[pair] += 1
 
 
 def admit(
@@ -153,7 +151,6 @@ def admit(
     flights = _Flights(active)
     orders: list[TransferOrder] = []
     ready = snapshot.ready
-    readers = Counter(want.dataset for want in wants)
     for want in sorted(wants, key=lambda w: (-w.priority, w.ahead, -w.rank_ms, w.dataset, w.dest)):
         size = catalogue.sizes[want.dataset]
         pieces = limits.pieces_of(want.dataset, catalogue)
@@ -164,7 +161,7 @@ def admit(
         while flights.to[want.dest] < slots:
             order = None
             if pieces > 1:
-                order = _piece(want, pieces, readers[want.dataset], flights, snapshot, catalogue, limits)
+                order = _piece(want, pieces, flights, snapshot, catalogue, limits)
             elif (want.dataset, want.dest) not in flights.pairs:
                 found, source = _source(want, flights, snapshot, catalogue, limits)
                 order = TransferOrder(want.dataset, source, want.dest, size, 0, want.ahead) if found else None
@@ -178,7 +175,6 @@ def admit(
 def _piece(
     want: TransferWant,
     pieces: int,
-    readers: int,
     flights: _Flights,
     snapshot: Snapshot,
     catalogue: Catalogue,
@@ -205,7 +201,7 @@ def _piece(
     source: int | None = None
     if best is not None:
         source, candidates = best[1], best[2]
-    elif catalogue.origins[dataset] and _fetches(dataset, dest, readers, flights, snapshot, limits):
+    elif catalogue.origins[dataset] and _fetches(dataset, dest, flights, snapshot, limits):
         candidates = lacks & ~flights.from_origin.get(dataset, 0)
         if limits.origin_rate <= 4 * int(snapshot.nic_in[dest]):
             candidates &= (
@@ -219,20 +215,15 @@ def _piece(
     return TransferOrder(dataset, source, dest, limits.piece_size(size, piece), piece, want.ahead)
 
 
-def _fetches(
-    dataset: int, dest: int, readers: int, flights: _Flights, snapshot: Snapshot, limits: TransferLimits
-) -> bool:
+def _fetches(dataset: int, dest: int, flights: _Flights, snapshot: Snapshot, limits: TransferLimits) -> bool:
     """Whether a node may fetch one more piece of a dataset from outside.
 
-    A few flows fill the link; more of them would all end late, and what has not ended nobody can pass on. Where several nodes
-    wait for the dataset the pieces go to different ones, which then all have something to give.
+    A few flows fill the link; more of them would all end late, and what has not ended nobody can pass on.
     """
     if flights.out_of[None] >= limits.origin:
         return False
     flows = max(2, -(-limits.origin_rate // max(int(snapshot.nic_in[dest]), 1)) + 1)
-    if flights.from_origin.get(dataset, 0).bit_count() >= flows:
-        return False
-    return flights.fetching[dataset, dest] < max(1, flows // readers)
+    return flights.from_origin.get(dataset, 0).bit_count() < flows
 
 
 def _source(
