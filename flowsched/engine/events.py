@@ -72,6 +72,13 @@ class ProfileChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class Stored:
+    """A dataset is on a storage that lasts: no copy on a node is the last one."""
+
+    uri: str
+
+
+@dataclass(frozen=True, slots=True)
 class Tick:
     """Nothing but the time: look again at what waits for a moment."""
 
@@ -85,6 +92,7 @@ EngineEvent = (
     | QueueChanged
     | ProfileChanged
     | NodeDrained
+    | Stored
     | Tick
     | ClusterEvent
 )

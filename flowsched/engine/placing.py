@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from flowsched.engine import pace, taking
+from flowsched.engine import evicting, pace, taking
 from flowsched.engine.backlog import Backlog, Candidate, collect
 from flowsched.engine.changes import Recorder
 from flowsched.engine.draining import empty_nodes
@@ -45,6 +45,7 @@ def place(recorder: Recorder) -> None:
     sweep(recorder)
     recorder.dirty |= recorder.absorb()
     state = recorder.state
+    evicting.begin_look(recorder)
     _give_up_waiting(recorder)
     empty_nodes(recorder)
     taking.keep_room(recorder)
@@ -72,6 +73,7 @@ def place(recorder: Recorder) -> None:
         pace.looked(recorder, 0, backlog.wake_ms)
         return
     plan = _plan(recorder, groups)
+    evicting.note_planned(recorder, plan, backlog.candidates)
     foresee(recorder, plan, {group.key: group for group in groups} if plan.ahead else {})
     placed = 0
     refused: list[Reason | None] = []
@@ -86,7 +88,10 @@ def place(recorder: Recorder) -> None:
             refused.append(_carry_out(recorder, backlog.candidates[placement.group], placement, binds))
     binds.move()
     reasons = (*plan.reasons, *(reason for reason in refused if reason), *told)
-    _carried_out(recorder, replace(plan, reasons=reasons), groups)
+    plan = replace(plan, reasons=reasons)
+    if state.look is not None:
+        plan = evicting.end_look(recorder, plan, {group.key: group for group in groups})
+    _carried_out(recorder, plan, groups)
     pace.looked(recorder, len(groups), _sooner(backlog.wake_ms, plan.look_at), full=placed >= pace.STEP)
     recorder.absorb()
 
@@ -268,7 +273,10 @@ def _carry_out(
         [role[: len(nodes)] for role, nodes in zip(candidate.tasks, placement.nodes, strict=True)]
     )
     nodes, missing = _joined(placement.nodes), _joined(placement.missing_bytes)
-    if not recorder.state.profile.of(candidate.group.queue).locality:
+    if recorder.state.look is not None and not recorder.state.mounted:
+        tasks, nodes, reason = _with_cache(recorder, candidate, tasks, nodes)
+        missing = _really_missing(recorder, candidate, nodes)  # others may have driven out what was there
+    elif not recorder.state.profile.of(candidate.group.queue).locality:
         missing = _really_missing(recorder, candidate, nodes)
     here = missing == 0
     if candidate.group.gang and not here.all():
@@ -290,6 +298,14 @@ def _carry_out(
         message = "its inputs have been copied to several nodes; it waits for room on one of them"
         reason = Reason(placement.group, ReasonCode.WAITING_FOR_LOCALITY, message)
     return reason
+
+
+def _with_cache(
+    recorder: Recorder, candidate: Candidate, tasks: Indices, nodes: Indices
+) -> tuple[Indices, Indices, Reason | None]:
+    """Those of the tasks for whose data their nodes' caches have room now, and why the others wait."""
+    fits = evicting.make_room(recorder, candidate, tasks, nodes)
+    return tasks[fits], nodes[fits], None if fits.all() else evicting.full(recorder, candidate)
 
 
 def _joined(parts: Sequence[Indices]) -> Indices:
@@ -324,6 +340,9 @@ def _really_missing(recorder: Recorder, candidate: Candidate, nodes: Indices) ->
 def _may_move(recorder: Recorder, candidate: Candidate, nodes: Indices) -> bool:
     ready = recorder.state.snapshot.ready
     seen = [node for node in candidate.group.staged_on if ready[node]]
+    if recorder.state.look is not None and seen:  # a full cache may have lost its data since
+        there = _really_missing(recorder, candidate, np.array(seen)) == 0
+        seen = [node for node, all_there in zip(seen, there.tolist(), strict=True) if all_there]
     return len(seen) < _MAX_TARGETS or set(nodes.tolist()) <= set(seen)
 
 
@@ -372,6 +391,7 @@ def _bind(
             **standing(run, stage, task),
         )
         state.snapshot.claim(claim, statement)
+        evicting.hold_room(recorder, candidate, task, node, bound=True)
         if gpus:
             statement.put(state.gpu_load.setdefault(node, {}), name, gpus)
         statement.put(state.pods, name, PodRef(run.id, stage.number, task, attempt))

@@ -38,12 +38,17 @@ def why_not(offer: Offer, room: Room, snapshot: Snapshot, profile: Profile) -> R
         snapshot: The nodes.
         profile: For trying again without what may be in the way.
     """
+    shut, offer = offer, offer.with_cache()
     company, offer = offer, offer.alone()
     zoned = company.without_zones()
     never = _never(offer, room, snapshot, profile)
     if never is not None:
         return never
     rows = [room.hard(axis) for axis in offer.axes]
+    if shut.group.shut and company.place(rows, room, snapshot, profile) is not None:
+        nodes = len(shut.group.shut)
+        text = f"caches of {nodes} {'nodes' if nodes != 1 else 'node'} have no room for its data"
+        return Reason(offer.group.key, ReasonCode.CACHE_FULL, text, {"nodes": nodes})
     if company is not offer and offer.place(rows, room, snapshot, profile) is not None:
         if zoned is not company and zoned.place(rows, room, snapshot, profile) is not None:
             return _no_zone(company, rows, snapshot)

@@ -59,7 +59,13 @@ class Offer:
     @property
     def plain(self) -> bool:
         """Whether it is one role whose cost is how full a node is, and nothing else: its standings can be remembered."""
-        if len(self.tables) > 1 or self.missing is not None or self.rack is not None or self.one_per_node:
+        if (
+            len(self.tables) > 1
+            or self.group.shut
+            or self.missing is not None
+            or self.rack is not None
+            or self.one_per_node
+        ):
             return False
         table = self.tables[0]
         priced = table.each is None and table.first is None and table.step is None
@@ -109,6 +115,14 @@ class Offer:
     def without_rack(self) -> Offer:
         """The offer as if racks did not matter, to explain."""
         return replace(self, rack=None)
+
+    def with_cache(self) -> Offer:
+        """The offer as if all caches had room, to explain."""
+        if not self.group.shut:
+            return self
+        masks = [a.mask for a in self.allowed] if self.company is None else self.company.masks
+        tables = tuple(replace(t, allowed=mask) for t, mask in zip(self.tables, masks, strict=True))
+        return replace(self, group=replace(self.group, shut=()), tables=tables)
 
     def alone(self) -> Offer:
         """The offer as if there were no other pods to be near to or apart from, and no NUMA zones, to explain."""
@@ -270,6 +284,7 @@ class Pricer:
     def _own(self, group: PodGroup) -> Offer:
         role = group.roles[0]
         alike = len(group.roles) == 1 and not group.inputs and group.home is None and self._own_costs
+        alike = alike and not group.shut
         if not alike or role.shape.rules is not None:
             return self._priced(group)
         known = self._plain.get((role, group.gang))
@@ -293,16 +308,18 @@ class Pricer:
         allowed = tuple(allowed_nodes(snapshot, group.roles[r].shape, self._filters) for r in roles)
         wanted = [(group.roles[r].shape, group.roles[r].count) for r in roles]
         company = company_of(snapshot, wanted, [where.mask for where in allowed])
+        shut = None if not group.shut else _without(len(snapshot), group.shut)
         zones = _zones([group.roles[r].shape.requests for r in roles], snapshot) if snapshot.zones else None
         tables = []
         for at, (r, where) in enumerate(zip(roles, allowed, strict=True)):
             role = group.roles[r]
+            mask = where.mask if company is None else company.masks[at]
             each, first, step = (_sum(c, snapshot, self._catalogue, group, role) for c in self._costs)
             tables.append(
                 RoleTable(
                     needs=tuple([_need(role, axis, where, snapshot, profile) for axis in axes]),
                     packs=tuple([self._packs[axis] for axis in axes]),
-                    allowed=where.mask if company is None else company.masks[at],
+                    allowed=mask if shut is None else mask & shut,
                     count=role.count,
                     minimum=role.minimum if group.gang else 1,
                     each=each,
@@ -338,6 +355,13 @@ class Pricer:
         if group.min_resources is not None:
             asked.update([axis for axis, need in enumerate(group.min_resources) if need])
         return tuple(sorted(axis for axis in asked if axis < len(self._packs)))
+
+
+def _without(nodes: int, shut: Sequence[int]) -> Mask:
+    """(N,) all nodes but some."""
+    mask = np.ones(nodes, dtype=np.bool_)
+    mask[list(shut)] = False
+    return mask
 
 
 def _zones(requests: Sequence[tuple[int, ...]], snapshot: Snapshot) -> Ints | None:

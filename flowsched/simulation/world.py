@@ -48,6 +48,10 @@ class PageCache:
         while self.used > self.capacity:
             self.used -= self._held.popitem(last=False)[1]
 
+    def forget(self, file: FileId) -> None:
+        """The file is deleted."""
+        self.used -= self._held.pop(file, 0)
+
 
 @dataclass(slots=True)
 class Running:
@@ -221,6 +225,11 @@ class World:
     def place(self, place: int) -> str:
         """The name of a place."""
         return self.cluster.storage.name if place == STORAGE else self.cluster.nodes[place].name
+
+    def drop(self, file: FileId, node: int) -> None:
+        """A node's disk, and its memory, do not hold a file any more."""
+        self.at[file].discard(node)
+        self.caches[node].forget(file)
 
     # ---- running jobs ----
 
