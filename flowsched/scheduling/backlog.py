@@ -20,12 +20,19 @@ from flowsched.scheduling.queues import QueueTree
 
 
 def in_order(
-    backlog: Sequence[PodGroup], queues: QueueTree, profile: Profile, now: int, work_ms: int | None = None
+    backlog: Sequence[PodGroup],
+    queues: QueueTree,
+    profile: Profile,
+    now: int,
+    work_ms: int | None = None,
+    half: Sequence[int] = (),
 ) -> dict[str, list[PodGroup]]:
     """The groups of each queue in the order in which they are looked at.
 
     `work_ms`: how long all that runs and waits would take on all cores together. Where the shortest workflow goes first, a group
-    from which it is further to the end than that has no time to lose, and goes before all: the last to end would end later.
+    from which it is further to the end than that has no time to lose, and goes before all: the last to end would end later. So does
+    a gang, or a pod of more than half a node (`half`: (R,) of the largest one), whatever its workflow: room for them has to be
+    collected, and a stream of short workflows would never leave them any.
 
     A gang that was promised a start goes before all of its priority: older and longer work would else take back from it what it
     was promised (see decisions/003).
@@ -46,7 +53,8 @@ def in_order(
             return by_arrival(group, now, profile.promote_ms)
         if order == "shortest":
             late = work_ms is not None and group.rank_ms >= work_ms
-            return by_shortest(group, now, profile.promote_ms, age_class_ms, {} if late else remaining)
+            first = late or group.gang or is_large(group, half)
+            return by_shortest(group, now, profile.promote_ms, age_class_ms, {} if first else remaining)
         return by_rank(group, now, profile.promote_ms, age_class_ms)
 
     ordered = {name: sorted(waiting[name], key=key) for name in sorted(waiting)}
@@ -65,6 +73,13 @@ def reordered(
     priorities = [-effective_priority(group, now, promote_ms) for group in groups]
     at = sorted(range(len(groups)), key=lambda number: (priorities[number], rows[number]))
     return [groups[number] for number in at]
+
+
+def is_large(group: PodGroup, half: Sequence[int]) -> bool:
+    """Whether one of its pods asks for more than this of anything."""
+    return any(
+        need > most for role in group.roles for need, most in zip(role.shape.requests, half, strict=False)
+    )
 
 
 def is_promised(group: PodGroup) -> bool:

@@ -23,7 +23,7 @@ from flowsched.scheduling.delay import Delays
 from flowsched.scheduling.explain import over_cap, why_not
 from flowsched.scheduling.framework import Profile
 from flowsched.scheduling.given import Given
-from flowsched.scheduling.horizon import Horizon, work_ms
+from flowsched.scheduling.horizon import Horizon, half_a_node, work_ms
 from flowsched.scheduling.placement import Ints, Spots, gang_cost
 from flowsched.scheduling.plan import Plan, Reason, ReasonCode
 from flowsched.scheduling.podgroup import PodGroup, Shape
@@ -104,7 +104,8 @@ class _Cycle:
         self.pricer = Pricer(snapshot, catalogue, profile)
         self.standings = Standings(self.room)
         self.shares = Shares(queues, snapshot)
-        self.waiting = in_order(backlog, queues, profile, now, work_ms(snapshot, backlog, profile, now))
+        work, half = work_ms(snapshot, backlog, profile, now), half_a_node(snapshot, profile)
+        self.waiting = in_order(backlog, queues, profile, now, work, half)
         self.turns: Turns  #: once the loop begins
         self.given: dict[int, Given] = {}
         self.reasons: list[Reason] = []

@@ -48,6 +48,16 @@ def work_ms(snapshot: Snapshot, backlog: Sequence[PodGroup], profile: Profile, n
     return (running + waiting) // snapshot.total[_CPU]
 
 
+def half_a_node(snapshot: Snapshot, profile: Profile) -> tuple[int, ...]:
+    """(R,) half of the most that any node has; nothing where nobody asks (see `backlog.in_order`)."""
+    if profile.order != "shortest" or not len(snapshot):
+        return ()
+    if "half" not in snapshot.cache:
+        snapshot.cache["half"] = tuple((snapshot.allocatable.max(axis=0) // 2).tolist())
+    half: tuple[int, ...] = snapshot.cache["half"]
+    return half
+
+
 class Horizon:
     """The work of each node in one cycle.
 
