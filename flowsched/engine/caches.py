@@ -17,6 +17,10 @@ from flowsched.engine.inputs import MissingInput, dataset_ids
 from flowsched.engine.readers import CERTAIN, Readers, note_outside
 from flowsched.engine.state import EngineState
 from flowsched.scheduling.eviction import Copy, Need
+from flowsched.scheduling.executor import Pod
+from flowsched.scheduling.shelves import Hold
+from flowsched.scheduling.snapshot import Claim
+from flowsched.statement import Statement
 from flowsched.workflow.run import StageRun, WorkflowRun
 
 #: A last copy is dropped, and a limit gives way, for who has waited so long on a node where nothing is held for others.
@@ -33,7 +37,7 @@ class Look:
         self.state = state
         self.readers = Readers(state)
         self.planned: set[tuple[int, int]] = set()  #: (dataset, node) that this step's placements read
-        self._sources = {(o.dataset, o.source) for o in state.moving.values()}
+        self.sources = {(o.dataset, o.source) for o in state.moving.values()}
         self._free: NDArray[np.int64] | None = None
         self._loose: dict[int, tuple[int, int]] = {}  #: node -> (changes of its shelf, bytes that may go)
 
@@ -97,7 +101,7 @@ class Look:
         catalogue = self.state.catalogue
         if (
             node in catalogue.expected_on(dataset)
-            or (dataset, node) in self._sources
+            or (dataset, node) in self.sources
             or (dataset, node) in self.planned
         ):
             return None
@@ -179,3 +183,21 @@ def shut_nodes(
         if not fits:
             shut.append(node)
     return tuple(sorted(set(shut)))
+
+
+def hold_again(
+    state: EngineState,
+    run: WorkflowRun,
+    stage: StageRun,
+    task: int,
+    pod: Pod,
+    claim: Claim,
+    statement: Statement,
+) -> None:
+    """After a restart: a pod that may still be there goes on reading what it read, and writing."""
+    if state.catalogue.shelves is None:
+        return
+    uris = [uri for given in pod.inputs for uri in given.uris]
+    inputs = tuple(dict.fromkeys(state.catalogue.intern(uri) for uri in uris))
+    writes = written_by(state, run, stage, inputs) if task % stage.members == 0 else 0
+    state.catalogue.shelves.hold(pod.name, Hold(claim.node, inputs, writes, claim.since_ms), statement)

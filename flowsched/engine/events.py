@@ -8,6 +8,7 @@ from flowsched.scheduling.executor import ClusterEvent, Pod
 from flowsched.scheduling.framework import Profile
 from flowsched.scheduling.queues import Queue
 from flowsched.workflow.run import WorkflowRun
+from flowsched.workflow.spec import WorkflowSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +80,14 @@ class Stored:
 
 
 @dataclass(frozen=True, slots=True)
+class Ended:
+    """A workflow that is not known here ended in an earlier life of the service: what only its own stages read is not needed."""
+
+    workflow: str
+    spec: WorkflowSpec
+
+
+@dataclass(frozen=True, slots=True)
 class Tick:
     """Nothing but the time: look again at what waits for a moment."""
 
@@ -93,6 +102,7 @@ EngineEvent = (
     | ProfileChanged
     | NodeDrained
     | Stored
+    | Ended
     | Tick
     | ClusterEvent
 )

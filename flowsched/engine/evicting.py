@@ -152,8 +152,10 @@ def _find(recorder: Recorder, shelves: Shelves, candidate: Candidate, tasks: Ind
         state, node, recorder.now - group.ready_ms
     ):
         return _Room(0, ())
+    count = len(tasks) if group.gang else 1
     copies = look.copies(node, inputs, Need.AGAIN)
-    return _Room(1, choose(copies, min(lacking + more[0] - free, sum(copy.size_bytes for copy in copies))))
+    wanted = min(lacking + sum(more[:count]) - free, sum(copy.size_bytes for copy in copies))
+    return _Room(count, choose(copies, wanted))
 
 
 def _name(candidate: Candidate, task: int) -> str:
@@ -189,6 +191,7 @@ def admit_ahead(recorder: Recorder, orders: Sequence[TransferOrder]) -> list[Tra
     if shelves is None or look is None:
         return list(orders)
     kept = []
+    look.sources |= {(order.dataset, order.source) for order in orders}  # decided in this very step
     for order in orders:
         shelf = shelves.of.get(order.dest)
         if shelf is not None and not shelf.has(order.dataset):

@@ -18,6 +18,7 @@ from flowsched.engine.events import (
     Accepted,
     BindingsSettled,
     Command,
+    Ended,
     EngineEvent,
     NodeDrained,
     ProfileChanged,
@@ -28,7 +29,7 @@ from flowsched.engine.events import (
     Tick,
 )
 from flowsched.engine.placing import place
-from flowsched.engine.readers import forget_readers
+from flowsched.engine.readers import forget_readers, note_ended
 from flowsched.engine.recovery import reclaim
 from flowsched.engine.reports import report
 from flowsched.engine.staging import order_transfers
@@ -173,6 +174,9 @@ def _apply(recorder: Recorder, event: EngineEvent) -> None:
             change_drain(recorder, node, until_ms)
         case Stored(uri):
             state.catalogue.intern(uri, origin=True)
+        case Ended(workflow, spec):
+            if workflow not in state.runs:
+                note_ended(state, workflow, spec)
         case BindingsSettled(uids):
             recorder.delta.bindings_done.extend(uids)
         case Tick():

@@ -28,7 +28,7 @@ from typing import Any
 
 import flowsched.client.session as session
 from flowsched.client import Client
-from flowsched.control.failpoints import KUBERNETES
+from flowsched.control.failpoints import CACHES, KUBERNETES
 from flowsched.control.failpoints import POINTS as ALL_POINTS
 from flowsched.errors import Conflict, FlowschedError, NotFound
 from flowsched.workflow.views import TaskView, WorkflowView
@@ -36,7 +36,7 @@ from tests.crash.workloads import Mix, Workload
 
 HERE = Path(__file__).parent
 #: What a service on a local cluster passes.
-POINTS = tuple(point for point in ALL_POINTS if point not in KUBERNETES)
+POINTS = tuple(point for point in ALL_POINTS if point not in (*KUBERNETES, *CACHES))
 TERMINAL = ("SUCCEEDED", "FAILED", "CANCELLED")
 #: Users that work at a time.
 USERS = 3

@@ -48,6 +48,7 @@ class _Replicas(msgspec.Struct):
     instance: str
     seq: int
     replicas: list[_Replica]
+    cache_bytes: int = 0
 
 
 class _Error(msgspec.Struct):
@@ -107,6 +108,10 @@ class Agents:
             list
         )  #: for an agent, with since
         self._out: dict[str, int] = defaultdict(int)
+        self.limits: dict[
+            str, int
+        ] = {}  #: node -> what its agent says its cache may hold; none where it says nothing
+        self.limited: Callable[[str], None] = lambda _: None  #: told of a node whose limit is another now
         self._session: aiohttp.ClientSession | None = None
         self._sweeper: asyncio.Task[None] | None = None
 
@@ -294,6 +299,9 @@ class Agents:
             if agent.replicas.get(uri) != size:
                 self._report(ReplicaSeen(uri, agent.node, size))
         agent.replicas, agent.heard = now, True
+        if told.cache_bytes != self.limits.get(agent.node, 0):
+            self.limits[agent.node] = told.cache_bytes
+            self.limited(agent.node)
         return told.seq
 
     async def _read_events(self, agent: _Agent, seq: int) -> None:

@@ -159,6 +159,8 @@ class Door:
         agent, coming = self._agent, self._agent.transfers
         values = {
             "flowsched_agent_cache_bytes": agent.cache.used_bytes,
+            "flowsched_agent_cache_limit_bytes": agent.cache.limit_bytes,
+            "flowsched_agent_evicted_bytes_total": agent.evicted_bytes,
             "flowsched_agent_cache_datasets": len(agent.cache.entries),
             "flowsched_agent_received_bytes_total": coming.in_bytes,
             "flowsched_agent_sent_bytes_total": agent.out_bytes,
@@ -181,7 +183,8 @@ class Door:
         replicas = [
             {"uri": e.uri, "size_bytes": e.size_bytes} for e in list(self._agent.cache.entries.values())
         ]
-        return _json({"instance": news.instance, "seq": news.seq, "replicas": replicas})
+        limit = self._agent.cache.limit_bytes
+        return _json({"instance": news.instance, "seq": news.seq, "replicas": replicas, "cache_bytes": limit})
 
     async def _events(self, request: web.Request) -> web.StreamResponse:
         after = number_of(request, "after", default=self._agent.news.seq)
