@@ -1,8 +1,8 @@
 """What it brings to drop from full caches what the DAG will need least, against what was used longest ago.
 
-    python -m bench.caches [--data DIR] [--only NAME,…] [--shares 25,50,100] [--cluster 8x16-1g]
+    python -m bench.caches [--data DIR] [--only NAME,NAME+NAME,…] [--shares 25,50,100] [--cluster 8x16-1g] [--apart 0]
 
-Each workflow runs once with caches that hold whatever comes: the most that any node held then is its working set. Then every
+Each workflow (several joined by + come `--apart` seconds after each other) runs once with caches that hold whatever comes: the most that any node held then is its working set. Then every
 node may hold a share of that (but never less than the largest task reads and writes, and a tenth more), under both orders of
 eviction. Printed: makespan and bytes moved, both over those of the run without limits, bytes dropped and bytes fetched again.
 DIR holds `wfinstances/` (default `../shared/data`); without it there is nothing to run.
@@ -33,6 +33,10 @@ FILES = {
     "smrnaseq": "smrnaseq-dirt02-001.json.gz",
     "soykb": "soykb-chameleon-30fastq-10ch-001.json.gz",
 }
+#: Those, and six that come one after the other.
+DEFAULT = ",".join(
+    [*FILES, "1000genome-4ch+srasearch-20a+epigenomics-1seq+1000genome-4ch+srasearch-50a+smrnaseq"]
+)
 #: A limit so large that nothing is ever dropped: bytes are counted all the same.
 BOUNDLESS = 1 << 50
 
@@ -97,7 +101,8 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--data", type=Path, default=SHARED / "data")
-    parser.add_argument("--only", default=",".join(FILES))
+    parser.add_argument("--only", default=DEFAULT)
+    parser.add_argument("--apart", type=float, default=60.0)
     parser.add_argument("--shares", default="25,50,100")
     parser.add_argument("--cluster", default="8x16-1g", choices=REFERENCE)
     asked = parser.parse_args()
@@ -105,18 +110,23 @@ def main() -> None:
         sys.exit(f"nothing to run: there is no folder {asked.data / 'wfinstances'} with traces (--data DIR)")
     cluster = REFERENCE[asked.cluster]
     for name in asked.only.split(","):
-        workload = load(name, asked.data, cluster)
-        free = simulated([workload], cluster, BOUNDLESS, "dag")
+        each = [load(one, asked.data, cluster) for one in name.split("+")]
+        workloads = [replace(workload, arrival_s=at * asked.apart) for at, workload in enumerate(each)]
+        tasks = sum(len(workload.jobs) for workload in workloads)
+        free = simulated(workloads, cluster, BOUNDLESS, "dag")
         took = f"{free.makespan_s:8.1f} s, {free.moved_bytes / 1e9:7.1f} GB moved, cpu {free.cpu_s:.1f} s"
-        print(f"{name:17} {free.most_bytes / 1e9:7.2f} GB a node without limit, {took}", flush=True)
+        print(
+            f"{name if len(workloads) == 1 else f'{len(workloads)} of them':17} {free.most_bytes / 1e9:7.2f} GB a node without limit, {took}",
+            flush=True,
+        )
         for share in map(int, asked.shares.split(",")):
-            limit = max(free.most_bytes * share // 100, largest_task(workload) * 11 // 10)
+            limit = max(free.most_bytes * share // 100, max(map(largest_task, workloads)) * 11 // 10)
             for eviction in ("lru", "dag"):
-                run = simulated([workload], cluster, limit, eviction)
+                run = simulated(workloads, cluster, limit, eviction)
                 print(
                     f"  {share:3} % {limit / 1e9:7.2f} GB {eviction}: makespan {run.makespan_s / free.makespan_s:6.3f}"
                     f" moved {run.moved_bytes / max(1, free.moved_bytes):6.3f} dropped {run.dropped_bytes / 1e9:7.1f} GB"
-                    f" again {run.again_bytes / 1e9:7.1f} GB tasks {run.tasks} of {len(workload.jobs)} cpu {run.cpu_s:.1f} s",
+                    f" again {run.again_bytes / 1e9:7.1f} GB tasks {run.tasks} of {tasks} cpu {run.cpu_s:.1f} s",
                     flush=True,
                 )
 

@@ -39,7 +39,8 @@ class Look:
         self.planned: set[tuple[int, int]] = set()  #: (dataset, node) that this step's placements read
         self.sources = {(o.dataset, o.source) for o in state.moving.values()}
         self._free: NDArray[np.int64] | None = None
-        self._loose: dict[int, tuple[int, int]] = {}  #: node -> (changes of its shelf, bytes that may go)
+        #: node -> (changes of its shelf, bytes that may go, bytes by dataset)
+        self._loose: dict[int, tuple[int, int, dict[int, int]]] = {}
 
     def copies(self, node: int, spare: Collection[int] = (), most: Need = Need.ELSEWHERE) -> list[Copy]:
         """What may be dropped on a node. `spare`: not these."""
@@ -66,19 +67,22 @@ class Look:
         assert shelves is not None
         if self._free is None:
             self._nodes = np.fromiter(shelves.of, np.int64, len(shelves.of))
-            self._free = np.array([shelf.free for shelf in shelves.of.values()], dtype=np.int64)
+            self._free = np.array(
+                [shelf.free - shelf.limit // 10 for shelf in shelves.of.values()], dtype=np.int64
+            )
         tight: list[int] = self._nodes[self._free < size_bytes].tolist()
         return tight
 
-    def loose(self, node: int) -> int:
-        """Bytes on a node that may go."""
+    def loose(self, node: int, without: Collection[int] = ()) -> int:
+        """Bytes on a node that may go, some datasets apart."""
         shelves = self.state.catalogue.shelves
         assert shelves is not None
         changes = shelves.of[node].changes
         known = self._loose.get(node)
         if known is None or known[0] != changes:
-            known = self._loose[node] = (changes, sum(copy.size_bytes for copy in self.copies(node)))
-        return known[1]
+            sizes = {copy.dataset: copy.size_bytes for copy in self.copies(node)}
+            known = self._loose[node] = (changes, sum(sizes.values()), sizes)
+        return known[1] - sum([known[2].get(dataset, 0) for dataset in without])
 
     def value(self, dataset: int, node: int) -> int:
         """What it would cost to have a dataset again on a node, for each byte, times how surely it is read there."""
@@ -166,7 +170,8 @@ def shut_nodes(
         return ()
     unique = tuple(dict.fromkeys(inputs))
     reads = sum([shelves.sizes[dataset] for dataset in unique])
-    total = reads + written_by(state, run, stage, unique)
+    writes = written_by(state, run, stage, unique)
+    total = reads + writes
     left_to_other = state.cache_nodes if state.cache_first not in (None, key) else frozenset()
     shut = []
     for node in (*look.tight(total), *sorted(left_to_other)):
@@ -174,11 +179,10 @@ def shut_nodes(
         here = sum([shelves.sizes[d] for d in unique if shelf.has(d)])
         if node in left_to_other:
             fits = total == here
-        elif total - here <= shelf.free:
+        elif total - here <= (free := shelf.free_for(reads, here, writes)):
             fits = True
         else:
-            own = sum([shelves.sizes[d] for d in unique if d in shelf.there and d not in shelf.held])
-            fits = total - here + own <= shelf.free + look.loose(node)
+            fits = total - here <= free + look.loose(node, unique)
             fits = fits or (reads <= shelf.limit and desperate(state, node, waited_ms))
         if not fits:
             shut.append(node)

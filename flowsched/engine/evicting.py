@@ -138,7 +138,10 @@ def _find(recorder: Recorder, shelves: Shelves, candidate: Candidate, tasks: Ind
     more = [
         write - (0 if hold is None else hold.output_bytes) for write, hold in zip(writes, held, strict=True)
     ]
-    free = shelf.free
+    reads = sum(shelves.sizes[dataset] for dataset in inputs)
+    free = shelf.free_for(reads, reads - lacking, writes[0])
+    if any(hold is not None for hold in held):  # it has been given room before
+        free = shelf.free
     if look is None or lacking + sum(more) <= free:
         return _Room(len(tasks), ())
     copies = look.copies(node, inputs)
@@ -148,9 +151,7 @@ def _find(recorder: Recorder, shelves: Shelves, candidate: Candidate, tasks: Ind
         count -= 1
     if count:
         return _Room(count, choose(copies, lacking + sum(more[:count]) - free))
-    if sum(shelves.sizes[dataset] for dataset in inputs) > shelf.limit or not desperate(
-        state, node, recorder.now - group.ready_ms
-    ):
+    if reads > shelf.limit or not desperate(state, node, recorder.now - group.ready_ms):
         return _Room(0, ())
     count = len(tasks) if group.gang else 1
     copies = look.copies(node, inputs, Need.AGAIN)

@@ -60,6 +60,19 @@ class Shelf:
         """Bytes that may still come without anything going; negative where there is too much."""
         return self.limit - self.used - self.due if self.limit else 1 << 60
 
+    def free_for(self, reads_bytes: int, here_bytes: int, writes_bytes: int) -> int:
+        """As `free`, for a task that reads and writes so much; `here_bytes` of what it reads is here.
+
+        The last tenth is for those that find most of what they read: they will let it go, while others only bring more. Who
+        brings next to nothing beside what is here already is let in always.
+        """
+        if reads_bytes - here_bytes + writes_bytes <= here_bytes // 10:
+            return max(self.free, reads_bytes - here_bytes + writes_bytes)
+        tenth = self.limit // 10
+        if 0 < reads_bytes <= 2 * here_bytes or reads_bytes + writes_bytes > self.limit - tenth:
+            return self.free
+        return self.free - tenth
+
     def has(self, dataset: int) -> bool:
         """Whether the dataset counts here already."""
         return dataset in self.there or dataset in self.held

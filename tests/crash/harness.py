@@ -188,6 +188,7 @@ class Campaign:
         self.mix = Mix(self.marks, outside, seed)
         self.report = Report()
         self.users: list[User] = []
+        self.more: tuple[str, ...] = ()  #: further words on the service's command line
         self.service: ServiceProcess | None = None
         self._nursery, self._database, self._kills, self._mutant = nursery, database, kills, mutant
         self._still_s = still_s
@@ -283,6 +284,7 @@ class Campaign:
         """Start the service (again)."""
         argv = ["serve", "--port", str(self.port), "--root", str(self.root)]
         argv += ["--nodes", "3", "--cpu", "2", "--memory", "4Gi", "--log-level", "warning"]
+        argv += self.more
         if self._database is not None:
             argv += ["--db", self._database]
         env = {"FLOWSCHED_FAILPOINTS": failpoints}
