@@ -2,10 +2,11 @@
 
     python -m bench.caches [--data DIR] [--only NAME,NAME+NAME,…] [--shares 25,50,100] [--cluster 8x16-1g] [--apart 0]
 
-Each workflow (several joined by + come `--apart` seconds after each other) runs once with caches that hold whatever comes: the most that any node held then is its working set. Then every
-node may hold a share of that (but never less than the largest task reads and writes, and a tenth more), under both orders of
-eviction. Printed: makespan and bytes moved, both over those of the run without limits, bytes dropped and bytes fetched again.
-DIR holds `wfinstances/` (default `../shared/data`); without it there is nothing to run.
+Each workflow (several joined by + come `--apart` seconds after each other) runs once with caches that hold whatever comes: the
+most that any node held then is its working set. Then every node may hold a share of that (but never less than the largest task
+reads and writes, and a tenth more), under both orders of eviction. Printed: makespan and bytes moved, both over those of the run
+without limits, bytes dropped and bytes fetched again. DIR holds `wfinstances/` (default `../shared/data`); without it there is
+nothing to run.
 """
 
 from __future__ import annotations
@@ -31,12 +32,7 @@ FILES = {
     "1000genome-4ch": "1000genome-chameleon-4ch-250k-001.json.gz",
     "epigenomics-1seq": "epigenomics-chameleon-ilmn-1seq-50k-001.json.gz",
     "smrnaseq": "smrnaseq-dirt02-001.json.gz",
-    "soykb": "soykb-chameleon-30fastq-10ch-001.json.gz",
 }
-#: Those, and six that come one after the other.
-DEFAULT = ",".join(
-    [*FILES, "1000genome-4ch+srasearch-20a+epigenomics-1seq+1000genome-4ch+srasearch-50a+smrnaseq"]
-)
 #: A limit so large that nothing is ever dropped: bytes are counted all the same.
 BOUNDLESS = 1 << 50
 
@@ -101,7 +97,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--data", type=Path, default=SHARED / "data")
-    parser.add_argument("--only", default=DEFAULT)
+    parser.add_argument("--only", default=",".join(FILES))
     parser.add_argument("--apart", type=float, default=60.0)
     parser.add_argument("--shares", default="25,50,100")
     parser.add_argument("--cluster", default="8x16-1g", choices=REFERENCE)
@@ -115,10 +111,8 @@ def main() -> None:
         tasks = sum(len(workload.jobs) for workload in workloads)
         free = simulated(workloads, cluster, BOUNDLESS, "dag")
         took = f"{free.makespan_s:8.1f} s, {free.moved_bytes / 1e9:7.1f} GB moved, cpu {free.cpu_s:.1f} s"
-        print(
-            f"{name if len(workloads) == 1 else f'{len(workloads)} of them':17} {free.most_bytes / 1e9:7.2f} GB a node without limit, {took}",
-            flush=True,
-        )
+        label = name if len(workloads) == 1 else f"{len(workloads)} in turn"
+        print(f"{label:17} {free.most_bytes / 1e9:7.2f} GB a node without limit, {took}", flush=True)
         for share in map(int, asked.shares.split(",")):
             limit = max(free.most_bytes * share // 100, max(map(largest_task, workloads)) * 11 // 10)
             for eviction in ("lru", "dag"):
