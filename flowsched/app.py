@@ -50,6 +50,7 @@ class Settings:
         gpus: Of each node.
         disk_rate, nic_rate: Bytes/s (quantities) of each node's disk and network card.
         cache: What each node may keep of datasets: bytes (a quantity), or a part of the disk, divided by the nodes; 0 = all.
+        piece_size: Datasets of twice this size or more move in pieces of it (a quantity); 0 = always as a whole.
         racks: Nodes are spread over so many racks.
         labels: Of nodes: `node-1:disktype=ssd`.
         policy: Name of a built-in profile.
@@ -75,6 +76,7 @@ class Settings:
     disk_rate: str = "500M"
     nic_rate: str = "125M"
     cache: str = "80%"
+    piece_size: str = "128M"
     racks: int = 1
     labels: tuple[str, ...] = ()
     policy: str = "flowsched"
@@ -205,6 +207,7 @@ async def assembled(settings: Settings) -> AsyncIterator[tuple[Any, Any, Any, An
     from flowsched.control.profiles import ProfileBook
     from flowsched.control.runs import RunService
     from flowsched.scheduling.framework import PROFILES
+    from flowsched.scheduling.transfers import parse_piece_size
     from flowsched.store.database import Database
     from flowsched.store.workflows import Workflows
     from flowsched.store.writer import GroupWriter
@@ -228,6 +231,7 @@ async def assembled(settings: Settings) -> AsyncIterator[tuple[Any, Any, Any, An
                 documents,
                 profile=profiles.profile,
                 keep_days=settings.keep_days,
+                piece_bytes=parse_piece_size(settings.piece_size),
                 take_over=settings.take_over,
                 holder=holder_of(settings),
                 secret=_shared_secret(settings),

@@ -34,6 +34,14 @@ class Candidate:
     tasks: tuple[Indices, ...]
 
 
+@dataclass(slots=True)
+class Offered:
+    """The bags of a stage that has not changed since. `own`: each reads or writes for somebody else than the others."""
+
+    candidates: list[Candidate]
+    own: bool
+
+
 @dataclass(frozen=True, slots=True)
 class Unrunnable:
     """Tasks whose inputs do not exist and never will."""
@@ -57,7 +65,6 @@ class Backlog:
 def collect(state: EngineState, now: int) -> Backlog:
     """Everything that may be placed now, at most `profile.window` groups a stage (the rest waits its turn)."""
     backlog = Backlog({}, [], [], None)
-    state.coming.clear()
     paused: dict[str, bool] = {}
     for workflow, number in sorted(state.ready, key=lambda pair: (state.runs[pair[0]].seq, pair[1])):
         run = state.runs[workflow]
@@ -83,34 +90,61 @@ def collect(state: EngineState, now: int) -> Backlog:
             _add(state, backlog, run, stage, key, tasks, now)
             for key, tasks in offer(state, run, stage, queued)
         ]
-        if all_of_it and not stage.spec.gang and not private(stage) and not divided(state, run, stage):
-            state.offers[workflow, number] = [each for each in added if each is not None]
+        if all_of_it and not stage.spec.gang:
+            own = private(stage) or divided(state, run, stage) is not None
+            state.offers[workflow, number] = Offered([each for each in added if each is not None], own)
     return backlog
 
 
-def _again(state: EngineState, backlog: Backlog, run: WorkflowRun, stage: StageRun, now: int) -> bool:
+def _again(state: EngineState, backlog: Backlog, run: WorkflowRun, stage: StageRun, moment: int) -> bool:
     """Offer a bag as it was offered last, if nothing of its stage has changed since: of a thousand stages that wait, few
     change at a time.
     """
     axes, offered = len(state.snapshot.axes), state.offers.get((run.id, stage.number))
-    if not offered or any(len(role.shape.requests) != axes for role in offered[0].group.roles):
+    if offered is None or not offered.candidates:
         return False
-    for candidate in offered:
+    candidates, own = offered.candidates, offered.own
+    if any(len(role.shape.requests) != axes for role in candidates[0].group.roles):
+        return False
+    shared = state.inputs.get((run.id, stage.number))
+    changed = own
+    told = []
+    for candidate in candidates:
         group = candidate.group
-        key = state.groups[group.key]
-        if state.inputs.get((run.id, stage.number)) is not group.inputs and group.inputs:
+        if group.inputs and (
+            (not own and shared is not group.inputs) or state.catalogue.lost_of(group.inputs)
+        ):
             return False
-        if any(state.catalogue.lost(dataset) for dataset in group.inputs):
+        if shut_nodes(state, run, stage, group.inputs, group.key, moment - group.ready_ms) != group.shut:
             return False
-        staged_on = state.staged_on.get(key, ())  # type: ignore[arg-type]
-        told = (*expected(state, run, stage, group.inputs), staged_on, state.promises.get(group.key))
-        if told != (group.runtime_ms, group.high_ms, group.staged_on, group.promised_ms):
-            return False
-        if shut_nodes(state, run, stage, group.inputs, group.key, now - group.ready_ms) != group.shut:
-            return False
-    for candidate in offered:
+        staged_on = state.staged_on.get(state.groups[group.key], ())  # type: ignore[arg-type]
+        now = (*expected(state, run, stage, group.inputs), staged_on, state.promises.get(group.key))
+        changed |= now != (group.runtime_ms, group.high_ms, group.staged_on, group.promised_ms)
+        told.append(now)
+    if changed and not stage.spec.gang:
+        fresh = [_told_anew(state, one, now) for one, now in zip(candidates, told, strict=True)]
+        candidates = offered.candidates = fresh
+    for candidate in candidates:
         backlog.candidates[candidate.group.key] = candidate
     return True
+
+
+def _told_anew(
+    state: EngineState,
+    candidate: Candidate,
+    now: tuple[int | None, int | None, tuple[int, ...], int | None],
+) -> Candidate:
+    """The same offer with what is known now: (runtime, its high quantile, nodes it was staged to, promised start), and its home."""
+    run, stage, group = candidate.run, candidate.stage, candidate.group
+    shard = int(candidate.tasks[0][0]) // stage.members
+    home = home_of(state, run, stage, shard) if state.profile.locality else None
+    if (*now, home) == (group.runtime_ms, group.high_ms, group.staged_on, group.promised_ms, group.home):
+        return candidate
+    runtime_ms, high_ms, staged_on, promised_ms = now
+    group = replace(
+        group, runtime_ms=runtime_ms, high_ms=high_ms, staged_on=staged_on, promised_ms=promised_ms, home=home
+    )
+    return Candidate(run, stage, group, candidate.tasks)
 
 
 def _add(
@@ -189,6 +223,8 @@ def expected(
 
 def memory_steps(stage: StageRun, tasks: Indices) -> int:
     """How often the memory of one role's pods has grown: they are alike, so all have what one of them needed."""
+    if len(tasks) == 1:
+        return int(stage.memory_steps[tasks[0]])
     return int(stage.memory_steps[tasks].max(initial=0))
 
 

@@ -11,6 +11,7 @@ from flowsched.engine.backlog import Candidate
 from flowsched.engine.changes import Recorder
 from flowsched.engine.delta import ReplicaWrite
 from flowsched.engine.evicting import admit_ahead, came, has_room, hold_room
+from flowsched.engine.pieces import landed, moved_by, pass_over, refused
 from flowsched.engine.pods import pod_name
 from flowsched.engine.pushing import foreseen, pushes
 from flowsched.engine.state import Backoff, EngineState, GroupKey, StagingGroup
@@ -79,12 +80,13 @@ def arrived(recorder: Recorder, event: TransferDone) -> None:
         return
     dataset, node = pair
     order = _landed(recorder, pair, event.offset)
-    pieces = state.transfer_limits.pieces(state.catalogue.sizes[dataset])
-    if order is not None and pieces > 1:
-        every = (1 << pieces) - 1
-        if state.catalogue.land(dataset, node, order.piece, statement) != every:
-            return
-        state.catalogue.drop_pieces(dataset, node, statement)
+    complete = event.whole or landed(recorder, pair, event, order is not None)
+    if not complete and not event.moved_bytes:
+        return
+    waiting = [(number, group) for number, group in state.staging.items() if pair in group.pending]
+    _pay(recorder, [group for _, group in waiting], pair, moved_by(recorder, pair, event))
+    if not complete:
+        return
     size = event.size_bytes or state.catalogue.sizes[dataset]
     if size != state.catalogue.sizes[dataset]:
         state.catalogue.intern(event.uri, size)
@@ -93,8 +95,6 @@ def arrived(recorder: Recorder, event: TransferDone) -> None:
         recorder.delta.replicas.append(ReplicaWrite(event.uri, event.dest, size, True))
         came(recorder, dataset, node)
     statement.pop(state.transfer_backoff, pair)
-    waiting = [(number, group) for number, group in state.staging.items() if pair in group.pending]
-    _pay(recorder, [group for _, group in waiting], pair, event.moved_bytes)
     for number, group in waiting:
         statement.exclude(group.pending, pair)
         if not group.pending:
@@ -109,6 +109,10 @@ def failed(recorder: Recorder, event: TransferFailed) -> None:
     if pair is None:
         return
     _landed(recorder, pair, event.offset)
+    if (event.changed or event.undivided) and refused(recorder, pair[0], event):
+        return
+    if event.source is not None:
+        pass_over(recorder, pair[0], event.source)
     before = state.transfer_backoff.get(pair, Backoff(0, 0))
     tries = before.tries + (0 if event.lost else 1)
     if event.permanent or tries >= _MAX_TRIES:
@@ -142,7 +146,7 @@ def sweep(recorder: Recorder) -> None:
     reached: the bytes are nowhere, or the node takes no new pods. Such tasks are offered again.
     """
     state = recorder.state
-    for number, group in list(state.staging.items()):
+    for number, group in _unswept(recorder):
         still = _still(recorder, group)
         if len(still) == 0:
             _drop(recorder, number)
@@ -156,9 +160,25 @@ def sweep(recorder: Recorder) -> None:
             recorder.statement.pop(state.transfer_backoff, pair)
 
 
+def _unswept(recorder: Recorder) -> list[tuple[int, StagingGroup]]:
+    """The groups of which something that `sweep` looks at may have changed since it last did: most steps change none."""
+    state = recorder.state
+    changed, state.unswept = state.unswept, set()
+    if not state.staging:
+        return []
+    seen = (state.catalogue.dropped, state.snapshot.ready.tobytes())
+    everything, state.swept = seen != state.swept, seen
+    return [
+        (number, group)
+        for number, group in state.staging.items()
+        if everything or (group.workflow, group.stage) in changed
+    ]
+
+
 def order_transfers(recorder: Recorder) -> list[Transfer]:
     """Choose the copies that start now."""
     state, statement = recorder.state, recorder.statement
+    recorder.absorb()
     sweep(recorder)
     recorder.absorb()
     wants: dict[tuple[int, int], TransferWant] = {}
@@ -184,10 +204,11 @@ def order_transfers(recorder: Recorder) -> list[Transfer]:
         state.snapshot.add_inbound(order.dest, order.size_bytes, statement)
         source = None if order.source is None else state.snapshot.names[order.source]
         uri = state.catalogue.uris[order.dataset]
-        whole = limits.pieces(state.catalogue.sizes[order.dataset]) == 1
+        whole = limits.pieces_of(order.dataset, state.catalogue) == 1
         offset = order.piece * limits.piece_bytes
         dest = state.snapshot.names[order.dest]
-        transfers.append(Transfer(uri, order.size_bytes, dest, source, offset, whole, order.ahead))
+        edition = "" if whole else state.catalogue.edition(order.dataset)
+        transfers.append(Transfer(uri, order.size_bytes, dest, source, offset, whole, order.ahead, edition))
     return transfers
 
 
@@ -203,7 +224,7 @@ def _landed(recorder: Recorder, pair: tuple[int, int], offset: int) -> TransferO
     order = statement.pop(state.moving, (*pair, piece))
     if order is not None:
         state.snapshot.add_inbound(pair[1], -order.size_bytes, statement)
-        pieces = state.transfer_limits.pieces(state.catalogue.sizes[pair[0]])
+        pieces = state.transfer_limits.pieces_of(pair[0], state.catalogue)
         if pieces == 1 or not any((*pair, each) in state.moving for each in range(pieces)):
             state.catalogue.unexpect(*pair, statement)
     return order

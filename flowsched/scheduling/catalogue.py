@@ -28,18 +28,24 @@ class Catalogue:
         origins: By dataset id, whether it can be fetched from outside (file, http, s3).
         version: Grows with every change.
         shelves: What caches with a limit hold; None = no cache has one.
+        undivided: Datasets that are found to move as a whole only: folders, and what an origin does not give in parts.
+        editions: Dataset -> which version its pieces are of, as those who copy them say, and how often that has changed.
+        dropped: Grows with every replica that is not there any more.
     """
 
     def __init__(self) -> None:
         self.uris: list[str] = []
         self.sizes: list[int] = []
         self.origins: list[bool] = []
-        self.version = 0
+        self.version = self.dropped = 0
         self.shelves: Shelves | None = None
         self._ids: dict[str, int] = {}
         self._replicas: list[set[int]] = []
         self._expected: list[set[int]] = []
+        self.undivided: set[int] = set()
+        self.editions: dict[int, tuple[str, int]] = {}
         self._landed: dict[int, dict[int, int]] = {}  #: dataset -> node -> its pieces there, as bits
+        self._whole: set[tuple[int, ...]] = set()  #: inputs of which none is lost, until a replica is dropped
         self._arrays: dict[int, NDArray[np.int64]] = {}
         self._missing: dict[tuple[tuple[int, ...], int, bool], NDArray[np.int64]] = {}
 
@@ -77,7 +83,8 @@ class Catalogue:
     def copy(self, datasets: Collection[int]) -> Catalogue:
         """A copy in which these datasets can be changed while this one stays; all others are shared, and only read."""
         other = copy(self)
-        other._arrays, other._missing, other.shelves = {}, {}, None
+        other._arrays, other._missing, other._whole = {}, {}, set()
+        other.shelves = None
         for name in ("uris", "sizes", "origins", "_replicas", "_expected", "_landed"):
             setattr(other, name, copy(getattr(self, name)))
         for dataset in datasets:
@@ -94,6 +101,7 @@ class Catalogue:
 
     def add_replica(self, dataset: int, node: int, statement: Statement | None = None) -> None:
         """The node holds the dataset now."""
+        self.drop_pieces(dataset, node, statement)
         self._change(self._replicas[dataset], dataset, node, True, statement)
         self._change(self._expected[dataset], dataset, node, False, statement)
 
@@ -134,6 +142,15 @@ class Catalogue:
         if self.landed(dataset, node):
             self._set_landed(dataset, node, 0, statement)
 
+    def edition(self, dataset: int) -> str:
+        """Which version the pieces of a dataset are of; "" if that is not known."""
+        return self.editions.get(dataset, ("", 0))[0]
+
+    def drop_all_pieces(self, dataset: int, statement: Statement | None = None) -> None:
+        """The pieces that nodes have are of no use any more."""
+        for node in list(self._landed.get(dataset, ())):
+            self._set_landed(dataset, node, 0, statement)
+
     def _set_landed(self, dataset: int, node: int, bits: int, statement: Statement | None) -> None:
         before = self.landed(dataset, node)
         rows = self._landed.setdefault(dataset, {})
@@ -159,6 +176,15 @@ class Catalogue:
         """Nodes that hold the dataset."""
         return frozenset(self._replicas[dataset])
 
+    def nodes_with_all(self, inputs: Sequence[int]) -> Collection[int]:
+        """Nodes that hold all of some datasets, of which there is at least one. Read-only."""
+        first, *others = inputs
+        return (
+            self._replicas[first].intersection(*[self._replicas[each] for each in others])
+            if others
+            else self._replicas[first]
+        )
+
     def held(self, dataset: int) -> bool:
         """Whether any node holds the dataset."""
         return bool(self._replicas[dataset])
@@ -170,6 +196,15 @@ class Catalogue:
     def lost(self, dataset: int) -> bool:
         """Whether nobody has it and it cannot be fetched from outside."""
         return not self.origins[dataset] and not self._replicas[dataset]
+
+    def lost_of(self, datasets: tuple[int, ...]) -> list[int]:
+        """Which of them are lost. Cheap to ask again for the same as long as no replica is dropped."""
+        if datasets in self._whole:
+            return []
+        lost = [dataset for dataset in datasets if self.lost(dataset)]
+        if not lost:
+            self._whole.add(datasets)
+        return lost
 
     def weight(self, dataset: int) -> int:
         """Bytes to copy, at least 1: what is not there is missing, however small or unknown its size."""
@@ -229,6 +264,9 @@ class Catalogue:
             members.add(node)
         else:
             members.discard(node)
+            if members is self._replicas[dataset]:
+                self.dropped += 1
+                self._whole.clear()
         self._forget(dataset, node)
 
     def limit(self, node: int, limit_bytes: int, statement: Statement | None = None) -> None:
