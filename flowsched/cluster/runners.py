@@ -98,8 +98,8 @@ class RunnerProcesses:
         self._site = site
         self._attempts = Attempts(site.root, list(site.nodes))
         self._caches = {
-            name: Cache(site.root / "nodes" / name / "cache", node.cache_bytes)
-            for name, node in site.nodes.items()
+            name: Cache(site.root / "nodes" / name / "cache")  # the engine sees to its limit
+            for name in site.nodes
         }
         self._staging = Staging(site, self._caches, self._origins)
         await self._in_thread(self._attempts.open)
@@ -161,7 +161,7 @@ class RunnerProcesses:
         """Remove a dataset from a node, unless a live attempt there reads it."""
         if any(live.node == node and uri in live.inputs for live in self._live.values()):
             return False
-        entry = await self._in_thread(self._caches[node].evict, uri)
+        entry = await self._in_thread(self._caches[node].evict, uri) if node in self._caches else None
         if entry is not None:
             self._site.report(ReplicaSeen(uri, node, entry.size_bytes, present=False))
         return True

@@ -17,6 +17,7 @@ from flowsched.control.expiry import Expiry
 from flowsched.control.history import History
 from flowsched.control.idle_keeping import IdleKeeping
 from flowsched.control.intake import Documents, Intake
+from flowsched.control.leftovers import Leftovers
 from flowsched.control.reconcile import Reconciler
 from flowsched.control.recover import Found, recover
 from flowsched.engine.events import (
@@ -224,6 +225,7 @@ class Leader:
                 reconciler = Reconciler(dispatcher, self._executor, clock=self._clock)
                 group.create_task(reconciler.run(), name="reconcile")
                 group.create_task(self._expiry(dispatcher).run(), name="expiry")
+                group.create_task(Leftovers(dispatcher, self._documents).run(), name="leftovers")
                 group.create_task(keeping.run(), name="idle")
         finally:
             self.dispatcher = self.intake = None

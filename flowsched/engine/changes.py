@@ -20,7 +20,7 @@ from flowsched.engine.delta import (
 )
 from flowsched.engine.pods import pod_name
 from flowsched.engine.state import EngineState
-from flowsched.scheduling.executor import Pod
+from flowsched.scheduling.executor import Drop, Pod
 from flowsched.scheduling.foreign import Bind, Evict
 from flowsched.scheduling.snapshot import ClaimKind
 from flowsched.statement import Statement
@@ -61,6 +61,7 @@ class Recorder:
     evictions: list[Evict] = field(default_factory=list)
     foreign_ended: list[str] = field(default_factory=list)
     releases: list[str] = field(default_factory=list)
+    drops: list[Drop] = field(default_factory=list)
     wake_ms: int | None = None
     #: Something happened that may let a waiting group start: room, bytes, nodes, new work.
     dirty: bool = False
@@ -127,6 +128,8 @@ class Recorder:
         self.statement.pop(state.pods, name)
         self.statement.pop(state.held, name)
         self.statement.exclude(state.under_way, name)
+        if state.catalogue.shelves is not None:
+            state.catalogue.shelves.release(name, self.statement)
         self.dirty = True
 
     def _leaves(self, name: str) -> None:

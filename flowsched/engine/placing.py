@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from flowsched.engine import pace, taking
+from flowsched.engine import evicting, pace, taking
 from flowsched.engine.backlog import Backlog, Candidate, collect
 from flowsched.engine.changes import Recorder
 from flowsched.engine.draining import empty_nodes
@@ -46,6 +46,7 @@ def place(recorder: Recorder) -> None:
     sweep(recorder)
     recorder.dirty |= recorder.absorb()
     state = recorder.state
+    evicting.begin_look(recorder)
     _give_up_waiting(recorder)
     empty_nodes(recorder)
     taking.keep_room(recorder)
@@ -73,6 +74,7 @@ def place(recorder: Recorder) -> None:
         pace.looked(recorder, 0, backlog.wake_ms)
         return
     plan = _plan(recorder, groups)
+    evicting.note_planned(recorder, plan, backlog.candidates)
     foresee(recorder, plan, {group.key: group for group in groups} if plan.ahead else {})
     placed = 0
     refused: list[Reason | None] = []
@@ -87,7 +89,10 @@ def place(recorder: Recorder) -> None:
             refused.append(_carry_out(recorder, backlog.candidates[placement.group], placement, binds))
     binds.move()
     reasons = (*plan.reasons, *(reason for reason in refused if reason), *told)
-    _carried_out(recorder, replace(plan, reasons=reasons), groups)
+    plan = replace(plan, reasons=reasons)
+    if state.look is not None:
+        plan = evicting.end_look(recorder, plan, {group.key: group for group in groups})
+    _carried_out(recorder, plan, groups)
     pace.looked(recorder, len(groups), _sooner(backlog.wake_ms, plan.look_at), full=placed >= pace.STEP)
     recorder.absorb()
 
@@ -273,14 +278,22 @@ def _carry_out(
         [role[: len(nodes)] for role, nodes in zip(candidate.tasks, placement.nodes, strict=True)]
     )
     nodes, missing = _joined(placement.nodes), _joined(placement.missing_bytes)
-    if not recorder.state.profile.of(candidate.group.queue).locality:
-        missing = _really_missing(recorder, candidate, nodes)
     planned = np.concatenate(placement.devices) if placement.devices else None
+    if recorder.state.look is not None and not recorder.state.mounted:
+        fits = evicting.make_room(recorder, candidate, tasks, nodes)
+        if not fits.all():
+            reason = evicting.full(recorder, candidate)
+            tasks, nodes, planned = tasks[fits], nodes[fits], None if planned is None else planned[fits]
+        if len(tasks) == 0:
+            return reason
+        missing = _really_missing(recorder, candidate, nodes)  # others may have driven out what was there
+    elif not recorder.state.profile.of(candidate.group.queue).locality:
+        missing = _really_missing(recorder, candidate, nodes)
     if not missing.any():
         devices = _devices(recorder, candidate, tasks, nodes, planned)
         if len(devices) == len(tasks):
             _bind(recorder, candidate, tasks, nodes, devices, binds)
-            return None
+            return reason
     here = missing == 0
     if candidate.group.gang and not here.all():
         here = np.zeros(len(here), dtype=np.bool_)
@@ -344,6 +357,9 @@ def _really_missing(recorder: Recorder, candidate: Candidate, nodes: Indices) ->
 def _may_move(recorder: Recorder, candidate: Candidate, nodes: Indices) -> bool:
     ready = recorder.state.snapshot.ready
     seen = [node for node in candidate.group.staged_on if ready[node]]
+    if recorder.state.look is not None and seen:  # a full cache may have lost its data since
+        there = _really_missing(recorder, candidate, np.array(seen)) == 0
+        seen = [node for node, all_there in zip(seen, there.tolist(), strict=True) if all_there]
     return len(seen) < _MAX_TARGETS or set(nodes.tolist()) <= set(seen)
 
 
@@ -390,6 +406,7 @@ def _bind(
             elastic=elastic_of(stage, task) if stage.spec.gang else None,
         )
         state.snapshot.claim(claim, statement)
+        evicting.hold_room(recorder, candidate, task, node, bound=True)
         statement.put(state.pods, pod.name, PodRef(run.id, stage.number, task, pod.attempt))
         statement.include(state.under_way, pod.name)
         recorder.intend(run, stage, pod, encode_pod(pod))

@@ -13,6 +13,7 @@ from typing import Final, TypedDict
 import numpy as np
 from numpy.typing import NDArray
 
+from flowsched.engine.caches import hold_again
 from flowsched.engine.delta import OutputWrite, StageWrite, TaskWrite
 from flowsched.engine.state import EngineState, PodRef
 from flowsched.scheduling.devices import parts_held
@@ -210,6 +211,7 @@ def reclaim(state: EngineState, run: WorkflowRun, pods: Iterable[Pod], statement
         state.snapshot.claim(claim, statement)
         state.snapshot.usage.credit(Payer(claim.queue, claim.user), claim.amount, claim.since_ms, statement)
         statement.put(state.pods, pod.name, PodRef(run.id, stage.number, task, pod.attempt))
+        hold_again(state, run, stage, task, pod, claim, statement)
         if stage.task_state[task] == TaskState.BINDING:
             statement.include(state.under_way, pod.name)
         if pod.gang is not None:

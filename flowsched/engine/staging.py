@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from flowsched.engine.backlog import Candidate
 from flowsched.engine.changes import Recorder
 from flowsched.engine.delta import ReplicaWrite
+from flowsched.engine.evicting import admit_ahead, came, has_room, hold_room
 from flowsched.engine.pieces import landed, moved_by, pass_over, refused
 from flowsched.engine.pods import pod_name
 from flowsched.engine.pushing import foreseen, pushes
@@ -43,6 +44,7 @@ def begin(
         until = None if group.runtime_ms is None else recorder.now + group.runtime_ms
         claim = Claim(name, node, amount, ClaimKind.STAGING, group.queue, recorder.now, until, 0, group.name)
         state.snapshot.claim(claim, statement)
+        hold_room(recorder, candidate, task, node, bound=False)
         for dataset in group.inputs:
             pair = (dataset, node)
             if node not in state.catalogue.nodes_of(dataset) and pair not in pending:
@@ -91,6 +93,7 @@ def arrived(recorder: Recorder, event: TransferDone) -> None:
     if node not in state.catalogue.nodes_of(dataset):
         state.catalogue.add_replica(dataset, node, statement)
         recorder.delta.replicas.append(ReplicaWrite(event.uri, event.dest, size, True))
+        came(recorder, dataset, node)
     statement.pop(state.transfer_backoff, pair)
     for number, group in waiting:
         statement.exclude(group.pending, pair)
@@ -190,11 +193,12 @@ def order_transfers(recorder: Recorder) -> list[Transfer]:
             if have is None or (want.priority, want.rank_ms) > (have.priority, have.rank_ms):
                 wants[pair] = want
     for want in (*foreseen(recorder), *pushes(recorder)):
-        wants.setdefault((want.dataset, want.dest), want)
+        if state.look is None or has_room(state, want):
+            wants.setdefault((want.dataset, want.dest), want)
     active, limits = list(state.moving.values()), state.transfer_limits
     orders = admit(list(wants.values()), active, state.snapshot, state.catalogue, limits)
     transfers = []
-    for order in orders:
+    for order in orders if state.look is None else admit_ahead(recorder, orders):
         statement.put(state.moving, (order.dataset, order.dest, order.piece), order)
         state.catalogue.expect(order.dataset, order.dest, statement)
         state.snapshot.add_inbound(order.dest, order.size_bytes, statement)

@@ -11,6 +11,7 @@ from copy import copy
 import numpy as np
 from numpy.typing import NDArray
 
+from flowsched.scheduling.shelves import Shelf, Shelves
 from flowsched.scheduling.statement import Statement
 
 #: Masks of missing bytes are kept until a replica changes; beyond this many they are dropped (a bound on
@@ -26,6 +27,7 @@ class Catalogue:
         sizes: Bytes by dataset id, 0 where it is not known yet.
         origins: By dataset id, whether it can be fetched from outside (file, http, s3).
         version: Grows with every change.
+        shelves: What caches with a limit hold; None = no cache has one.
         undivided: Datasets that are found to move as a whole only: folders, and what an origin does not give in parts.
         editions: Dataset -> which version its pieces are of, as those who copy them say, and how often that has changed.
         dropped: Grows with every replica that is not there any more.
@@ -36,6 +38,7 @@ class Catalogue:
         self.sizes: list[int] = []
         self.origins: list[bool] = []
         self.version = self.dropped = 0
+        self.shelves: Shelves | None = None
         self._ids: dict[str, int] = {}
         self._replicas: list[set[int]] = []
         self._expected: list[set[int]] = []
@@ -68,6 +71,8 @@ class Catalogue:
             self._expected.append(set())
             return dataset
         if size_bytes and size_bytes != self.sizes[dataset]:
+            if self.shelves is not None:
+                self.shelves.resize(dataset, size_bytes - self.sizes[dataset])
             self.sizes[dataset] = size_bytes
             self._forget(dataset)
         if origin and not self.origins[dataset]:
@@ -79,6 +84,7 @@ class Catalogue:
         """A copy in which these datasets can be changed while this one stays; all others are shared, and only read."""
         other = copy(self)
         other._arrays, other._missing, other._whole = {}, {}, set()
+        other.shelves = None
         for name in ("uris", "sizes", "origins", "_replicas", "_expected", "_landed"):
             setattr(other, name, copy(getattr(self, name)))
         for dataset in datasets:
@@ -109,13 +115,13 @@ class Catalogue:
         new = wanted - self._replicas[dataset] - self._expected[dataset]
         if new:
             self._expected[dataset] |= new
-            self._forget(dataset)
+            self._forget(dataset, *new)
             if statement is not None:
                 statement.undo_with(lambda: self._unexpect(dataset, new))
 
     def _unexpect(self, dataset: int, nodes: set[int]) -> None:
         self._expected[dataset] -= nodes
-        self._forget(dataset)
+        self._forget(dataset, *nodes)
 
     def unexpect(self, dataset: int, node: int, statement: Statement | None = None) -> None:
         """The ordered copy will not arrive (an arrival says so by itself)."""
@@ -155,6 +161,8 @@ class Catalogue:
         if not rows:
             del self._landed[dataset]
         self.version += 1
+        if self.shelves is not None:
+            self.shelves.settle(dataset, node, self._counts(dataset, node))
         if statement is not None:
             statement.undo_with(lambda: self._set_landed(dataset, node, before, None))
 
@@ -270,9 +278,37 @@ class Catalogue:
             if members is self._replicas[dataset]:
                 self.dropped += 1
                 self._whole.clear()
-        self._forget(dataset)
+        self._forget(dataset, node)
 
-    def _forget(self, dataset: int) -> None:
+    def limit(self, node: int, limit_bytes: int, statement: Statement | None = None) -> None:
+        """What a node's cache may hold; 0 = as much as comes. From the first limit on `shelves` says what is where."""
+        shelf = None if self.shelves is None else self.shelves.of.get(node)
+        before = 0 if shelf is None else shelf.limit
+        if before == limit_bytes:
+            return
+        if self.shelves is None:
+            self.shelves = Shelves(self.sizes)
+        if shelf is None:
+            shelf = self.shelves.of[node] = Shelf(limit_bytes)
+            for dataset in range(len(self.sizes)):
+                self.shelves.settle(dataset, node, self._counts(dataset, node))
+        shelf.limit = limit_bytes
+        shelf.changes += 1
+        self.shelves.grown.add(node)
+        if statement is not None:
+            statement.undo_with(lambda: self.limit(node, before))
+
+    def _counts(self, dataset: int, node: int) -> bool:
+        """Whether a node's cache holds (some of) a dataset, or will: images are elsewhere."""
+        somewhere = node in self._replicas[dataset] or node in self._expected[dataset]
+        return (somewhere or node in self._landed.get(dataset, ())) and not self.uris[dataset].startswith(
+            "image:"
+        )
+
+    def _forget(self, dataset: int, *nodes: int) -> None:
         self.version += 1
+        if self.shelves is not None:
+            for node in nodes:
+                self.shelves.settle(dataset, node, self._counts(dataset, node))
         self._arrays.pop(dataset, None)
         self._missing.clear()

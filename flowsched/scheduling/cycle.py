@@ -328,7 +328,9 @@ class _Cycle:
             return self.refuse(taken)
         reason = self.refusals.why(offer, family)
         start = self.promises.reserve(offer) if reason.code in _NOT_NOW else None
-        if start is None and offer.company is None:  # a pod that comes may let in who asks for its company
+        if (
+            start is None and offer.company is None and not offer.group.shut
+        ):  # a pod that comes may let in who asks for its company
             self.full[family] = reason
         return self.refuse(replace(reason, start_ms=start))
 

@@ -167,6 +167,15 @@ class Transfer:
 
 
 @dataclass(frozen=True, slots=True)
+class Drop:
+    """A copy that a node's cache shall do without: the catalogue has forgotten it already."""
+
+    uri: str
+    node: str
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class Published:
     """An output as it really was: on the pod's node, under `uri`."""
 

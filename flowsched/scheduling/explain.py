@@ -41,12 +41,17 @@ def why_not(offer: Offer, room: Room, snapshot: Snapshot, profile: Profile) -> R
         snapshot: The nodes.
         profile: For trying again without what may be in the way.
     """
+    shut, offer = offer, _with_cache(offer)
     company, offer = offer, offer.alone()
     zoned = company.without_zones()
     never = _never(offer, room, snapshot, profile)
     if never is not None:
         return never
     rows = [room.hard(axis) for axis in offer.axes]
+    if shut.group.shut and company.place(rows, room, snapshot, profile) is not None:
+        nodes = len(shut.group.shut)
+        text = f"caches of {nodes} {'nodes' if nodes != 1 else 'node'} have no room for its data"
+        return Reason(offer.group.key, ReasonCode.CACHE_FULL, text, {"nodes": nodes})
     if company is not offer and offer.place(rows, room, snapshot, profile) is not None:
         if zoned is not company and zoned.place(rows, room, snapshot, profile) is not None:
             return _no_zone(company, rows, snapshot)
@@ -66,6 +71,15 @@ def why_not(offer: Offer, room: Room, snapshot: Snapshot, profile: Profile) -> R
         head = "the members fit, but not in one rack"
     numbers = {"fit": sum(fits), "wanted": wanted, **numbers}
     return Reason(offer.group.key, code, f"{head}; {text}" if text else head, numbers)
+
+
+def _with_cache(offer: Offer) -> Offer:
+    """The offer as if all caches had room."""
+    if not offer.group.shut:
+        return offer
+    masks = [a.mask for a in offer.allowed] if offer.company is None else offer.company.masks
+    tables = tuple(replace(t, allowed=mask) for t, mask in zip(offer.tables, masks, strict=True))
+    return replace(offer, group=replace(offer.group, shut=()), tables=tables)
 
 
 def _no_zone(offer: Offer, rows: Sequence[Ints], snapshot: Snapshot) -> Reason:

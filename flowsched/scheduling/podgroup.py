@@ -103,6 +103,7 @@ class PodGroup:
         home: Where its outputs will be gathered, if that is known.
         staged_on: Nodes its inputs have been staged to, if it has been through STAGING, for delay decisions.
         user: Who of its queue submitted it; empty where nobody said.
+        shut: Nodes whose caches have no room for its data now, sorted.
     """
 
     key: int
@@ -123,3 +124,4 @@ class PodGroup:
     kept: Kept | None = None
     user: str = ""
     home: Home | None = None
+    shut: tuple[int, ...] = ()

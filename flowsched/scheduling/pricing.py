@@ -19,7 +19,7 @@ from flowsched.scheduling.queues import BILLION
 from flowsched.scheduling.racks import place_in_one_rack
 from flowsched.scheduling.room import Mask, Room
 from flowsched.scheduling.sequence import Problem, place_in_one_rack_one_by_one, place_one_by_one
-from flowsched.scheduling.shape import Allowed, allowed_nodes
+from flowsched.scheduling.shape import Allowed, all_but, allowed_nodes
 from flowsched.scheduling.snapshot import AXES, IO, PODS, Snapshot
 
 #: Parts of a divisible bundle are counted in these; rounding favours the gang by less than one part per node.
@@ -65,7 +65,13 @@ class Offer:
     @property
     def lasts(self) -> bool:
         """Whether nothing that a cycle changes is in its table."""
-        if len(self.tables) > 1 or self.missing is not None or self.rack is not None or self.one_per_node:
+        if (
+            self.group.shut
+            or len(self.tables) > 1
+            or self.missing is not None
+            or self.rack is not None
+            or self.one_per_node
+        ):
             return False
         table = self.tables[0]
         priced = table.each is None and table.first is None and table.step is None
@@ -287,6 +293,7 @@ class Pricer:
     def _own(self, group: PodGroup) -> Offer:
         role = group.roles[0]
         alike = len(group.roles) == 1 and not group.inputs and group.home is None and self._own_costs
+        alike = alike and not group.shut
         if not alike or role.shape.rules is not None:
             return self._priced(group)
         known = self._plain.get((role, group.gang))
@@ -310,16 +317,18 @@ class Pricer:
         allowed = tuple(allowed_nodes(snapshot, group.roles[r].shape, self._filters) for r in roles)
         wanted = [(group.roles[r].shape, group.roles[r].count) for r in roles]
         company = company_of(snapshot, wanted, [where.mask for where in allowed])
+        shut = None if not group.shut else all_but(len(snapshot), group.shut)
         zones = _zones([group.roles[r].shape.requests for r in roles], snapshot) if snapshot.zones else None
         tables = []
         for at, (r, where) in enumerate(zip(roles, allowed, strict=True)):
             role = group.roles[r]
+            mask = where.mask if company is None else company.masks[at]
             each, first, step = (_sum(c, snapshot, self._catalogue, group, role) for c in self._costs)
             tables.append(
                 RoleTable(
                     needs=tuple([_need(role, axis, where, snapshot, profile) for axis in axes]),
                     packs=tuple([axis != DEVICES and self._packs[axis] for axis in axes]),
-                    allowed=where.mask if company is None else company.masks[at],
+                    allowed=mask if shut is None else mask & shut,
                     count=role.count,
                     minimum=role.minimum if group.gang else 1,
                     each=each,

@@ -99,7 +99,7 @@ class Singles:
 
     def serve(self, group: PodGroup) -> bool:
         """Place a group; False where it must go the long way."""
-        if group.gang or group.home is not None or group.min_resources is not None:
+        if group.gang or group.shut or group.home is not None or group.min_resources is not None:
             return False
         role = group.roles[0]
         if role.count != 1:

@@ -122,7 +122,7 @@ def _kind(cycle: Serving) -> tuple[Offer, Callable[[PodGroup], bool]] | None:
 
 def _is_simple(group: PodGroup) -> bool:
     """Whether nothing but its shape and its queue says where it goes, and when."""
-    if group.gang or group.inputs or group.home is not None or group.min_resources is not None:
+    if group.gang or group.inputs or group.shut or group.home is not None or group.min_resources is not None:
         return False
     return group.roles[0].shape.rules is None
 
@@ -144,7 +144,13 @@ def _alike(cycle: Serving, first: PodGroup) -> Callable[[PodGroup], bool]:
                 same = known[id(other)] = other, other == shape
             if not same[1]:
                 return False
-        if group.gang or group.inputs or group.home is not None or group.min_resources is not None:
+        if (
+            group.gang
+            or group.inputs
+            or group.shut
+            or group.home is not None
+            or group.min_resources is not None
+        ):
             return False  # not simple
         if own is not None and profile.of(group.queue) is not own:
             return False

@@ -7,13 +7,14 @@ it is written down as the lines of a trace. Seconds and bytes, on a virtual cloc
 from __future__ import annotations
 
 import heapq
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
 from flowsched.simulation.network import Network
+from flowsched.simulation.pagecache import PageCache
 from flowsched.simulation.reference import SimulatedCluster
 from flowsched.simulation.workload import File, Job, Workload
 
@@ -22,31 +23,6 @@ STORAGE: Final = -1
 #: A file of a workload: (number of the workload, number of the file).
 FileId = tuple[int, int]
 Action = Callable[[], None]
-
-
-class PageCache:
-    """What a node's memory keeps of files, least recently used first out. A file is in it as a whole or not at all."""
-
-    def __init__(self, capacity: int) -> None:
-        self.capacity = capacity
-        self.used = 0
-        self._held: OrderedDict[FileId, int] = OrderedDict()
-
-    def __contains__(self, file: FileId) -> bool:
-        """Whether reading the file costs no disk."""
-        return file in self._held
-
-    def touch(self, file: FileId, size: int) -> None:
-        """The file was read or written."""
-        if file in self._held:
-            self._held.move_to_end(file)
-            return
-        if size > self.capacity:
-            return
-        self._held[file] = size
-        self.used += size
-        while self.used > self.capacity:
-            self.used -= self._held.popitem(last=False)[1]
 
 
 @dataclass(slots=True)
@@ -223,6 +199,11 @@ class World:
     def place(self, place: int) -> str:
         """The name of a place."""
         return self.cluster.storage.name if place == STORAGE else self.cluster.nodes[place].name
+
+    def drop(self, file: FileId, node: int) -> None:
+        """A node's disk, and its memory, do not hold a file any more."""
+        self.at[file].discard(node)
+        self.caches[node].forget(file)
 
     # ---- running jobs ----
 

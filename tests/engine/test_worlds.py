@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import HealthCheck, Phase, given, settings
@@ -219,3 +220,38 @@ def test_the_worlds_above_do_take_pods_away() -> None:
     assert seen["released"] > 200
     assert seen["ended while being taken away"] > 20
     assert seen["crash after commit"] > 20
+
+
+SMALL = [NodeInfo(f"n{i}", 4_000, 4 << 30, rack=f"r{i // 2}", cache_bytes=16_000_000) for i in range(3)]
+
+
+@settings(RELAXED, max_examples=80)
+@given(st.lists(documents(), min_size=1, max_size=3), st.integers(0, 2**32))
+def test_in_a_bad_world_with_full_caches_every_promise_holds_and_everything_ends(
+    docs: list[dict[str, Any]], seed: int
+) -> None:
+    """Caches hold two inputs or some outputs: copies go and come again, nothing that is read goes, nobody waits for ever."""
+    chances = Chances(fail=0.05, gone=0.05, crash=0.1, drop=0.1, cancel=0.02, transfer_fails=0.1, repeat=0.2)
+    world = World(SMALL, seed, chances)
+    for number, document in enumerate(docs):
+        world.submit(f"w{number}", check_workflow(clean(document)))
+    world.run()
+    world.finished()
+
+
+def test_full_caches_do_drop_copies_and_know_those_again_that_outlived_a_crash() -> None:
+    """What the test above is about happens in it: some seeds, the same documents."""
+    seen: Counter[str] = Counter()
+    stage = {"inputs": [{"name": "i", "uri": "s3://lab/{index}", "size": 5_000_000}], "scatter": {"count": 6}}
+    for seed in range(8):
+        world = World([replace(SMALL[0], cache_bytes=11_000_000)], seed, Chances(crash=0.4))
+        document = {
+            "name": "w",
+            "stages": [{"name": "a", "command": ["x"], **stage}, {"name": "b", "command": ["x"], **stage}],
+        }
+        world.submit("w0", check_workflow(document))
+        world.run()
+        world.finished()
+        seen += world.seen
+    assert seen["dropped copy"] > 5
+    assert seen["copy known again"] > 0

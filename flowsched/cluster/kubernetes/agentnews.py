@@ -30,6 +30,7 @@ class Replicas(msgspec.Struct):
     seq: int
     replicas: list[Replica]
     partials: list[PartOf] = []
+    cache_bytes: int = 0  #: what it may hold; 0 = as much as comes
 
 
 class Refusal(msgspec.Struct):

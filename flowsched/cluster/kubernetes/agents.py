@@ -78,6 +78,10 @@ class Agents:
             list
         )  #: for an agent, with since
         self._out: dict[str, int] = defaultdict(int)
+        self.limits: dict[
+            str, int
+        ] = {}  #: node -> what its agent says its cache may hold; none where it says nothing
+        self.limited: Callable[[str], None] = lambda _: None  #: told of a node whose limit is another now
         self._session: aiohttp.ClientSession | None = None
         self._sweeper: asyncio.Task[None] | None = None
 
@@ -264,6 +268,9 @@ class Agents:
         for part in told.partials:
             self._report(PiecesSeen(part.uri, agent.node, part.size_bytes, part.version, part.spans))
         agent.replicas, agent.heard = now, True
+        if told.cache_bytes != self.limits.get(agent.node, 0):
+            self.limits[agent.node] = told.cache_bytes
+            self.limited(agent.node)
         return told.seq
 
     async def _read_events(self, agent: _Agent, seq: int) -> None:

@@ -63,6 +63,7 @@ class Agent:
         self.ledger = Ledger(settings.state / "pods")
         self.logs = Logs(settings.logs, settings.kept_logs, self.volumes.has, clock)
         self.out_bytes = 0
+        self.evicted_bytes = 0
         self._clock = clock
         self._link = link or (no_link if settings.copies else os.link)
         self._publisher = Publisher(self.cache, settings.state / "outgoing", at)
@@ -125,6 +126,7 @@ class Agent:
         entry: Entry | None = await asyncio.to_thread(self.cache.evict, uri)
         if entry is None:
             return None
+        self.evicted_bytes += entry.size_bytes
         self.news.replica(uri, entry.size_bytes, present=False)
         return True
 

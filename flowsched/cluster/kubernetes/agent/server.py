@@ -159,6 +159,8 @@ class Door:
         agent, coming = self._agent, self._agent.transfers
         values = {
             "flowsched_agent_cache_bytes": agent.cache.used_bytes,
+            "flowsched_agent_cache_limit_bytes": agent.cache.limit_bytes,
+            "flowsched_agent_evicted_bytes_total": agent.evicted_bytes,
             "flowsched_agent_cache_datasets": len(agent.cache.entries),
             "flowsched_agent_cache_partial_datasets": len(agent.cache.partials.all),
             "flowsched_agent_cache_partial_bytes": agent.cache.partials.reserved_bytes,
@@ -194,7 +196,7 @@ class Door:
             for p in self._agent.cache.partials.all
         ]
         told = {"instance": news.instance, "seq": news.seq, "replicas": replicas, "partials": partials}
-        return _json(told)
+        return _json(told | {"cache_bytes": self._agent.cache.limit_bytes})
 
     async def _events(self, request: web.Request) -> web.StreamResponse:
         after = number_of(request, "after", default=self._agent.news.seq)
