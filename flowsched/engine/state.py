@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,7 @@ from flowsched.workflow.spec import Match
 
 if TYPE_CHECKING:
     from flowsched.engine.backlog import Candidate
+    from flowsched.engine.demand import Demand
     from flowsched.engine.draining import Drain
     from flowsched.engine.foreign import ClassKey, ForeignWork
     from flowsched.engine.idle import IdleBook
@@ -36,6 +37,10 @@ class PodRef(NamedTuple):
     stage: int
     task: int
     attempt: int
+
+
+#: Workflow, stage, role, steps of memory, and what was learned of its demand for disks.
+ShapeKey: TypeAlias = "tuple[str, int, int, int, Demand | None]"
 
 
 class GroupKey(NamedTuple):
@@ -141,8 +146,8 @@ class EngineState:
         self.next_key = 1
         self.next_staging = 1
         self.next_address = address_start
-        self.shapes: dict[tuple[str, int, int, int], Shape] = {}
-        self.shapes_of: dict[str, list[tuple[str, int, int, int]]] = {}  #: keys of `shapes`, by workflow
+        self.shapes: dict[ShapeKey, Shape] = {}
+        self.shapes_of: dict[str, list[ShapeKey]] = {}  #: keys of `shapes`, by workflow
         self.inputs: dict[tuple[str, int], tuple[int, ...] | None] = {}
         self.reasons: dict[int, Reason] = {}
         self.refused: dict[int, PodGroup] = {}  #: what they asked for, the most important first

@@ -183,6 +183,7 @@ class Usage:
     written_bytes: int = 0
     bytes_local: int = 0  #: input bytes found on the node
     bytes_moved: int = 0  #: input bytes that were copied to the node for it
+    disk_bytes: int = -1  #: of what it read and wrote, what really went to and from disks; -1 = nobody looked
 
 
 # What an executor reports. `at_ms` is wall-clock ms where it happened.

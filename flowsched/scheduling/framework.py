@@ -102,6 +102,8 @@ class Profile:
         origin_rate: Bytes/s from outside.
         move_price_percent: How much of a copy's time on the network is charged for the link others could use.
         shortest_wait_ms: A copy that takes less is never worth waiting instead.
+        io_fill_percent: Of each disk, what tasks were learned to use fills at most so much; 0 = only what documents say
+            of IO counts.
         preempt: Groups of higher priority may take the room of lower ones.
         reclaim: Queues that have less than they may take back what others have beyond theirs.
         min_runtime_ms: What has run for less is not taken away for others.
@@ -132,6 +134,7 @@ class Profile:
     origin_rate: int = 117_000_000
     move_price_percent: int = 50
     shortest_wait_ms: int = 2_000
+    io_fill_percent: int = 90
     preempt: bool = True
     reclaim: bool = True
     min_runtime_ms: int = 0

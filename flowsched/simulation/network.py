@@ -33,12 +33,14 @@ class Network:
 
     Attributes:
         now: Seconds.
-        capacities: Bytes/s by resource.
+        capacities: Bytes/s by resource. With a `seeks` entry above 0, n flows at once get capacity / (1 + seek * (n - 1)) together:
+            what a disk loses when many read it at once.
     """
 
-    def __init__(self, capacities: Sequence[float]) -> None:
+    def __init__(self, capacities: Sequence[float], seeks: Sequence[float] = ()) -> None:
         self.now = 0.0
         self.capacities = list(capacities)
+        self._seeks = [(at, seek) for at, seek in enumerate(seeks) if seek > 0]
         self._classes: dict[tuple[int, ...], _Class] = {}
         self._of: dict[Hashable, _Class] = {}
         self._number = 0
@@ -129,6 +131,8 @@ class Network:
             for resource in each.path:
                 count[resource] += each.flows
                 through.setdefault(resource, []).append(each)
+        for resource, seek in self._seeks:
+            left[resource] /= 1 + seek * max(0, count[resource] - 1)
         heap = [(left[resource] / count[resource], resource) for resource in through]
         heapq.heapify(heap)
         while heap:

@@ -24,6 +24,7 @@ from flowsched.scheduling.executor import (
     Transfer,
     TransferDone,
     TransferFailed,
+    Usage,
 )
 from flowsched.scheduling.framework import Profile
 from flowsched.scheduling.transfers import TransferLimits
@@ -178,7 +179,16 @@ class Simulation:
             if workload.keep_final and self.world.file(file).final and not running.shared:
                 self._uploads[running.node].append(file)
         self._upload(running.node)
-        self._events.append(PodEnded(pod.name, self._now_ms(), 0, outputs=tuple(published)))
+        used = self._used(running)
+        self._events.append(PodEnded(pod.name, self._now_ms(), 0, outputs=tuple(published), usage=used))
+
+    def _used(self, running: Running) -> Usage:
+        """What an executor would have measured: CPU time, bytes through system calls, and those of them that were the disk's."""
+        workload = self.workloads[running.workload]
+        job = workload.jobs[running.job]
+        read, wrote = (sum(workload.files[at].size for at in files) for files in (job.inputs, job.outputs))
+        cpu_ms = int(job.compute_s * job.cores * 1000)
+        return Usage(cpu_ms=cpu_ms, read_bytes=read, written_bytes=wrote, disk_bytes=running.disk_bytes)
 
     def _upload(self, node: int) -> None:
         while self._uploads[node] and self._uploading[node] < _UPLOADS_A_NODE:

@@ -72,6 +72,7 @@ class Running:
     run_end: float = 0.0
     waiting: int = 0
     over: bool = False
+    disk_bytes: int = 0  #: what it made its node's disk read and write
 
 
 class World:
@@ -93,7 +94,8 @@ class World:
             capacities += [float(node.disk), float(node.nic_in), float(node.nic_out)]
         storage = cluster.storage
         capacities += [float(storage.disk), float(storage.nic_in), float(storage.nic_out)]
-        self.network = Network(capacities)
+        seeks = [node.seek_percent / 100 for node in cluster.nodes] + [storage.seek_percent / 100]
+        self.network = Network(capacities, [part for seek in seeks for part in (seek, 0.0, 0.0)])
         self.free = [float(node.cores) for node in cluster.nodes]
         self.caches = [PageCache(node.cache) for node in cluster.nodes]
         self.at: dict[FileId, set[int]] = {}
@@ -279,7 +281,9 @@ class World:
             file = (running.workload, number)
             if file not in self.caches[node] or (node, file) in self._reading:
                 running.waiting += 1
-                self._once(file, node, read, partial(self.flow, self.file(file).size, (3 * node,)))
+                size = self.file(file).size
+                running.disk_bytes += 0 if (node, file) in self._reading else size
+                self._once(file, node, read, partial(self.flow, size, (3 * node,)))
             self.caches[node].touch(file, self.file(file).size)
         read()
 
@@ -344,7 +348,9 @@ class World:
 
         for number in kept:
             running.waiting += 1
-            self.flow(self.file((running.workload, number)).size, (3 * node,), written)
+            size = self.file((running.workload, number)).size
+            running.disk_bytes += size
+            self.flow(size, (3 * node,), written)
         written()
 
     def _upload_straight(self, file: FileId, node: int, task: str, action: Action) -> None:

@@ -340,6 +340,12 @@ class StageSpec:
     container: Container | None = None
 
     @property
+    def says_io(self) -> bool:
+        """Whether anybody said what its pods read and write."""
+        said = self.io_read_bytes or self.io_write_bytes or self.io_read_rate or self.io_write_rate
+        return bool(said) or any(role.io is not None for role in self.roles)
+
+    @property
     def members(self) -> int:
         """How many tasks one shard has."""
         return sum(role.replicas for role in self.roles)
