@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from flowsched.engine.demand import Demand, learned_demand, said_demand
+from flowsched.engine.demand import Demand, demands_of, said_demand
 from flowsched.engine.homes import consumer_shard, divided, home_of
 from flowsched.engine.inputs import MissingInput, dataset_ids, private
 from flowsched.engine.state import EngineState, Gather, GroupKey
@@ -32,7 +32,9 @@ class Candidate:
     stage: StageRun
     group: PodGroup
     tasks: tuple[Indices, ...]
-    demand: Demand | None = None  #: what it is taken to use of disks, where that was learned
+    demands: tuple[
+        Demand | None, ...
+    ] = ()  #: by role, what it is taken to use of disks and storages beyond what is said
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +108,7 @@ def _again(state: EngineState, backlog: Backlog, run: WorkflowRun, stage: StageR
         told = (*expected(state, run, stage, group.inputs), staged_on, state.promises.get(group.key))
         if told != (group.runtime_ms, group.high_ms, group.staged_on, group.promised_ms):
             return False
-        if learned_demand(state, run, stage, group.inputs) != candidate.demand:
+        if demands_of(state, run, stage, group.inputs) != candidate.demands:
             return False
     for candidate in offered:
         backlog.candidates[candidate.group.key] = candidate
@@ -136,7 +138,7 @@ def _add(
     everything = np.concatenate(tasks)
     call = run.spec.call
     runtime_ms, high_ms = expected(state, run, stage, inputs)
-    demand = learned_demand(state, run, stage, inputs)
+    demands = demands_of(state, run, stage, inputs)
     group = PodGroup(
         key=number,
         name=group_name(run, stage, key),
@@ -147,7 +149,7 @@ def _add(
         rank_ms=max(int(run.ranks[stage.number]), 0 if call is None else call.rank_ms),
         ready_ms=int(stage.times[everything, 0].min()),
         gang=stage.spec.gang and state.profile.gang,
-        roles=tuple(_roles(state, run, stage, tasks, demand)),
+        roles=tuple(_roles(state, run, stage, tasks, demands)),
         inputs=inputs,
         runtime_ms=runtime_ms,
         high_ms=high_ms,
@@ -157,7 +159,7 @@ def _add(
         user=run.spec.user,
         home=home_of(state, run, stage, shard) if state.profile.locality and not stage.spec.gang else None,
     )
-    candidate = backlog.candidates[number] = Candidate(run, stage, group, tasks, demand)
+    candidate = backlog.candidates[number] = Candidate(run, stage, group, tasks, demands)
     return candidate
 
 
@@ -289,9 +291,10 @@ def _roles(
     run: WorkflowRun,
     stage: StageRun,
     tasks: tuple[Indices, ...],
-    demand: Demand | None,
+    demands: tuple[Demand | None, ...],
 ) -> Iterator[RoleRequest]:
     for number, role in enumerate(stage.spec.roles):
+        demand = demands[number] if demands else None
         shape = shape_of(state, run, stage, number, memory_steps(stage, tasks[number]), demand)
         minimum = role.minimum if stage.spec.gang else 1
         yield RoleRequest(role.name, shape, len(tasks[number]), min(minimum, len(tasks[number])))
@@ -320,6 +323,7 @@ def shape_of(
         selector=tuple(sorted(rules.selector.items())),
         tolerations=tuple(sorted((t.key, t.operator, t.value, t.effect) for t in rules.tolerations)),
         io_bytes=io.moved,
+        direct=io.direct,
         image=spec.roles[role].image,
         rack=rules.rack,
         one_per_node=rules.one_per_node,

@@ -12,30 +12,111 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from flowsched.engine.inputs import private
 from flowsched.engine.state import EngineState
 from flowsched.scheduling.explain import quantity
-from flowsched.workflow.estimates import DISK
+from flowsched.scheduling.storages import BURSTS, Storage
+from flowsched.workflow.estimates import CPU, DISK, READ, WRITTEN
 from flowsched.workflow.run import StageRun, WorkflowRun
 from flowsched.workflow.spec import StageSpec, Traffic
 from flowsched.workflow.trend import ENOUGH
 
 #: What uses less than this part of a disk is not counted: it could not fill one with a hundred of its kind.
 _SLIGHT: Final = 128
+#: What uses less than this part of a shared storage is not counted.
+_TRIFLE: Final = 4096
 #: So many leading binary digits of an amount count.
 _DIGITS: Final = 3
 _PERCENT: Final = 100
-#: Budgets of whole averages leave disks idle while tasks compute; 2 to 3 served best on mixed work (bench/budgets.py).
-_BURSTS: Final = 2
 
 
 class Demand(NamedTuple):
     """Of one pod.
 
-    `rate`: bytes/s in the budget of its node's disk. `moved`: bytes it reads from it and writes to it.
+    `rate`: bytes/s in the budget of its node's disk. `moved`: bytes it reads from it and writes to it. `direct`: bytes/s it asks of
+    shared storages, as in `Shape`.
     """
 
-    rate: int
-    moved: int
+    rate: int = 0
+    moved: int = 0
+    direct: tuple[tuple[str, int], ...] = ()
+
+
+def demands_of(
+    state: EngineState, run: WorkflowRun, stage: StageRun, inputs: tuple[int, ...]
+) -> tuple[Demand | None, ...]:
+    """By role, what its pods are taken to use, where that is more than their document says; () = nowhere is it."""
+    if state.profile.storages:
+        on = [storage_of(state, run, stage, role) for role in range(len(stage.spec.roles))]
+        if any(on):
+            return tuple(
+                None if storage is None else direct_demand(state, run, stage, role, inputs, storage)
+                for role, storage in enumerate(on)
+            )
+    learned = learned_demand(state, run, stage, inputs)
+    return () if learned is None else (learned,)
+
+
+def storage_of(state: EngineState, run: WorkflowRun, stage: StageRun, role: int) -> Storage | None:
+    """The shared storage on which a role's pods work: the one its document names, or, where all data lie on one that every node
+    mounts, the first of the profile's. None = they work on their node's disk, or nobody bounds it.
+    """
+    profile = state.profile.of(run.spec.queue)
+    if not profile.contention:
+        return None
+    named = traffic_of(stage.spec, role).storage
+    for storage in state.profile.storages:
+        if storage.name == named or (not named and state.mounted and not profile.locality):
+            return storage
+    return None
+
+
+def direct_demand(
+    state: EngineState,
+    run: WorkflowRun,
+    stage: StageRun,
+    role: int,
+    inputs: tuple[int, ...],
+    storage: Storage,
+) -> Demand:
+    """What a pod asks of a shared storage: rates as they are said; else bytes over the time it takes alone.
+
+    Bytes are what its document says, and where all data are mounted its inputs and outputs; else what was learned. An input that
+    all shards read is read once on each node. The time is that of its CPU where that was learned, else what its user expects,
+    and of moving its bytes. Where neither is known nothing is counted: how long others took says how full the storage was.
+    """
+    io, spec = traffic_of(stage.spec, role), stage.spec
+    kind = (run.spec.name, spec.name)
+    size = sum([state.catalogue.sizes[dataset] for dataset in inputs])
+    if io.read_rate or io.write_rate:
+        return Demand(direct=_asked(storage, io.read_rate, io.write_rate))
+    read, wrote = io.read_bytes, io.write_bytes
+    if not io.storage:
+        nodes = max(1, len(state.snapshot))
+        read += size if private(stage) or spec.tasks <= nodes else size * nodes // spec.tasks
+        wrote = max(wrote, spec.estimate.output_bytes or state.estimates.output_bytes(*kind, size) or 0)
+    elif not read and not wrote and len(spec.roles) == 1 and state.estimates.samples(*kind) >= ENOUGH:
+        read, wrote = (state.estimates.bytes_of(*kind, column, size) for column in (READ, WRITTEN))
+    cpu, cores = state.estimates.trend(*kind, CPU), -(-spec.roles[role].resources.cpu_millicores // 1000)
+    takes: int | None = spec.estimate.runtime_ms
+    if cpu is not None and cpu.samples >= ENOUGH and len(spec.roles) == 1:
+        takes = cpu.at(size) // max(1, cores)
+    if takes is None:
+        return Demand()
+    takes += sum(
+        moved * 1000 // rate
+        for moved, rate in ((read, storage.read_rate), (wrote, storage.write_rate))
+        if rate
+    )
+    over = max(1, takes * BURSTS)
+    asked = _asked(storage, read * 1000 // over, wrote * 1000 // over)
+    return Demand(moved=rounded(read + wrote) if asked else 0, direct=asked)
+
+
+def _asked(storage: Storage, read: int, wrote: int) -> tuple[tuple[str, int], ...]:
+    """Rates by name, without those that are too small to count or have no bound."""
+    asked = zip(storage.rates.items(), (read, wrote), strict=True)
+    return tuple((key, rounded(rate)) for (key, whole), rate in asked if whole and rate * _TRIFLE >= whole)
 
 
 def learned_demand(
@@ -49,7 +130,7 @@ def learned_demand(
     spec, profile = stage.spec, state.profile.of(run.spec.queue)
     fill = state.profile.io_fill_percent
     if not fill or not profile.contention or len(spec.roles) > 1 or spec.says_io:
-        return None
+        return None  # also where it says no more than on which shared storage it works
     if state.mounted and not profile.locality:  # it reads and writes elsewhere
         return None
     kind = (run.spec.name, spec.name)
@@ -61,7 +142,7 @@ def learned_demand(
     rate = state.estimates.io_rate(*kind, size, cores, disk)
     if rate is None or rate * _SLIGHT < disk:
         return None
-    return Demand(rounded(rate * _PERCENT // (fill * _BURSTS)), rounded(moved.at(size)))
+    return Demand(rounded(rate * _PERCENT // (fill * BURSTS)), rounded(moved.at(size)))
 
 
 def demand_text(state: EngineState, run: WorkflowRun, stage: StageRun, inputs: tuple[int, ...]) -> str:
@@ -91,6 +172,8 @@ def rounded(amount: int) -> int:
 def said_demand(stage: StageSpec, role: int) -> Demand:
     """What its document says of a pod of a role: of the role, else of its stage; 0 where it says nothing."""
     io = traffic_of(stage, role)
+    if io.storage:
+        return Demand()
     return Demand(io_rate(io, stage.estimate.runtime_ms), io.read_bytes + io.write_bytes)
 
 
@@ -99,7 +182,13 @@ def traffic_of(stage: StageSpec, role: int) -> Traffic:
     own = stage.roles[role].io
     if own is not None:
         return own
-    return Traffic(stage.io_read_bytes, stage.io_write_bytes, stage.io_read_rate, stage.io_write_rate)
+    return Traffic(
+        stage.io_read_bytes,
+        stage.io_write_bytes,
+        stage.io_read_rate,
+        stage.io_write_rate,
+        stage.io_storage,
+    )
 
 
 def io_rate(io: Traffic, expected_ms: int | None) -> int:

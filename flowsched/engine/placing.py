@@ -367,6 +367,7 @@ def _bind(
             since_ms=recorder.now,
             until_ms=until,
             io_bytes=role.shape.io_bytes,
+            direct=role.shape.direct,
             group=group.name,
             late_ms=late,
             **standing(run, stage, task),

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowsched.engine.delta import OutputWrite, StageWrite, TaskWrite
-from flowsched.engine.demand import Demand, learned_demand, said_demand
+from flowsched.engine.demand import Demand, demands_of, said_demand
 from flowsched.engine.state import EngineState, PodRef
 from flowsched.scheduling.executor import NodeInfo, Pod
 from flowsched.scheduling.snapshot import Claim, ClaimKind
@@ -203,6 +203,7 @@ def reclaim(state: EngineState, run: WorkflowRun, pods: Iterable[Pod], statement
             since_ms=max(bound, 0),
             until_ms=None if pod.runtime_hint_ms is None else max(bound, 0) + pod.runtime_hint_ms,
             io_bytes=io.moved,
+            direct=io.direct,
             group=f"{run.spec.name}/{stage.spec.name}",
             **standing(run, stage, task),
         )
@@ -225,8 +226,9 @@ def reclaim(state: EngineState, run: WorkflowRun, pods: Iterable[Pod], statement
 def _demand(state: EngineState, run: WorkflowRun, stage: StageRun, role: int, pod: Pod) -> Demand:
     """What it is said to use of its node's disk, else what is known of it now: that is not written down."""
     found = (state.catalogue.find(uri) for file in pod.inputs for uri in file.uris)
-    learned = learned_demand(state, run, stage, tuple(dataset for dataset in found if dataset is not None))
-    return learned if learned is not None else said_demand(stage.spec, role)
+    known = demands_of(state, run, stage, tuple(dataset for dataset in found if dataset is not None))
+    demand = known[role] if known else None
+    return demand if demand is not None else said_demand(stage.spec, role)
 
 
 class Standing(TypedDict):

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from flowsched.engine.backlog import Candidate
 from flowsched.engine.changes import Recorder
+from flowsched.engine.copying import begin_copy, end_copy, limits_now
 from flowsched.engine.delta import ReplicaWrite
 from flowsched.engine.pods import pod_name
 from flowsched.engine.pushing import foreseen, pushes
@@ -171,11 +172,12 @@ def order_transfers(recorder: Recorder) -> list[Transfer]:
                 wants[pair] = want
     for want in (*foreseen(recorder), *pushes(recorder)):
         wants.setdefault((want.dataset, want.dest), want)
-    active, limits = list(state.moving.values()), state.transfer_limits
+    active, limits = list(state.moving.values()), limits_now(state)
     orders = admit(list(wants.values()), active, state.snapshot, state.catalogue, limits)
     transfers = []
     for order in orders:
         statement.put(state.moving, (order.dataset, order.dest, order.piece), order)
+        begin_copy(state, order, statement)
         state.catalogue.expect(order.dataset, order.dest, statement)
         state.snapshot.add_inbound(order.dest, order.size_bytes, statement)
         source = None if order.source is None else state.snapshot.names[order.source]
@@ -198,6 +200,7 @@ def _landed(recorder: Recorder, pair: tuple[int, int], offset: int) -> TransferO
     piece = offset // state.transfer_limits.piece_bytes if offset else 0
     order = statement.pop(state.moving, (*pair, piece))
     if order is not None:
+        end_copy(state, order, statement)
         state.snapshot.add_inbound(pair[1], -order.size_bytes, statement)
         pieces = state.transfer_limits.pieces(state.catalogue.sizes[pair[0]])
         if pieces == 1 or not any((*pair, each) in state.moving for each in range(pieces)):

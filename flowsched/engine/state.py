@@ -172,6 +172,8 @@ class EngineState:
         """What moves, and what shall: nothing yet."""
         self.staging: dict[int, StagingGroup] = {}
         self.moving: dict[tuple[int, int, int], TransferOrder] = {}
+        #: of those from a storage with a budget: (storage/read, bytes/s) they count for
+        self.copying: dict[tuple[int, int, int], tuple[str, int]] = {}
         self.transfer_backoff: dict[tuple[int, int], Backoff] = {}
         #: (workflow, stage) -> who gathers what it writes
         self.gathers: dict[tuple[str, int], Gather | None] = {}

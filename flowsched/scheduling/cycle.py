@@ -17,6 +17,7 @@ from dataclasses import replace
 import numpy as np
 
 from flowsched.scheduling.backlog import in_order, take_promised, weighted
+from flowsched.scheduling.budgets import Budgets, budgets_for, mixed
 from flowsched.scheduling.catalogue import Catalogue
 from flowsched.scheduling.conservative import promises_for
 from flowsched.scheduling.delay import Delays
@@ -45,6 +46,7 @@ Family = tuple[str, bool, tuple[int, ...] | None, tuple[tuple[Shape, int], ...]]
 _ALL = 1 << 62
 _NO_TARGET = "no room where its inputs are, and what is free elsewhere is being prepared for others"
 _ONE_BY_ONE = "its pods look at each other, so a cycle places only as many as it looks at groups"
+_NEXT = "more important ones are on their way to their nodes; it follows at once"
 _NOT_NOW = (ReasonCode.INSUFFICIENT, ReasonCode.GANG_INCOMPLETE, ReasonCode.RACK, ReasonCode.IO_BUDGET)
 
 
@@ -119,6 +121,10 @@ class _Cycle:
         self._horizon: Horizon | None = None
         self.any_ready = bool(snapshot.ready.any())
         self.taking = Taking(snapshot, self.room, self.shares, queues, profile, now)
+        given = (profile.storages, profile.io_fill_percent, backlog)
+        self.budgets = budgets_for(snapshot, *given, profile.default_runtime_ms, profile.promote_ms, now)
+        if self.budgets is not None:
+            self.waiting = mixed(self.budgets, self.waiting, queues, profile)
 
     # ---- the loop ----
 
@@ -142,11 +148,22 @@ class _Cycle:
             left = self.left
             done = self.consider(group)
             self.turns.moved(line, done, self.left < left, self.reasons)
+        if self.budgets is not None:
+            self.serve_put_off(self.budgets)
         self.skip()
         placements = tuple(given.placement(key) for key, given in self.given.items())
         ahead = () if self._horizon is None else tuple(self._horizon.ahead)
         reasons, taking = tuple(self.reasons), self.taking
         return Plan(placements, tuple(self.promises.made), reasons, looked, ahead, *taking.decided)
+
+    def serve_put_off(self, budgets: Budgets) -> None:
+        """Everybody has had his turn: who was put off for a shared storage's sake gets what is left."""
+        budgets.second = True
+        for group in budgets.put_off:
+            while self.left > 0 and not self.consider(group):
+                pass
+            if self.left <= 0 and self.placed(group) < group.roles[0].count:
+                self.refuse(Reason(group.key, ReasonCode.BACKLOG_WINDOW, _NEXT))
 
     def skip(self) -> None:
         """Say of what is left that it was not looked at."""
@@ -154,7 +171,7 @@ class _Cycle:
             f"not among the {self.profile.window} groups a cycle looks at; more important ones are before it"
         )
         if self.left <= 0:
-            text = "more important ones are on their way to their nodes; it follows at once"
+            text = _NEXT
         self.reasons.extend(self.turns.passed_over(text))
 
     def consider(self, group: PodGroup) -> bool:
@@ -169,6 +186,10 @@ class _Cycle:
         known = self.full.get(family) or (self.held.get(family) if self.promises.too_long(group) else None)
         if known is not None and not self.taking.may(group):
             return self.refuse(replace(known, group=group.key))
+        straight = _ALL if self.budgets is None else self.budgets.room_for(group)
+        if self.budgets is not None and not straight:
+            waits = self.budgets.waits(group)
+            return True if waits is None else self.refuse(waits)
         if self.closed and self.nowhere_local(group):
             return self.refuse(Reason(group.key, ReasonCode.WAITING_FOR_DATA, _NO_TARGET))
         offer = self.pricer.price(group)
@@ -178,10 +199,10 @@ class _Cycle:
             budget = self.profile.window - self.placed(group)
             if offer.one_by_one and budget <= 0:
                 return self.refuse(Reason(group.key, ReasonCode.BACKLOG_WINDOW, _ONE_BY_ONE))
-            most = min(left, self.left, budget if offer.one_by_one else left)
+            most = min(left, self.left, straight, budget if offer.one_by_one else left)
             offer = offer.wanting(self.turn(group, most))
         else:
-            offer = self.within_cap(offer)
+            offer = self.within_cap(offer if straight > 1 else offer.at_least())
         fit = self.fit(offer)
         if fit is None:
             return self.wait_for_room(offer, family)
@@ -381,6 +402,8 @@ class _Cycle:
             if table.most is not None:
                 self.snapshot.zones.hold(spots.nodes, shape.requests, self.statement)
             self.shares.add(group.queue, shape.requests, len(spots.nodes), group.user)
+            if self.budgets is not None:
+                self.budgets.take(shape.direct, len(spots.nodes))
             missing = offer.missing[spots.nodes] if offer.missing is not None else np.zeros_like(spots.nodes)
             given.add(role, spots.nodes, missing, gang_cost((spots,)))
             if shape.rules is not None:

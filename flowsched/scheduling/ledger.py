@@ -51,6 +51,7 @@ class Claim:
         qos: `QosClass`: what promises less is taken first.
         started_ms: When its process began to run; None = it has done nothing yet.
         user: Who of its queue submitted it; empty where nobody said.
+        direct: What it reads from and writes to shared storages, as in `Shape`.
     """
 
     owner: str
@@ -69,6 +70,33 @@ class Claim:
     qos: int = 0
     started_ms: int | None = None
     user: str = ""
+    direct: tuple[tuple[str, int], ...] = ()
+
+
+class DirectBook:
+    """What claims ask of shared storages, all nodes together.
+
+    Attributes:
+        rates: Bytes/s by storage/read and storage/write.
+        claims: Those who ask, by owner.
+    """
+
+    __slots__ = ("claims", "rates")
+
+    def __init__(self) -> None:
+        self.rates: dict[str, int] = {}
+        self.claims: dict[str, Claim] = {}
+
+    def book(self, claim: Claim, sign: int) -> None:
+        """A claim comes (+1) or goes (-1)."""
+        if not claim.direct:
+            return
+        for key, rate in claim.direct:
+            self.rates[key] = self.rates.get(key, 0) + sign * rate
+        if sign > 0:
+            self.claims[claim.owner] = claim
+        else:
+            del self.claims[claim.owner]
 
 
 class Ledger:

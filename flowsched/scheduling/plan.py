@@ -29,6 +29,9 @@ class ReasonCode(StrEnum):
     QUEUE_LIMIT = "QueueLimit"  #: its queue's cap is reached
     QUEUE_ORDER = "QueueOrder"  #: its queue is first in, first out, and who is before it waits
     IO_BUDGET = "IoBudget"  #: cores and memory are free, the disk's bandwidth is spoken for
+    STORAGE_BUDGET = (
+        "StorageBudget"  #: a shared storage carries no more at a time than those read and write that run
+    )
     WAITING_FOR_DATA = "WaitingForData"  #: its inputs are being copied to where it shall run
     WAITING_FOR_LOCALITY = "WaitingForLocality"  #: the node with its data is nearly free, a copy takes longer
     BACKLOG_WINDOW = "BacklogWindow"  #: not looked at in this cycle: more important work was

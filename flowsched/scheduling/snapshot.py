@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowsched.scheduling.executor import NodeInfo
-from flowsched.scheduling.ledger import Claim, ClaimKind, Ledger
+from flowsched.scheduling.ledger import Claim, ClaimKind, DirectBook, Ledger
 from flowsched.scheduling.neighbours import Peers
 from flowsched.scheduling.plan import Nomination
 from flowsched.scheduling.statement import Statement
@@ -68,7 +68,7 @@ class Snapshot:
         spent: Groups whose nomination came to nothing, and when: they do not take others' room again so soon.
         peers: The pods of claims that hold room, for rules of other pods.
         zones: NUMA zones of nodes, and who is in them.
-        usage: What queues and their users hold and have held.
+        usage, direct: What queues and their users hold and have held; what claims that hold room ask of shared storages.
         generation: Grows with every change of a node (not of claims): caches are valid for one generation.
         cache: For pure functions of nodes alone; emptied with every generation.
     """
@@ -94,7 +94,7 @@ class Snapshot:
         self.taint_sets: list[tuple[tuple[str, str, str], ...]] = []
         self._taint_ids: dict[tuple[tuple[str, str, str], ...], int] = {}
         self._takeable: dict[int, int] = {}  #: priority -> claims that may be taken away for others
-        self.usage = UsageBook()
+        self.usage, self.direct = UsageBook(), DirectBook()
         self._staging_claims = 0
         self._inbound_bytes = 0
         self._matrices = {
@@ -111,7 +111,9 @@ class Snapshot:
     def copy(self) -> Snapshot:
         """A copy that can be changed while this one stays. What never changes (claims, nodes as told) is shared."""
         flat = (self.claims, self.names, self.index, self.labels, self.taints, self._infos)
-        memo: dict[int, Any] = {id(each): copy(each) for each in (*flat, *self.ledger.flat)}
+        memo: dict[int, Any] = {
+            id(each): copy(each) for each in (*flat, self.direct.claims, *self.ledger.flat)
+        }
         return deepcopy(self, memo | {id(self.cache): {}})
 
     def info(self, node: int) -> NodeInfo:
@@ -442,6 +444,7 @@ class Snapshot:
                 self._takeable[claim.priority] = count
             else:
                 del self._takeable[claim.priority]
+        self.direct.book(claim, sign)
         if claim.io_bytes > 0:
             self._columns["io_tasks"][claim.node] += sign
         self.usage.book(Payer(claim.queue, claim.user), amount.tolist(), sign)

@@ -27,6 +27,7 @@ from flowsched.scheduling.executor import (
     Usage,
 )
 from flowsched.scheduling.framework import Profile
+from flowsched.scheduling.storages import Storage
 from flowsched.scheduling.transfers import TransferLimits
 from flowsched.simulation.losses import Loss
 from flowsched.simulation.reference import SimulatedCluster
@@ -74,6 +75,8 @@ class Simulation:
         limits = self.limits or limits_of(self.cluster)
         # What comes from outside comes from this cluster's storage.
         self.profile = replace(self.profile, origin_rate=limits.origin_rate)
+        if not self.profile.locality and not self.profile.storages:
+            self.profile = replace(self.profile, storages=(shared_by(self.cluster),))
         self.state = EngineState(profile=self.profile, mounted=not self.profile.locality)
         self.state.transfer_limits = limits
         self.world = World(self.cluster, self.workloads)
@@ -289,6 +292,13 @@ def limits_of(cluster: SimulatedCluster) -> TransferLimits:
     return TransferLimits(
         origin=max(2, -(-rate // node.nic_in) + 1), origin_rate=rate, piece_bytes=PIECE_BYTES
     )
+
+
+def shared_by(cluster: SimulatedCluster) -> Storage:
+    """The storage as a profile tells of it: its links and its disk bound what all nodes get."""
+    storage = cluster.storage
+    reads, writes = (min(link, storage.disk) for link in (storage.nic_out, storage.nic_in))
+    return Storage(storage.name, reads, writes)
 
 
 def header(simulation: Simulation, policy: str, seed: int, version: str) -> dict[str, Any]:

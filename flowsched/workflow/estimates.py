@@ -206,6 +206,10 @@ class Estimates:
         parts = [self._expected(workflow, stage, column, input_bytes) for column in (READ, WRITTEN)]
         return None if parts == [None, None] else sum(part or 0 for part in parts)
 
+    def bytes_of(self, workflow: str, stage: str, column: int, input_bytes: int = 0) -> int:
+        """What is expected of one of the columns of bytes; 0 where it was never measured."""
+        return self._expected(workflow, stage, column, input_bytes) or 0
+
     def derived_ms(
         self, workflow: str, stage: str, input_bytes: int, cores: int, disk_rate: int
     ) -> int | None:

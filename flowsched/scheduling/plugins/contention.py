@@ -23,11 +23,11 @@ def slowdown_step(
 
     With a active tasks a disk gives each 1/(1 + a) of its rate: the pod's own bytes take a times as long on
     top, and its bytes delay the a others by as much together. Twice its bytes over the disk for each
-    neighbour, therefore.
+    neighbour, therefore. Who works on a shared storage meets them on the node's link instead.
     """
     if not role.shape.io_bytes:
         return None
-    disk = snapshot.disk_rate
+    disk = snapshot.nic_in if role.shape.direct else snapshot.disk_rate
     bytes_ms = min(2 * role.shape.io_bytes * 1000, _MOST)  # of a user's words: products must fit 64 bits
     return np.where(disk > 0, np.minimum(bytes_ms // np.maximum(disk, 1), _LONGEST_MS), 0)
 
