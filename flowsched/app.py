@@ -32,6 +32,9 @@ COLLECT: Final = (25_000, 20, 50)
 _ALPHABET: Final = "0123456789abcdefghjkmnpqrstvwxyz"
 
 
+#: Each piece costs a round trip of the scheduler and a record on the disk.
+SMALLEST_PIECE: Final = 64 << 10
+
 #: Nobody watches how much of a disk a task of this machine takes: what it says it needs is no reason to let it wait for ever.
 _ANY_DISK: Final = 1 << 50
 
@@ -49,6 +52,7 @@ class Settings:
         cpu, memory: Of each node; None = this machine's, divided by the nodes.
         gpus: Of each node.
         disk_rate, nic_rate: Bytes/s (quantities) of each node's disk and network card.
+        piece_size: Datasets of twice this size or more move in pieces of it (a quantity); 0 = always as a whole.
         racks: Nodes are spread over so many racks.
         labels: Of nodes: `node-1:disktype=ssd`.
         policy: Name of a built-in profile.
@@ -73,6 +77,7 @@ class Settings:
     gpus: int = 0
     disk_rate: str = "500M"
     nic_rate: str = "125M"
+    piece_size: str = "128M"
     racks: int = 1
     labels: tuple[str, ...] = ()
     policy: str = "flowsched"
@@ -140,6 +145,25 @@ def check(settings: Settings) -> None:
         raise ConfigurationError(f"--images is {' or '.join(IMAGES)}, not {settings.images!r}")
     if settings.policy not in PROFILES:
         raise ConfigurationError(f"there is no policy {settings.policy!r}; there are {', '.join(PROFILES)}")
+
+
+def piece_bytes(settings: Settings) -> int:
+    """The size of the pieces that large datasets move in; 0 = none do.
+
+    Raises:
+        ConfigurationError: It is no amount of bytes, or too little to be worth its record.
+    """
+    from flowsched.workflow.resources import parse_bytes
+
+    try:
+        size = parse_bytes(settings.piece_size)
+    except FlowschedError as error:
+        raise ConfigurationError(f"--piece-size: {error}") from None
+    if 0 < size < SMALLEST_PIECE:
+        raise ConfigurationError(
+            f"--piece-size {settings.piece_size} is less than {SMALLEST_PIECE} bytes: say 0 to move datasets as a whole, or more"
+        )
+    return size
 
 
 def configure_logging(settings: Settings) -> None:
@@ -225,6 +249,7 @@ async def assembled(settings: Settings) -> AsyncIterator[tuple[Any, Any, Any, An
                 documents,
                 profile=profiles.profile,
                 keep_days=settings.keep_days,
+                piece_bytes=piece_bytes(settings),
                 take_over=settings.take_over,
                 holder=holder_of(settings),
                 secret=_shared_secret(settings),

@@ -29,7 +29,7 @@ from flowsched.cluster.running.records import wall_ms
 from flowsched.cluster.site import Site
 from flowsched.cluster.spawner import COMMAND, Spawner
 from flowsched.cluster.staging import Staging
-from flowsched.scheduling.executor import Opened, Pod, PodEnded, PodStarted, ReplicaSeen, Transfer
+from flowsched.scheduling.executor import Opened, PiecesSeen, Pod, PodEnded, PodStarted, ReplicaSeen, Transfer
 
 log = structlog.get_logger(__name__)
 T = TypeVar("T")
@@ -108,6 +108,9 @@ class RunnerProcesses:
             await self._in_thread(cache.scan)
             for entry in cache.entries.values():
                 site.report(ReplicaSeen(entry.uri, name, entry.size_bytes))
+            for part in cache.partials.all:
+                head = part.header
+                site.report(PiecesSeen(head.uri, name, head.size_bytes, head.version, part.spans))
         self._pokes = Pokes(site.root, self._on_poke)
         self._watcher = asyncio.create_task(self._watch(), name="attempts")
 

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import hashlib
 from collections.abc import Awaitable, Callable, Collection
+from dataclasses import replace
 from typing import Final
 
 import structlog
@@ -111,6 +112,7 @@ class Leader:
         *,
         profile: Profile,
         keep_days: float = 30.0,
+        piece_bytes: int = 0,
         take_over: bool = False,
         holder: str,
         secret: bytes,
@@ -125,6 +127,7 @@ class Leader:
         self._documents = documents
         self.profile = profile  #: of this term and those that follow
         self._keep_days = keep_days
+        self._piece_bytes = piece_bytes
         self._take_over = take_over
         self._holder = holder
         self._secret = secret
@@ -190,6 +193,7 @@ class Leader:
             secret=self._secret,
             address_start=first_address(self.epoch, self._secret),
         )
+        state.transfer_limits = replace(state.transfer_limits, piece_bytes=self._piece_bytes)
         found = await recover(self._database, self._documents, state, self.nodes)
         state.queues = QueueTree(
             queue_from(row, state.snapshot.axes) for row in await Queues(self._database).list()

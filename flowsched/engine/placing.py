@@ -14,9 +14,8 @@ from flowsched.engine.changes import Recorder
 from flowsched.engine.draining import empty_nodes
 from flowsched.engine.foreign import release_half_placed
 from flowsched.engine.foreign_offers import carry_out_foreign, collect_foreign, serve_held
-from flowsched.engine.pods import choose_gpus, encode_pod, make_pod, pod_name, seats
+from flowsched.engine.pods import choose_gpus, encode_pod, likeness, make_pod, seats
 from flowsched.engine.pushing import foresee
-from flowsched.engine.recovery import standing
 from flowsched.engine.reports import make_again
 from flowsched.engine.staging import begin, sweep
 from flowsched.engine.state import EngineState, GroupKey, PodRef
@@ -36,6 +35,7 @@ _MAX_TARGETS = 3
 #: Members in these states were not placed with their gang.
 _SEATLESS = (TaskState.PENDING, TaskState.QUEUED, TaskState.SKIPPED, TaskState.CANCELLED)
 GPU = AXES.index("gpu")
+_RUNNING = ClaimKind.RUNNING
 Indices = NDArray[np.int64]
 Devices = tuple[tuple[int, int], ...]
 
@@ -226,7 +226,7 @@ class _Binds:
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
-        self._stages: dict[int, tuple[Candidate, list[Indices], list[Indices], list[Indices]]] = {}
+        self._stages: dict[int, tuple[Candidate, list[int], list[int], list[int]]] = {}
 
     def add(self, candidate: Candidate, tasks: Indices, nodes: Indices) -> None:
         """Note tasks and their nodes. A gang moves now, since its seats are told by states."""
@@ -236,15 +236,18 @@ class _Binds:
         if stage.spec.gang:
             self._move(candidate, tasks, nodes, np.full(len(tasks), total))
             return
-        _, all_tasks, all_nodes, totals = self._stages.setdefault(id(stage), (candidate, [], [], []))
-        all_tasks.append(tasks)
-        all_nodes.append(nodes)
-        totals.append(np.full(len(tasks), total))
+        noted = self._stages.get(id(stage))
+        if noted is None:
+            noted = self._stages[id(stage)] = candidate, [], [], []
+        _, all_tasks, all_nodes, totals = noted
+        all_tasks += tasks.tolist()
+        all_nodes += nodes.tolist()
+        totals += [total] * len(tasks)
 
     def move(self) -> None:
         """Move what has been noted."""
         for candidate, *noted in self._stages.values():
-            self._move(candidate, *(np.concatenate(parts) for parts in noted))
+            self._move(candidate, *(np.array(parts) for parts in noted))
         self._stages.clear()
 
     def _move(self, candidate: Candidate, tasks: Indices, nodes: Indices, totals: Indices) -> None:
@@ -270,6 +273,11 @@ def _carry_out(
     nodes, missing = _joined(placement.nodes), _joined(placement.missing_bytes)
     if not recorder.state.profile.of(candidate.group.queue).locality:
         missing = _really_missing(recorder, candidate, nodes)
+    if not missing.any():
+        devices = _devices(recorder, candidate, tasks, nodes)
+        if len(devices) == len(tasks):
+            _bind(recorder, candidate, tasks, nodes, devices, binds)
+            return None
     here = missing == 0
     if candidate.group.gang and not here.all():
         here = np.zeros(len(here), dtype=np.bool_)
@@ -344,39 +352,35 @@ def _bind(
         places = seats(state, candidate, _seated(candidate, tasks), _gang_base(recorder, candidate, tasks))
     until = None if group.runtime_ms is None else recorder.now + group.runtime_ms
     late = None if group.high_ms is None else recorder.now + group.high_ms
+    alike = [likeness(candidate, number) for number in range(len(group.roles))]
+    part_of = stage.members if stage.spec.gang else 1  # a gang is taken away as a whole (`recovery.standing`)
     for task, node in zip(tasks.tolist(), nodes.tolist(), strict=True):
-        role = group.roles[int(stage.role_of[task % stage.members])]
-        attempt = int(stage.attempt[task])
-        name = pod_name(run.id, stage.spec.name, task, attempt)
-        gpus = devices[task]
-        pod = make_pod(
-            state,
-            candidate,
-            task,
-            node,
-            places.get(task),
-            tuple(device for device, _ in gpus),
-        )
+        number = 0 if len(alike) == 1 else int(stage.role_of[task % stage.members])
+        shape, gpus = group.roles[number].shape, devices[task]
+        devices_of = tuple([device for device, _ in gpus]) if gpus else ()
+        pod = make_pod(state, candidate, alike[number], task, node, places.get(task), devices_of)
         claim = Claim(
-            owner=name,
+            owner=pod.name,
             node=node,
-            amount=role.shape.requests,
-            kind=ClaimKind.RUNNING,
+            amount=shape.requests,
+            kind=_RUNNING,
             queue=group.queue,
             user=group.user,
             since_ms=recorder.now,
             until_ms=until,
-            io_bytes=role.shape.io_bytes,
-            direct=role.shape.direct,
+            io_bytes=shape.io_bytes,
+            direct=shape.direct,
             group=group.name,
             late_ms=late,
-            **standing(run, stage, task),
+            unit=f"{run.id}/{stage.spec.name}/{task // part_of}",
+            priority=run.spec.priority,
+            qos=alike[number].qos,
         )
         state.snapshot.claim(claim, statement)
         if gpus:
-            statement.put(state.gpu_load.setdefault(node, {}), name, gpus)
-        statement.put(state.pods, name, PodRef(run.id, stage.number, task, attempt))
-        statement.include(state.under_way, name)
+            statement.put(state.gpu_load.setdefault(node, {}), pod.name, gpus)
+        statement.put(state.pods, pod.name, PodRef(run.id, stage.number, task, pod.attempt))
+        statement.include(state.under_way, pod.name)
         recorder.intend(run, stage, pod, encode_pod(pod))
     where = sorted({state.snapshot.names[node] for node in nodes.tolist()})
     recorder.advance(run).changes.events.append(

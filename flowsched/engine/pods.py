@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 import msgspec
@@ -17,7 +17,7 @@ from flowsched.engine.inputs import input_files, output_files
 from flowsched.engine.state import EngineState
 from flowsched.scheduling.executor import GangSeat, Pod
 from flowsched.workflow.run import StageRun, WorkflowRun
-from flowsched.workflow.spec import Container
+from flowsched.workflow.spec import Container, Resources, RoleSpec, qos_class
 
 #: Gang members get addresses of their own from 127.64.0.0 up: 2^22 of them, so that a number is not used again soon.
 _ADDRESS_BITS: Final = 22
@@ -73,25 +73,45 @@ def gang_token(state: EngineState, run: WorkflowRun, stage: StageRun, tasks: NDA
     return hmac.new(state.secret, words, hashlib.sha256).hexdigest()
 
 
+@dataclass(frozen=True, slots=True)
+class Likeness:
+    """What all pods of one role of one group have in common."""
+
+    number: int
+    role: RoleSpec
+    resources: Resources
+    memory_limit_bytes: int | None
+    qos: int
+
+
+def likeness(candidate: Candidate, number: int) -> Likeness:
+    """What all pods of a role of a group have in common. `number`: of the role."""
+    stage = candidate.stage
+    role, steps = stage.spec.roles[number], memory_steps(stage, candidate.tasks[number])
+    resources = resources_of(stage, role, steps)
+    return Likeness(
+        number, role, resources, memory_limit(stage, role, steps), int(qos_class(role.resources, role.limits))
+    )
+
+
 def make_pod(
     state: EngineState,
     candidate: Candidate,
+    alike: Likeness,
     task: int,
     node: int,
     seat: GangSeat | None,
     gpus: tuple[int, ...],
 ) -> Pod:
-    """The launch order of one task on one node."""
+    """The launch order of one task on one node. `alike`: of its role."""
     run, stage = candidate.run, candidate.stage
-    member, shard = task % stage.members, task // stage.members
-    number = replica = 0
-    if stage.members > 1:
-        number = int(stage.role_of[member])
+    members = stage.members
+    member, shard = task % members, task // members
+    number, replica = alike.number, 0
+    if members > 1:
         replica = int((stage.role_of[:member] == number).sum())
-    role = stage.spec.roles[number]
+    role, resources = alike.role, alike.resources
     attempt = int(stage.attempt[task])
-    steps = memory_steps(stage, candidate.tasks[number])
-    resources = resources_of(stage, role, steps)
     return Pod(
         name=pod_name(run.id, stage.spec.name, task, attempt),
         workflow=run.id,
@@ -115,7 +135,7 @@ def make_pod(
         gpu_ids=gpus,
         runtime_hint_ms=candidate.group.runtime_ms,
         secrets=dict(role.secrets),
-        memory_limit_bytes=memory_limit(stage, role, steps),
+        memory_limit_bytes=alike.memory_limit_bytes,
         disk_bytes=resources.disk_bytes,
         extended=dict(resources.extended),
         limits=role.limits,

@@ -13,6 +13,7 @@ from flowsched.engine.foreign import report_foreign
 from flowsched.engine.inputs import producer_of
 from flowsched.engine.learning import learn
 from flowsched.engine.pace import held, left
+from flowsched.engine.pieces import seen
 from flowsched.engine.pushing import note_written
 from flowsched.engine.staging import arrived, failed
 from flowsched.engine.state import PodRef
@@ -20,6 +21,7 @@ from flowsched.scheduling.executor import (
     ClusterEvent,
     ContainerReport,
     NodeChanged,
+    PiecesSeen,
     PodEnded,
     PodGone,
     PodHeld,
@@ -62,6 +64,8 @@ def report(recorder: Recorder, event: ClusterEvent) -> None:
                 add_replica(recorder, uri, node, size)
             else:
                 lose_replica(recorder, uri, node)
+        case PiecesSeen():
+            seen(recorder, event)
         case NodeChanged(node):
             recorder.state.snapshot.put_node(as_drained(recorder, node), recorder.statement)
             recorder.dirty = True

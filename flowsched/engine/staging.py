@@ -11,6 +11,7 @@ from flowsched.engine.backlog import Candidate
 from flowsched.engine.changes import Recorder
 from flowsched.engine.copying import begin_copy, end_copy, limits_now
 from flowsched.engine.delta import ReplicaWrite
+from flowsched.engine.pieces import landed, moved_by, pass_over, refused
 from flowsched.engine.pods import pod_name
 from flowsched.engine.pushing import foreseen, pushes
 from flowsched.engine.state import Backoff, EngineState, GroupKey, StagingGroup
@@ -78,12 +79,13 @@ def arrived(recorder: Recorder, event: TransferDone) -> None:
         return
     dataset, node = pair
     order = _landed(recorder, pair, event.offset)
-    pieces = state.transfer_limits.pieces(state.catalogue.sizes[dataset])
-    if order is not None and pieces > 1:
-        every = (1 << pieces) - 1
-        if state.catalogue.land(dataset, node, order.piece, statement) != every:
-            return
-        state.catalogue.drop_pieces(dataset, node, statement)
+    complete = event.whole or landed(recorder, pair, event, order is not None)
+    if not complete and not event.moved_bytes:
+        return
+    waiting = [(number, group) for number, group in state.staging.items() if pair in group.pending]
+    _pay(recorder, [group for _, group in waiting], pair, moved_by(recorder, pair, event))
+    if not complete:
+        return
     size = event.size_bytes or state.catalogue.sizes[dataset]
     if size != state.catalogue.sizes[dataset]:
         state.catalogue.intern(event.uri, size)
@@ -91,8 +93,6 @@ def arrived(recorder: Recorder, event: TransferDone) -> None:
         state.catalogue.add_replica(dataset, node, statement)
         recorder.delta.replicas.append(ReplicaWrite(event.uri, event.dest, size, True))
     statement.pop(state.transfer_backoff, pair)
-    waiting = [(number, group) for number, group in state.staging.items() if pair in group.pending]
-    _pay(recorder, [group for _, group in waiting], pair, event.moved_bytes)
     for number, group in waiting:
         statement.exclude(group.pending, pair)
         if not group.pending:
@@ -107,6 +107,10 @@ def failed(recorder: Recorder, event: TransferFailed) -> None:
     if pair is None:
         return
     _landed(recorder, pair, event.offset)
+    if (event.changed or event.undivided) and refused(recorder, pair[0], event):
+        return
+    if event.source is not None:
+        pass_over(recorder, pair[0], event.source)
     before = state.transfer_backoff.get(pair, Backoff(0, 0))
     tries = before.tries + (0 if event.lost else 1)
     if event.permanent or tries >= _MAX_TRIES:
@@ -182,10 +186,11 @@ def order_transfers(recorder: Recorder) -> list[Transfer]:
         state.snapshot.add_inbound(order.dest, order.size_bytes, statement)
         source = None if order.source is None else state.snapshot.names[order.source]
         uri = state.catalogue.uris[order.dataset]
-        whole = limits.pieces(state.catalogue.sizes[order.dataset]) == 1
+        whole = limits.pieces_of(order.dataset, state.catalogue) == 1
         offset = order.piece * limits.piece_bytes
         dest = state.snapshot.names[order.dest]
-        transfers.append(Transfer(uri, order.size_bytes, dest, source, offset, whole, order.ahead))
+        edition = "" if whole else state.catalogue.edition(order.dataset)
+        transfers.append(Transfer(uri, order.size_bytes, dest, source, offset, whole, order.ahead, edition))
     return transfers
 
 
@@ -202,7 +207,7 @@ def _landed(recorder: Recorder, pair: tuple[int, int], offset: int) -> TransferO
     if order is not None:
         end_copy(state, order, statement)
         state.snapshot.add_inbound(pair[1], -order.size_bytes, statement)
-        pieces = state.transfer_limits.pieces(state.catalogue.sizes[pair[0]])
+        pieces = state.transfer_limits.pieces_of(pair[0], state.catalogue)
         if pieces == 1 or not any((*pair, each) in state.moving for each in range(pieces)):
             state.catalogue.unexpect(*pair, statement)
     return order

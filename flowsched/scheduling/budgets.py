@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import Final
+from typing import Final, Protocol
 
 from flowsched.scheduling.backlog import is_promised
 from flowsched.scheduling.framework import Profile
@@ -41,29 +41,62 @@ def limits_of(storages: Sequence[Storage], percent: int) -> dict[str, int]:
     return {key: max(1, rate * percent // _PERCENT) for key, rate in rates if rate > 0}
 
 
-def budgets_for(
+Lines = dict[str, list[PodGroup]]
+
+
+def budgeted(
     snapshot: Snapshot,
-    storages: Sequence[Storage],
-    percent: int,
+    queues: QueueTree,
     backlog: Sequence[PodGroup],
-    default_ms: int,
-    promote_ms: int,
+    waiting: Lines,
+    profile: Profile,
     now: int,
-) -> Budgets | None:
-    """The budgets of one cycle; None where nobody who waits asks for any."""
-    if not storages or not percent or not any(role.shape.direct for group in backlog for role in group.roles):
-        return None
-    limits = limits_of(storages, percent)
-    return Budgets(snapshot, limits, _averages(snapshot, backlog, default_ms), default_ms, promote_ms, now)
+) -> tuple[Budgets | None, Lines]:
+    """The budgets of one cycle, and its lines by queue with heavy groups where they belong; None, and the lines as they are, where
+    nobody who waits asks for any. Where first in, first out, or a plugin, says the order, it stays.
+    """
+    percent = profile.io_fill_percent
+    if not profile.storages or not percent:
+        return None, waiting
+    if not any(role.shape.direct for group in backlog for role in group.roles):
+        return None, waiting
+    limits, default_ms = limits_of(profile.storages, percent), profile.default_runtime_ms
+    averages = _averages(snapshot, backlog, default_ms)
+    budgets = Budgets(snapshot, limits, averages, default_ms, profile.promote_ms, now)
+    lines = {}
+    for name, groups in waiting.items():
+        own = profile.of(name)
+        said = own.order == "fifo" or queues.get(name).order == "fifo" or own.queue_order is not None
+        lines[name] = groups if said else budgets.mixed(groups)
+    return budgets, lines
 
 
-def mixed(
-    budgets: Budgets, waiting: Mapping[str, list[PodGroup]], queues: QueueTree, profile: Profile
-) -> dict[str, list[PodGroup]]:
-    """Lines by queue, with heavy groups where they belong; where first in, first out, or a plugin, says the order, as it was."""
-    said = {name: profile.of(name).order == "fifo" or queues.get(name).order == "fifo" for name in waiting}
-    said |= {name: True for name in waiting if profile.of(name).queue_order is not None}
-    return {name: groups if said[name] else budgets.mixed(groups) for name, groups in waiting.items()}
+class Considering(Protocol):
+    """What of a cycle is asked here."""
+
+    left: int
+
+    def consider(self, group: PodGroup) -> bool:
+        """Place what can be placed of a group; True when it is done with."""
+        ...
+
+    def placed(self, group: PodGroup) -> int:
+        """How many pods of it the cycle has placed."""
+        ...
+
+    def refuse(self, reason: Reason) -> bool:
+        """Note why a group waits."""
+        ...
+
+
+def serve_put_off(cycle: Considering, budgets: Budgets, text: str) -> None:
+    """Everybody has had his turn: who was put off gets what is left; `text` says why, if the cycle may place no more."""
+    budgets.second = True
+    for group in budgets.put_off:
+        while cycle.left > 0 and not cycle.consider(group):
+            pass
+        if cycle.left <= 0 and cycle.placed(group) < group.roles[0].count:
+            cycle.refuse(Reason(group.key, ReasonCode.BACKLOG_WINDOW, text))
 
 
 def _averages(snapshot: Snapshot, backlog: Sequence[PodGroup], default_ms: int) -> dict[str, int]:
@@ -110,7 +143,7 @@ class Budgets:
 
     def room_for(self, group: PodGroup) -> int:
         """How many more pods of a bag may go now, or, of a gang, how many times its minimum (0 = it has to wait)."""
-        aged = self.now - group.ready_ms >= self.promote_ms
+        strict = self.second or self._is_aged(group) or is_promised(group)
         room = _ALL
         for key, rate in demands_of(group).items():
             limit = self.limits.get(key)
@@ -122,11 +155,14 @@ class Budgets:
             fit = max(0, limit - used) // need
             if fit == 0 and used * _HARDLY <= limit:
                 fit = 1
-            if not self.second and not aged and self._is_heavy(group, key, rate):
+            if not strict and self._is_heavy(group, key, rate):
                 average = min(limit, self.averages.get(key, 0))
                 fit = min(fit, max((average - used + need // 2) // need, 1 if used == 0 else 0))
             room = min(room, fit)
         return max(room, 0)
+
+    def _is_aged(self, group: PodGroup) -> bool:
+        return self.now - group.ready_ms >= self.promote_ms
 
     def _is_heavy(self, group: PodGroup, key: str, rate: int) -> bool:
         """Whether it asks for more per core than what waits does on average."""
@@ -159,13 +195,12 @@ class Budgets:
 
     def waits(self, group: PodGroup) -> Reason | None:
         """A group has no room: it is put off until everybody had his turn (None), or why it waits."""
-        aged = self.now - group.ready_ms >= self.promote_ms
-        if not self.second and not aged:
+        if not self.second and not self._is_aged(group) and not is_promised(group):
             self.put_off.append(group)
             return None
         key, rate = self._tightest(group)
         limit, used = self.limits[key], self._used.get(key, 0)
-        if aged:
+        if self._is_aged(group):
             self._held.setdefault(key, group.key)
         name, _, what = key.rpartition("/")
         text = (

@@ -26,6 +26,8 @@ class Catalogue:
         sizes: Bytes by dataset id, 0 where it is not known yet.
         origins: By dataset id, whether it can be fetched from outside (file, http, s3).
         version: Grows with every change.
+        undivided: Datasets that are found to move as a whole only: folders, and what an origin does not give in parts.
+        editions: Dataset -> which version its pieces are of, as those who copy them say, and how often that has changed.
     """
 
     def __init__(self) -> None:
@@ -36,6 +38,8 @@ class Catalogue:
         self._ids: dict[str, int] = {}
         self._replicas: list[set[int]] = []
         self._expected: list[set[int]] = []
+        self.undivided: set[int] = set()
+        self.editions: dict[int, tuple[str, int]] = {}
         self._landed: dict[int, dict[int, int]] = {}  #: dataset -> node -> its pieces there, as bits
         self._arrays: dict[int, NDArray[np.int64]] = {}
         self._missing: dict[tuple[tuple[int, ...], int, bool], NDArray[np.int64]] = {}
@@ -89,6 +93,7 @@ class Catalogue:
 
     def add_replica(self, dataset: int, node: int, statement: Statement | None = None) -> None:
         """The node holds the dataset now."""
+        self.drop_pieces(dataset, node, statement)
         self._change(self._replicas[dataset], dataset, node, True, statement)
         self._change(self._expected[dataset], dataset, node, False, statement)
 
@@ -129,6 +134,15 @@ class Catalogue:
         if self.landed(dataset, node):
             self._set_landed(dataset, node, 0, statement)
 
+    def edition(self, dataset: int) -> str:
+        """Which version the pieces of a dataset are of; "" if that is not known."""
+        return self.editions.get(dataset, ("", 0))[0]
+
+    def drop_all_pieces(self, dataset: int, statement: Statement | None = None) -> None:
+        """The pieces that nodes have are of no use any more."""
+        for node in list(self._landed.get(dataset, ())):
+            self._set_landed(dataset, node, 0, statement)
+
     def _set_landed(self, dataset: int, node: int, bits: int, statement: Statement | None) -> None:
         before = self.landed(dataset, node)
         rows = self._landed.setdefault(dataset, {})
@@ -151,6 +165,15 @@ class Catalogue:
     def nodes_of(self, dataset: int) -> frozenset[int]:
         """Nodes that hold the dataset."""
         return frozenset(self._replicas[dataset])
+
+    def nodes_with_all(self, inputs: Sequence[int]) -> Collection[int]:
+        """Nodes that hold all of some datasets, of which there is at least one. Read-only."""
+        first, *others = inputs
+        return (
+            self._replicas[first].intersection(*[self._replicas[each] for each in others])
+            if others
+            else self._replicas[first]
+        )
 
     def held(self, dataset: int) -> bool:
         """Whether any node holds the dataset."""

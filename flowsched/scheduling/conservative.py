@@ -129,8 +129,9 @@ class ConservativePromises(Promises):
                 self._put(self._lines[1], group, 1)
         for part in self.taken[self._seen :]:
             amounts = amounts_of(len(axes), part.axes, part.table, Spots(part.nodes, part.nodes))
+            late_ms = part.late_ms if isinstance(part.late_ms, int) else int(part.late_ms.max())
             for line in self._lines:
-                line.take(self._now, part.late_ms, part.nodes, amounts)
+                line.take(self._now, late_ms, part.nodes, amounts)
         self._seen = len(self.taken)
         return self._lines
 

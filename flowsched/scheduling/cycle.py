@@ -17,14 +17,14 @@ from dataclasses import replace
 import numpy as np
 
 from flowsched.scheduling.backlog import in_order, take_promised, weighted
-from flowsched.scheduling.budgets import Budgets, budgets_for, mixed
+from flowsched.scheduling.budgets import budgeted, serve_put_off
 from flowsched.scheduling.catalogue import Catalogue
 from flowsched.scheduling.conservative import promises_for
 from flowsched.scheduling.delay import Delays
 from flowsched.scheduling.explain import over_cap, why_not
 from flowsched.scheduling.framework import Profile
 from flowsched.scheduling.given import Given
-from flowsched.scheduling.horizon import Horizon, work_ms
+from flowsched.scheduling.horizon import Horizon, half_a_node, work_ms
 from flowsched.scheduling.placement import Ints, Spots, gang_cost
 from flowsched.scheduling.plan import Plan, Reason, ReasonCode
 from flowsched.scheduling.podgroup import PodGroup, Shape
@@ -35,18 +35,20 @@ from flowsched.scheduling.promises import longest_of, runtime_of
 from flowsched.scheduling.queues import QueueTree, Shares
 from flowsched.scheduling.reservation import Taken
 from flowsched.scheduling.room import Mask, Room
+from flowsched.scheduling.single import Singles
 from flowsched.scheduling.snapshot import Snapshot
 from flowsched.scheduling.standing import Standings
 from flowsched.scheduling.statement import Statement
 from flowsched.scheduling.turns import Turns
+from flowsched.scheduling.wave import serve_first
 
 #: What groups have in common that are refused for the same lack of room.
 Family = tuple[str, bool, tuple[int, ...] | None, tuple[tuple[Shape, int], ...]]
 
 _ALL = 1 << 62
 _NO_TARGET = "no room where its inputs are, and what is free elsewhere is being prepared for others"
+_AT_ONCE = "more important ones are on their way to their nodes; it follows at once"
 _ONE_BY_ONE = "its pods look at each other, so a cycle places only as many as it looks at groups"
-_NEXT = "more important ones are on their way to their nodes; it follows at once"
 _NOT_NOW = (ReasonCode.INSUFFICIENT, ReasonCode.GANG_INCOMPLETE, ReasonCode.RACK, ReasonCode.IO_BUDGET)
 
 
@@ -106,7 +108,8 @@ class _Cycle:
         self.pricer = Pricer(snapshot, catalogue, profile)
         self.standings = Standings(self.room)
         self.shares = Shares(queues, snapshot)
-        self.waiting = in_order(backlog, queues, profile, now, work_ms(snapshot, backlog, profile, now))
+        work, half = work_ms(snapshot, backlog, profile, now), half_a_node(snapshot, profile)
+        self.waiting = in_order(backlog, queues, profile, now, work, half)
         self.turns: Turns  #: once the loop begins
         self.given: dict[int, Given] = {}
         self.reasons: list[Reason] = []
@@ -121,10 +124,7 @@ class _Cycle:
         self._horizon: Horizon | None = None
         self.any_ready = bool(snapshot.ready.any())
         self.taking = Taking(snapshot, self.room, self.shares, queues, profile, now)
-        given = (profile.storages, profile.io_fill_percent, backlog)
-        self.budgets = budgets_for(snapshot, *given, profile.default_runtime_ms, profile.promote_ms, now)
-        if self.budgets is not None:
-            self.waiting = mixed(self.budgets, self.waiting, queues, profile)
+        self.budgets, self.waiting = budgeted(snapshot, queues, backlog, self.waiting, profile, now)
 
     # ---- the loop ----
 
@@ -135,8 +135,23 @@ class _Cycle:
         promised = take_promised(self.waiting, self.queues)
         if promised is not None:
             looked += self.consider(promised)
+        before = len(self.given)
+        served = serve_first(self, self.profile.window - looked)
+        looked += len(self.given) - before
+        if self.left > 0:
+            looked += self.by_turns(looked, served)
+        else:
+            self.reasons.extend(Turns.none_looked_at(self.waiting, self.queues, _AT_ONCE))
+        placements = tuple([given.placement(key) for key, given in self.given.items()])
+        ahead = () if self._horizon is None else tuple(self._horizon.ahead)
+        reasons, taking = tuple(self.reasons), self.taking
+        return Plan(placements, tuple(self.promises.made), reasons, looked, ahead, *taking.decided)
+
+    def by_turns(self, looked: int, served: set[object]) -> int:
+        """Go through the queues. `served`: who has got something already. Returns how many groups more were looked at."""
+        before, singles = looked, Singles(self)
         self.turns = Turns(
-            self.waiting, self.queues, self.shares, self.snapshot.usage, self.profile, self.now
+            self.waiting, self.queues, self.shares, self.snapshot.usage, self.profile, self.now, served
         )
         while (line := self.turns.first()) is not None:
             group = line.head
@@ -146,24 +161,12 @@ class _Cycle:
                 continue
             looked += not again
             left = self.left
-            done = self.consider(group)
+            done = (singles.open and singles.serve(group)) or self.consider(group)
             self.turns.moved(line, done, self.left < left, self.reasons)
         if self.budgets is not None:
-            self.serve_put_off(self.budgets)
+            serve_put_off(self, self.budgets, _AT_ONCE)
         self.skip()
-        placements = tuple(given.placement(key) for key, given in self.given.items())
-        ahead = () if self._horizon is None else tuple(self._horizon.ahead)
-        reasons, taking = tuple(self.reasons), self.taking
-        return Plan(placements, tuple(self.promises.made), reasons, looked, ahead, *taking.decided)
-
-    def serve_put_off(self, budgets: Budgets) -> None:
-        """Everybody has had his turn: who was put off for a shared storage's sake gets what is left."""
-        budgets.second = True
-        for group in budgets.put_off:
-            while self.left > 0 and not self.consider(group):
-                pass
-            if self.left <= 0 and self.placed(group) < group.roles[0].count:
-                self.refuse(Reason(group.key, ReasonCode.BACKLOG_WINDOW, _NEXT))
+        return looked - before
 
     def skip(self) -> None:
         """Say of what is left that it was not looked at."""
@@ -171,7 +174,7 @@ class _Cycle:
             f"not among the {self.profile.window} groups a cycle looks at; more important ones are before it"
         )
         if self.left <= 0:
-            text = _NEXT
+            text = _AT_ONCE
         self.reasons.extend(self.turns.passed_over(text))
 
     def consider(self, group: PodGroup) -> bool:
@@ -181,9 +184,7 @@ class _Cycle:
         barred = self.barred(group)
         if barred is not None:
             return self.refuse(barred)
-        roles = tuple((role.shape, role.minimum if group.gang else 1) for role in group.roles)
-        family = (self.profile.of(group.queue).name, group.gang, group.min_resources, roles)
-        known = self.full.get(family) or (self.held.get(family) if self.promises.too_long(group) else None)
+        family, known = self.family(group), self.known_refusal(group)
         if known is not None and not self.taking.may(group):
             return self.refuse(replace(known, group=group.key))
         straight = _ALL if self.budgets is None else self.budgets.room_for(group)
@@ -224,6 +225,18 @@ class _Cycle:
         if group.gang or fit.pods == left:
             return True
         return fit.pods < offer.tables[0].count and self.wait_for_room(offer.wanting(1), family)
+
+    def family(self, group: PodGroup) -> Family:
+        """What it has in common with groups that are refused for the same lack of room."""
+        roles = tuple([(role.shape, role.minimum if group.gang else 1) for role in group.roles])
+        return self.profile.of(group.queue).name, group.gang, group.min_resources, roles
+
+    def known_refusal(self, group: PodGroup) -> Reason | None:
+        """Why a group like this one was refused before."""
+        if not self.full and not self.held:
+            return None
+        family = self.family(group)
+        return self.full.get(family) or (self.held.get(family) if self.promises.too_long(group) else None)
 
     def stay(self, fit: Fit) -> Reason | None:
         """Let those pods of a bag wait that had better run where their outputs are gathered or their inputs are; the others go."""

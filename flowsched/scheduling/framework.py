@@ -91,8 +91,8 @@ class Profile:
         packing: Between nodes of equal cost, the fullest or the emptiest.
         backfill: "easy" = the first group that does not fit gets a reservation nobody may delay; "conservative" = each
             of them does, in order; "none" = whatever fits goes.
-        order: Inside a queue, after priority and age: "rank" (critical path first), "shortest" (workflows
-            with the shortest remaining path first, critical path inside one) or "fifo".
+        order: Inside a queue, after priority and age: "shortest" (workflows with the shortest remaining path first, critical path
+            inside one; gangs and pods of more than half a node do not give way), "rank" (critical path first) or "fifo".
         window: How many groups a cycle looks at, at most.
         default_runtime_ms: What is assumed of work of which nothing is known.
         age_class_ms: Waiting this much longer goes before any rank.
@@ -127,7 +127,7 @@ class Profile:
     contention: bool = True
     packing: Literal["binpack", "spread"] = "binpack"
     backfill: Literal["easy", "conservative", "none"] = "easy"
-    order: Literal["rank", "shortest", "fifo"] = "rank"
+    order: Literal["rank", "shortest", "fifo"] = "shortest"
     window: int = 1024
     default_runtime_ms: int = 3_600_000
     age_class_ms: int = 600_000

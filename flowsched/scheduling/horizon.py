@@ -48,6 +48,16 @@ def work_ms(snapshot: Snapshot, backlog: Sequence[PodGroup], profile: Profile, n
     return (running + waiting) // snapshot.total[_CPU]
 
 
+def half_a_node(snapshot: Snapshot, profile: Profile) -> tuple[int, ...]:
+    """(R,) half of the most that any node has; nothing where nobody asks (see `backlog.in_order`)."""
+    if profile.order != "shortest" or not len(snapshot):
+        return ()
+    if "half" not in snapshot.cache:
+        snapshot.cache["half"] = tuple((snapshot.allocatable.max(axis=0) // 2).tolist())
+    half: tuple[int, ...] = snapshot.cache["half"]
+    return half
+
+
 class Horizon:
     """The work of each node in one cycle.
 
@@ -83,8 +93,8 @@ class Horizon:
             takes = np.where(until == UNKNOWN, default_runtime_ms, until - since)
             np.add.at(self.work, ledger.node[staging], ledger.amount[staging][:, _CPU] * takes)
 
-    def add(self, nodes: Ints, cpu: int, runtime_ms: int, *, staged: bool = False) -> None:
-        """Pods will run there for so long; `staged`: once their data have come."""
+    def add(self, nodes: Ints, cpu: int, runtime_ms: int | Ints, *, staged: bool = False) -> None:
+        """Pods will run there for so long (all of them, or (P,) each); `staged`: once their data have come."""
         np.add.at(self.work, nodes, cpu * runtime_ms)
         if staged:
             self.staged[nodes] = True

@@ -24,7 +24,7 @@ from flowsched.scheduling.snapshot import AXES, IO, PODS, Snapshot
 #: Parts of a divisible bundle are counted in these; rounding favours the gang by less than one part per node.
 MILLION: Final = 1_000_000
 #: Disk space is plentiful and bandwidth has a cost of its own: neither says how full a node is. Nor does a count of pods.
-_UNPACKED = (AXES.index("disk"), IO)
+UNPACKED = (AXES.index("disk"), IO)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -253,7 +253,7 @@ class Pricer:
         self._filters = profile.all_filters()
         self._costs = (profile.all_costs(), profile.all_first_costs(), profile.all_step_costs())
         self._own_costs = not (profile.costs or profile.first_costs or profile.step_costs)
-        self._packs = [axis not in _UNPACKED and name != PODS for axis, name in enumerate(snapshot.axes)]
+        self._packs = [axis not in UNPACKED and name != PODS for axis, name in enumerate(snapshot.axes)]
         #: Plain offers by what they ask for: nothing that a cycle changes is in them.
         self._plain: dict[tuple[RoleRequest, bool], Offer] = {}
 

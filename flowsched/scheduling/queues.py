@@ -83,6 +83,15 @@ class QueueTree:
         """The queue, or the default of that name."""
         return self._queues.get(name) or Queue(name)
 
+    def configured(self, name: str) -> Queue | None:
+        """The queue, if somebody has configured it."""
+        return self._queues.get(name)
+
+    def parent_of(self, name: str) -> str | None:
+        """The queue it belongs to; None = the root."""
+        queue = self._queues.get(name)
+        return None if queue is None else queue.parent
+
     def __iter__(self) -> Iterator[Queue]:
         """All configured queues, in the order in which they were put."""
         return iter(self._queues.values())
@@ -107,6 +116,11 @@ class QueueTree:
         """Whether any queue is below another."""
         self.below(None)
         return any(parent is not None for parent in self._below or ())
+
+    @property
+    def limits(self) -> bool:
+        """Whether any queue has a cap, or is paused."""
+        return any(queue.cap is not None or queue.paused for queue in self)
 
     @property
     def promises(self) -> bool:

@@ -28,10 +28,10 @@ OVERDUE_MS: Final = 1_000
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Taken:
-    """Room that this cycle gave to pods which start now, until `end_ms`; few hold it beyond `late_ms`."""
+    """Room that this cycle gave to pods which start now, until `end_ms` (of all, or (P,) of each); few hold it beyond `late_ms`."""
 
-    end_ms: int
-    late_ms: int
+    end_ms: int | Ints
+    late_ms: int | Ints
     axes: tuple[int, ...]
     table: RoleTable
     nodes: Ints
@@ -70,17 +70,18 @@ class Calendar:
         """Note more that has started. Of equal ends, what was noted earlier comes first."""
         if not taken:
             return
-        amounts = []
+        nodes = np.concatenate([part.nodes for part in taken])
+        amounts = np.zeros((len(nodes), self._axes), dtype=np.int64)
+        before = 0
         for part in taken:
-            rows = np.zeros((len(part.nodes), self._axes), dtype=np.int64)
+            rows = amounts[before : before + len(part.nodes)]
+            before += len(part.nodes)
             for axis, need in zip(part.axes, part.table.needs, strict=True):
                 rows[:, axis] = need if isinstance(need, int) else need[part.nodes]
-            amounts.append(rows)
-        ends = np.repeat(
-            [part.late_ms if self._late else part.end_ms for part in taken],
-            [len(part.nodes) for part in taken],
+        ends = np.concatenate(
+            [_each(part.late_ms if self._late else part.end_ms, part.nodes) for part in taken]
         )
-        self._insert([ends], [part.nodes for part in taken], amounts)
+        self._insert([ends], [nodes], [amounts])
 
     def _insert(self, ends: list[Ints], nodes: list[Ints], amounts: list[Ints]) -> None:
         every = np.concatenate([self.ends, *ends])
@@ -127,6 +128,11 @@ class Calendar:
                 found = (at, placed)
                 high = middle
         return found
+
+
+def _each(moment: int | Ints, nodes: Ints) -> Ints | list[int]:
+    """(P,) the moments of all pods."""
+    return [moment] * len(nodes) if isinstance(moment, int) else moment
 
 
 def expected_ends(

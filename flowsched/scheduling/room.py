@@ -96,15 +96,24 @@ class Room:
 
     def allocatable(self, axis: int) -> Ints:
         """(N,) what nodes have in all."""
-        if axis not in self._allocatable:
-            self._allocatable[axis] = np.ascontiguousarray(self._snapshot.allocatable[:, axis])
-        return self._allocatable[axis]
+        found = self._allocatable.get(axis)
+        if found is None:
+            found = self._snapshot.cache.get(("whole", axis))
+            if found is None:
+                found = np.array(self._snapshot.allocatable[:, axis], order="C")
+                found.setflags(write=False)
+                self._snapshot.cache["whole", axis] = found
+            self._allocatable[axis] = found
+        return found
 
     def scale(self, axis: int) -> Scale:
         """How to tell about how much of a node is free, without a division."""
         found = self._scales.get(axis)
         if found is None:
-            found = self._scales[axis] = Scale.of(self.allocatable(axis))
+            found = self._snapshot.cache.get(("scale", axis))
+            if found is None:
+                found = self._snapshot.cache["scale", axis] = Scale.of(self.allocatable(axis))
+            self._scales[axis] = found
         return found
 
     def least(self, axis: int) -> Ints:
@@ -181,6 +190,28 @@ class Room:
             if self._spare is not None and long is not None:
                 _subtract(self._spare[axis], outlasting, need)
         self._note(hard if long is None else spots.nodes)
+
+    def take_one(self, axes: Sequence[int], needs: Sequence[int], spot: Ints, *, outlasts: bool) -> None:
+        """Take room for one pod that may bind: as `take`, for most pods there are.
+
+        Args:
+            axes: The axes of its needs.
+            needs: What it takes of each.
+            spot: (1,) its node.
+            outlasts: It would outlast the reservation's start there.
+        """
+        node = int(spot[0])
+        for axis, need in zip(axes, needs, strict=True):
+            if self.staging:
+                self.soft(axis)[node] -= need
+            self.hard(axis)[node] -= need
+            if outlasts and self._spare is not None:
+                self._spare[axis][node] -= need
+        self.changes.append(spot)
+        for axis, least in self._least.items():
+            least[node] = self.hard(axis)[node]
+            if self._spare is not None and self._spare[axis][node] < least[node]:
+                least[node] = self._spare[axis][node]
 
     def _note(self, nodes: Ints) -> None:
         """Room on these nodes has changed."""

@@ -80,6 +80,10 @@ class TransferLimits:
             return size_bytes
         return min(self.piece_bytes, size_bytes - piece * self.piece_bytes)
 
+    def pieces_of(self, dataset: int, catalogue: Catalogue) -> int:
+        """How many pieces a dataset moves in: one, if it has been found to be indivisible."""
+        return 1 if dataset in catalogue.undivided else self.pieces(catalogue.sizes[dataset])
+
 
 class _Flights:
     """What is in flight: the copies that were, and those admitted here."""
@@ -128,7 +132,7 @@ def admit(
     ready = snapshot.ready
     for want in sorted(wants, key=lambda w: (-w.priority, w.ahead, -w.rank_ms, w.dataset, w.dest)):
         size = catalogue.sizes[want.dataset]
-        pieces = limits.pieces(size)
+        pieces = limits.pieces_of(want.dataset, catalogue)
         if not ready[want.dest] or want.dest in catalogue.nodes_of(want.dataset):
             continue
         # What is waited for finds a slot free, however much moves ahead of time, and small copies hardly take one.
@@ -164,6 +168,8 @@ def _piece(
     best: tuple[int, int, int] | None = None
     held = 0
     for node, has in catalogue.holders(dataset, every):
+        if has != every and not snapshot.ready[node]:
+            continue  # it is gone, or goes: what it was waiting for comes no more
         held |= has
         load = flights.out_of[node]
         if not has & lacks or load >= limits.per_source or node == dest:

@@ -214,7 +214,7 @@ class Simulation:
             now = self._now_ms()
             size, moved = self.world.file(file).size, order.size_bytes
             self._events.append(
-                TransferDone(order.uri, order.dest, now, moved, order.source, size, order.offset)
+                TransferDone(order.uri, order.dest, now, moved, order.source, size, order.offset, order.whole)
             )
             if not order.whole:
                 self._piece(file, dest, order)

@@ -347,7 +347,8 @@ class KubernetesCluster:
             | executor.PodGone
             | executor.TransferDone
             | executor.TransferFailed
-            | executor.ReplicaSeen,
+            | executor.ReplicaSeen
+            | executor.PiecesSeen,
         )
 
     def _listen(self) -> None:

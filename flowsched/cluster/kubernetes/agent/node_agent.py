@@ -80,7 +80,12 @@ class Agent:
         self._lock = await self._take(self.settings.state)
         await asyncio.to_thread(self._read)
         self.transfers = Transfers(
-            self.cache, self._sources.bring, self.rates, self.news, self.settings.parallel
+            self.cache,
+            self._sources.bring,
+            self._sources.section,
+            self.rates,
+            self.news,
+            self.settings.parallel,
         )
         self.pods = Pods(
             self.volumes, self.logs.pod_of, self.cache, self.transfers, self.ledger, self._publisher, self.news,
