@@ -29,6 +29,8 @@ from flowsched.workflow.spec import Estimate, WorkflowSpec
 
 OURS = PROFILES["flowsched"]
 GAP_S = 120.0
+#: Of each stream of others': more than it gets rid of while the workflows run.
+HOG_BYTES = 30_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,15 +90,24 @@ def run_mounted(seek: int, profile: Profile) -> tuple[float, float, float]:
     return max(max(each) for each in ends.values()), *(sum(each) / len(each) for each in ends.values())
 
 
-def run(cluster: SimulatedCluster, profile: Profile, count: int = 4) -> Outcome:
-    """Workflows of one kind, one after the other."""
+def run(
+    cluster: SimulatedCluster, profile: Profile, count: int = 4, measure_s: float = 0.0, hogs: int = 0
+) -> Outcome:
+    """Workflows of one kind, one after the other. `hogs`: streams by which others keep the disks of two nodes busy."""
     spec = document(64, 64)
     work: list[Workload] = []
     for number in range(count):
         made = from_document(spec, f"mixed-{number}", "mixed", cluster)
         work.append(replace(made, spec=untold(spec), arrival_s=GAP_S * number))
-    world = Simulation(cluster, work, profile).run()
-    return judged(work, world.lines)
+    simulation = Simulation(cluster, work, profile, measure_s=measure_s)
+    for node in (0, 1) if hogs else ():
+        for _ in range(hogs):  # others' bytes leave the node by its link: a pod's own do not
+            simulation.world.flow(HOG_BYTES, (3 * node, 3 * node + 2), _nothing)
+    return judged(work, simulation.run().lines)
+
+
+def _nothing() -> None:
+    """A stream of somebody else's has ended."""
 
 
 def judged(work: Sequence[Workload], lines: Sequence[dict[str, object]]) -> Outcome:
@@ -138,6 +149,16 @@ def main() -> None:
         ]
         print(f"\n## Disks of nodes; they lose {seek} % for each further file at once\n")
         table(["policy", "makespan, s", "arrival to end, mean s", "a task that writes, mean s"], rows)
+    rows = []
+    for label, profile, measure_s in (
+        ("nothing learned", off, 0.0),
+        ("not measured", OURS, 0.0),
+        ("measured", OURS, 5.0),
+    ):
+        told = run(machines(0, 10 * GBIT), profile, measure_s=measure_s, hogs=12)
+        rows.append([label, f"{told.makespan:.0f}", f"{told.turnaround:.0f}", f"{told.writing:.0f}"])
+    print("\n## Two of four disks are kept busy by others\n")
+    table(["policy", "makespan, s", "arrival to end, mean s", "a task that writes, mean s"], rows)
     shared = {
         label: replace(profile, locality=False) for label, profile in (("no budget", off), ("budget", OURS))
     }

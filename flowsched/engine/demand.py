@@ -28,18 +28,22 @@ _TRIFLE: Final = 4096
 #: So many leading binary digits of an amount count.
 _DIGITS: Final = 3
 _PERCENT: Final = 100
+#: What corrections are counted in.
+PER_MILLE: Final = 1_000
 
 
 class Demand(NamedTuple):
     """Of one pod.
 
     `rate`: bytes/s in the budget of its node's disk. `moved`: bytes it reads from it and writes to it. `direct`: bytes/s it asks of
-    shared storages, as in `Shape`.
+    shared storages, as in `Shape`. `learned`: per mille of what was learned
+    that is counted, as measurements say; 0 = a person said these rates.
     """
 
     rate: int = 0
     moved: int = 0
     direct: tuple[tuple[str, int], ...] = ()
+    learned: int = 0
 
 
 def demands_of(
@@ -108,9 +112,9 @@ def direct_demand(
         for moved, rate in ((read, storage.read_rate), (wrote, storage.write_rate))
         if rate
     )
-    over = max(1, takes * BURSTS)
-    asked = _asked(storage, read * 1000 // over, wrote * 1000 // over)
-    return Demand(moved=rounded(read + wrote) if asked else 0, direct=asked)
+    over, factor = max(1, takes * BURSTS), correction(state, kind)
+    asked = _asked(storage, read * factor // over, wrote * factor // over)
+    return Demand(moved=rounded(read + wrote) if asked else 0, direct=asked, learned=factor)
 
 
 def _asked(storage: Storage, read: int, wrote: int) -> tuple[tuple[str, int], ...]:
@@ -140,9 +144,17 @@ def learned_demand(
     size = sum([state.catalogue.sizes[dataset] for dataset in inputs])
     cores = -(-spec.roles[0].resources.cpu_millicores // 1000)
     rate = state.estimates.io_rate(*kind, size, cores, disk)
+    factor = correction(state, kind)
+    rate = None if rate is None else min(disk, rate * factor // PER_MILLE)
     if rate is None or rate * _SLIGHT < disk:
         return None
-    return Demand(rounded(rate * _PERCENT // (fill * BURSTS)), rounded(moved.at(size)))
+    return Demand(rounded(rate * _PERCENT // (fill * BURSTS)), rounded(moved.at(size)), learned=factor)
+
+
+def correction(state: EngineState, kind: tuple[str, str]) -> int:
+    """Per mille of what was learned of a kind that is counted, in few steps: shapes must not change with every measurement."""
+    factor = state.corrections.get(kind)
+    return PER_MILLE if factor is None or 900 < factor < 1_100 else rounded(factor)
 
 
 def demand_text(state: EngineState, run: WorkflowRun, stage: StageRun, inputs: tuple[int, ...]) -> str:
@@ -151,7 +163,19 @@ def demand_text(state: EngineState, run: WorkflowRun, stage: StageRun, inputs: t
     moved = state.estimates.trend(run.spec.name, stage.spec.name, DISK)
     if demand is None or moved is None:
         return ""
-    return f"; {quantity('io', demand.rate)} are counted for it, learned from {moved.samples} that ended"
+    factor = correction(state, (run.spec.name, stage.spec.name))
+    text = f"; {quantity('io', demand.rate)} are counted for it, learned from {moved.samples} that ended"
+    if factor != PER_MILLE:
+        text += f" and times {factor // PER_MILLE}.{factor % PER_MILLE:03} as measured"
+    infos = [
+        state.snapshot.info(at) for name in state.others if (at := state.snapshot.index.get(name)) is not None
+    ]
+    busiest = max(infos, key=lambda info: info.disk_busy_rate, default=None)
+    if busiest is not None and busiest.disk_busy_rate:
+        text += (
+            f"; others were measured to use {quantity('io', busiest.disk_busy_rate)} of node {busiest.name}"
+        )
+    return text
 
 
 def fastest_disk(state: EngineState) -> int:

@@ -204,6 +204,7 @@ def reclaim(state: EngineState, run: WorkflowRun, pods: Iterable[Pod], statement
             until_ms=None if pod.runtime_hint_ms is None else max(bound, 0) + pod.runtime_hint_ms,
             io_bytes=io.moved,
             direct=io.direct,
+            learned=(run.spec.name, stage.spec.name, io.learned) if io.learned else None,
             group=f"{run.spec.name}/{stage.spec.name}",
             **standing(run, stage, task),
         )

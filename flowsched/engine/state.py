@@ -138,6 +138,11 @@ class EngineState:
             set()
         )  #: of `ready`, those that may give up waiting (gangs, policies)
         self.pods: dict[str, PodRef] = {}
+        #: (workflow, stage) -> per mille of what was learned of its IO that is counted, as measured
+        self.corrections: dict[tuple[str, str], int] = {}
+        self.others: dict[
+            str, int
+        ] = {}  #: node, storage/read or storage/write -> bytes/s that others use, of late
         self._begin_data()
         self.staged_on: dict[GroupKey, tuple[int, ...]] = {}
         self.keys: dict[GroupKey | ForeignKey, int] = {}

@@ -33,6 +33,7 @@ from flowsched.engine.staging import order_transfers
 from flowsched.engine.state import EngineState
 from flowsched.scheduling.executor import Pod, PodHeld, PodStarted, Transfer
 from flowsched.scheduling.foreign import Bind, Evict, RoomTaken
+from flowsched.scheduling.loads import LoadMeasured
 from flowsched.statement import Statement
 
 
@@ -82,8 +83,8 @@ class Step:
         self.state.offers.clear()  # made of what has been undone
 
 
-#: All others may. What RoomTaken changes, it says itself.
-_LETS_NOBODY_START = (PodStarted, PodHeld, RoomTaken)
+#: All others may. What RoomTaken and LoadMeasured change, they say themselves.
+_LETS_NOBODY_START = (PodStarted, PodHeld, RoomTaken, LoadMeasured)
 
 
 def step(state: EngineState, events: Sequence[EngineEvent], now: int) -> Step:

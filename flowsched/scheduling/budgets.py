@@ -60,7 +60,9 @@ def budgeted(
         return None, waiting
     if not any(role.shape.direct for group in backlog for role in group.roles):
         return None, waiting
-    limits, default_ms = limits_of(profile.storages, percent), profile.default_runtime_ms
+    others, default_ms = snapshot.direct.others, profile.default_runtime_ms
+    limits = limits_of(profile.storages, percent)
+    limits = {key: max(1, limit // 10, limit - others.get(key, 0)) for key, limit in limits.items()}
     averages = _averages(snapshot, backlog, default_ms)
     budgets = Budgets(snapshot, limits, averages, default_ms, profile.promote_ms, now)
     lines = {}

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from flowsched.scheduling.foreign import Bind, Evict, ForeignEvent, Verdict
+from flowsched.scheduling.loads import LoadMeasured
 from flowsched.workflow.spec import Container, Resources, Rules
 
 
@@ -37,6 +38,7 @@ class NodeInfo:
     taints: tuple[tuple[str, str, str], ...] = ()  #: (key, value, effect)
     rack: str = ""
     disk_rate: int = 500_000_000
+    disk_busy_rate: int = 0  #: of that, what others than our pods were measured to use; kept by the engine, not told by executors
     nic_in_rate: int = 117_000_000
     nic_out_rate: int = 117_000_000
     cache_bytes: int = 0  #: how much the cache folder may hold
@@ -44,6 +46,11 @@ class NodeInfo:
     zones: tuple[
         Zone, ...
     ] = ()  #: where its kubelet gives a pod with whole cores all it asks for in one zone, or refuses it
+
+    @property
+    def disk_budget(self) -> int:
+        """Bytes/s of its disk that our pods may ask for together: what others leave, and a tenth in any case."""
+        return max(self.disk_rate // 10, self.disk_rate - self.disk_busy_rate)
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,6 +319,7 @@ ClusterEvent = (
     | ReplicaSeen
     | PiecesSeen
     | NodeChanged
+    | LoadMeasured
     | ForeignEvent
 )
 

@@ -52,6 +52,8 @@ class Claim:
         started_ms: When its process began to run; None = it has done nothing yet.
         user: Who of its queue submitted it; empty where nobody said.
         direct: What it reads from and writes to shared storages, as in `Shape`.
+        learned: Workflow and stage, where what it counts for of disks or storages was learned of their tasks, and the per mille
+            of it that is counted.
     """
 
     owner: str
@@ -71,6 +73,7 @@ class Claim:
     started_ms: int | None = None
     user: str = ""
     direct: tuple[tuple[str, int], ...] = ()
+    learned: tuple[str, str, int] | None = None
 
 
 class DirectBook:
@@ -78,18 +81,20 @@ class DirectBook:
 
     Attributes:
         rates: Bytes/s by storage/read and storage/write.
-        claims: Those who ask, by owner.
+        others: Of those, what others were measured to use beside.
+        claims: Those who ask, and those of whose use of disks something was learned, by owner.
     """
 
-    __slots__ = ("claims", "rates")
+    __slots__ = ("claims", "others", "rates")
 
     def __init__(self) -> None:
+        self.others: dict[str, int] = {}
         self.rates: dict[str, int] = {}
         self.claims: dict[str, Claim] = {}
 
     def book(self, claim: Claim, sign: int) -> None:
         """A claim comes (+1) or goes (-1)."""
-        if not claim.direct:
+        if not claim.direct and claim.learned is None:
             return
         for key, rate in claim.direct:
             self.rates[key] = self.rates.get(key, 0) + sign * rate

@@ -335,7 +335,7 @@ class Snapshot:
         self._infos[at] = node
         self.labels[at] = dict(node.labels)
         self.taints[at] = tuple(node.taints)
-        known = (node.cpu_millicores, node.memory_bytes, node.disk_bytes, node.gpu_millis, node.disk_rate)
+        known = (node.cpu_millicores, node.memory_bytes, node.disk_bytes, node.gpu_millis, node.disk_budget)
         row = self._matrices["allocatable"][at]
         row[:] = 0
         row[: len(AXES)] = known

@@ -46,6 +46,8 @@ class Network:
         self._number = 0
         self._stale = False
         self._next: float | None = None
+        #: by resource, bytes that went over it: of all flows, and of those over it alone; None = nobody asks
+        self.carried: tuple[list[float], list[float]] | None = None
 
     def __len__(self) -> int:
         """How many flows there are."""
@@ -101,6 +103,11 @@ class Network:
         ended: list[tuple[float, int, Hashable]] = []
         for each in list(self._classes.values()):
             each.level += each.rate * passed
+            if self.carried is not None:
+                for resource in each.path:
+                    self.carried[0][resource] += each.rate * passed * each.flows
+                if len(each.path) == 1:
+                    self.carried[1][each.path[0]] += each.rate * passed * each.flows
             # What would end within a nanosecond has ended: a clock of this size cannot tell them apart.
             reach = each.level + max(_CRUMB, each.rate * 1e-9)
             while each.ends and each.ends[0][0] <= reach:

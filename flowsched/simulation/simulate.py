@@ -27,6 +27,7 @@ from flowsched.scheduling.executor import (
     Usage,
 )
 from flowsched.scheduling.framework import Profile
+from flowsched.scheduling.loads import Load, LoadMeasured
 from flowsched.scheduling.storages import Storage
 from flowsched.scheduling.transfers import TransferLimits
 from flowsched.simulation.losses import Loss
@@ -49,6 +50,7 @@ class Simulation:
     Args:
         cluster: Where.
         workloads: What; workload k is run `w<k>` of the engine.
+        measure_s: So often nodes' disks and the storage are measured, as a service would; 0 = never.
         profile: The policy. Without locality, tasks read from and write to the shared storage, as stock clusters do.
         losses: Which nodes are lost, and when.
     """
@@ -68,6 +70,7 @@ class Simulation:
     _pieces: dict[tuple[FileId, int], set[tuple[int, int]]] = field(default_factory=dict)
     limits: TransferLimits | None = None
     losses: Sequence[Loss] = ()
+    measure_s: float = 0.0  #: how often disks and the storage are measured; 0 = never
     _moving: dict[int, Transfer] = field(default_factory=dict)
     _down: set[int] = field(default_factory=set)
 
@@ -93,6 +96,10 @@ class Simulation:
             self.world.later(loss.at_s, lambda node=loss.node: self._lose(node))  # type: ignore[misc]
             if loss.back_s is not None:
                 self.world.later(loss.back_s, lambda node=loss.node: self._come_back(node))  # type: ignore[misc]
+        if self.measure_s:
+            links = len(self.world.network.capacities)
+            self.world.network.carried = ([0.0] * links, [0.0] * links)
+            self.world.later(self.measure_s, self._measure)
         while True:
             moment = self.world.next_moment()
             if moment is None:
@@ -119,6 +126,23 @@ class Simulation:
             if not job.parents:
                 self._ready[number, at] = self.world.now
         self._events.append(Accepted(run))
+
+    def _measure(self) -> None:
+        """What disks carried since the last time. A pod's own flows are those over nothing but its node's disk."""
+        carried = self.world.network.carried
+        assert carried is not None  # since `run`
+        every, own = carried
+        rates = [int(each / self.measure_s) for each in every]
+        nodes = [
+            Load(node.name, rates[3 * at], int(own[3 * at] / self.measure_s))
+            for at, node in enumerate(self.cluster.nodes)
+        ]
+        at, name = 3 * len(self.cluster.nodes), self.cluster.storage.name
+        storages = (Load(f"{name}/read", rates[at + 2]), Load(f"{name}/write", rates[at + 1]))
+        self.world.network.carried = ([0.0] * len(every), [0.0] * len(every))
+        self._events.append(LoadMeasured(tuple(nodes), storages))
+        if self.state.runs or self.world.now < max(each.arrival_s for each in self.workloads):
+            self.world.later(self.world.now + self.measure_s, self._measure)
 
     def _step(self, now: int) -> None:
         events, self._events = self._events, []

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from flowsched.scheduling.catalogue import Catalogue
 from flowsched.scheduling.podgroup import PodGroup, RoleRequest
-from flowsched.scheduling.snapshot import Snapshot
+from flowsched.scheduling.snapshot import IO, Snapshot
 
 _MOST: Final = 1 << 62
 #: 34 years; times as many neighbours as a node has pods.
@@ -35,6 +35,13 @@ def slowdown_step(
 def slowdown_now(
     snapshot: Snapshot, catalogue: Catalogue, group: PodGroup, role: RoleRequest
 ) -> NDArray[np.int64] | None:
-    """(N,) ms that the IO-heavy tasks which are there already add."""
+    """(N,) ms that the IO-heavy tasks which are there already add, and what others use of the disk as it was measured."""
     step = slowdown_step(snapshot, catalogue, group, role)
-    return None if step is None else snapshot.io_tasks * step
+    if step is None:
+        return None
+    cost: NDArray[np.int64] = snapshot.io_tasks * step
+    left, disk = snapshot.allocatable[:, IO], snapshot.disk_rate
+    if not role.shape.direct and (left != disk).any():
+        bytes_ms = min(role.shape.io_bytes * 1000, _MOST)
+        cost = cost + np.where(left > 0, bytes_ms // np.maximum(left, 1) - bytes_ms // np.maximum(disk, 1), 0)
+    return cost
