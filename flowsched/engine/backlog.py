@@ -37,6 +37,14 @@ class Candidate:
     ] = ()  #: by role, what it is taken to use of disks and storages beyond what is said
 
 
+@dataclass(slots=True)
+class Offered:
+    """The bags of a stage that has not changed since. `own`: each reads or writes for somebody else than the others."""
+
+    candidates: list[Candidate]
+    own: bool
+
+
 @dataclass(frozen=True, slots=True)
 class Unrunnable:
     """Tasks whose inputs do not exist and never will."""
@@ -60,7 +68,6 @@ class Backlog:
 def collect(state: EngineState, now: int) -> Backlog:
     """Everything that may be placed now, at most `profile.window` groups a stage (the rest waits its turn)."""
     backlog = Backlog({}, [], [], None)
-    state.coming.clear()
     paused: dict[str, bool] = {}
     for workflow, number in sorted(state.ready, key=lambda pair: (state.runs[pair[0]].seq, pair[1])):
         run = state.runs[workflow]
@@ -85,8 +92,9 @@ def collect(state: EngineState, now: int) -> Backlog:
         added = [
             _add(state, backlog, run, stage, key, tasks) for key, tasks in offer(state, run, stage, queued)
         ]
-        if all_of_it and not stage.spec.gang and not private(stage) and not divided(state, run, stage):
-            state.offers[workflow, number] = [each for each in added if each is not None]
+        if all_of_it and not stage.spec.gang:
+            own = private(stage) or divided(state, run, stage) is not None
+            state.offers[workflow, number] = Offered([each for each in added if each is not None], own)
     return backlog
 
 
@@ -95,24 +103,50 @@ def _again(state: EngineState, backlog: Backlog, run: WorkflowRun, stage: StageR
     change at a time.
     """
     axes, offered = len(state.snapshot.axes), state.offers.get((run.id, stage.number))
-    if not offered or any(len(role.shape.requests) != axes for role in offered[0].group.roles):
+    if offered is None or not offered.candidates:
         return False
-    for candidate in offered:
+    candidates, own = offered.candidates, offered.own
+    if any(len(role.shape.requests) != axes for role in candidates[0].group.roles):
+        return False
+    shared = state.inputs.get((run.id, stage.number))
+    changed = own
+    told = []
+    for candidate in candidates:
         group = candidate.group
-        key = state.groups[group.key]
-        if state.inputs.get((run.id, stage.number)) is not group.inputs and group.inputs:
-            return False
-        if any(state.catalogue.lost(dataset) for dataset in group.inputs):
-            return False
-        staged_on = state.staged_on.get(key, ())  # type: ignore[arg-type]
-        told = (*expected(state, run, stage, group.inputs), staged_on, state.promises.get(group.key))
-        if told != (group.runtime_ms, group.high_ms, group.staged_on, group.promised_ms):
+        if group.inputs and (
+            (not own and shared is not group.inputs) or state.catalogue.lost_of(group.inputs)
+        ):
             return False
         if demands_of(state, run, stage, group.inputs) != candidate.demands:
             return False
-    for candidate in offered:
+        staged_on = state.staged_on.get(state.groups[group.key], ())  # type: ignore[arg-type]
+        now = (*expected(state, run, stage, group.inputs), staged_on, state.promises.get(group.key))
+        changed |= now != (group.runtime_ms, group.high_ms, group.staged_on, group.promised_ms)
+        told.append(now)
+    if changed and not stage.spec.gang:
+        fresh = [_told_anew(state, one, now) for one, now in zip(candidates, told, strict=True)]
+        candidates = offered.candidates = fresh
+    for candidate in candidates:
         backlog.candidates[candidate.group.key] = candidate
     return True
+
+
+def _told_anew(
+    state: EngineState,
+    candidate: Candidate,
+    now: tuple[int | None, int | None, tuple[int, ...], int | None],
+) -> Candidate:
+    """The same offer with what is known now: (runtime, its high quantile, nodes it was staged to, promised start), and its home."""
+    run, stage, group = candidate.run, candidate.stage, candidate.group
+    shard = int(candidate.tasks[0][0]) // stage.members
+    home = home_of(state, run, stage, shard) if state.profile.locality else None
+    if (*now, home) == (group.runtime_ms, group.high_ms, group.staged_on, group.promised_ms, group.home):
+        return candidate
+    runtime_ms, high_ms, staged_on, promised_ms = now
+    group = replace(
+        group, runtime_ms=runtime_ms, high_ms=high_ms, staged_on=staged_on, promised_ms=promised_ms, home=home
+    )
+    return Candidate(run, stage, group, candidate.tasks)
 
 
 def _add(

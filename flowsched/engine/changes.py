@@ -123,9 +123,7 @@ class Recorder:
         """An attempt holds nothing any more."""
         name = pod_name(run.id, stage.spec.name, task, attempt)
         state = self.state
-        claim = state.snapshot.unclaim(name, self.statement)
-        if claim is not None and claim.node in state.gpu_load:
-            self.statement.pop(state.gpu_load[claim.node], name)
+        state.snapshot.unclaim(name, self.statement)
         self.statement.pop(state.pods, name)
         self.statement.pop(state.held, name)
         self.statement.exclude(state.under_way, name)
@@ -140,7 +138,7 @@ class Recorder:
 
     def _note_ready(self, run: WorkflowRun, stage: StageRun) -> None:
         pair = (run.id, stage.number)
-        self.state.offers.pop(pair, None)
+        self.state.note_change(run, stage)
         if stage.counts[TaskState.QUEUED] > 0 and not run.state.terminal:
             if pair not in self.state.ready:
                 self.statement.include(self.state.ready, pair)

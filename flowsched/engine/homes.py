@@ -169,10 +169,11 @@ def _choose(state: EngineState, run: WorkflowRun, consumer: StageRun, reader: in
 
 def _coming(state: EngineState, run: WorkflowRun, consumer: StageRun, reader: int, home: int) -> int:
     """Bytes that producers which run elsewhere will bring home, and what waits to be pushed there already."""
-    key = (run.id, consumer.number, reader)
-    if key in state.coming:
-        return state.coming[key]
-    total = state.push_backlog.get(home, 0)
+    waiting = state.push_backlog.get(home, 0)
+    known = state.coming.setdefault((run.id, consumer.number), {})
+    if reader in known and known[reader][0] == home:
+        return waiting + known[reader][1]
+    total = 0
     for number, _ in _parents(state, run, consumer):
         parent = run.stages[number]
         if parent.uniform is not None:
@@ -180,8 +181,8 @@ def _coming(state: EngineState, run: WorkflowRun, consumer: StageRun, reader: in
         shards = np.array(_read_by(run, parent, consumer, reader), dtype=np.int64) * parent.members
         running = np.isin(parent.task_state[shards], _THERE[:-1]) & (parent.node[shards] != home)
         total += int(running.sum()) * _expected(state, run, parent)
-    state.coming[key] = total
-    return total
+    known[reader] = (home, total)
+    return waiting + total
 
 
 def _read_by(run: WorkflowRun, parent: StageRun, consumer: StageRun, reader: int) -> range:

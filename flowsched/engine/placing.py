@@ -14,18 +14,20 @@ from flowsched.engine.changes import Recorder
 from flowsched.engine.draining import empty_nodes
 from flowsched.engine.foreign import release_half_placed
 from flowsched.engine.foreign_offers import carry_out_foreign, collect_foreign, serve_held
-from flowsched.engine.pods import choose_gpus, encode_pod, likeness, make_pod, seats
+from flowsched.engine.pods import encode_pod, likeness, make_pod, seats
 from flowsched.engine.pushing import foresee
+from flowsched.engine.recovery import elastic_of
 from flowsched.engine.reports import make_again
 from flowsched.engine.staging import begin, sweep
 from flowsched.engine.state import EngineState, GroupKey, PodRef
 from flowsched.scheduling.conservative import with_plans
 from flowsched.scheduling.cycle import cycle
+from flowsched.scheduling.devices import GPU, Parts, choose, parts_of
 from flowsched.scheduling.executor import GangSeat
 from flowsched.scheduling.plan import Placement, Plan, Reason, ReasonCode
 from flowsched.scheduling.podgroup import PodGroup
 from flowsched.scheduling.record import Draft, recorded, taped
-from flowsched.scheduling.snapshot import AXES, Claim, ClaimKind
+from flowsched.scheduling.snapshot import Claim, ClaimKind
 from flowsched.scheduling.usage import Payer
 from flowsched.workflow.spec import On
 from flowsched.workflow.states import TaskState
@@ -34,14 +36,13 @@ from flowsched.workflow.states import TaskState
 _MAX_TARGETS = 3
 #: Members in these states were not placed with their gang.
 _SEATLESS = (TaskState.PENDING, TaskState.QUEUED, TaskState.SKIPPED, TaskState.CANCELLED)
-GPU = AXES.index("gpu")
 _RUNNING = ClaimKind.RUNNING
 Indices = NDArray[np.int64]
-Devices = tuple[tuple[int, int], ...]
 
 
 def place(recorder: Recorder) -> None:
     """Offer the backlog to the scheduler and carry out its plan, if it is time to look at it."""
+    recorder.dirty |= recorder.absorb()
     sweep(recorder)
     recorder.dirty |= recorder.absorb()
     state = recorder.state
@@ -273,8 +274,9 @@ def _carry_out(
     nodes, missing = _joined(placement.nodes), _joined(placement.missing_bytes)
     if not recorder.state.profile.of(candidate.group.queue).locality:
         missing = _really_missing(recorder, candidate, nodes)
+    planned = np.concatenate(placement.devices) if placement.devices else None
     if not missing.any():
-        devices = _devices(recorder, candidate, tasks, nodes)
+        devices = _devices(recorder, candidate, tasks, nodes, planned)
         if len(devices) == len(tasks):
             _bind(recorder, candidate, tasks, nodes, devices, binds)
             return None
@@ -283,7 +285,8 @@ def _carry_out(
         here = np.zeros(len(here), dtype=np.bool_)
     away = ~here
     if here.any():
-        devices = _devices(recorder, candidate, tasks[here], nodes[here])
+        some = None if planned is None else planned[here]
+        devices = _devices(recorder, candidate, tasks[here], nodes[here], some)
         seated = here
         if len(devices) < np.count_nonzero(here):
             seated = here & np.isin(tasks, list(devices))
@@ -304,18 +307,26 @@ def _joined(parts: Sequence[Indices]) -> Indices:
     return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
-def _devices(recorder: Recorder, candidate: Candidate, tasks: Indices, nodes: Indices) -> dict[int, Devices]:
-    """The GPUs of each task that can have them."""
+def _devices(
+    recorder: Recorder, candidate: Candidate, tasks: Indices, nodes: Indices, planned: Indices | None
+) -> dict[int, Parts]:
+    """The GPUs of each task that can have them. `planned`: (K, D) those the plan names; None = all are whole ones, any will do."""
     if all(role.shape.requests[GPU] <= 0 for role in candidate.group.roles):
         return dict.fromkeys(tasks.tolist(), ())
-    found: dict[int, Devices] = {}
-    taken: dict[int, list[tuple[int, int]]] = {}
-    for task, node in zip(tasks.tolist(), nodes.tolist(), strict=True):
+    found: dict[int, Parts] = {}
+    free: dict[int, list[int]] = {}
+    for at, (task, node) in enumerate(zip(tasks.tolist(), nodes.tolist(), strict=True)):
+        left = free.setdefault(node, recorder.state.snapshot.devices.free_on(node))
         role = candidate.group.roles[int(candidate.stage.role_of[task % candidate.stage.members])]
-        chosen = choose_gpus(recorder.state, node, role.shape.requests[GPU], taken.get(node, ()))
-        if chosen is not None:
+        chosen: Parts | None
+        if planned is None:
+            chosen = choose(left, role.shape.requests[GPU])
+        else:
+            chosen = parts_of(planned[at].tolist())
+        if chosen is not None and all(device < len(left) and left[device] >= part for device, part in chosen):
             found[task] = chosen
-            taken.setdefault(node, []).extend(chosen)
+            for device, part in chosen:
+                left[device] -= part
     return found
 
 
@@ -340,7 +351,7 @@ def _bind(
     candidate: Candidate,
     tasks: Indices,
     nodes: Indices,
-    devices: Mapping[int, Devices],
+    devices: Mapping[int, Parts],
     binds: _Binds,
 ) -> None:
     """Take the room and intend the pods: claims, states and intents of one group, in one step."""
@@ -380,10 +391,10 @@ def _bind(
             unit=f"{run.id}/{stage.spec.name}/{task // part_of}",
             priority=run.spec.priority,
             qos=alike[number].qos,
+            devices=gpus,
+            elastic=elastic_of(stage, task) if stage.spec.gang else None,
         )
         state.snapshot.claim(claim, statement)
-        if gpus:
-            statement.put(state.gpu_load.setdefault(node, {}), pod.name, gpus)
         statement.put(state.pods, pod.name, PodRef(run.id, stage.number, task, pod.attempt))
         statement.include(state.under_way, pod.name)
         recorder.intend(run, stage, pod, encode_pod(pod))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -177,33 +176,3 @@ def container_of(stage: StageRun, shard: int, *, writes: bool = True) -> Contain
     )
     outputs = tuple(replace(output, uri=filled(output.uri)) for output in container.outputs)
     return replace(container, inputs=inputs, outputs=outputs)
-
-
-def choose_gpus(
-    state: EngineState, node: int, millis: int, taken: Sequence[tuple[int, int]] = ()
-) -> tuple[tuple[int, int], ...] | None:
-    """(device, thousandths) for a pod on a node: whole devices, or the fullest one with room for a fraction.
-
-    Args:
-        state: What is in use.
-        node: Where.
-        millis: How much.
-        taken: What others of the same decision will use there.
-
-    Returns:
-        None if no device has room: the node's sum may be free, but in pieces.
-    """
-    if millis <= 0:
-        return ()
-    devices = int(state.snapshot.allocatable[node, 3]) // 1000
-    load = [0] * devices
-    for used in (*state.gpu_load.get(node, {}).values(), taken):
-        for device, part in used:
-            if device < devices:
-                load[device] += part
-    if millis < 1000:
-        fitting = [d for d in range(devices) if load[d] + millis <= 1000]
-        return ((max(fitting, key=lambda d: (load[d], -d)), millis),) if fitting else None
-    free = [device for device in range(devices) if load[device] == 0]
-    whole = millis // 1000
-    return tuple((device, 1000) for device in free[:whole]) if len(free) >= whole else None

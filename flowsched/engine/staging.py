@@ -144,7 +144,7 @@ def sweep(recorder: Recorder) -> None:
     reached: the bytes are nowhere, or the node takes no new pods. Such tasks are offered again.
     """
     state = recorder.state
-    for number, group in list(state.staging.items()):
+    for number, group in _unswept(recorder):
         still = _still(recorder, group)
         if len(still) == 0:
             _drop(recorder, number)
@@ -158,9 +158,25 @@ def sweep(recorder: Recorder) -> None:
             recorder.statement.pop(state.transfer_backoff, pair)
 
 
+def _unswept(recorder: Recorder) -> list[tuple[int, StagingGroup]]:
+    """The groups of which something that `sweep` looks at may have changed since it last did: most steps change none."""
+    state = recorder.state
+    changed, state.unswept = state.unswept, set()
+    if not state.staging:
+        return []
+    seen = (state.catalogue.dropped, state.snapshot.ready.tobytes())
+    everything, state.swept = seen != state.swept, seen
+    return [
+        (number, group)
+        for number, group in state.staging.items()
+        if everything or (group.workflow, group.stage) in changed
+    ]
+
+
 def order_transfers(recorder: Recorder) -> list[Transfer]:
     """Choose the copies that start now."""
     state, statement = recorder.state, recorder.statement
+    recorder.absorb()
     sweep(recorder)
     recorder.absorb()
     wants: dict[tuple[int, int], TransferWant] = {}

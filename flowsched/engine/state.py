@@ -17,11 +17,11 @@ from flowsched.scheduling.queues import QueueTree
 from flowsched.scheduling.snapshot import Snapshot
 from flowsched.scheduling.transfers import TransferLimits, TransferOrder, TransferWant
 from flowsched.workflow.estimates import Estimates
-from flowsched.workflow.run import WorkflowRun
+from flowsched.workflow.run import StageRun, WorkflowRun
 from flowsched.workflow.spec import Match
 
 if TYPE_CHECKING:
-    from flowsched.engine.backlog import Candidate
+    from flowsched.engine.backlog import Offered
     from flowsched.engine.demand import Demand
     from flowsched.engine.draining import Drain
     from flowsched.engine.foreign import ClassKey, ForeignWork
@@ -158,13 +158,12 @@ class EngineState:
         self.refused: dict[int, PodGroup] = {}  #: what they asked for, the most important first
         self.reservations: tuple[Reservation, ...] = ()
         self.promises: dict[int, int] = {}  #: group -> the first start it was promised
-        self.gpu_load: dict[int, dict[str, tuple[tuple[int, int], ...]]] = {}
         self.gang_bases: dict[tuple[str, int, int], int] = {}
         self.held: dict[str, tuple[str, str]] = {}  #: pod -> why it does not start: (reason, message)
         self._begin_foreign()
         self.drains: dict[str, Drain] = {}  #: nodes that shall be empty, by name
         #: bags of stages that have not changed since
-        self.offers: dict[tuple[str, int], list[Candidate]] = {}
+        self.offers: dict[tuple[str, int], Offered] = {}
         self.usage_step: int | None = None  #: step of time in which usage was written last; None = not begun
         #: where each cycle is recorded; None = nowhere. Decides nothing
         self.tape: list[Draft | FlowschedError] | None = None
@@ -176,6 +175,10 @@ class EngineState:
     def _begin_data(self) -> None:
         """What moves, and what shall: nothing yet."""
         self.staging: dict[int, StagingGroup] = {}
+        #: (workflow, stage) of which tasks have changed since `staging.sweep` last looked
+        self.unswept: set[tuple[str, int]] = set()
+        #: what else it looks at, as it was then: replicas dropped, nodes that are ready; None = look at all
+        self.swept: tuple[int, bytes] | None = None
         self.moving: dict[tuple[int, int, int], TransferOrder] = {}
         #: of those from a storage with a budget: (storage/read, bytes/s) they count for
         self.copying: dict[tuple[int, int, int], tuple[str, int]] = {}
@@ -184,8 +187,8 @@ class EngineState:
         self.gathers: dict[tuple[str, int], Gather | None] = {}
         #: (workflow, stage) -> stages it gathers, and of how many of their shards
         self.gathered: dict[tuple[str, int], list[tuple[int, int]]] = {}
-        #: within one look: bytes on their way home, by reader
-        self.coming: dict[tuple[str, int, int], int] = {}
+        #: (workflow, stage) -> shard -> (its home, bytes on their way there from producers); until a producer changes
+        self.coming: dict[tuple[str, int], dict[int, tuple[int, int]]] = {}
         #: (workflow, stage, shard) -> node where it shall find its inputs
         self.homes: dict[tuple[str, int, int], int] = {}
         #: (dataset, node) -> what shall be pushed home, and for whom: (want, workflow, stage)
@@ -224,6 +227,20 @@ class EngineState:
                 self.groups_of.setdefault(group.workflow, []).append(group)
         return number
 
+    def note_change(self, run: WorkflowRun, stage: StageRun) -> None:
+        """Tasks of a stage have changed: what was worked out from them before holds no more."""
+        self.offers.pop((run.id, stage.number), None)
+        self.unswept.add((run.id, stage.number))
+        for edge in run.graph.edges_out[stage.number]:
+            self.coming.pop((run.id, edge.child), None)
+
+    def note_undone(self) -> None:
+        """A step was undone: so is what was worked out in it."""
+        self.offers.clear()
+        self.coming.clear()
+        self.swept = None
+        self.snapshot.cache.clear()
+
     def forget(self, workflow: str) -> None:
         """Drop what is kept about a workflow that has ended. Costs what it had, however many others there are."""
         for group in self.groups_of.pop(workflow, ()):
@@ -246,6 +263,7 @@ class EngineState:
             self.offers.pop(pair, None)
             self.gathers.pop(pair, None)
             self.gathered.pop(pair, None)
+            self.coming.pop(pair, None)
             if stage.spec.gang:
                 for shard in range(stage.spec.width):
                     self.gang_bases.pop((*pair, shard), None)

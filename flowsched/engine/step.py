@@ -80,7 +80,7 @@ class Step:
     def drop(self) -> None:
         """The delta was not written: the state is what it was before the step."""
         self.statement.rollback()
-        self.state.offers.clear()  # made of what has been undone
+        self.state.note_undone()
 
 
 #: All others may. What RoomTaken and LoadMeasured change, they say themselves.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,24 +49,30 @@ def in_order(
         for group in backlog:
             remaining[group.workflow] = max(remaining.get(group.workflow, 0), group.rank_ms)
 
-    def key(group: PodGroup) -> OrderKey:
-        priority, *rest = wished(group)
-        return (priority, not is_promised(group), *rest)
+    def keys(queue: str) -> Callable[[PodGroup], OrderKey]:
+        order, age_class_ms = profile.of(queue).order, profile.of(queue).age_class_ms
+        fifo = order == "fifo" or queues.get(queue).order == "fifo"
+        promote_ms = profile.promote_ms
 
-    def wished(group: PodGroup) -> OrderKey:
-        order, age_class_ms = profile.of(group.queue).order, profile.of(group.queue).age_class_ms
-        if order == "fifo" or queues.get(group.queue).order == "fifo":
-            return by_arrival(group, now, profile.promote_ms)
-        if order == "shortest":
-            late = work_ms is not None and group.rank_ms >= work_ms
-            first = late or group.gang or is_large(group, half)
-            return by_shortest(group, now, profile.promote_ms, age_class_ms, {} if first else remaining)
-        return by_rank(group, now, profile.promote_ms, age_class_ms)
+        def key(group: PodGroup) -> OrderKey:
+            if fifo:
+                priority, *rest = by_arrival(group, now, promote_ms)
+            elif order == "shortest":
+                late = work_ms is not None and group.rank_ms >= work_ms
+                first = late or group.gang or is_large(group, half)
+                priority, *rest = by_shortest(
+                    group, now, promote_ms, age_class_ms, {} if first else remaining
+                )
+            else:
+                priority, *rest = by_rank(group, now, promote_ms, age_class_ms)
+            return (priority, not is_promised(group), *rest)
+
+        return key
 
     ordered = {name: waiting[name] for name in sorted(waiting)}
-    for groups in ordered.values():
+    for name, groups in ordered.items():
         if len(groups) > 1:
-            groups.sort(key=key)
+            groups.sort(key=keys(name))
     if profile.queue_order is None and not any(each.queue_order for each in profile.queues.values()):
         return ordered
     for name, groups in ordered.items():

@@ -51,15 +51,14 @@ def budgeted(
     waiting: Lines,
     profile: Profile,
     now: int,
-) -> tuple[Budgets | None, Lines]:
-    """The budgets of one cycle, and its lines by queue with heavy groups where they belong; None, and the lines as they are, where
+) -> tuple[Budgets, Lines]:
+    """The budgets of one cycle, and its lines by queue with heavy groups where they belong; none, and the lines as they are, where
     nobody who waits asks for any. Where first in, first out, or a plugin, says the order, it stays.
     """
     percent = profile.io_fill_percent
-    if not profile.storages or not percent:
-        return None, waiting
-    if not any(role.shape.direct for group in backlog for role in group.roles):
-        return None, waiting
+    some = profile.storages and percent
+    if not some or not any(role.shape.direct for group in backlog for role in group.roles):
+        return Budgets(snapshot, {}, {}, 0, 0, now), waiting
     others, default_ms = snapshot.direct.others, profile.default_runtime_ms
     limits = limits_of(profile.storages, percent)
     limits = {key: max(1, limit // 10, limit - others.get(key, 0)) for key, limit in limits.items()}
@@ -145,6 +144,8 @@ class Budgets:
 
     def room_for(self, group: PodGroup) -> int:
         """How many more pods of a bag may go now, or, of a gang, how many times its minimum (0 = it has to wait)."""
+        if not self.limits:
+            return _ALL
         strict = self.second or self._is_aged(group) or is_promised(group)
         room = _ALL
         for key, rate in demands_of(group).items():
@@ -195,11 +196,14 @@ class Budgets:
         for key, rate in direct:
             self._used[key] = self._used.get(key, 0) + pods * rate
 
-    def waits(self, group: PodGroup) -> Reason | None:
-        """A group has no room: it is put off until everybody had his turn (None), or why it waits."""
-        if not self.second and not self._is_aged(group) and not is_promised(group):
-            self.put_off.append(group)
-            return None
+    def hold(self, cycle: Considering, group: PodGroup) -> bool:
+        """A group has no room: it is put off until everybody had his turn, or refused. True: it is done with until then."""
+        if self.second or self._is_aged(group) or is_promised(group):
+            return cycle.refuse(self._waits(group))
+        self.put_off.append(group)
+        return True
+
+    def _waits(self, group: PodGroup) -> Reason:
         key, rate = self._tightest(group)
         limit, used = self.limits[key], self._used.get(key, 0)
         if self._is_aged(group):

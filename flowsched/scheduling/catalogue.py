@@ -28,19 +28,21 @@ class Catalogue:
         version: Grows with every change.
         undivided: Datasets that are found to move as a whole only: folders, and what an origin does not give in parts.
         editions: Dataset -> which version its pieces are of, as those who copy them say, and how often that has changed.
+        dropped: Grows with every replica that is not there any more.
     """
 
     def __init__(self) -> None:
         self.uris: list[str] = []
         self.sizes: list[int] = []
         self.origins: list[bool] = []
-        self.version = 0
+        self.version = self.dropped = 0
         self._ids: dict[str, int] = {}
         self._replicas: list[set[int]] = []
         self._expected: list[set[int]] = []
         self.undivided: set[int] = set()
         self.editions: dict[int, tuple[str, int]] = {}
         self._landed: dict[int, dict[int, int]] = {}  #: dataset -> node -> its pieces there, as bits
+        self._whole: set[tuple[int, ...]] = set()  #: inputs of which none is lost, until a replica is dropped
         self._arrays: dict[int, NDArray[np.int64]] = {}
         self._missing: dict[tuple[tuple[int, ...], int, bool], NDArray[np.int64]] = {}
 
@@ -76,7 +78,7 @@ class Catalogue:
     def copy(self, datasets: Collection[int]) -> Catalogue:
         """A copy in which these datasets can be changed while this one stays; all others are shared, and only read."""
         other = copy(self)
-        other._arrays, other._missing = {}, {}
+        other._arrays, other._missing, other._whole = {}, {}, set()
         for name in ("uris", "sizes", "origins", "_replicas", "_expected", "_landed"):
             setattr(other, name, copy(getattr(self, name)))
         for dataset in datasets:
@@ -187,6 +189,15 @@ class Catalogue:
         """Whether nobody has it and it cannot be fetched from outside."""
         return not self.origins[dataset] and not self._replicas[dataset]
 
+    def lost_of(self, datasets: tuple[int, ...]) -> list[int]:
+        """Which of them are lost. Cheap to ask again for the same as long as no replica is dropped."""
+        if datasets in self._whole:
+            return []
+        lost = [dataset for dataset in datasets if self.lost(dataset)]
+        if not lost:
+            self._whole.add(datasets)
+        return lost
+
     def weight(self, dataset: int) -> int:
         """Bytes to copy, at least 1: what is not there is missing, however small or unknown its size."""
         return max(self.sizes[dataset], 1)
@@ -245,6 +256,9 @@ class Catalogue:
             members.add(node)
         else:
             members.discard(node)
+            if members is self._replicas[dataset]:
+                self.dropped += 1
+                self._whole.clear()
         self._forget(dataset)
 
     def _forget(self, dataset: int) -> None:

@@ -21,18 +21,20 @@ from flowsched.scheduling.budgets import budgeted, serve_put_off
 from flowsched.scheduling.catalogue import Catalogue
 from flowsched.scheduling.conservative import promises_for
 from flowsched.scheduling.delay import Delays
-from flowsched.scheduling.explain import over_cap, why_not
+from flowsched.scheduling.explain import over_cap
 from flowsched.scheduling.framework import Profile
 from flowsched.scheduling.given import Given
 from flowsched.scheduling.horizon import Horizon, half_a_node, work_ms
-from flowsched.scheduling.placement import Ints, Spots, gang_cost
+from flowsched.scheduling.nominated import serve_nominated
+from flowsched.scheduling.placement import Ints, Spots
 from flowsched.scheduling.plan import Plan, Reason, ReasonCode
 from flowsched.scheduling.podgroup import PodGroup, Shape
 from flowsched.scheduling.podwise import plan_podwise
-from flowsched.scheduling.preemption import Taking, serve_nominated
+from flowsched.scheduling.preemption import Taking
 from flowsched.scheduling.pricing import Fit, Offer, Pricer
 from flowsched.scheduling.promises import longest_of, runtime_of
 from flowsched.scheduling.queues import QueueTree, Shares
+from flowsched.scheduling.refusals import Refusals
 from flowsched.scheduling.reservation import Taken
 from flowsched.scheduling.room import Mask, Room
 from flowsched.scheduling.single import Singles
@@ -78,10 +80,11 @@ def cycle(
         Placements in the order in which they were decided, at most one for a group; reservations; and a
         reason for every group of which something was not placed.
     """
-    if not profile.gang:
-        return plan_podwise(snapshot, catalogue, queues, backlog, profile, now)
     statement = Statement()
     try:
+        snapshot.devices.look((role.shape.requests for group in backlog for role in group.roles), statement)
+        if not profile.gang:
+            return plan_podwise(snapshot, catalogue, queues, backlog, profile, now)
         return _Cycle(snapshot, catalogue, queues, backlog, profile, now, statement, most).run()
     finally:
         statement.rollback()
@@ -125,6 +128,7 @@ class _Cycle:
         self.any_ready = bool(snapshot.ready.any())
         self.taking = Taking(snapshot, self.room, self.shares, queues, profile, now)
         self.budgets, self.waiting = budgeted(snapshot, queues, backlog, self.waiting, profile, now)
+        self.refusals = Refusals(snapshot, self.room, profile)
 
     # ---- the loop ----
 
@@ -163,8 +167,7 @@ class _Cycle:
             left = self.left
             done = (singles.open and singles.serve(group)) or self.consider(group)
             self.turns.moved(line, done, self.left < left, self.reasons)
-        if self.budgets is not None:
-            serve_put_off(self, self.budgets, _AT_ONCE)
+        serve_put_off(self, self.budgets, _AT_ONCE)
         self.skip()
         return looked - before
 
@@ -181,16 +184,13 @@ class _Cycle:
         """Place what can be placed of a group; True when it is done with for this cycle."""
         if group.key in self.snapshot.nominations and (group.gang or group.key not in self.given):
             return group.key in self.given or self.refuse(self.taking.waits(group))
-        barred = self.barred(group)
-        if barred is not None:
+        if (barred := self.barred(group)) is not None:
             return self.refuse(barred)
         family, known = self.family(group), self.known_refusal(group)
         if known is not None and not self.taking.may(group):
-            return self.refuse(replace(known, group=group.key))
-        straight = _ALL if self.budgets is None else self.budgets.room_for(group)
-        if self.budgets is not None and not straight:
-            waits = self.budgets.waits(group)
-            return True if waits is None else self.refuse(waits)
+            return self.refuse(known.of(group.key))
+        if not (straight := self.budgets.room_for(group)):
+            return self.budgets.hold(self, group)
         if self.closed and self.nowhere_local(group):
             return self.refuse(Reason(group.key, ReasonCode.WAITING_FOR_DATA, _NO_TARGET))
         offer = self.pricer.price(group)
@@ -204,11 +204,10 @@ class _Cycle:
             offer = offer.wanting(self.turn(group, most))
         else:
             offer = self.within_cap(offer if straight > 1 else offer.at_least())
-        fit = self.fit(offer)
+        fit = None if not group.gang and self.room.lacks(group.roles[0].shape.requests) else self.fit(offer)
         if fit is None:
             return self.wait_for_room(offer, family)
-        stays = None if group.gang else self.stay(fit)
-        if stays is not None:
+        if not group.gang and (stays := self.stay(fit)) is not None:
             return self.refuse(stays)
         wait = None
         if fit.moves:
@@ -301,7 +300,7 @@ class _Cycle:
             text = f"none of {len(self.snapshot)} nodes is ready"
             return Reason(group.key, ReasonCode.NO_NODES, text, {"nodes": len(self.snapshot)})
         if self.profile.of(group.queue).locality and group.inputs:
-            lost = [dataset for dataset in group.inputs if self.catalogue.lost(dataset)]
+            lost = self.catalogue.lost_of(group.inputs)
             if lost:
                 first = self.catalogue.uris[lost[0]]
                 text = f"{len(lost)} of {len(group.inputs)} inputs are nowhere, first {first}"
@@ -321,7 +320,8 @@ class _Cycle:
             self.horizon().foresee(offer, count, runtime_of(offer.group, self.profile))
         offer = offer.in_zones(self.snapshot)
         least = offer.at_least()
-        if self.fits(least, None, None):
+        lacks = not offer.group.gang and self.room.lacks(offer.group.roles[0].shape.requests)
+        if not lacks and self.fits(least, None, None):
             reason = self.held_up(least, family)
             held = self.promises.reserve(least) if reason.code is ReasonCode.RESERVED else None
             return self.refuse(reason if held is None else replace(reason, start_ms=held))
@@ -329,7 +329,7 @@ class _Cycle:
         taken = self.taking.attempt(offer, left, self.promises)
         if taken is not None:
             return self.refuse(taken)
-        reason = why_not(offer, self.room, self.snapshot, self.profile)
+        reason = self.refusals.why(offer, family)
         start = self.promises.reserve(offer) if reason.code in _NOT_NOW else None
         if start is None and offer.company is None:  # a pod that comes may let in who asks for its company
             self.full[family] = reason
@@ -405,7 +405,8 @@ class _Cycle:
             self.room.take(offer.axes, table, spots, bound, fit.long)
             start = spots.nodes if bound is None else spots.nodes[bound]
             if len(start):
-                self.promises.taken.append(Taken(*ends, offer.axes, table, start))
+                devices = spots.devices if bound is None or spots.devices is None else spots.devices[bound]
+                self.promises.taken.append(Taken(*ends, offer.axes, table, start, devices))
             shape = group.roles[role].shape
             if self._horizon is not None:
                 self._horizon.add(start, shape.requests[0], ends[0] - self.now)
@@ -415,10 +416,9 @@ class _Cycle:
             if table.most is not None:
                 self.snapshot.zones.hold(spots.nodes, shape.requests, self.statement)
             self.shares.add(group.queue, shape.requests, len(spots.nodes), group.user)
-            if self.budgets is not None:
-                self.budgets.take(shape.direct, len(spots.nodes))
+            self.budgets.take(shape.direct, len(spots.nodes))
             missing = offer.missing[spots.nodes] if offer.missing is not None else np.zeros_like(spots.nodes)
-            given.add(role, spots.nodes, missing, gang_cost((spots,)))
+            given.add(role, spots, missing)
             if shape.rules is not None:
                 self.snapshot.peers.put(shape.rules, start.tolist(), self.statement)
             self.foresee(group, spots.nodes, missing, shape.io_bytes)

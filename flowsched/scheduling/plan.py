@@ -61,6 +61,12 @@ class Reason:
     start_low_ms: int | None = None
     start_high_ms: int | None = None
 
+    def of(self, group: int) -> Reason:
+        """The same reason for another group (as `replace`, in a fifth of the time)."""
+        return Reason(
+            group, self.code, self.message, self.numbers, self.start_ms, self.start_low_ms, self.start_high_ms
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Placement:
@@ -74,6 +80,8 @@ class Placement:
             once).
         cost_ms: The dearest pod's cost in ms, as explain shows it.
         held: (node, (R,) amounts) that `min_resources` keeps beside its pods.
+        devices: For each role, (k, D) thousandths of each GPU of its node that a pod gets; empty where parts of GPUs are not
+            about.
     """
 
     group: int
@@ -81,15 +89,17 @@ class Placement:
     missing_bytes: tuple[NDArray[np.int64], ...]
     cost_ms: int = 0
     held: tuple[tuple[int, tuple[int, ...]], ...] = ()
+    devices: tuple[NDArray[np.int64], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """Room promised to the first gang that does not fit: on these nodes, from `start_ms`."""
+    """Room promised to the first gang that does not fit: on these nodes (and devices, as in `Placement`), from `start_ms`."""
 
     group: int
     start_ms: int
     nodes: tuple[NDArray[np.int64], ...]
+    devices: tuple[NDArray[np.int64], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,12 +111,14 @@ class Eviction:
         taker: Key of the group that gets the room.
         reason: "Preempted" (its priority is higher) or "Reclaimed" (its queue has less than it may).
         message: For people: who takes it, and why.
+        part: They are members that their gang can spare: it goes on without them.
     """
 
     owners: tuple[str, ...]
     taker: int
     reason: str
     message: str
+    part: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +132,7 @@ class Nomination:
         room: (node, (R,) amounts) it waits for, free parts included.
         victims: Owners of the claims that were taken away for it; none where it waits for others that leave anyway.
         until_ms: After this it is given up, whatever happens.
+        devices: (node, (D,) thousandths of each GPU) of it, where parts of GPUs are about.
     """
 
     group: int
@@ -128,6 +141,7 @@ class Nomination:
     room: tuple[tuple[int, tuple[int, ...]], ...]
     victims: tuple[str, ...]
     until_ms: int
+    devices: tuple[tuple[int, tuple[int, ...]], ...] = ()
 
     def holder(self, node: int) -> str:
         """Owner of the claim that holds what is free of it on a node."""

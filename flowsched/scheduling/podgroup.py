@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from flowsched.scheduling.devices import Parts
 from flowsched.scheduling.rules import Rules
 
 
@@ -53,10 +54,13 @@ class RoleRequest:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What the last cycle planned for a group that waits: from when, and for each role (k,) on which nodes."""
+    """What the last cycle planned for a group that waits: from when, for each role (k,) on which nodes, and if they matter, for
+    each of its pods on which devices ((device, thousandths), …).
+    """
 
     start_ms: int
     nodes: tuple[tuple[int, ...], ...]
+    devices: tuple[tuple[Parts, ...], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

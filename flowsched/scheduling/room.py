@@ -7,15 +7,16 @@ work that outlasts the reservation's start may still use without touching what w
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from flowsched.scheduling.devices import DEVICES, GPU, seat
 from flowsched.scheduling.placement import PER_MILLE, Ints, RoleTable, Spots
-from flowsched.scheduling.snapshot import Snapshot
+from flowsched.scheduling.snapshot import IO, ClaimKind, Snapshot
 
 Mask = NDArray[np.bool_]
 
@@ -50,7 +51,8 @@ class Scale:
 
 
 class Room:
-    """Free room by axis, each (N,) in the axis's unit. Axes are copied when they are first asked for.
+    """Free room by axis, each (N,) in the axis's unit; GPUs by device (`DEVICES`) (N, D). Axes are copied when they are first
+    asked for.
 
     Attributes:
         staging: Whether soft room differs from hard room anywhere.
@@ -67,13 +69,16 @@ class Room:
         self._spare: dict[int, Ints] | None = None
         self._least: dict[int, Ints] = {}
         self._scales: dict[int, Scale] = {}
+        self._best: dict[int, int] = {}  #: the most that a node has, by axis
         self.changes: list[Ints] = []
         self.promised = 0
         self.staging = snapshot.any_staging
 
     def hard(self, axis: int) -> Ints:
         """(N,) what pods may take now. Live."""
-        if axis not in self._hard:
+        if axis not in self._hard and axis == DEVICES:
+            self._hard[axis] = self._snapshot.devices.free(len(self._snapshot))
+        elif axis not in self._hard:
             self._hard[axis] = self._snapshot.allocatable[:, axis] - self._snapshot.used[:, axis]
         return self._hard[axis]
 
@@ -86,17 +91,32 @@ class Room:
         ]
         return min(parts, default=1 << 60)
 
+    def lacks(self, requests: Sequence[int]) -> bool:
+        """Whether no node has as much of something as one pod asks for. False says nothing."""
+        for axis, need in enumerate(requests[: len(self._snapshot.axes)]):
+            if need <= 0 or axis == IO:  # who asks for more of a disk than there is gets all of it
+                continue
+            if axis not in self._best:
+                self._best[axis] = int(self.hard(axis).max(initial=0))
+            if need > self._best[axis]:
+                return True
+        return False
+
     def soft(self, axis: int) -> Ints:
         """(N,) what is nobody's target either. Live; the same array as `hard` while nothing is staging."""
         if not self.staging:
             return self.hard(axis)
-        if axis not in self._soft:
+        if axis not in self._soft and axis == DEVICES:
+            self._soft[axis] = _unstaged(self._snapshot, self.hard(axis))
+        elif axis not in self._soft:
             self._soft[axis] = self.hard(axis) - self._snapshot.staging[:, axis]
         return self._soft[axis]
 
     def allocatable(self, axis: int) -> Ints:
         """(N,) what nodes have in all."""
         found = self._allocatable.get(axis)
+        if found is None and axis == DEVICES:
+            found = self._allocatable[axis] = self._snapshot.devices.whole(len(self._snapshot))
         if found is None:
             found = self._snapshot.cache.get(("whole", axis))
             if found is None:
@@ -126,9 +146,9 @@ class Room:
             self._least[axis] = np.minimum(self.hard(axis), self._spare[axis])
         return self._least[axis]
 
-    def reserve(self, spare: Sequence[Ints]) -> None:
-        """From now on, what outlasts the reservation's start is kept to `spare`: (N,) by axis."""
-        self._spare = dict(enumerate(spare))
+    def reserve(self, spare: Mapping[int, Ints]) -> None:
+        """From now on, what outlasts the reservation's start is kept to `spare`: room by axis."""
+        self._spare = dict(spare)
         self._least = {}
         self.promised += 1
 
@@ -158,9 +178,9 @@ class Room:
             if self.staging and soft:
                 row = self.soft(axis)
             elif self.staging and local is not None:
-                row = np.where(local, row, self.soft(axis))
+                row = np.where(_along(local, row), row, self.soft(axis))
             if long is not None and self._spare is not None:
-                row = np.where(long, np.minimum(row, self._spare[axis]), row)
+                row = np.where(_along(long, row), np.minimum(row, self._spare[axis]), row)
             rows.append(row)
         return rows
 
@@ -184,12 +204,28 @@ class Room:
         outlasting = spots.nodes if long is None else spots.nodes[long[spots.nodes]]
         hard = spots.nodes if bound is None else spots.nodes[bound]
         for axis, need in zip(axes, table.needs, strict=True):
+            if axis == DEVICES:
+                self._take_devices(spots, bound, long)
+                continue
             if self.staging:  # before hard room changes: it is derived from it when first asked for
                 _subtract(self.soft(axis), spots.nodes, need)
             _subtract(self.hard(axis), hard, need)
             if self._spare is not None and long is not None:
                 _subtract(self._spare[axis], outlasting, need)
         self._note(hard if long is None else spots.nodes)
+
+    def _take_devices(self, spots: Spots, bound: Mask | None, long: Mask | None) -> None:
+        """Take the devices that were chosen for pods."""
+        nodes, devices = spots.nodes, spots.devices
+        if devices is None:
+            return
+        if self.staging:
+            np.subtract.at(self.soft(DEVICES), nodes, devices)
+        hard = slice(None) if bound is None else bound
+        np.subtract.at(self.hard(DEVICES), nodes[hard], devices[hard])
+        if self._spare is not None and long is not None:
+            outlasting = long[nodes]
+            np.subtract.at(self._spare[DEVICES], nodes[outlasting], devices[outlasting])
 
     def take_one(self, axes: Sequence[int], needs: Sequence[int], spot: Ints, *, outlasts: bool) -> None:
         """Take room for one pod that may bind: as `take`, for most pods there are.
@@ -216,6 +252,7 @@ class Room:
     def _note(self, nodes: Ints) -> None:
         """Room on these nodes has changed."""
         self.changes.append(nodes)
+        self._best.clear()
         for axis, least in self._least.items():
             least[nodes] = self.hard(axis)[nodes]
             if self._spare is not None:
@@ -233,6 +270,21 @@ class Room:
         if not self.staging:
             self._soft = {axis: self.hard(axis).copy() for axis in set(self._hard) | set(axes)}
             self.staging = True
+
+
+def _unstaged(snapshot: Snapshot, free: Ints) -> Ints:
+    """(N, D) what is free of each GPU beside what STAGING claims will take of it, the oldest first. `free`: not modified."""
+    left = free.copy()
+    claims = [claim for claim in snapshot.claims.values() if claim.kind is ClaimKind.STAGING]
+    for claim in sorted(claims, key=lambda claim: (claim.since_ms, claim.owner)):
+        if any(claim.amount[GPU : GPU + 1]):
+            seat(left, np.array([claim.node]), claim.amount[GPU])
+    return left
+
+
+def _along(mask: Mask, row: Ints) -> Mask:
+    """A mask of nodes for a row of theirs, or of their devices."""
+    return mask if row.ndim == 1 else mask[:, None]
 
 
 def _subtract(row: Ints, nodes: Ints, need: int | Ints) -> None:

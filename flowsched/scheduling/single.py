@@ -15,6 +15,7 @@ from typing import Final, Protocol
 import numpy as np
 
 from flowsched.scheduling.catalogue import Catalogue
+from flowsched.scheduling.devices import GPU
 from flowsched.scheduling.framework import BUILT_IN_FILTERS, Filter, Profile
 from flowsched.scheduling.given import Given
 from flowsched.scheduling.horizon import Horizon
@@ -150,6 +151,8 @@ class Singles:
             return None
         size, requests = None, shape.requests
         plain = shape.rules is None and not (shape.one_per_node or shape.io_bytes or shape.direct)
+        if self._cycle.snapshot.devices.matter and any(requests[GPU : GPU + 1]):
+            plain = False
         if plain and not (requests[IO] if len(requests) > IO else 0) and requests[0] > 0:
             catalogue = self._cycle.catalogue
             if shape.image is None or catalogue.find(IMAGE + shape.image) is None:

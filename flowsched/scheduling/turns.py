@@ -382,6 +382,9 @@ class Turns:
         if line.at < len(line.groups) and line.behind is None:
             moved = line.node
             if moved.parent is self._root and moved.line is line and not self._picky:
+                priority = line.head.priority if moved.priority is None else moved.priority
+                if not served and moved.key is not None and moved.key[0] == -priority - moved.aged:
+                    return  # it stands where it stood: what decides that has not changed
                 moved.key = self._level(moved, line, below=False)
                 self._serial += 1
                 heapq.heappush(self._root.heap, (moved.key, self._serial, moved))

@@ -90,6 +90,11 @@ class Network:
         self._settle()
         return self._of[flow].rate
 
+    def left(self, flow: Hashable) -> float:
+        """Bytes of a flow that have not come through yet."""
+        found = self._of[flow]
+        return next(end[0] for end in found.ends if end[2] == flow) - found.level
+
     def next_end(self) -> float | None:
         """When the first flow will end if nothing changes, in seconds; None = there is none."""
         self._settle()

@@ -108,6 +108,8 @@ class World:
         self._timers: list[tuple[float, int, Action]] = []
         self._actions: dict[Hashable, Action] = {}
         self._reading: dict[tuple[int, FileId], list[Action]] = {}
+        #: (node, file) -> the flow that reads it from the disk, and what those do who joined it when it is through
+        self._from_disk: dict[tuple[int, FileId], tuple[int, list[Action]]] = {}
         self._number = 0
 
     @property
@@ -268,7 +270,7 @@ class World:
 
     def _read_disk(self, running: Running) -> None:
         """Read what memory does not hold, in the order of names, and compute."""
-        node, files = running.node, self.workloads[running.workload].files
+        node = running.node
         running.waiting = 1
 
         def read() -> None:
@@ -276,16 +278,42 @@ class World:
             if running.waiting == 0 and not running.over:
                 self._compute(running)
 
-        inputs = [number for number in self.job(running).inputs if number not in running.direct]
-        for number in sorted(inputs, key=lambda number: files[number].name):
+        for number in self._kept_inputs(running):
             file = (running.workload, number)
-            if file not in self.caches[node] or (node, file) in self._reading:
+            if file not in self.caches[node]:
                 running.waiting += 1
-                size = self.file(file).size
-                running.disk_bytes += 0 if (node, file) in self._reading else size
-                self._once(file, node, read, partial(self.flow, size, (3 * node,)))
-            self.caches[node].touch(file, self.file(file).size)
+                running.disk_bytes += 0 if (node, file) in self._from_disk else self.file(file).size
+                self._from_disk_once(file, node, read)
         read()
+
+    def _kept_inputs(self, running: Running) -> list[int]:
+        """What a task reads through its node's memory, in the order of names."""
+        files = self.workloads[running.workload].files
+        inputs = [number for number in self.job(running).inputs if number not in running.direct]
+        return sorted(inputs, key=lambda number: files[number].name)
+
+    def _from_disk_once(self, file: FileId, node: int, action: Action) -> None:
+        """Read a file from a node's disk. Who comes while somebody reads it reads the rest with him, then what he has missed:
+        memory keeps whole files only.
+        """
+        size, path = self.file(file).size, (3 * node,)
+        reading = self._from_disk.get((node, file))
+        if reading is not None:
+            flow, actions = reading
+            missed = size - self.network.left(flow)
+            actions.append(action if missed < 1 else partial(self._rest, missed, path, action))
+            return
+
+        def done() -> None:
+            _, actions = self._from_disk.pop((node, file))
+            for each in actions:
+                each()
+
+        flow = self.flow(size, path, done)
+        self._from_disk[node, file] = (flow, [action])
+
+    def _rest(self, missed: float, path: tuple[int, ...], action: Action) -> None:
+        self.flow(missed, path, action)
 
     def _read_mounted(self, running: Running, number: int, action: Action) -> None:
         """Read from the storage what the node's memory does not hold.
@@ -321,6 +349,9 @@ class World:
 
     def _compute(self, running: Running) -> None:
         running.run_start = self.now
+        for number in self._kept_inputs(running):
+            file = (running.workload, number)
+            self.caches[running.node].touch(file, self.file(file).size)
         self.later(self.now + self.job(running).compute_s, lambda: self._write(running))
 
     def _write(self, running: Running) -> None:
@@ -401,6 +432,8 @@ class World:
             broken.append(flow)
         for key in [key for key in self._reading if key[0] == node]:
             del self._reading[key]
+        for key in [key for key in self._from_disk if key[0] == node]:
+            del self._from_disk[key]
         for places in self.at.values():
             places.discard(node)
         self.caches[node] = PageCache(self.cluster.nodes[node].cache)

@@ -381,6 +381,9 @@ class World:
         state = self.state
         used = state.snapshot.used.copy()
         assert (used <= state.snapshot.allocatable).all(), "P6: over-commit"
+        assert (state.snapshot.devices.free(len(state.snapshot)) >= 0).all(), (
+            "P6: a device is given out twice"
+        )
         total = used * 0
         for claim in state.snapshot.claims.values():
             if claim.kind > 0:
@@ -401,9 +404,29 @@ class World:
             del self.waited_for[key]
         if state.profile.gang:
             self.check_gangs(result)
+        self.check_shrunk(result)
         for ident in result.ended:
             assert not [name for name in state.pods if name.startswith(f"fs-{ident}-")], "P5: a leak"
             assert RunState(self.sql.workflows[ident][0]).terminal
+
+    def check_shrunk(self, result: Step) -> None:
+        """A gang that gave members back, as the history says, still has its minimum of every role (unless it left too)."""
+        for row in result.delta.events:
+            body = dict(row.body)
+            if row.kind != "task.evicted" or "goes on without it" not in body["message"]:
+                continue
+            self.seen["given back"] += 1
+            run = self.state.runs[row.workflow]
+            stage = run.stages[run.number_of(body["stage"])]
+            states = stage.task_state[stage.indices_of(body["index"] // stage.members)]
+            there = [
+                s in (*HOLDING, TaskState.SUCCEEDED) and s != TaskState.RELEASING for s in states.tolist()
+            ]
+            for number, role in enumerate(stage.spec.roles):
+                members = sum(here and r == number for here, r in zip(there, stage.role_of, strict=True))
+                assert members >= role.minimum or not any(there), (
+                    f"a gang that goes on has too few: {stage.spec.name}: {states}"
+                )
 
     def check_gangs(self, result: Step) -> None:
         """Nobody of a gang is intended unless, together with who goes on, every role has at least its minimum."""

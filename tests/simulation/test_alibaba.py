@@ -58,6 +58,18 @@ def test_gpus_are_shared_and_never_taken_twice() -> None:
     }  # fmt: skip
 
 
+def test_a_pod_goes_to_the_node_that_has_a_device_for_it() -> None:
+    """0.6, 0.6 and 0.3 leave 0.1 + 0.4 of the fuller node; 0.5 goes to the other one, and waits no second for a sum of pieces."""
+    cluster = cluster_of_nodes("sn,cpu_milli,memory_mib,gpu\na,8000,65536,2\nb,8000,65536,2\n", "n.csv")
+    head = "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,creation_time,deletion_time,scheduled_time\n"
+    rows = (
+        f"p{at},1000,1024,1,{part},,{at},{at + 100},{at}\n" for at, part in enumerate((600, 600, 300, 500))
+    )
+    world = simulated("flowsched", cluster, workloads_of_pods(head + "".join(rows), "p.csv", cluster))
+    starts = {line["task"]: (line["node"], line["start"]) for line in world.lines}
+    assert starts == {"p0": ("a", 0.0), "p1": ("a", 1.0), "p2": ("a", 2.0), "p3": ("b", 3.0)}
+
+
 def test_a_limit_takes_the_first_that_ran() -> None:
     """Two of six."""
     works = workloads_of_pods(PODS, "p.csv", cluster_of_nodes(NODES, "n.csv"), 2)

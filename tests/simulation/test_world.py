@@ -136,6 +136,18 @@ def test_two_who_read_a_cold_file_read_it_once() -> None:
     assert [line["run_start"] for line in cluster.lines if "task" in line] == pytest.approx([0.8, 0.8])
 
 
+def test_who_joins_a_read_reads_what_it_has_missed_as_well() -> None:
+    """80 MB at 100 MB/s: the one who comes 0.5 s later shares the last 0.3 s and reads the first 50 MB for 0.5 s more."""
+    cluster = world()
+    cluster.at[0, FILE["merged"]].add(0)
+    cluster.run(Running(0, JOB["report_0"], 0, ready=0.0, start=0.0))
+    second = Running(0, JOB["report_1"], 0, ready=0.0, start=0.5)
+    cluster.later(0.5, lambda: cluster.run(second))
+    cluster.proceed(1000)
+    began = {line["task"]: line["run_start"] for line in cluster.lines if "task" in line}
+    assert began == pytest.approx({"report_0": 0.8, "report_1": 1.3})
+
+
 def test_a_lost_attempt_gives_its_cores_back_and_nothing_else() -> None:
     """Taken away at 10 s: the cores are free, no output exists, and the line says what came of it."""
     cluster = world()

@@ -27,9 +27,16 @@ def slowdown_step(
     """
     if not role.shape.io_bytes:
         return None
+    key = ("slowdown", role.shape.io_bytes, bool(role.shape.direct))
+    known: NDArray[np.int64] | None = snapshot.cache.get(key)
+    if known is not None:
+        return known
     disk = snapshot.nic_in if role.shape.direct else snapshot.disk_rate
     bytes_ms = min(2 * role.shape.io_bytes * 1000, _MOST)  # of a user's words: products must fit 64 bits
-    return np.where(disk > 0, np.minimum(bytes_ms // np.maximum(disk, 1), _LONGEST_MS), 0)
+    step = np.where(disk > 0, np.minimum(bytes_ms // np.maximum(disk, 1), _LONGEST_MS), 0)
+    step.setflags(write=False)
+    snapshot.cache[key] = step
+    return step
 
 
 def slowdown_now(
