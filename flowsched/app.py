@@ -32,9 +32,6 @@ COLLECT: Final = (25_000, 20, 50)
 _ALPHABET: Final = "0123456789abcdefghjkmnpqrstvwxyz"
 
 
-#: Each piece costs a round trip of the scheduler and a record on the disk.
-SMALLEST_PIECE: Final = 64 << 10
-
 #: Nobody watches how much of a disk a task of this machine takes: what it says it needs is no reason to let it wait for ever.
 _ANY_DISK: Final = 1 << 50
 
@@ -147,25 +144,6 @@ def check(settings: Settings) -> None:
         raise ConfigurationError(f"there is no policy {settings.policy!r}; there are {', '.join(PROFILES)}")
 
 
-def piece_bytes(settings: Settings) -> int:
-    """The size of the pieces that large datasets move in; 0 = none do.
-
-    Raises:
-        ConfigurationError: It is no amount of bytes, or too little to be worth its record.
-    """
-    from flowsched.workflow.resources import parse_bytes
-
-    try:
-        size = parse_bytes(settings.piece_size)
-    except FlowschedError as error:
-        raise ConfigurationError(f"--piece-size: {error}") from None
-    if 0 < size < SMALLEST_PIECE:
-        raise ConfigurationError(
-            f"--piece-size {settings.piece_size} is less than {SMALLEST_PIECE} bytes: say 0 to move datasets as a whole, or more"
-        )
-    return size
-
-
 def configure_logging(settings: Settings) -> None:
     """Structlog to stderr: people's lines, or JSON."""
     renderer: Any
@@ -226,6 +204,7 @@ async def assembled(settings: Settings) -> AsyncIterator[tuple[Any, Any, Any, An
     from flowsched.control.profiles import ProfileBook
     from flowsched.control.runs import RunService
     from flowsched.scheduling.framework import PROFILES
+    from flowsched.scheduling.transfers import parse_piece_size
     from flowsched.store.database import Database
     from flowsched.store.workflows import Workflows
     from flowsched.store.writer import GroupWriter
@@ -249,7 +228,7 @@ async def assembled(settings: Settings) -> AsyncIterator[tuple[Any, Any, Any, An
                 documents,
                 profile=profiles.profile,
                 keep_days=settings.keep_days,
-                piece_bytes=piece_bytes(settings),
+                piece_bytes=parse_piece_size(settings.piece_size),
                 take_over=settings.take_over,
                 holder=holder_of(settings),
                 secret=_shared_secret(settings),

@@ -114,11 +114,12 @@ class Partial:
         with self._lock:
             if self._dropped:
                 raise Dropped(self.header.uri)
-            self._spans = merged([*self._spans, (start, end)])
+            spans = merged([*self._spans, (start, end)])
             try:
-                self._write()
+                self._write(spans)
             except FileNotFoundError as error:
                 raise Dropped(self.header.uri) from error
+            self._spans = spans  # last: whoever sees that all is there moves the folder away
 
     def drop(self) -> None:
         """Remove it. Who writes to it hears `Dropped`."""
@@ -126,11 +127,11 @@ class Partial:
             self._dropped = True
             shutil.rmtree(self.folder, ignore_errors=True)
 
-    def _write(self) -> None:
+    def _write(self, spans: Iterable[Span]) -> None:
         header = self.header
         record: dict[str, object] = {
             "uri": header.uri, "size": header.size_bytes, "version": header.version, "name": header.name,
-            "mode": header.mode, "spans": [list(span) for span in self._spans],
+            "mode": header.mode, "spans": [list(span) for span in spans],
         }  # fmt: skip
         write_record(str(self.folder), RECORD, record)
 

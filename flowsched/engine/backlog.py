@@ -223,6 +223,8 @@ def expected(
 
 def memory_steps(stage: StageRun, tasks: Indices) -> int:
     """How often the memory of one role's pods has grown: they are alike, so all have what one of them needed."""
+    if len(tasks) == 1:
+        return int(stage.memory_steps[tasks[0]])
     return int(stage.memory_steps[tasks].max(initial=0))
 
 

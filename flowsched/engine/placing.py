@@ -14,7 +14,7 @@ from flowsched.engine.changes import Recorder
 from flowsched.engine.draining import empty_nodes
 from flowsched.engine.foreign import release_half_placed
 from flowsched.engine.foreign_offers import carry_out_foreign, collect_foreign, serve_held
-from flowsched.engine.pods import encode_pod, likeness, make_pod, seats
+from flowsched.engine.pods import Likenesses, encode_pod, likeness, make_pod, seats
 from flowsched.engine.pushing import foresee
 from flowsched.engine.recovery import elastic_of
 from flowsched.engine.reports import make_again
@@ -227,6 +227,7 @@ class _Binds:
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
+        self.likenesses: Likenesses = {}
         self._stages: dict[int, tuple[Candidate, list[int], list[int], list[int]]] = {}
 
     def add(self, candidate: Candidate, tasks: Indices, nodes: Indices) -> None:
@@ -363,7 +364,7 @@ def _bind(
         places = seats(state, candidate, _seated(candidate, tasks), _gang_base(recorder, candidate, tasks))
     until = None if group.runtime_ms is None else recorder.now + group.runtime_ms
     late = None if group.high_ms is None else recorder.now + group.high_ms
-    alike = [likeness(candidate, number) for number in range(len(group.roles))]
+    alike = [likeness(candidate, number, binds.likenesses) for number in range(len(group.roles))]
     learned = [
         (run.spec.name, stage.spec.name, each.learned) if each is not None and each.learned else None
         for each in candidate.demands or (None,) * len(alike)

@@ -83,14 +83,22 @@ class Likeness:
     qos: int
 
 
-def likeness(candidate: Candidate, number: int) -> Likeness:
-    """What all pods of a role of a group have in common. `number`: of the role."""
+#: By stage (its id), role and memory steps. For one look: stages stay alive meanwhile.
+Likenesses = dict[tuple[int, int, int], Likeness]
+
+
+def likeness(candidate: Candidate, number: int, known: Likenesses) -> Likeness:
+    """What all pods of a role of a group have in common. `number`: of the role; `known`: what was found before is there."""
     stage = candidate.stage
-    role, steps = stage.spec.roles[number], memory_steps(stage, candidate.tasks[number])
-    resources = resources_of(stage, role, steps)
-    return Likeness(
-        number, role, resources, memory_limit(stage, role, steps), int(qos_class(role.resources, role.limits))
-    )
+    steps = memory_steps(stage, candidate.tasks[number])
+    key = id(stage), number, steps
+    found = known.get(key)
+    if found is None:
+        role = stage.spec.roles[number]
+        resources, limit = resources_of(stage, role, steps), memory_limit(stage, role, steps)
+        qos = int(qos_class(role.resources, role.limits))
+        found = known[key] = Likeness(number, role, resources, limit, qos)
+    return found
 
 
 def make_pod(

@@ -45,26 +45,36 @@ def in_order(
         else:
             groups.append(group)
     remaining: dict[str, int] = {}
-    if "shortest" in (profile.order, *(each.order for each in profile.queues.values())):
+    shortest = "shortest" in (profile.order, *(each.order for each in profile.queues.values()))
+    if shortest and len(waiting) < len(backlog):
         for group in backlog:
             remaining[group.workflow] = max(remaining.get(group.workflow, 0), group.rank_ms)
 
-    def keys(queue: str) -> Callable[[PodGroup], OrderKey]:
-        order, age_class_ms = profile.of(queue).order, profile.of(queue).age_class_ms
-        fifo = order == "fifo" or queues.get(queue).order == "fifo"
-        promote_ms = profile.promote_ms
+    large: dict[int, bool] = {}  #: by the shape's id: many have it in common
+
+    def is_first(group: PodGroup) -> bool:
+        if (work_ms is not None and group.rank_ms >= work_ms) or group.gang:
+            return True
+        shape = group.roles[0].shape  # of a bag
+        known = large.get(id(shape))
+        if known is None:
+            known = large[id(shape)] = is_large(group, half)
+        return known
+
+    def key_in(name: str) -> Callable[[PodGroup], OrderKey]:
+        order, age_class_ms = profile.of(name).order, profile.of(name).age_class_ms
+        strict = order == "fifo" or queues.get(name).order == "fifo"
+
+        def wished(group: PodGroup) -> OrderKey:
+            if strict:
+                return by_arrival(group, now, profile.promote_ms)
+            if order == "shortest":
+                paths = {} if is_first(group) else remaining
+                return by_shortest(group, now, profile.promote_ms, age_class_ms, paths)
+            return by_rank(group, now, profile.promote_ms, age_class_ms)
 
         def key(group: PodGroup) -> OrderKey:
-            if fifo:
-                priority, *rest = by_arrival(group, now, promote_ms)
-            elif order == "shortest":
-                late = work_ms is not None and group.rank_ms >= work_ms
-                first = late or group.gang or is_large(group, half)
-                priority, *rest = by_shortest(
-                    group, now, promote_ms, age_class_ms, {} if first else remaining
-                )
-            else:
-                priority, *rest = by_rank(group, now, promote_ms, age_class_ms)
+            priority, *rest = wished(group)
             return (priority, not is_promised(group), *rest)
 
         return key
@@ -72,14 +82,17 @@ def in_order(
     ordered = {name: waiting[name] for name in sorted(waiting)}
     for name, groups in ordered.items():
         if len(groups) > 1:
-            groups.sort(key=keys(name))
-    if profile.queue_order is None and not any(each.queue_order for each in profile.queues.values()):
-        return ordered
+            groups.sort(key=key_in(name))
+    if profile.queue_order is not None or any(each.queue_order for each in profile.queues.values()):
+        _by_plugins(ordered, queues, profile, now)
+    return ordered
+
+
+def _by_plugins(ordered: dict[str, list[PodGroup]], queues: QueueTree, profile: Profile, now: int) -> None:
     for name, groups in ordered.items():
         judge = profile.of(name).queue_order
         if judge is not None and queues.get(name).order != "fifo":
             ordered[name] = reordered(groups, judge(groups, now), now, profile.promote_ms)
-    return ordered
 
 
 def reordered(

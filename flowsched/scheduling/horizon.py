@@ -38,13 +38,15 @@ def work_ms(snapshot: Snapshot, backlog: Sequence[PodGroup], profile: Profile, n
     """How long all that runs and waits would take on all cores together; None where nobody asks (see `backlog.in_order`)."""
     if profile.order != "shortest" or not snapshot.total[_CPU]:
         return None
+    if len({group.queue for group in backlog}) == len(backlog):
+        return None  # nobody has anybody before it in its queue
     unknown = profile.default_runtime_ms
     running = int(Horizon(snapshot, unknown, now, {}).work.sum())
-    waiting = sum(
-        role.count * role.shape.requests[_CPU] * (unknown if group.runtime_ms is None else group.runtime_ms)
-        for group in backlog
-        for role in group.roles
-    )
+    waiting = 0
+    for group in backlog:
+        runtime = unknown if group.runtime_ms is None else group.runtime_ms
+        for role in group.roles:
+            waiting += role.count * role.shape.requests[_CPU] * runtime
     return (running + waiting) // snapshot.total[_CPU]
 
 

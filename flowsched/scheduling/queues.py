@@ -9,11 +9,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
+import numpy as np
+from numpy.typing import NDArray
+
 from flowsched.errors import ConfigurationError
 from flowsched.scheduling.snapshot import Snapshot
 from flowsched.scheduling.usage import Payer
 
 BILLION: Final = 1_000_000_000
+_MOST: Final = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +96,14 @@ class QueueTree:
         queue = self._queues.get(name)
         return None if queue is None else queue.parent
 
+    def __len__(self) -> int:
+        """How many are configured."""
+        return len(self._queues)
+
+    def __bool__(self) -> bool:
+        """A tree that nobody has configured is one, too."""
+        return True
+
     def __iter__(self) -> Iterator[Queue]:
         """All configured queues, in the order in which they were put."""
         return iter(self._queues.values())
@@ -140,6 +152,41 @@ def guaranteed(tree: QueueTree, name: str, axes: int) -> tuple[int, ...]:
             below[axis] += floor
     own = tree.get(name).guarantee or ()
     return tuple(max(own[axis] if axis < len(own) else 0, floor) for axis, floor in enumerate(below))
+
+
+def largest_share(amount: Sequence[int], total: Sequence[int]) -> int:
+    """The axis of which a request takes the largest share."""
+    parts = [
+        (need * BILLION // whole if whole > 0 else BILLION * BILLION) if need > 0 else -1
+        for need, whole in zip(amount, total, strict=False)
+    ]
+    return parts.index(max(parts, default=-1)) if parts else 0
+
+
+def billionths(amounts: NDArray[np.int64], total: int) -> NDArray[np.int64]:
+    """`amounts * 10**9 // total`, exactly, also where the product has more than 64 bits.
+
+    Args:
+        amounts: Each >= 0, less than 2 ** 62. Not modified.
+        total: > 0, less than 2 ** 62 / 10.
+    """
+    every = int(np.bitwise_or.reduce(amounts, axis=None, initial=total))
+    shift = (every & -every).bit_length() - 1  # of bytes there are mostly whole MiB
+    amounts, total = amounts >> shift, total >> shift
+    if int(amounts.max(initial=0)) < _MOST // BILLION:
+        result: NDArray[np.int64] = amounts * BILLION // total
+        return result
+    whole = amounts // total
+    rest = amounts - whole * total
+    digits = 9
+    while digits:
+        step = next(each for each in range(digits, 0, -1) if total < _MOST // 10**each)
+        rest *= 10**step
+        part = rest // total
+        whole = whole * 10**step + part
+        rest -= part * total
+        digits -= step
+    return whole
 
 
 class Shares:

@@ -18,6 +18,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from flowsched.scheduling.axes import AXES, IO, MAX_AXES, PODS
 from flowsched.scheduling.devices import GPU, Devices
 from flowsched.scheduling.executor import NodeInfo
 from flowsched.scheduling.ledger import Claim, ClaimKind, DirectBook, Ledger
@@ -28,15 +29,8 @@ from flowsched.scheduling.usage import Payer, UsageBook
 from flowsched.scheduling.zones import ALIGNED, Zones
 from flowsched.workflow.spec import Resources
 
-__all__ = ["AXES", "IO", "Claim", "ClaimKind", "Snapshot"]
+__all__ = ["AXES", "IO", "MAX_AXES", "PODS", "Claim", "ClaimKind", "Snapshot"]
 
-#: milli-CPU, bytes, bytes, milli-GPU, bytes/s of node disk bandwidth; extended resources are appended.
-AXES: Final = ("cpu", "memory", "disk", "gpu", "io")
-IO: Final = AXES.index("io")
-#: The extended resource of which every pod of a Kubernetes node takes one.
-PODS: Final = "pods"
-#: A bound on what strangers' resource names can make of the arrays; pods that ask for more kinds fit nowhere.
-MAX_AXES: Final = 64
 _NOWHERE: Final = 1 << 60  #: milli-CPU no node has
 #: One value per node, beside the (N, R) arrays.
 _COLUMNS: Final[dict[str, type]] = {
@@ -373,8 +367,11 @@ class Snapshot:
         without saying which gets some.
         """
         self.unclaim(claim.owner, statement)
-        amount = np.zeros(len(self.axes), dtype=np.int64)
-        amount[: len(claim.amount)] = claim.amount
+        if len(claim.amount) == len(self.axes):
+            amount = np.array(claim.amount, dtype=np.int64)
+        else:
+            amount = np.zeros(len(self.axes), dtype=np.int64)
+            amount[: len(claim.amount)] = claim.amount
         if len(claim.amount) > IO and claim.amount[IO]:
             amount[IO] = min(amount[IO], self.allocatable[claim.node, IO])
         if (amount[GPU] or claim.devices) and claim.kind is not ClaimKind.STAGING:

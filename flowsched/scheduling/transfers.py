@@ -16,12 +16,33 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from flowsched.errors import ConfigurationError, FlowschedError
 from flowsched.scheduling.catalogue import Catalogue
 from flowsched.scheduling.snapshot import Snapshot
+from flowsched.workflow.resources import parse_bytes
 
 #: Copies up to this size go beside the others: they take next to nothing of the link, and many wait for little.
 _SMALL_BYTES: Final = 32 << 20
 _SMALL_SLOTS: Final = 5
+#: Each piece costs a round trip of the scheduler and a record on the disk.
+_SMALLEST_PIECE: Final = 64 << 10
+
+
+def parse_piece_size(text: str) -> int:
+    """The size of the pieces that large datasets move in, in bytes; 0 = none do.
+
+    Raises:
+        ConfigurationError: It is no amount of bytes, or too small to be worth its record.
+    """
+    try:
+        size = parse_bytes(text)
+    except FlowschedError as error:
+        raise ConfigurationError(f"--piece-size: {error}") from None
+    if 0 < size < _SMALLEST_PIECE:
+        raise ConfigurationError(
+            f"--piece-size is {size} bytes: say {_SMALLEST_PIECE} or more, or 0 to move datasets as a whole"
+        )
+    return size
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +114,7 @@ class _Flights:
         self.out_of: Counter[int | None] = Counter()
         self.pairs: dict[tuple[int, int], int] = {}  #: (dataset, node) -> pieces on their way, as bits
         self.from_origin: dict[int, int] = {}  #: dataset -> pieces on their way from outside, as bits
+        self.fetching: Counter[tuple[int, int]] = Counter()  #: (dataset, node) -> how many of them
         for order in active:
             self.add(order)
 
@@ -103,6 +125,7 @@ class _Flights:
         self.pairs[pair] = self.pairs.get(pair, 0) | 1 << order.piece
         if order.source is None:
             self.from_origin[order.dataset] = self.from_origin.get(order.dataset, 0) | 1 << order.piece
+            self.fetching[pair] += 1
 
 
 def admit(
@@ -130,6 +153,7 @@ def admit(
     flights = _Flights(active)
     orders: list[TransferOrder] = []
     ready = snapshot.ready
+    readers = Counter(want.dataset for want in wants)
     for want in sorted(wants, key=lambda w: (-w.priority, w.ahead, -w.rank_ms, w.dataset, w.dest)):
         size = catalogue.sizes[want.dataset]
         pieces = limits.pieces_of(want.dataset, catalogue)
@@ -140,7 +164,7 @@ def admit(
         while flights.to[want.dest] < slots:
             order = None
             if pieces > 1:
-                order = _piece(want, pieces, flights, snapshot, catalogue, limits)
+                order = _piece(want, pieces, readers[want.dataset], flights, snapshot, catalogue, limits)
             elif (want.dataset, want.dest) not in flights.pairs:
                 found, source = _source(want, flights, snapshot, catalogue, limits)
                 order = TransferOrder(want.dataset, source, want.dest, size, 0, want.ahead) if found else None
@@ -154,6 +178,7 @@ def admit(
 def _piece(
     want: TransferWant,
     pieces: int,
+    readers: int,
     flights: _Flights,
     snapshot: Snapshot,
     catalogue: Catalogue,
@@ -180,7 +205,7 @@ def _piece(
     source: int | None = None
     if best is not None:
         source, candidates = best[1], best[2]
-    elif catalogue.origins[dataset] and flights.out_of[None] < limits.origin:
+    elif catalogue.origins[dataset] and _fetches(dataset, dest, readers, flights, snapshot, limits):
         candidates = lacks & ~flights.from_origin.get(dataset, 0)
         if limits.origin_rate <= 4 * int(snapshot.nic_in[dest]):
             candidates &= (
@@ -192,6 +217,22 @@ def _piece(
         return None
     piece = (candidates & -candidates).bit_length() - 1
     return TransferOrder(dataset, source, dest, limits.piece_size(size, piece), piece, want.ahead)
+
+
+def _fetches(
+    dataset: int, dest: int, readers: int, flights: _Flights, snapshot: Snapshot, limits: TransferLimits
+) -> bool:
+    """Whether a node may fetch one more piece of a dataset from outside.
+
+    A few flows fill the link; more of them would all end late, and what has not ended nobody can pass on. Where several nodes
+    wait for the dataset the pieces go to different ones, which then all have something to give.
+    """
+    if flights.out_of[None] >= limits.origin:
+        return False
+    flows = max(2, -(-limits.origin_rate // max(int(snapshot.nic_in[dest]), 1)) + 1)
+    if flights.from_origin.get(dataset, 0).bit_count() >= flows:
+        return False
+    return flights.fetching[dataset, dest] < max(1, flows // readers)
 
 
 def _source(

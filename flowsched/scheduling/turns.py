@@ -30,7 +30,7 @@ from flowsched.scheduling.framework import Profile
 from flowsched.scheduling.lines import Line
 from flowsched.scheduling.plan import Reason, ReasonCode
 from flowsched.scheduling.podgroup import PodGroup
-from flowsched.scheduling.queues import BILLION, QueueTree, Shares
+from flowsched.scheduling.queues import BILLION, QueueTree, Shares, largest_share
 from flowsched.scheduling.usage import Payer, UsageBook
 
 #: At one level: (-priority, 0 below a guarantee else 1, weighted share in billionths, name).
@@ -258,11 +258,7 @@ class Turns:
         """The axis of which a request takes the largest share."""
         known = self._axes.get(asked)
         if known is None:
-            parts = [
-                (need * BILLION // total if total > 0 else BILLION * BILLION) if need > 0 else -1
-                for need, total in zip(asked, self._total, strict=False)
-            ]
-            known = self._axes[asked] = parts.index(max(parts, default=-1)) if parts else 0
+            known = self._axes[asked] = largest_share(asked, self._total)
         return known
 
     # ---- turns ----

@@ -18,7 +18,7 @@ from flowsched.scheduling.placement import Ints
 from flowsched.scheduling.plan import Reason
 from flowsched.scheduling.podgroup import PodGroup, Shape
 from flowsched.scheduling.pricing import Offer, Pricer
-from flowsched.scheduling.promises import Promises, longest_of, runtime_of
+from flowsched.scheduling.promises import Promises, longest_of
 from flowsched.scheduling.queues import QueueTree, Shares
 from flowsched.scheduling.reservation import Taken
 from flowsched.scheduling.room import Room
@@ -84,7 +84,9 @@ def serve_first(cycle: Serving, budget: int) -> set[object]:
         return set()
     nodes, costs, of = spots.nodes[:pods], spots.costs[:pods], wave.of[:pods]
     cycle.room.take(offer.axes, table, type(spots)(nodes, costs), None, long)
-    ends = cycle.now + np.array([runtime_of(group, cycle.profile) for group in wave.groups])[of]
+    unknown = cycle.profile.default_runtime_ms
+    runtimes = [unknown if group.runtime_ms is None else group.runtime_ms for group in wave.groups]
+    ends = cycle.now + np.array(runtimes)[of]
     late = ends
     if any(group.high_ms is not None for group in wave.groups):
         late = cycle.now + np.array([longest_of(group, cycle.profile) for group in wave.groups])[of]
@@ -142,7 +144,9 @@ def _alike(cycle: Serving, first: PodGroup) -> Callable[[PodGroup], bool]:
                 same = known[id(other)] = other, other == shape
             if not same[1]:
                 return False
-        if not _is_simple(group) or (own is not None and profile.of(group.queue) is not own):
+        if group.gang or group.inputs or group.home is not None or group.min_resources is not None:
+            return False  # not simple
+        if own is not None and profile.of(group.queue) is not own:
             return False
         if limits:
             fine = free.get(group.queue)
@@ -195,7 +199,7 @@ def _with_those_above(served: set[object], cycle: Serving) -> set[object]:
     tree = cycle.queues
     if tree.nested:
         for queue in [each for each in tree if each.name in served]:
-            served.update(above.name for above in tree.path(queue.name))
+            served.update([above.name for above in cycle.shares.path(queue.name)])
     return served
 
 

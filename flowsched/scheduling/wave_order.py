@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from flowsched.scheduling.framework import Profile
 from flowsched.scheduling.placement import Ints
 from flowsched.scheduling.podgroup import PodGroup
-from flowsched.scheduling.queues import BILLION, Queue, QueueTree, Shares
+from flowsched.scheduling.queues import Queue, QueueTree, Shares, billionths, largest_share
 from flowsched.scheduling.usage import Payer, UsageBook
 
 #: After so many pods of a group its turns grow.
@@ -89,6 +89,21 @@ class _Member(NamedTuple):
     axis: int = -1
 
 
+class _Columns(NamedTuple):
+    """The competitors of one level: as `_Member`, each field of all of them. Sorted by name."""
+
+    names: Sequence[str]
+    priorities: Ints
+    aged: Ints
+    weights: Ints
+    used: Ints
+    past: Ints | None
+    slots: Sequence[Ints | int]
+    numbers: Ints
+    opens: NDArray[np.bool_]
+    axes: Ints | None
+
+
 @dataclass(slots=True)
 class _Asked:
     """The pods that are asked for by all lines."""
@@ -128,8 +143,13 @@ def first_turns(
         None where nothing can be said beforehand.
     """
     level = _Level(asker, amount, most, alike)
-    top = level.queues(None)
-    found = level.merged(top) if top is not None else None
+    top = level.top()
+    if top is None:
+        return None
+    likely = 2 * most // len(top.names) + 4  # pods of each; a wave that ends for lack of them is tried again
+    found = level.merged(top, likely)
+    if found is not None and likely < ROW and found.open and len(found.slots) < most:
+        found = level.merged(top)
     if found is None or not len(found.slots):
         return None
     wave = Wave(
@@ -167,27 +187,70 @@ class _Level:
                     break
                 name, above = above, asker.tree.parent_of(above)
 
-    def queues(self, parent: str | None) -> list[_Member] | None:
-        """The queues below one that ask for something."""
-        if not self._asker.tree.nested:
-            return self._flat()
-        found = []
-        for name in self._below.get(parent, ()):
-            member = self._department(name)
-            if member is None:
-                return None
-            found.append(member)
-        return found
+    def top(self) -> _Columns | None:
+        """Those below the root."""
+        asker = self._asker
+        if asker.tree.nested:
+            members = self._queues(None)
+        elif all(len(groups) == 1 for groups in asker.waiting.values()):
+            return self._alone()
+        else:
+            members = self._given([self._queue(name, groups) for name, groups in asker.waiting.items()])
+        return self._columns(members) if members else None
 
-    def _flat(self) -> list[_Member] | None:
-        """All queues, where none is below another."""
-        found = []
-        for name, groups in self._asker.waiting.items():
-            member = self._queue(name, groups)
-            if member is None:
-                return None
-            found.append(member)
-        return found
+    def _queues(self, parent: str | None) -> list[_Member] | None:
+        """The queues below one that ask for something."""
+        return self._given([self._department(name) for name in self._below.get(parent, ())])
+
+    @staticmethod
+    def _given(members: list[_Member | None]) -> list[_Member] | None:
+        """The members, if something can be said of each."""
+        found = [each for each in members if each is not None]
+        return found if len(found) == len(members) else None
+
+    def _alone(self) -> _Columns:
+        """As `_queue` for all of them, where none is below another and each has one group: there may be thousands."""
+        asker, asked, alike = self._asker, self.asked, self._alike
+        names, heads = list(asker.waiting), [groups[0] for groups in asker.waiting.values()]
+        fine = [alike(group) for group in heads]
+        wanted = np.array([group.roles[0].count if ok else 0 for group, ok in zip(heads, fine, strict=True)])
+        numbers = np.minimum(wanted, ROW)
+        asked.groups = [group for group, ok in zip(heads, fine, strict=True) if ok]
+        asked.counts = numbers[fine].tolist()
+        priorities, weights = np.zeros_like(numbers), np.ones_like(numbers)
+        configured = [asker.tree.configured(name) for name in names] if len(asker.tree) else []
+        for at, queue in enumerate(configured):
+            if queue is not None:
+                priorities[at], weights[at] = queue.priority, queue.weight
+        ready = np.array([group.ready_ms for group in heads])
+        aged = np.zeros_like(numbers)
+        if int(ready.min()) <= self._since:
+            served = asker.usage.served_queues
+            since = np.maximum(ready, np.array([served.get(name, 0) for name in names]))
+            aged = np.maximum(asker.now - since, 0) // asker.profile.promote_ms
+        usage, past = asker.shares.usage, asker.shares.past
+        return _Columns(
+            names, priorities, aged, weights, np.array([usage(name) for name in names], dtype=np.int64),
+            self._past([past(name) for name in names]), (np.cumsum(numbers) - numbers).tolist(),
+            numbers, (wanted > ROW) | ~np.array(fine), None,
+        )  # fmt: skip
+
+    def _past(self, rows: Sequence[Sequence[int]]) -> Ints | None:
+        """(C, R); None = nobody had anything."""
+        if not any(rows):
+            return None
+        nothing = (0,) * len(self._total)
+        return np.array([each or nothing for each in rows], dtype=np.int64)
+
+    def _columns(self, members: list[_Member]) -> _Columns:
+        names, priorities, aged, weights, used, past, slots, numbers, opens, axes = zip(
+            *sorted(members, key=lambda each: each.name), strict=True
+        )
+        departments = np.array(axes) if max(axes) >= 0 else None
+        return _Columns(
+            names, np.array(priorities), np.array(aged), np.array(weights), np.array(used, dtype=np.int64),
+            self._past(past), slots, np.array(numbers), np.array(opens), departments,
+        )  # fmt: skip
 
     def _queue(self, name: str, groups: Sequence[PodGroup]) -> _Member | None:
         """A queue that has none below it."""
@@ -218,7 +281,7 @@ class _Level:
         asker, below = self._asker, self._below.get(name)
         if not below and not asker.tree.below(name):
             return self._queue(name, asker.waiting[name])
-        members = self.queues(name) or []
+        members = self._queues(name) or []
         queue = asker.tree.configured(name)
         groups = asker.waiting.get(name)
         if below and len(members) < len(below):
@@ -261,7 +324,7 @@ class _Level:
 
     def _with_users(self, name: str, queue: Queue | None, members: list[_Member]) -> _Member | None:
         """A queue with others below it."""
-        order = self.merged(members)
+        order = self.merged(self._columns(members))
         if order is None:
             return None
         groups = [group for each in self._everybody(name) for group in self._asker.waiting.get(each, ())]
@@ -291,48 +354,39 @@ class _Level:
         oldest = groups[0].ready_ms if len(groups) == 1 else min([group.ready_ms for group in groups])
         return max(0, self._asker.now - max(oldest, served)) // self._asker.profile.promote_ms
 
-    def merged(self, members: list[_Member]) -> _Merged | None:
-        """The members' pods in one order; None where keys would be too long for it, or names are not unique."""
-        members = sorted(members)  # by name
-        names, priorities, aged, weights, used, past, slots, counts, opens, axes = zip(*members, strict=True)
-        if len(set(names)) < len(names):
+    def merged(self, level: _Columns, most: int = _LAST) -> _Merged | None:
+        """The members' pods in one order, at most so many of each; None where keys would be too long for it, or names are not
+        unique.
+        """
+        count = len(level.names)
+        if len(set(level.names)) < count:
             return None
-        room = max(ROW, _TABLE // len(members))
-        width = max(1, min(room, self._most, max(counts)))
-        counted = np.array(counts)
-        caps, more = np.minimum(counted, width), np.array(opens) | (counted > width)
-        shares = self._shares(used, past, np.array(axes), width)
+        width = max(1, min(max(ROW, _TABLE // count), self._most, most, int(level.numbers.max())))
+        caps, more = np.minimum(level.numbers, width), level.opens | (level.numbers > width)
+        shares = self._shares(level, width)
         if shares is None:
             return None
-        if max(weights) > 1:
-            shares //= np.array(weights)[:, None]
-        keys = keys_of(np.array(priorities), np.array(aged), shares)
+        if int(level.weights.max()) > 1:
+            shares //= level.weights[:, None]
+        keys = keys_of(level.priorities, level.aged, shares)
         if keys is None:
             return None
-        rows, steps = np.arange(len(members)), np.arange(width)
+        rows, steps = np.arange(count), np.arange(width)
         edges = np.where(caps > 0, keys[rows, np.maximum(caps, 1) - 1], keys[:, 0] - 1)[more]
         keys[steps >= caps[:, None]] = _LAST
         flat = keys.ravel()
         near = np.flatnonzero(flat <= min(int(edges.min(initial=_LAST - 1)), _LAST - 1))
         taken = near[np.argsort(flat[near], kind="stable")][: self._most]
-        first = np.array([each if isinstance(each, int) else 0 for each in slots])
-        table = first[:, None] + steps
-        for at, each in enumerate(slots):
+        table = np.array([each if isinstance(each, int) else 0 for each in level.slots])[:, None] + steps
+        for at, each in enumerate(level.slots):
             if not isinstance(each, int):
                 table[at, : caps[at]] = each[: caps[at]]
         return _Merged(table.ravel()[taken], bool(more.any()) or len(taken) < len(near))
 
-    def _shares(
-        self, used: Sequence[Sequence[int]], past: Sequence[Sequence[int]], axes: Ints, width: int
-    ) -> Ints | None:
+    def _shares(self, level: _Columns, width: int) -> Ints | None:
         """(C, S) shares in billionths, weights not counted; None where that cannot be worked out in 64 bits."""
-        best = np.zeros((len(used), width), dtype=np.int64)
-        have = np.array(used, dtype=np.int64)
-        if any(past):
-            nothing = (0,) * len(self._total)
-            have += np.array([each or nothing for each in past], dtype=np.int64)
-        departments = axes >= 0
-        mixed = bool(departments.any())
+        best = np.zeros((len(level.names), width), dtype=np.int64)
+        have = level.used if level.past is None else level.used + level.past
         for axis, (total, need) in enumerate(zip(self._total, self._needs, strict=True)):
             most = int(have[:, axis].max()) + need * width
             if total <= 0 or not most:
@@ -340,8 +394,8 @@ class _Level:
             if most >= _LAST or total >= _LAST // 10:
                 return None
             parts = billionths(have[:, axis, None] + need * np.arange(width), total)
-            if mixed:
-                parts[departments & (axes != axis)] = 0
+            if level.axes is not None:
+                parts[(level.axes >= 0) & (level.axes != axis)] = 0
             np.maximum(best, parts, out=best)
         return best
 
@@ -366,38 +420,3 @@ def keys_of(priorities: Ints, aged: Ints, shares: Ints) -> Ints | None:
     keys *= len(shares)
     keys += np.arange(len(shares))[:, None]
     return keys
-
-
-def largest_share(amount: Sequence[int], total: Sequence[int]) -> int:
-    """The axis of which a request takes the largest share."""
-    parts = [
-        (need * BILLION // whole if whole > 0 else BILLION * BILLION) if need > 0 else -1
-        for need, whole in zip(amount, total, strict=False)
-    ]
-    return parts.index(max(parts, default=-1)) if parts else 0
-
-
-def billionths(amounts: Ints, total: int) -> NDArray[np.int64]:
-    """`amounts * 10**9 // total`, exactly, also where the product has more than 64 bits.
-
-    Args:
-        amounts: Each >= 0, less than 2 ** 62. Not modified.
-        total: > 0, less than 2 ** 62 / 10.
-    """
-    every = int(np.bitwise_or.reduce(amounts, axis=None, initial=total))
-    shift = (every & -every).bit_length() - 1  # of bytes there are mostly whole MiB
-    amounts, total = amounts >> shift, total >> shift
-    if int(amounts.max(initial=0)) < _LAST // BILLION:
-        result: NDArray[np.int64] = amounts * BILLION // total
-        return result
-    whole = amounts // total
-    rest = amounts - whole * total
-    digits = 9
-    while digits:
-        step = next(each for each in range(digits, 0, -1) if total < _LAST // 10**each)
-        rest *= 10**step
-        part = rest // total
-        whole = whole * 10**step + part
-        rest -= part * total
-        digits -= step
-    return whole

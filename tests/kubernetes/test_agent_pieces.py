@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
@@ -12,6 +13,8 @@ from typing import Any
 
 import aiohttp
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 
 from flowsched.cluster.cache import Cache
 from flowsched.cluster.kubernetes.agents import Agents
@@ -259,3 +262,42 @@ async def test_pieces_under_way_are_ordered_again_from_an_agent_that_starts_agai
     cache = Cache(node.folder / "cache")
     assert (cache.home(origin.uri) / "data.bin").read_bytes() == origin.data
     assert origin.asked.count(0) == origin.asked.count(200_000) == 1
+
+
+async def test_an_agent_that_knows_no_pieces(
+    stack: AsyncExitStack, origin: RangeOrigin, tmp_path: Path
+) -> None:
+    """An older one, while agents are upgraded: it brings the whole, and each order for a piece is answered by that."""
+
+    async def heard(request: web.Request) -> web.Response:
+        for order in (await request.json())["orders"]:
+            news.put_nowait(
+                {"kind": "transfer", "uri": order["uri"], "moved_bytes": 300_000, "size_bytes": 300_000}
+            )
+        return web.json_response({}, status=202)
+
+    async def events(request: web.Request) -> web.StreamResponse:
+        answer = web.StreamResponse()
+        await answer.prepare(request)
+        while True:
+            await answer.write(json.dumps(await news.get()).encode() + b"\n")
+
+    async def replicas(_: web.Request) -> web.Response:
+        return web.json_response({"instance": "old", "seq": 0, "replicas": []})
+
+    news: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+    app = web.Application()
+    app.router.add_post("/v1/transfers", heard)
+    app.router.add_get("/v1/events", events)
+    app.router.add_get("/v1/replicas", replicas)
+    server = await stack.enter_async_context(TestServer(app))
+    service = Service()
+    service.agents.start()
+    stack.push_async_callback(service.agents.close)
+    service.agents.seen("node-0", str(server.make_url("")).rstrip("/"))
+    orders = [Transfer(origin.uri, 100 * KB, "node-0", None, n * 100 * KB, whole=False) for n in range(3)]
+    await service.agents.transfer(orders)
+    ends = await service.ends(3)
+    assert sorted((end.offset, end.whole, end.moved_bytes) for end in ends if isinstance(end, TransferDone)) == [
+        (0, True, 300_000), (100_000, True, 0), (200_000, True, 0),
+    ]  # fmt: skip

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flowsched.scheduling.catalogue import Catalogue
-from flowsched.scheduling.cycle import cycle
+from flowsched.scheduling.cycle import _Cycle, cycle
 from flowsched.scheduling.executor import NodeInfo
 from flowsched.scheduling.framework import PROFILES, Profile
 from flowsched.scheduling.plan import Plan
@@ -132,3 +132,24 @@ def test_the_short_way_leads_where_the_long_way_leads(seed: int) -> None:
         patch.setattr(Singles, "serve", lambda self, group: False)
         long = told(world.decide())
     assert short == long
+
+
+def test_the_short_way_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without inputs to the fullest node; with them beside them, although that node is emptier, and the long way for neither."""
+
+    def nobody(*_: object) -> None:
+        raise AssertionError("the long way was taken")
+
+    monkeypatch.setattr(_Cycle, "consider", nobody)
+    snapshot, catalogue = Snapshot(), Catalogue()
+    for at, cores in enumerate((2, 4, 16)):
+        snapshot.put_node(NodeInfo(f"n{at}", cores * 1000, 64 * GIB))
+    dataset = catalogue.intern("s3://lab/x", GIB, True)
+    catalogue.add_replica(dataset, 2)
+    backlog = [bag(1, 1, shape(1)), bag(2, 1, shape(1), inputs=(dataset,)), bag(3, 1, shape(2))]
+    plan = cycle(snapshot, catalogue, QueueTree(), backlog, OURS, NOW)
+    assert [(each.group, each.nodes[0].tolist()) for each in plan.placements] == [
+        (1, [0]),
+        (2, [2]),
+        (3, [1]),
+    ]

@@ -6,6 +6,7 @@ import random
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,8 +18,9 @@ from flowsched.scheduling.cycle import cycle
 from flowsched.scheduling.framework import PROFILES, Profile
 from flowsched.scheduling.plan import Plan
 from flowsched.scheduling.podgroup import PodGroup
-from flowsched.scheduling.queues import Queue, QueueTree
+from flowsched.scheduling.queues import Queue, QueueTree, billionths
 from flowsched.scheduling.snapshot import ClaimKind, Snapshot
+from flowsched.scheduling.turns import Turns
 from flowsched.scheduling.usage import Payer
 from tests.scheduling.scheduling_cases import bag, claim, gang, node, shape
 
@@ -120,3 +122,35 @@ def test_a_wave_is_what_turns_would_give(seed: int) -> None:
         one_by_one(patch)
         plain = told(world.decide())
     assert ours == plain
+
+
+def test_many_queues_are_served_without_a_single_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten queues, two of weight 3 and one of priority 1, 30 pods: the first gets what it asks for, the others by weight."""
+
+    def nobody(*_: object) -> None:
+        raise AssertionError("a turn was taken")
+
+    monkeypatch.setattr(
+        cycle_module,
+        "Turns",
+        type("NoTurns", (), {"__init__": nobody, "none_looked_at": Turns.none_looked_at}),
+    )
+    snapshot = Snapshot()
+    for at in range(4):
+        snapshot.put_node(node(f"n{at}", 64))
+    tree = QueueTree([Queue("q0", weight=3), Queue("q1", weight=3), Queue("q2", priority=1)])
+    backlog = [bag(at + 1, 3 if at == 2 else 99, shape(1), queue=f"q{at}") for at in range(10)]
+    plan = cycle(snapshot, Catalogue(), tree, backlog, OURS, 0, 30)
+    assert {each.group: len(each.nodes[0]) for each in plan.placements} == {
+        3: 3, 1: 7, 2: 6, 4: 2, 5: 2, 6: 2, 7: 2, 8: 2, 9: 2, 10: 2,
+    }  # fmt: skip
+    assert [reason.group for reason in plan.reasons] == [1, 2, 4, 5, 6, 7, 8, 9, 10]
+
+
+@given(st.lists(st.integers(0, (1 << 62) - 1), min_size=1, max_size=5), st.integers(1, (1 << 62) // 10 - 1))
+@settings(deadline=None)
+def test_shares_are_exact_beyond_64_bits(amounts: list[int], total: int) -> None:
+    """Bytes of a large cluster times a billion need 80 bits: the result is that of whole numbers of any size."""
+    amounts = [min(amount, total * 8) for amount in amounts]
+    found = billionths(np.array(amounts, dtype=np.int64), total)
+    assert found.tolist() == [amount * 10**9 // total for amount in amounts]

@@ -292,7 +292,7 @@ class Agents:
         """A copy has ended, well or not."""
         now, moved = self._clock(), event.moved_bytes
         agent.bytes_in += moved
-        for order in agent.orders.pop((event.uri, event.offset), []):
+        for order in self._answered(agent, event):
             if event.error is None:
                 if order.source is not None:
                     self._out[order.source] += moved
@@ -315,6 +315,15 @@ class Agents:
                 moved = 0  # the others found it there
             else:
                 self._refuse(order, event.error.message, event.error, event.version)
+
+    def _answered(self, agent: _Agent, event: Event) -> list[Transfer]:
+        """The orders that an event is the end of. What is told of the whole dataset ends those of its pieces, too: some pod has
+        fetched it, or the agent is an older one, which knows no pieces.
+        """
+        if event.offset >= 0:
+            return agent.orders.pop((event.uri, event.offset), [])
+        keys = [key for key in agent.orders if key[0] == event.uri]
+        return [order for key in keys for order in agent.orders.pop(key)]
 
     def _refuse(self, order: Transfer, message: str, error: Refusal, version: str = "") -> None:
         self._report(
@@ -392,6 +401,16 @@ class Agents:
     def _http(self) -> aiohttp.ClientSession:
         assert self._session is not None, "start() comes first"
         return self._session
+
+
+def fetched_by_pods(order: Transfer, now_ms: int) -> TransferDone | TransferFailed:
+    """What becomes of an order where there are no agents: pods fetch what they read themselves, as a whole."""
+    if not order.whole:
+        text = f"there are no agents that could bring pieces of {order.uri}"
+        return TransferFailed(
+            order.uri, order.dest, now_ms, text, order.source, offset=order.offset, undivided=True
+        )
+    return TransferDone(order.uri, order.dest, now_ms, 0, order.source, order.size_bytes)
 
 
 def _key(order: Transfer) -> tuple[str, int]:
