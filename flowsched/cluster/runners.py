@@ -21,6 +21,7 @@ import structlog
 from flowsched.cluster import attempts, kin
 from flowsched.cluster.attempts import Attempts, Sight
 from flowsched.cluster.cache import Cache
+from flowsched.cluster.measuring import INTERVAL_S, DiskMeter
 from flowsched.cluster.orders import write_order
 from flowsched.cluster.origins import Origins
 from flowsched.cluster.pokes import Pokes
@@ -113,12 +114,14 @@ class RunnerProcesses:
                 site.report(PiecesSeen(head.uri, name, head.size_bytes, head.version, part.spans))
         self._pokes = Pokes(site.root, self._on_poke)
         self._watcher = asyncio.create_task(self._watch(), name="attempts")
+        self._meter = asyncio.create_task(self._measure(), name="disk meter")
 
     async def close(self) -> None:
         """Stop watching and copying. Runners and tasks go on."""
         if self._watcher is not None:
             self._watcher.cancel()
-            await asyncio.gather(self._watcher, return_exceptions=True)
+            self._meter.cancel()
+            await asyncio.gather(self._watcher, self._meter, return_exceptions=True)
             self._pokes.close()
             await self._staging.close()
             await self._in_thread(self._spawner.close)
@@ -338,6 +341,20 @@ class RunnerProcesses:
             todo = [self._live[name] for name in names if name in self._live]
             self._end_overdue(todo, loop.time())
             await self._each(todo, self._look_again, self._eyes)
+
+    async def _measure(self) -> None:
+        """What the disk carries, every few seconds."""
+        meter = DiskMeter(self._site.root, tuple(self._site.nodes))
+        loop = asyncio.get_running_loop()
+        last = loop.time()
+        while True:
+            await asyncio.sleep(INTERVAL_S)
+            running = [(live.name, live.node, live.runner[0]) for live in self._live.values() if live.runner]
+            now = loop.time()
+            found = await loop.run_in_executor(self._eyes, meter.measure, running, now - last)
+            last = now
+            if found is not None:
+                self._site.report(found)
 
     def _end_overdue(self, todo: list[_Live], now: float) -> None:
         for live in todo:

@@ -123,7 +123,7 @@ def _ask(state: EngineState, workflow: str, stage: StageRun, asked: list[int]) -
     waiting = np.flatnonzero(np.isin(stage.task_state, (TaskState.QUEUED, TaskState.STAGING)))
     counts = np.bincount(stage.role_of[waiting % stage.members], minlength=len(stage.spec.roles))
     for number, count in enumerate(counts.tolist()):
-        shape = state.shapes.get((workflow, stage.number, number, 0))
+        shape = state.shapes.get((workflow, stage.number, number, 0, None))
         resources = stage.spec.roles[number].resources
         _add(asked, _plain(resources) if shape is None else shape.requests, count)
 

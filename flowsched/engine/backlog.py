@@ -10,13 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowsched.engine.caches import shut_nodes
+from flowsched.engine.demand import Demand, demands_of, said_demand
 from flowsched.engine.homes import consumer_shard, divided, home_of
 from flowsched.engine.inputs import MissingInput, dataset_ids, private
 from flowsched.engine.state import EngineState, Gather, GroupKey
 from flowsched.scheduling.podgroup import PodGroup, RoleRequest, Shape
 from flowsched.workflow.resources import grow_memory
 from flowsched.workflow.run import StageRun, WorkflowRun
-from flowsched.workflow.spec import Resources, RoleSpec, StageSpec, Traffic, gets_whole_cores
+from flowsched.workflow.spec import Resources, RoleSpec, gets_whole_cores
 from flowsched.workflow.states import TaskState
 
 Indices = NDArray[np.int64]
@@ -32,6 +33,9 @@ class Candidate:
     stage: StageRun
     group: PodGroup
     tasks: tuple[Indices, ...]
+    demands: tuple[
+        Demand | None, ...
+    ] = ()  #: by role, what it is taken to use of disks and storages beyond what is said
 
 
 @dataclass(slots=True)
@@ -117,6 +121,8 @@ def _again(state: EngineState, backlog: Backlog, run: WorkflowRun, stage: StageR
             return False
         if shut_nodes(state, run, stage, group.inputs, group.key, moment - group.ready_ms) != group.shut:
             return False
+        if demands_of(state, run, stage, group.inputs) != candidate.demands:
+            return False
         staged_on = state.staged_on.get(state.groups[group.key], ())  # type: ignore[arg-type]
         now = (*expected(state, run, stage, group.inputs), staged_on, state.promises.get(group.key))
         changed |= now != (group.runtime_ms, group.high_ms, group.staged_on, group.promised_ms)
@@ -172,6 +178,7 @@ def _add(
     ready_ms = int(stage.times[everything, 0].min())
     call = run.spec.call
     runtime_ms, high_ms = expected(state, run, stage, inputs)
+    demands = demands_of(state, run, stage, inputs)
     group = PodGroup(
         key=number,
         name=group_name(run, stage, key),
@@ -182,7 +189,7 @@ def _add(
         rank_ms=max(int(run.ranks[stage.number]), 0 if call is None else call.rank_ms),
         ready_ms=ready_ms,
         gang=stage.spec.gang and state.profile.gang,
-        roles=tuple(_roles(state, run, stage, key, tasks)),
+        roles=tuple(_roles(state, run, stage, tasks, demands)),
         inputs=inputs,
         runtime_ms=runtime_ms,
         high_ms=high_ms,
@@ -193,7 +200,7 @@ def _add(
         home=home_of(state, run, stage, shard) if state.profile.locality and not stage.spec.gang else None,
         shut=shut_nodes(state, run, stage, inputs, number, now - ready_ms),
     )
-    candidate = backlog.candidates[number] = Candidate(run, stage, group, tasks)
+    candidate = backlog.candidates[number] = Candidate(run, stage, group, tasks, demands)
     return candidate
 
 
@@ -323,17 +330,29 @@ def _by_home(
 
 
 def _roles(
-    state: EngineState, run: WorkflowRun, stage: StageRun, key: GroupKey, tasks: tuple[Indices, ...]
+    state: EngineState,
+    run: WorkflowRun,
+    stage: StageRun,
+    tasks: tuple[Indices, ...],
+    demands: tuple[Demand | None, ...],
 ) -> Iterator[RoleRequest]:
     for number, role in enumerate(stage.spec.roles):
-        shape = shape_of(state, run, stage, number, memory_steps(stage, tasks[number]))
+        demand = demands[number] if demands else None
+        shape = shape_of(state, run, stage, number, memory_steps(stage, tasks[number]), demand)
         minimum = role.minimum if stage.spec.gang else 1
         yield RoleRequest(role.name, shape, len(tasks[number]), min(minimum, len(tasks[number])))
 
 
-def shape_of(state: EngineState, run: WorkflowRun, stage: StageRun, role: int, memory_steps: int) -> Shape:
-    """The canonical shape of one role's pods (kept: it does not change while the workflow lives)."""
-    key = (run.id, stage.number, role, memory_steps)
+def shape_of(
+    state: EngineState,
+    run: WorkflowRun,
+    stage: StageRun,
+    role: int,
+    memory_steps: int,
+    demand: Demand | None = None,
+) -> Shape:
+    """The canonical shape of one role's pods (kept: it does not change while the workflow lives, but for what is learned)."""
+    key = (run.id, stage.number, role, memory_steps, demand)
     shape = state.shapes.get(key)
     if shape is not None and len(shape.requests) == len(state.snapshot.axes):
         return shape
@@ -341,12 +360,13 @@ def shape_of(state: EngineState, run: WorkflowRun, stage: StageRun, role: int, m
     rules = spec.rules
     resources = resources_of(stage, spec.roles[role], memory_steps)
     aligned = gets_whole_cores(resources, spec.roles[role].limits)
-    io = traffic_of(spec, role)
+    io = demand if demand is not None else said_demand(spec, role)
     shape = Shape(
-        requests=state.snapshot.pod_vector(resources, io_rate(io, spec.estimate.runtime_ms), aligned=aligned),
+        requests=state.snapshot.pod_vector(resources, io.rate, aligned=aligned),
         selector=tuple(sorted(rules.selector.items())),
         tolerations=tuple(sorted((t.key, t.operator, t.value, t.effect) for t in rules.tolerations)),
-        io_bytes=io.read_bytes + io.write_bytes,
+        io_bytes=io.moved,
+        direct=io.direct,
         image=spec.roles[role].image,
         rack=rules.rack,
         one_per_node=rules.one_per_node,
@@ -355,24 +375,6 @@ def shape_of(state: EngineState, run: WorkflowRun, stage: StageRun, role: int, m
         state.shapes_of.setdefault(run.id, []).append(key)
     state.shapes[key] = shape
     return shape
-
-
-def traffic_of(stage: StageSpec, role: int) -> Traffic:
-    """What a pod of a role is said to read and write: by its role, else by its stage."""
-    own = stage.roles[role].io
-    if own is not None:
-        return own
-    return Traffic(stage.io_read_bytes, stage.io_write_bytes, stage.io_read_rate, stage.io_write_rate)
-
-
-def io_rate(io: Traffic, expected_ms: int | None) -> int:
-    """Bytes/s of disk one pod is expected to use: what the user said, else half of its bytes over its runtime: tasks read and
-    write in bursts, and disks idle where they are filled to the brim by averages.
-    """
-    if io.read_rate or io.write_rate:
-        return io.read_rate + io.write_rate
-    total = io.read_bytes + io.write_bytes
-    return total * 1000 // (2 * expected_ms) if total and expected_ms else 0
 
 
 def _min_resources(state: EngineState, stage: StageRun) -> tuple[int, ...] | None:

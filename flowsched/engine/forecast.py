@@ -6,6 +6,7 @@ from collections.abc import Collection
 from typing import Final
 
 from flowsched.engine.backlog import collect, expected
+from flowsched.engine.demand import demand_text
 from flowsched.engine.foreign_offers import collect_foreign
 from flowsched.engine.inputs import MissingInput, dataset_ids
 from flowsched.engine.state import EngineState
@@ -71,23 +72,26 @@ def _with_backfill(start: Start, promised_ms: int | None, profile: Profile, now:
 
 
 def estimate_text(state: EngineState, run: WorkflowRun, stage: StageRun, task: int) -> str:
-    """How long a task is taken to run, for people: whose word that is, and what the like took."""
+    """How long a task is taken to run, for people: whose word that is, and what the like took. And what it is taken to use of a
+    disk, where that was learned.
+    """
     said = stage.spec.estimate.runtime_ms
     try:
         inputs = dataset_ids(state, run, stage, task // stage.members)
     except MissingInput:
         return ""
     expected_ms, _ = expected(state, run, stage, inputs)
+    disk = demand_text(state, run, stage, inputs)
     if expected_ms is None:
-        return f"runtime unknown, taken for {format_duration(state.profile.default_runtime_ms)}"
+        return f"runtime unknown, taken for {format_duration(state.profile.default_runtime_ms)}{disk}"
     size = sum(state.catalogue.sizes[dataset] for dataset in inputs)
     samples = state.estimates.samples(run.spec.name, stage.spec.name)
     whose = "as its document says" if said is not None else f"learned from {samples}"
     spread = spread_of(state, run, stage, size) if samples else None
     if spread is None:
-        return f"runs for {format_duration(expected_ms)}, {whose}"
+        return f"runs for {format_duration(expected_ms)}, {whose}{disk}"
     low, high = (format_duration(spread[LEVELS.index(level)]) for level in (100, 900))
-    return f"runs for {format_duration(expected_ms)}, {whose}; eight of ten between {low} and {high}"
+    return f"runs for {format_duration(expected_ms)}, {whose}; eight of ten between {low} and {high}{disk}"
 
 
 def spread_of(state: EngineState, run: WorkflowRun, stage: StageRun, input_bytes: int) -> Spread | None:

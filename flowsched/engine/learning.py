@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Final
 
 from flowsched.engine.changes import Recorder
@@ -38,7 +39,7 @@ def relearn(
     outputs: Mapping[str, int],
 ) -> None:
     """After a restart: one task as its row remembers it."""
-    used = Usage(**{name: usage.get(name, 0) for name in Usage.__slots__})
+    used = replace(_NOTHING, **{name: usage[name] for name in Usage.__slots__ if name in usage})
     measured = _measured(input_bytes, used, _wrote(outputs, True))
     state.estimates.learn(workflow, stage, runtime_ms, measured, outputs)
 
@@ -51,4 +52,5 @@ def _wrote(outputs: Mapping[str, int], some: bool) -> int:
 def _measured(size: int, used: Usage, wrote: int) -> Measured:
     if used == _NOTHING:  # not every executor measures
         return Measured(size, output_bytes=wrote)
-    return Measured(size, used.cpu_ms, used.read_bytes, used.written_bytes, used.max_rss_bytes, wrote)
+    measured = Measured(size, used.cpu_ms, used.read_bytes, used.written_bytes, used.max_rss_bytes, wrote)
+    return measured._replace(disk_bytes=used.disk_bytes)

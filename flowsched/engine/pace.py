@@ -40,6 +40,7 @@ _TIMELESS: Final = frozenset(
         ReasonCode.RACK,
         ReasonCode.ZONES,
         ReasonCode.QUEUE_LIMIT,
+        ReasonCode.STORAGE_BUDGET,
     }
 )
 #: A pod that waits for its scheduler is on its way; what waits for anything else is not, and lets others pass.

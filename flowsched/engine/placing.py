@@ -381,6 +381,10 @@ def _bind(
     until = None if group.runtime_ms is None else recorder.now + group.runtime_ms
     late = None if group.high_ms is None else recorder.now + group.high_ms
     alike = [likeness(candidate, number, binds.likenesses) for number in range(len(group.roles))]
+    learned = [
+        (run.spec.name, stage.spec.name, each.learned) if each is not None and each.learned else None
+        for each in candidate.demands or (None,) * len(alike)
+    ]
     part_of = stage.members if stage.spec.gang else 1  # a gang is taken away as a whole (`recovery.standing`)
     for task, node in zip(tasks.tolist(), nodes.tolist(), strict=True):
         number = 0 if len(alike) == 1 else int(stage.role_of[task % stage.members])
@@ -397,6 +401,8 @@ def _bind(
             since_ms=recorder.now,
             until_ms=until,
             io_bytes=shape.io_bytes,
+            direct=shape.direct,
+            learned=learned[number],
             group=group.name,
             late_ms=late,
             unit=f"{run.id}/{stage.spec.name}/{task // part_of}",

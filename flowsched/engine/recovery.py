@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from flowsched.engine.caches import hold_again
 from flowsched.engine.delta import OutputWrite, StageWrite, TaskWrite
+from flowsched.engine.demand import Demand, demands_of, said_demand
 from flowsched.engine.state import EngineState, PodRef
 from flowsched.scheduling.devices import parts_held
 from flowsched.scheduling.executor import NodeInfo, Pod
@@ -173,7 +174,7 @@ def node_index(state: EngineState, name: str | None) -> int:
 def reclaim(state: EngineState, run: WorkflowRun, pods: Iterable[Pod], statement: Statement) -> list[str]:
     """Take the room of pods that may still be there. Returns those nobody wants any more, to be released."""
     orphans = []
-    amounts: dict[tuple[int, int], tuple[int, ...]] = {}
+    amounts: dict[tuple[int, int, Demand], tuple[int, ...]] = {}
     for pod in pods:
         stage = run.stages[run.number_of(pod.stage)]
         task = pod.index
@@ -185,13 +186,14 @@ def reclaim(state: EngineState, run: WorkflowRun, pods: Iterable[Pod], statement
         if not wanted:
             orphans.append(pod.name)
             continue
-        role = stage.spec.roles[int(stage.role_of[task % stage.members])]
+        number = int(stage.role_of[task % stage.members])
+        role, io = stage.spec.roles[number], _demand(state, run, stage, number, pod)
         # Its memory may have grown since the document was written: what it asked for when it was bound counts.
-        shape = (id(role), pod.memory_bytes)
+        shape = (id(role), pod.memory_bytes, io)
         if shape not in amounts:
             resources = replace(role.resources, memory_bytes=pod.memory_bytes)
             aligned = gets_whole_cores(resources, role.limits)
-            amounts[shape] = state.snapshot.pod_vector(resources, aligned=aligned)
+            amounts[shape] = state.snapshot.pod_vector(resources, io.rate, aligned=aligned)
         bound = int(stage.times[task, 2])
         claim = Claim(
             owner=pod.name,
@@ -202,6 +204,9 @@ def reclaim(state: EngineState, run: WorkflowRun, pods: Iterable[Pod], statement
             user=run.spec.user,
             since_ms=max(bound, 0),
             until_ms=None if pod.runtime_hint_ms is None else max(bound, 0) + pod.runtime_hint_ms,
+            io_bytes=io.moved,
+            direct=io.direct,
+            learned=(run.spec.name, stage.spec.name, io.learned) if io.learned else None,
             group=f"{run.spec.name}/{stage.spec.name}",
             devices=parts_held(pod.gpu_ids, pod.gpu_millis),
             **standing(run, stage, task),
@@ -217,6 +222,14 @@ def reclaim(state: EngineState, run: WorkflowRun, pods: Iterable[Pod], statement
         if pod.gang is not None:
             _remember_addresses(state, run, stage, pod, statement)
     return orphans
+
+
+def _demand(state: EngineState, run: WorkflowRun, stage: StageRun, role: int, pod: Pod) -> Demand:
+    """What it is said to use of its node's disk, else what is known of it now: that is not written down."""
+    found = (state.catalogue.find(uri) for file in pod.inputs for uri in file.uris)
+    known = demands_of(state, run, stage, tuple(dataset for dataset in found if dataset is not None))
+    demand = known[role] if known else None
+    return demand if demand is not None else said_demand(stage.spec, role)
 
 
 class Standing(TypedDict):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 import msgspec
@@ -13,6 +14,7 @@ from flowsched.engine.evicting import came
 from flowsched.engine.foreign import report_foreign
 from flowsched.engine.inputs import producer_of
 from flowsched.engine.learning import learn
+from flowsched.engine.measured import note_load
 from flowsched.engine.pace import held, left
 from flowsched.engine.pieces import seen
 from flowsched.engine.pushing import note_written
@@ -32,6 +34,7 @@ from flowsched.scheduling.executor import (
     TransferFailed,
     Usage,
 )
+from flowsched.scheduling.loads import LoadMeasured
 from flowsched.workflow.advance import STARTED, Ended
 from flowsched.workflow.run import StageRun, WorkflowRun
 
@@ -68,9 +71,14 @@ def report(recorder: Recorder, event: ClusterEvent) -> None:
         case PiecesSeen():
             seen(recorder, event)
         case NodeChanged(node):
+            at = recorder.state.snapshot.index.get(node.name)
+            if at is not None:  # executors do not tell what others use of its disk
+                node = replace(node, disk_busy_rate=recorder.state.snapshot.info(at).disk_busy_rate)
             at = recorder.state.snapshot.put_node(as_drained(recorder, node), recorder.statement)
             recorder.state.catalogue.limit(at, node.cache_bytes, recorder.statement)
             recorder.dirty = True
+        case LoadMeasured():
+            note_load(recorder, event)
         case _:
             report_foreign(recorder, event)
     recorder.absorb()

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from flowsched.engine.backlog import Candidate
 from flowsched.engine.changes import Recorder
+from flowsched.engine.copying import begin_copy, end_copy, limits_now
 from flowsched.engine.delta import ReplicaWrite
 from flowsched.engine.evicting import admit_ahead, came, has_room, hold_room
 from flowsched.engine.pieces import landed, moved_by, pass_over, refused
@@ -195,11 +196,12 @@ def order_transfers(recorder: Recorder) -> list[Transfer]:
     for want in (*foreseen(recorder), *pushes(recorder)):
         if state.look is None or has_room(state, want):
             wants.setdefault((want.dataset, want.dest), want)
-    active, limits = list(state.moving.values()), state.transfer_limits
+    active, limits = list(state.moving.values()), limits_now(state)
     orders = admit(list(wants.values()), active, state.snapshot, state.catalogue, limits)
     transfers = []
     for order in orders if state.look is None else admit_ahead(recorder, orders):
         statement.put(state.moving, (order.dataset, order.dest, order.piece), order)
+        begin_copy(state, order, statement)
         state.catalogue.expect(order.dataset, order.dest, statement)
         state.snapshot.add_inbound(order.dest, order.size_bytes, statement)
         source = None if order.source is None else state.snapshot.names[order.source]
@@ -223,6 +225,7 @@ def _landed(recorder: Recorder, pair: tuple[int, int], offset: int) -> TransferO
     piece = offset // state.transfer_limits.piece_bytes if offset else 0
     order = statement.pop(state.moving, (*pair, piece))
     if order is not None:
+        end_copy(state, order, statement)
         state.snapshot.add_inbound(pair[1], -order.size_bytes, statement)
         pieces = state.transfer_limits.pieces_of(pair[0], state.catalogue)
         if pieces == 1 or not any((*pair, each) in state.moving for each in range(pieces)):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,7 @@ from flowsched.workflow.spec import Match
 if TYPE_CHECKING:
     from flowsched.engine.backlog import Offered
     from flowsched.engine.caches import Look
+    from flowsched.engine.demand import Demand
     from flowsched.engine.draining import Drain
     from flowsched.engine.foreign import ClassKey, ForeignWork
     from flowsched.engine.idle import IdleBook
@@ -37,6 +38,10 @@ class PodRef(NamedTuple):
     stage: int
     task: int
     attempt: int
+
+
+#: Workflow, stage, role, steps of memory, and what was learned of its demand for disks.
+ShapeKey: TypeAlias = "tuple[str, int, int, int, Demand | None]"
 
 
 class GroupKey(NamedTuple):
@@ -134,6 +139,11 @@ class EngineState:
             set()
         )  #: of `ready`, those that may give up waiting (gangs, policies)
         self.pods: dict[str, PodRef] = {}
+        #: (workflow, stage) -> per mille of what was learned of its IO that is counted, as measured
+        self.corrections: dict[tuple[str, str], int] = {}
+        self.others: dict[
+            str, int
+        ] = {}  #: node, storage/read or storage/write -> bytes/s that others use, of late
         self._begin_data()
         self._begin_caches()
         self.staged_on: dict[GroupKey, tuple[int, ...]] = {}
@@ -143,8 +153,8 @@ class EngineState:
         self.next_key = 1
         self.next_staging = 1
         self.next_address = address_start
-        self.shapes: dict[tuple[str, int, int, int], Shape] = {}
-        self.shapes_of: dict[str, list[tuple[str, int, int, int]]] = {}  #: keys of `shapes`, by workflow
+        self.shapes: dict[ShapeKey, Shape] = {}
+        self.shapes_of: dict[str, list[ShapeKey]] = {}  #: keys of `shapes`, by workflow
         self.inputs: dict[tuple[str, int], tuple[int, ...] | None] = {}
         self.reasons: dict[int, Reason] = {}
         self.refused: dict[int, PodGroup] = {}  #: what they asked for, the most important first
@@ -172,6 +182,8 @@ class EngineState:
         #: what else it looks at, as it was then: replicas dropped, nodes that are ready; None = look at all
         self.swept: tuple[int, bytes] | None = None
         self.moving: dict[tuple[int, int, int], TransferOrder] = {}
+        #: of those from a storage with a budget: (storage/read, bytes/s) they count for
+        self.copying: dict[tuple[int, int, int], tuple[str, int]] = {}
         self.transfer_backoff: dict[tuple[int, int], Backoff] = {}
         #: (workflow, stage) -> who gathers what it writes
         self.gathers: dict[tuple[str, int], Gather | None] = {}

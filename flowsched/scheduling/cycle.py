@@ -17,12 +17,13 @@ from dataclasses import replace
 import numpy as np
 
 from flowsched.scheduling.backlog import in_order, take_promised, weighted
+from flowsched.scheduling.budgets import budgeted, serve_put_off
 from flowsched.scheduling.catalogue import Catalogue
 from flowsched.scheduling.conservative import promises_for
 from flowsched.scheduling.delay import Delays
 from flowsched.scheduling.explain import over_cap
 from flowsched.scheduling.framework import Profile
-from flowsched.scheduling.given import Given
+from flowsched.scheduling.given import Given, hold_rest
 from flowsched.scheduling.horizon import Horizon, half_a_node, work_ms
 from flowsched.scheduling.nominated import serve_nominated
 from flowsched.scheduling.placement import Ints, Spots
@@ -126,6 +127,7 @@ class _Cycle:
         self._horizon: Horizon | None = None
         self.any_ready = bool(snapshot.ready.any())
         self.taking = Taking(snapshot, self.room, self.shares, queues, profile, now)
+        self.budgets, self.waiting = budgeted(snapshot, queues, backlog, self.waiting, profile, now)
         self.refusals = Refusals(snapshot, self.room, profile)
 
     # ---- the loop ----
@@ -165,6 +167,7 @@ class _Cycle:
             left = self.left
             done = (singles.open and singles.serve(group)) or self.consider(group)
             self.turns.moved(line, done, self.left < left, self.reasons)
+        serve_put_off(self, self.budgets, _AT_ONCE)
         self.skip()
         return looked - before
 
@@ -181,12 +184,13 @@ class _Cycle:
         """Place what can be placed of a group; True when it is done with for this cycle."""
         if group.key in self.snapshot.nominations and (group.gang or group.key not in self.given):
             return group.key in self.given or self.refuse(self.taking.waits(group))
-        barred = self.barred(group)
-        if barred is not None:
+        if (barred := self.barred(group)) is not None:
             return self.refuse(barred)
         family, known = self.family(group), self.known_refusal(group)
         if known is not None and not self.taking.may(group):
             return self.refuse(known.of(group.key))
+        if not (straight := self.budgets.room_for(group)):
+            return self.budgets.hold(self, group)
         if self.closed and self.nowhere_local(group):
             return self.refuse(Reason(group.key, ReasonCode.WAITING_FOR_DATA, _NO_TARGET))
         offer = self.pricer.price(group)
@@ -196,15 +200,14 @@ class _Cycle:
             budget = self.profile.window - self.placed(group)
             if offer.one_by_one and budget <= 0:
                 return self.refuse(Reason(group.key, ReasonCode.BACKLOG_WINDOW, _ONE_BY_ONE))
-            most = min(left, self.left, budget if offer.one_by_one else left)
+            most = min(left, self.left, straight, budget if offer.one_by_one else left)
             offer = offer.wanting(self.turn(group, most))
         else:
-            offer = self.within_cap(offer)
+            offer = self.within_cap(offer if straight > 1 else offer.at_least())
         fit = None if not group.gang and self.room.lacks(group.roles[0].shape.requests) else self.fit(offer)
         if fit is None:
             return self.wait_for_room(offer, family)
-        stays = None if group.gang else self.stay(fit)
-        if stays is not None:
+        if not group.gang and (stays := self.stay(fit)) is not None:
             return self.refuse(stays)
         wait = None
         if fit.moves:
@@ -397,7 +400,7 @@ class _Cycle:
         given = self.given.get(group.key)
         if given is None:
             given = self.given[group.key] = Given.of(group)
-        given.held = self.hold_rest(fit)
+        given.held = hold_rest(fit, self.room, self.snapshot)
         self.left -= fit.pods
         ends = self.now + runtime_of(group, self.profile), self.now + longest_of(group, self.profile)
         for table, role, spots, bound in zip(offer.tables, offer.order, fit.spots, fit.bound, strict=True):
@@ -415,6 +418,7 @@ class _Cycle:
             if table.most is not None:
                 self.snapshot.zones.hold(spots.nodes, shape.requests, self.statement)
             self.shares.add(group.queue, shape.requests, len(spots.nodes), group.user)
+            self.budgets.take(shape.direct, len(spots.nodes))
             missing = offer.missing[spots.nodes] if offer.missing is not None else np.zeros_like(spots.nodes)
             given.add(role, spots, missing)
             if shape.rules is not None:
@@ -432,17 +436,3 @@ class _Cycle:
         if io_bytes > 0:
             pods = np.bincount(nodes, minlength=len(self.snapshot)).astype(np.int32)
             self.statement.add(self.snapshot.io_tasks, slice(None), pods)
-
-    def hold_rest(self, fit: Fit) -> tuple[tuple[int, tuple[int, ...]], ...]:
-        """Keep the rest of `min_resources` free for pods that do not exist yet: (node, (R,) amounts)."""
-        offer = fit.offer
-        if offer.group.min_resources is None or any(bound is not None for bound in fit.bound):
-            return ()
-        rest = offer.rest([self.room.hard(axis) for axis in offer.axes], fit.spots)
-        everywhere = np.arange(len(self.snapshot))
-        held = np.zeros((len(self.snapshot), len(self.snapshot.axes)), dtype=np.int64)
-        for axis, amounts in zip(offer.axes, rest or (), strict=False):
-            self.room.hold(axis, everywhere, amounts)
-            held[:, axis] = amounts
-        where = np.flatnonzero(held.any(axis=1))
-        return tuple((node, tuple(held[node].tolist())) for node in where.tolist())

@@ -12,38 +12,10 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from flowsched.scheduling.foreign import Bind, Evict, ForeignEvent, Verdict
+from flowsched.scheduling.loads import LoadMeasured
+from flowsched.scheduling.node_info import NodeInfo as NodeInfo
+from flowsched.scheduling.node_info import Zone as Zone
 from flowsched.workflow.spec import Container, Resources, Rules
-
-
-@dataclass(frozen=True, slots=True)
-class Zone:
-    """A NUMA zone of a node: what it has for pods, and what of it the node says is free. By axis (`Snapshot.axes`), in its unit."""
-
-    has: Mapping[str, int]
-    free: Mapping[str, int]
-
-
-@dataclass(frozen=True, slots=True)
-class NodeInfo:
-    """A node as it is now. Amounts as in `Resources`; rates in bytes/s."""
-
-    name: str
-    cpu_millicores: int
-    memory_bytes: int
-    disk_bytes: int = 0
-    gpu_millis: int = 0
-    extended: Mapping[str, int] = field(default_factory=dict)
-    labels: Mapping[str, str] = field(default_factory=dict)
-    taints: tuple[tuple[str, str, str], ...] = ()  #: (key, value, effect)
-    rack: str = ""
-    disk_rate: int = 500_000_000
-    nic_in_rate: int = 117_000_000
-    nic_out_rate: int = 117_000_000
-    cache_bytes: int = 0  #: how much the cache folder may hold
-    ready: bool = True
-    zones: tuple[
-        Zone, ...
-    ] = ()  #: where its kubelet gives a pod with whole cores all it asks for in one zone, or refuses it
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +167,7 @@ class Usage:
     written_bytes: int = 0
     bytes_local: int = 0  #: input bytes found on the node
     bytes_moved: int = 0  #: input bytes that were copied to the node for it
+    disk_bytes: int = -1  #: of what it read and wrote, what really went to and from disks; -1 = nobody looked
 
 
 # What an executor reports. `at_ms` is wall-clock ms where it happened.
@@ -320,6 +293,7 @@ ClusterEvent = (
     | ReplicaSeen
     | PiecesSeen
     | NodeChanged
+    | LoadMeasured
     | ForeignEvent
 )
 

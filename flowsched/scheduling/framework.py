@@ -30,6 +30,7 @@ from flowsched.scheduling.plugins.spread import evenly_spread
 from flowsched.scheduling.plugins.wishes import wishes
 from flowsched.scheduling.podgroup import PodGroup, RoleRequest, Shape
 from flowsched.scheduling.snapshot import Claim, Snapshot
+from flowsched.scheduling.storages import Storage
 
 
 class Filter(Protocol):
@@ -103,6 +104,9 @@ class Profile:
         move_price_percent: How much of a copy's time on the network is charged for the link others could use.
         shortest_wait_ms: A copy that takes less is never worth waiting instead.
         eviction: What a full cache does without first: "dag" = what the DAGs will need least, "lru" = what was used longest ago.
+        io_fill_percent: Of each disk, what tasks were learned to use fills at most so much, and of each shared storage all who
+            work on it; 0 = only what documents say of disks counts.
+        storages: Storages that nodes share: what all who read from and write to one get together.
         preempt: Groups of higher priority may take the room of lower ones.
         reclaim: Queues that have less than they may take back what others have beyond theirs.
         min_runtime_ms: What has run for less is not taken away for others.
@@ -134,6 +138,8 @@ class Profile:
     move_price_percent: int = 50
     shortest_wait_ms: int = 2_000
     eviction: Literal["dag", "lru"] = "dag"
+    io_fill_percent: int = 90
+    storages: tuple[Storage, ...] = ()
     preempt: bool = True
     reclaim: bool = True
     min_runtime_ms: int = 0

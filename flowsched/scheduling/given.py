@@ -10,6 +10,9 @@ import numpy as np
 from flowsched.scheduling.placement import Ints, Spots, gang_cost
 from flowsched.scheduling.plan import Placement
 from flowsched.scheduling.podgroup import PodGroup
+from flowsched.scheduling.pricing import Fit
+from flowsched.scheduling.room import Room
+from flowsched.scheduling.snapshot import Snapshot
 
 _NONE: Final = np.zeros(0, dtype=np.int64)
 
@@ -45,3 +48,18 @@ class Given:
         """As a plan tells it. `group` is the group's key."""
         devices = tuple(self.devices[role] for role in sorted(self.devices))
         return Placement(group, tuple(self.nodes), tuple(self.missing), self.cost_ms, self.held, devices)
+
+
+def hold_rest(fit: Fit, room: Room, snapshot: Snapshot) -> tuple[tuple[int, tuple[int, ...]], ...]:
+    """Keep the rest of `min_resources` free for pods that do not exist yet: (node, (R,) amounts)."""
+    offer = fit.offer
+    if offer.group.min_resources is None or any(bound is not None for bound in fit.bound):
+        return ()
+    rest = offer.rest([room.hard(axis) for axis in offer.axes], fit.spots)
+    everywhere = np.arange(len(snapshot))
+    held = np.zeros((len(snapshot), len(snapshot.axes)), dtype=np.int64)
+    for axis, amounts in zip(offer.axes, rest or (), strict=False):
+        room.hold(axis, everywhere, amounts)
+        held[:, axis] = amounts
+    where = np.flatnonzero(held.any(axis=1))
+    return tuple((node, tuple(held[node].tolist())) for node in where.tolist())

@@ -54,6 +54,7 @@ _OF: Final[Mapping[ReasonCode, Cause]] = {
     ReasonCode.WAITING_FOR_DATA: Cause.DATA,
     ReasonCode.WAITING_FOR_LOCALITY: Cause.DATA,
     ReasonCode.IO_BUDGET: Cause.IO,
+    ReasonCode.STORAGE_BUDGET: Cause.IO,
     ReasonCode.BACKLOG_WINDOW: Cause.STARTING,
     ReasonCode.BACKOFF: Cause.STARTING,
     ReasonCode.WAITING_FOR_MEMBERS: Cause.STARTING,

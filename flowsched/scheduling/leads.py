@@ -12,6 +12,7 @@ from typing import Final
 
 import numpy as np
 
+from flowsched.scheduling.budgets import demands_of
 from flowsched.scheduling.placement import Ints, Spots
 from flowsched.scheduling.pricing import Offer, price
 from flowsched.scheduling.promises import runtime_of
@@ -25,6 +26,7 @@ from flowsched.scheduling.zones import ALIGNED
 
 HOUR_MS: Final = 3_600_000
 _MIB: Final = 1 << 20
+_MB: Final = 1_000_000
 #: So many nodes, taints or labels are tried of each kind.
 _FEW: Final = 3
 #: So many nodes are looked at for their kind.
@@ -54,6 +56,7 @@ _PRICES: Final[dict[Kind, tuple[int, int]]] = {
     Kind.WAIT: (400, 500),
     Kind.FREE: (450, 400),
     Kind.NODE: (600, 300),
+    Kind.STORAGE: (550, 300),
 }
 #: What a rule of a pod is, that can be dropped alone.
 _DEMANDS: Final = ("node_name", "nodes", "volumes", "ports", "affinity", "anti_affinity", "spread")
@@ -116,6 +119,7 @@ def leads(situation: Situation) -> list[Lead]:
         *_rules(situation),
         *_caps(situation),
         *_turns(situation),
+        *_storages(situation),
     ]
     if len(situation.snapshot):
         offer = price(situation.group, situation.snapshot, situation.catalogue, situation.profile)
@@ -231,6 +235,18 @@ def _copies(s: Situation, offer: Offer) -> Iterator[Lead]:
         alone = allowed & ~held & (missing == s.catalogue.weight(dataset))
         for node in _roomiest(s, np.flatnonzero(alone).tolist()):
             yield Lead(Kind.COPY, s.snapshot.names[node], s.catalogue.uris[dataset])
+
+
+def _storages(s: Situation) -> Iterator[Lead]:
+    """A shared storage that carries more."""
+    asked = demands_of(s.group)
+    others = sum(rate for other in s.others for rate in demands_of(other).values())
+    for storage in s.profile.storages:
+        for key, rate in storage.rates.items():
+            if key in asked and rate > 0:
+                wanted = s.snapshot.direct.rates.get(key, 0) + asked[key] + others
+                far = max(rate, wanted * 100 // max(s.profile.io_fill_percent, 1)) + _MB
+                yield Lead(Kind.STORAGE, storage.name, key.rpartition("/")[2], rate, far, _MB, rate)
 
 
 # ---- queues ----

@@ -52,6 +52,9 @@ class Claim:
         qos: `QosClass`: what promises less is taken first.
         started_ms: When its process began to run; None = it has done nothing yet.
         user: Who of its queue submitted it; empty where nobody said.
+        direct: What it reads from and writes to shared storages, as in `Shape`.
+        learned: Workflow and stage, where what it counts for of disks or storages was learned of their tasks, and the per mille
+            of it that is counted.
         devices: Which GPUs of the node it holds; the snapshot chooses for those who do not say.
         elastic: Of a gang that goes on with fewer members: (role, number of the member, how many of the role must stay).
     """
@@ -72,8 +75,38 @@ class Claim:
     qos: int = 0
     started_ms: int | None = None
     user: str = ""
+    direct: tuple[tuple[str, int], ...] = ()
+    learned: tuple[str, str, int] | None = None
     devices: Parts = ()
     elastic: tuple[int, int, int] | None = None
+
+
+class DirectBook:
+    """What claims ask of shared storages, all nodes together.
+
+    Attributes:
+        rates: Bytes/s by storage/read and storage/write.
+        others: Of those, what others were measured to use beside.
+        claims: Those who ask, and those of whose use of disks something was learned, by owner.
+    """
+
+    __slots__ = ("claims", "others", "rates")
+
+    def __init__(self) -> None:
+        self.others: dict[str, int] = {}
+        self.rates: dict[str, int] = {}
+        self.claims: dict[str, Claim] = {}
+
+    def book(self, claim: Claim, sign: int) -> None:
+        """A claim comes (+1) or goes (-1)."""
+        if not claim.direct and claim.learned is None:
+            return
+        for key, rate in claim.direct:
+            self.rates[key] = self.rates.get(key, 0) + sign * rate
+        if sign > 0:
+            self.claims[claim.owner] = claim
+        else:
+            del self.claims[claim.owner]
 
 
 class Ledger:

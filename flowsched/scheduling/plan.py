@@ -30,6 +30,9 @@ class ReasonCode(StrEnum):
     QUEUE_ORDER = "QueueOrder"  #: its queue is first in, first out, and who is before it waits
     IO_BUDGET = "IoBudget"  #: cores and memory are free, the disk's bandwidth is spoken for
     CACHE_FULL = "CacheFull"  #: the caches of nodes with room are full of what others read, or of what must not be lost
+    STORAGE_BUDGET = (
+        "StorageBudget"  #: a shared storage carries no more at a time than those read and write that run
+    )
     WAITING_FOR_DATA = "WaitingForData"  #: its inputs are being copied to where it shall run
     WAITING_FOR_LOCALITY = "WaitingForLocality"  #: the node with its data is nearly free, a copy takes longer
     BACKLOG_WINDOW = "BacklogWindow"  #: not looked at in this cycle: more important work was

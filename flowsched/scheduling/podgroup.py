@@ -26,6 +26,7 @@ class Shape:
         rack: None, "required" or "preferred": all members in one rack.
         one_per_node: No two pods of the group on one node.
         rules: What it demands of nodes and other pods beside that, and what they may look at of it; None = nothing.
+        direct: What one pod reads from and writes to shared storages: (storage/read or storage/write, bytes/s), sorted.
         unknown: Anything the scheduler does not understand makes the pod its own shape.
     """
 
@@ -38,6 +39,7 @@ class Shape:
     one_per_node: bool = False
     rules: Rules | None = None
     unknown: str | None = None
+    direct: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

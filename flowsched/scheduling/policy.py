@@ -101,7 +101,8 @@ def plugin_fields(profile: Profile, path: str = "$") -> Iterator[tuple[str, Guar
 def written_fields(kind: type = Profile) -> dict[str, tuple[Field[Any], Any]]:
     """Every field that a document may say, with its type."""
     hints = get_type_hints(kind)
-    return {each.name: (each, hints[each.name]) for each in fields(kind) if each.name not in _ELSEWHERE}
+    elsewhere = _ELSEWHERE if kind is Profile else ()
+    return {each.name: (each, hints[each.name]) for each in fields(kind) if each.name not in elsewhere}
 
 
 def field_facts() -> list[FieldFacts]:

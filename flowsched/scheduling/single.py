@@ -150,7 +150,7 @@ class Singles:
         if id(shape) in policy.sizes:
             return None
         size, requests = None, shape.requests
-        plain = shape.rules is None and not shape.one_per_node and not shape.io_bytes
+        plain = shape.rules is None and not (shape.one_per_node or shape.io_bytes or shape.direct)
         if self._cycle.snapshot.devices.matter and any(requests[GPU : GPU + 1]):
             plain = False
         if plain and not (requests[IO] if len(requests) > IO else 0) and requests[0] > 0:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from flowsched.scheduling.axes import AXES, IO, MAX_AXES, PODS
 from flowsched.scheduling.devices import GPU, Devices
 from flowsched.scheduling.executor import NodeInfo
-from flowsched.scheduling.ledger import Claim, ClaimKind, Ledger
+from flowsched.scheduling.ledger import Claim, ClaimKind, DirectBook, Ledger
 from flowsched.scheduling.neighbours import Peers
 from flowsched.scheduling.plan import Nomination
 from flowsched.scheduling.statement import Statement
@@ -61,7 +61,7 @@ class Snapshot:
         spent: Groups whose nomination came to nothing, and when: they do not take others' room again so soon.
         peers: The pods of claims that hold room, for rules of other pods.
         zones, devices: NUMA zones of nodes, and who is in them; what is held of each of their GPUs.
-        usage: What queues and their users hold and have held.
+        usage, direct: What queues and their users hold and have held; what claims that hold room ask of shared storages.
         generation: Grows with every change of a node (not of claims): caches are valid for one generation.
         cache: For pure functions of nodes alone; emptied with every generation.
     """
@@ -88,7 +88,7 @@ class Snapshot:
         self.taint_sets: list[tuple[tuple[str, str, str], ...]] = []
         self._taint_ids: dict[tuple[tuple[str, str, str], ...], int] = {}
         self._takeable: dict[int, int] = {}  #: priority -> claims that may be taken away for others
-        self.usage = UsageBook()
+        self.usage, self.direct = UsageBook(), DirectBook()
         self._staging_claims = 0
         self._inbound_bytes = 0
         self._matrices = {
@@ -102,8 +102,8 @@ class Snapshot:
 
     def copy(self) -> Snapshot:
         """A copy that can be changed while this one stays. What never changes (claims, nodes as told) is shared."""
-        flat = (self.claims, self.names, self.index, self.labels, self.taints, self._infos)
-        memo: dict[int, Any] = {id(each): copy(each) for each in (*flat, *self.ledger.flat)}
+        own = (self.claims, self.direct.claims, self.names, self.index, self.labels, self.taints, self._infos)
+        memo: dict[int, Any] = {id(each): copy(each) for each in (*own, *self.ledger.flat)}
         return deepcopy(self, memo | {id(self.cache): {}})
 
     def info(self, node: int) -> NodeInfo:
@@ -325,7 +325,7 @@ class Snapshot:
         self._infos[at] = node
         self.labels[at] = dict(node.labels)
         self.taints[at] = tuple(node.taints)
-        known = (node.cpu_millicores, node.memory_bytes, node.disk_bytes, node.gpu_millis, node.disk_rate)
+        known = (node.cpu_millicores, node.memory_bytes, node.disk_bytes, node.gpu_millis, node.disk_budget)
         row = self._matrices["allocatable"][at]
         row[:] = 0
         row[: len(AXES)] = known
@@ -441,6 +441,7 @@ class Snapshot:
                 self._takeable[claim.priority] = count
             else:
                 del self._takeable[claim.priority]
+        self.direct.book(claim, sign)
         if claim.io_bytes > 0:
             self._columns["io_tasks"][claim.node] += sign
         self.usage.book(Payer(claim.queue, claim.user), amount.tolist(), sign)

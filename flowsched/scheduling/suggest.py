@@ -212,6 +212,11 @@ def told(change: Suggestion, situation: Situation) -> str:
         case Kind.FREE:
             more, who = _exact(change, change.to - change.was), ", ".join(_holders(change, situation))
             return f"free {more} on node {change.object}" + (f" (held by {who})" if who else "")
+        case Kind.STORAGE:
+            now, then = (f"{-(-rate // 1_000_000)} MB/s" for rate in (change.was, change.to))
+            return (
+                f"let storage {change.object} give those who {change.what} {then} together instead of {now}"
+            )
         case Kind.WAIT:
             seconds = -(-(change.to - change.was) // 1000)
             return f"wait {seconds} s: by then enough of what runs is expected to have ended"

@@ -124,7 +124,7 @@ def _is_simple(group: PodGroup) -> bool:
     """Whether nothing but its shape and its queue says where it goes, and when."""
     if group.gang or group.inputs or group.shut or group.home is not None or group.min_resources is not None:
         return False
-    return group.roles[0].shape.rules is None
+    return group.roles[0].shape.rules is None and not group.roles[0].shape.direct
 
 
 def _alike(cycle: Serving, first: PodGroup) -> Callable[[PodGroup], bool]:

@@ -51,6 +51,7 @@ class Kind(StrEnum):
     LABEL = "label"  #: node `object` carries the label `what` (key=value)
     READY = "ready"  #: node `object` takes pods
     NODE = "node"  #: `to` more nodes like `object`; without `object`, made for the group
+    STORAGE = "storage"  #: shared storage `object` gives readers or writers (`what`) `to` bytes/s together, instead of `was`
     FREE = "free"  #: node `object` has `to` free of resource `what`, instead of `was`
     INPUT = "input"  #: the lost dataset `what` can be had from outside again
     COPY = "copy"  #: node `object` has the dataset `what`
@@ -266,6 +267,17 @@ def _cap(s: Situation, change: Suggestion, statement: Statement) -> Situation:
     return s
 
 
+def _storage(s: Situation, change: Suggestion, statement: Statement) -> Situation:
+    rates = {f"{change.what}_rate": change.to}
+    if change.object not in {each.name for each in s.profile.storages}:
+        raise KeyError(f"no storage {change.object!r} in profile {s.profile.name}")
+    storages = tuple(
+        replace(each, **rates) if each.name == change.object else each  # type: ignore[arg-type]
+        for each in s.profile.storages
+    )
+    return replace(s, profile=replace(s.profile, storages=storages))
+
+
 def _resume(s: Situation, change: Suggestion, statement: Statement) -> Situation:
     before = s.queues.get(change.object)
     statement.undo_with(lambda: s.queues.put(before))
@@ -402,6 +414,7 @@ _ALTER: Final[Mapping[Kind, Callable[[Situation, Suggestion, Statement], Situati
     Kind.READY: _ready,
     Kind.NODE: _node,
     Kind.FREE: _free,
+    Kind.STORAGE: _storage,
     Kind.INPUT: _input,
     Kind.COPY: _copy,
     Kind.WAIT: _wait,

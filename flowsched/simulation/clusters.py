@@ -27,13 +27,17 @@ _NODE: Final[Mapping[str, str]] = dict.fromkeys(
         "cache",
         "rack",
         "datasets",
+        "seek_percent",
     ),
     "",
 )
-_STORAGE: Final[Mapping[str, str]] = dict.fromkeys(("name", "disk", "nic", "nic_in", "nic_out"), "")
+_STORAGE: Final[Mapping[str, str]] = dict.fromkeys(
+    ("name", "disk", "nic", "nic_in", "nic_out", "seek_percent"), ""
+)
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 _BYTES: Final = 'bytes, as "16G" or "64Gi" (of rates: a second)'
 _MOST: Final = 100_000
+_MOST_SEEK: Final = 1_000
 
 
 def cluster_from(document: object, limits: Limits = DEFAULT) -> SimulatedCluster:
@@ -75,6 +79,7 @@ def _storage(section: Section) -> SimulatedStorage:
         disk=_rate(section, "disk", None, 1_000_000_000),
         nic_in=_rate(section, "nic_in", "nic", GBIT),
         nic_out=_rate(section, "nic_out", "nic", GBIT),
+        seek_percent=section.whole("seek_percent", 0, _MOST_SEEK) or 0,
     )
 
 
@@ -94,6 +99,7 @@ def _nodes(section: Section) -> list[SimulatedNode]:
         cache=_rate(section, "cache", None, 16_000_000_000),
         rack=section.text("rack", _NAME, "a name") or "",
         datasets=_rate(section, "datasets", None, 0),
+        seek_percent=section.whole("seek_percent", 0, _MOST_SEEK) or 0,
     )
     if count == 1:
         return [made]

@@ -33,17 +33,21 @@ class Network:
 
     Attributes:
         now: Seconds.
-        capacities: Bytes/s by resource.
+        capacities: Bytes/s by resource. With a `seeks` entry above 0, n flows at once get capacity / (1 + seek * (n - 1)) together:
+            what a disk loses when many read it at once.
     """
 
-    def __init__(self, capacities: Sequence[float]) -> None:
+    def __init__(self, capacities: Sequence[float], seeks: Sequence[float] = ()) -> None:
         self.now = 0.0
         self.capacities = list(capacities)
+        self._seeks = [(at, seek) for at, seek in enumerate(seeks) if seek > 0]
         self._classes: dict[tuple[int, ...], _Class] = {}
         self._of: dict[Hashable, _Class] = {}
         self._number = 0
         self._stale = False
         self._next: float | None = None
+        #: by resource, bytes that went over it: of all flows, and of those over it alone; None = nobody asks
+        self.carried: tuple[list[float], list[float]] | None = None
 
     def __len__(self) -> int:
         """How many flows there are."""
@@ -104,6 +108,11 @@ class Network:
         ended: list[tuple[float, int, Hashable]] = []
         for each in list(self._classes.values()):
             each.level += each.rate * passed
+            if self.carried is not None:
+                for resource in each.path:
+                    self.carried[0][resource] += each.rate * passed * each.flows
+                if len(each.path) == 1:
+                    self.carried[1][each.path[0]] += each.rate * passed * each.flows
             # What would end within a nanosecond has ended: a clock of this size cannot tell them apart.
             reach = each.level + max(_CRUMB, each.rate * 1e-9)
             while each.ends and each.ends[0][0] <= reach:
@@ -134,6 +143,8 @@ class Network:
             for resource in each.path:
                 count[resource] += each.flows
                 through.setdefault(resource, []).append(each)
+        for resource, seek in self._seeks:
+            left[resource] /= 1 + seek * max(0, count[resource] - 1)
         heap = [(left[resource] / count[resource], resource) for resource in through]
         heapq.heapify(heap)
         while heap:

@@ -31,6 +31,7 @@ class SimulatedNode:
     cache: int = 16_000_000_000
     rack: str = ""
     datasets: int = 0
+    seek_percent: int = 0  #: see `SimulatedStorage`
 
     def info(self) -> NodeInfo:
         """As an executor would tell it."""
@@ -58,12 +59,16 @@ class SimulatedNode:
 
 @dataclass(frozen=True, slots=True)
 class SimulatedStorage:
-    """A shared storage: what all nodes together can read (`nic_out`) and write (`nic_in`)."""
+    """A shared storage: what all nodes together can read (`nic_out`) and write (`nic_in`).
+
+    `seek_percent`: with n at once its disk carries disk / (1 + (n - 1) * seek_percent / 100) in all; 0 = it loses nothing.
+    """
 
     name: str = "storage"
     disk: int = 1_000_000_000
     nic_in: int = GBIT
     nic_out: int = GBIT
+    seek_percent: int = 0
 
     def told(self) -> dict[str, Any]:
         """As the header of a trace tells it."""

@@ -25,8 +25,11 @@ from flowsched.scheduling.executor import (
     Transfer,
     TransferDone,
     TransferFailed,
+    Usage,
 )
 from flowsched.scheduling.framework import Profile
+from flowsched.scheduling.loads import Load, LoadMeasured
+from flowsched.scheduling.storages import Storage
 from flowsched.scheduling.transfers import TransferLimits
 from flowsched.simulation.losses import Loss
 from flowsched.simulation.reference import SimulatedCluster
@@ -48,6 +51,7 @@ class Simulation:
     Args:
         cluster: Where.
         workloads: What; workload k is run `w<k>` of the engine.
+        measure_s: So often nodes' disks and the storage are measured, as a service would; 0 = never.
         profile: The policy. Without locality, tasks read from and write to the shared storage, as stock clusters do.
         losses: Which nodes are lost, and when.
     """
@@ -69,6 +73,7 @@ class Simulation:
     _pieces: dict[tuple[FileId, int], set[tuple[int, int]]] = field(default_factory=dict)
     limits: TransferLimits | None = None
     losses: Sequence[Loss] = ()
+    measure_s: float = 0.0  #: how often disks and the storage are measured; 0 = never
     _moving: dict[int, Transfer] = field(default_factory=dict)
     _down: set[int] = field(default_factory=set)
 
@@ -76,6 +81,8 @@ class Simulation:
         limits = self.limits or limits_of(self.cluster)
         # What comes from outside comes from this cluster's storage.
         self.profile = replace(self.profile, origin_rate=limits.origin_rate)
+        if not self.profile.locality and not self.profile.storages:
+            self.profile = replace(self.profile, storages=(shared_by(self.cluster),))
         self.state = EngineState(profile=self.profile, mounted=not self.profile.locality)
         self.state.transfer_limits = limits
         self.world = World(self.cluster, self.workloads)
@@ -92,6 +99,10 @@ class Simulation:
             self.world.later(loss.at_s, lambda node=loss.node: self._lose(node))  # type: ignore[misc]
             if loss.back_s is not None:
                 self.world.later(loss.back_s, lambda node=loss.node: self._come_back(node))  # type: ignore[misc]
+        if self.measure_s:
+            links = len(self.world.network.capacities)
+            self.world.network.carried = ([0.0] * links, [0.0] * links)
+            self.world.later(self.measure_s, self._measure)
         while True:
             moment = self.world.next_moment()
             if moment is None:
@@ -118,6 +129,23 @@ class Simulation:
             if not job.parents:
                 self._ready[number, at] = self.world.now
         self._events.append(Accepted(run))
+
+    def _measure(self) -> None:
+        """What disks carried since the last time. A pod's own flows are those over nothing but its node's disk."""
+        carried = self.world.network.carried
+        assert carried is not None  # since `run`
+        every, own = carried
+        rates = [int(each / self.measure_s) for each in every]
+        nodes = [
+            Load(node.name, rates[3 * at], int(own[3 * at] / self.measure_s))
+            for at, node in enumerate(self.cluster.nodes)
+        ]
+        at, name = 3 * len(self.cluster.nodes), self.cluster.storage.name
+        storages = (Load(f"{name}/read", rates[at + 2]), Load(f"{name}/write", rates[at + 1]))
+        self.world.network.carried = ([0.0] * len(every), [0.0] * len(every))
+        self._events.append(LoadMeasured(tuple(nodes), storages))
+        if self.state.runs or self.world.now < max(each.arrival_s for each in self.workloads):
+            self.world.later(self.world.now + self.measure_s, self._measure)
 
     def _step(self, now: int) -> None:
         events, self._events = self._events, []
@@ -185,7 +213,16 @@ class Simulation:
             if workload.keep_final and self.world.file(file).final and not running.shared:
                 self._uploads[running.node].append(file)
         self._upload(running.node)
-        self._events.append(PodEnded(pod.name, self._now_ms(), 0, outputs=tuple(published)))
+        used = self._used(running)
+        self._events.append(PodEnded(pod.name, self._now_ms(), 0, outputs=tuple(published), usage=used))
+
+    def _used(self, running: Running) -> Usage:
+        """What an executor would have measured: CPU time, bytes through system calls, and those of them that were the disk's."""
+        workload = self.workloads[running.workload]
+        job = workload.jobs[running.job]
+        read, wrote = (sum(workload.files[at].size for at in files) for files in (job.inputs, job.outputs))
+        cpu_ms = int(job.compute_s * job.cores * 1000)
+        return Usage(cpu_ms=cpu_ms, read_bytes=read, written_bytes=wrote, disk_bytes=running.disk_bytes)
 
     def _upload(self, node: int) -> None:
         while self._uploads[node] and self._uploading[node] < _UPLOADS_A_NODE:
@@ -289,6 +326,13 @@ def limits_of(cluster: SimulatedCluster) -> TransferLimits:
     return TransferLimits(
         origin=max(2, -(-rate // node.nic_in) + 1), origin_rate=rate, piece_bytes=PIECE_BYTES
     )
+
+
+def shared_by(cluster: SimulatedCluster) -> Storage:
+    """The storage as a profile tells of it: its links and its disk bound what all nodes get."""
+    storage = cluster.storage
+    reads, writes = (min(link, storage.disk) for link in (storage.nic_out, storage.nic_in))
+    return Storage(storage.name, reads, writes)
 
 
 def header(simulation: Simulation, policy: str, seed: int, version: str) -> dict[str, Any]:

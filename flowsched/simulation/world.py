@@ -48,6 +48,7 @@ class Running:
     run_end: float = 0.0
     waiting: int = 0
     over: bool = False
+    disk_bytes: int = 0  #: what it made its node's disk read and write
 
 
 class World:
@@ -69,7 +70,8 @@ class World:
             capacities += [float(node.disk), float(node.nic_in), float(node.nic_out)]
         storage = cluster.storage
         capacities += [float(storage.disk), float(storage.nic_in), float(storage.nic_out)]
-        self.network = Network(capacities)
+        seeks = [node.seek_percent / 100 for node in cluster.nodes] + [storage.seek_percent / 100]
+        self.network = Network(capacities, [part for seek in seeks for part in (seek, 0.0, 0.0)])
         self.free = [float(node.cores) for node in cluster.nodes]
         self.caches = [PageCache(node.cache) for node in cluster.nodes]
         self.at: dict[FileId, set[int]] = {}
@@ -261,6 +263,7 @@ class World:
             file = (running.workload, number)
             if file not in self.caches[node]:
                 running.waiting += 1
+                running.disk_bytes += 0 if (node, file) in self._from_disk else self.file(file).size
                 self._from_disk_once(file, node, read)
         read()
 
@@ -357,7 +360,9 @@ class World:
 
         for number in kept:
             running.waiting += 1
-            self.flow(self.file((running.workload, number)).size, (3 * node,), written)
+            size = self.file((running.workload, number)).size
+            running.disk_bytes += size
+            self.flow(size, (3 * node,), written)
         written()
 
     def _upload_straight(self, file: FileId, node: int, task: str, action: Action) -> None:

@@ -182,6 +182,7 @@ def _stage(reader: Reader, entry: object, path: str) -> StageDraft | None:
         io_write_bytes=traffic.write_bytes,
         io_read_rate=traffic.read_rate,
         io_write_rate=traffic.write_rate,
+        io_storage=traffic.storage,
         min_resources=read_min_resources(section),
         cache=section.flag("cache"),
         container=found.container if found is not None else None,

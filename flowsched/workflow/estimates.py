@@ -30,7 +30,8 @@ class Measured(NamedTuple):
     """What one task was seen to take beside its time. `UNMEASURED` where nobody looked.
 
     `output_bytes` is all it wrote for others, `said_ms` what its user
-    expected of its time, `read_bytes` and `written_bytes` are what its processes moved in all.
+    expected of its time, `read_bytes` and `written_bytes` are what its processes moved in all, `disk_bytes` what of that went
+    to and from disks: the rest lay in memory.
     """
 
     input_bytes: int = 0
@@ -40,14 +41,15 @@ class Measured(NamedTuple):
     memory_bytes: int = UNMEASURED
     output_bytes: int = UNMEASURED
     said_ms: int = UNMEASURED
+    disk_bytes: int = UNMEASURED
 
 
 #: A time, and nothing else.
 NOTHING: Final = Measured()
 
 #: Columns of a sample: the input bytes, the runtime, and the others as in `Measured`.
-INPUT, RUNTIME, CPU, READ, WRITTEN, MEMORY, OUTPUT, SAID = range(8)
-_WIDTH: Final = 8
+INPUT, RUNTIME, CPU, READ, WRITTEN, MEMORY, OUTPUT, SAID, DISK = range(9)
+_WIDTH: Final = 9
 
 #: Workflow and stage; a third name where it is one output of several.
 Kind = tuple[str, ...]
@@ -92,7 +94,9 @@ class Estimates:
             none = (UNMEASURED,) * (OUTPUT - CPU)
             for name, wrote in outputs.items():
                 each: Kind = (workflow, stage, name)
-                before.append((each, self._add(each, (size, UNMEASURED, *none, wrote, UNMEASURED))))
+                before.append(
+                    (each, self._add(each, (size, UNMEASURED, *none, wrote, UNMEASURED, UNMEASURED)))
+                )
         return before
 
     def _add(self, kind: Kind, sample: tuple[int, ...]) -> array[int]:
@@ -202,6 +206,10 @@ class Estimates:
         parts = [self._expected(workflow, stage, column, input_bytes) for column in (READ, WRITTEN)]
         return None if parts == [None, None] else sum(part or 0 for part in parts)
 
+    def bytes_of(self, workflow: str, stage: str, column: int, input_bytes: int = 0) -> int:
+        """What is expected of one of the columns of bytes; 0 where it was never measured."""
+        return self._expected(workflow, stage, column, input_bytes) or 0
+
     def derived_ms(
         self, workflow: str, stage: str, input_bytes: int, cores: int, disk_rate: int
     ) -> int | None:
@@ -214,11 +222,20 @@ class Estimates:
             return None
         return max(1, cpu // max(1, cores) + moved * 1000 // max(1, disk_rate))
 
+    def disk_bytes(self, workflow: str, stage: str, input_bytes: int = 0) -> int | None:
+        """Bytes that went to and from disks; None where that was never measured."""
+        return self._expected(workflow, stage, DISK, input_bytes)
+
     def io_rate(self, workflow: str, stage: str, input_bytes: int, cores: int, disk_rate: int) -> int | None:
-        """Bytes/s while it runs alone on a disk of `disk_rate`: its bytes over its derived runtime."""
-        moved = self.moved_bytes(workflow, stage, input_bytes)
-        takes = self.derived_ms(workflow, stage, input_bytes, cores, disk_rate)
-        return None if moved is None or takes is None else min(disk_rate, moved * 1000 // takes)
+        """Bytes/s of a disk of `disk_rate` on which it runs alone: what goes to and from it, over its CPU time and its moving of
+        bytes together. None where CPU time or disk bytes were never measured.
+        """
+        cpu = self.cpu_ms(workflow, stage, input_bytes)
+        moved = self.disk_bytes(workflow, stage, input_bytes)
+        if cpu is None or moved is None:
+            return None
+        takes = cpu // max(1, cores) + moved * 1000 // max(1, disk_rate)
+        return min(disk_rate, moved * 1000 // max(1, takes))
 
     def _expected(
         self, workflow: str, stage: str, column: int, input_bytes: int, output: str | None = None

@@ -21,6 +21,8 @@ LABEL_KEY: Final = re.compile(
 LABEL_KEY_TEXT: Final = 'a label key as in Kubernetes ("disktype", "example.org/zone")'
 LABEL_VALUE: Final = re.compile(r"(?:[A-Za-z0-9](?:[A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?)?")
 LABEL_VALUE_TEXT: Final = "a label value as in Kubernetes: at most 63 letters, digits, -, _ or ."
+#: A shared storage, as a profile's `storages` names it.
+STORAGE: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
 #: Extended resources: always with a domain, so that a misspelt "memroy" is not one.
 EXTENDED: Final = re.compile(
     r"[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?/[A-Za-z0-9](?:[A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?"

@@ -43,7 +43,7 @@ _ONLY_EQUALITY: Final = (
     'selector: {"label": "value"}: flowsched demands equality only, '
     "so one term of matchExpressions with operator In and one value is all that can be said here"
 )
-_IO_KEYS: Final[Mapping[str, str]] = {"read": "", "write": ""}
+_IO_KEYS: Final[Mapping[str, str]] = {"read": "", "write": "", "storage": ""}
 _AMOUNT_TEXT: Final = 'bytes in all, as "3Gi", or a rate, as "200Mi/s"'
 
 
@@ -117,7 +117,8 @@ def read_traffic(section: Section) -> Traffic:
         return Traffic()
     read_bytes, read_rate = _amount(entry, "read")
     write_bytes, write_rate = _amount(entry, "write")
-    return Traffic(read_bytes, write_bytes, read_rate, write_rate)
+    storage = entry.text("storage", names.STORAGE, "the name of a shared storage") or ""
+    return Traffic(read_bytes, write_bytes, read_rate, write_rate, storage)
 
 
 def _amount(entry: Section, key: str) -> tuple[int, int]:

@@ -358,8 +358,10 @@ def _traffic() -> Schema:
         "description": "Bytes in all, or a rate as 200Mi/s.",
         "anyOf": [{"$ref": "#/$defs/quantity"}, {"type": "string", "pattern": "^.+/s$"}],
     }
+    storage = _named(names.STORAGE, "The shared storage that it reads and writes instead, by name.")
     return _object(
-        "What one pod reads from and writes to its node's disk.", {"read": amount, "write": amount}
+        "What one pod reads from and writes to its node's disk.",
+        {"read": amount, "write": amount, "storage": storage},
     )
 
 

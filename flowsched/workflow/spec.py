@@ -101,12 +101,13 @@ class OutputSpec:
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """What a pod reads and writes on its node's disk beside its inputs: bytes in all, or bytes a second."""
+    """What a pod reads and writes on its node's disk beside its inputs: bytes in all, or bytes a second. Or on a shared storage."""
 
     read_bytes: int = 0
     write_bytes: int = 0
     read_rate: int = 0
     write_rate: int = 0
+    storage: str = ""  #: name of the shared storage; "" = its node's disk
 
 
 @dataclass(frozen=True, slots=True)
@@ -335,9 +336,22 @@ class StageSpec:
     io_write_bytes: int = 0
     io_read_rate: int = 0  #: bytes/s, when the user gave rates
     io_write_rate: int = 0
+    io_storage: str = ""  #: on which shared storage; "" = its node's disk
     min_resources: Resources | None = None
     cache: bool = False
     container: Container | None = None
+
+    @property
+    def says_io(self) -> bool:
+        """Whether anybody said what its pods read and write."""
+        said = (
+            self.io_read_bytes
+            or self.io_write_bytes
+            or self.io_read_rate
+            or self.io_write_rate
+            or self.io_storage
+        )
+        return bool(said) or any(role.io is not None for role in self.roles)
 
     @property
     def members(self) -> int:

@@ -88,6 +88,7 @@ def another(name: str, kind: Any, value: Any) -> Any:
     if origin is tuple:
         return (another(name, inner[0], 0 if inner[0] is int else ""),)
     if hasattr(kind, "__dataclass_fields__"):
+        value = value if isinstance(value, kind) else kind()
         changes = {k: another(k, t, getattr(value, k)) for k, (_, t) in written_fields(kind).items()}
         return replace(value, **changes)
     raise AssertionError(f"{name}: {kind} is a type that profiles did not have")

@@ -21,9 +21,11 @@ from flowsched.scheduling.queues import QueueTree
 from flowsched.scheduling.shape import allowed_nodes, shape_of
 from flowsched.scheduling.snapshot import Claim, ClaimKind, Snapshot
 from flowsched.scheduling.statement import Statement
+from flowsched.scheduling.storages import Storage
 from flowsched.workflow.spec import Resources, Rules, Toleration
 
 OURS = PROFILES["flowsched"]
+SHARING = replace(OURS, storages=(Storage("nfs", read_rate=1_000),))
 
 
 def random_cluster(rng: np.random.Generator) -> tuple[Snapshot, Catalogue]:
@@ -149,9 +151,10 @@ def decided(what: Shape) -> object:
     snapshot.put_node(node("n1", 8, labels={"disk": "ssd"}, rack="b"))
     snapshot.put_node(node("n2", 9, labels={"disk": "hdd"}, rack="b"))
     snapshot.put_node(node("n3", 2, 2, taints=(("gpu", "", "NoSchedule"),), rack="a"))
-    snapshot.claim(Claim("r", 0, (1000,), ClaimKind.RUNNING, "q", 0, None, 1), Statement())
+    there = Claim("r", 0, (1000,), ClaimKind.RUNNING, "q", 0, None, 1, direct=(("nfs/read", 500),))
+    snapshot.claim(there, Statement())
     catalogue.add_replica(catalogue.intern("image:tool:1", 50 * GIB, origin=True), 2)
-    plan: Plan = cycle(snapshot, catalogue, QueueTree(), [gang(1, 3, what)], OURS, 0)
+    plan: Plan = cycle(snapshot, catalogue, QueueTree(), [gang(1, 3, what)], SHARING, 0)
     return [[where.tolist() for where in p.nodes] for p in plan.placements], [r.code for r in plan.reasons]
 
 
@@ -162,6 +165,7 @@ CHANGES = {
     "io_bytes": 200 * GIB,
     "image": "tool:1",
     "rack": "required",
+    "direct": (("nfs/read", 200),),
     "one_per_node": True,
     "rules": demands.Rules(node_name="n2"),
 }

@@ -173,7 +173,7 @@ def published(task: Task) -> tuple[list[Record], str, str]:
         return [], "OutputFailed", f"cannot publish: {error}"
 
 
-def usage(task: Task, before: tuple[int, int]) -> Record:
+def usage(task: Task, before: tuple[int, int, int]) -> Record:
     """What the attempt used: all its processes, since all have been reaped by now."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     unit = 1 if sys.platform == "darwin" else 1024
@@ -185,6 +185,7 @@ def usage(task: Task, before: tuple[int, int]) -> Record:
         "written_bytes": max(0, after[1] - before[1]) or used.ru_oublock * 512,
         "bytes_local": task.order["bytes_local"],
         "bytes_moved": task.order["bytes_moved"],
+        "disk_bytes": max(0, after[2] - before[2]) or (used.ru_inblock + used.ru_oublock) * 512,
     }
 
 

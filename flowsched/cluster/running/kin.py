@@ -135,8 +135,8 @@ def _pss_kb(pid: int) -> int:
     return 0
 
 
-def io_bytes() -> tuple[int, int]:
-    """Bytes read and written by this process and all it has reaped, from the page cache or not."""
+def io_bytes() -> tuple[int, int, int]:
+    """Bytes read and written by this process and all it has reaped, from the page cache or not; and what of both is a disk's."""
     counts = {"rchar": 0, "wchar": 0, "read_bytes": 0, "write_bytes": 0}
     try:
         with open("/proc/self/io") as file:
@@ -145,7 +145,8 @@ def io_bytes() -> tuple[int, int]:
                 counts[key] = int(number)
     except (OSError, ValueError):
         pass
-    return max(counts["rchar"], counts["read_bytes"]), max(counts["wchar"], counts["write_bytes"])
+    disk = counts["read_bytes"] + counts["write_bytes"]
+    return max(counts["rchar"], counts["read_bytes"]), max(counts["wchar"], counts["write_bytes"]), disk
 
 
 def signal_group(pid: int, number: int) -> None:

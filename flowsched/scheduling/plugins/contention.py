@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from flowsched.scheduling.catalogue import Catalogue
 from flowsched.scheduling.podgroup import PodGroup, RoleRequest
-from flowsched.scheduling.snapshot import Snapshot
+from flowsched.scheduling.snapshot import IO, Snapshot
 
 _MOST: Final = 1 << 62
 #: 34 years; times as many neighbours as a node has pods.
@@ -23,15 +23,15 @@ def slowdown_step(
 
     With a active tasks a disk gives each 1/(1 + a) of its rate: the pod's own bytes take a times as long on
     top, and its bytes delay the a others by as much together. Twice its bytes over the disk for each
-    neighbour, therefore.
+    neighbour, therefore. Who works on a shared storage meets them on the node's link instead.
     """
     if not role.shape.io_bytes:
         return None
-    key = ("slowdown", role.shape.io_bytes)
+    key = ("slowdown", role.shape.io_bytes, bool(role.shape.direct))
     known: NDArray[np.int64] | None = snapshot.cache.get(key)
     if known is not None:
         return known
-    disk = snapshot.disk_rate
+    disk = snapshot.nic_in if role.shape.direct else snapshot.disk_rate
     bytes_ms = min(2 * role.shape.io_bytes * 1000, _MOST)  # of a user's words: products must fit 64 bits
     step = np.where(disk > 0, np.minimum(bytes_ms // np.maximum(disk, 1), _LONGEST_MS), 0)
     step.setflags(write=False)
@@ -42,6 +42,13 @@ def slowdown_step(
 def slowdown_now(
     snapshot: Snapshot, catalogue: Catalogue, group: PodGroup, role: RoleRequest
 ) -> NDArray[np.int64] | None:
-    """(N,) ms that the IO-heavy tasks which are there already add."""
+    """(N,) ms that the IO-heavy tasks which are there already add, and what others use of the disk as it was measured."""
     step = slowdown_step(snapshot, catalogue, group, role)
-    return None if step is None else snapshot.io_tasks * step
+    if step is None:
+        return None
+    cost: NDArray[np.int64] = snapshot.io_tasks * step
+    left, disk = snapshot.allocatable[:, IO], snapshot.disk_rate
+    if not role.shape.direct and (left != disk).any():
+        bytes_ms = min(role.shape.io_bytes * 1000, _MOST)
+        cost = cost + np.where(left > 0, bytes_ms // np.maximum(left, 1) - bytes_ms // np.maximum(disk, 1), 0)
+    return cost

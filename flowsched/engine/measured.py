@@ -1,0 +1,130 @@
+"""What was measured of disks and shared storages, against what was counted.
+
+Two things follow. What others than our pods use leaves less to give: a node's disk, or a storage, has only the rest. And where
+pods of a kind use more or less than was counted for them, the next of the kind count for that: a factor for each kind, drawn
+by each measurement a little towards measured / expected, between a fifth and five times.
+
+A disk that is full proves nothing of those who wait for it: factors fall only while at most half of its rate is in use.
+What a person said is never corrected, only taken off before.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from flowsched.engine.changes import Recorder
+from flowsched.engine.demand import PER_MILLE, rounded
+from flowsched.scheduling.loads import Load, LoadMeasured
+from flowsched.scheduling.snapshot import IO
+from flowsched.scheduling.storages import BURSTS
+
+#: A fifth and five times, in per mille.
+FLOOR: Final = 200
+CAP: Final = 5_000
+#: Each measurement moves a factor by one part of so many towards what was measured, and what others use by one of so many.
+_SLOW: Final = 8
+_FAST: Final = 4
+#: Less than this part of a rate, used by others or expected of ours, is taken for nothing.
+_TRIFLE: Final = 16
+#: So many kinds have a factor at most.
+_KINDS: Final = 20_000
+
+Kind = tuple[str, str]
+
+
+@dataclass(slots=True)
+class _Expected:
+    """Of the pods at one place: bytes/s by kind, where they were learned (as they are expected, and as they would be without
+    correction), and those counted for them in its budget.
+    """
+
+    kinds: dict[Kind, tuple[int, int]] = field(default_factory=dict)
+    counted: int = 0
+
+    def add(self, learned: tuple[str, str, int], rate: int, counted: int) -> None:
+        workflow, stage, factor = learned
+        expected, bare = self.kinds.get((workflow, stage), (0, 0))
+        self.kinds[workflow, stage] = expected + rate, bare + rate * PER_MILLE // factor
+        self.counted += counted
+
+
+def note_load(recorder: Recorder, event: LoadMeasured) -> None:
+    """Correct what is expected by what was measured since the last time."""
+    state, snapshot = recorder.state, recorder.state.snapshot
+    nodes, storages = _expected(recorder)
+    seen: dict[Kind, tuple[int, int]] = {}
+    for load in event.nodes:
+        at = snapshot.index.get(load.name)
+        if at is None or snapshot.disk_rate[at] <= 0:
+            continue
+        here, rate = nodes.get(at, _Expected()), int(snapshot.disk_rate[at])
+        said = max(0, int(snapshot.used[at, IO]) - here.counted)
+        others = _compare(recorder, load, rate, here, said, seen)
+        info = snapshot.info(at)
+        busy = rounded(others) if others * _TRIFLE >= rate else 0
+        if busy != info.disk_busy_rate:
+            snapshot.put_node(replace(info, disk_busy_rate=busy), recorder.statement)
+            recorder.dirty = True
+    rates = {key: rate for storage in state.profile.storages for key, rate in storage.rates.items() if rate}
+    for load in event.storages:
+        if load.name in rates:
+            here = storages.get(load.name, _Expected())
+            said = max(0, snapshot.direct.rates.get(load.name, 0) - here.counted)
+            others = _compare(recorder, load, rates[load.name], here, said, seen)
+            busy = rounded(others) if others * _TRIFLE >= rates[load.name] else 0
+            if busy != snapshot.direct.others.get(load.name, 0):
+                recorder.statement.put(snapshot.direct.others, load.name, busy)
+                recorder.dirty = True
+    for kind, (measured, bare) in seen.items():
+        _correct(recorder, kind, measured, bare)
+
+
+def _expected(recorder: Recorder) -> tuple[dict[int, _Expected], dict[str, _Expected]]:
+    """What was learned of those that run, by node and by storage."""
+    fill = recorder.state.profile.io_fill_percent
+    nodes: dict[int, _Expected] = {}
+    storages: dict[str, _Expected] = {}
+    snapshot = recorder.state.snapshot
+    for claim in snapshot.direct.claims.values():
+        if claim.learned is None:
+            continue
+        counted = int(snapshot.ledger.amount[snapshot.ledger.slot_of(claim.owner), IO])
+        if counted:
+            rate = counted * BURSTS * fill // 100
+            nodes.setdefault(claim.node, _Expected()).add(claim.learned, rate, counted)
+        for key, asked in claim.direct:
+            storages.setdefault(key, _Expected()).add(claim.learned, asked * BURSTS, asked)
+    return nodes, storages
+
+
+def _compare(
+    recorder: Recorder, load: Load, rate: int, here: _Expected, said: int, seen: dict[Kind, tuple[int, int]]
+) -> int:
+    """Share out what was measured over the kinds at a place. Returns what others use of it, of late, in bytes/s."""
+    total = sum(expected for expected, _ in here.kinds.values())
+    ours = load.ours if load.ours >= 0 else min(load.rate, total + said)
+    learned = max(0, ours - said)
+    if learned < total and load.rate * 2 > rate:
+        learned = total  # it may be the disk that keeps them
+    if total * _TRIFLE >= rate:
+        for kind, (expected, bare) in here.kinds.items():
+            measured, before = seen.get(kind, (0, 0))
+            seen[kind] = measured + learned * expected // total, before + bare
+    state = recorder.state
+    before_others = state.others.get(load.name, 0)
+    others = before_others + (max(0, load.rate - ours) - before_others) // _FAST
+    recorder.statement.put(state.others, load.name, others)
+    return others
+
+
+def _correct(recorder: Recorder, kind: Kind, measured: int, bare: int) -> None:
+    factors, statement = recorder.state.corrections, recorder.statement
+    before = factors.get(kind, PER_MILLE)
+    target = min(max(PER_MILLE * measured // max(bare, 1), FLOOR), CAP)
+    after = before + (target - before) // _SLOW
+    if after == before:
+        return
+    statement.put(factors, kind, after)
+    if len(factors) > _KINDS:
+        statement.pop(factors, next(iter(factors)))

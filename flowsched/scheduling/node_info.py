@@ -1,0 +1,43 @@
+"""What a node is, as executors tell it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Zone:
+    """A NUMA zone of a node: what it has for pods, and what of it the node says is free. By axis (`Snapshot.axes`), in its unit."""
+
+    has: Mapping[str, int]
+    free: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class NodeInfo:
+    """A node as it is now. Amounts as in `Resources`; rates in bytes/s."""
+
+    name: str
+    cpu_millicores: int
+    memory_bytes: int
+    disk_bytes: int = 0
+    gpu_millis: int = 0
+    extended: Mapping[str, int] = field(default_factory=dict)
+    labels: Mapping[str, str] = field(default_factory=dict)
+    taints: tuple[tuple[str, str, str], ...] = ()  #: (key, value, effect)
+    rack: str = ""
+    disk_rate: int = 500_000_000
+    disk_busy_rate: int = 0  #: of that, what others than our pods were measured to use; kept by the engine, not told by executors
+    nic_in_rate: int = 117_000_000
+    nic_out_rate: int = 117_000_000
+    cache_bytes: int = 0  #: how much the cache folder may hold
+    ready: bool = True
+    zones: tuple[
+        Zone, ...
+    ] = ()  #: where its kubelet gives a pod with whole cores all it asks for in one zone, or refuses it
+
+    @property
+    def disk_budget(self) -> int:
+        """Bytes/s of its disk that our pods may ask for together: what others leave, and a tenth in any case."""
+        return max(self.disk_rate // 10, self.disk_rate - self.disk_busy_rate)

@@ -1,0 +1,161 @@
+"""What was learned of tasks' disk traffic admits the next of their kind. Literal stories: one node whose disk carries 100 MB/s."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from flowsched.engine.events import Accepted
+from flowsched.engine.explain import explain, situations_of
+from flowsched.engine.recovery import reclaim
+from flowsched.engine.step import step
+from flowsched.scheduling.executor import PodEnded, Usage
+from flowsched.scheduling.snapshot import IO
+from flowsched.scheduling.suggest import outlook
+from flowsched.scheduling.whatif import changed
+from flowsched.statement import Statement
+from tests.engine.scene import Scene, node
+
+MB = 1_000_000
+#: A second of CPU and 100 MB: on a disk of 100 MB/s 50 MB/s alone. Half of that over 0.9 of the disk, in three binary digits.
+USED = Usage(cpu_ms=1_000, disk_bytes=100 * MB)
+COUNTED = 29_360_128
+
+
+def sort(count: int, **more: Any) -> dict[str, Any]:
+    """A bag of tasks of one core."""
+    return {"name": "sort", "command": ["x"], "resources": {"cpu": 1}, "scatter": {"count": count}} | more
+
+
+def end(scene: Scene, *tasks: int, usage: Usage = USED, workflow: str = "w") -> None:
+    """Tasks end, having used so much."""
+    names = [f"fs-{workflow}-sort-{task}-0" for task in tasks]
+    scene.start(*names)
+    scene.tell(*(PodEnded(name, scene.now, 0, usage=usage) for name in names), after=2_000)
+
+
+def taught(**more: Any) -> Scene:
+    """A node of 8 cores on which five of `w` have ended, and the three others have too."""
+    scene = Scene(node(cpu=8, disk_rate=100 * MB))
+    scene.submit("w", sort(8))
+    assert len(scene.launched) == 8
+    end(scene, *range(8), **more)
+    return scene
+
+
+def again(scene: Scene, *stages: dict[str, Any]) -> list[str]:
+    """The same workflow comes once more; what is launched."""
+    accepted = scene.accepted("w2", *stages)
+    run = accepted.run
+    run.spec = replace(run.spec, name="w")
+    scene.tell(Accepted(run))
+    return scene.launched
+
+
+def test_as_many_start_as_the_disk_was_learned_to_carry() -> None:
+    """Each counts for 29 MB/s: three of eight, though there are eight cores. When one ends, the next begins."""
+    scene = taught()
+    assert again(scene, sort(8)) == ["fs-w2-sort-0-0", "fs-w2-sort-1-0", "fs-w2-sort-2-0"]
+    assert scene.state.snapshot.used[0, IO] == 3 * COUNTED
+    end(scene, 1, workflow="w2")
+    assert scene.launched == ["fs-w2-sort-3-0"]
+
+
+def test_four_samples_count_for_nothing() -> None:
+    """The fifth makes the difference: the offer that was kept is made anew with it."""
+    scene = Scene(node(cpu=4, disk_rate=100 * MB))
+    scene.submit("w", sort(12))
+    end(scene, 0, 1, 2, 3)
+    assert scene.launched == [f"fs-w-sort-{task}-0" for task in (4, 5, 6, 7)]
+    end(scene, 4)
+    assert scene.launched == ["fs-w-sort-8-0"]  # the others of the four were placed before anything was known
+    end(scene, 5, 6, 7)
+    assert scene.launched == ["fs-w-sort-10-0", "fs-w-sort-9-0"]
+
+
+def test_what_a_person_said_wins() -> None:
+    """It says 10 MB/s: all eight."""
+    scene = taught()
+    assert len(again(scene, sort(8, io={"read": f"{10 * MB}/s"}))) == 8
+
+
+def test_a_profile_can_leave_it_to_what_people_say() -> None:
+    """0 % of the disk: nothing learned counts. 45 %: one and a half times as much as two."""
+    for percent, expected in ((0, 8), (45, 1)):
+        scene = taught()
+        scene.state.profile = replace(scene.state.profile, io_fill_percent=percent)
+        assert len(again(scene, sort(8))) == expected
+
+
+def test_what_memory_gave_and_nobody_measured_counts_for_nothing() -> None:
+    """Nothing went to the disk; or the executor cannot tell."""
+    for usage in (Usage(cpu_ms=1_000, disk_bytes=0), Usage(cpu_ms=1_000, read_bytes=100 * MB)):
+        scene = taught(usage=usage)
+        assert len(again(scene, sort(8))) == 8
+
+
+def test_where_no_node_states_a_rate_nothing_is_counted() -> None:
+    """There is no budget to count against."""
+    scene = Scene(node(cpu=8, disk_rate=0))
+    scene.submit("w", sort(8))
+    end(scene, *range(8))
+    assert len(again(scene, sort(8))) == 8
+
+
+def test_a_demand_beyond_a_disk_runs_alone() -> None:
+    """On a node whose disk is a tenth as fast as the fastest, each task would fill it: one by one, but none waits for ever."""
+    scene = Scene(node(cpu=8, disk_rate=100 * MB), node("slow", cpu=8, disk_rate=10 * MB))
+    scene.submit("w", sort(8))
+    end(scene, *range(8))
+    again(scene, sort(8))
+    at = [scene.pods[name].node for name in scene.launched]
+    assert sorted(at) == ["n0", "n0", "n0", "slow"]
+    slow = next(name for name in scene.launched if scene.pods[name].node == "slow")
+    end(scene, int(slow.split("-")[3]), workflow="w2")
+    assert [scene.pods[name].node for name in scene.launched] == ["slow"]
+
+
+def test_who_waits_is_told_of_what_was_learned() -> None:
+    """The reason with its numbers, what was counted and from how many; a moment, room on the disk, or a node would do."""
+    scene = taught()
+    again(scene, sort(8))
+    told = explain(scene.state, scene.runs["w2"], scene.now)[0]
+    assert told.code == "IoBudget"
+    assert (told.numbers["need_io"], told.numbers["best_free_io"]) == (29_360_128, 11_919_616)
+    assert told.estimate.endswith("; 29 MB/s disk bandwidth are counted for it, learned from 8 that ended")
+    assert told.start_ms is not None
+    assert told.group is not None
+    situation = situations_of(scene.state, [told.group], scene.now)[told.group]
+    found = outlook(situation)
+    assert ("task", "io") in found.binds
+    assert [(each.kind.value, each.what) for each in found.suggestions] == [
+        ("wait", ""),
+        ("free", "io"),
+        ("node", ""),
+    ]
+    assert all(changed(situation, each).starts() for each in found.suggestions)
+
+
+def test_a_step_that_is_dropped_has_learned_nothing() -> None:
+    """The rows were not written: the fifth end is offered again, and four samples count for nothing."""
+    scene = Scene(node(cpu=8, disk_rate=100 * MB))
+    scene.submit("w", sort(8))
+    end(scene, 0, 1, 2, 3)
+    scene.start("fs-w-sort-4-0")
+    fifth = PodEnded("fs-w-sort-4-0", scene.now, 0, usage=USED)
+    step(scene.state, [fifth], scene.now).drop()
+    assert len(again(scene, sort(8))) == 4
+
+
+def test_what_runs_again_after_a_restart_counts_as_before() -> None:
+    """Of the disk, too: what was said, and what was learned."""
+    scene = taught()
+    again(scene, sort(2), sort(1, name="said", io={"read": f"{10 * MB}/s"}))
+    state, run = scene.state, scene.runs["w2"]
+    before = state.snapshot.used.tolist()
+    assert before[0][IO] == 2 * COUNTED + 10 * MB
+    for name in scene.launched:
+        state.snapshot.unclaim(name, Statement())
+    assert state.snapshot.used[0, IO] == 0
+    assert reclaim(state, run, scene.last.launches, Statement()) == []
+    assert state.snapshot.used.tolist() == before

@@ -1,0 +1,214 @@
+"""Who works straight on a shared storage, and how many at a time. A storage gives 1,000 MB/s to all its readers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from flowsched.engine.explain import explain, situations_of
+from flowsched.engine.recovery import reclaim
+from flowsched.engine.state import EngineState
+from flowsched.engine.step import step
+from flowsched.scheduling.executor import NodeChanged, PodEnded
+from flowsched.scheduling.policy import document_of, policies_from
+from flowsched.scheduling.record import plan_bytes, replayed, unpacked
+from flowsched.scheduling.storages import Storage
+from flowsched.scheduling.suggest import outlook
+from flowsched.scheduling.whatif import changed
+from flowsched.statement import Statement
+from tests.engine.scene import Scene, node
+
+MB = 1_000_000
+NFS = Storage("nfs", read_rate=1_000 * MB, write_rate=500 * MB)
+
+
+def reading(name: str, rate: int, count: int = 1, **more: Any) -> dict[str, Any]:
+    """A bag of tasks of one core that read from the storage at a rate (MB/s); a minute each."""
+    io = {"io": {"read": f"{rate * MB}/s", "storage": "nfs"}} if rate else {}
+    said: dict[str, Any] = {
+        "name": name,
+        "command": ["x"],
+        "resources": {"cpu": 1},
+        "scatter": {"count": count},
+    }
+    return said | io | {"estimate": {"runtime": "1m"}} | more
+
+
+def scene(cpu: int = 16, storage: Storage = NFS, **profile: Any) -> Scene:
+    """One node, and the storage in the profile."""
+    made = Scene(node(cpu=cpu))
+    made.state.profile = replace(made.state.profile, storages=(storage,), **profile)
+    return made
+
+
+def stages(made: Scene) -> list[str]:
+    """Of what stages the last step launched pods, sorted."""
+    return sorted(pod.stage for pod in made.last.launches)
+
+
+def test_together_they_stay_within_the_budget() -> None:
+    """Four of 200 MB/s (202 in three binary digits) fit 900 MB/s, a fifth does not. When one ends, it goes."""
+    one = scene()
+    one.submit("w", reading("read", 200, 8))
+    assert stages(one) == ["read"] * 4
+    one.end("fs-w-read-2-0")
+    assert one.launched == ["fs-w-read-4-0"]
+
+
+def test_who_computes_is_not_kept_waiting_by_those_who_read() -> None:
+    """Twelve cores are left, and the storage does not concern it."""
+    one = scene()
+    one.submit("w", reading("read", 200, 8), reading("compute", 0, 20))
+    assert stages(one).count("compute") == 12
+
+
+def test_readers_go_in_their_turn_only_as_far_as_all_work_reads_on_average() -> None:
+    """Eight read 202 MB/s for a minute, 56 compute for one: on average an eighth of 16 cores reads. So two readers start, first
+    of all though they came last; the rest of the cores compute.
+    """
+    one = scene()
+    one.submit("w", reading("compute", 0, 56), reading("read", 200, 8))
+    assert [stages(one).count(name) for name in ("read", "compute")] == [2, 14]
+
+
+def test_cores_that_nobody_else_wants_are_for_readers_after_all() -> None:
+    """Two cores' worth of others: readers fill the budget, beyond the average."""
+    one = scene()
+    one.submit("w", reading("compute", 0, 2), reading("read", 200, 8))
+    assert [stages(one).count(name) for name in ("read", "compute")] == [4, 2]
+
+
+def test_who_asks_for_more_than_there_is_goes_alone() -> None:
+    """2,000 MB/s of a storage of 1,000: one at a time, while nobody else is on it."""
+    one = scene()
+    one.submit("w", reading("huge", 2_000, 2))
+    assert stages(one) == ["huge"]
+    one.end("fs-w-huge-0-0")
+    assert stages(one) == ["huge"]
+
+
+def test_a_gang_goes_with_all_it_asks_for_or_waits() -> None:
+    """Two workers of 300 MB/s beside two readers of 200: not before one of those has ended. Its third worker would be too much."""
+    one = scene()
+    one.submit("w", reading("read", 200, 2))
+    worker = {"replicas": 3, "min": 2, "command": ["x"], "resources": {"cpu": 1}}
+    io = {"io": {"read": f"{300 * MB}/s", "storage": "nfs"}}
+    one.submit("g", {"name": "train", "gang": True, "roles": {"worker": worker | io}})
+    assert one.launched == []
+    one.end("fs-w-read-0-0")
+    assert stages(one) == ["train"] * 2
+
+
+def test_who_has_waited_long_is_waited_for() -> None:
+    """One that needs 800 MB/s beside a stream of small ones: after an hour nobody passes it any more, and it starts."""
+    one = scene(promote_ms=3_600_000)
+    one.submit("a", reading("read", 200, 3))
+    one.submit("b", reading("large", 800))
+    one.end("fs-a-read-0-0")
+    one.submit("c", reading("read", 200))
+    assert one.launched == ["fs-c-read-0-0"]  # it passes
+    one.now += 3_600_000
+    one.submit("d", reading("read", 200))
+    assert one.launched == []
+    one.end("fs-a-read-1-0")
+    assert one.launched == []
+    one.end("fs-a-read-2-0", "fs-c-read-0-0")
+    assert one.launched == ["fs-b-large-0-0"]
+
+
+def test_who_waits_is_told_with_numbers_and_what_would_help() -> None:
+    """What may be read together, what is, what it asks for, when that is expected to be free; and each suggestion starts it."""
+    one = scene()
+    one.submit("v", reading("read", 200, 4))
+    one.submit("w", reading("read", 200))
+    (told,) = explain(one.state, one.runs["w"], one.now)
+    assert told.code == "StorageBudget"
+    assert told.message == (
+        "pods may read 900 MB/s of storage nfs together; those that run ask for 806 MB/s, and this asks for 202 MB/s"
+    )
+    assert told.start_ms == 61_000
+    situation = situations_of(one.state, [told.group or 0], one.now)[told.group or 0]
+    found = outlook(situation)
+    assert [each.kind.value for each in found.suggestions] == ["wait", "storage"]
+    assert found.suggestions[1].message == (
+        "let storage nfs give those who read 1119 MB/s together instead of 1000 MB/s"
+    )
+    assert all(changed(situation, each).starts() for each in found.suggestions)
+
+
+def test_a_storage_that_nobody_bounds_bounds_nobody() -> None:
+    """Its name is in no profile: what is read there counts nowhere, nor on the node's disk."""
+    one = scene(storage=replace(NFS, name="other"))
+    one.submit("w", reading("read", 400, 8))
+    assert len(one.launched) == 8
+    assert one.state.snapshot.used[0, 4] == 0
+
+
+def test_where_all_data_are_mounted_inputs_and_outputs_count() -> None:
+    """20 s of computing and 20 GB at 1,000 MB/s: 500 MB/s alone, of which half counts; 250 MB/s, in three binary digits 234."""
+    state = EngineState(profile=replace(Scene().state.profile, locality=False, storages=(NFS,)), mounted=True)
+    one = Scene()
+    one.state = state
+    one.tell(NodeChanged(node(cpu=16)))
+    bam = {"name": "bam", "uri": "s3://b/{index}.bam", "size": "20G"}
+    one.submit("w", reading("sort", 0, 8, inputs=[bam], estimate={"runtime": "20s"}))
+    assert stages(one) == ["sort"] * 3
+    assert state.snapshot.direct.rates == {"nfs/read": 3 * 234_881_024}
+
+
+def test_a_step_that_is_dropped_leaves_no_demand() -> None:
+    """Ends and restarts count as they happened: nothing is left when all is done."""
+    one = scene()
+    one.submit("w", reading("read", 200, 4))
+    before = dict(one.state.snapshot.direct.rates)
+    step(one.state, [PodEnded("fs-w-read-0-0", one.now, 0)], one.now).drop()
+    assert one.state.snapshot.direct.rates == before
+    pods = one.last.launches
+    for pod in pods:
+        one.state.snapshot.unclaim(pod.name, Statement())
+    assert one.state.snapshot.direct.rates == {"nfs/read": 0}
+    reclaim(one.state, one.runs["w"], pods, Statement())
+    assert one.state.snapshot.direct.rates == before
+    one.end(*(pod.name for pod in pods))
+    assert one.state.snapshot.direct.rates == {"nfs/read": 0}
+    assert one.state.snapshot.direct.claims == {}
+
+
+@pytest.mark.parametrize("origin", [True, False])
+def test_copies_from_the_same_storage_give_way(origin: bool) -> None:
+    """Pods ask for 806 of 900 MB/s: of eight copies from outside one goes, not eight, and it counts. Elsewhere all go."""
+    one = scene(storage=replace(NFS, origin=origin))
+    one.submit("r", reading("read", 200, 4))
+    before = one.state.snapshot.direct.rates["nfs/read"]
+    inputs = [{"name": f"i{at}", "uri": f"s3://b/{at}", "size": "1G"} for at in range(3)]
+    one.submit("w", reading("copy", 0, inputs=inputs))
+    assert len(one.last.transfers) == (1 if origin else 3)
+    counted = one.state.snapshot.direct.rates["nfs/read"] - before
+    assert counted == (56_250_000 if origin else 0)
+    one.arrive(one.last.transfers[0])
+    assert len(one.last.transfers) == (1 if origin else 0)
+    assert one.state.snapshot.direct.rates["nfs/read"] == before + counted
+
+
+def test_a_profile_says_what_storages_there_are() -> None:
+    """By name, with whole numbers of bytes a second, as it does of what comes from outside."""
+    said = {"name": "lab", "storages": [{"name": "nfs", "read_rate": 1_000 * MB, "write_rate": 500 * MB}]}
+    profile = policies_from(said, {}).default
+    assert profile.storages == (NFS,)
+    assert document_of(profile)["profiles"]["lab"]["storages"] == [
+        {"name": "nfs", "read_rate": 1_000_000_000, "write_rate": 500_000_000, "origin": False}
+    ]
+
+
+def test_a_recorded_cycle_replays_with_its_budgets() -> None:
+    """What runs on the storage, and the profile that bounds it, are in the file."""
+    one = scene()
+    one.submit("v", reading("read", 200, 3))
+    one.state.tape = []
+    one.submit("w", reading("read", 200, 4), reading("compute", 0, 3))
+    (draft,) = one.state.tape
+    record = unpacked(draft.packed())  # type: ignore[union-attr]
+    assert plan_bytes(replayed(record)) == record.plan
+    assert b"StorageBudget" in record.plan
