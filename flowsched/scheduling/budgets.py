@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
 from typing import Final, Protocol
 
 from flowsched.scheduling.backlog import is_promised
@@ -178,8 +177,10 @@ class Budgets:
         """
         short = [key for key, average in self.averages.items() if self._used.get(key, 0) < average]
         ordered: list[PodGroup] = []
-        for _, alike in groupby(groups, key=self._standing):
-            same = list(alike)
+        alike: dict[tuple[int, bool], list[PodGroup]] = {}  #: a line is in the order of standings already
+        for group in groups:
+            alike.setdefault(self._standing(group), []).append(group)
+        for same in alike.values():
             heavy = [
                 any(self._is_heavy(group, k, r) for k, r in demands_of(group).items() if k in short)
                 for group in same
