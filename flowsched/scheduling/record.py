@@ -30,7 +30,7 @@ from flowsched.scheduling.policy import document_of, policies_from
 from flowsched.workflow.spec import EMPTY
 
 #: Grows when older readers could not understand a file.
-FORMAT: Final = 1
+FORMAT: Final = 2
 #: The largest part that is read: 4 GiB. A file from elsewhere must not fill the memory.
 _LARGEST: Final = 4 << 30
 #: Equal records are equal bytes: zip files tell when they were made.

@@ -12,6 +12,7 @@ import s3fs
 from moto.server import ThreadedMotoServer
 
 from flowsched.app import Settings, running
+from flowsched.cluster.origins import NotFetched, Origins
 
 
 @pytest.fixture
@@ -121,3 +122,22 @@ async def test_a_bucket_that_does_not_take_an_output(tmp_path: Path, bucket: str
     assert "s3://no-such-bucket/a" in view.reason
     files = [path for path in tmp_path.rglob("*") if path.is_file() and not path.is_symlink()]
     assert not [path for path in files if b"AWS_SECRET_ACCESS_KEY" in path.read_bytes()]
+
+
+def test_a_range_of_an_object_comes_with_its_version(bucket: str) -> None:
+    """Bytes 4,000 to 4,010 of 5,000; another object under the same key is another version, of the length it has."""
+    uri = f"s3://{bucket}/runs/L001.txt"
+    first = Origins().open_section(uri, 4000, 4010, "L001.txt")
+    assert (first.stream.read(10), first.total) == (b"ACGT\nACGT\n", 5000)
+    first.stream.close()
+    s3fs.S3FileSystem().pipe_file(f"{bucket}/runs/L001.txt", b"T" * 300)
+    second = Origins().open_section(uri, 100, 110, "L001.txt")
+    assert (second.stream.read(10), second.total) == (b"T" * 10, 300)
+    second.stream.close()
+    assert len({first.version, second.version, ""}) == 3
+    with pytest.raises(NotFetched) as refused:
+        Origins().open_section(f"s3://{bucket}/runs/", 0, 10, "runs")
+    assert refused.value.undivided
+    with pytest.raises(NotFetched) as missing:
+        Origins().open_section(f"s3://{bucket}/none", 0, 10, "none")
+    assert missing.value.permanent

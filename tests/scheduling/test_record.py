@@ -153,7 +153,7 @@ def test_pickled_arrays_are_refused() -> None:
     np.save(held, np.array([{"a": 1}], dtype=object), allow_pickle=True)
     raw = io.BytesIO()
     with zipfile.ZipFile(raw, "w") as archive:
-        archive.writestr("record.json", '{"format": 1, "version": "0.1.0"}')
+        archive.writestr("record.json", '{"format": 2, "version": "0.1.0"}')
         archive.writestr("arrays/00000.npy", held.getvalue())
     with pytest.raises(InvalidRequest, match="allow_pickle"):
         unpacked(raw.getvalue())
