@@ -261,10 +261,11 @@ class World:
 
         for number in self._kept_inputs(running):
             file = (running.workload, number)
-            if file not in self.caches[node]:
+            held = file in self.caches[node]
+            if not held or (node, file) in self._from_disk:
                 running.waiting += 1
-                running.disk_bytes += 0 if (node, file) in self._from_disk else self.file(file).size
-                self._from_disk_once(file, node, read)
+                running.disk_bytes += self._from_disk_once(file, node, read, held=held)
+            self.caches[node].touch(file, self.file(file).size)
         read()
 
     def _kept_inputs(self, running: Running) -> list[int]:
@@ -273,28 +274,37 @@ class World:
         inputs = [number for number in self.job(running).inputs if number not in running.direct]
         return sorted(inputs, key=lambda number: files[number].name)
 
-    def _from_disk_once(self, file: FileId, node: int, action: Action) -> None:
-        """Read a file from a node's disk. Who comes while somebody reads it reads the rest with him, then what he has missed:
-        memory keeps whole files only.
+    def _from_disk_once(self, file: FileId, node: int, action: Action, *, held: bool) -> int:
+        """Read a file from a node's disk. Who begins together with another reads with him. Who comes later reads the rest with him,
+        then what he has missed, if memory holds the file (`held`) as the other reads it; else all of it for himself.
+
+        Returns:
+            What is read for it, beside what another reads anyway.
         """
         size, path = self.file(file).size, (3 * node,)
         reading = self._from_disk.get((node, file))
         if reading is not None:
             flow, actions = reading
             missed = size - self.network.left(flow)
-            actions.append(action if missed < 1 else partial(self._rest, missed, path, action))
-            return
+            if missed < 1:
+                actions.append(action)
+            elif held:
+                actions.append(lambda: self._flow_on(missed, path, action))
+            else:
+                self.flow(size, path, action)
+                return size
+            return 0
 
         def done() -> None:
             _, actions = self._from_disk.pop((node, file))
             for each in actions:
                 each()
 
-        flow = self.flow(size, path, done)
-        self._from_disk[node, file] = (flow, [action])
+        self._from_disk[node, file] = (self.flow(size, path, done), [action])
+        return size
 
-    def _rest(self, missed: float, path: tuple[int, ...], action: Action) -> None:
-        self.flow(missed, path, action)
+    def _flow_on(self, size: float, path: tuple[int, ...], action: Action) -> None:
+        self.flow(size, path, action)
 
     def _read_mounted(self, running: Running, number: int, action: Action) -> None:
         """Read from the storage what the node's memory does not hold.
@@ -330,9 +340,6 @@ class World:
 
     def _compute(self, running: Running) -> None:
         running.run_start = self.now
-        for number in self._kept_inputs(running):
-            file = (running.workload, number)
-            self.caches[running.node].touch(file, self.file(file).size)
         self.later(self.now + self.job(running).compute_s, lambda: self._write(running))
 
     def _write(self, running: Running) -> None:
