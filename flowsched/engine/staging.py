@@ -10,8 +10,10 @@ from numpy.typing import NDArray
 from flowsched.engine.backlog import Candidate
 from flowsched.engine.changes import Recorder
 from flowsched.engine.delta import ReplicaWrite
+from flowsched.engine.pace import piece_landed
 from flowsched.engine.pods import pod_name
 from flowsched.engine.pushing import foreseen, pushes
+from flowsched.engine.spreading import spreading
 from flowsched.engine.state import Backoff, EngineState, GroupKey, StagingGroup
 from flowsched.scheduling.executor import Transfer, TransferDone, TransferFailed
 from flowsched.scheduling.snapshot import Claim, ClaimKind
@@ -81,6 +83,7 @@ def arrived(recorder: Recorder, event: TransferDone) -> None:
     if order is not None and pieces > 1:
         every = (1 << pieces) - 1
         if state.catalogue.land(dataset, node, order.piece, statement) != every:
+            piece_landed(recorder)
             return
         state.catalogue.drop_pieces(dataset, node, statement)
     size = event.size_bytes or state.catalogue.sizes[dataset]
@@ -185,7 +188,7 @@ def order_transfers(recorder: Recorder) -> list[Transfer]:
             have = wants.get(pair)
             if have is None or (want.priority, want.rank_ms) > (have.priority, have.rank_ms):
                 wants[pair] = want
-    for want in (*foreseen(recorder), *pushes(recorder)):
+    for want in (*foreseen(recorder), *pushes(recorder), *spreading(recorder)):
         wants.setdefault((want.dataset, want.dest), want)
     active, limits = list(state.moving.values()), state.transfer_limits
     orders = admit(list(wants.values()), active, state.snapshot, state.catalogue, limits)

@@ -31,7 +31,7 @@ from flowsched.engine.recovery import reclaim
 from flowsched.engine.reports import report
 from flowsched.engine.staging import order_transfers
 from flowsched.engine.state import EngineState
-from flowsched.scheduling.executor import Pod, PodHeld, PodStarted, Transfer
+from flowsched.scheduling.executor import Pod, PodHeld, PodStarted, Transfer, TransferDone
 from flowsched.scheduling.foreign import Bind, Evict, RoomTaken
 from flowsched.statement import Statement
 
@@ -82,8 +82,8 @@ class Step:
         self.state.note_undone()
 
 
-#: All others may. What RoomTaken changes, it says itself.
-_LETS_NOBODY_START = (PodStarted, PodHeld, RoomTaken)
+#: All others may. What RoomTaken and TransferDone change, they say themselves.
+_LETS_NOBODY_START = (PodStarted, PodHeld, RoomTaken, TransferDone)
 
 
 def step(state: EngineState, events: Sequence[EngineEvent], now: int) -> Step:

@@ -28,9 +28,10 @@ from flowsched.scheduling.executor import (
 from flowsched.scheduling.framework import Profile
 from flowsched.scheduling.transfers import TransferLimits
 from flowsched.simulation.losses import Loss
+from flowsched.simulation.memory import FileId
 from flowsched.simulation.reference import SimulatedCluster
 from flowsched.simulation.workload import Workload
-from flowsched.simulation.world import STORAGE, FileId, Running, World
+from flowsched.simulation.world import STORAGE, Running, World
 from flowsched.workflow.graph import StageGraph
 from flowsched.workflow.run import WorkflowRun
 

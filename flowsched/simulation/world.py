@@ -7,46 +7,22 @@ it is written down as the lines of a trace. Seconds and bytes, on a virtual cloc
 from __future__ import annotations
 
 import heapq
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
+from flowsched.simulation.memory import FileId, PageCache
 from flowsched.simulation.network import Network
 from flowsched.simulation.reference import SimulatedCluster
 from flowsched.simulation.workload import File, Job, Workload
 
 #: The number of the shared storage as a place; nodes are 0 … N-1.
 STORAGE: Final = -1
-#: A file of a workload: (number of the workload, number of the file).
-FileId = tuple[int, int]
-Action = Callable[[], None]
-
-
-class PageCache:
-    """What a node's memory keeps of files, least recently used first out. A file is in it as a whole or not at all."""
-
-    def __init__(self, capacity: int) -> None:
-        self.capacity = capacity
-        self.used = 0
-        self._held: OrderedDict[FileId, int] = OrderedDict()
-
-    def __contains__(self, file: FileId) -> bool:
-        """Whether reading the file costs no disk."""
-        return file in self._held
-
-    def touch(self, file: FileId, size: int) -> None:
-        """The file was read or written."""
-        if file in self._held:
-            self._held.move_to_end(file)
-            return
-        if size > self.capacity:
-            return
-        self._held[file] = size
-        self.used += size
-        while self.used > self.capacity:
-            self.used -= self._held.popitem(last=False)[1]
+Action = Callable[[], object]
+#: Bytes that are read in no time.
+_CRUMBS: Final = 1_000_000
 
 
 @dataclass(slots=True)
@@ -68,6 +44,7 @@ class Running:
     ] = ()  #: (input, place) it copies to its node itself, before it computes
     ended: Action = lambda: None
     outcome: str = "succeeded"
+    read: frozenset[int] = frozenset()  #: inputs it has read from its node's disk
     run_start: float = 0.0
     run_end: float = 0.0
     waiting: int = 0
@@ -267,21 +244,39 @@ class World:
         arrived()
 
     def _read_disk(self, running: Running) -> None:
-        """Read what memory does not hold, in the order of names, and compute."""
+        """Read what memory does not hold, in the order of names, and what is pushed out of it meanwhile; then compute."""
         node = running.node
         running.waiting = 1
 
         def read() -> None:
             running.waiting -= 1
             if running.waiting == 0 and not running.over:
-                self._compute(running)
+                (self._read_disk if self._cold(running) else self._compute)(running)
 
+        for number in self._cold(running):
+            running.waiting += 1
+            running.read |= {number}
+            self._from_disk_once((running.workload, number), node, read)
+        read()
+
+    def _cold(self, running: Running) -> list[int]:
+        """What a task has not read and memory will not hold when it comes to it: what it reads before pushes out other files."""
+        cache, cold = self.caches[running.node].copy(), []
         for number in self._kept_inputs(running):
             file = (running.workload, number)
-            if file not in self.caches[node]:
-                running.waiting += 1
-                self._from_disk_once(file, node, read)
-        read()
+            again = (
+                running.waiting == 0 and self.file(file).size < _CRUMBS
+            )  # pushed out while others were read
+            if file not in cache and number not in running.read and not again:
+                cold.append(number)
+            cache.touch(file, self.file(file).size)
+        return cold
+
+    def _remember(self, running: Running) -> None:
+        """What was read is in the node's memory now."""
+        for number in self._kept_inputs(running):
+            file = (running.workload, number)
+            self.caches[running.node].touch(file, self.file(file).size)
 
     def _kept_inputs(self, running: Running) -> list[int]:
         """What a task reads through its node's memory, in the order of names."""
@@ -298,7 +293,7 @@ class World:
         if reading is not None:
             flow, actions = reading
             missed = size - self.network.left(flow)
-            actions.append(action if missed < 1 else partial(self._rest, missed, path, action))
+            actions.append(action if missed < 1 else partial(self.flow, missed, path, action))
             return
 
         def done() -> None:
@@ -308,9 +303,6 @@ class World:
 
         flow = self.flow(size, path, done)
         self._from_disk[node, file] = (flow, [action])
-
-    def _rest(self, missed: float, path: tuple[int, ...], action: Action) -> None:
-        self.flow(missed, path, action)
 
     def _read_mounted(self, running: Running, number: int, action: Action) -> None:
         """Read from the storage what the node's memory does not hold.
@@ -346,9 +338,9 @@ class World:
 
     def _compute(self, running: Running) -> None:
         running.run_start = self.now
-        for number in self._kept_inputs(running):
-            file = (running.workload, number)
-            self.caches[running.node].touch(file, self.file(file).size)
+        self.later(
+            self.now, lambda: self._remember(running)
+        )  # whoever begins at the same moment finds memory as it did
         self.later(self.now + self.job(running).compute_s, lambda: self._write(running))
 
     def _write(self, running: Running) -> None:

@@ -15,10 +15,11 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Final
 
+from flowsched.simulation.memory import FileId
 from flowsched.simulation.reference import SimulatedCluster
 from flowsched.simulation.rivals.opponent import Opponent, TaskId
 from flowsched.simulation.workload import Workload
-from flowsched.simulation.world import STORAGE, FileId
+from flowsched.simulation.world import STORAGE
 from flowsched.workflow.graph import topological_order
 
 #: A plan looks at so many tasks for each core, at most.

@@ -10,9 +10,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from flowsched.simulation.memory import FileId
 from flowsched.simulation.reference import SimulatedCluster
 from flowsched.simulation.workload import File, Job, Workload
-from flowsched.simulation.world import STORAGE, FileId, Running, World
+from flowsched.simulation.world import STORAGE, Running, World
 
 #: A task: (number of the workload, number of the job).
 TaskId = tuple[int, int]

@@ -16,10 +16,10 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from flowsched.simulation.memory import FileId
 from flowsched.simulation.reference import SimulatedCluster
 from flowsched.simulation.rivals.opponent import Opponent, TaskId
 from flowsched.simulation.workload import Workload
-from flowsched.simulation.world import FileId
 from flowsched.workflow.graph import topological_order
 
 #: Priority = hops to the end of the DAG times this, plus the bytes of the inputs.
