@@ -40,15 +40,18 @@ from flowsched.engine.events import Accepted, Tick  # noqa: E402
 from flowsched.engine.state import EngineState  # noqa: E402
 from flowsched.engine.step import Step, step  # noqa: E402
 from flowsched.scheduling import cycle as cycle_module  # noqa: E402
+from flowsched.scheduling import wave as wave_module  # noqa: E402
 from flowsched.scheduling.catalogue import Catalogue  # noqa: E402
 from flowsched.scheduling.cycle import cycle  # noqa: E402
 from flowsched.scheduling.executor import NodeChanged, NodeInfo, PodStarted, ReplicaSeen  # noqa: E402
 from flowsched.scheduling.framework import PROFILES  # noqa: E402
 from flowsched.scheduling.plan import Plan  # noqa: E402
 from flowsched.scheduling.podgroup import PodGroup, RoleRequest, Shape  # noqa: E402
-from flowsched.scheduling.queues import QueueTree  # noqa: E402
+from flowsched.scheduling.queues import Queue, QueueTree  # noqa: E402
 from flowsched.scheduling.snapshot import Claim, ClaimKind, Snapshot  # noqa: E402
+from flowsched.scheduling.standing import Standings  # noqa: E402
 from flowsched.scheduling.statement import Statement  # noqa: E402
+from flowsched.scheduling.turns import Turns  # noqa: E402
 from flowsched.simulation.drive import Drive  # noqa: E402
 from flowsched.workflow.decode import check_workflow  # noqa: E402
 from flowsched.workflow.graph import StageGraph  # noqa: E402
@@ -205,11 +208,11 @@ NEW_NODE = [NodeInfo("other", 1_000, GIB, labels={"x": x}, ready=False) for x in
 class Phases:
     """What parts of a cycle take: functions of its module and methods of its class, watched for a while."""
 
-    def __init__(self, functions: tuple[str, ...], methods: tuple[str, ...]) -> None:
-        self.spent: dict[str, float] = dict.fromkeys((*functions, *methods), 0.0)
+    def __init__(self, functions: tuple[str, ...], methods: tuple[str, ...], places: list[Any]) -> None:
         self._inside = 0
-        places = [(cycle_module, name) for name in functions]
+        places += [(cycle_module, name) for name in functions]
         places += [(cycle_module._Cycle, name) for name in methods]
+        self.spent: dict[str, float] = {name: 0.0 for _, name in places}
         self._kept = [(place, name, getattr(place, name)) for place, name in places if hasattr(place, name)]
 
     def __enter__(self) -> Phases:
@@ -238,7 +241,21 @@ class Phases:
 
 def ordering(quick: bool) -> Row:
     """One cycle over a million waiting tasks: 2,000 pods are released, two for each queue, or as turns will have it."""
-    nodes, queues = (1_000, 100) if quick else (10_000, 1_000)
+    queues = 100 if quick else 1_000
+    some = [f"q{at}" for at in range(queues)]
+    departments = [Queue(f"d{at}", weight=1 + at % 3) for at in range(queues // 50)]
+    below = [Queue(name, parent=f"d{at % len(departments)}") for at, name in enumerate(some)]
+    trees = {
+        "flat": QueueTree(),
+        "weighted": QueueTree(Queue(name, weight=1 + at % 5) for at, name in enumerate(some)),
+        "departments": QueueTree(departments + below),
+    }
+    return {"rows": [{"tree": name, **ordering_row(tree, queues)} for name, tree in trees.items()]}
+
+
+def ordering_row(tree: QueueTree, queues: int) -> Row:
+    """What ordering takes in one tree of queues."""
+    nodes = 10 * queues
     pods = 2 * queues
     snapshot = Snapshot()
     for node in some_nodes(nodes):
@@ -248,7 +265,7 @@ def ordering(quick: bool) -> Row:
         PodGroup(at, f"g{at}", f"q{at}", f"w{at}", 0, at * 1_000, 0, False, bag(shape, 1_000), (), 60_000)
         for at in range(queues)
     ]
-    tree, profile, catalogue = QueueTree(), PROFILES["flowsched"], Catalogue()
+    profile, catalogue = PROFILES["flowsched"], Catalogue()
 
     def once() -> Plan:
         return cycle(snapshot, catalogue, tree, backlog, profile, 1_000, pods)
@@ -259,9 +276,11 @@ def ordering(quick: bool) -> Row:
         wall, cpu, _ = timed(once)
         walls.append(wall)
         cpus.append(cpu)
-        with Phases(("price", "in_order"), ("fit", "commit", "turn", "barred", "skip")) as phases:
+        at_once = [(Standings, "place_each"), (wave_module, "enter"), (Turns, "none_looked_at")]
+        with Phases(("in_order",), ("fit", "commit", "turn", "barred", "skip"), at_once) as phases:
             total = timed(once)[1]
-        placing = sum(phases.spent.get(name, 0.0) for name in ("price", "fit", "commit", "skip"))
+        not_ordering = ("fit", "commit", "skip", *(name for _, name in at_once))
+        placing = sum(phases.spent.get(name, 0.0) for name in not_ordering)
         sums.append({**phases.spent, "ordering": total - placing})
     row: Row = {"nodes": nodes, "queues": queues, "waiting": 1_000 * queues, "released": released}
     row["cycle_ms"] = round(statistics.median(walls), 2)

@@ -49,6 +49,8 @@ class Settings:
         cpu, memory: Of each node; None = this machine's, divided by the nodes.
         gpus: Of each node.
         disk_rate, nic_rate: Bytes/s (quantities) of each node's disk and network card.
+        cache: What each node may keep of datasets: bytes (a quantity), or a part of the disk, divided by the nodes; 0 = all.
+        piece_size: Datasets of twice this size or more move in pieces of it (a quantity); 0 = always as a whole.
         racks: Nodes are spread over so many racks.
         labels: Of nodes: `node-1:disktype=ssd`.
         policy: Name of a built-in profile.
@@ -73,6 +75,8 @@ class Settings:
     gpus: int = 0
     disk_rate: str = "500M"
     nic_rate: str = "125M"
+    cache: str = "80%"
+    piece_size: str = "128M"
     racks: int = 1
     labels: tuple[str, ...] = ()
     policy: str = "flowsched"
@@ -168,7 +172,7 @@ def configure_logging(settings: Settings) -> None:
 def local_cluster(settings: Settings, failpoint: Callable[[str], object]) -> Any:
     """The embedded default: virtual nodes on this machine."""
     from flowsched.cluster.local import LocalCluster
-    from flowsched.cluster.machine import labelled, virtual_nodes
+    from flowsched.cluster.machine import cache_limit, labelled, virtual_nodes
     from flowsched.cluster.runners import RunnerProcesses
     from flowsched.workflow.resources import parse_bytes, parse_cpu
 
@@ -181,6 +185,7 @@ def local_cluster(settings: Settings, failpoint: Callable[[str], object]) -> Any
         disk_rate=parse_bytes(settings.disk_rate),
         nic_rate=parse_bytes(settings.nic_rate),
         racks=settings.racks,
+        cache_bytes=cache_limit(settings.root, settings.cache, settings.nodes),
     )
     nodes = labelled(nodes, settings.labels)
     processes = RunnerProcesses(images="refuse" if settings.images == "refuse" else "ignore")
@@ -202,6 +207,7 @@ async def assembled(settings: Settings) -> AsyncIterator[tuple[Any, Any, Any, An
     from flowsched.control.profiles import ProfileBook
     from flowsched.control.runs import RunService
     from flowsched.scheduling.framework import PROFILES
+    from flowsched.scheduling.transfers import parse_piece_size
     from flowsched.store.database import Database
     from flowsched.store.workflows import Workflows
     from flowsched.store.writer import GroupWriter
@@ -225,6 +231,7 @@ async def assembled(settings: Settings) -> AsyncIterator[tuple[Any, Any, Any, An
                 documents,
                 profile=profiles.profile,
                 keep_days=settings.keep_days,
+                piece_bytes=parse_piece_size(settings.piece_size),
                 take_over=settings.take_over,
                 holder=holder_of(settings),
                 secret=_shared_secret(settings),

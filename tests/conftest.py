@@ -6,9 +6,19 @@ On a laptop it goes on exploring, and `HYPOTHESIS_PROFILE=explore` does so on CI
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 
+import pytest
+import structlog
 from hypothesis import settings
 
 settings.register_profile("ci", derandomize=True)
 settings.register_profile("explore", derandomize=False)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if os.environ.get("CI") else "explore"))
+
+
+@pytest.fixture(autouse=True)
+def _plain_logs() -> Iterator[None]:
+    """What runs as a command sets up logs for a whole process; the next test in it reads its own."""
+    yield
+    structlog.reset_defaults()

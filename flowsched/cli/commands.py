@@ -14,6 +14,7 @@ from flowsched.cli import policy as policies
 from flowsched.cli.context import Options, ask, options, run
 from flowsched.cli.options import (
     Advertise,
+    CacheSize,
     Cluster,
     Context,
     Cpu,
@@ -37,6 +38,7 @@ from flowsched.cli.options import (
     Nodes,
     Out,
     Output,
+    PieceSize,
     Policy,
     ProfilePath,
     Racks,
@@ -145,6 +147,8 @@ def serve(
     gpus: Gpus = 0,
     disk_rate: DiskRate = "500M",
     nic_rate: NicRate = "125M",
+    cache: CacheSize = "80%",
+    piece_size: PieceSize = "128M",
     racks: Racks = 1,
     label: Labels = None,
     policy: Policy = "flowsched",
@@ -176,9 +180,9 @@ def serve(
     """
     settings = settings_for(
         ctx, root=root, host=host, port=port, database=db, nodes=nodes, cpu=cpu, memory=memory, gpus=gpus,
-        disk_rate=disk_rate, nic_rate=nic_rate, racks=racks, labels=tuple(label or ()), policy=policy, profile=profile,
-        images=images, log_level=log_level, log_json=log_json, keep_days=keep_days, take_over=take_over,
-        token=token_from(token_file) or options(ctx).token,
+        disk_rate=disk_rate, nic_rate=nic_rate, piece_size=piece_size, cache=cache, racks=racks,
+        labels=tuple(label or ()), policy=policy, profile=profile, images=images, log_level=log_level, log_json=log_json,
+        keep_days=keep_days, take_over=take_over, token=token_from(token_file) or options(ctx).token,
         kubernetes=kubernetes_settings(cluster, kubeconfig, context, namespace), advertise=advertise, cromwell=cromwell,
     )  # fmt: skip
     from flowsched import app as service

@@ -85,6 +85,21 @@ Memory = Annotated[
 Gpus = Annotated[int, typer.Option(min=0, help="GPUs of each node.")]
 DiskRate = Annotated[str, typer.Option(help="Bytes a second of each node's disk.")]
 NicRate = Annotated[str, typer.Option(help="Bytes a second of each node's network card.")]
+CacheSize = Annotated[
+    str,
+    typer.Option(
+        "--cache",
+        metavar="SIZE",
+        help="What each node may keep of datasets: 50G, or a part of the disk; 0 = all that comes.",
+    ),
+]
+PieceSize = Annotated[
+    str,
+    typer.Option(
+        envvar="FLOWSCHED_PIECE_SIZE",
+        help="Datasets of twice this size or more move in pieces of it; 0 = always as a whole.",
+    ),
+]
 Racks = Annotated[int, typer.Option(min=1, help="The nodes are spread over so many racks.")]
 Labels = Annotated[
     list[str] | None,

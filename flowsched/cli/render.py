@@ -320,7 +320,7 @@ def node_table(nodes: Iterable[NodeView]) -> Table:
             f"{cores(used.get('cpu', 0))}/{cores(has.get('cpu', 0))}",
             f"{size(used.get('memory', 0))}/{size(has.get('memory', 0))}",
             gpu,
-            size(view.cache_bytes),
+            size(view.cache_bytes) + (f"/{size(view.cache_limit_bytes)}" if view.cache_limit_bytes else ""),
             str(view.datasets),
             size(view.bytes_in),
             size(view.bytes_out),

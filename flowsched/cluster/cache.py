@@ -1,8 +1,9 @@
 """A node's cache: one folder per dataset, named by the hash of its uri, made by one rename.
 
     cache/<sha256 of the uri>/<file or folder under its own name>
-    cache/<sha256 of the uri>/meta.json   {"uri", "size", "name", "directory"}
+    cache/<sha256 of the uri>/meta.json   {"uri", "size", "name", "directory", "version"}
     cache/.tmp-…                          half made by a service; removed at the next start
+    cache/.part-<sha256 of the uri>/      coming in pieces; goes on after a restart (`partial`)
     cache/.out-…-<pid>                    half made by a runner; removed at the next start, if the runner is dead
 
 Runners publish into it too (`running.outputs`, same layout), so the folder is the truth and `entries` follows it.
@@ -17,10 +18,12 @@ import json
 import os
 import shutil
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from flowsched.cluster.partial import PREFIX, RECORD, Partial, Partials
 from flowsched.cluster.running.records import write_record
 
 _TEMPORARY = ".tmp-"
@@ -28,12 +31,13 @@ _TEMPORARY = ".tmp-"
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A dataset in a cache."""
+    """A dataset in a cache. `version`: pieces of two copies may be mixed only if they are of the same; outputs have none."""
 
     uri: str
     size_bytes: int
     name: str
     directory: bool = False
+    version: str = ""
 
 
 class Cache:
@@ -44,14 +48,20 @@ class Cache:
         self.limit_bytes = limit_bytes
         self.entries: dict[str, Entry] = {}
         self.used_bytes = 0
+        self.partials = Partials(folder)
         self._numbers = itertools.count()
         self._lock = threading.Lock()
+        self._publishing = threading.Lock()
 
     def scan(self) -> None:
         """Read what is there; remove what is half made, or not as long as its record says (power failed)."""
         self.folder.mkdir(parents=True, exist_ok=True)
         for item in list(os.scandir(self.folder)):
             if _runner_lives(item.name):
+                continue
+            if item.name.startswith(PREFIX):
+                if not self.partials.adopt(Path(item.path), item.name.removeprefix(PREFIX)):
+                    _remove(Path(item.path))
                 continue
             entry = self._read(Path(item.path)) if not item.name.startswith(".") else None
             if entry is None or item.name != folder_name(entry.uri):
@@ -62,8 +72,9 @@ class Cache:
     def _read(self, folder: Path) -> Entry | None:
         try:
             meta = json.loads((folder / "meta.json").read_bytes())
-            entry = Entry(meta["uri"], meta["size"], meta["name"], meta["directory"])
-            status = (folder / entry.name).stat()
+            status = (folder / meta["name"]).stat()
+            version = meta.get("version", _version_of(meta["uri"], status.st_mtime_ns))
+            entry = Entry(meta["uri"], meta["size"], meta["name"], meta["directory"], version)
         except (OSError, ValueError, KeyError, TypeError):
             return None
         return entry if entry.directory or status.st_size == entry.size_bytes else None
@@ -92,8 +103,14 @@ class Cache:
         return entry
 
     def room_for(self, size_bytes: int) -> bool:
-        """Whether so many bytes more keep within the limit."""
-        return not self.limit_bytes or self.used_bytes + size_bytes <= self.limit_bytes
+        """Whether so many bytes more keep within the limit. What is coming in pieces counts as if it were there; those that
+        nobody adds to now make way.
+        """
+        if not self.limit_bytes:
+            return True
+        if self.used_bytes + self.partials.reserved_bytes + size_bytes > self.limit_bytes:
+            self.partials.drop_idle(0.0)
+        return self.used_bytes + self.partials.reserved_bytes + size_bytes <= self.limit_bytes
 
     def temporary(self) -> Path:
         """A new folder to fill and then `publish`."""
@@ -103,7 +120,10 @@ class Cache:
 
     def publish(self, temporary: Path, entry: Entry) -> None:
         """Make a filled folder a dataset. One that is there already stays."""
-        meta = {"uri": entry.uri, "size": entry.size_bytes, "name": entry.name, "directory": entry.directory}
+        meta: dict[str, object] = {
+            "uri": entry.uri, "size": entry.size_bytes, "name": entry.name, "directory": entry.directory,
+            "version": entry.version,
+        }  # fmt: skip
         write_record(str(temporary), "meta.json", meta)
         try:
             temporary.rename(self.home(entry.uri))
@@ -113,10 +133,33 @@ class Cache:
                 raise
             return
         self._add(entry)
+        self.partials.drop(entry.uri)
+
+    def publish_partial(self, partial: Partial, entry: Entry, seal: Callable[[Path, int], object]) -> Entry:
+        """Make a dataset of a file that has come in pieces, all of which are there. A second time changes nothing.
+
+        Args:
+            partial: The file.
+            entry: What it becomes.
+            seal: Called with the file and the mode it shall have, before it gets its name.
+        """
+        with self._publishing:
+            there = self.find(entry.uri)
+            if there is not None:
+                return there
+            seal(partial.path, partial.header.mode)
+            try:
+                self.publish(partial.folder, entry)
+            finally:
+                self.partials.drop(entry.uri, partial)
+            with contextlib.suppress(OSError):
+                (self.home(entry.uri) / RECORD).unlink()
+            return entry
 
     def evict(self, uri: str) -> Entry | None:
         """Remove a dataset: its name first, in one step. None if it was not there."""
         entry = self.find(uri)
+        self.partials.drop(uri)
         if entry is None:
             return None
         doomed = self.folder / f"{_TEMPORARY}{os.getpid()}-{next(self._numbers)}"
@@ -135,6 +178,11 @@ class Cache:
         with self._lock:
             entry = self.entries.pop(uri, None)
             self.used_bytes -= entry.size_bytes if entry else 0
+
+
+def _version_of(uri: str, modified_ns: int) -> str:
+    """Of a dataset that was stored without one: an output is the same everywhere, anything else may be like no other copy."""
+    return "" if uri.startswith("flowsched:") else f"kept-{modified_ns}"
 
 
 def folder_name(uri: str) -> str:

@@ -356,6 +356,10 @@ class FakeProcesses:
 
     def _begin(self, order: Transfer) -> None:
         failed = self.refuse(order)
+        if failed is None and not order.whole:  # it has no bytes that could be in pieces
+            failed = replace(
+                self._failure(order, f"{order.uri} moves as a whole"), undivided=True, offset=order.offset
+            )
         if failed is None and order.dest not in self.replicas:
             failed = self._failure(order, f"there is no node {order.dest!r}", permanent=True)
         if failed is not None:

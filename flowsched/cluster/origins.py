@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
+import stat
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Final
@@ -13,17 +15,58 @@ from urllib.parse import unquote, urlsplit
 #: HTTP statuses after which trying again is no use.
 _GONE_FOR_GOOD: Final = frozenset({400, 401, 403, 404, 405, 410, 414})
 
+#: First byte and size of all, of a 206.
+CONTENT_RANGE: Final = re.compile(r"bytes (\d{1,19})-\d{1,19}/(\d{1,19})")
+#: Object stores are asked for so much at a time.
+_STORE_BLOCK: Final = 16 << 20
+
 #: What must be installed for a scheme, where fsspec alone does not know it.
 _EXTRAS: Final = {"s3": "pip install flowsched[objectstore]", "s3a": "pip install flowsched[objectstore]"}
 
 
 class NotFetched(Exception):
-    """A dataset that could not be brought; `lost`, `permanent` as in `TransferFailed`."""
+    """A dataset that could not be brought; the rest as in `TransferFailed`."""
 
-    def __init__(self, message: str, *, lost: bool = False, permanent: bool = False) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        lost: bool = False,
+        permanent: bool = False,
+        changed: bool = False,
+        undivided: bool = False,
+        version: str = "",
+        emptied: bool = False,
+    ) -> None:
         super().__init__(message)
         self.lost = lost
         self.permanent = permanent
+        self.changed = changed
+        self.undivided = undivided
+        self.version = version
+        self.emptied = emptied  #: what its destination had of it is gone
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A range of a dataset that is being read: its bytes, and what they are a part of.
+
+    Args:
+        stream: At the range's first byte; it may go on after the last.
+        total: Bytes of the whole dataset.
+        version: What its holder calls this version of it; equal names, equal bytes.
+        name, mode: Of its file.
+        whole: Whether the holder has all of it.
+        unchanged: Asked at the end: whether it was still the same version then.
+    """
+
+    stream: BinaryIO
+    total: int
+    version: str
+    name: str
+    mode: int = 0o644
+    whole: bool = True
+    unchanged: Callable[[], bool] = lambda: True
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +134,55 @@ class Origins:
         except Exception as error:  # each of fsspec's file systems has errors of its own
             raise failure(uri, error) from error
 
+    def open_section(self, uri: str, start: int, end: int, name: str) -> Section:
+        """Open a range of a dataset that is not on this machine: of HTTP servers that give ranges and say which version they are
+        of, and of object stores. Blocks.
+
+        Raises:
+            NotFetched: It cannot be opened; `undivided` if it can only be had as a whole.
+        """
+        scheme = self._allowed(uri)
+        if uri.endswith("/") and scheme not in ("http", "https"):
+            raise NotFetched(f"{uri} is a folder, which moves as a whole", undivided=True)
+        try:
+            if scheme in ("http", "https"):
+                return self._http_section(uri, scheme, start, end, name)
+            return self._stored_section(uri, scheme, start, name)
+        except NotFetched:
+            raise
+        except FileNotFoundError as error:
+            raise NotFetched(f"there is no {uri}", permanent=True) from error
+        except (ImportError, ValueError) as error:
+            raise _unknown(scheme, error) from error
+        except Exception as error:  # each of fsspec's file systems has errors of its own
+            raise failure(uri, error) from error
+
+    def _http_section(self, uri: str, scheme: str, start: int, end: int, name: str) -> Section:
+        asked = {"Range": f"bytes={start}-{end - 1}", "Accept-Encoding": "identity"}
+        stream = self._http_stream(uri, scheme, asked)
+        answer = stream.r
+        version = version_of(answer.headers)
+        told = CONTENT_RANGE.fullmatch(answer.headers.get("Content-Range", ""))
+        if answer.status != 206 or told is None or int(told[1]) != start or not version:
+            stream.close()
+            why = "it tells no ETag" if answer.status == 206 and told is not None else "it gives no ranges"
+            raise NotFetched(f"{uri} moves as a whole: {why}", undivided=True)
+        return Section(stream, int(told[2]), version, name)
+
+    def _stored_section(self, uri: str, scheme: str, start: int, name: str) -> Section:
+        import fsspec
+
+        files, path = fsspec.core.url_to_fs(uri, **dict(dict(self.options).get(scheme, ())))
+        files.invalidate_cache(files._parent(path))  # it may have been listed before it changed
+        stream = files.open(path, "rb", block_size=_STORE_BLOCK, cache_type="readahead")
+        details = getattr(stream, "details", None) or {}
+        version = str(details.get("ETag") or details.get("etag") or "").strip('"')
+        if not version or not isinstance(stream.size, int):
+            stream.close()
+            raise NotFetched(f"{uri} moves as a whole: its store tells no ETag", undivided=True)
+        stream.seek(start)
+        return Section(stream, stream.size, version, name)
+
     def listing(self, uri: str) -> list[str]:
         """The names below a folder of an object store (a uri that ends in a slash), relative to it, in order. Blocks.
 
@@ -126,21 +218,56 @@ class Origins:
     def _open(self, uri: str, scheme: str) -> tuple[BinaryIO, int | None]:
         import fsspec  # 60 ms, for those who fetch
 
-        options: dict[str, Any] = {"skip_instance_cache": False, **dict(dict(self.options).get(scheme, ()))}
         if scheme in ("http", "https"):
-            import aiohttp
-
-            # One stream, without a HEAD first and without a total limit: a genome takes longer than five minutes.
-            timeout = aiohttp.ClientTimeout(total=None, sock_connect=30, sock_read=60)
-            options.setdefault("client_kwargs", {"timeout": timeout})
-            files = fsspec.filesystem(scheme, **options)
-            stream = files.open(uri, "rb", block_size=0, size=1)  # a size: then it asks no HEAD
+            stream = self._http_stream(uri, scheme, {})
             length = stream.r.headers.get("Content-Length")
             encoded = stream.r.headers.get("Content-Encoding")
             return stream, int(length) if length and not encoded else None
+        options: dict[str, Any] = {"skip_instance_cache": False, **dict(dict(self.options).get(scheme, ()))}
         files, path = fsspec.core.url_to_fs(uri, **options)
         size = files.size(path)
         return files.open(path, "rb"), size
+
+    def _http_stream(self, uri: str, scheme: str, headers: dict[str, str]) -> Any:
+        """One stream, without a HEAD first and without a total limit: a genome takes longer than five minutes."""
+        import aiohttp
+        import fsspec
+
+        options: dict[str, Any] = {"skip_instance_cache": False, **dict(dict(self.options).get(scheme, ()))}
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=30, sock_read=60)
+        options.setdefault("client_kwargs", {"timeout": timeout})
+        files = fsspec.filesystem(scheme, **options)
+        asked = {"headers": {**files.kwargs.get("headers", {}), **headers}} if headers else {}
+        return files.open(uri, "rb", block_size=0, size=1, **asked)  # a size: then it asks no HEAD
+
+
+def version_of(headers: Any) -> str:
+    """The version that an HTTP answer's headers name: a strong ETag alone, a weak one with the time of the last change."""
+    tag, modified = headers.get("ETag", ""), headers.get("Last-Modified", "")
+    if tag and not tag.startswith("W/"):
+        return str(tag)
+    return " ".join(part for part in (tag, modified) if modified and part)
+
+
+def file_version(status: os.stat_result) -> str:
+    """The version of a file of this machine: another one has another time, size or inode."""
+    return f"{status.st_mtime_ns}-{status.st_size}-{status.st_ino}"
+
+
+def file_section(descriptor: int, start: int, name: str) -> Section:
+    """A range of an open file of this machine, which is closed with the section's stream."""
+    status = os.fstat(descriptor)
+    stream = os.fdopen(descriptor, "rb", buffering=0)
+    stream.seek(start)
+    version = file_version(status)
+    return Section(
+        stream,
+        status.st_size,
+        version,
+        name,
+        stat.S_IMODE(status.st_mode),
+        unchanged=lambda: file_version(os.fstat(stream.fileno())) == version,
+    )
 
 
 def _unknown(scheme: str, error: Exception) -> NotFetched:

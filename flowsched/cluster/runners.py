@@ -29,7 +29,7 @@ from flowsched.cluster.running.records import wall_ms
 from flowsched.cluster.site import Site
 from flowsched.cluster.spawner import COMMAND, Spawner
 from flowsched.cluster.staging import Staging
-from flowsched.scheduling.executor import Opened, Pod, PodEnded, PodStarted, ReplicaSeen, Transfer
+from flowsched.scheduling.executor import Opened, PiecesSeen, Pod, PodEnded, PodStarted, ReplicaSeen, Transfer
 
 log = structlog.get_logger(__name__)
 T = TypeVar("T")
@@ -98,8 +98,8 @@ class RunnerProcesses:
         self._site = site
         self._attempts = Attempts(site.root, list(site.nodes))
         self._caches = {
-            name: Cache(site.root / "nodes" / name / "cache", node.cache_bytes)
-            for name, node in site.nodes.items()
+            name: Cache(site.root / "nodes" / name / "cache")  # the engine sees to its limit
+            for name in site.nodes
         }
         self._staging = Staging(site, self._caches, self._origins)
         await self._in_thread(self._attempts.open)
@@ -108,6 +108,9 @@ class RunnerProcesses:
             await self._in_thread(cache.scan)
             for entry in cache.entries.values():
                 site.report(ReplicaSeen(entry.uri, name, entry.size_bytes))
+            for part in cache.partials.all:
+                head = part.header
+                site.report(PiecesSeen(head.uri, name, head.size_bytes, head.version, part.spans))
         self._pokes = Pokes(site.root, self._on_poke)
         self._watcher = asyncio.create_task(self._watch(), name="attempts")
 
@@ -158,7 +161,7 @@ class RunnerProcesses:
         """Remove a dataset from a node, unless a live attempt there reads it."""
         if any(live.node == node and uri in live.inputs for live in self._live.values()):
             return False
-        entry = await self._in_thread(self._caches[node].evict, uri)
+        entry = await self._in_thread(self._caches[node].evict, uri) if node in self._caches else None
         if entry is not None:
             self._site.report(ReplicaSeen(uri, node, entry.size_bytes, present=False))
         return True

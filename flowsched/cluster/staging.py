@@ -1,17 +1,18 @@
 """Transfers: bytes into a node's cache, from another node's or from their origin, under the nodes' bandwidths.
 
-Bytes are really read and written, in pieces; after each piece a flow waits until every bucket on its way has let it pass:
+Bytes are really read and written, in blocks; after each block a flow waits until every bucket on its way has let it pass:
 the source's disk and network, or the origin's rate, and the destination's network and disk. Flows that share a bucket
-take turns, piece by piece.
+take turns, block by block. Large datasets move in pieces, several at a time, from several places (`pieces`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
+import secrets
 import stat
 from collections import Counter, defaultdict
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -22,17 +23,25 @@ import structlog
 
 from flowsched.cluster.bucket import TokenBucket
 from flowsched.cluster.cache import Cache, Entry, file_name
-from flowsched.cluster.origins import NotFetched, Origins, failure
+from flowsched.cluster.origins import NotFetched, Origins, Section, failure, file_section
+from flowsched.cluster.pieces import Landed, Piece, bring, held_section
 from flowsched.cluster.site import Site
-from flowsched.scheduling.executor import NodeInfo, Published, Transfer, TransferDone, TransferFailed
+from flowsched.scheduling.executor import (
+    NodeInfo,
+    Published,
+    ReplicaSeen,
+    Transfer,
+    TransferDone,
+    TransferFailed,
+)
 
 log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
-_PIECE_MIN: Final = 64 << 10
-_PIECE_MAX: Final = 4 << 20
-#: A piece takes about so long at the slowest bucket, so that flows take turns often enough.
-_PIECE_S: Final = 0.05
+_BLOCK_MIN: Final = 64 << 10
+_BLOCK_MAX: Final = 4 << 20
+#: A block takes about so long at the slowest bucket, so that flows take turns often enough.
+_BLOCK_S: Final = 0.05
 
 
 @dataclass(slots=True)
@@ -87,7 +96,7 @@ class Staging:
         self._links = {name: Links.of(node) for name, node in site.nodes.items()}
         self._origin_link = TokenBucket(origins.rate)
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="staging")
-        self._under_way: dict[tuple[str, str], asyncio.Task[None]] = {}
+        self._under_way: dict[tuple[str, str, int], asyncio.Task[None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._unclaimed: dict[tuple[str, str], int] = {}
         self.traffic: dict[str, Traffic] = defaultdict(Traffic)
@@ -96,7 +105,7 @@ class Staging:
     def transfer(self, orders: Sequence[Transfer]) -> None:
         """Start copying. A second order for what is already on its way waits for the first."""
         for order in orders:
-            key = (order.uri, order.dest)
+            key = (order.uri, order.dest, order.offset if not order.whole else -1)
             task = asyncio.create_task(
                 self._carry_out(order, self._under_way.get(key)), name=f"to {order.dest}"
             )
@@ -131,41 +140,97 @@ class Staging:
         if before is not None:
             await asyncio.wait([before])
         try:
-            entry, moved = await self._bring(order)
+            landed = await (self._bring(order) if order.whole else self._bring_piece(order))
         except NotFetched as error:
             self._site.report(self._failed(order, error))
         except OSError as error:
             self._site.report(self._failed(order, NotFetched(f"cannot copy {order.uri}: {error}")))
         else:
             done = TransferDone(
-                order.uri, order.dest, self._site.clock(), moved, order.source, entry.size_bytes
-            )
+                order.uri, order.dest, self._site.clock(), landed.moved_bytes, order.source, landed.size_bytes,
+                order.offset, landed.entry is not None, landed.version,
+            )  # fmt: skip
             self._site.report(done)
         finally:
-            key = (order.uri, order.dest)
+            key = (order.uri, order.dest, order.offset if not order.whole else -1)
             if self._under_way.get(key) is asyncio.current_task():
                 del self._under_way[key]
 
     def _failed(self, order: Transfer, error: NotFetched) -> TransferFailed:
         log.info("transfer failed", uri=order.uri, dest=order.dest, source=order.source, why=str(error))
         at_ms = self._site.clock()
+        if error.emptied:
+            self._site.report(ReplicaSeen(order.uri, order.dest, 0, present=False))
         return TransferFailed(
-            order.uri, order.dest, at_ms, str(error), order.source, error.lost, error.permanent
-        )
+            order.uri, order.dest, at_ms, str(error), order.source, error.lost, error.permanent,
+            order.offset, error.changed, error.undivided, error.version,
+        )  # fmt: skip
 
-    async def _bring(self, order: Transfer) -> tuple[Entry, int]:
-        """The entry at its destination, and how many bytes travelled for it."""
-        cache = self._caches.get(order.dest)
+    def _cache_at(self, node: str) -> Cache:
+        cache = self._caches.get(node)
         if cache is None:
-            raise NotFetched(f"there is no node {order.dest!r}", permanent=True)
+            raise NotFetched(f"there is no node {node!r}", permanent=True)
+        return cache
+
+    async def _bring_piece(self, order: Transfer) -> Landed:
+        """A piece of a dataset at its destination: from a node that has it, whole or in this part, or from its origin."""
+        cache = self._cache_at(order.dest)
+        dest = self._links[order.dest]
+        if order.source is None:
+            way, opened = (
+                [self._origin_link, dest.nic_in, dest.disk],
+                partial(self._origin_section, order.uri),
+            )
+        else:
+            held, source = self._caches.get(order.source), self._links.get(order.source)
+            if held is None or source is None:
+                raise NotFetched(f"there is no node {order.source!r}", lost=True)
+            way = [source.disk, source.nic_out, dest.nic_in, dest.disk]
+            opened = partial(_peer_section, held, order)
+        piece = Piece(order.uri, order.offset, order.size_bytes, order.version, order.source)
+        steps = bring(
+            cache, piece, opened, room=partial(_check_room, cache, order), seal=_seal,
+            block_bytes=_block_bytes(way),
+        )  # fmt: skip
+        try:
+            landed = await self._drive(steps, way)
+        finally:
+            self._pool.submit(steps.close)
+        self._count(order, landed.moved_bytes)
+        return landed
+
+    async def _drive(self, steps: Generator[int, None, Landed], way: Sequence[TokenBucket]) -> Landed:
+        """Let a piece come block by block, as fast as its way lets it."""
+        while True:
+            step = await self._in_thread(_next, steps)
+            if isinstance(step, Landed):
+                return step
+            await self._wait(step, way)
+
+    def _origin_section(self, uri: str, start: int, end: int) -> Section:
+        path = self._origins.local_path(uri)
+        if path is None:
+            return self._origins.open_section(uri, start, end, file_name(uri))
+        if path.is_dir():
+            raise NotFetched(f"{path} is a folder, which moves as a whole", undivided=True)
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        return file_section(descriptor, start, file_name(uri))
+
+    def _count(self, order: Transfer, moved: int) -> None:
+        key = (order.uri, order.dest)
+        self._unclaimed[key] = self._unclaimed.get(key, 0) + moved
+        self.moved_bytes[order.uri] += moved
+        self.traffic[order.dest].in_bytes += moved
+        if order.source is not None:
+            self.traffic[order.source].out_bytes += moved
+
+    async def _bring(self, order: Transfer) -> Landed:
+        """The whole dataset at its destination."""
+        cache = self._cache_at(order.dest)
         there = await self._in_thread(cache.find, order.uri)
         if there is not None:
-            return there, 0
-        if not cache.room_for(order.size_bytes):
-            free = cache.limit_bytes - cache.used_bytes
-            raise NotFetched(
-                f"the cache of {order.dest} has {free} bytes left, {order.size_bytes} are needed"
-            )
+            return Landed(there.size_bytes, there.version, 0, there)
+        _check_room(cache, order, order.size_bytes)
         temporary = await self._in_thread(cache.temporary)
         try:
             entry = await self._fill(temporary, order)
@@ -173,12 +238,8 @@ class Staging:
         except BaseException:
             self._pool.submit(_discard, temporary)
             raise
-        self._unclaimed[order.uri, order.dest] = entry.size_bytes
-        self.moved_bytes[order.uri] += entry.size_bytes
-        self.traffic[order.dest].in_bytes += entry.size_bytes
-        if order.source is not None:
-            self.traffic[order.source].out_bytes += entry.size_bytes
-        return entry, entry.size_bytes
+        self._count(order, entry.size_bytes)
+        return Landed(entry.size_bytes, entry.version, entry.size_bytes, entry)
 
     async def _fill(self, temporary: Path, order: Transfer) -> Entry:
         dest = self._links[order.dest]
@@ -193,16 +254,17 @@ class Staging:
                 size = await self._copy_path(held.payload(found), temporary / found.name, way)
             except FileNotFoundError as error:
                 raise NotFetched(f"{order.source} lost {order.uri} meanwhile", lost=True) from error
-            return Entry(order.uri, size, found.name, found.directory)
+            return Entry(order.uri, size, found.name, found.directory, found.version)
         way = [self._origin_link, dest.nic_in, dest.disk]
-        name = file_name(order.uri)
+        name, version = file_name(order.uri), f"copy-{secrets.token_hex(8)}"  # like no other copy's
         path = await self._in_thread(self._origins.local_path, order.uri)
         if path is None and order.uri.endswith("/") and not order.uri.startswith("http"):
             return Entry(order.uri, await self._fetch_folder(order.uri, temporary / name, way), name, True)
         if path is None:
-            return Entry(order.uri, await self._fetch(order.uri, temporary / name, way), name)
+            size = await self._fetch(order.uri, temporary / name, way)
+            return Entry(order.uri, size, name, version=version)
         size = await self._copy_path(path, temporary / name, way)
-        return Entry(order.uri, size, name, path.is_dir())
+        return Entry(order.uri, size, name, path.is_dir(), version)
 
     async def _fetch_folder(self, uri: str, target: Path, way: Sequence[TokenBucket]) -> int:
         """All that lies below a folder of an object store, one after the other."""
@@ -250,23 +312,58 @@ class Staging:
     async def _copy_stream(
         self, stream: BinaryIO, target: Path, way: Sequence[TokenBucket], mode: int = 0o644
     ) -> int:
-        slowest = min((bucket.rate for bucket in way if bucket.rate), default=0)
-        piece = max(_PIECE_MIN, min(_PIECE_MAX, int(slowest * _PIECE_S))) if slowest else _PIECE_MAX
+        block = _block_bytes(way)
         writer = await self._in_thread(_create, target, stat.S_IMODE(mode) & ~0o222 | 0o400)
         total = 0
         try:
-            while moved := await self._in_thread(_shift, stream, writer, piece):
+            while moved := await self._in_thread(_shift, stream, writer, block):
                 total += moved
-                now = self._now()
-                passed = max(bucket.reserve(moved, now) for bucket in way)
-                if passed > now:
-                    await self._sleep(passed - now)
+                await self._wait(moved, way)
         finally:
             self._pool.submit(os.close, writer)
         return total
 
+    async def _wait(self, moved: int, way: Sequence[TokenBucket]) -> None:
+        """Wait until every bucket on the way has let so many bytes pass."""
+        now = self._now()
+        passed = max(bucket.reserve(moved, now) for bucket in way)
+        if passed > now:
+            await self._sleep(passed - now)
+
     async def _in_thread(self, act: Callable[..., T], *arguments: object) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._pool, act, *arguments)
+
+
+def _block_bytes(way: Sequence[TokenBucket]) -> int:
+    """How much is moved before others have their turn."""
+    slowest = min((bucket.rate for bucket in way if bucket.rate), default=0)
+    return max(_BLOCK_MIN, min(_BLOCK_MAX, int(slowest * _BLOCK_S))) if slowest else _BLOCK_MAX
+
+
+def _check_room(cache: Cache, order: Transfer, size_bytes: int) -> None:
+    if not cache.room_for(size_bytes):
+        free = cache.limit_bytes - cache.used_bytes - cache.partials.reserved_bytes
+        raise NotFetched(f"the cache of {order.dest} has {free} bytes left, {size_bytes} are needed")
+
+
+def _peer_section(held: Cache, order: Transfer, start: int, end: int) -> Section:
+    section = held_section(held, order.uri, start, end)
+    if section is None:
+        raise NotFetched(f"{order.source} no longer has {order.uri}", lost=True)
+    return section
+
+
+def _next(steps: Generator[int, None, Landed]) -> int | Landed:
+    """The next block's bytes, or how it ended: a StopIteration cannot leave a thread's future."""
+    try:
+        return next(steps)
+    except StopIteration as end:
+        landed: Landed = end.value
+        return landed
+
+
+def _seal(path: Path, mode: int) -> None:
+    path.chmod(mode & ~0o222 | 0o400)
 
 
 def _create(path: Path, mode: int) -> int:

@@ -207,7 +207,7 @@ def amounts(axes: tuple[str, ...], values: tuple[int, ...] | None) -> dict[str, 
 
 def node_views(state: EngineState, flows: Mapping[str, tuple[int, int]]) -> list[NodeView]:
     """All nodes. `flows`: node -> (bytes in, bytes out) that were really copied."""
-    snapshot, catalogue = state.snapshot, state.catalogue
+    snapshot, catalogue, shelves = state.snapshot, state.catalogue, state.catalogue.shelves
     held = np.zeros(len(snapshot), dtype=np.int64)
     datasets = np.zeros(len(snapshot), dtype=np.int64)
     for dataset in range(len(catalogue)):
@@ -228,6 +228,9 @@ def node_views(state: EngineState, flows: Mapping[str, tuple[int, int]]) -> list
             used=amounts(snapshot.axes, tuple(snapshot.used[at].tolist())),
             running=running[at],
             cache_bytes=int(held[at]),
+            cache_limit_bytes=0 if shelves is None or at not in shelves.of else shelves.of[at].limit,
+            evicted_bytes=0 if shelves is None else shelves.evicted_bytes[at],
+            refetched_bytes=0 if shelves is None else shelves.refetched_bytes[at],
             datasets=int(datasets[at]),
             bytes_in=flows.get(name, (0, 0))[0],
             bytes_out=flows.get(name, (0, 0))[1],

@@ -17,9 +17,10 @@ from flowsched.engine.foreign_offers import verdicts
 from flowsched.engine.state import EngineState
 from flowsched.engine.step import Step, step
 from flowsched.errors import CancelRequested, StorageBusy
-from flowsched.scheduling.executor import Executor, PodHeld, PodStarted
+from flowsched.scheduling.executor import Drop, Executor, PodHeld, PodStarted, ReplicaSeen
 from flowsched.scheduling.foreign import RoomTaken
 from flowsched.store.writer import GroupWriter
+from flowsched.workflow.data import redacted
 
 log = structlog.get_logger(__name__)
 
@@ -29,6 +30,8 @@ DEBOUNCE_S: Final = 0.003
 QUIET_S: Final = 0.05
 #: How long a task has to end by itself when it is taken away, before it is killed.
 GRACE_MS: Final = 5_000
+#: A node that does not delete within this time keeps its copy, for now.
+DELETE_S: Final = 5.0
 #: Pause before a step is tried again while the database is away.
 BUSY_PAUSE_S: Final = 1.0
 
@@ -135,6 +138,8 @@ class Dispatcher:
         if result.releases:
             await self._failpoint("release.before")
             await self._executor.release(result.releases, GRACE_MS)
+        if result.drops:
+            await self._drop(result.drops)
         if result.launches:
             await self._failpoint("launch.before")
             await self._executor.launch(result.launches)
@@ -143,6 +148,30 @@ class Dispatcher:
             await self._failpoint("transfer.before")
             await self._executor.transfer(result.transfers)
         await self._place_foreign(result)
+
+    async def _drop(self, drops: Sequence[Drop]) -> None:
+        """Delete what the catalogue has forgotten, before anything is launched or ordered that counts on its room.
+
+        A crash before leaves copies that nobody knows of: their node tells of them again, and so do we of what it would not delete.
+        """
+        await self._failpoint("drop.before")
+        gone = await asyncio.gather(*(self._delete(drop) for drop in drops))
+        kept = [drop for drop, went in zip(drops, gone, strict=True) if not went]
+        self.tell([ReplicaSeen(drop.uri, drop.node, drop.size_bytes) for drop in kept])
+        await self._failpoint("drop.after")
+
+    async def _delete(self, drop: Drop) -> bool:
+        try:
+            async with asyncio.timeout(DELETE_S):
+                return await self._executor.evict(drop.uri, drop.node)
+        except (OSError, TimeoutError) as error:
+            log.warning(
+                "not deleted from a cache",
+                uri=redacted(drop.uri),
+                node=drop.node,
+                why=str(error) or "no answer",
+            )
+            return False
 
     async def _place_foreign(self, result: Step) -> None:
         """The same for pods that others made; and why those that wait do."""

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import hashlib
 from collections.abc import Awaitable, Callable, Collection
+from dataclasses import replace
 from typing import Final
 
 import structlog
@@ -16,6 +17,7 @@ from flowsched.control.expiry import Expiry
 from flowsched.control.history import History
 from flowsched.control.idle_keeping import IdleKeeping
 from flowsched.control.intake import Documents, Intake
+from flowsched.control.leftovers import Leftovers
 from flowsched.control.reconcile import Reconciler
 from flowsched.control.recover import Found, recover
 from flowsched.engine.events import (
@@ -111,6 +113,7 @@ class Leader:
         *,
         profile: Profile,
         keep_days: float = 30.0,
+        piece_bytes: int = 0,
         take_over: bool = False,
         holder: str,
         secret: bytes,
@@ -125,6 +128,7 @@ class Leader:
         self._documents = documents
         self.profile = profile  #: of this term and those that follow
         self._keep_days = keep_days
+        self._piece_bytes = piece_bytes
         self._take_over = take_over
         self._holder = holder
         self._secret = secret
@@ -190,6 +194,7 @@ class Leader:
             secret=self._secret,
             address_start=first_address(self.epoch, self._secret),
         )
+        state.transfer_limits = replace(state.transfer_limits, piece_bytes=self._piece_bytes)
         found = await recover(self._database, self._documents, state, self.nodes)
         state.queues = QueueTree(
             queue_from(row, state.snapshot.axes) for row in await Queues(self._database).list()
@@ -220,6 +225,7 @@ class Leader:
                 reconciler = Reconciler(dispatcher, self._executor, clock=self._clock)
                 group.create_task(reconciler.run(), name="reconcile")
                 group.create_task(self._expiry(dispatcher).run(), name="expiry")
+                group.create_task(Leftovers(dispatcher, self._documents).run(), name="leftovers")
                 group.create_task(keeping.run(), name="idle")
         finally:
             self.dispatcher = self.intake = None

@@ -80,7 +80,7 @@ async def recover(database: Database, specs: Specs, state: EngineState, nodes: S
         The runs with their open pods (events for the first step), and what is to be adopted.
     """
     for node in nodes:
-        state.snapshot.put_node(node)
+        state.catalogue.limit(state.snapshot.put_node(node), node.cache_bytes)
     recovery = await load(database)
     for sample in await samples(database):
         relearn(

@@ -9,6 +9,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from flowsched.engine.caches import shut_nodes
 from flowsched.engine.homes import consumer_shard, divided, home_of
 from flowsched.engine.inputs import MissingInput, dataset_ids, private
 from flowsched.engine.siblings import ranks_by_size
@@ -74,7 +75,7 @@ def collect(state: EngineState, now: int) -> Backlog:
         if run.paused or run.cancel_requested or paused[queue]:
             continue
         stage = run.stages[number]
-        if _again(state, backlog, run, stage):
+        if _again(state, backlog, run, stage, now):
             continue
         queued = np.flatnonzero(stage.task_state == TaskState.QUEUED)
         held = stage.not_before[queued] > now
@@ -87,7 +88,8 @@ def collect(state: EngineState, now: int) -> Backlog:
             continue
         offer = _gangs if stage.spec.gang else _bags
         added = [
-            _add(state, backlog, run, stage, key, tasks) for key, tasks in offer(state, run, stage, queued)
+            _add(state, backlog, run, stage, key, tasks, now)
+            for key, tasks in offer(state, run, stage, queued)
         ]
         told = [each for each in added if each is not None]
         if private(stage) and not stage.spec.gang:
@@ -110,7 +112,7 @@ def _by_size(state: EngineState, backlog: Backlog, told: Sequence[Candidate]) ->
     return ordered
 
 
-def _again(state: EngineState, backlog: Backlog, run: WorkflowRun, stage: StageRun) -> bool:
+def _again(state: EngineState, backlog: Backlog, run: WorkflowRun, stage: StageRun, moment: int) -> bool:
     """Offer a bag as it was offered last, if nothing of its stage has changed since: of a thousand stages that wait, few
     change at a time.
     """
@@ -128,6 +130,8 @@ def _again(state: EngineState, backlog: Backlog, run: WorkflowRun, stage: StageR
         if group.inputs and (
             (not own and shared is not group.inputs) or state.catalogue.lost_of(group.inputs)
         ):
+            return False
+        if shut_nodes(state, run, stage, group.inputs, group.key, moment - group.ready_ms) != group.shut:
             return False
         staged_on = state.staged_on.get(state.groups[group.key], ())  # type: ignore[arg-type]
         now = (*expected(state, run, stage, group.inputs), staged_on, state.promises.get(group.key))
@@ -166,6 +170,7 @@ def _add(
     stage: StageRun,
     key: GroupKey,
     tasks: tuple[Indices, ...],
+    now: int,
 ) -> Candidate | None:
     first = int(np.concatenate(tasks)[0])
     shard = first // stage.members
@@ -180,6 +185,7 @@ def _add(
         return None
     number = state.key_of(key)
     everything = np.concatenate(tasks)
+    ready_ms = int(stage.times[everything, 0].min())
     call = run.spec.call
     runtime_ms, high_ms = expected(state, run, stage, inputs)
     group = PodGroup(
@@ -190,7 +196,7 @@ def _add(
         priority=run.spec.priority,
         # What comes after a call only its engine knows, or who has read the engine's document ahead.
         rank_ms=max(int(run.ranks[stage.number]), 0 if call is None else call.rank_ms),
-        ready_ms=int(stage.times[everything, 0].min()),
+        ready_ms=ready_ms,
         gang=stage.spec.gang and state.profile.gang,
         roles=tuple(_roles(state, run, stage, key, tasks)),
         inputs=inputs,
@@ -201,6 +207,7 @@ def _add(
         promised_ms=state.promises.get(number),
         user=run.spec.user,
         home=home_of(state, run, stage, shard) if state.profile.locality and not stage.spec.gang else None,
+        shut=shut_nodes(state, run, stage, inputs, number, now - ready_ms),
     )
     candidate = backlog.candidates[number] = Candidate(run, stage, group, tasks)
     return candidate
@@ -232,6 +239,8 @@ def expected(
 
 def memory_steps(stage: StageRun, tasks: Indices) -> int:
     """How often the memory of one role's pods has grown: they are alike, so all have what one of them needed."""
+    if len(tasks) == 1:
+        return int(stage.memory_steps[tasks[0]])
     return int(stage.memory_steps[tasks].max(initial=0))
 
 

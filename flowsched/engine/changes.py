@@ -20,7 +20,7 @@ from flowsched.engine.delta import (
 )
 from flowsched.engine.pods import pod_name
 from flowsched.engine.state import EngineState
-from flowsched.scheduling.executor import Pod
+from flowsched.scheduling.executor import Drop, Pod
 from flowsched.scheduling.foreign import Bind, Evict
 from flowsched.scheduling.snapshot import ClaimKind
 from flowsched.statement import Statement
@@ -61,6 +61,7 @@ class Recorder:
     evictions: list[Evict] = field(default_factory=list)
     foreign_ended: list[str] = field(default_factory=list)
     releases: list[str] = field(default_factory=list)
+    drops: list[Drop] = field(default_factory=list)
     wake_ms: int | None = None
     #: Something happened that may let a waiting group start: room, bytes, nodes, new work.
     dirty: bool = False
@@ -123,12 +124,12 @@ class Recorder:
         """An attempt holds nothing any more."""
         name = pod_name(run.id, stage.spec.name, task, attempt)
         state = self.state
-        claim = state.snapshot.unclaim(name, self.statement)
-        if claim is not None and claim.node in state.gpu_load:
-            self.statement.pop(state.gpu_load[claim.node], name)
+        state.snapshot.unclaim(name, self.statement)
         self.statement.pop(state.pods, name)
         self.statement.pop(state.held, name)
         self.statement.exclude(state.under_way, name)
+        if state.catalogue.shelves is not None:
+            state.catalogue.shelves.release(name, self.statement)
         self.dirty = True
 
     def _leaves(self, name: str) -> None:

@@ -8,6 +8,7 @@ from flowsched.scheduling.executor import ClusterEvent, Pod
 from flowsched.scheduling.framework import Profile
 from flowsched.scheduling.queues import Queue
 from flowsched.workflow.run import WorkflowRun
+from flowsched.workflow.spec import WorkflowSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +73,21 @@ class ProfileChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class Stored:
+    """A dataset is on a storage that lasts: no copy on a node is the last one."""
+
+    uri: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A workflow that is not known here ended in an earlier life of the service: what only its own stages read is not needed."""
+
+    workflow: str
+    spec: WorkflowSpec
+
+
+@dataclass(frozen=True, slots=True)
 class Tick:
     """Nothing but the time: look again at what waits for a moment."""
 
@@ -85,6 +101,8 @@ EngineEvent = (
     | QueueChanged
     | ProfileChanged
     | NodeDrained
+    | Stored
+    | Ended
     | Tick
     | ClusterEvent
 )

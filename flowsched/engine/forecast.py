@@ -10,6 +10,7 @@ from flowsched.engine.foreign_offers import collect_foreign
 from flowsched.engine.inputs import MissingInput, dataset_ids
 from flowsched.engine.state import EngineState
 from flowsched.scheduling.forecast import GUESSED, LEVELS, Spread, Start, guessed, starts
+from flowsched.scheduling.framework import Profile
 from flowsched.workflow.estimates import RUNTIME, SAID
 from flowsched.workflow.resources import format_duration
 from flowsched.workflow.run import StageRun, WorkflowRun
@@ -18,6 +19,9 @@ from flowsched.workflow.trend import ENOUGH
 #: In tenths: how much of the wait at least there is, and how far towards the promised moment it goes.
 _EARLIER: Final = 6
 _LATER: Final = 9
+#: Where everybody who waits has a plan, and plans of others move too: so much of the wait at least, and so much longer at most.
+_EARLIER_AMONG_PLANS: Final = 2
+_LATER_AMONG_PLANS: Final = 2
 
 
 def expected_starts(state: EngineState, wanted: Collection[int], now: int) -> dict[int, Start]:
@@ -50,17 +54,20 @@ def expected_starts(state: EngineState, wanted: Collection[int], now: int) -> di
         state.snapshot, state.catalogue, waiting, sorted(wanted), spreads, of_groups, state.profile, now
     )
     promised = {each.group: each.start_ms for each in state.reservations}
-    return {key: _with_backfill(start, promised.get(key), now) for key, start in found.items()}
+    return {key: _with_backfill(start, promised.get(key), state.profile, now) for key, start in found.items()}
 
 
-def _with_backfill(start: Start, promised_ms: int | None, now: int) -> Start:
+def _with_backfill(start: Start, promised_ms: int | None, profile: Profile, now: int) -> Start:
     """What scenarios leave out: until the promised moment others may be let onto its room, and it may be let in before its turn.
 
     How far both go was measured (`bench/predictions.py`, seeds 1 to 12; its figures are of others).
     """
-    low = now + (start.low_ms - now) * _EARLIER // 10
+    among_plans = profile.backfill == "conservative"
+    earlier, later = (_EARLIER_AMONG_PLANS, _LATER_AMONG_PLANS) if among_plans else (_EARLIER, 0)
+    low = now + (start.low_ms - now) * earlier // 10
     late = start.high_ms if promised_ms is None else max(start.high_ms, promised_ms)
-    return Start(low, start.start_ms, start.high_ms + (late - start.high_ms) * _LATER // 10)
+    high = start.high_ms + (late - start.high_ms) * _LATER // 10
+    return Start(low, start.start_ms, high + (start.high_ms - now) * later // 10)
 
 
 def estimate_text(state: EngineState, run: WorkflowRun, stage: StageRun, task: int) -> str:

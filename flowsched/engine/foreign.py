@@ -271,9 +271,6 @@ def _moved(recorder: Recorder, event: RoomTaken, node: int) -> None:
     run = state.runs.get(ref.workflow)
     if run is not None:
         statement.set(run.stages[ref.stage].node, ref.task, node)
-    gpus = statement.pop(state.gpu_load.get(claim.node, {}), name)
-    if gpus is not None:
-        statement.put(state.gpu_load.setdefault(node, {}), name, gpus)
     state.snapshot.claim(replace(claim, node=node), statement)
 
 

@@ -8,25 +8,26 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from flowsched.engine import pace, taking
+from flowsched.engine import evicting, pace, taking
 from flowsched.engine.backlog import Backlog, Candidate, collect
 from flowsched.engine.changes import Recorder
 from flowsched.engine.draining import empty_nodes
 from flowsched.engine.foreign import release_half_placed
 from flowsched.engine.foreign_offers import carry_out_foreign, collect_foreign, serve_held
-from flowsched.engine.pods import choose_gpus, encode_pod, make_pod, pod_name, seats
+from flowsched.engine.pods import Likenesses, encode_pod, likeness, make_pod, seats
 from flowsched.engine.pushing import foresee
-from flowsched.engine.recovery import standing
+from flowsched.engine.recovery import elastic_of
 from flowsched.engine.reports import make_again
 from flowsched.engine.staging import begin, sweep
 from flowsched.engine.state import EngineState, GroupKey, PodRef
 from flowsched.scheduling.conservative import with_plans
 from flowsched.scheduling.cycle import cycle
+from flowsched.scheduling.devices import GPU, Parts, choose, parts_of
 from flowsched.scheduling.executor import GangSeat
 from flowsched.scheduling.plan import Placement, Plan, Reason, ReasonCode
 from flowsched.scheduling.podgroup import PodGroup
 from flowsched.scheduling.record import Draft, recorded, taped
-from flowsched.scheduling.snapshot import AXES, Claim, ClaimKind
+from flowsched.scheduling.snapshot import Claim, ClaimKind
 from flowsched.scheduling.usage import Payer
 from flowsched.workflow.spec import On
 from flowsched.workflow.states import TaskState
@@ -35,9 +36,8 @@ from flowsched.workflow.states import TaskState
 _MAX_TARGETS = 3
 #: Members in these states were not placed with their gang.
 _SEATLESS = (TaskState.PENDING, TaskState.QUEUED, TaskState.SKIPPED, TaskState.CANCELLED)
-GPU = AXES.index("gpu")
+_RUNNING = ClaimKind.RUNNING
 Indices = NDArray[np.int64]
-Devices = tuple[tuple[int, int], ...]
 
 
 def place(recorder: Recorder) -> None:
@@ -46,6 +46,7 @@ def place(recorder: Recorder) -> None:
     sweep(recorder)
     recorder.dirty |= recorder.absorb()
     state = recorder.state
+    evicting.begin_look(recorder)
     _give_up_waiting(recorder)
     empty_nodes(recorder)
     taking.keep_room(recorder)
@@ -73,6 +74,7 @@ def place(recorder: Recorder) -> None:
         pace.looked(recorder, 0, backlog.wake_ms)
         return
     plan = _plan(recorder, groups)
+    evicting.note_planned(recorder, plan, backlog.candidates)
     foresee(recorder, plan, {group.key: group for group in groups} if plan.ahead else {})
     placed = 0
     refused: list[Reason | None] = []
@@ -87,7 +89,10 @@ def place(recorder: Recorder) -> None:
             refused.append(_carry_out(recorder, backlog.candidates[placement.group], placement, binds))
     binds.move()
     reasons = (*plan.reasons, *(reason for reason in refused if reason), *told)
-    _carried_out(recorder, replace(plan, reasons=reasons), groups)
+    plan = replace(plan, reasons=reasons)
+    if state.look is not None:
+        plan = evicting.end_look(recorder, plan, {group.key: group for group in groups})
+    _carried_out(recorder, plan, groups)
     pace.looked(recorder, len(groups), _sooner(backlog.wake_ms, plan.look_at), full=placed >= pace.STEP)
     recorder.absorb()
 
@@ -227,7 +232,8 @@ class _Binds:
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
-        self._stages: dict[int, tuple[Candidate, list[Indices], list[Indices], list[Indices]]] = {}
+        self.likenesses: Likenesses = {}
+        self._stages: dict[int, tuple[Candidate, list[int], list[int], list[int]]] = {}
 
     def add(self, candidate: Candidate, tasks: Indices, nodes: Indices) -> None:
         """Note tasks and their nodes. A gang moves now, since its seats are told by states."""
@@ -237,15 +243,18 @@ class _Binds:
         if stage.spec.gang:
             self._move(candidate, tasks, nodes, np.full(len(tasks), total))
             return
-        _, all_tasks, all_nodes, totals = self._stages.setdefault(id(stage), (candidate, [], [], []))
-        all_tasks.append(tasks)
-        all_nodes.append(nodes)
-        totals.append(np.full(len(tasks), total))
+        noted = self._stages.get(id(stage))
+        if noted is None:
+            noted = self._stages[id(stage)] = candidate, [], [], []
+        _, all_tasks, all_nodes, totals = noted
+        all_tasks += tasks.tolist()
+        all_nodes += nodes.tolist()
+        totals += [total] * len(tasks)
 
     def move(self) -> None:
         """Move what has been noted."""
         for candidate, *noted in self._stages.values():
-            self._move(candidate, *(np.concatenate(parts) for parts in noted))
+            self._move(candidate, *(np.array(parts) for parts in noted))
         self._stages.clear()
 
     def _move(self, candidate: Candidate, tasks: Indices, nodes: Indices, totals: Indices) -> None:
@@ -269,14 +278,29 @@ def _carry_out(
         [role[: len(nodes)] for role, nodes in zip(candidate.tasks, placement.nodes, strict=True)]
     )
     nodes, missing = _joined(placement.nodes), _joined(placement.missing_bytes)
-    if not recorder.state.profile.of(candidate.group.queue).locality:
+    planned = np.concatenate(placement.devices) if placement.devices else None
+    if recorder.state.look is not None and not recorder.state.mounted:
+        fits = evicting.make_room(recorder, candidate, tasks, nodes)
+        if not fits.all():
+            reason = evicting.full(recorder, candidate)
+            tasks, nodes, planned = tasks[fits], nodes[fits], None if planned is None else planned[fits]
+        if len(tasks) == 0:
+            return reason
+        missing = _really_missing(recorder, candidate, nodes)  # others may have driven out what was there
+    elif not recorder.state.profile.of(candidate.group.queue).locality:
         missing = _really_missing(recorder, candidate, nodes)
+    if not missing.any():
+        devices = _devices(recorder, candidate, tasks, nodes, planned)
+        if len(devices) == len(tasks):
+            _bind(recorder, candidate, tasks, nodes, devices, binds)
+            return reason
     here = missing == 0
     if candidate.group.gang and not here.all():
         here = np.zeros(len(here), dtype=np.bool_)
     away = ~here
     if here.any():
-        devices = _devices(recorder, candidate, tasks[here], nodes[here])
+        some = None if planned is None else planned[here]
+        devices = _devices(recorder, candidate, tasks[here], nodes[here], some)
         seated = here
         if len(devices) < np.count_nonzero(here):
             seated = here & np.isin(tasks, list(devices))
@@ -297,18 +321,26 @@ def _joined(parts: Sequence[Indices]) -> Indices:
     return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
-def _devices(recorder: Recorder, candidate: Candidate, tasks: Indices, nodes: Indices) -> dict[int, Devices]:
-    """The GPUs of each task that can have them."""
+def _devices(
+    recorder: Recorder, candidate: Candidate, tasks: Indices, nodes: Indices, planned: Indices | None
+) -> dict[int, Parts]:
+    """The GPUs of each task that can have them. `planned`: (K, D) those the plan names; None = all are whole ones, any will do."""
     if all(role.shape.requests[GPU] <= 0 for role in candidate.group.roles):
         return dict.fromkeys(tasks.tolist(), ())
-    found: dict[int, Devices] = {}
-    taken: dict[int, list[tuple[int, int]]] = {}
-    for task, node in zip(tasks.tolist(), nodes.tolist(), strict=True):
+    found: dict[int, Parts] = {}
+    free: dict[int, list[int]] = {}
+    for at, (task, node) in enumerate(zip(tasks.tolist(), nodes.tolist(), strict=True)):
+        left = free.setdefault(node, recorder.state.snapshot.devices.free_on(node))
         role = candidate.group.roles[int(candidate.stage.role_of[task % candidate.stage.members])]
-        chosen = choose_gpus(recorder.state, node, role.shape.requests[GPU], taken.get(node, ()))
-        if chosen is not None:
+        chosen: Parts | None
+        if planned is None:
+            chosen = choose(left, role.shape.requests[GPU])
+        else:
+            chosen = parts_of(planned[at].tolist())
+        if chosen is not None and all(device < len(left) and left[device] >= part for device, part in chosen):
             found[task] = chosen
-            taken.setdefault(node, []).extend(chosen)
+            for device, part in chosen:
+                left[device] -= part
     return found
 
 
@@ -325,6 +357,9 @@ def _really_missing(recorder: Recorder, candidate: Candidate, nodes: Indices) ->
 def _may_move(recorder: Recorder, candidate: Candidate, nodes: Indices) -> bool:
     ready = recorder.state.snapshot.ready
     seen = [node for node in candidate.group.staged_on if ready[node]]
+    if recorder.state.look is not None and seen:  # a full cache may have lost its data since
+        there = _really_missing(recorder, candidate, np.array(seen)) == 0
+        seen = [node for node, all_there in zip(seen, there.tolist(), strict=True) if all_there]
     return len(seen) < _MAX_TARGETS or set(nodes.tolist()) <= set(seen)
 
 
@@ -333,7 +368,7 @@ def _bind(
     candidate: Candidate,
     tasks: Indices,
     nodes: Indices,
-    devices: Mapping[int, Devices],
+    devices: Mapping[int, Parts],
     binds: _Binds,
 ) -> None:
     """Take the room and intend the pods: claims, states and intents of one group, in one step."""
@@ -345,38 +380,35 @@ def _bind(
         places = seats(state, candidate, _seated(candidate, tasks), _gang_base(recorder, candidate, tasks))
     until = None if group.runtime_ms is None else recorder.now + group.runtime_ms
     late = None if group.high_ms is None else recorder.now + group.high_ms
+    alike = [likeness(candidate, number, binds.likenesses) for number in range(len(group.roles))]
+    part_of = stage.members if stage.spec.gang else 1  # a gang is taken away as a whole (`recovery.standing`)
     for task, node in zip(tasks.tolist(), nodes.tolist(), strict=True):
-        role = group.roles[int(stage.role_of[task % stage.members])]
-        attempt = int(stage.attempt[task])
-        name = pod_name(run.id, stage.spec.name, task, attempt)
-        gpus = devices[task]
-        pod = make_pod(
-            state,
-            candidate,
-            task,
-            node,
-            places.get(task),
-            tuple(device for device, _ in gpus),
-        )
+        number = 0 if len(alike) == 1 else int(stage.role_of[task % stage.members])
+        shape, gpus = group.roles[number].shape, devices[task]
+        devices_of = tuple([device for device, _ in gpus]) if gpus else ()
+        pod = make_pod(state, candidate, alike[number], task, node, places.get(task), devices_of)
         claim = Claim(
-            owner=name,
+            owner=pod.name,
             node=node,
-            amount=role.shape.requests,
-            kind=ClaimKind.RUNNING,
+            amount=shape.requests,
+            kind=_RUNNING,
             queue=group.queue,
             user=group.user,
             since_ms=recorder.now,
             until_ms=until,
-            io_bytes=role.shape.io_bytes,
+            io_bytes=shape.io_bytes,
             group=group.name,
             late_ms=late,
-            **standing(run, stage, task),
+            unit=f"{run.id}/{stage.spec.name}/{task // part_of}",
+            priority=run.spec.priority,
+            qos=alike[number].qos,
+            devices=gpus,
+            elastic=elastic_of(stage, task) if stage.spec.gang else None,
         )
         state.snapshot.claim(claim, statement)
-        if gpus:
-            statement.put(state.gpu_load.setdefault(node, {}), name, gpus)
-        statement.put(state.pods, name, PodRef(run.id, stage.number, task, attempt))
-        statement.include(state.under_way, name)
+        evicting.hold_room(recorder, candidate, task, node, bound=True)
+        statement.put(state.pods, pod.name, PodRef(run.id, stage.number, task, pod.attempt))
+        statement.include(state.under_way, pod.name)
         recorder.intend(run, stage, pod, encode_pod(pod))
     where = sorted({state.snapshot.names[node] for node in nodes.tolist()})
     recorder.advance(run).changes.events.append(

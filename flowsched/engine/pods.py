@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 import msgspec
@@ -17,7 +16,7 @@ from flowsched.engine.inputs import input_files, output_files
 from flowsched.engine.state import EngineState
 from flowsched.scheduling.executor import GangSeat, Pod
 from flowsched.workflow.run import StageRun, WorkflowRun
-from flowsched.workflow.spec import Container
+from flowsched.workflow.spec import Container, Resources, RoleSpec, qos_class
 
 #: Gang members get addresses of their own from 127.64.0.0 up: 2^22 of them, so that a number is not used again soon.
 _ADDRESS_BITS: Final = 22
@@ -73,25 +72,53 @@ def gang_token(state: EngineState, run: WorkflowRun, stage: StageRun, tasks: NDA
     return hmac.new(state.secret, words, hashlib.sha256).hexdigest()
 
 
+@dataclass(frozen=True, slots=True)
+class Likeness:
+    """What all pods of one role of one group have in common."""
+
+    number: int
+    role: RoleSpec
+    resources: Resources
+    memory_limit_bytes: int | None
+    qos: int
+
+
+#: By stage (its id), role and memory steps. For one look: stages stay alive meanwhile.
+Likenesses = dict[tuple[int, int, int], Likeness]
+
+
+def likeness(candidate: Candidate, number: int, known: Likenesses) -> Likeness:
+    """What all pods of a role of a group have in common. `number`: of the role; `known`: what was found before is there."""
+    stage = candidate.stage
+    steps = memory_steps(stage, candidate.tasks[number])
+    key = id(stage), number, steps
+    found = known.get(key)
+    if found is None:
+        role = stage.spec.roles[number]
+        resources, limit = resources_of(stage, role, steps), memory_limit(stage, role, steps)
+        qos = int(qos_class(role.resources, role.limits))
+        found = known[key] = Likeness(number, role, resources, limit, qos)
+    return found
+
+
 def make_pod(
     state: EngineState,
     candidate: Candidate,
+    alike: Likeness,
     task: int,
     node: int,
     seat: GangSeat | None,
     gpus: tuple[int, ...],
 ) -> Pod:
-    """The launch order of one task on one node."""
+    """The launch order of one task on one node. `alike`: of its role."""
     run, stage = candidate.run, candidate.stage
-    member, shard = task % stage.members, task // stage.members
-    number = replica = 0
-    if stage.members > 1:
-        number = int(stage.role_of[member])
+    members = stage.members
+    member, shard = task % members, task // members
+    number, replica = alike.number, 0
+    if members > 1:
         replica = int((stage.role_of[:member] == number).sum())
-    role = stage.spec.roles[number]
+    role, resources = alike.role, alike.resources
     attempt = int(stage.attempt[task])
-    steps = memory_steps(stage, candidate.tasks[number])
-    resources = resources_of(stage, role, steps)
     return Pod(
         name=pod_name(run.id, stage.spec.name, task, attempt),
         workflow=run.id,
@@ -115,7 +142,7 @@ def make_pod(
         gpu_ids=gpus,
         runtime_hint_ms=candidate.group.runtime_ms,
         secrets=dict(role.secrets),
-        memory_limit_bytes=memory_limit(stage, role, steps),
+        memory_limit_bytes=alike.memory_limit_bytes,
         disk_bytes=resources.disk_bytes,
         extended=dict(resources.extended),
         limits=role.limits,
@@ -157,33 +184,3 @@ def container_of(stage: StageRun, shard: int, *, writes: bool = True) -> Contain
     )
     outputs = tuple(replace(output, uri=filled(output.uri)) for output in container.outputs)
     return replace(container, inputs=inputs, outputs=outputs)
-
-
-def choose_gpus(
-    state: EngineState, node: int, millis: int, taken: Sequence[tuple[int, int]] = ()
-) -> tuple[tuple[int, int], ...] | None:
-    """(device, thousandths) for a pod on a node: whole devices, or the fullest one with room for a fraction.
-
-    Args:
-        state: What is in use.
-        node: Where.
-        millis: How much.
-        taken: What others of the same decision will use there.
-
-    Returns:
-        None if no device has room: the node's sum may be free, but in pieces.
-    """
-    if millis <= 0:
-        return ()
-    devices = int(state.snapshot.allocatable[node, 3]) // 1000
-    load = [0] * devices
-    for used in (*state.gpu_load.get(node, {}).values(), taken):
-        for device, part in used:
-            if device < devices:
-                load[device] += part
-    if millis < 1000:
-        fitting = [d for d in range(devices) if load[d] + millis <= 1000]
-        return ((max(fitting, key=lambda d: (load[d], -d)), millis),) if fitting else None
-    free = [device for device in range(devices) if load[device] == 0]
-    whole = millis // 1000
-    return tuple((device, 1000) for device in free[:whole]) if len(free) >= whole else None

@@ -13,8 +13,10 @@ from typing import Final, TypedDict
 import numpy as np
 from numpy.typing import NDArray
 
+from flowsched.engine.caches import hold_again
 from flowsched.engine.delta import OutputWrite, StageWrite, TaskWrite
 from flowsched.engine.state import EngineState, PodRef
+from flowsched.scheduling.devices import parts_held
 from flowsched.scheduling.executor import NodeInfo, Pod
 from flowsched.scheduling.snapshot import Claim, ClaimKind
 from flowsched.scheduling.usage import Payer
@@ -22,7 +24,7 @@ from flowsched.statement import Statement
 from flowsched.workflow.graph import StageGraph
 from flowsched.workflow.moves import STARTED
 from flowsched.workflow.run import TOTALS, Output, StageRun, WorkflowRun
-from flowsched.workflow.spec import WorkflowSpec, gets_whole_cores, qos_class
+from flowsched.workflow.spec import On, WorkflowSpec, gets_whole_cores, qos_class
 from flowsched.workflow.states import HOLDING, RunState, TaskState
 
 _S = TaskState
@@ -201,6 +203,7 @@ def reclaim(state: EngineState, run: WorkflowRun, pods: Iterable[Pod], statement
             since_ms=max(bound, 0),
             until_ms=None if pod.runtime_hint_ms is None else max(bound, 0) + pod.runtime_hint_ms,
             group=f"{run.spec.name}/{stage.spec.name}",
+            devices=parts_held(pod.gpu_ids, pod.gpu_millis),
             **standing(run, stage, task),
         )
         if stage.task_state[task] == TaskState.RELEASING:
@@ -208,14 +211,11 @@ def reclaim(state: EngineState, run: WorkflowRun, pods: Iterable[Pod], statement
         state.snapshot.claim(claim, statement)
         state.snapshot.usage.credit(Payer(claim.queue, claim.user), claim.amount, claim.since_ms, statement)
         statement.put(state.pods, pod.name, PodRef(run.id, stage.number, task, pod.attempt))
+        hold_again(state, run, stage, task, pod, claim, statement)
         if stage.task_state[task] == TaskState.BINDING:
             statement.include(state.under_way, pod.name)
         if pod.gang is not None:
             _remember_addresses(state, run, stage, pod, statement)
-        for device in pod.gpu_ids:
-            part = min(pod.gpu_millis, 1000)
-            load = state.gpu_load.setdefault(claim.node, {})
-            statement.put(load, pod.name, (*load.get(pod.name, ()), (device, part)))
     return orphans
 
 
@@ -226,6 +226,7 @@ class Standing(TypedDict):
     priority: int
     qos: int
     started_ms: int | None
+    elastic: tuple[int, int, int] | None
 
 
 def standing(run: WorkflowRun, stage: StageRun, task: int) -> Standing:
@@ -238,7 +239,21 @@ def standing(run: WorkflowRun, stage: StageRun, task: int) -> Standing:
         "priority": run.spec.priority,
         "qos": int(qos_class(role.resources, role.limits)),
         "started_ms": None if started < 0 else started,
+        "elastic": elastic_of(stage, task),
     }
+
+
+def elastic_of(stage: StageRun, task: int) -> tuple[int, int, int] | None:
+    """How a member stands in a gang that may go on with fewer of its role; None where all must stay, or a policy says what becomes
+    of a gang of which one is taken away.
+    """
+    member = task % stage.members
+    number = int(stage.role_of[member])
+    role = stage.spec.roles[number]
+    told = any(policy.event in (On.TASK_EVICTED, On.ANY) for policy in stage.spec.policies)
+    if not stage.spec.gang or role.minimum >= role.replicas or told:
+        return None
+    return number, member, role.minimum
 
 
 def _remember_addresses(

@@ -9,10 +9,12 @@ import msgspec
 from flowsched.engine.changes import Recorder
 from flowsched.engine.delta import AttemptEnd, ReplicaWrite
 from flowsched.engine.draining import as_drained
+from flowsched.engine.evicting import came
 from flowsched.engine.foreign import report_foreign
 from flowsched.engine.inputs import producer_of
 from flowsched.engine.learning import learn
 from flowsched.engine.pace import held, left
+from flowsched.engine.pieces import seen
 from flowsched.engine.pushing import note_written
 from flowsched.engine.staging import arrived, failed
 from flowsched.engine.state import PodRef
@@ -20,6 +22,7 @@ from flowsched.scheduling.executor import (
     ClusterEvent,
     ContainerReport,
     NodeChanged,
+    PiecesSeen,
     PodEnded,
     PodGone,
     PodHeld,
@@ -62,8 +65,11 @@ def report(recorder: Recorder, event: ClusterEvent) -> None:
                 add_replica(recorder, uri, node, size)
             else:
                 lose_replica(recorder, uri, node)
+        case PiecesSeen():
+            seen(recorder, event)
         case NodeChanged(node):
-            recorder.state.snapshot.put_node(as_drained(recorder, node), recorder.statement)
+            at = recorder.state.snapshot.put_node(as_drained(recorder, node), recorder.statement)
+            recorder.state.catalogue.limit(at, node.cache_bytes, recorder.statement)
             recorder.dirty = True
         case _:
             report_foreign(recorder, event)
@@ -149,6 +155,7 @@ def add_replica(recorder: Recorder, uri: str, node: str, size_bytes: int) -> Non
     dataset = state.catalogue.intern(uri, size_bytes)
     state.catalogue.add_replica(dataset, at, recorder.statement)
     recorder.delta.replicas.append(ReplicaWrite(uri, node, size_bytes, True))
+    came(recorder, dataset, at)
     recorder.dirty = True
 
 

@@ -10,7 +10,9 @@ from numpy.typing import NDArray
 from flowsched.engine.backlog import Candidate
 from flowsched.engine.changes import Recorder
 from flowsched.engine.delta import ReplicaWrite
+from flowsched.engine.evicting import admit_ahead, came, has_room, hold_room
 from flowsched.engine.pace import piece_landed
+from flowsched.engine.pieces import landed, moved_by, pass_over, refused
 from flowsched.engine.pods import pod_name
 from flowsched.engine.pushing import foreseen, pushes
 from flowsched.engine.spreading import spreading
@@ -44,6 +46,7 @@ def begin(
         until = None if group.runtime_ms is None else recorder.now + group.runtime_ms
         claim = Claim(name, node, amount, ClaimKind.STAGING, group.queue, recorder.now, until, 0, group.name)
         state.snapshot.claim(claim, statement)
+        hold_room(recorder, candidate, task, node, bound=False)
         for dataset in group.inputs:
             pair = (dataset, node)
             if node not in state.catalogue.nodes_of(dataset) and pair not in pending:
@@ -79,22 +82,23 @@ def arrived(recorder: Recorder, event: TransferDone) -> None:
         return
     dataset, node = pair
     order = _landed(recorder, pair, event.offset)
-    pieces = state.transfer_limits.pieces(state.catalogue.sizes[dataset])
-    if order is not None and pieces > 1:
-        every = (1 << pieces) - 1
-        if state.catalogue.land(dataset, node, order.piece, statement) != every:
-            piece_landed(recorder)
-            return
-        state.catalogue.drop_pieces(dataset, node, statement)
+    complete = event.whole or landed(recorder, pair, event, order is not None)
+    if not complete and not event.moved_bytes:
+        piece_landed(recorder)
+        return
+    waiting = [(number, group) for number, group in state.staging.items() if pair in group.pending]
+    _pay(recorder, [group for _, group in waiting], pair, moved_by(recorder, pair, event))
+    if not complete:
+        piece_landed(recorder)
+        return
     size = event.size_bytes or state.catalogue.sizes[dataset]
     if size != state.catalogue.sizes[dataset]:
         state.catalogue.intern(event.uri, size)
     if node not in state.catalogue.nodes_of(dataset):
         state.catalogue.add_replica(dataset, node, statement)
         recorder.delta.replicas.append(ReplicaWrite(event.uri, event.dest, size, True))
+        came(recorder, dataset, node)
     statement.pop(state.transfer_backoff, pair)
-    waiting = [(number, group) for number, group in state.staging.items() if pair in group.pending]
-    _pay(recorder, [group for _, group in waiting], pair, event.moved_bytes)
     for number, group in waiting:
         statement.exclude(group.pending, pair)
         if not group.pending:
@@ -109,6 +113,10 @@ def failed(recorder: Recorder, event: TransferFailed) -> None:
     if pair is None:
         return
     _landed(recorder, pair, event.offset)
+    if (event.changed or event.undivided) and refused(recorder, pair[0], event):
+        return
+    if event.source is not None:
+        pass_over(recorder, pair[0], event.source)
     before = state.transfer_backoff.get(pair, Backoff(0, 0))
     tries = before.tries + (0 if event.lost else 1)
     if event.permanent or tries >= _MAX_TRIES:
@@ -189,20 +197,22 @@ def order_transfers(recorder: Recorder) -> list[Transfer]:
             if have is None or (want.priority, want.rank_ms) > (have.priority, have.rank_ms):
                 wants[pair] = want
     for want in (*foreseen(recorder), *pushes(recorder), *spreading(recorder)):
-        wants.setdefault((want.dataset, want.dest), want)
+        if state.look is None or has_room(state, want):
+            wants.setdefault((want.dataset, want.dest), want)
     active, limits = list(state.moving.values()), state.transfer_limits
     orders = admit(list(wants.values()), active, state.snapshot, state.catalogue, limits)
     transfers = []
-    for order in orders:
+    for order in orders if state.look is None else admit_ahead(recorder, orders):
         statement.put(state.moving, (order.dataset, order.dest, order.piece), order)
         state.catalogue.expect(order.dataset, order.dest, statement)
         state.snapshot.add_inbound(order.dest, order.size_bytes, statement)
         source = None if order.source is None else state.snapshot.names[order.source]
         uri = state.catalogue.uris[order.dataset]
-        whole = limits.pieces(state.catalogue.sizes[order.dataset]) == 1
+        whole = limits.pieces_of(order.dataset, state.catalogue) == 1
         offset = order.piece * limits.piece_bytes
         dest = state.snapshot.names[order.dest]
-        transfers.append(Transfer(uri, order.size_bytes, dest, source, offset, whole, order.ahead))
+        edition = "" if whole else state.catalogue.edition(order.dataset)
+        transfers.append(Transfer(uri, order.size_bytes, dest, source, offset, whole, order.ahead, edition))
     return transfers
 
 
@@ -218,7 +228,7 @@ def _landed(recorder: Recorder, pair: tuple[int, int], offset: int) -> TransferO
     order = statement.pop(state.moving, (*pair, piece))
     if order is not None:
         state.snapshot.add_inbound(pair[1], -order.size_bytes, statement)
-        pieces = state.transfer_limits.pieces(state.catalogue.sizes[pair[0]])
+        pieces = state.transfer_limits.pieces_of(pair[0], state.catalogue)
         if pieces == 1 or not any((*pair, each) in state.moving for each in range(pieces)):
             state.catalogue.unexpect(*pair, statement)
     return order

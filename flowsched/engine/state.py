@@ -22,6 +22,7 @@ from flowsched.workflow.spec import Match
 
 if TYPE_CHECKING:
     from flowsched.engine.backlog import Offered
+    from flowsched.engine.caches import Look
     from flowsched.engine.draining import Drain
     from flowsched.engine.foreign import ClassKey, ForeignWork
     from flowsched.engine.idle import IdleBook
@@ -141,6 +142,7 @@ class EngineState:
         )  #: of `ready`, those that may give up waiting (gangs, policies)
         self.pods: dict[str, PodRef] = {}
         self._begin_data()
+        self._begin_caches()
         self.staged_on: dict[GroupKey, tuple[int, ...]] = {}
         self.keys: dict[GroupKey | ForeignKey, int] = {}
         self.groups: dict[int, GroupKey | ForeignKey] = {}
@@ -155,7 +157,6 @@ class EngineState:
         self.refused: dict[int, PodGroup] = {}  #: what they asked for, the most important first
         self.reservations: tuple[Reservation, ...] = ()
         self.promises: dict[int, int] = {}  #: group -> the first start it was promised
-        self.gpu_load: dict[int, dict[str, tuple[tuple[int, int], ...]]] = {}
         self.gang_bases: dict[tuple[str, int, int], int] = {}
         self.held: dict[str, tuple[str, str]] = {}  #: pod -> why it does not start: (reason, message)
         self._begin_foreign()
@@ -193,6 +194,17 @@ class EngineState:
         self.spreads: dict[str, tuple[Spread, ...]] = {}  #: by workflow: what may be worth having everywhere
         #: what those who wait will read, by (dataset, node)
         self.foreseen: dict[tuple[int, int], TransferWant] = {}
+
+    def _begin_caches(self) -> None:
+        """What is known of who reads what; only kept while some cache has a limit (`catalogue.shelves`)."""
+        #: dataset from outside -> workflow -> (stage, shard; None = all) that read it
+        self.outside: dict[int, dict[str, list[tuple[int, int | None]]]] = {}
+        self.noted: dict[str, tuple[int, ...]] = {}  #: workflow -> what of `outside` it reads
+        #: workflow that has ended -> (stage, output) that its own stages read
+        self.ended_reads: dict[str, frozenset[tuple[str, str]]] = {}
+        self.look: Look | None = None  #: within one step
+        self.cache_first: int | None = None  #: group that waits for cache longest: others leave it room ...
+        self.cache_nodes: frozenset[int] = frozenset()  #: ... there
 
     def _begin_foreign(self) -> None:
         """What is known of others' pods: nothing yet."""

@@ -1,6 +1,6 @@
 """step: the one decision function that service, simulator and crash tests share. No I/O, no clock, no randomness.
 
-    step(state, events, now) -> Step(delta, launches, releases, transfers, wake_ms)
+    step(state, events, now) -> Step(delta, launches, releases, drops, transfers, wake_ms)
 
 It changes `state` through one Statement. The caller commits `delta`, then calls `keep()` and acts; if the commit fails it calls
 `drop()`, after which the state is what it was, and offers the events again.
@@ -18,20 +18,23 @@ from flowsched.engine.events import (
     Accepted,
     BindingsSettled,
     Command,
+    Ended,
     EngineEvent,
     NodeDrained,
     ProfileChanged,
     QueueChanged,
     Recovered,
     Revived,
+    Stored,
     Tick,
 )
 from flowsched.engine.placing import place
+from flowsched.engine.readers import forget_readers, note_ended
 from flowsched.engine.recovery import reclaim
 from flowsched.engine.reports import report
 from flowsched.engine.staging import order_transfers
 from flowsched.engine.state import EngineState
-from flowsched.scheduling.executor import Pod, PodHeld, PodStarted, Transfer, TransferDone
+from flowsched.scheduling.executor import Drop, Pod, PodHeld, PodStarted, Transfer, TransferDone
 from flowsched.scheduling.foreign import Bind, Evict, RoomTaken
 from flowsched.statement import Statement
 
@@ -46,6 +49,7 @@ class Step:
         binds: Foreign pods to bind, once committed.
         evictions: Foreign pods to take away.
         releases: Names of pods to take away, once committed.
+        drops: Copies to delete, once committed and before any of `transfers` starts.
         transfers: Copies to start.
         ended: Workflows that are terminal now; forgotten by `keep`.
         wake_ms: When to step again although nothing happens; None = no need. `keep` may make it sooner.
@@ -59,6 +63,7 @@ class Step:
     binds: list[Bind] = field(default_factory=list)
     evictions: list[Evict] = field(default_factory=list)
     releases: list[str] = field(default_factory=list)
+    drops: list[Drop] = field(default_factory=list)
     transfers: list[Transfer] = field(default_factory=list)
     ended: list[str] = field(default_factory=list)
     foreign_ended: list[str] = field(default_factory=list)
@@ -69,6 +74,8 @@ class Step:
         """The delta is durable: the state stays as it is."""
         self.statement.forget()
         for workflow in self.ended:
+            if self.state.catalogue.shelves is not None and workflow in self.state.runs:
+                forget_readers(self.state, self.state.runs[workflow])
             self.state.forget(workflow)
         for key in self.foreign_ended:
             self.state.forget_foreign(key)
@@ -116,6 +123,7 @@ def step(state: EngineState, events: Sequence[EngineEvent], now: int) -> Step:
         binds=recorder.binds,
         evictions=recorder.evictions,
         releases=recorder.releases,
+        drops=recorder.drops,
         transfers=transfers,
         ended=result.ended,
         foreign_ended=recorder.foreign_ended,
@@ -164,6 +172,11 @@ def _apply(recorder: Recorder, event: EngineEvent) -> None:
             statement.assign(state, "profile", profile)
         case NodeDrained(node, until_ms):
             change_drain(recorder, node, until_ms)
+        case Stored(uri):
+            state.catalogue.intern(uri, origin=True)
+        case Ended(workflow, spec):
+            if workflow not in state.runs:
+                note_ended(state, workflow, spec)
         case BindingsSettled(uids):
             recorder.delta.bindings_done.extend(uids)
         case Tick():

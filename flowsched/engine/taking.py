@@ -13,10 +13,11 @@ import numpy as np
 
 from flowsched.engine.changes import Recorder
 from flowsched.engine.state import EngineState, GroupKey
+from flowsched.scheduling.devices import GPU, Parts, parts_of
 from flowsched.scheduling.plan import Eviction, Nomination, Plan
 from flowsched.scheduling.podgroup import PodGroup
-from flowsched.scheduling.snapshot import Claim, ClaimKind
-from flowsched.scheduling.victims import held_for
+from flowsched.scheduling.snapshot import Claim, ClaimKind, Snapshot
+from flowsched.scheduling.victims import devices_held_for, held_for
 
 
 def keep_room(recorder: Recorder) -> None:
@@ -93,17 +94,33 @@ def _hold(recorder: Recorder, nomination: Nomination) -> None:
         wanted[: len(amounts)] = amounts
         free = np.maximum(snapshot.allocatable[node] - snapshot.used[node], 0)
         more = np.minimum(wanted - held, free)
+        devices = _devices_to_hold(snapshot, nomination, node)
+        if devices is not None:  # what is free of other devices is not its own
+            lacks = sum(dict(nomination.devices)[node]) - sum(part for _, part in devices)
+            more[GPU] = max(0, min(more[GPU], wanted[GPU] - held[GPU] - lacks))
         if more.any():
             claim = Claim(
                 owner=nomination.holder(node),
                 node=node,
                 amount=tuple((held + more).tolist()),
+                devices=devices or (),
                 kind=ClaimKind.NOMINATED,
                 queue=nomination.queue,
                 since_ms=recorder.now,
                 until_ms=nomination.until_ms,
             )
             snapshot.claim(claim, recorder.statement)
+
+
+def _devices_to_hold(snapshot: Snapshot, nomination: Nomination, node: int) -> Parts | None:
+    """What is held for it already of the GPUs of a node, and what is free of the rest; None where any whole ones will do."""
+    wanted = dict(nomination.devices).get(node)
+    if wanted is None:
+        return None
+    held = devices_held_for(snapshot, nomination, node).tolist()
+    free = snapshot.devices.free_on(node)
+    least = [min(want - has, max(left, 0)) for want, has, left in zip(wanted, held, free, strict=False)]
+    return parts_of([has + more for has, more in zip(held, least, strict=False)])
 
 
 def _is_staging(state: EngineState, group: GroupKey) -> bool:
@@ -121,4 +138,5 @@ def _evict(recorder: Recorder, eviction: Eviction) -> None:
     run = state.runs[refs[0].workflow]
     stage = run.stages[refs[0].stage]
     tasks = np.array(sorted(ref.task for ref in refs), dtype=np.int64)
-    recorder.advance(run).evict(stage, tasks, eviction.reason, eviction.message)
+    leave = recorder.advance(run).shed if eviction.part else recorder.advance(run).evict
+    leave(stage, tasks, eviction.reason, eviction.message)

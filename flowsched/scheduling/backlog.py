@@ -20,45 +20,79 @@ from flowsched.scheduling.queues import QueueTree
 
 
 def in_order(
-    backlog: Sequence[PodGroup], queues: QueueTree, profile: Profile, now: int, work_ms: int | None = None
+    backlog: Sequence[PodGroup],
+    queues: QueueTree,
+    profile: Profile,
+    now: int,
+    work_ms: int | None = None,
+    half: Sequence[int] = (),
 ) -> dict[str, list[PodGroup]]:
     """The groups of each queue in the order in which they are looked at.
 
     `work_ms`: how long all that runs and waits would take on all cores together. Where the shortest workflow goes first, a group
-    from which it is further to the end than that has no time to lose, and goes before all: the last to end would end later.
+    from which it is further to the end than that has no time to lose, and goes before all: the last to end would end later. So does
+    a gang, or a pod of more than half a node (`half`: (R,) of the largest one), whatever its workflow: room for them has to be
+    collected, and a stream of short workflows would never leave them any.
 
     A gang that was promised a start goes before all of its priority: older and longer work would else take back from it what it
     was promised (see decisions/003).
     """
     waiting: dict[str, list[PodGroup]] = {}
-    remaining: dict[str, int] = {}
     for group in backlog:
-        waiting.setdefault(group.queue, []).append(group)
-        remaining[group.workflow] = max(remaining.get(group.workflow, 0), group.rank_ms)
+        groups = waiting.get(group.queue)
+        if groups is None:
+            waiting[group.queue] = [group]
+        else:
+            groups.append(group)
+    remaining: dict[str, int] = {}
+    shortest = "shortest" in (profile.order, *(each.order for each in profile.queues.values()))
+    if shortest and len(waiting) < len(backlog):
+        for group in backlog:
+            remaining[group.workflow] = max(remaining.get(group.workflow, 0), group.rank_ms)
 
-    def keys(queue: str) -> Callable[[PodGroup], OrderKey]:
-        order, age_class_ms = profile.of(queue).order, profile.of(queue).age_class_ms
-        fifo = order == "fifo" or queues.get(queue).order == "fifo"
-        promote_ms = profile.promote_ms
+    large: dict[int, bool] = {}  #: by the shape's id: many have it in common
+
+    def is_first(group: PodGroup) -> bool:
+        if (work_ms is not None and group.rank_ms >= work_ms) or group.gang:
+            return True
+        shape = group.roles[0].shape  # of a bag
+        known = large.get(id(shape))
+        if known is None:
+            known = large[id(shape)] = is_large(group, half)
+        return known
+
+    def key_in(name: str) -> Callable[[PodGroup], OrderKey]:
+        order, age_class_ms = profile.of(name).order, profile.of(name).age_class_ms
+        strict = order == "fifo" or queues.get(name).order == "fifo"
+
+        def wished(group: PodGroup) -> OrderKey:
+            if strict:
+                return by_arrival(group, now, profile.promote_ms)
+            if order == "shortest":
+                paths = {} if is_first(group) else remaining
+                return by_shortest(group, now, profile.promote_ms, age_class_ms, paths)
+            return by_rank(group, now, profile.promote_ms, age_class_ms)
 
         def key(group: PodGroup) -> OrderKey:
-            if fifo:
-                priority, *rest = by_arrival(group, now, promote_ms)
-            elif order == "shortest":
-                late = work_ms is not None and group.rank_ms >= work_ms
-                priority, *rest = by_shortest(group, now, promote_ms, age_class_ms, {} if late else remaining)
-            else:
-                priority, *rest = by_rank(group, now, promote_ms, age_class_ms)
+            priority, *rest = wished(group)
             return (priority, not is_promised(group), *rest)
 
         return key
 
-    ordered = {name: sorted(waiting[name], key=keys(name)) for name in sorted(waiting)}
+    ordered = {name: waiting[name] for name in sorted(waiting)}
+    for name, groups in ordered.items():
+        if len(groups) > 1:
+            groups.sort(key=key_in(name))
+    if profile.queue_order is not None or any(each.queue_order for each in profile.queues.values()):
+        _by_plugins(ordered, queues, profile, now)
+    return ordered
+
+
+def _by_plugins(ordered: dict[str, list[PodGroup]], queues: QueueTree, profile: Profile, now: int) -> None:
     for name, groups in ordered.items():
         judge = profile.of(name).queue_order
         if judge is not None and queues.get(name).order != "fifo":
             ordered[name] = reordered(groups, judge(groups, now), now, profile.promote_ms)
-    return ordered
 
 
 def reordered(
@@ -69,6 +103,13 @@ def reordered(
     priorities = [-effective_priority(group, now, promote_ms) for group in groups]
     at = sorted(range(len(groups)), key=lambda number: (priorities[number], rows[number]))
     return [groups[number] for number in at]
+
+
+def is_large(group: PodGroup, half: Sequence[int]) -> bool:
+    """Whether one of its pods asks for more than this of anything."""
+    return any(
+        need > most for role in group.roles for need, most in zip(role.shape.requests, half, strict=False)
+    )
 
 
 def is_promised(group: PodGroup) -> bool:

@@ -11,6 +11,7 @@ from copy import copy
 import numpy as np
 from numpy.typing import NDArray
 
+from flowsched.scheduling.shelves import Shelf, Shelves
 from flowsched.scheduling.statement import Statement
 
 #: Masks of missing bytes are kept until a replica changes; beyond this many they are dropped (a bound on
@@ -26,6 +27,9 @@ class Catalogue:
         sizes: Bytes by dataset id, 0 where it is not known yet.
         origins: By dataset id, whether it can be fetched from outside (file, http, s3).
         version: Grows with every change.
+        shelves: What caches with a limit hold; None = no cache has one.
+        undivided: Datasets that are found to move as a whole only: folders, and what an origin does not give in parts.
+        editions: Dataset -> which version its pieces are of, as those who copy them say, and how often that has changed.
         dropped: Grows with every replica that is not there any more.
     """
 
@@ -34,9 +38,12 @@ class Catalogue:
         self.sizes: list[int] = []
         self.origins: list[bool] = []
         self.version = self.dropped = 0
+        self.shelves: Shelves | None = None
         self._ids: dict[str, int] = {}
         self._replicas: list[set[int]] = []
         self._expected: list[set[int]] = []
+        self.undivided: set[int] = set()
+        self.editions: dict[int, tuple[str, int]] = {}
         self._landed: dict[int, dict[int, int]] = {}  #: dataset -> node -> its pieces there, as bits
         self._whole: set[tuple[int, ...]] = set()  #: inputs of which none is lost, until a replica is dropped
         self._arrays: dict[int, NDArray[np.int64]] = {}
@@ -64,6 +71,8 @@ class Catalogue:
             self._expected.append(set())
             return dataset
         if size_bytes and size_bytes != self.sizes[dataset]:
+            if self.shelves is not None:
+                self.shelves.resize(dataset, size_bytes - self.sizes[dataset])
             self.sizes[dataset] = size_bytes
             self._forget(dataset)
         if origin and not self.origins[dataset]:
@@ -75,6 +84,7 @@ class Catalogue:
         """A copy in which these datasets can be changed while this one stays; all others are shared, and only read."""
         other = copy(self)
         other._arrays, other._missing, other._whole = {}, {}, set()
+        other.shelves = None
         for name in ("uris", "sizes", "origins", "_replicas", "_expected", "_landed"):
             setattr(other, name, copy(getattr(self, name)))
         for dataset in datasets:
@@ -91,6 +101,7 @@ class Catalogue:
 
     def add_replica(self, dataset: int, node: int, statement: Statement | None = None) -> None:
         """The node holds the dataset now."""
+        self.drop_pieces(dataset, node, statement)
         self._change(self._replicas[dataset], dataset, node, True, statement)
         self._change(self._expected[dataset], dataset, node, False, statement)
 
@@ -104,13 +115,13 @@ class Catalogue:
         new = wanted - self._replicas[dataset] - self._expected[dataset]
         if new:
             self._expected[dataset] |= new
-            self._forget(dataset)
+            self._forget(dataset, *new)
             if statement is not None:
                 statement.undo_with(lambda: self._unexpect(dataset, new))
 
     def _unexpect(self, dataset: int, nodes: set[int]) -> None:
         self._expected[dataset] -= nodes
-        self._forget(dataset)
+        self._forget(dataset, *nodes)
 
     def unexpect(self, dataset: int, node: int, statement: Statement | None = None) -> None:
         """The ordered copy will not arrive (an arrival says so by itself)."""
@@ -131,6 +142,15 @@ class Catalogue:
         if self.landed(dataset, node):
             self._set_landed(dataset, node, 0, statement)
 
+    def edition(self, dataset: int) -> str:
+        """Which version the pieces of a dataset are of; "" if that is not known."""
+        return self.editions.get(dataset, ("", 0))[0]
+
+    def drop_all_pieces(self, dataset: int, statement: Statement | None = None) -> None:
+        """The pieces that nodes have are of no use any more."""
+        for node in list(self._landed.get(dataset, ())):
+            self._set_landed(dataset, node, 0, statement)
+
     def _set_landed(self, dataset: int, node: int, bits: int, statement: Statement | None) -> None:
         before = self.landed(dataset, node)
         rows = self._landed.setdefault(dataset, {})
@@ -141,6 +161,8 @@ class Catalogue:
         if not rows:
             del self._landed[dataset]
         self.version += 1
+        if self.shelves is not None:
+            self.shelves.settle(dataset, node, self._counts(dataset, node))
         if statement is not None:
             statement.undo_with(lambda: self._set_landed(dataset, node, before, None))
 
@@ -153,6 +175,15 @@ class Catalogue:
     def nodes_of(self, dataset: int) -> frozenset[int]:
         """Nodes that hold the dataset."""
         return frozenset(self._replicas[dataset])
+
+    def nodes_with_all(self, inputs: Sequence[int]) -> Collection[int]:
+        """Nodes that hold all of some datasets, of which there is at least one. Read-only."""
+        first, *others = inputs
+        return (
+            self._replicas[first].intersection(*[self._replicas[each] for each in others])
+            if others
+            else self._replicas[first]
+        )
 
     def held(self, dataset: int) -> bool:
         """Whether any node holds the dataset."""
@@ -174,6 +205,17 @@ class Catalogue:
         if not lost:
             self._whole.add(datasets)
         return lost
+
+    def bring_back(self, dataset: int, statement: Statement) -> None:
+        """It can be had from outside from now on, until the statement is rolled back."""
+        before = self.origins[dataset]
+
+        def undo() -> None:
+            self.origins[dataset] = before
+            self._whole.clear()  # somebody may have asked meanwhile
+
+        statement.undo_with(undo)
+        self.origins[dataset] = True
 
     def weight(self, dataset: int) -> int:
         """Bytes to copy, at least 1: what is not there is missing, however small or unknown its size."""
@@ -236,9 +278,37 @@ class Catalogue:
             if members is self._replicas[dataset]:
                 self.dropped += 1
                 self._whole.clear()
-        self._forget(dataset)
+        self._forget(dataset, node)
 
-    def _forget(self, dataset: int) -> None:
+    def limit(self, node: int, limit_bytes: int, statement: Statement | None = None) -> None:
+        """What a node's cache may hold; 0 = as much as comes. From the first limit on `shelves` says what is where."""
+        shelf = None if self.shelves is None else self.shelves.of.get(node)
+        before = 0 if shelf is None else shelf.limit
+        if before == limit_bytes:
+            return
+        if self.shelves is None:
+            self.shelves = Shelves(self.sizes)
+        if shelf is None:
+            shelf = self.shelves.of[node] = Shelf(limit_bytes)
+            for dataset in range(len(self.sizes)):
+                self.shelves.settle(dataset, node, self._counts(dataset, node))
+        shelf.limit = limit_bytes
+        shelf.changes += 1
+        self.shelves.grown.add(node)
+        if statement is not None:
+            statement.undo_with(lambda: self.limit(node, before))
+
+    def _counts(self, dataset: int, node: int) -> bool:
+        """Whether a node's cache holds (some of) a dataset, or will: images are elsewhere."""
+        somewhere = node in self._replicas[dataset] or node in self._expected[dataset]
+        return (somewhere or node in self._landed.get(dataset, ())) and not self.uris[dataset].startswith(
+            "image:"
+        )
+
+    def _forget(self, dataset: int, *nodes: int) -> None:
         self.version += 1
+        if self.shelves is not None:
+            for node in nodes:
+                self.shelves.settle(dataset, node, self._counts(dataset, node))
         self._arrays.pop(dataset, None)
         self._missing.clear()

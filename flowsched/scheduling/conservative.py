@@ -17,12 +17,13 @@ from dataclasses import replace
 
 import numpy as np
 
+from flowsched.scheduling.devices import DEVICES, parts_of
 from flowsched.scheduling.framework import Profile
 from flowsched.scheduling.placement import Ints, Spots
 from flowsched.scheduling.plan import Reservation
 from flowsched.scheduling.podgroup import Kept, PodGroup
 from flowsched.scheduling.pricing import Offer
-from flowsched.scheduling.promises import Promises, longest_of
+from flowsched.scheduling.promises import Promises, longest_of, reservation_of
 from flowsched.scheduling.room import Mask, Room
 from flowsched.scheduling.snapshot import Snapshot
 from flowsched.scheduling.timeline import Returns, Timeline, amounts_of
@@ -57,7 +58,9 @@ class ConservativePromises(Promises):
             if longest:  # copies come first: it ends later where they take long
                 far = line.least(self._now, end + longest)
                 least = np.where((stage > 0)[:, None], far, least)
-        self._room.reserve([np.ascontiguousarray(least[:, axis]) for axis in range(least.shape[1])])
+        axes = len(self._snapshot.axes)
+        spare = {axis: np.ascontiguousarray(least[:, axis]) for axis in range(axes)}
+        self._room.reserve(spare | {DEVICES: np.ascontiguousarray(least[:, axes:])})
         return self.everywhere
 
     def earliest(self, offer: Offer) -> tuple[int, tuple[Spots, ...]] | None:
@@ -82,13 +85,11 @@ class ConservativePromises(Promises):
         earlier = offer.group.promised_ms
         begin = start if earlier is None else max(self._now, min(start, earlier))
         end = start + longest_of(offer.group, self._profile)
-        nodes = [np.zeros(0, dtype=np.int64) for _ in offer.tables]
-        for table, role, where in zip(offer.tables, offer.order, spots, strict=True):
+        for table, where in zip(offer.tables, spots, strict=True):
             amounts = amounts_of(len(self._snapshot.axes), offer.axes, table, where)
             for line in self._timelines():
                 line.take(begin, end, where.nodes, amounts)
-            nodes[role] = where.nodes
-        self.made.append(Reservation(offer.group.key, start, tuple(nodes)))
+        self.made.append(reservation_of(offer, start, spots))
         return start
 
     def _line(self, offer: Offer) -> Timeline:
@@ -122,15 +123,21 @@ class ConservativePromises(Promises):
         if self._lines is None:
             rows = [self._room.hard(axis) for axis in axes]
             late = self.late_calendar()
-            returns = Returns(late.ends, late.nodes, late.amounts)
-            self._lines = Timeline(returns, rows, self._now), Timeline(returns, rows, self._now)
+            returns = Returns(late.ends, late.nodes, np.hstack([late.amounts, late.devices]))
+            devices = self._room.hard(DEVICES) if self._snapshot.devices.matter else None
+            self._lines = (
+                Timeline(returns, rows, self._now, devices),
+                Timeline(returns, rows, self._now, devices),
+            )
             self._seen = len(self.taken)
             for group in self._kept.values():
                 self._put(self._lines[1], group, 1)
         for part in self.taken[self._seen :]:
-            amounts = amounts_of(len(axes), part.axes, part.table, Spots(part.nodes, part.nodes))
+            spots = Spots(part.nodes, part.nodes, part.devices)
+            amounts = amounts_of(len(axes), part.axes, part.table, spots)
+            late_ms = part.late_ms if isinstance(part.late_ms, int) else int(part.late_ms.max())
             for line in self._lines:
-                line.take(self._now, part.late_ms, part.nodes, amounts)
+                line.take(self._now, late_ms, part.nodes, amounts)
         self._seen = len(self.taken)
         return self._lines
 
@@ -140,10 +147,15 @@ class ConservativePromises(Promises):
             return
         start = max(self._now, group.kept.start_ms)
         end = start + longest_of(group, self._profile)
-        for role, where in zip(group.roles, group.kept.nodes, strict=True):
+        width = self._snapshot.devices.width if self._snapshot.devices.matter else 0
+        devices = group.kept.devices or ((),) * len(group.roles)
+        for role, where, parts in zip(group.roles, group.kept.nodes, devices, strict=True):
             nodes = np.array(where, dtype=np.int64)
-            amounts = np.zeros((len(nodes), len(self._snapshot.axes)), dtype=np.int64)
+            amounts = np.zeros((len(nodes), len(self._snapshot.axes) + width), dtype=np.int64)
             amounts[:, : len(role.shape.requests)] = role.shape.requests
+            for at, pod in enumerate(parts if width else ()):
+                for device, part in pod:
+                    amounts[at, len(self._snapshot.axes) + device] = part
             line.take(start, end, nodes, sign * amounts)
 
 
@@ -159,7 +171,11 @@ def promises_for(
 def with_plans(groups: Iterable[PodGroup], reservations: Iterable[Reservation]) -> list[PodGroup]:
     """The groups, each with what the last cycle planned for it."""
     plans = {
-        each.group: Kept(each.start_ms, tuple(tuple(nodes.tolist()) for nodes in each.nodes))
+        each.group: Kept(
+            each.start_ms,
+            tuple(tuple(nodes.tolist()) for nodes in each.nodes),
+            tuple(tuple(map(parts_of, rows.tolist())) for rows in each.devices),
+        )
         for each in reservations
     }
     return [replace(group, kept=plans[group.key]) if group.key in plans else group for group in groups]

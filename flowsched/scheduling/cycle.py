@@ -23,28 +23,32 @@ from flowsched.scheduling.delay import Delays
 from flowsched.scheduling.explain import over_cap
 from flowsched.scheduling.framework import Profile
 from flowsched.scheduling.given import Given
-from flowsched.scheduling.horizon import Horizon, work_ms
-from flowsched.scheduling.placement import Ints, Spots, gang_cost
+from flowsched.scheduling.horizon import Horizon, half_a_node, work_ms
+from flowsched.scheduling.nominated import serve_nominated
+from flowsched.scheduling.placement import Ints, Spots
 from flowsched.scheduling.plan import Plan, Reason, ReasonCode
 from flowsched.scheduling.podgroup import PodGroup, Shape
 from flowsched.scheduling.podwise import plan_podwise
-from flowsched.scheduling.preemption import Taking, serve_nominated
+from flowsched.scheduling.preemption import Taking
 from flowsched.scheduling.pricing import Fit, Offer, Pricer
 from flowsched.scheduling.promises import longest_of, runtime_of
 from flowsched.scheduling.queues import QueueTree, Shares
 from flowsched.scheduling.refusals import Refusals
 from flowsched.scheduling.reservation import Taken
 from flowsched.scheduling.room import Mask, Room
+from flowsched.scheduling.single import Singles
 from flowsched.scheduling.snapshot import Snapshot
 from flowsched.scheduling.standing import Standings
 from flowsched.scheduling.statement import Statement
 from flowsched.scheduling.turns import Turns
+from flowsched.scheduling.wave import serve_first
 
 #: What groups have in common that are refused for the same lack of room.
 Family = tuple[str, bool, tuple[int, ...] | None, tuple[tuple[Shape, int], ...]]
 
 _ALL = 1 << 62
 _NO_TARGET = "no room where its inputs are, and what is free elsewhere is being prepared for others"
+_AT_ONCE = "more important ones are on their way to their nodes; it follows at once"
 _ONE_BY_ONE = "its pods look at each other, so a cycle places only as many as it looks at groups"
 _NOT_NOW = (ReasonCode.INSUFFICIENT, ReasonCode.GANG_INCOMPLETE, ReasonCode.RACK, ReasonCode.IO_BUDGET)
 
@@ -75,10 +79,11 @@ def cycle(
         Placements in the order in which they were decided, at most one for a group; reservations; and a
         reason for every group of which something was not placed.
     """
-    if not profile.gang:
-        return plan_podwise(snapshot, catalogue, queues, backlog, profile, now)
     statement = Statement()
     try:
+        snapshot.devices.look((role.shape.requests for group in backlog for role in group.roles), statement)
+        if not profile.gang:
+            return plan_podwise(snapshot, catalogue, queues, backlog, profile, now)
         return _Cycle(snapshot, catalogue, queues, backlog, profile, now, statement, most).run()
     finally:
         statement.rollback()
@@ -105,7 +110,8 @@ class _Cycle:
         self.pricer = Pricer(snapshot, catalogue, profile)
         self.standings = Standings(self.room)
         self.shares = Shares(queues, snapshot)
-        self.waiting = in_order(backlog, queues, profile, now, work_ms(snapshot, backlog, profile, now))
+        work, half = work_ms(snapshot, backlog, profile, now), half_a_node(snapshot, profile)
+        self.waiting = in_order(backlog, queues, profile, now, work, half)
         self.turns: Turns  #: once the loop begins
         self.given: dict[int, Given] = {}
         self.reasons: list[Reason] = []
@@ -131,8 +137,23 @@ class _Cycle:
         promised = take_promised(self.waiting, self.queues)
         if promised is not None:
             looked += self.consider(promised)
+        before = len(self.given)
+        served = serve_first(self, self.profile.window - looked)
+        looked += len(self.given) - before
+        if self.left > 0:
+            looked += self.by_turns(looked, served)
+        else:
+            self.reasons.extend(Turns.none_looked_at(self.waiting, self.queues, _AT_ONCE))
+        placements = tuple([given.placement(key) for key, given in self.given.items()])
+        ahead = () if self._horizon is None else tuple(self._horizon.ahead)
+        reasons, taking = tuple(self.reasons), self.taking
+        return Plan(placements, tuple(self.promises.made), reasons, looked, ahead, *taking.decided)
+
+    def by_turns(self, looked: int, served: set[object]) -> int:
+        """Go through the queues. `served`: who has got something already. Returns how many groups more were looked at."""
+        before, singles = looked, Singles(self)
         self.turns = Turns(
-            self.waiting, self.queues, self.shares, self.snapshot.usage, self.profile, self.now
+            self.waiting, self.queues, self.shares, self.snapshot.usage, self.profile, self.now, served
         )
         while (line := self.turns.first()) is not None:
             group = line.head
@@ -142,13 +163,10 @@ class _Cycle:
                 continue
             looked += not again
             left = self.left
-            done = self.consider(group)
+            done = (singles.open and singles.serve(group)) or self.consider(group)
             self.turns.moved(line, done, self.left < left, self.reasons)
         self.skip()
-        placements = tuple(given.placement(key) for key, given in self.given.items())
-        ahead = () if self._horizon is None else tuple(self._horizon.ahead)
-        reasons, taking = tuple(self.reasons), self.taking
-        return Plan(placements, tuple(self.promises.made), reasons, looked, ahead, *taking.decided)
+        return looked - before
 
     def skip(self) -> None:
         """Say of what is left that it was not looked at."""
@@ -156,7 +174,7 @@ class _Cycle:
             f"not among the {self.profile.window} groups a cycle looks at; more important ones are before it"
         )
         if self.left <= 0:
-            text = "more important ones are on their way to their nodes; it follows at once"
+            text = _AT_ONCE
         self.reasons.extend(self.turns.passed_over(text))
 
     def consider(self, group: PodGroup) -> bool:
@@ -166,9 +184,7 @@ class _Cycle:
         barred = self.barred(group)
         if barred is not None:
             return self.refuse(barred)
-        roles = tuple((role.shape, role.minimum if group.gang else 1) for role in group.roles)
-        family = (self.profile.of(group.queue).name, group.gang, group.min_resources, roles)
-        known = self.full.get(family) or (self.held.get(family) if self.promises.too_long(group) else None)
+        family, known = self.family(group), self.known_refusal(group)
         if known is not None and not self.taking.may(group):
             return self.refuse(known.of(group.key))
         if self.closed and self.nowhere_local(group):
@@ -205,6 +221,18 @@ class _Cycle:
         if group.gang or fit.pods == left:
             return True
         return fit.pods < offer.tables[0].count and self.wait_for_room(offer.wanting(1), family)
+
+    def family(self, group: PodGroup) -> Family:
+        """What it has in common with groups that are refused for the same lack of room."""
+        roles = tuple([(role.shape, role.minimum if group.gang else 1) for role in group.roles])
+        return self.profile.of(group.queue).name, group.gang, group.min_resources, roles
+
+    def known_refusal(self, group: PodGroup) -> Reason | None:
+        """Why a group like this one was refused before."""
+        if not self.full and not self.held:
+            return None
+        family = self.family(group)
+        return self.full.get(family) or (self.held.get(family) if self.promises.too_long(group) else None)
 
     def stay(self, fit: Fit) -> Reason | None:
         """Let those pods of a bag wait that had better run where their outputs are gathered or their inputs are; the others go."""
@@ -300,7 +328,9 @@ class _Cycle:
             return self.refuse(taken)
         reason = self.refusals.why(offer, family)
         start = self.promises.reserve(offer) if reason.code in _NOT_NOW else None
-        if start is None and offer.company is None:  # a pod that comes may let in who asks for its company
+        if (
+            start is None and offer.company is None and not offer.group.shut
+        ):  # a pod that comes may let in who asks for its company
             self.full[family] = reason
         return self.refuse(replace(reason, start_ms=start))
 
@@ -374,7 +404,8 @@ class _Cycle:
             self.room.take(offer.axes, table, spots, bound, fit.long)
             start = spots.nodes if bound is None else spots.nodes[bound]
             if len(start):
-                self.promises.taken.append(Taken(*ends, offer.axes, table, start))
+                devices = spots.devices if bound is None or spots.devices is None else spots.devices[bound]
+                self.promises.taken.append(Taken(*ends, offer.axes, table, start, devices))
             shape = group.roles[role].shape
             if self._horizon is not None:
                 self._horizon.add(start, shape.requests[0], ends[0] - self.now)
@@ -385,7 +416,7 @@ class _Cycle:
                 self.snapshot.zones.hold(spots.nodes, shape.requests, self.statement)
             self.shares.add(group.queue, shape.requests, len(spots.nodes), group.user)
             missing = offer.missing[spots.nodes] if offer.missing is not None else np.zeros_like(spots.nodes)
-            given.add(role, spots.nodes, missing, gang_cost((spots,)))
+            given.add(role, spots, missing)
             if shape.rules is not None:
                 self.snapshot.peers.put(shape.rules, start.tolist(), self.statement)
             self.foresee(group, spots.nodes, missing, shape.io_bytes)

@@ -114,7 +114,8 @@ class Delays:
         costs = stage[nodes[away]]
         dearest_first = away[np.argsort(-costs, kind="stable")]
         horizon = self.now + int(costs.max())
-        slots = self._slots(here, calendar, rows, horizon, len(away))
+        sums = here.by_sums()  # what is expected of busy nodes is no exact science
+        slots = self._slots(sums, calendar, rows[: len(sums.axes)], horizon, len(away))
         waiting = 0
         for at, (end, _node) in zip(dearest_first.tolist(), slots, strict=False):
             cost = int(stage[nodes[at]])
@@ -124,7 +125,7 @@ class Delays:
         if not waiting:
             return None
         for _, node in slots[:waiting]:
-            for axis, need in zip(here.axes, here.tables[0].needs, strict=True):
+            for axis, need in zip(sums.axes, sums.tables[0].needs, strict=True):
                 amount = need if isinstance(need, int) else int(need[node])
                 self.awaited[node, axis] = self.awaited.get((node, axis), 0) + amount
         reason = self._reason(here, slots[0][0], int(costs.max()))
@@ -176,5 +177,4 @@ def without(fit: Fit, dropped: NDArray[np.intp]) -> Fit | None:
     keep = np.delete(np.arange(len(spots.nodes)), dropped)
     if not len(keep):
         return None
-    kept = Spots(spots.nodes[keep], spots.costs[keep])
-    return replace(fit, spots=(kept,), bound=(None if bound is None else bound[keep],))
+    return replace(fit, spots=(spots.only(keep),), bound=(None if bound is None else bound[keep],))

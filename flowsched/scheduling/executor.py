@@ -161,6 +161,18 @@ class Transfer:
     offset: int = 0
     whole: bool = True
     ahead: int = 0  #: 0 = it is waited for there; 1 and 2: it will be (`TransferWant`)
+    version: str = (
+        ""  #: of the dataset that a piece must be of; "" = not known yet. Pieces of two versions never mix.
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """A copy that a node's cache shall do without: the catalogue has forgotten it already."""
+
+    uri: str
+    node: str
+    size_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,6 +259,8 @@ class TransferDone:
     source: str | None = None
     size_bytes: int = 0  #: the dataset's real size
     offset: int = 0  #: of the piece, as it was ordered
+    whole: bool = True  #: all of the dataset is there now; else only the piece that was ordered
+    version: str = ""  #: which the piece is of
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,6 +275,11 @@ class TransferFailed:
     lost: bool = False
     permanent: bool = False  #: the origin answers that there is no such thing: trying again is no use
     offset: int = 0  #: of the piece, as it was ordered
+    changed: bool = (
+        False  #: the source has another version (`version`): no piece that is anywhere is of use any more
+    )
+    undivided: bool = False  #: it cannot come in pieces: order it as a whole
+    version: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,6 +290,17 @@ class ReplicaSeen:
     node: str
     size_bytes: int
     present: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class PiecesSeen:
+    """A node has parts of a dataset, from before: `spans` are the first byte of each and the one after its last."""
+
+    uri: str
+    node: str
+    size_bytes: int  #: of all of it
+    version: str
+    spans: tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,6 +318,7 @@ ClusterEvent = (
     | TransferDone
     | TransferFailed
     | ReplicaSeen
+    | PiecesSeen
     | NodeChanged
     | ForeignEvent
 )

@@ -12,8 +12,9 @@ from dataclasses import replace
 import numpy as np
 
 from flowsched.scheduling.backlog import minimum_of
+from flowsched.scheduling.devices import DEVICES, GPU, copies_by_device
 from flowsched.scheduling.framework import Profile
-from flowsched.scheduling.placement import Ints, copies_of
+from flowsched.scheduling.placement import Ints, RoleTable, copies_of
 from flowsched.scheduling.plan import Reason, ReasonCode
 from flowsched.scheduling.podgroup import PodGroup
 from flowsched.scheduling.pricing import Offer
@@ -26,6 +27,8 @@ from flowsched.scheduling.zones import ALIGNED
 _WORDS = {"cpu": "CPU", "memory": "memory", "disk": "disk", "gpu": "GPU", "io": "disk bandwidth"}
 #: Axes that only count pods, of one kind or all.
 _MARKS = (PODS, ALIGNED)
+#: So many devices of a node are told.
+_SHOWN = 8
 _BINARY = (("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10))
 
 
@@ -38,12 +41,17 @@ def why_not(offer: Offer, room: Room, snapshot: Snapshot, profile: Profile) -> R
         snapshot: The nodes.
         profile: For trying again without what may be in the way.
     """
+    shut, offer = offer, _with_cache(offer)
     company, offer = offer, offer.alone()
     zoned = company.without_zones()
     never = _never(offer, room, snapshot, profile)
     if never is not None:
         return never
     rows = [room.hard(axis) for axis in offer.axes]
+    if shut.group.shut and company.place(rows, room, snapshot, profile) is not None:
+        nodes = len(shut.group.shut)
+        text = f"caches of {nodes} {'nodes' if nodes != 1 else 'node'} have no room for its data"
+        return Reason(offer.group.key, ReasonCode.CACHE_FULL, text, {"nodes": nodes})
     if company is not offer and offer.place(rows, room, snapshot, profile) is not None:
         if zoned is not company and zoned.place(rows, room, snapshot, profile) is not None:
             return _no_zone(company, rows, snapshot)
@@ -63,6 +71,15 @@ def why_not(offer: Offer, room: Room, snapshot: Snapshot, profile: Profile) -> R
         head = "the members fit, but not in one rack"
     numbers = {"fit": sum(fits), "wanted": wanted, **numbers}
     return Reason(offer.group.key, code, f"{head}; {text}" if text else head, numbers)
+
+
+def _with_cache(offer: Offer) -> Offer:
+    """The offer as if all caches had room."""
+    if not offer.group.shut:
+        return offer
+    masks = [a.mask for a in offer.allowed] if offer.company is None else offer.company.masks
+    tables = tuple(replace(t, allowed=mask) for t, mask in zip(offer.tables, masks, strict=True))
+    return replace(offer, group=replace(offer.group, shut=()), tables=tables)
 
 
 def _no_zone(offer: Offer, rows: Sequence[Ints], snapshot: Snapshot) -> Reason:
@@ -161,11 +178,20 @@ def _shortage(
     short = [at for at, table in enumerate(offer.tables) if fits[at] < table.minimum]
     at = role_at if role_at is not None else (short or [0])[0]
     table, role = offer.tables[at], offer.group.roles[offer.order[at]]
-    asked, lacking = [], []
+    asked: list[str] = []
+    lacking: list[str] = []
     numbers: dict[str, int] = {"nodes": offer.allowed[at].count}
     worst: tuple[int, str] | None = None
     for axis, row, need in zip(offer.axes, rows, table.needs, strict=True):
         if isinstance(need, int) and need == 0:
+            continue
+        if axis == DEVICES:
+            lack, words = _in_pieces(table, rows[offer.axes.index(GPU)], row, snapshot)
+            numbers["lack_gpu_device"] = lack
+            lacking.extend(
+                [f"{lack} ha{'s' if lack == 1 else 've'} GPUs free in pieces only"] if lack else ()
+            )
+            worst = (lack, words) if lack and (worst is None or lack > worst[0]) else worst
             continue
         name = snapshot.axes[axis]
         lack = int((table.allowed & (row < need)).sum())
@@ -189,6 +215,28 @@ def _shortage(
     parts.append(worst[1] if worst is not None else "")
     parts.append(f"of {offer.allowed[at].count} nodes {', '.join(lacking)}" if lacking else "")
     return "; ".join(part for part in parts if part), numbers
+
+
+def _in_pieces(table: RoleTable, sums: Ints, free: Ints, snapshot: Snapshot) -> tuple[int, str]:
+    """How many nodes have enough of their GPUs free, but no device (or not as many) as a pod needs; and the best of them in words.
+
+    Args:
+        table: The role.
+        sums: (N,) what is free of all GPUs of a node.
+        free: (N, D) the same by device.
+        snapshot: For names.
+    """
+    need = table.needs[-1]
+    if not isinstance(need, int):
+        return 0, ""
+    pieces = table.allowed & (sums >= need) & (copies_by_device(free, need) == 0)
+    if not pieces.any():
+        return 0, ""
+    best = int(np.argmax(np.where(pieces, free.max(axis=1) * (1 << 30) + sums, -1)))
+    devices = ", ".join(f"{left}m" for left in sorted(free[best].tolist(), reverse=True)[:_SHOWN] if left > 0)
+    return int(
+        pieces.sum()
+    ), f"{snapshot.names[best]} has {quantity('gpu', int(sums[best]))} free, by device {devices}"
 
 
 def over_cap(group: PodGroup, shares: Shares, queues: QueueTree, snapshot: Snapshot) -> Reason | None:

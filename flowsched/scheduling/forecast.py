@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowsched.scheduling.catalogue import Catalogue
+from flowsched.scheduling.devices import DEVICES
 from flowsched.scheduling.framework import Profile
 from flowsched.scheduling.ledger import EMPTY, UNKNOWN
 from flowsched.scheduling.placement import Ints, Spots
@@ -99,10 +100,13 @@ def starts(
     ledger = snapshot.ledger
     held = np.flatnonzero((ledger.kind != EMPTY) & (ledger.kind != ClaimKind.STAGING))
     tables = _tables(snapshot, held, spreads, profile)
+    amounts = ledger.amount[held]
+    if snapshot.devices.matter:
+        amounts = np.hstack([amounts, ledger.devices_of(held, snapshot.devices.width)])
     found: dict[int, list[int]] = {}
     for scenario in range(SCENARIOS):
         ends = _ends(snapshot, held, tables, scenario, now)
-        world = _World(snapshot, profile, Returns(ends, ledger.node[held], ledger.amount[held]), now)
+        world = _World(snapshot, profile, Returns(ends, ledger.node[held], amounts), now)
         for offer, length in zip(offers, lengths, strict=True):
             level = _levels(np.array([offer.group.key + (1 << 32)]), scenario)
             takes = int(_value_at(length[None, :], level)[0])
@@ -122,7 +126,9 @@ class _World:
     def __init__(self, snapshot: Snapshot, profile: Profile, returns: Returns, now: int) -> None:
         self._snapshot, self._profile = snapshot, profile
         self._room = Room(snapshot)
-        self._line = Timeline(returns, [self._room.hard(axis) for axis in range(len(snapshot.axes))], now)
+        rows = [self._room.hard(axis) for axis in range(len(snapshot.axes))]
+        devices = self._room.hard(DEVICES) if snapshot.devices.matter else None
+        self._line = Timeline(returns, rows, now, devices)
 
     def plan(self, offer: Offer, takes_ms: int) -> int | None:
         """Let a group start as early as it can; returns when. Of a bag its pods start one by one; the first counts."""

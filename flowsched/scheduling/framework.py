@@ -90,8 +90,8 @@ class Profile:
         packing: Between nodes of equal cost, the fullest or the emptiest.
         backfill: "easy" = the first group that does not fit gets a reservation nobody may delay; "conservative" = each
             of them does, in order; "none" = whatever fits goes.
-        order: Inside a queue, after priority and age: "rank" (critical path first), "shortest" (workflows
-            with the shortest remaining path first, critical path inside one) or "fifo".
+        order: Inside a queue, after priority and age: "shortest" (workflows with the shortest remaining path first, critical path
+            inside one; gangs and pods of more than half a node do not give way), "rank" (critical path first) or "fifo".
         window: How many groups a cycle looks at, at most.
         default_runtime_ms: What is assumed of work of which nothing is known.
         age_class_ms: Waiting this much longer goes before any rank.
@@ -102,6 +102,7 @@ class Profile:
         origin_rate: Bytes/s from outside.
         move_price_percent: How much of a copy's time on the network is charged for the link others could use.
         shortest_wait_ms: A copy that takes less is never worth waiting instead.
+        eviction: What a full cache does without first: "dag" = what the DAGs will need least, "lru" = what was used longest ago.
         preempt: Groups of higher priority may take the room of lower ones.
         reclaim: Queues that have less than they may take back what others have beyond theirs.
         min_runtime_ms: What has run for less is not taken away for others.
@@ -123,7 +124,7 @@ class Profile:
     contention: bool = True
     packing: Literal["binpack", "spread"] = "binpack"
     backfill: Literal["easy", "conservative", "none"] = "easy"
-    order: Literal["rank", "shortest", "fifo"] = "rank"
+    order: Literal["rank", "shortest", "fifo"] = "shortest"
     window: int = 1024
     default_runtime_ms: int = 3_600_000
     age_class_ms: int = 600_000
@@ -132,6 +133,7 @@ class Profile:
     origin_rate: int = 117_000_000
     move_price_percent: int = 50
     shortest_wait_ms: int = 2_000
+    eviction: Literal["dag", "lru"] = "dag"
     preempt: bool = True
     reclaim: bool = True
     min_runtime_ms: int = 0

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
 
-from flowsched.scheduling.placement import Ints
+from flowsched.scheduling.placement import Ints, Spots, gang_cost
 from flowsched.scheduling.plan import Placement
 from flowsched.scheduling.podgroup import PodGroup
 
@@ -22,14 +22,19 @@ class Given:
     missing: list[Ints]
     cost_ms: int = 0
     held: tuple[tuple[int, tuple[int, ...]], ...] = ()
+    devices: dict[int, Ints] = field(default_factory=dict)  #: by role, where they matter
 
     @classmethod
     def of(cls, group: PodGroup) -> Given:
         """Nothing yet."""
         return cls([_NONE] * len(group.roles), [_NONE] * len(group.roles))
 
-    def add(self, role: int, nodes: Ints, missing: Ints, cost_ms: int) -> None:
+    def add(self, role: int, spots: Spots, missing: Ints) -> None:
         """Pods of a role got nodes."""
+        nodes, cost_ms = spots.nodes, gang_cost((spots,))
+        if spots.devices is not None:
+            before = self.devices.get(role, spots.devices[:0])
+            self.devices[role] = np.concatenate([before, spots.devices])
         if len(self.nodes[role]):
             nodes = np.concatenate([self.nodes[role], nodes])
             missing = np.concatenate([self.missing[role], missing])
@@ -38,4 +43,5 @@ class Given:
 
     def placement(self, group: int) -> Placement:
         """As a plan tells it. `group` is the group's key."""
-        return Placement(group, tuple(self.nodes), tuple(self.missing), self.cost_ms, self.held)
+        devices = tuple(self.devices[role] for role in sorted(self.devices))
+        return Placement(group, tuple(self.nodes), tuple(self.missing), self.cost_ms, self.held, devices)

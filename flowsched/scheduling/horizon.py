@@ -38,14 +38,26 @@ def work_ms(snapshot: Snapshot, backlog: Sequence[PodGroup], profile: Profile, n
     """How long all that runs and waits would take on all cores together; None where nobody asks (see `backlog.in_order`)."""
     if profile.order != "shortest" or not snapshot.total[_CPU]:
         return None
+    if len({group.queue for group in backlog}) == len(backlog):
+        return None  # nobody has anybody before it in its queue
     unknown = profile.default_runtime_ms
     running = int(Horizon(snapshot, unknown, now, {}).work.sum())
-    waiting = sum(
-        role.count * role.shape.requests[_CPU] * (unknown if group.runtime_ms is None else group.runtime_ms)
-        for group in backlog
-        for role in group.roles
-    )
+    waiting = 0
+    for group in backlog:
+        runtime = unknown if group.runtime_ms is None else group.runtime_ms
+        for role in group.roles:
+            waiting += role.count * role.shape.requests[_CPU] * runtime
     return (running + waiting) // snapshot.total[_CPU]
+
+
+def half_a_node(snapshot: Snapshot, profile: Profile) -> tuple[int, ...]:
+    """(R,) half of the most that any node has; nothing where nobody asks (see `backlog.in_order`)."""
+    if profile.order != "shortest" or not len(snapshot):
+        return ()
+    if "half" not in snapshot.cache:
+        snapshot.cache["half"] = tuple((snapshot.allocatable.max(axis=0) // 2).tolist())
+    half: tuple[int, ...] = snapshot.cache["half"]
+    return half
 
 
 class Horizon:
@@ -83,8 +95,8 @@ class Horizon:
             takes = np.where(until == UNKNOWN, default_runtime_ms, until - since)
             np.add.at(self.work, ledger.node[staging], ledger.amount[staging][:, _CPU] * takes)
 
-    def add(self, nodes: Ints, cpu: int, runtime_ms: int, *, staged: bool = False) -> None:
-        """Pods will run there for so long; `staged`: once their data have come."""
+    def add(self, nodes: Ints, cpu: int, runtime_ms: int | Ints, *, staged: bool = False) -> None:
+        """Pods will run there for so long (all of them, or (P,) each); `staged`: once their data have come."""
         np.add.at(self.work, nodes, cpu * runtime_ms)
         if staged:
             self.staged[nodes] = True

@@ -294,7 +294,7 @@ def _room(s: Situation, offer: Offer) -> Iterator[Lead]:
     """More of one resource on one of the nodes that have most of it."""
     snapshot = s.snapshot
     allowed = np.logical_or.reduce([where.mask for where in offer.allowed])
-    for axis in offer.axes:
+    for axis in offer.by_sums().axes:
         name = snapshot.axes[axis]
         held = allowed & (snapshot.used[:, axis] > 0)
         if not _counted(name) or not held.any():

@@ -13,6 +13,7 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
+from flowsched.scheduling.devices import Parts
 from flowsched.scheduling.rules import Rules
 
 #: In `until`: the end is not known.
@@ -51,6 +52,8 @@ class Claim:
         qos: `QosClass`: what promises less is taken first.
         started_ms: When its process began to run; None = it has done nothing yet.
         user: Who of its queue submitted it; empty where nobody said.
+        devices: Which GPUs of the node it holds; the snapshot chooses for those who do not say.
+        elastic: Of a gang that goes on with fewer members: (role, number of the member, how many of the role must stay).
     """
 
     owner: str
@@ -69,6 +72,8 @@ class Claim:
     qos: int = 0
     started_ms: int | None = None
     user: str = ""
+    devices: Parts = ()
+    elastic: tuple[int, int, int] | None = None
 
 
 class Ledger:
@@ -77,6 +82,7 @@ class Ledger:
     Attributes:
         node: (M,) node index.
         amount: (M, R) what is held, in the units of the axes.
+        devices: (M, D) thousandths of each GPU of the node; D grows.
         since: (M,) wall-clock ms.
         until: (M,) expected end in wall-clock ms, UNKNOWN where it is not.
         late: (M,) an end that few exceed, UNKNOWN where none is known.
@@ -85,18 +91,20 @@ class Ledger:
         unit: (M,) number of the unit that is taken away together, 0 = it may not be. Numbers rise with age.
         queue: (M,) number of the queue that pays, as in `queues`.
         priority, qos: (M,) as in `Claim`.
+        elastic: (M, 3) as in `Claim`; the last is 0 where all must stay.
         started: (M,) since when its process runs, UNKNOWN where it does not.
         queues: Names of queues by their numbers.
     """
 
     __slots__ = (
-        "_free", "_last_unit", "_queue_ids", "_slots", "_units", "amount", "kind", "late", "node", "owner", "priority", "qos",
-        "queue", "queues", "since", "started", "unit", "until",
+        "_free", "_last_unit", "_queue_ids", "_slots", "_units", "amount", "devices", "elastic", "kind", "late", "node",
+        "owner", "priority", "qos", "queue", "queues", "since", "started", "unit", "until",
     )  # fmt: skip
 
     def __init__(self, axes: int) -> None:
         self.node = np.zeros(0, dtype=np.int64)
         self.amount = np.zeros((0, axes), dtype=np.int64)
+        self.devices = np.zeros((0, 0), dtype=np.int64)
         self.since = np.zeros(0, dtype=np.int64)
         self.until = np.zeros(0, dtype=np.int64)
         self.late = np.zeros(0, dtype=np.int64)
@@ -107,6 +115,7 @@ class Ledger:
         self.priority = np.zeros(0, dtype=np.int64)
         self.qos = np.zeros(0, dtype=np.int8)
         self.started = np.zeros(0, dtype=np.int64)
+        self.elastic = np.zeros((0, 3), dtype=np.int64)
         self.queues: list[str] = []
         self._queue_ids: dict[str, int] = {}
         self._units: dict[str, tuple[int, int]] = {}  #: name -> (number, claims)
@@ -134,6 +143,8 @@ class Ledger:
         self.owner[slot] = owner
         self.node[slot] = claim.node
         self.amount[slot, : len(amount)] = amount
+        for device, part in claim.devices:
+            self._hold(slot, device, part)
         self.since[slot] = claim.since_ms
         self.until[slot] = UNKNOWN if claim.until_ms is None else claim.until_ms
         self.late[slot] = UNKNOWN if claim.late_ms is None else claim.late_ms
@@ -147,6 +158,7 @@ class Ledger:
             self._last_unit = max(self._last_unit, number)
             self._units[claim.unit] = number, count + 1
             self.unit[slot], self.priority[slot], self.qos[slot] = number, claim.priority, claim.qos
+            self.elastic[slot] = claim.elastic or 0
             self.started[slot] = UNKNOWN if claim.started_ms is None else claim.started_ms
 
     def amount_of(self, owner: str) -> NDArray[np.int64]:
@@ -174,13 +186,29 @@ class Ledger:
             self.unit[slot] = 0
         self.node[slot] = self.since[slot] = self.until[slot] = self.late[slot] = 0
         self.amount[slot] = 0
+        if claim.devices:
+            self.devices[slot] = 0
         self.owner[slot] = ""
         self.kind[slot] = EMPTY
         self._free.append(slot)
 
+    def _hold(self, slot: int, device: int, part: int) -> None:
+        width = self.devices.shape[1]
+        if device >= width:
+            more = np.zeros((len(self.devices), device + 1 - width), dtype=np.int64)
+            self.devices = np.concatenate([self.devices, more], axis=1)
+        self.devices[slot, device] += part
+
+    def devices_of(self, slots: NDArray[np.intp], width: int) -> NDArray[np.int64]:
+        """(K, `width`) thousandths of each GPU that the claims in these slots hold. `width`: at least as many as any has."""
+        rows = np.zeros((len(slots), width), dtype=np.int64)
+        rows[:, : self.devices.shape[1]] = self.devices[slots]
+        return rows
+
     def _grow(self) -> None:
         old, axes = self.amount.shape
         more = max(64, old)
+        self.devices = np.concatenate([self.devices, np.zeros((more, self.devices.shape[1]), dtype=np.int64)])
         self.node = np.concatenate([self.node, np.zeros(more, dtype=np.int64)])
         self.amount = np.concatenate([self.amount, np.zeros((more, axes), dtype=np.int64)])
         self.since = np.concatenate([self.since, np.zeros(more, dtype=np.int64)])
@@ -189,6 +217,7 @@ class Ledger:
         for name in ("unit", "queue", "priority", "qos", "started"):
             column = getattr(self, name)
             setattr(self, name, np.concatenate([column, np.zeros(more, dtype=column.dtype)]))
+        self.elastic = np.concatenate([self.elastic, np.zeros((more, 3), dtype=np.int64)])
         self.kind = np.concatenate([self.kind, np.full(more, EMPTY, dtype=np.int8)])
         self.owner.extend([""] * more)
         self._free.extend(range(old + more - 1, old - 1, -1))

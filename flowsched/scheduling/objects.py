@@ -29,6 +29,7 @@ TRANSIENT: Final[Mapping[tuple[str, str], type]] = {
     (Snapshot.__qualname__, "cache"): dict,
     (Catalogue.__qualname__, "_arrays"): dict,
     (Catalogue.__qualname__, "_missing"): dict,
+    (Catalogue.__qualname__, "shelves"): NoneType,
     (Peers.__qualname__, "_counts"): dict,
     ("_Kind", "counts"): list,
 }

@@ -16,10 +16,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+
+from flowsched.scheduling.devices import copies_by_device
+from flowsched.scheduling.spots import Spots as Spots
+from flowsched.scheduling.spots import on_devices
 
 Ints = NDArray[np.int64]
 Packing = Literal["binpack", "spread"]
@@ -65,16 +69,6 @@ class RoleTable:
         )
 
 
-class Spots(NamedTuple):
-    """Where pods of a role go, cheapest first.
-
-    `nodes`: (k,) node indices; `costs`: (k,) ms.
-    """
-
-    nodes: Ints
-    costs: Ints
-
-
 def copies_of(room: Sequence[Ints], table: RoleTable, limit: int) -> Ints:
     """(N,) how many pods of the role each node could hold, at most `limit`."""
     copies: Ints | None = None
@@ -82,7 +76,7 @@ def copies_of(room: Sequence[Ints], table: RoleTable, limit: int) -> Ints:
         if isinstance(need, int):
             if need == 0:
                 continue
-            fits = have // need
+            fits = have // need if have.ndim == 1 else copies_by_device(have, need)
         else:
             fits = np.where(need > 0, have // np.maximum(need, 1), limit)
         copies = fits if copies is None else np.minimum(copies, fits, out=copies)
@@ -180,7 +174,7 @@ def _fits(room: Sequence[Ints], table: RoleTable) -> NDArray[np.bool_]:
         if not isinstance(need, int):
             fits = fits & ((need <= 0) | (have >= need))
         elif need:
-            fits = fits & (have >= need)
+            fits = fits & (have >= need if have.ndim == 1 else copies_by_device(have, need) > 0)
     return fits if table.most is None else fits & (table.most > 0)
 
 
@@ -249,6 +243,31 @@ def first_costs(
             fits = fits & (have >= need)
     costs = _costs(room, allocatable, table, packing, slice(None), 1)[:, 0]
     return np.where(fits, costs[: len(fits)], NEVER)  # without packing there is one for every node
+
+
+def costs_of(
+    room: Sequence[Ints], allocatable: Sequence[Ints], table: RoleTable, packing: Packing, nodes: Ints
+) -> Ints:
+    """(P,) what each of some pods of a role costs, before the running maximum, if they go to these nodes in this order.
+
+    Args:
+        room, allocatable, packing: As in `place_role`.
+        table: A role that costs nothing but how full a node is, and asks for the same on every node.
+        nodes: (P,).
+    """
+    order = np.argsort(nodes, kind="stable")
+    there = nodes[order]
+    begins = np.concatenate([[True], there[1:] != there[:-1]]) if len(there) else np.zeros(0, dtype=np.bool_)
+    starts = np.flatnonzero(begins)
+    copy = np.empty(len(nodes), dtype=np.int64)
+    copy[order] = np.arange(len(nodes)) - np.repeat(starts, np.diff(np.append(starts, len(nodes)))) + 1
+    shares, axes = np.zeros(len(nodes), dtype=np.int64), 0
+    for have, total, need, packs in zip(room, allocatable, table.needs, table.packs, strict=True):
+        if packs and isinstance(need, int) and need:
+            shares += (have[nodes] - need * copy) * PER_MILLE // np.maximum(total[nodes], 1)
+            axes += 1
+    costs = shares // axes if axes > 1 else shares
+    return PER_MILLE - costs if axes and packing == "spread" else costs
 
 
 def _worth_a_look(some: NDArray[np.intp], copies: Ints, table: RoleTable, count: int) -> NDArray[np.intp]:
@@ -327,11 +346,16 @@ class Trial:
         self.room = list(room) if single else [have.copy() for have in room]
         self.pods = np.zeros(len(room[0]) if room else 0, dtype=np.int64)
 
-    def take(self, table: RoleTable, spots: Spots) -> None:
-        """Note pods of a role."""
+    def take(self, table: RoleTable, spots: Spots) -> Spots:
+        """Note pods of a role; where they are, with their devices."""
         np.add.at(self.pods, spots.nodes, 1)
+        spots = on_devices(self.room, table.needs, spots)
         for have, need in zip(self.room, table.needs, strict=True):
-            np.subtract.at(have, spots.nodes, need if isinstance(need, int) else need[spots.nodes])
+            if have.ndim == 1:
+                np.subtract.at(have, spots.nodes, need if isinstance(need, int) else need[spots.nodes])
+            elif spots.devices is not None:
+                np.subtract.at(have, spots.nodes, spots.devices)
+        return spots
 
     def table(self, table: RoleTable, one_per_node: bool) -> RoleTable:
         """The role's table now that some of its group have nodes: staging is paid there."""
@@ -366,7 +390,7 @@ def place_gang(
     none exists.
 
     Args:
-        room: For each axis, (N,) what is free. Not modified.
+        room: For each axis, (N,) what is free; for GPUs by device (the last axis) (N, D). Not modified.
         allocatable: For each axis, (N,) what nodes have in all.
         tables: The roles.
         packing: The tie-breaker.
@@ -379,7 +403,7 @@ def place_gang(
     if len(tables) == 1:
         table = tables[0]
         spots = place_role(room, allocatable, table, table.count, packing, limit)
-        return (spots,) if len(spots.nodes) >= table.minimum else None
+        return (on_devices(room, table.needs, spots),) if len(spots.nodes) >= table.minimum else None
     trial = Trial(room, single=False)
     placed: list[Spots] = []
     for table in tables:
@@ -387,14 +411,12 @@ def place_gang(
         spots = place_role(trial.room, allocatable, now, table.minimum, packing, limit)
         if len(spots.nodes) < table.minimum:
             return None
-        trial.take(table, spots)
-        placed.append(spots)
+        placed.append(trial.take(table, spots))
     for at, table in enumerate(tables):
         if table.count > table.minimum:
             now = trial.table(table, one_per_node)
             more = place_role(trial.room, allocatable, now, table.count - table.minimum, packing, limit)
-            trial.take(table, more)
-            placed[at] = Spots(*(np.concatenate(pair) for pair in zip(placed[at], more, strict=True)))
+            placed[at] = placed[at].then(trial.take(table, more))
     return tuple(placed)
 
 

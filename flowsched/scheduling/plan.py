@@ -29,6 +29,7 @@ class ReasonCode(StrEnum):
     QUEUE_LIMIT = "QueueLimit"  #: its queue's cap is reached
     QUEUE_ORDER = "QueueOrder"  #: its queue is first in, first out, and who is before it waits
     IO_BUDGET = "IoBudget"  #: cores and memory are free, the disk's bandwidth is spoken for
+    CACHE_FULL = "CacheFull"  #: the caches of nodes with room are full of what others read, or of what must not be lost
     WAITING_FOR_DATA = "WaitingForData"  #: its inputs are being copied to where it shall run
     WAITING_FOR_LOCALITY = "WaitingForLocality"  #: the node with its data is nearly free, a copy takes longer
     BACKLOG_WINDOW = "BacklogWindow"  #: not looked at in this cycle: more important work was
@@ -77,6 +78,8 @@ class Placement:
             once).
         cost_ms: The dearest pod's cost in ms, as explain shows it.
         held: (node, (R,) amounts) that `min_resources` keeps beside its pods.
+        devices: For each role, (k, D) thousandths of each GPU of its node that a pod gets; empty where parts of GPUs are not
+            about.
     """
 
     group: int
@@ -84,15 +87,17 @@ class Placement:
     missing_bytes: tuple[NDArray[np.int64], ...]
     cost_ms: int = 0
     held: tuple[tuple[int, tuple[int, ...]], ...] = ()
+    devices: tuple[NDArray[np.int64], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """Room promised to the first gang that does not fit: on these nodes, from `start_ms`."""
+    """Room promised to the first gang that does not fit: on these nodes (and devices, as in `Placement`), from `start_ms`."""
 
     group: int
     start_ms: int
     nodes: tuple[NDArray[np.int64], ...]
+    devices: tuple[NDArray[np.int64], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,12 +109,14 @@ class Eviction:
         taker: Key of the group that gets the room.
         reason: "Preempted" (its priority is higher) or "Reclaimed" (its queue has less than it may).
         message: For people: who takes it, and why.
+        part: They are members that their gang can spare: it goes on without them.
     """
 
     owners: tuple[str, ...]
     taker: int
     reason: str
     message: str
+    part: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +130,7 @@ class Nomination:
         room: (node, (R,) amounts) it waits for, free parts included.
         victims: Owners of the claims that were taken away for it; none where it waits for others that leave anyway.
         until_ms: After this it is given up, whatever happens.
+        devices: (node, (D,) thousandths of each GPU) of it, where parts of GPUs are about.
     """
 
     group: int
@@ -131,6 +139,7 @@ class Nomination:
     room: tuple[tuple[int, tuple[int, ...]], ...]
     victims: tuple[str, ...]
     until_ms: int
+    devices: tuple[tuple[int, tuple[int, ...]], ...] = ()
 
     def holder(self, node: int) -> str:
         """Owner of the claim that holds what is free of it on a node."""

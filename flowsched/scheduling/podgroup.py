@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from flowsched.scheduling.devices import Parts
 from flowsched.scheduling.rules import Rules
 
 
@@ -51,10 +52,13 @@ class RoleRequest:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What the last cycle planned for a group that waits: from when, and for each role (k,) on which nodes."""
+    """What the last cycle planned for a group that waits: from when, for each role (k,) on which nodes, and if they matter, for
+    each of its pods on which devices ((device, thousandths), …).
+    """
 
     start_ms: int
     nodes: tuple[tuple[int, ...], ...]
+    devices: tuple[tuple[Parts, ...], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +103,7 @@ class PodGroup:
         home: Where its outputs will be gathered, if that is known.
         staged_on: Nodes its inputs have been staged to, if it has been through STAGING, for delay decisions.
         user: Who of its queue submitted it; empty where nobody said.
+        shut: Nodes whose caches have no room for its data now, sorted.
     """
 
     key: int
@@ -119,3 +124,4 @@ class PodGroup:
     kept: Kept | None = None
     user: str = ""
     home: Home | None = None
+    shut: tuple[int, ...] = ()

@@ -22,13 +22,14 @@ from flowsched.scheduling.catalogue import Catalogue
 from flowsched.scheduling.company import beside_others
 from flowsched.scheduling.explain import why_not
 from flowsched.scheduling.framework import Profile
-from flowsched.scheduling.placement import NEVER, place_role
+from flowsched.scheduling.placement import NEVER, Ints, place_role
 from flowsched.scheduling.plan import Placement, Plan, Reason, ReasonCode
 from flowsched.scheduling.podgroup import PodGroup, Shape
 from flowsched.scheduling.pricing import Offer, price
 from flowsched.scheduling.queues import QueueTree, Shares
 from flowsched.scheduling.room import Room
 from flowsched.scheduling.snapshot import Snapshot
+from flowsched.scheduling.spots import on_devices
 from flowsched.scheduling.statement import Statement
 
 
@@ -39,6 +40,7 @@ class _Stream:
         self.group, self.offer = group, offer
         self.left = [role.count for role in group.roles]
         self.nodes: list[list[int]] = [[] for _ in group.roles]
+        self.devices: list[list[Ints]] = [[] for _ in group.roles]
         self.cost_ms = 0
         self.reason: Reason | None = None
 
@@ -143,7 +145,10 @@ def _offer_pod(
         if not offer.one_per_node and len(group.roles) == 1 and shape.rules is None:
             full[kin] = reason
         return False
+    spots = on_devices(rows, table.needs, spots)
     room.take(offer.axes, table, spots, None, None)
+    if spots.devices is not None:
+        stream.devices[role].append(spots.devices[0])
     shares.add(group.queue, requests)
     stream.left[role] -= 1
     stream.nodes[role].append(int(spots.nodes[0]))
@@ -155,4 +160,13 @@ def _offer_pod(
 
 def _placement(stream: _Stream) -> Placement:
     nodes = tuple(np.array(role, dtype=np.int64) for role in stream.nodes)
-    return Placement(stream.group.key, nodes, tuple(map(np.zeros_like, nodes)), stream.cost_ms)
+    devices: tuple[Ints, ...] = ()
+    if any(stream.devices):
+        width = len(next(rows[0] for rows in stream.devices if rows))
+        devices = tuple(
+            np.array(rows, dtype=np.int64).reshape(len(where), width)
+            for rows, where in zip(stream.devices, nodes, strict=True)
+        )
+    return Placement(
+        stream.group.key, nodes, tuple(map(np.zeros_like, nodes)), stream.cost_ms, devices=devices
+    )

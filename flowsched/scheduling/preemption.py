@@ -12,25 +12,34 @@ Room that others are leaving anyway is taken first, so after a crash the same gr
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final, Protocol
+from collections.abc import Mapping, Sequence
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from flowsched.scheduling.catalogue import Catalogue
+from flowsched.scheduling.devices import DEVICES, GPU
 from flowsched.scheduling.entitlement import PREEMPTED, RECLAIMED, Accounts, entitled, weighs
 from flowsched.scheduling.framework import Profile
 from flowsched.scheduling.placement import Ints, Spots
 from flowsched.scheduling.plan import Eviction, Nomination, Reason, ReasonCode
 from flowsched.scheduling.podgroup import PodGroup
-from flowsched.scheduling.pricing import Fit, Offer, price
+from flowsched.scheduling.pricing import Offer
 from flowsched.scheduling.promises import Promises
 from flowsched.scheduling.queues import QueueTree, Shares
-from flowsched.scheduling.reservation import RELEASING_MS, promised
+from flowsched.scheduling.reservation import RELEASING_MS, promised, seats_of
 from flowsched.scheduling.room import Room
 from flowsched.scheduling.snapshot import Claim, Snapshot
-from flowsched.scheduling.victims import Victims, awaited, held_for, leaving, leaving_by_queue
+from flowsched.scheduling.victims import (
+    Victims,
+    awaited,
+    awaited_devices,
+    devices_held_for,
+    held_for,
+    leaving,
+    leaving_by_queue,
+    leaving_devices,
+)
 from flowsched.scheduling.zones import ALIGNED
 
 #: How long a nomination lasts if those who shall leave do not, or others are on their room.
@@ -42,59 +51,10 @@ TRIES: Final = 16
 #: So many units at most are tried one by one whether it fits without them.
 EXACT: Final = 64
 
+#: What is said beside, where a gang gives members back that it can spare.
+SPARED: Final = "; its gang goes on without it"
+
 _Family = tuple[object, ...]
-
-
-class Placing(Protocol):
-    """What of a cycle places one group; see `cycle`."""
-
-    snapshot: Snapshot
-    catalogue: Catalogue
-    profile: Profile
-    waiting: dict[str, list[PodGroup]]
-    taking: Taking
-
-    def barred(self, group: PodGroup) -> Reason | None:
-        """What keeps a group from being tried at all."""
-        ...
-
-    def within_cap(self, offer: Offer) -> Offer:
-        """Without extras that would break a cap."""
-        ...
-
-    def fit(self, offer: Offer) -> Fit | None:
-        """Find room."""
-        ...
-
-    def commit(self, fit: Fit) -> None:
-        """Take it."""
-        ...
-
-
-def serve_nominated(cycle: Placing) -> None:
-    """Place those for whom others have left, each on what is held for it and whatever else is free, the oldest first."""
-    nominations = cycle.snapshot.nominations
-    if not nominations:
-        return
-    found = [group for groups in cycle.waiting.values() for group in groups if group.key in nominations]
-    for group in sorted(found, key=lambda group: group.key):
-        if cycle.barred(group) is not None:
-            continue
-        cycle.taking.give_back(group.key)
-        pods = min(nominations[group.key].pods, group.roles[0].count)
-        offer = price(group, cycle.snapshot, cycle.catalogue, cycle.profile)
-        offer = cycle.within_cap(offer) if group.gang else offer.wanting(pods)
-        own = np.zeros(len(cycle.snapshot), dtype=np.bool_)
-        own[[node for node, _ in nominations[group.key].room]] = True
-        fit = cycle.fit(offer.only(own)) or cycle.fit(offer)
-        if fit is None or (not group.gang and fit.pods < pods):
-            cycle.taking.hold_again(group.key)
-            continue
-        cycle.commit(fit)
-        if all(bound is not None and not bound.any() for bound in fit.bound):
-            cycle.taking.hold_again(
-                group.key
-            )  # its inputs are copied first; meanwhile its room stays its own
 
 
 class Taking:
@@ -119,6 +79,12 @@ class Taking:
         self._victims: Victims | None = None
         self._gone: NDArray[np.bool_]
         self._coming: Ints
+        self._coming_devices: Ints
+        devices = (DEVICES,) if snapshot.devices.matter else ()
+        self._every = (
+            *range(len(snapshot.axes)),
+            *devices,
+        )  #: axes, GPUs by device among them where they matter
         self._accounts: Accounts
         self.evictions: list[Eviction] = []
         self.nominations: list[Nomination] = []
@@ -149,6 +115,9 @@ class Taking:
             for axis, amount in enumerate(held):
                 if amount:
                     self._room.hold(axis, np.array([node]), np.array([-sign * amount]))
+            if self._every[-1] == DEVICES:
+                rows = devices_held_for(self._snapshot, nomination, node)[None, :]
+                self._room.hold(DEVICES, np.array([node]), -sign * rows)
 
     def waits(self, group: PodGroup) -> Reason:
         """Why a nominated group waits."""
@@ -209,6 +178,8 @@ class Taking:
             )
             self._gone = np.zeros(len(self._victims), dtype=np.bool_)
             self._coming = leaving(snapshot) - awaited(snapshot, self._served)
+            if self._every[-1] == DEVICES:
+                self._coming_devices = leaving_devices(snapshot) - awaited_devices(snapshot, self._served)
             self._accounts = Accounts(self._tree, self._shares, snapshot.total, {})
             for queue, amount in leaving_by_queue(snapshot).items():
                 self._accounts.add(queue, amount.tolist(), -1)
@@ -223,13 +194,16 @@ class Taking:
     def _choose(self, offer: Offer, victims: Victims) -> tuple[tuple[Spots, ...], NDArray[np.bool_]] | None:
         """Where it goes, and the units (U,) that must go for it."""
         chosen = np.zeros(len(victims), dtype=np.bool_)
-        base = self._rows(range(len(self._snapshot.axes)))
+        base = self._rows()
         spots = self._fits(offer, base)
         if spots is not None:
             return spots, chosen
         need = _need(offer, len(self._snapshot.axes))
         may = entitled(
             offer.group, need, victims, self._accounts, preempt=self._profile.preempt, reclaim=self._reclaims
+        )
+        may[victims.rest[(victims.rest >= 0) & ~may & ~self._gone]] = (
+            False  # a gang goes as a whole, or not at all
         )
         eligible = np.flatnonzero(may & ~self._gone)
         if not len(eligible):
@@ -257,106 +231,139 @@ class Taking:
         self,
         offer: Offer,
         victims: Victims,
-        base: list[Ints],
+        base: Mapping[int, Ints],
         spots: tuple[Spots, ...],
         chosen: NDArray[np.bool_],
     ) -> tuple[tuple[Spots, ...], NDArray[np.bool_]]:
         """Without those whose room it does not need where it goes; then without those without whom it fits elsewhere."""
-        every = range(len(base))
-        rows = _with(base, every, victims, np.flatnonzero(chosen[victims.unit]))
+        rows = _with(base, self._every, victims, np.flatnonzero(chosen[victims.unit]))
         wants = self._wants(offer, rows, spots)
-        asked = [axis for axis in every if wants[axis].any()]
+        asked = [axis for axis in range(len(self._snapshot.axes)) if wants[axis].any()]
         used = np.logical_or.reduce([wants[axis] > 0 for axis in asked])
         near = np.zeros(len(chosen), dtype=np.bool_)
         near[victims.unit[used[victims.node]]] = True
-        chosen &= near
+        chosen = victims.together(chosen & near) & ~self._gone
         spare = {
             node: [int(rows[axis][node] - wants[axis][node]) if wants[axis][node] else None for axis in asked]
+            + _spare_devices(rows, wants, node)
             for node in np.flatnonzero(used).tolist()
         }
         for unit in np.flatnonzero(chosen)[::-1].tolist():
+            if victims.goes_anyway(unit, chosen):
+                continue
             part = victims.rows_of(unit)
-            if not _missed(spare, victims.node[part].tolist(), victims.amount[part][:, asked].tolist()):
+            amounts = np.hstack([victims.amount[part][:, asked], victims.devices[part]])
+            if not _missed(spare, victims.node[part].tolist(), amounts.tolist()):
                 chosen[unit] = False
         if int(chosen.sum()) > EXACT:
             return spots, chosen
         rows = _with(base, offer.axes, victims, np.flatnonzero(chosen[victims.unit]))
         for unit in np.flatnonzero(chosen)[::-1].tolist():
+            if victims.goes_anyway(unit, chosen):
+                continue
             part = victims.rows_of(unit)
             for axis in offer.axes:
-                np.subtract.at(rows[axis], victims.node[part], victims.amount[part, axis])
+                np.subtract.at(rows[axis], victims.node[part], victims.held(axis, part))
             found = self._fits(offer, rows)
             if found is not None:
                 chosen[unit], spots = False, found
                 continue
             for axis in offer.axes:
-                np.add.at(rows[axis], victims.node[part], victims.amount[part, axis])
+                np.add.at(rows[axis], victims.node[part], victims.held(axis, part))
         return self._fits(offer, rows) or spots, chosen
 
-    def _rows(self, axes: Sequence[int]) -> list[Ints]:
+    def _rows(self) -> dict[int, Ints]:
         """By axis, (N,) what is free once all who are leaving have left, and all nominated groups have come."""
-        return [self._room.hard(axis) + self._coming[:, axis] for axis in axes]
+        return {axis: self._room.hard(axis) + self._awaits(axis) for axis in self._every}
 
-    def _fits(self, offer: Offer, rows: Sequence[Ints]) -> tuple[Spots, ...] | None:
+    def _awaits(self, axis: int) -> Ints:
+        return self._coming_devices if axis == DEVICES else self._coming[:, axis]
+
+    def _fits(self, offer: Offer, rows: Mapping[int, Ints]) -> tuple[Spots, ...] | None:
         """Where all of it goes on such rows (of every axis)."""
         found = offer.place([rows[axis] for axis in offer.axes], self._room, self._snapshot, self._profile)
         if found is None or sum(len(spots.nodes) for spots in found) < sum(t.count for t in offer.tables):
             return None
         return found
 
-    def _wants(self, offer: Offer, rows: Sequence[Ints], spots: tuple[Spots, ...]) -> list[Ints]:
+    def _wants(self, offer: Offer, rows: Mapping[int, Ints], spots: tuple[Spots, ...]) -> dict[int, Ints]:
         """By axis, (N,) what it takes where it goes, `min_resources` included."""
         snapshot = self._snapshot
-        wants = promised(len(snapshot.axes), offer.axes, offer.tables, spots, len(snapshot))
+        amounts = promised(len(snapshot.axes), offer.axes, offer.tables, spots, len(snapshot))
+        wants = dict(enumerate(amounts))
+        if self._every[-1] == DEVICES:
+            wants[DEVICES] = seats_of(spots, len(snapshot), snapshot.devices.width)
         if offer.group.min_resources is not None:
             rest = offer.rest([rows[axis] for axis in offer.axes], spots)
-            for axis, amounts in zip(offer.axes, rest or (), strict=False):
-                wants[axis] = wants[axis] + amounts
+            for axis, more in zip(offer.axes, rest or (), strict=False):
+                wants[axis] = wants[axis] + more
         return wants
 
     def _take(self, offer: Offer, spots: tuple[Spots, ...], chosen: NDArray[np.bool_]) -> Reason:
         """Note the decision, and let the rest of the cycle see it."""
         group, snapshot, victims = offer.group, self._snapshot, self._all()
-        units = np.flatnonzero(chosen).tolist()
-        base = self._rows(range(len(snapshot.axes)))
-        rows = _with(base, range(len(base)), victims, np.flatnonzero(chosen[victims.unit]))
-        wants = np.stack(self._wants(offer, rows, spots), axis=1)
+        rows = _with(self._rows(), self._every, victims, np.flatnonzero(chosen[victims.unit]))
+        by_axis = self._wants(offer, rows, spots)
+        wants = np.stack([by_axis[axis] for axis in range(len(snapshot.axes))], axis=1)
         if ALIGNED in snapshot.axes:
             wants[:, snapshot.axes.index(ALIGNED)] = (
                 0  # zones are not held: they are worked out when it is placed
             )
         nodes = np.flatnonzero(wants.any(axis=1))
+        seats = by_axis.get(DEVICES, np.zeros((len(snapshot), 0), dtype=np.int64))[nodes]
+        free = np.clip(self._room.hard(DEVICES)[nodes], 0, seats) if DEVICES in by_axis else seats
         for axis in range(wants.shape[1]):
             amounts = wants[nodes, axis]
             if amounts.any():
                 held = np.clip(self._room.hard(axis)[nodes], 0, amounts)
+                if axis == GPU:  # of devices that are free now, not of others
+                    held = np.minimum(held, amounts - (seats - free).sum(axis=1))
                 self._room.hold(axis, nodes, held)
                 self._coming[nodes, axis] -= amounts - held
+        if DEVICES in by_axis:
+            self._room.hold(DEVICES, nodes, free)
+            self._coming_devices[nodes] -= seats - free
         gone: list[str] = []
-        for claims in map(victims.claims_of, units):
+        for claims, part in victims.leaving_together(chosen):
             reason = PREEMPTED if _outranks(self._tree, group, claims[0]) else RECLAIMED
+            message = _message(group, claims[0], reason) + (SPARED if part else "")
             owners = tuple(claim.owner for claim in claims)
             gone.extend(owners)
-            self.evictions.append(Eviction(owners, group.key, reason, _message(group, claims[0], reason)))
+            self.evictions.append(Eviction(owners, group.key, reason, message, part))
             for claim in claims:
                 self._coming[claim.node, : len(claim.amount)] += np.array(claim.amount, dtype=np.int64)
+                if self._every[-1] == DEVICES:
+                    self._coming_devices[claim.node] += snapshot.devices.row(claim.devices)
                 self._accounts.add(claim.queue, claim.amount, -1)
         self._gone |= chosen
         self._accounts.add(group.queue, wants.sum(axis=0).tolist(), +1)
         room = tuple((int(node), tuple(wants[node].tolist())) for node in nodes)
         owners = tuple(sorted(gone))
         pods, until = sum(len(each.nodes) for each in spots), self._now + NOMINATION_MS
-        self.nominations.append(Nomination(group.key, group.queue, pods, room, owners, until))
+        devices = tuple(
+            (at, tuple(row)) for at, row in zip(nodes.tolist(), seats.tolist(), strict=True) if any(row)
+        )
+        self.nominations.append(Nomination(group.key, group.queue, pods, room, owners, until, devices))
         return _waits(group, len(owners), len(owners), len(room), self._now)
 
 
-def _with(base: Sequence[Ints], axes: Sequence[int], victims: Victims, rows: NDArray[np.intp]) -> list[Ints]:
+def _with(
+    base: Mapping[int, Ints], axes: Sequence[int], victims: Victims, rows: NDArray[np.intp]
+) -> dict[int, Ints]:
     """Room by axis, with what these claims of victims give back on some of the axes."""
-    sums = list(base)
+    sums = dict(base)
     for axis in axes:
         sums[axis] = base[axis].copy()
-        np.add.at(sums[axis], victims.node[rows], victims.amount[rows, axis])
+        np.add.at(sums[axis], victims.node[rows], victims.held(axis, rows))
     return sums
+
+
+def _spare_devices(rows: Mapping[int, Ints], wants: Mapping[int, Ints], node: int) -> list[int | None]:
+    """What is spare of each GPU of a node that is asked for, in the order of devices; None = not asked for."""
+    if DEVICES not in wants:
+        return []
+    pairs = zip(rows[DEVICES][node].tolist(), wants[DEVICES][node].tolist(), strict=True)
+    return [has - wanted if wanted else None for has, wanted in pairs]
 
 
 def _missed(

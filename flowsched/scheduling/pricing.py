@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from flowsched.scheduling.catalogue import Catalogue
 from flowsched.scheduling.company import Company, company_of
+from flowsched.scheduling.devices import DEVICES, GPU, copies_by_device
 from flowsched.scheduling.framework import Cost, Profile
 from flowsched.scheduling.placement import Ints, RoleTable, Spots, place_gang
 from flowsched.scheduling.podgroup import PodGroup, RoleRequest
@@ -18,13 +19,13 @@ from flowsched.scheduling.queues import BILLION
 from flowsched.scheduling.racks import place_in_one_rack
 from flowsched.scheduling.room import Mask, Room
 from flowsched.scheduling.sequence import Problem, place_in_one_rack_one_by_one, place_one_by_one
-from flowsched.scheduling.shape import Allowed, allowed_nodes
+from flowsched.scheduling.shape import Allowed, all_but, allowed_nodes
 from flowsched.scheduling.snapshot import AXES, IO, PODS, Snapshot
 
 #: Parts of a divisible bundle are counted in these; rounding favours the gang by less than one part per node.
 MILLION: Final = 1_000_000
 #: Disk space is plentiful and bandwidth has a cost of its own: neither says how full a node is. Nor does a count of pods.
-_UNPACKED = (AXES.index("disk"), IO)
+UNPACKED = (AXES.index("disk"), IO)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -33,7 +34,7 @@ class Offer:
 
     Args:
         group: The group.
-        axes: Indices of the A axes its roles ask for (cpu always).
+        axes: Indices of the A axes its roles ask for (cpu always); `DEVICES` last, where parts of GPUs are about.
         tables: Its roles, largest dominant share first.
         order: For each table, which role of the group it is.
         allowed: For each table, where its pods may run and why not elsewhere.
@@ -59,7 +60,18 @@ class Offer:
     @property
     def plain(self) -> bool:
         """Whether it is one role whose cost is how full a node is, and nothing else: its standings can be remembered."""
-        if len(self.tables) > 1 or self.missing is not None or self.rack is not None or self.one_per_node:
+        return self.lasts and self.axes[-1] != DEVICES
+
+    @property
+    def lasts(self) -> bool:
+        """Whether nothing that a cycle changes is in its table."""
+        if (
+            self.group.shut
+            or len(self.tables) > 1
+            or self.missing is not None
+            or self.rack is not None
+            or self.one_per_node
+        ):
             return False
         table = self.tables[0]
         priced = table.each is None and table.first is None and table.step is None
@@ -133,6 +145,13 @@ class Offer:
             return self
         return replace(self, tables=tuple(replace(table, most=None) for table in self.tables))
 
+    def by_sums(self) -> Offer:
+        """The offer as if GPUs could be had in pieces."""
+        if self.axes[-1] != DEVICES:
+            return self
+        tables = (replace(t, needs=t.needs[:-1], packs=t.packs[:-1]) for t in self.tables)
+        return replace(self, axes=self.axes[:-1], tables=tuple(tables))
+
     def without(self, axis: int) -> Offer:
         """The offer as if nothing were asked of one axis, to explain."""
         at = self.axes.index(axis)
@@ -189,13 +208,14 @@ class Offer:
         such a rest when its driver starts.
 
         Returns:
-            The amounts, or None where they do not fit.
+            The amounts (GPUs by their sum), or None where they do not fit.
         """
         wanted = self.group.min_resources or ()
-        rest = [wanted[axis] if axis < len(wanted) else 0 for axis in self.axes]
-        left = [row.copy() for row in rows]
+        axes = [axis for axis in self.axes if axis != DEVICES]
+        rest = [wanted[axis] if axis < len(wanted) else 0 for axis in axes]
+        left = [row.copy() for row in rows[: len(axes)]]
         for table, spots in zip(self.tables, placed, strict=True):
-            for at, need in enumerate(table.needs):
+            for at, need in enumerate(table.needs[: len(axes)]):
                 takes = np.full(len(spots.nodes), need) if isinstance(need, int) else need[spots.nodes]
                 np.subtract.at(left[at], spots.nodes, takes)
                 rest[at] -= int(takes.sum())
@@ -225,7 +245,10 @@ class Fit:
         there = np.bincount(nodes, minlength=len(rows[0])) + 1
         full = np.zeros(len(rows[0]), dtype=np.bool_)
         for row, need in zip(rows, table.needs, strict=True):
-            full |= there * need > np.maximum(row, 0)
+            if row.ndim == 1:
+                full |= there * need > np.maximum(row, 0)
+            elif isinstance(need, int) and need:
+                full |= there > copies_by_device(row, need)
         return full
 
     @property
@@ -253,8 +276,8 @@ class Pricer:
         self._filters = profile.all_filters()
         self._costs = (profile.all_costs(), profile.all_first_costs(), profile.all_step_costs())
         self._own_costs = not (profile.costs or profile.first_costs or profile.step_costs)
-        self._packs = [axis not in _UNPACKED and name != PODS for axis, name in enumerate(snapshot.axes)]
-        #: Plain offers by what they ask for: nothing that a cycle changes is in them.
+        self._packs = [axis not in UNPACKED and name != PODS for axis, name in enumerate(snapshot.axes)]
+        #: Offers that last by what they ask for: nothing that a cycle changes is in them.
         self._plain: dict[tuple[RoleRequest, bool], Offer] = {}
 
     def price(self, group: PodGroup) -> Offer:
@@ -270,13 +293,14 @@ class Pricer:
     def _own(self, group: PodGroup) -> Offer:
         role = group.roles[0]
         alike = len(group.roles) == 1 and not group.inputs and group.home is None and self._own_costs
+        alike = alike and not group.shut
         if not alike or role.shape.rules is not None:
             return self._priced(group)
         known = self._plain.get((role, group.gang))
         if known is not None and group.min_resources is None:
             return known.of(group)
         offer = self._priced(group)
-        if offer.plain:
+        if offer.lasts:
             self._plain[role, group.gang] = offer
         return offer
 
@@ -293,16 +317,18 @@ class Pricer:
         allowed = tuple(allowed_nodes(snapshot, group.roles[r].shape, self._filters) for r in roles)
         wanted = [(group.roles[r].shape, group.roles[r].count) for r in roles]
         company = company_of(snapshot, wanted, [where.mask for where in allowed])
+        shut = None if not group.shut else all_but(len(snapshot), group.shut)
         zones = _zones([group.roles[r].shape.requests for r in roles], snapshot) if snapshot.zones else None
         tables = []
         for at, (r, where) in enumerate(zip(roles, allowed, strict=True)):
             role = group.roles[r]
+            mask = where.mask if company is None else company.masks[at]
             each, first, step = (_sum(c, snapshot, self._catalogue, group, role) for c in self._costs)
             tables.append(
                 RoleTable(
                     needs=tuple([_need(role, axis, where, snapshot, profile) for axis in axes]),
-                    packs=tuple([self._packs[axis] for axis in axes]),
-                    allowed=where.mask if company is None else company.masks[at],
+                    packs=tuple([axis != DEVICES and self._packs[axis] for axis in axes]),
+                    allowed=mask if shut is None else mask & shut,
                     count=role.count,
                     minimum=role.minimum if group.gang else 1,
                     each=each,
@@ -337,7 +363,9 @@ class Pricer:
             asked.discard(IO)
         if group.min_resources is not None:
             asked.update([axis for axis, need in enumerate(group.min_resources) if need])
-        return tuple(sorted(axis for axis in asked if axis < len(self._packs)))
+        if GPU in asked and self._snapshot.devices.matter:
+            asked.add(DEVICES)
+        return tuple(sorted(axis for axis in asked if axis < len(self._packs) or axis == DEVICES))
 
 
 def _zones(requests: Sequence[tuple[int, ...]], snapshot: Snapshot) -> Ints | None:
@@ -390,6 +418,8 @@ def _asks(role: RoleRequest, axis: int, profile: Profile) -> bool:
 
 def _need(role: RoleRequest, axis: int, where: Allowed, snapshot: Snapshot, profile: Profile) -> int | Ints:
     """What one pod takes of an axis; more disk bandwidth than a node has means all it has."""
+    if axis == DEVICES:
+        axis = GPU
     if not _asks(role, axis, profile):
         return 0
     need = role.shape.requests[axis]

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
+from flowsched.scheduling.devices import DEVICES
 from flowsched.scheduling.framework import Profile
 from flowsched.scheduling.placement import Ints, Spots
 from flowsched.scheduling.plan import Reservation
 from flowsched.scheduling.podgroup import PodGroup
 from flowsched.scheduling.pricing import Offer
-from flowsched.scheduling.reservation import Calendar, Taken, promised
+from flowsched.scheduling.reservation import Calendar, Taken, promised, seats_of
 from flowsched.scheduling.room import Mask, Room
 from flowsched.scheduling.snapshot import Snapshot
 
@@ -22,6 +25,19 @@ def runtime_of(group: PodGroup, profile: Profile) -> int:
 def longest_of(group: PodGroup, profile: Profile) -> int:
     """What it may well take, in ms: who is let in before a promise must not break it."""
     return runtime_of(group, profile) if group.high_ms is None else group.high_ms
+
+
+def reservation_of(offer: Offer, start_ms: int, spots: Sequence[Spots]) -> Reservation:
+    """A promise, in the order of the group's roles."""
+    by_role = dict(zip(offer.order, spots, strict=True))
+    roles = range(len(offer.order))
+    devices = [by_role[role].devices for role in roles]
+    return Reservation(
+        offer.group.key,
+        start_ms,
+        tuple(by_role[role].nodes for role in roles),
+        tuple(each for each in devices if each is not None),
+    )
 
 
 class Promises:
@@ -91,11 +107,12 @@ class Promises:
         axes = range(len(self._snapshot.axes))
         kept = promised(len(axes), offer.axes, offer.tables, spots, len(self._snapshot))
         freed = [self.late_calendar().freed(axis, start) for axis in axes]
-        self._room.reserve([self._room.hard(axis) + freed[axis] - kept[axis] for axis in axes])
-        nodes = [np.zeros(0, dtype=np.int64) for _ in offer.tables]
-        for role, where in zip(offer.order, spots, strict=True):
-            nodes[role] = where.nodes
-        self.made.append(Reservation(offer.group.key, start, tuple(nodes)))
+        spare = {axis: self._room.hard(axis) + freed[axis] - kept[axis] for axis in axes}
+        if self._snapshot.devices.matter:
+            free = self._room.hard(DEVICES) + self.late_calendar().freed(DEVICES, start)
+            spare[DEVICES] = free - seats_of(spots, *free.shape)
+        self._room.reserve(spare)
+        self.made.append(reservation_of(offer, start, spots))
         earlier = offer.group.promised_ms
         self._deadline = start if earlier is None else min(start, earlier)
         return start

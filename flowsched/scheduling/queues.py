@@ -9,11 +9,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
+import numpy as np
+from numpy.typing import NDArray
+
 from flowsched.errors import ConfigurationError
 from flowsched.scheduling.snapshot import Snapshot
 from flowsched.scheduling.usage import Payer
 
 BILLION: Final = 1_000_000_000
+_MOST: Final = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +87,23 @@ class QueueTree:
         """The queue, or the default of that name."""
         return self._queues.get(name) or Queue(name)
 
+    def configured(self, name: str) -> Queue | None:
+        """The queue, if somebody has configured it."""
+        return self._queues.get(name)
+
+    def parent_of(self, name: str) -> str | None:
+        """The queue it belongs to; None = the root."""
+        queue = self._queues.get(name)
+        return None if queue is None else queue.parent
+
+    def __len__(self) -> int:
+        """How many are configured."""
+        return len(self._queues)
+
+    def __bool__(self) -> bool:
+        """A tree that nobody has configured is one, too."""
+        return True
+
     def __iter__(self) -> Iterator[Queue]:
         """All configured queues, in the order in which they were put."""
         return iter(self._queues.values())
@@ -109,6 +130,11 @@ class QueueTree:
         return any(parent is not None for parent in self._below or ())
 
     @property
+    def limits(self) -> bool:
+        """Whether any queue has a cap, or is paused."""
+        return any(queue.cap is not None or queue.paused for queue in self)
+
+    @property
     def promises(self) -> bool:
         """Whether any queue has a guarantee."""
         return any(queue.guarantee for queue in self._queues.values())
@@ -126,6 +152,41 @@ def guaranteed(tree: QueueTree, name: str, axes: int) -> tuple[int, ...]:
             below[axis] += floor
     own = tree.get(name).guarantee or ()
     return tuple(max(own[axis] if axis < len(own) else 0, floor) for axis, floor in enumerate(below))
+
+
+def largest_share(amount: Sequence[int], total: Sequence[int]) -> int:
+    """The axis of which a request takes the largest share."""
+    parts = [
+        (need * BILLION // whole if whole > 0 else BILLION * BILLION) if need > 0 else -1
+        for need, whole in zip(amount, total, strict=False)
+    ]
+    return parts.index(max(parts, default=-1)) if parts else 0
+
+
+def billionths(amounts: NDArray[np.int64], total: int) -> NDArray[np.int64]:
+    """`amounts * 10**9 // total`, exactly, also where the product has more than 64 bits.
+
+    Args:
+        amounts: Each >= 0, less than 2 ** 62. Not modified.
+        total: > 0, less than 2 ** 62 / 10.
+    """
+    every = int(np.bitwise_or.reduce(amounts, axis=None, initial=total))
+    shift = (every & -every).bit_length() - 1  # of bytes there are mostly whole MiB
+    amounts, total = amounts >> shift, total >> shift
+    if int(amounts.max(initial=0)) < _MOST // BILLION:
+        result: NDArray[np.int64] = amounts * BILLION // total
+        return result
+    whole = amounts // total
+    rest = amounts - whole * total
+    digits = 9
+    while digits:
+        step = next(each for each in range(digits, 0, -1) if total < _MOST // 10**each)
+        rest *= 10**step
+        part = rest // total
+        whole = whole * 10**step + part
+        rest -= part * total
+        digits -= step
+    return whole
 
 
 class Shares:
@@ -170,8 +231,21 @@ class Shares:
         used = self._usage.get(name)
         if used is None:  # nothing is below it that would count for it too, or nobody holds anything there
             held = () if self._nested else self._book.held(name)
-            used = self._usage[name] = [*held[: self._axes], *[0] * (self._axes - len(held))]
+            used = [*held[: self._axes], *[0] * (self._axes - len(held))] if held else [0] * self._axes
+            self._usage[name] = used
         return used
+
+    def usages(self, names: Sequence[str]) -> NDArray[np.int64]:
+        """(Q, R) as `usage`, of many queues that have none below them."""
+        known, held, nothing = self._usage, self._book.held_by_queues, (0,) * self._axes
+        rows = [known.get(name) or held.get(name) or nothing for name in names]
+        if any(len(row) != self._axes for row in rows):
+            rows = [self.usage(name) for name in names]
+        return np.array(rows, dtype=np.int64)
+
+    def pasts(self, names: Sequence[str]) -> list[Sequence[int]]:
+        """As `past`, of many queues; none at all where nobody held anything of late."""
+        return [self._past.get(name, ()) for name in names] if self._past else []
 
     def past(self, name: str) -> Sequence[int]:
         """(R,) what the queue and those below it have held of late (`UsageBook.faded`); empty = nothing."""

@@ -49,7 +49,7 @@ def place_in_one_rack(
         cost = (gang_cost(local), sum(int(spots.costs.sum()) for spots in local))
         if best is None or cost < best:
             best = cost
-            chosen = tuple(Spots(members[spots.nodes].astype(np.int64), spots.costs) for spots in local)
+            chosen = tuple(spots._replace(nodes=members[spots.nodes].astype(np.int64)) for spots in local)
     return chosen
 
 

@@ -27,7 +27,9 @@ class Refusals:
     def why(self, offer: Offer, family: object) -> Reason:
         """As `why_not`. `family`: what offers have in common that are refused for the same lack of room."""
         group = offer.group
-        alone = offer.company is None and offer.rack is None and group.min_resources is None
+        alone = (
+            not group.shut and offer.company is None and offer.rack is None and group.min_resources is None
+        )
         if group.gang or not alone or self._room.changes or offer.tables[0].most is not None:
             return why_not(offer, self._room, self._snapshot, self._profile)
         known = self._remembered()

@@ -14,6 +14,7 @@ from typing import Final, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from flowsched.scheduling.devices import DEVICES
 from flowsched.scheduling.ledger import EMPTY, UNKNOWN
 from flowsched.scheduling.placement import Ints, RoleTable, Spots
 from flowsched.scheduling.snapshot import ClaimKind, Snapshot
@@ -28,13 +29,14 @@ OVERDUE_MS: Final = 1_000
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Taken:
-    """Room that this cycle gave to pods which start now, until `end_ms`; few hold it beyond `late_ms`."""
+    """Room that this cycle gave to pods which start now, until `end_ms` (of all, or (P,) of each); few hold it beyond `late_ms`."""
 
-    end_ms: int
-    late_ms: int
+    end_ms: int | Ints
+    late_ms: int | Ints
     axes: tuple[int, ...]
     table: RoleTable
     nodes: Ints
+    devices: Ints | None = None
 
 
 class Calendar:
@@ -43,7 +45,8 @@ class Calendar:
     Promises are made by late ends, since of many ends that must all come the latest counts; decisions to wait for a place go by
     expected ones.
 
-    `ends`: (M,) wall-clock ms, ascending; `nodes`: (M,); `amounts`: (M, R).
+    `ends`: (M,) wall-clock ms, ascending; `nodes`: (M,); `amounts`: (M, R); `devices`: (M, D), D = 0 where parts of GPUs are not
+    about.
     """
 
     def __init__(
@@ -62,36 +65,46 @@ class Calendar:
         self.ends: Ints = np.zeros(0, dtype=np.int64)
         self.nodes: Ints = self.ends
         self.amounts: Ints = np.zeros((0, self._axes), dtype=np.int64)
+        width = snapshot.devices.width if snapshot.devices.matter else 0
+        self.devices: Ints = np.zeros((0, width), dtype=np.int64)
         ends = expected_ends(snapshot, held, default_runtime_ms, now, late=late)
-        self._insert([ends], [ledger.node[held]], [ledger.amount[held]])
+        devices = ledger.devices_of(held, width) if width else np.zeros((len(held), 0), dtype=np.int64)
+        self._insert([ends], [ledger.node[held]], [ledger.amount[held]], [devices])
         self.add(taken)
 
     def add(self, taken: Sequence[Taken]) -> None:
         """Note more that has started. Of equal ends, what was noted earlier comes first."""
         if not taken:
             return
-        amounts = []
+        nodes = np.concatenate([part.nodes for part in taken])
+        amounts = np.zeros((len(nodes), self._axes), dtype=np.int64)
+        devices = np.zeros((len(nodes), self.devices.shape[1]), dtype=np.int64)
+        before = 0
         for part in taken:
-            rows = np.zeros((len(part.nodes), self._axes), dtype=np.int64)
-            for axis, need in zip(part.axes, part.table.needs, strict=True):
-                rows[:, axis] = need if isinstance(need, int) else need[part.nodes]
-            amounts.append(rows)
-        ends = np.repeat(
-            [part.late_ms if self._late else part.end_ms for part in taken],
-            [len(part.nodes) for part in taken],
+            span = slice(before, before + len(part.nodes))
+            before = span.stop
+            for axis, need in _sums(part.axes, part.table):
+                amounts[span, axis] = need if isinstance(need, int) else need[part.nodes]
+            if part.devices is not None:
+                devices[span] = part.devices
+        ends = np.concatenate(
+            [_each(part.late_ms if self._late else part.end_ms, part.nodes) for part in taken]
         )
-        self._insert([ends], [part.nodes for part in taken], amounts)
+        self._insert([ends], [nodes], [amounts], [devices])
 
-    def _insert(self, ends: list[Ints], nodes: list[Ints], amounts: list[Ints]) -> None:
+    def _insert(self, ends: list[Ints], nodes: list[Ints], amounts: list[Ints], devices: list[Ints]) -> None:
         every = np.concatenate([self.ends, *ends])
         order = np.argsort(every, kind="stable")
         self.ends = every[order]
         self.nodes = np.concatenate([self.nodes, *nodes])[order]
         self.amounts = np.concatenate([self.amounts, *amounts])[order]
+        self.devices = np.concatenate([self.devices, *devices])[order]
 
     def freed(self, axis: int, until_ms: int) -> Ints:
-        """(N,) what will have been given back of an axis by then."""
+        """(N,) what will have been given back of an axis by then; of GPUs by device (N, D)."""
         count = int(np.searchsorted(self.ends, until_ms, side="right"))
+        if axis == DEVICES:
+            return spread(self.nodes[:count], self.devices[:count], self.size)
         sums = np.zeros(self.size, dtype=np.int64)
         np.add.at(sums, self.nodes[:count], self.amounts[:count, axis])
         return sums
@@ -129,6 +142,32 @@ class Calendar:
         return found
 
 
+def spread(nodes: Ints, rows: Ints, size: int) -> Ints:
+    """(N, D) the sum of rows (K, D) of devices, by the nodes (K,) they are on."""
+    sums = np.zeros((size, rows.shape[1]), dtype=np.int64)
+    np.add.at(sums, nodes, rows)
+    return sums
+
+
+def _sums(axes: Sequence[int], table: RoleTable) -> list[tuple[int, int | Ints]]:
+    """What a role takes of each axis of the snapshot."""
+    return [(axis, need) for axis, need in zip(axes, table.needs, strict=True) if axis != DEVICES]
+
+
+def seats_of(spots: Sequence[Spots], size: int, width: int) -> Ints:
+    """(N, D) what pods take of each device."""
+    sums = np.zeros((size, width), dtype=np.int64)
+    for where in spots:
+        if where.devices is not None:
+            np.add.at(sums, where.nodes, where.devices)
+    return sums
+
+
+def _each(moment: int | Ints, nodes: Ints) -> Ints | list[int]:
+    """(P,) the moments of all pods."""
+    return [moment] * len(nodes) if isinstance(moment, int) else moment
+
+
 def expected_ends(
     snapshot: Snapshot, slots: NDArray[np.intp], default_runtime_ms: int, now: int, *, late: bool = False
 ) -> Ints:
@@ -150,6 +189,6 @@ def promised(
     """For each of `axis_count` axes, (N,) what the reserved pods will take."""
     amounts = [np.zeros(size, dtype=np.int64) for _ in range(axis_count)]
     for table, where in zip(tables, spots, strict=True):
-        for axis, need in zip(axes, table.needs, strict=True):
+        for axis, need in _sums(axes, table):
             np.add.at(amounts[axis], where.nodes, need if isinstance(need, int) else need[where.nodes])
     return amounts

@@ -7,15 +7,16 @@ work that outlasts the reservation's start may still use without touching what w
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from flowsched.scheduling.devices import DEVICES, GPU, seat
 from flowsched.scheduling.placement import PER_MILLE, Ints, RoleTable, Spots
-from flowsched.scheduling.snapshot import IO, Snapshot
+from flowsched.scheduling.snapshot import IO, ClaimKind, Snapshot
 
 Mask = NDArray[np.bool_]
 
@@ -50,7 +51,8 @@ class Scale:
 
 
 class Room:
-    """Free room by axis, each (N,) in the axis's unit. Axes are copied when they are first asked for.
+    """Free room by axis, each (N,) in the axis's unit; GPUs by device (`DEVICES`) (N, D). Axes are copied when they are first
+    asked for.
 
     Attributes:
         staging: Whether soft room differs from hard room anywhere.
@@ -74,7 +76,9 @@ class Room:
 
     def hard(self, axis: int) -> Ints:
         """(N,) what pods may take now. Live."""
-        if axis not in self._hard:
+        if axis not in self._hard and axis == DEVICES:
+            self._hard[axis] = self._snapshot.devices.free(len(self._snapshot))
+        elif axis not in self._hard:
             self._hard[axis] = self._snapshot.allocatable[:, axis] - self._snapshot.used[:, axis]
         return self._hard[axis]
 
@@ -102,21 +106,34 @@ class Room:
         """(N,) what is nobody's target either. Live; the same array as `hard` while nothing is staging."""
         if not self.staging:
             return self.hard(axis)
-        if axis not in self._soft:
+        if axis not in self._soft and axis == DEVICES:
+            self._soft[axis] = _unstaged(self._snapshot, self.hard(axis))
+        elif axis not in self._soft:
             self._soft[axis] = self.hard(axis) - self._snapshot.staging[:, axis]
         return self._soft[axis]
 
     def allocatable(self, axis: int) -> Ints:
         """(N,) what nodes have in all."""
-        if axis not in self._allocatable:
-            self._allocatable[axis] = np.ascontiguousarray(self._snapshot.allocatable[:, axis])
-        return self._allocatable[axis]
+        found = self._allocatable.get(axis)
+        if found is None and axis == DEVICES:
+            found = self._allocatable[axis] = self._snapshot.devices.whole(len(self._snapshot))
+        if found is None:
+            found = self._snapshot.cache.get(("whole", axis))
+            if found is None:
+                found = np.array(self._snapshot.allocatable[:, axis], order="C")
+                found.setflags(write=False)
+                self._snapshot.cache["whole", axis] = found
+            self._allocatable[axis] = found
+        return found
 
     def scale(self, axis: int) -> Scale:
         """How to tell about how much of a node is free, without a division."""
         found = self._scales.get(axis)
         if found is None:
-            found = self._scales[axis] = Scale.of(self.allocatable(axis))
+            found = self._snapshot.cache.get(("scale", axis))
+            if found is None:
+                found = self._snapshot.cache["scale", axis] = Scale.of(self.allocatable(axis))
+            self._scales[axis] = found
         return found
 
     def least(self, axis: int) -> Ints:
@@ -129,9 +146,9 @@ class Room:
             self._least[axis] = np.minimum(self.hard(axis), self._spare[axis])
         return self._least[axis]
 
-    def reserve(self, spare: Sequence[Ints]) -> None:
-        """From now on, what outlasts the reservation's start is kept to `spare`: (N,) by axis."""
-        self._spare = dict(enumerate(spare))
+    def reserve(self, spare: Mapping[int, Ints]) -> None:
+        """From now on, what outlasts the reservation's start is kept to `spare`: room by axis."""
+        self._spare = dict(spare)
         self._least = {}
         self.promised += 1
 
@@ -161,9 +178,9 @@ class Room:
             if self.staging and soft:
                 row = self.soft(axis)
             elif self.staging and local is not None:
-                row = np.where(local, row, self.soft(axis))
+                row = np.where(_along(local, row), row, self.soft(axis))
             if long is not None and self._spare is not None:
-                row = np.where(long, np.minimum(row, self._spare[axis]), row)
+                row = np.where(_along(long, row), np.minimum(row, self._spare[axis]), row)
             rows.append(row)
         return rows
 
@@ -187,12 +204,50 @@ class Room:
         outlasting = spots.nodes if long is None else spots.nodes[long[spots.nodes]]
         hard = spots.nodes if bound is None else spots.nodes[bound]
         for axis, need in zip(axes, table.needs, strict=True):
+            if axis == DEVICES:
+                self._take_devices(spots, bound, long)
+                continue
             if self.staging:  # before hard room changes: it is derived from it when first asked for
                 _subtract(self.soft(axis), spots.nodes, need)
             _subtract(self.hard(axis), hard, need)
             if self._spare is not None and long is not None:
                 _subtract(self._spare[axis], outlasting, need)
         self._note(hard if long is None else spots.nodes)
+
+    def _take_devices(self, spots: Spots, bound: Mask | None, long: Mask | None) -> None:
+        """Take the devices that were chosen for pods."""
+        nodes, devices = spots.nodes, spots.devices
+        if devices is None:
+            return
+        if self.staging:
+            np.subtract.at(self.soft(DEVICES), nodes, devices)
+        hard = slice(None) if bound is None else bound
+        np.subtract.at(self.hard(DEVICES), nodes[hard], devices[hard])
+        if self._spare is not None and long is not None:
+            outlasting = long[nodes]
+            np.subtract.at(self._spare[DEVICES], nodes[outlasting], devices[outlasting])
+
+    def take_one(self, axes: Sequence[int], needs: Sequence[int], spot: Ints, *, outlasts: bool) -> None:
+        """Take room for one pod that may bind: as `take`, for most pods there are.
+
+        Args:
+            axes: The axes of its needs.
+            needs: What it takes of each.
+            spot: (1,) its node.
+            outlasts: It would outlast the reservation's start there.
+        """
+        node = int(spot[0])
+        for axis, need in zip(axes, needs, strict=True):
+            if self.staging:
+                self.soft(axis)[node] -= need
+            self.hard(axis)[node] -= need
+            if outlasts and self._spare is not None:
+                self._spare[axis][node] -= need
+        self.changes.append(spot)
+        for axis, least in self._least.items():
+            least[node] = self.hard(axis)[node]
+            if self._spare is not None and self._spare[axis][node] < least[node]:
+                least[node] = self._spare[axis][node]
 
     def _note(self, nodes: Ints) -> None:
         """Room on these nodes has changed."""
@@ -215,6 +270,21 @@ class Room:
         if not self.staging:
             self._soft = {axis: self.hard(axis).copy() for axis in set(self._hard) | set(axes)}
             self.staging = True
+
+
+def _unstaged(snapshot: Snapshot, free: Ints) -> Ints:
+    """(N, D) what is free of each GPU beside what STAGING claims will take of it, the oldest first. `free`: not modified."""
+    left = free.copy()
+    claims = [claim for claim in snapshot.claims.values() if claim.kind is ClaimKind.STAGING]
+    for claim in sorted(claims, key=lambda claim: (claim.since_ms, claim.owner)):
+        if any(claim.amount[GPU : GPU + 1]):
+            seat(left, np.array([claim.node]), claim.amount[GPU])
+    return left
+
+
+def _along(mask: Mask, row: Ints) -> Mask:
+    """A mask of nodes for a row of theirs, or of their devices."""
+    return mask if row.ndim == 1 else mask[:, None]
 
 
 def _subtract(row: Ints, nodes: Ints, need: int | Ints) -> None:

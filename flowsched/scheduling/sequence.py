@@ -115,6 +115,7 @@ class _Walk:
         self.trial = Trial(problem.room, single=False)
         self.nodes: list[list[int]] = [[] for _ in problem.tables]
         self.costs: list[list[int]] = [[] for _ in problem.tables]
+        self.devices: list[list[Ints]] = [[] for _ in problem.tables]
         #: For each role, (N,) ms of its wishes when it was priced: part of its table.
         self.priced = [wish_ms(problem.snapshot, shape) for shape in problem.company.shapes]
 
@@ -146,7 +147,9 @@ class _Walk:
         spots = place_role(self.trial.room, problem.allocatable, table, 1, problem.packing, NEVER)
         if not len(spots.nodes):
             return refusals
-        self.trial.take(table, spots)
+        seated = self.trial.take(table, spots).devices
+        if seated is not None:
+            self.devices[at].append(seated)
         self.nodes[at].append(int(spots.nodes[0]))
         self.costs[at].append(int(spots.costs[0]))
         if shape.rules is not None:
@@ -154,9 +157,15 @@ class _Walk:
         return None
 
     def spots(self) -> tuple[Spots, ...]:
+        room = self.problem.room
+        none = room[-1][:0] if room and room[-1].ndim == 2 else None  # GPUs by device
         return tuple(
-            Spots(np.array(nodes, dtype=np.int64), np.array(costs, dtype=np.int64))
-            for nodes, costs in zip(self.nodes, self.costs, strict=True)
+            Spots(
+                np.array(nodes, dtype=np.int64),
+                np.array(costs, dtype=np.int64),
+                np.concatenate([none, *devices]) if none is not None else None,
+            )
+            for nodes, costs, devices in zip(self.nodes, self.costs, self.devices, strict=True)
         )
 
 

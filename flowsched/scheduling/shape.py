@@ -6,6 +6,7 @@ does is sorted, so that equal pods share one mask, computed once for each genera
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -93,3 +94,10 @@ def _judge(snapshot: Snapshot, shape: Shape, filters: tuple[Filter, ...]) -> All
         left = now
     mask.setflags(write=False)
     return Allowed(mask, tuple(refusals), left)
+
+
+def all_but(nodes: int, shut: Sequence[int]) -> NDArray[np.bool_]:
+    """(N,) all nodes but some."""
+    mask = np.ones(nodes, dtype=np.bool_)
+    mask[list(shut)] = False
+    return mask

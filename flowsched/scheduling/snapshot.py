@@ -18,6 +18,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from flowsched.scheduling.axes import AXES, IO, MAX_AXES, PODS
+from flowsched.scheduling.devices import GPU, Devices
 from flowsched.scheduling.executor import NodeInfo
 from flowsched.scheduling.ledger import Claim, ClaimKind, Ledger
 from flowsched.scheduling.neighbours import Peers
@@ -27,18 +29,9 @@ from flowsched.scheduling.usage import Payer, UsageBook
 from flowsched.scheduling.zones import ALIGNED, Zones
 from flowsched.workflow.spec import Resources
 
-__all__ = ["AXES", "IO", "Claim", "ClaimKind", "Snapshot"]
+__all__ = ["AXES", "IO", "MAX_AXES", "PODS", "Claim", "ClaimKind", "Snapshot"]
 
-#: milli-CPU, bytes, bytes, milli-GPU, bytes/s of node disk bandwidth; extended resources are appended.
-AXES: Final = ("cpu", "memory", "disk", "gpu", "io")
-IO: Final = AXES.index("io")
-#: The extended resource of which every pod of a Kubernetes node takes one, also one that asks for nothing else.
-PODS: Final = "pods"
-#: A bound on what strangers' resource names can make of the arrays; pods that ask for more kinds fit nowhere.
-MAX_AXES: Final = 64
 _NOWHERE: Final = 1 << 60  #: milli-CPU no node has
-
-
 #: One value per node, beside the (N, R) arrays.
 _COLUMNS: Final[dict[str, type]] = {
     "ready": np.bool_,
@@ -67,7 +60,7 @@ class Snapshot:
         nominations: Groups for whom others are leaving, by their key; changed through statements by who carries plans out.
         spent: Groups whose nomination came to nothing, and when: they do not take others' room again so soon.
         peers: The pods of claims that hold room, for rules of other pods.
-        zones: NUMA zones of nodes, and who is in them.
+        zones, devices: NUMA zones of nodes, and who is in them; what is held of each of their GPUs.
         usage: What queues and their users hold and have held.
         generation: Grows with every change of a node (not of claims): caches are valid for one generation.
         cache: For pure functions of nodes alone; emptied with every generation.
@@ -86,6 +79,7 @@ class Snapshot:
         self.ledger = Ledger(len(self.axes))
         self.peers = Peers()
         self.zones = Zones()
+        self.devices = Devices()
         self.zones.set_axes(self.axes)
         self.generation = 0
         self.cache: dict[Any, Any] = {}
@@ -100,9 +94,7 @@ class Snapshot:
         self._matrices = {
             name: np.zeros((0, len(self.axes)), dtype=np.int64) for name in ("allocatable", "used", "staging")
         }
-        self._columns: dict[str, NDArray[Any]] = {
-            name: np.zeros(0, dtype=kind) for name, kind in _COLUMNS.items()
-        }
+        self._columns: dict[str, NDArray[Any]] = {n: np.zeros(0, dtype=kind) for n, kind in _COLUMNS.items()}
 
     def __len__(self) -> int:
         """How many nodes there are, ready or not."""
@@ -215,9 +207,8 @@ class Snapshot:
     def vector(self, resources: Resources, io: int = 0) -> tuple[int, ...]:
         """(R,) what one pod asks for, `io` in bytes/s of node disk.
 
-        An extended resource that no node has offered yet becomes an axis on which every node has 0: such a
-            pod fits nowhere
-        until a node offers it, and its shape stays true when one does.
+        An extended resource that no node has offered yet becomes an axis on which every node has 0: such a pod fits nowhere until
+        a node offers it, and its shape stays true when one does.
         """
         asked = {name: amount for name, amount in resources.extended.items() if amount > 0}
         new_axes = sorted(set(asked) - set(self.axes))
@@ -291,6 +282,7 @@ class Snapshot:
         if info is None:
             self._write(at, self._infos[at], -1)
             self.zones.tell(at, ())
+            self.devices.tell(at, 0)
             for array in (*self._matrices.values(), *self._columns.values()):
                 array[at] = 0
             del self.index[self.names.pop()]
@@ -346,15 +338,15 @@ class Snapshot:
         if taints not in self._taint_ids:
             self._taint_ids[taints] = len(self.taint_sets)
             self.taint_sets.append(taints)
-        columns = self._columns
-        columns["taint"][at] = self._taint_ids[taints]
-        columns["ready"][at] = node.ready
-        columns["rack"][at] = self._rack_ids[node.rack]
-        columns["disk_rate"][at] = node.disk_rate
-        columns["nic_in"][at] = node.nic_in_rate
-        columns["nic_out"][at] = node.nic_out_rate
-        columns["version"][at] += step
+        told = {
+            "taint": self._taint_ids[taints], "ready": node.ready, "rack": self._rack_ids[node.rack],
+            "disk_rate": node.disk_rate, "nic_in": node.nic_in_rate, "nic_out": node.nic_out_rate,
+        }  # fmt: skip
+        for name, value in told.items():
+            self._columns[name][at] = value
+        self._columns["version"][at] += step
         self.zones.tell(at, node.zones)
+        self.devices.tell(at, node.gpu_millis)
         self._changed()
 
     def set_writeable(self, writeable: bool) -> None:
@@ -371,14 +363,19 @@ class Snapshot:
     def claim(self, claim: Claim, statement: Statement) -> None:
         """Note a claim. One of the same owner is replaced (STAGING -> RUNNING).
 
-        A demand for disk bandwidth beyond what the node has is taken as all it has: such a task runs alone
-            there.
+        A demand for disk bandwidth beyond what the node has is taken as all it has: such a task runs alone there. Who holds GPUs
+        without saying which gets some.
         """
         self.unclaim(claim.owner, statement)
-        amount = np.zeros(len(self.axes), dtype=np.int64)
-        amount[: len(claim.amount)] = claim.amount
+        if len(claim.amount) == len(self.axes):
+            amount = np.array(claim.amount, dtype=np.int64)
+        else:
+            amount = np.zeros(len(self.axes), dtype=np.int64)
+            amount[: len(claim.amount)] = claim.amount
         if len(claim.amount) > IO and claim.amount[IO]:
             amount[IO] = min(amount[IO], self.allocatable[claim.node, IO])
+        if (amount[GPU] or claim.devices) and claim.kind is not ClaimKind.STAGING:
+            claim = replace(claim, devices=self.devices.fitted(claim.node, claim.devices, int(amount[GPU])))
         self._insert(claim, amount, +1)
         statement.undo_with(lambda: self._remove(claim.owner, -1))
 
@@ -429,6 +426,8 @@ class Snapshot:
             self._matrices["staging"][claim.node, :width] += sign * amount
             return
         self._matrices["used"][claim.node, :width] += sign * amount
+        if claim.devices:
+            self.devices.book(claim.node, claim.devices, sign)
         if ALIGNED in self.axes and amount[self.axes.index(ALIGNED)] > 0:
             if sign > 0:
                 self.zones.add(claim.owner, claim.node, claim.since_ms, amount)

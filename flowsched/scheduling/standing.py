@@ -26,6 +26,7 @@ from flowsched.scheduling.placement import (
     RoleTable,
     Spots,
     cost_on,
+    costs_of,
     fill,
     first_costs,
     nearest,
@@ -76,6 +77,13 @@ class Standings:
             standing = self._kept[key] = _Standing(self._room, axes, table, packing, spare)
         return standing.place(table, table.count)
 
+    def place_each(self, axes: tuple[int, ...], table: RoleTable, packing: Packing, *, spare: bool) -> Spots:
+        """As `place`, but what a pod costs is its own cost, as if each had been placed by itself."""
+        spots = self.place(axes, table, packing, spare=spare)
+        rows = [self._room.least(axis) if spare else self._room.hard(axis) for axis in axes]
+        whole = [self._room.allocatable(axis) for axis in axes]
+        return Spots(spots.nodes, costs_of(rows, whole, table, packing, spots.nodes))
+
     def _sieve(self, axes: tuple[int, ...], table: RoleTable, packing: Packing, spare: bool) -> Spots:
         """The node of one pod.
 
@@ -96,15 +104,17 @@ class Standings:
                 left >>= scale.shift
                 left *= scale.factors
                 shares = left if shares is None else np.add(shares, left, out=shares)
-        near = np.flatnonzero(fits)
+        near = fits.nonzero()[0]
         if shares is not None and len(near) > 1:
             if packing == "spread":
                 np.negative(shares, out=shares)
             sums = shares[near]
-            near = near[sums <= sums.min() + slack * Scale.UNIT]
+            near = near[sums <= int(np.minimum.reduce(sums)) + slack * Scale.UNIT]
         if not len(near):
             return NOWHERE
         whole = [room.allocatable(axis) for axis in axes]
+        if len(near) == 1:
+            return Spots(near, np.array([cost_on(rows, whole, table, packing, int(near[0]), 1)]))
         costs = _costs_on(rows, whole, table, packing, near)
         best = int(costs.argmin())
         return Spots(near[best : best + 1], costs[best : best + 1])

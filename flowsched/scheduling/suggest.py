@@ -77,6 +77,7 @@ def suggest(
     """
     situation = Situation(snapshot, catalogue, queues, group, others[:OTHERS], profile, now)
     private = situation.copy()
+    private.snapshot.devices.look(role.shape.requests for role in group.roles)
     trial = _Trial(private)
     if trial.starts(None):
         return None
@@ -91,6 +92,7 @@ def outlook(situation: Situation, most: int = 3) -> Outlook:
         situation: A private copy (`Situation.copy`): changes are tried in place, and undone.
         most: How many suggestions, at most.
     """
+    situation.snapshot.devices.look(role.shape.requests for role in situation.group.roles)
     trial = _Trial(situation)
     if trial.starts(None):
         return Outlook()

@@ -15,6 +15,7 @@ from typing import Final, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from flowsched.scheduling.devices import DEVICES, copies_by_device
 from flowsched.scheduling.placement import Ints, RoleTable, Spots
 
 T = TypeVar("T")
@@ -39,9 +40,14 @@ class Timeline:
         returns: When what is held now comes back.
         rows: For each axis, (N,) what is free now. Not modified.
         now: The moment, wall-clock ms.
+        devices: (N, D) what is free of each GPU, where parts of them are about: they are columns after those of the axes, here
+            and in all amounts.
     """
 
-    def __init__(self, returns: Returns, rows: Sequence[Ints], now: int) -> None:
+    def __init__(self, returns: Returns, rows: Sequence[Ints], now: int, devices: Ints | None = None) -> None:
+        self._axes = len(rows)
+        if devices is not None:
+            rows = [*rows, *devices.T]
         size, axes = len(rows[0]), len(rows)
         self._most = max(64, min(_MOMENTS, _NUMBERS // (size * axes)))
         ends = _merged(np.maximum(returns.ends, now), self._most // 2)
@@ -60,7 +66,7 @@ class Timeline:
         back: the same as was taken, from and until the same.
         """
         taken = np.zeros(self._free.shape[1:], dtype=np.int64)
-        np.add.at(taken, nodes, amounts)
+        np.add.at(taken[:, : amounts.shape[1]], nodes, amounts)
         first = self._moment(start, later=False)
         self._free[first : self._moment(end, later=True)] -= taken
 
@@ -115,10 +121,14 @@ class Timeline:
         for at in np.flatnonzero(wide).tolist():
             start = int(times[at])
             room = self._free[at] if at + 1 == self._count else self.least(start, start + length_ms)
-            placed = fits([np.ascontiguousarray(room[:, axis]) for axis in axes])
+            placed = fits([np.ascontiguousarray(self._column(room, axis)) for axis in axes])
             if placed is not None:
                 return start, placed
         return None
+
+    def _column(self, room: NDArray[np.int64], axis: int) -> NDArray[np.int64]:
+        """(..., N) of an axis, (..., N, D) of devices."""
+        return room[..., self._axes :] if axis == DEVICES else room[..., axis]
 
     def _enough(self, axes: Sequence[int], tables: Sequence[RoleTable]) -> NDArray[np.bool_]:
         """(T,) at which moments each role alone has places enough: a quick look that rules most moments out."""
@@ -126,8 +136,11 @@ class Timeline:
         for table in tables:
             copies = np.full(self._free[: self._count].shape[:2], table.minimum, dtype=np.int64)
             for axis, need in zip(axes, table.needs, strict=True):
-                have = self._free[: self._count, :, axis]
-                if isinstance(need, int):
+                have = self._column(self._free[: self._count], axis)
+                if axis == DEVICES:
+                    if isinstance(need, int) and need:
+                        np.minimum(copies, copies_by_device(have, need), out=copies)
+                elif isinstance(need, int):
                     if need:
                         np.minimum(copies, have // need, out=copies)
                 else:
@@ -153,8 +166,9 @@ def _merged(ends: Ints, most: int) -> Ints:
 
 
 def amounts_of(axis_count: int, axes: Sequence[int], table: RoleTable, spots: Spots) -> NDArray[np.int64]:
-    """(k, R) what each pod of a role takes where it stands."""
+    """(k, R) what each pod of a role takes where it stands; (k, R + D) with its devices, if it has any."""
     rows = np.zeros((len(spots.nodes), axis_count), dtype=np.int64)
     for axis, need in zip(axes, table.needs, strict=True):
-        rows[:, axis] = need if isinstance(need, int) else need[spots.nodes]
-    return rows
+        if axis != DEVICES:
+            rows[:, axis] = need if isinstance(need, int) else need[spots.nodes]
+    return rows if spots.devices is None else np.hstack([rows, spots.devices])

@@ -16,12 +16,33 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from flowsched.errors import ConfigurationError, FlowschedError
 from flowsched.scheduling.catalogue import Catalogue
 from flowsched.scheduling.snapshot import Snapshot
+from flowsched.workflow.resources import parse_bytes
 
 #: Copies up to this size go beside the others: they take next to nothing of the link, and many wait for little.
 _SMALL_BYTES: Final = 32 << 20
 _SMALL_SLOTS: Final = 5
+#: Each piece costs a round trip of the scheduler and a record on the disk.
+_SMALLEST_PIECE: Final = 64 << 10
+
+
+def parse_piece_size(text: str) -> int:
+    """The size of the pieces that large datasets move in, in bytes; 0 = none do.
+
+    Raises:
+        ConfigurationError: It is no amount of bytes, or too small to be worth its record.
+    """
+    try:
+        size = parse_bytes(text)
+    except FlowschedError as error:
+        raise ConfigurationError(f"--piece-size: {error}") from None
+    if 0 < size < _SMALLEST_PIECE:
+        raise ConfigurationError(
+            f"--piece-size is {size} bytes: say {_SMALLEST_PIECE} or more, or 0 to move datasets as a whole"
+        )
+    return size
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +101,10 @@ class TransferLimits:
             return size_bytes
         return min(self.piece_bytes, size_bytes - piece * self.piece_bytes)
 
+    def pieces_of(self, dataset: int, catalogue: Catalogue) -> int:
+        """How many pieces a dataset moves in: one, if it has been found to be indivisible."""
+        return 1 if dataset in catalogue.undivided else self.pieces(catalogue.sizes[dataset])
+
 
 class _Flights:
     """What is in flight: the copies that were, and those admitted here."""
@@ -128,7 +153,7 @@ def admit(
     ready = snapshot.ready
     for want in sorted(wants, key=lambda w: (-w.priority, w.ahead, -w.rank_ms, w.dataset, w.dest)):
         size = catalogue.sizes[want.dataset]
-        pieces = limits.pieces(size)
+        pieces = limits.pieces_of(want.dataset, catalogue)
         if not ready[want.dest] or want.dest in catalogue.nodes_of(want.dataset):
             continue
         # What is waited for finds a slot free, however much moves ahead of time, and small copies hardly take one.
@@ -164,6 +189,8 @@ def _piece(
     best: tuple[int, int, int] | None = None
     held = 0
     for node, has in catalogue.holders(dataset, every):
+        if has != every and not snapshot.ready[node]:
+            continue  # it is gone, or goes: what it was waiting for comes no more
         held |= has
         load = flights.out_of[node]
         if not has & lacks or load >= limits.per_source or node == dest:
@@ -174,7 +201,7 @@ def _piece(
     source: int | None = None
     if best is not None:
         source, candidates = best[1], best[2]
-    elif catalogue.origins[dataset] and flights.out_of[None] < limits.origin:
+    elif catalogue.origins[dataset] and _fetches(dataset, dest, flights, snapshot, limits):
         candidates = lacks & ~flights.from_origin.get(dataset, 0)
         if limits.origin_rate <= 4 * int(snapshot.nic_in[dest]):
             candidates &= (
@@ -186,6 +213,17 @@ def _piece(
         return None
     piece = (candidates & -candidates).bit_length() - 1
     return TransferOrder(dataset, source, dest, limits.piece_size(size, piece), piece, want.ahead)
+
+
+def _fetches(dataset: int, dest: int, flights: _Flights, snapshot: Snapshot, limits: TransferLimits) -> bool:
+    """Whether a node may fetch one more piece of a dataset from outside.
+
+    A few flows fill the link; more of them would all end late, and what has not ended nobody can pass on.
+    """
+    if flights.out_of[None] >= limits.origin:
+        return False
+    flows = max(2, -(-limits.origin_rate // max(int(snapshot.nic_in[dest]), 1)) + 1)
+    return flights.from_origin.get(dataset, 0).bit_count() < flows
 
 
 def _source(

@@ -22,15 +22,15 @@ queue of order "fifo" there is one line for all.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import TypeAlias
 
 from flowsched.scheduling.backlog import minimum_of
 from flowsched.scheduling.framework import Profile
 from flowsched.scheduling.lines import Line
-from flowsched.scheduling.plan import Reason
+from flowsched.scheduling.plan import Reason, ReasonCode
 from flowsched.scheduling.podgroup import PodGroup
-from flowsched.scheduling.queues import BILLION, QueueTree, Shares
+from flowsched.scheduling.queues import BILLION, QueueTree, Shares, largest_share
 from flowsched.scheduling.usage import Payer, UsageBook
 
 #: At one level: (-priority, 0 below a guarantee else 1, weighted share in billionths, name).
@@ -90,8 +90,11 @@ class Turns:
         usage: UsageBook,
         profile: Profile,
         now: int,
+        served: Container[object] = (),
     ) -> None:
+        """`served`: queues and payers that have got something in this cycle (`wave`)."""
         self._tree, self._shares, self._usage, self._now = tree, shares, usage, now
+        self._served = served
         self._total, self._promote_ms = shares.total, profile.promote_ms
         self._root = _Node("", None, [], ())
         self._nodes: dict[str, _Node] = {}
@@ -132,11 +135,13 @@ class Turns:
             return
         above: _Node | None = node
         if payer is not None:
-            node.aged = self._steps(max(oldest, self._usage.served_users.get(payer, 0)))
+            if payer not in self._served:
+                node.aged = self._steps(max(oldest, self._usage.served_users.get(payer, 0)))
             above = node.parent
         while above is not None and above is not self._root:
-            steps = self._steps(max(oldest, self._usage.served_queues.get(above.name, 0)))
-            above.aged = max(above.aged, steps)
+            if above.name not in self._served:
+                steps = self._steps(max(oldest, self._usage.served_queues.get(above.name, 0)))
+                above.aged = max(above.aged, steps)
             above = above.parent
 
     def _steps(self, since: int) -> int:
@@ -253,11 +258,7 @@ class Turns:
         """The axis of which a request takes the largest share."""
         known = self._axes.get(asked)
         if known is None:
-            parts = [
-                (need * BILLION // total if total > 0 else BILLION * BILLION) if need > 0 else -1
-                for need, total in zip(asked, self._total, strict=False)
-            ]
-            known = self._axes[asked] = parts.index(max(parts, default=-1)) if parts else 0
+            known = self._axes[asked] = largest_share(asked, self._total)
         return known
 
     # ---- turns ----
@@ -395,6 +396,16 @@ class Turns:
         node.line = None
         if node.parent is not None and node.parent is not self._root:
             self._refresh(node.parent)
+
+    @staticmethod
+    def none_looked_at(waiting: Mapping[str, Sequence[PodGroup]], tree: QueueTree, text: str) -> list[Reason]:
+        """As `passed_over`, of all who wait, where nobody takes a turn any more."""
+        found = []
+        for name, groups in waiting.items():
+            if len(groups) > 1 and tree.get(name).order != "fifo":
+                groups = sorted(groups, key=lambda group: group.user)
+            found += [Reason(group.key, ReasonCode.BACKLOG_WINDOW, text) for group in groups]
+        return found
 
     def passed_over(self, text: str) -> list[Reason]:
         """Why those were not looked at whom the cycle has not come to, by queue: `text`, unless their queue's order says."""

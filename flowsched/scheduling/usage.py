@@ -208,6 +208,11 @@ class UsageBook:
         """Queues that hold anything."""
         return self._queues.keys()
 
+    @property
+    def held_by_queues(self) -> Mapping[str, Sequence[int]]:
+        """As `held`, of all queues that hold anything. Live: read only."""
+        return self._queues
+
     def payers(self) -> Iterable[Payer]:
         """Everybody who has an account."""
         return self._accounts.keys()

@@ -17,6 +17,7 @@ import numpy as np
 
 from flowsched.scheduling.catalogue import Catalogue
 from flowsched.scheduling.cycle import cycle
+from flowsched.scheduling.devices import GPU, WHOLE, devices_for
 from flowsched.scheduling.executor import NodeInfo
 from flowsched.scheduling.framework import Profile
 from flowsched.scheduling.plan import Plan
@@ -317,6 +318,9 @@ def node_for(group: PodGroup, snapshot: Snapshot) -> NodeInfo:
         near = np.flatnonzero(snapshot.peers.selected((term,)))
         known_as = snapshot.labels[int(near[0])].get(term.topology_key) if len(near) else None
         labels |= {term.topology_key: known_as} if known_as is not None else {}
+    if any(shape.requests[GPU : GPU + 1] and shape.requests[GPU] % WHOLE for shape, _ in shapes):
+        pods = [(shape.requests[GPU], 1 if apart else count) for shape, count in shapes]
+        needs[GPU] = max(needs[GPU], WHOLE * devices_for(pods))
     cpu, memory, disk, gpu, io = (min(need, _MOST) for need in needs[: len(AXES)])
     return NodeInfo(
         name="a node made for it",
@@ -358,8 +362,7 @@ def _input(s: Situation, change: Suggestion, statement: Statement) -> Situation:
     dataset = s.catalogue.find(change.what)
     if dataset is None:
         raise KeyError(f"no dataset {change.what!r}")
-    statement.undo_with(lambda: s.catalogue.origins.__setitem__(dataset, False))
-    s.catalogue.origins[dataset] = True
+    s.catalogue.bring_back(dataset, statement)
     return s
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Final
 
 from flowsched.simulation.reference import GBIT, SimulatedCluster, SimulatedNode, SimulatedStorage
@@ -13,7 +14,21 @@ from flowsched.workflow.resources import parse_bytes, parse_duration
 
 _CLUSTER: Final[Mapping[str, str]] = dict.fromkeys(("nodes", "storage", "startup"), "")
 _NODE: Final[Mapping[str, str]] = dict.fromkeys(
-    ("name", "count", "cores", "memory", "gpus", "disk", "nic", "nic_in", "nic_out", "cache", "rack"), ""
+    (
+        "name",
+        "count",
+        "cores",
+        "memory",
+        "gpus",
+        "disk",
+        "nic",
+        "nic_in",
+        "nic_out",
+        "cache",
+        "rack",
+        "datasets",
+    ),
+    "",
 )
 _STORAGE: Final[Mapping[str, str]] = dict.fromkeys(("name", "disk", "nic", "nic_in", "nic_out"), "")
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
@@ -78,11 +93,8 @@ def _nodes(section: Section) -> list[SimulatedNode]:
         nic_out=_rate(section, "nic_out", "nic", GBIT),
         cache=_rate(section, "cache", None, 16_000_000_000),
         rack=section.text("rack", _NAME, "a name") or "",
+        datasets=_rate(section, "datasets", None, 0),
     )
     if count == 1:
         return [made]
-    return [SimulatedNode(f"{name}{at}", *_rest(made)) for at in range(count)]
-
-
-def _rest(node: SimulatedNode) -> tuple[int, int, int, int, int, int, int, str]:
-    return node.cores, node.memory, node.gpus, node.disk, node.nic_in, node.nic_out, node.cache, node.rack
+    return [replace(made, name=f"{name}{at}") for at in range(count)]

@@ -17,7 +17,9 @@ GBIT: Final = 117_000_000  #: bytes/s of a 1 Gbit/s network as files see it
 
 @dataclass(frozen=True, slots=True)
 class SimulatedNode:
-    """One node. `disk` is one capacity for reads and writes together; `cache` is memory that keeps what was read last."""
+    """One node. `disk` is one capacity for reads and writes together; `cache` is memory that keeps what was read last; `datasets`
+    is what its disk may hold of them, 0 = all that comes.
+    """
 
     name: str
     cores: int
@@ -28,6 +30,7 @@ class SimulatedNode:
     nic_out: int = GBIT
     cache: int = 16_000_000_000
     rack: str = ""
+    datasets: int = 0
 
     def info(self) -> NodeInfo:
         """As an executor would tell it."""
@@ -41,14 +44,16 @@ class SimulatedNode:
             disk_rate=self.disk,
             nic_in_rate=self.nic_in,
             nic_out_rate=self.nic_out,
+            cache_bytes=self.datasets,
         )
 
     def told(self) -> dict[str, Any]:
         """As the header of a trace tells it."""
-        return {
+        told = {
             "name": self.name, "cores": self.cores, "memory": self.memory, "gpus": self.gpus, "disk": self.disk,
             "nic_in": self.nic_in, "nic_out": self.nic_out, "cache": self.cache, "rack": self.rack,
         }  # fmt: skip
+        return told | ({"datasets": self.datasets} if self.datasets else {})
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
-from flowsched.engine.events import Accepted, EngineEvent, Tick
+from flowsched.engine.events import Accepted, EngineEvent, Stored, Tick
 from flowsched.engine.state import EngineState
 from flowsched.engine.step import Step, step
 from flowsched.scheduling.executor import (
@@ -28,7 +29,7 @@ from flowsched.scheduling.executor import (
 from flowsched.scheduling.framework import Profile
 from flowsched.scheduling.transfers import TransferLimits
 from flowsched.simulation.losses import Loss
-from flowsched.simulation.memory import FileId
+from flowsched.simulation.pagecache import FileId
 from flowsched.simulation.reference import SimulatedCluster
 from flowsched.simulation.workload import Workload
 from flowsched.simulation.world import STORAGE, Running, World
@@ -58,9 +59,11 @@ class Simulation:
     state: EngineState = field(init=False)
     world: World = field(init=False)
     steps: int = 0
+    evicted_bytes: int = 0  #: that were dropped to make room, on all nodes
     _events: list[EngineEvent] = field(default_factory=list)
     _running: dict[str, Running] = field(default_factory=dict)
     _files: dict[str, FileId] = field(default_factory=dict)
+    _uris: dict[FileId, str] = field(default_factory=dict)  #: of outputs
     _ready: dict[tuple[int, int], float] = field(default_factory=dict)
     _uploads: list[list[FileId]] = field(default_factory=list)
     _uploading: list[int] = field(default_factory=list)
@@ -129,6 +132,9 @@ class Simulation:
             self._launch(pod, now)
         for name in result.releases:
             self._release(name, now)
+        for drop in result.drops:
+            self.evicted_bytes += drop.size_bytes
+            self.world.drop(self._files[drop.uri], self.state.snapshot.index[drop.node])
         for order in result.transfers:
             self._transfer(order)
         if result.wake_ms is not None:
@@ -175,6 +181,7 @@ class Simulation:
         for output in pod.outputs:
             file = (running.workload, of[output.name])
             self._files[output.uri] = file
+            self._uris[file] = output.uri
             published.append(Published(output.name, output.uri, self.world.file(file).size))
             if workload.keep_final and self.world.file(file).final and not running.shared:
                 self._uploads[running.node].append(file)
@@ -184,10 +191,13 @@ class Simulation:
     def _upload(self, node: int) -> None:
         while self._uploads[node] and self._uploading[node] < _UPLOADS_A_NODE:
             self._uploading[node] += 1
-            self.world.copy(self._uploads[node].pop(0), node, STORAGE, "upload", lambda: self._uploaded(node))
+            file = self._uploads[node].pop(0)
+            self.world.copy(file, node, STORAGE, "upload", partial(self._uploaded, node, file))
 
-    def _uploaded(self, node: int) -> None:
+    def _uploaded(self, node: int, file: FileId) -> None:
         self._uploading[node] -= 1
+        if self.state.catalogue.shelves is not None:
+            self._events.append(Stored(self._uris[file]))
         self._upload(node)
 
     # ---- copies ----
@@ -202,7 +212,7 @@ class Simulation:
             now = self._now_ms()
             size, moved = self.world.file(file).size, order.size_bytes
             self._events.append(
-                TransferDone(order.uri, order.dest, now, moved, order.source, size, order.offset)
+                TransferDone(order.uri, order.dest, now, moved, order.source, size, order.offset, order.whole)
             )
             if not order.whole:
                 self._piece(file, dest, order)

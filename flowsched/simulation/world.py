@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
-from flowsched.simulation.memory import FileId, PageCache
 from flowsched.simulation.network import Network
+from flowsched.simulation.pagecache import FileId, PageCache
 from flowsched.simulation.reference import SimulatedCluster
 from flowsched.simulation.workload import File, Job, Workload
 
@@ -200,6 +200,11 @@ class World:
     def place(self, place: int) -> str:
         """The name of a place."""
         return self.cluster.storage.name if place == STORAGE else self.cluster.nodes[place].name
+
+    def drop(self, file: FileId, node: int) -> None:
+        """A node's disk, and its memory, do not hold a file any more."""
+        self.at[file].discard(node)
+        self.caches[node].forget(file)
 
     # ---- running jobs ----
 

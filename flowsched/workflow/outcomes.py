@@ -241,6 +241,32 @@ class Outcomes(Settling):
         self._note(stage)
         self.settle()
 
+    def shed(self, stage: StageRun, tasks: Indices, reason: str, message: str) -> None:
+        """Take members for others that their gang can spare: it goes on, and does not wait for them. Only if the gang is ever begun
+        anew do they come back with it. Where it could not go on without them, it is taken away as a whole.
+
+        Args:
+            stage: Whose.
+            tasks: Which, all of one gang.
+            reason: "Preempted" or "Reclaimed".
+            message: For whom and why.
+        """
+        members = stage.indices_of(int(tasks[0]) // stage.members)
+        stays = members[~np.isin(members, tasks)]
+        if self._below_minimum(stage, stays):
+            self.evict(stage, tasks, reason, message)
+            return
+        states = stage.task_state[tasks]
+        there = tasks[may(states, _E.RELEASE) & (states != _S.RELEASING)]
+        for task in there.tolist():
+            self.statement.put(stage.reasons, task, reason)
+            self._event("task.evicted", stage, task, reason=reason, message=message)
+        self._release(stage, there, _S.QUEUED)
+        if stage.closed:
+            self._cancel_waiting(stage)
+        self._note(stage)
+        self.settle()
+
     def _released(self, stage: StageRun, task: int) -> None:
         """What was being taken away is gone: it becomes its goal."""
         goal = TaskState(int(stage.goal[task]))
@@ -249,7 +275,10 @@ class Outcomes(Settling):
         if goal is _S.QUEUED:
             self._next_attempt(stage, one)
         self._event("task.released", stage, task, goal=goal.name)
-        self._note(stage)
+        if goal is _S.QUEUED and stage.spec.gang:  # it may have been the last that was waited for
+            self._check_shard(stage, task // stage.members)
+        else:
+            self._note(stage)
 
     def _in_time(self, stage: StageRun, task: int, end: Ended) -> bool:
         """Whether a task that was being taken away had done its work before: it is done, nothing is to be done again. A gang's

@@ -195,6 +195,9 @@ class NodeView(View, kw_only=True):
     used: dict[str, int] = {}
     running: int = 0
     cache_bytes: int = 0
+    cache_limit_bytes: int = 0  #: what its cache may hold; 0 = all that comes
+    evicted_bytes: int = 0  #: dropped to make room, since the service began to lead
+    refetched_bytes: int = 0  #: of those, brought back since
     datasets: int = 0
     bytes_in: int = 0
     bytes_out: int = 0

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import structlog
 from typer.testing import CliRunner
 
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "api")]
@@ -20,15 +19,13 @@ from flowsched.client import session  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
-def _plain_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+def _plain_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Nothing of the developer's own settings; retries wait milliseconds."""
     for name in ("FLOWSCHED_SERVER", "FLOWSCHED_TOKEN", "FLOWSCHED_ROOT", "FLOWSCHED_DATABASE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
     monkeypatch.setattr(session, "FIRST_WAIT_S", 0.01)
     monkeypatch.setattr(session, "LONGEST_WAIT_S", 0.02)
-    yield
-    structlog.reset_defaults()  # `serve` and `run` set up logs for a whole process
 
 
 @pytest.fixture

@@ -28,7 +28,7 @@ from typing import Any
 
 import flowsched.client.session as session
 from flowsched.client import Client
-from flowsched.control.failpoints import KUBERNETES
+from flowsched.control.failpoints import CACHES, KUBERNETES
 from flowsched.control.failpoints import POINTS as ALL_POINTS
 from flowsched.errors import Conflict, FlowschedError, NotFound
 from flowsched.workflow.views import TaskView, WorkflowView
@@ -36,7 +36,7 @@ from tests.crash.workloads import Mix, Workload
 
 HERE = Path(__file__).parent
 #: What a service on a local cluster passes.
-POINTS = tuple(point for point in ALL_POINTS if point not in KUBERNETES)
+POINTS = tuple(point for point in ALL_POINTS if point not in (*KUBERNETES, *CACHES))
 TERMINAL = ("SUCCEEDED", "FAILED", "CANCELLED")
 #: Users that work at a time.
 USERS = 3
@@ -188,6 +188,7 @@ class Campaign:
         self.mix = Mix(self.marks, outside, seed)
         self.report = Report()
         self.users: list[User] = []
+        self.more: tuple[str, ...] = ()  #: further words on the service's command line
         self.service: ServiceProcess | None = None
         self._nursery, self._database, self._kills, self._mutant = nursery, database, kills, mutant
         self._still_s = still_s
@@ -283,6 +284,7 @@ class Campaign:
         """Start the service (again)."""
         argv = ["serve", "--port", str(self.port), "--root", str(self.root)]
         argv += ["--nodes", "3", "--cpu", "2", "--memory", "4Gi", "--log-level", "warning"]
+        argv += self.more
         if self._database is not None:
             argv += ["--db", self._database]
         env = {"FLOWSCHED_FAILPOINTS": failpoints}

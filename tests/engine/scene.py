@@ -162,4 +162,5 @@ class Scene:
         assert not state.reasons
         assert not state.snapshot.nominations
         assert not state.snapshot.spent
-        assert not any(state.gpu_load.values())
+        assert state.snapshot.devices.shared == 0
+        assert not state.snapshot.ledger.devices.any()

@@ -259,7 +259,11 @@ def test_pieces_of_two_devices_are_not_a_device() -> None:
     scene.submit("c", gpu(0.7))
     assert devices(scene) == {0: 600, 1: 600}
     (told,) = explain(scene.state, scene.runs["c"], scene.now)
-    assert (told.code, told.message) == ("Insufficient", "GPUs are free in pieces only, no one has room")
+    assert told.code == "Insufficient"
+    assert (
+        "n0 has 800m GPU free, by device 400m, 400m; of 1 nodes 1 has GPUs free in pieces only"
+        in told.message
+    )
     scene.end("fs-b-t-0-0")
     assert scene.pods["fs-c-t-0-0"].gpu_ids == (1,)
 
@@ -285,6 +289,15 @@ def test_a_gang_without_devices_for_all_binds_nobody() -> None:
     scene.end("fs-a-t-0-0")
     assert scene.launched == ["fs-w-g-0-0", "fs-w-g-1-0"]
     assert [scene.pods[name].gpu_ids for name in scene.launched] == [(0,), (1,)]
+
+
+def test_a_part_that_fits_no_device_here_starts_elsewhere_at_once() -> None:
+    """0.4 + 0.4 is free on the fuller node, both devices of the other: the sum would pack 0.7 onto the first."""
+    scene = Scene(node(cpu=8, gpus=2), node("n1", cpu=8, gpus=2))
+    for ident, amount in (("a", 0.6), ("b", 0.6), ("c", 0.7)):
+        scene.submit(ident, gpu(amount))
+    told = {name: (pod.node, pod.gpu_ids) for name, pod in scene.pods.items()}
+    assert told == {"fs-a-t-0-0": ("n0", (0,)), "fs-b-t-0-0": ("n0", (1,)), "fs-c-t-0-0": ("n1", (0,))}
 
 
 def refused(scene: Scene, name: str) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import HealthCheck, Phase, given, settings
@@ -13,6 +15,7 @@ from flowsched.workflow.decode import check_workflow
 from tests.engine.documents import clean, documents
 from tests.engine.world import Chances, World
 
+GPUS = [NodeInfo(f"n{i}", 4_000, 4 << 30, gpu_millis=2_000, rack=f"r{i // 2}") for i in range(3)]
 NODES = [NodeInfo(f"n{i}", 4_000, 4 << 30, rack=f"r{i // 2}") for i in range(3)]
 RELAXED = settings(
     max_examples=200,
@@ -22,8 +25,14 @@ RELAXED = settings(
 )
 
 
-def run_world(docs: list[dict[str, Any]], seed: int, chances: Chances, policy: str = "flowsched") -> World:
-    world = World(NODES, seed, chances, policy)
+def run_world(
+    docs: list[dict[str, Any]],
+    seed: int,
+    chances: Chances,
+    policy: str = "flowsched",
+    nodes: list[NodeInfo] = NODES,
+) -> World:
+    world = World(nodes, seed, chances, policy)
     for number, document in enumerate(docs):
         world.submit(f"w{number}", check_workflow(clean(document)))
     world.run()
@@ -64,6 +73,48 @@ def test_crashes_alone_fail_nothing(docs: list[dict[str, Any]], seed: int) -> No
     world = run_world(docs, seed, Chances(crash=0.3, drop=0.1, repeat=0.3))
     assert set(world.sql.terminal.values()) == {"SUCCEEDED"}
     assert all(row.charged == 0 for row in world.sql.tasks.values())
+
+
+def with_gpus(docs: list[dict[str, Any]], seed: int) -> list[dict[str, Any]]:
+    """The documents, every stage or role asking for some of a GPU, for one, or for none."""
+    rng = random.Random(seed)
+    for stage in (stage for document in docs for stage in document["stages"]):
+        for part in stage["roles"].values() if "roles" in stage else [stage]:
+            part["resources"] = {**part.get("resources", {}), "gpu": rng.choice([0, 0.3, 0.4, 0.6, 0.7, 1])}
+    return docs
+
+
+@settings(parent=RELAXED, max_examples=80)
+@given(
+    st.lists(documents(), min_size=1, max_size=3),
+    st.integers(0, 2**32),
+    st.sampled_from(["flowsched", "kube-like"]),
+)
+def test_parts_of_gpus_survive_a_bad_world_too(docs: list[dict[str, Any]], seed: int, policy: str) -> None:
+    """No device is given out twice after any step, crash or dropped commit, and everybody gets one in the end."""
+    chances = Chances(gone=0.1, crash=0.15, drop=0.1, repeat=0.2, lingers=0.3)
+    world = run_world(with_gpus(docs, seed), seed, chances, policy, GPUS)
+    assert (world.state.snapshot.devices.free(3) == 1000).all()
+
+
+def test_gangs_that_give_members_back_survive_a_bad_world_too() -> None:
+    """Trainings of 1 to 3 workers, and more important work by and by: members are given back, gangs go on, all end well."""
+    worlds = []
+    for seed in range(12):
+        world = World(NODES, seed, Chances(crash=0.15, drop=0.1, repeat=0.2, lingers=0.3))
+        for number in range(8):
+            role = {"replicas": 3, "min": 1, "command": ["w"], "resources": {"cpu": 1}}
+            training = {"name": "train", "gang": True, "roles": {"worker": role}}
+            world.submit(f"low{number}", check_workflow({"name": "low", "stages": [training]}))
+        for number in range(6):
+            world.turn()
+            task = {"name": "t", "scatter": {"count": 5}, "command": ["x"], "resources": {"cpu": 1}}
+            world.submit(f"high{number}", check_workflow({"name": "high", "priority": 1, "stages": [task]}))
+        world.run()
+        world.finished()
+        assert set(world.sql.terminal.values()) == {"SUCCEEDED"}
+        worlds.append(world)
+    assert sum(world.seen["given back"] for world in worlds) >= 12
 
 
 @settings(parent=RELAXED, max_examples=60)
@@ -169,3 +220,38 @@ def test_the_worlds_above_do_take_pods_away() -> None:
     assert seen["released"] > 200
     assert seen["ended while being taken away"] > 20
     assert seen["crash after commit"] > 20
+
+
+SMALL = [NodeInfo(f"n{i}", 4_000, 4 << 30, rack=f"r{i // 2}", cache_bytes=16_000_000) for i in range(3)]
+
+
+@settings(RELAXED, max_examples=80)
+@given(st.lists(documents(), min_size=1, max_size=3), st.integers(0, 2**32))
+def test_in_a_bad_world_with_full_caches_every_promise_holds_and_everything_ends(
+    docs: list[dict[str, Any]], seed: int
+) -> None:
+    """Caches hold two inputs or some outputs: copies go and come again, nothing that is read goes, nobody waits for ever."""
+    chances = Chances(fail=0.05, gone=0.05, crash=0.1, drop=0.1, cancel=0.02, transfer_fails=0.1, repeat=0.2)
+    world = World(SMALL, seed, chances)
+    for number, document in enumerate(docs):
+        world.submit(f"w{number}", check_workflow(clean(document)))
+    world.run()
+    world.finished()
+
+
+def test_full_caches_do_drop_copies_and_know_those_again_that_outlived_a_crash() -> None:
+    """What the test above is about happens in it: some seeds, the same documents."""
+    seen: Counter[str] = Counter()
+    stage = {"inputs": [{"name": "i", "uri": "s3://lab/{index}", "size": 5_000_000}], "scatter": {"count": 6}}
+    for seed in range(8):
+        world = World([replace(SMALL[0], cache_bytes=11_000_000)], seed, Chances(crash=0.4))
+        document = {
+            "name": "w",
+            "stages": [{"name": "a", "command": ["x"], **stage}, {"name": "b", "command": ["x"], **stage}],
+        }
+        world.submit("w0", check_workflow(document))
+        world.run()
+        world.finished()
+        seen += world.seen
+    assert seen["dropped copy"] > 5
+    assert seen["copy known again"] > 0

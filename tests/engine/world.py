@@ -18,12 +18,14 @@ from flowsched.engine.recovery import Remembered, rebuild_run
 from flowsched.engine.state import EngineState
 from flowsched.engine.step import Step, step
 from flowsched.scheduling.executor import (
+    Drop,
     NodeInfo,
     Pod,
     PodEnded,
     PodGone,
     PodStarted,
     Published,
+    ReplicaSeen,
     TransferDone,
     TransferFailed,
 )
@@ -156,7 +158,7 @@ class World:
         """A service (re)starts: memory from SQL, pods from the cluster."""
         self.state = EngineState(profile=PROFILES[self.policy], secret=b"s")
         for node in self.nodes:
-            self.state.snapshot.put_node(node)
+            self.state.catalogue.limit(self.state.snapshot.put_node(node), node.cache_bytes)
         for (uri, node), size in self.sql.replicas.items():
             dataset = self.state.catalogue.intern(uri, size)
             self.state.catalogue.add_replica(dataset, self.state.snapshot.index[node])
@@ -179,6 +181,13 @@ class World:
                 self.inbox.append(PodGone(pod.name, self.now, "Void"))
             elif pod.name in self.started:
                 self.inbox.append(PodStarted(pod.name, self.now))
+        unknown = [pair for pair in sorted(self.holds) if pair not in self.sql.replicas]
+        if self.state.catalogue.shelves is not None:  # copies that were to be deleted when the service died
+            self.seen["copy known again"] += len(unknown)
+            self.inbox += [
+                ReplicaSeen(uri, node, 5_000_000 if uri.startswith("s3:") else 1_000_000)
+                for uri, node in unknown
+            ]
 
     def submit(self, ident: str, spec: WorkflowSpec) -> None:
         """A workflow is durably accepted."""
@@ -310,6 +319,8 @@ class World:
                 self.inbox.append(PodGone(name, self.now, "Void"))
             else:
                 self.inbox.append(PodEnded(name, self.now, 143, "Released"))
+        for drop in result.drops:
+            self.drop(drop)
         for order in result.transfers:
             assert (
                 order.source is None or (order.uri, order.source) in self.holds or self.chances.replica_lost
@@ -319,6 +330,18 @@ class World:
         if result.wake_ms is not None and not self.live and not self.moving and not self.inbox:
             self.now = max(self.now, result.wake_ms)
             self.inbox.append(Tick())
+
+    def drop(self, drop: Drop) -> None:
+        """A copy is deleted: nobody reads it there, and nobody copies it from there."""
+        self.seen["dropped copy"] += 1
+        readers = [
+            p.name
+            for p in self.live.values()
+            if p.node == drop.node and any(drop.uri in i.uris for i in p.inputs)
+        ]
+        assert not readers, f"{drop} although {readers} read it"
+        assert not any((uri, source) == (drop.uri, drop.node) for uri, _, source, _ in self.moving)
+        self.holds.discard((drop.uri, drop.node))
 
     def world(self) -> None:
         """Some of what can happen does."""
@@ -381,6 +404,10 @@ class World:
         state = self.state
         used = state.snapshot.used.copy()
         assert (used <= state.snapshot.allocatable).all(), "P6: over-commit"
+        self.check_caches()
+        assert (state.snapshot.devices.free(len(state.snapshot)) >= 0).all(), (
+            "P6: a device is given out twice"
+        )
         total = used * 0
         for claim in state.snapshot.claims.values():
             if claim.kind > 0:
@@ -401,9 +428,42 @@ class World:
             del self.waited_for[key]
         if state.profile.gang:
             self.check_gangs(result)
+        self.check_shrunk(result)
         for ident in result.ended:
             assert not [name for name in state.pods if name.startswith(f"fs-{ident}-")], "P5: a leak"
             assert RunState(self.sql.workflows[ident][0]).terminal
+
+    def check_caches(self) -> None:
+        """What counts in a cache is what is there, comes, or is held: each dataset once."""
+        shelves, catalogue = self.state.catalogue.shelves, self.state.catalogue
+        for node, shelf in shelves.of.items() if shelves is not None else ():
+            known = {
+                d for d in range(len(catalogue)) if node in catalogue.nodes_of(d) | catalogue.expected_on(d)
+            }
+            held = {dataset for hold in shelf.holds.values() for dataset in hold.datasets}
+            assert known == shelf.there
+            assert held == set(shelf.held)
+            assert shelf.used == sum(catalogue.sizes[dataset] for dataset in known | held)
+            assert shelf.due == sum(hold.output_bytes for hold in shelf.holds.values())
+
+    def check_shrunk(self, result: Step) -> None:
+        """A gang that gave members back, as the history says, still has its minimum of every role (unless it left too)."""
+        for row in result.delta.events:
+            body = dict(row.body)
+            if row.kind != "task.evicted" or "goes on without it" not in body["message"]:
+                continue
+            self.seen["given back"] += 1
+            run = self.state.runs[row.workflow]
+            stage = run.stages[run.number_of(body["stage"])]
+            states = stage.task_state[stage.indices_of(body["index"] // stage.members)]
+            there = [
+                s in (*HOLDING, TaskState.SUCCEEDED) and s != TaskState.RELEASING for s in states.tolist()
+            ]
+            for number, role in enumerate(stage.spec.roles):
+                members = sum(here and r == number for here, r in zip(there, stage.role_of, strict=True))
+                assert members >= role.minimum or not any(there), (
+                    f"a gang that goes on has too few: {stage.spec.name}: {states}"
+                )
 
     def check_gangs(self, result: Step) -> None:
         """Nobody of a gang is intended unless, together with who goes on, every role has at least its minimum."""
@@ -428,6 +488,8 @@ class World:
         assert not self.state.runs
         assert not self.state.staging
         assert not self.state.ready
+        shelves = self.state.catalogue.shelves
+        assert shelves is None or not shelves.owner.keys() - shelves.waiting
         assert set(self.sql.terminal) == set(self.seq)
 
 
@@ -491,4 +553,24 @@ def fingerprint(state: EngineState) -> tuple[object, ...]:
         [sorted(s) for s in map(state.catalogue.nodes_of, range(len(state.catalogue))) if s],
         state.next_address,
         sorted(state.gang_bases),
+        caches(state),
     )
+
+
+def caches(state: EngineState) -> list[object]:
+    """The books of caches with a limit."""
+    shelves = state.catalogue.shelves
+    if shelves is None:
+        return []
+    return [
+        (
+            node,
+            shelf.limit,
+            shelf.used,
+            shelf.due,
+            sorted(shelf.there),
+            sorted(shelf.held.items()),
+            sorted(shelf.holds),
+        )
+        for node, shelf in sorted(shelves.of.items())
+    ]

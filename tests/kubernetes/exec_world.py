@@ -41,11 +41,16 @@ def agent_pod(node: str, hollow: HollowNodes, root: Path, roots: Sequence[Path] 
     command = [
         "flowsched", "agent", "--host=$(HOST_IP)", "--port=8475", f"--node={node}", f"--cache={home}/cache",
         f"--state={home}/state", f"--pods={hollow.root}/pods", f"--logs={hollow.root}/log/pods", "--scheme=file",
-        f"--root={root}", "--log-level=warning", *(f"--root={each}" for each in roots),
+        f"--root={root}", "--scheme=http", "--network=127.0.0.0/8",
+        "--log-level=warning", *(f"--root={each}" for each in roots),
     ]  # fmt: skip
     labels = {"app.kubernetes.io/component": "node-agent", "app.kubernetes.io/part-of": "flowsched"}
     env = [
         {"name": "FLOWSCHED_AGENT_KEY", "value": KEY},
+        {
+            "name": "PYTHONPATH",
+            "value": str(Path(__file__).parents[2]),
+        },  # of this checkout, whichever is installed
         {"name": "HOST_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.hostIP"}}},
     ]
     container = {"name": "agent", "image": "flowsched", "command": command, "env": env}
@@ -157,6 +162,15 @@ class KubeWorld:
         async with asyncio.timeout(PATIENCE_S):
             while len(self.cluster.agents_ready()) < len(self._templates):
                 await asyncio.sleep(0.05)
+
+    async def kill_agent(self, number: int) -> None:
+        """A node's agent dies on the spot, and the DaemonSet makes another one."""
+        path = f"/api/v1/namespaces/{SYSTEM}/pods"
+        await self.client.call(
+            "DELETE", f"{path}/{self._agent_pods[number]}", params={"gracePeriodSeconds": "0"}
+        )
+        pod = agent_pod(self._templates[number].name, self.hollow, self.root, self._roots)
+        self._agent_pods[number] = (await make(self.client, path, pod))["metadata"]["name"]
 
     async def drop(self) -> None:
         """The service dies, the world goes on."""

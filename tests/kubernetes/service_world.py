@@ -58,6 +58,7 @@ async def serving(
     *,
     failpoint: Callable[[str], Awaitable[None]] = nothing,
     database: str | None = None,
+    piece_bytes: int = 0,
 ) -> AsyncIterator[Running]:
     """A service from its start to its end; what runs in the cluster goes on."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -70,6 +71,7 @@ async def serving(
             leader = Leader(
                 opened, writer, cluster, history, documents, profile=PROFILES["flowsched"], holder=new_id(),
                 secret=b"s" * 32, clock=now_ms, monotonic=time.monotonic, failpoint=failpoint,
+                piece_bytes=piece_bytes,
             )  # fmt: skip
             cluster.may_act = leader.holds
             service = Service(

@@ -1,4 +1,4 @@
-"""Random cycles as their files: data, queues, claims, NUMA zones, pods with rules, and takers of room, under several policies."""
+"""Random cycles as files: data, queues, claims, NUMA zones, parts of GPUs, rules, and takers of room, under several policies."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import rule_cases
 from test_cycle_safety import NOW
 from test_cycle_safety import World as DataWorld
+from test_devices import random_world as gpu_world
 from test_taking_safety import World as FullWorld
 from test_zones import aligned, with_zones
 
@@ -63,6 +64,12 @@ def with_numa(seed: int, profile: Profile) -> tuple[Any, ...]:
     return (snapshot, Catalogue(), QueueTree(), groups, profile, NOW, None)
 
 
+def with_gpus(seed: int, profile: Profile) -> tuple[Any, ...]:
+    """Parts of GPUs held and asked for, and room that may be taken back."""
+    snapshot, groups = gpu_world(seed)
+    return (snapshot, Catalogue(), QueueTree(), groups, profile, NOW, None)
+
+
 def with_takers(seed: int, profile: Profile) -> tuple[Any, ...]:
     """A full cluster, groups that may take room, and (every other time) those for whom room is being freed."""
     world = FullWorld(seed)
@@ -72,7 +79,7 @@ def with_takers(seed: int, profile: Profile) -> tuple[Any, ...]:
     return (world.snapshot, Catalogue(), world.queues, world.backlog, profile, NOW, None)
 
 
-KINDS = {"data": with_data, "rules": with_rules, "numa": with_numa, "takers": with_takers}
+KINDS = {"data": with_data, "rules": with_rules, "numa": with_numa, "gpus": with_gpus, "takers": with_takers}
 
 
 def random_cycle(kind: str, seed: int) -> tuple[Any, ...]:

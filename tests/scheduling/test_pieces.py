@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import pytest
 from scheduling_cases import cluster
 
+from flowsched.errors import ConfigurationError
 from flowsched.scheduling.catalogue import Catalogue
-from flowsched.scheduling.transfers import TransferLimits, TransferOrder, TransferWant, admit
+from flowsched.scheduling.transfers import (
+    TransferLimits,
+    TransferOrder,
+    TransferWant,
+    admit,
+    parse_piece_size,
+)
 
 MB = 1_000_000
 LIMITS = TransferLimits(per_dest=2, per_source=4, origin=2, piece_bytes=100 * MB)
@@ -25,6 +33,16 @@ def test_a_piece_comes_from_outside_once() -> None:
     assert [(order.source, order.dest, order.piece) for order in first] == [(None, 0, 0), (None, 0, 1)]
     again = admit(wants, first[:1], snapshot, catalogue, LIMITS)
     assert [(order.source, order.dest, order.piece) for order in again] == [(None, 0, 1)]
+
+
+def test_few_pieces_of_a_dataset_come_from_outside_at_a_time() -> None:
+    """Two flows fill a link to the outside that is as fast as a node's; where it is three times as fast, four do."""
+    snapshot, (catalogue, data) = cluster(1), large(8)
+    limits = TransferLimits(per_dest=8, origin=8, piece_bytes=100 * MB)
+    wants = [TransferWant(data, 0, 1, 0)]
+    assert [order.piece for order in admit(wants, (), snapshot, catalogue, limits)] == [0, 1]
+    fast = TransferLimits(per_dest=8, origin=8, piece_bytes=100 * MB, origin_rate=3 * 117 * MB)
+    assert [order.piece for order in admit(wants, (), snapshot, catalogue, fast)] == [0, 1, 2, 3]
 
 
 def test_who_has_a_piece_gives_it_while_it_waits_for_the_next() -> None:
@@ -78,3 +96,30 @@ def test_all_pieces_make_a_replica_and_are_forgotten() -> None:
     catalogue.drop_pieces(data, 0)
     catalogue.add_replica(data, 0)
     assert list(catalogue.holders(data, 0b11)) == [(0, 0b11)]
+
+
+def test_what_is_found_to_be_indivisible_moves_as_a_whole() -> None:
+    """A folder is as large as any file, and has no ranges."""
+    snapshot, (catalogue, data) = cluster(1), large()
+    catalogue.undivided.add(data)
+    (order,) = admit([TransferWant(data, 0, 1, 0)], (), snapshot, catalogue, LIMITS)
+    assert (order.piece, order.size_bytes) == (0, 360 * MB)
+
+
+def test_a_piece_is_not_taken_from_a_node_that_goes() -> None:
+    """Node 0 has piece 2 and takes no new pods: what it waited for comes no more, and others fetch piece 2 from outside."""
+    snapshot, (catalogue, data) = cluster(1, 1), large(3)
+    catalogue.land(data, 0, 2)
+    snapshot.ready[0] = False
+    orders = admit([TransferWant(data, 1, 1, 0)], (), snapshot, catalogue, LIMITS)
+    assert [(order.source, order.piece) for order in orders] == [(None, 0), (None, 1)]
+    again = admit([TransferWant(data, 1, 1, 0)], orders[:1], snapshot, catalogue, LIMITS)
+    assert [(order.source, order.piece) for order in again] == [(None, 1)]
+
+
+def test_a_size_of_pieces_is_a_quantity() -> None:
+    """Too little, or no amount, is refused with what to say."""
+    assert [parse_piece_size(text) for text in ("128M", "0", "64Ki")] == [128_000_000, 0, 65_536]
+    for text in ("1", "many"):
+        with pytest.raises(ConfigurationError, match="--piece-size"):
+            parse_piece_size(text)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
+from numpy.typing import NDArray
 from scheduling_cases import SECOND, bag, cluster, gang, run, shape
 
 from flowsched.scheduling.catalogue import Catalogue
@@ -310,3 +313,72 @@ def test_siblings_deep_in_the_tree_are_compared_where_their_paths_differ() -> No
     plan = decide(snapshot, gang(1, 2, queue="two"), queues=queues)
     assert [owners for owners, _ in victims(plan)] == [("one0",), ("one1",)]
     assert victims(decide(snapshot, gang(1, 3, queue="two"), queues=queues)) == []
+
+
+# ---- gangs that can spare members ----
+
+
+def members(snapshot: Snapshot, unit: str, count: int, least: int, at: int = 0, **more: object) -> None:
+    """A gang of members of one core each, of which so many must stay."""
+    for number in range(count):
+        works(snapshot, f"{unit}-{number}", at, 1, unit=unit, elastic=(0, number, least), **more)
+
+
+def told(plan: Plan) -> list[tuple[tuple[str, ...], bool]]:
+    return [(eviction.owners, eviction.part) for eviction in plan.evictions]
+
+
+def test_members_that_a_gang_can_spare_go_one_by_one_before_a_whole_gang() -> None:
+    """Two of four can be spared. A younger gang that needs all its members, and would lose less work, stays."""
+    snapshot = cluster(6)
+    members(snapshot, "old", 4, 2, started_ms=NOW - 90 * SECOND)
+    members(snapshot, "new", 2, 2)
+    assert told(decide(snapshot, bag(1, 1, priority=1))) == [(("old-2",), True)]
+    assert told(decide(snapshot, gang(1, 2, priority=1))) == [(("old-2",), True), (("old-3",), True)]
+
+
+def test_beyond_what_it_can_spare_a_gang_goes_as_a_whole() -> None:
+    """With all its members, in one eviction."""
+    snapshot = cluster(3)
+    members(snapshot, "g", 3, 2)
+    assert told(decide(snapshot, gang(1, 2, priority=1))) == [(("g-0", "g-1", "g-2"), False)]
+
+
+def test_members_that_are_missing_already_are_not_spared_again() -> None:
+    """One of three is leaving for somebody else: two are there, and two must stay."""
+    snapshot = cluster(3)
+    members(snapshot, "g", 3, 2)
+    gone = replace(snapshot.claims["g-0"], kind=ClaimKind.RELEASING)
+    snapshot.claim(gone, Statement())
+    assert told(decide(snapshot, gang(1, 2, priority=1))) == [(("g-1", "g-2"), False)]
+
+
+def test_each_role_has_a_minimum_of_its_own() -> None:
+    """Of the ps none can be spared, of three workers two."""
+    snapshot = cluster(4)
+    works(snapshot, "g-ps", 0, 1, unit="g")
+    for number in (1, 2, 3):
+        works(snapshot, f"g-w{number}", 0, 1, unit="g", elastic=(1, number, 1))
+    assert told(decide(snapshot, gang(1, 2, priority=1))) == [(("g-w2",), True), (("g-w3",), True)]
+
+
+def test_a_queue_takes_back_its_share_from_members_that_can_be_spared() -> None:
+    """Two queues of equal weight on six cores: queue a's gang of six, of which two are needed, comes down to three."""
+    snapshot = cluster(6)
+    members(snapshot, "g", 6, 2, queue="a")
+    queues = QueueTree([Queue("a", weight=2), Queue("b", weight=2)])
+    plan = decide(snapshot, bag(1, 6, queue="b"), queues=queues)
+    assert told(plan) == [(("g-2",), True), (("g-3",), True), (("g-4",), True)]
+    assert {each.reason for each in plan.evictions} == {"Reclaimed"}
+
+
+def test_a_plugins_order_does_not_put_a_gang_before_the_members_it_can_spare() -> None:
+    """It says: the most claims first. What can be spared goes first all the same."""
+
+    def largest(snapshot: Snapshot, units: Sequence[Sequence[Claim]], now: int) -> NDArray[np.int64]:
+        return np.array([-len(unit) for unit in units], dtype=np.int64)
+
+    snapshot = cluster(4)
+    members(snapshot, "g", 4, 3)
+    plan = decide(snapshot, bag(1, 1, priority=1), profile=replace(OURS, victim_order=largest))
+    assert told(plan) == [(("g-3",), True)]

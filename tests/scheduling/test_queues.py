@@ -12,6 +12,7 @@ from flowsched.scheduling.backlog import in_order
 from flowsched.scheduling.catalogue import Catalogue
 from flowsched.scheduling.cycle import cycle
 from flowsched.scheduling.framework import PROFILES
+from flowsched.scheduling.horizon import half_a_node
 from flowsched.scheduling.plan import Plan
 from flowsched.scheduling.podgroup import PodGroup
 from flowsched.scheduling.queues import Queue, QueueTree, Shares
@@ -150,8 +151,34 @@ def test_shortest_remaining_workflow_first_critical_path_inside() -> None:
     assert order(*groups, profile=replace(OURS, order="shortest")) == [2, 3, 1]
 
 
-def endless_stream(profile: object, gang_cores: int, until_s: int) -> int | None:
-    """Virtual time: four nodes of four cores, always more one-core tasks of 20 s than fit, and one gang from second 5 on."""
+def test_gangs_and_pods_of_more_than_half_a_node_do_not_give_way_to_shorter_workflows() -> None:
+    """Room for a gang (2) and for three of four cores (3) has to be collected; two of four (4) find theirs beside others."""
+    groups = [
+        bag(1, workflow="short", rank_ms=10),
+        gang(2, 2, workflow="b", rank_ms=3_000),
+        bag(3, 1, shape(3, 0), workflow="c", rank_ms=2_000),
+        bag(4, 1, shape(2, 0), workflow="d", rank_ms=1_000),
+    ]
+    profile = replace(OURS, order="shortest")
+    half = half_a_node(cluster(2, 4), profile)
+    ordered = in_order(groups, QueueTree(), profile, 0, half=half)["default"]
+    assert [group.key for group in ordered] == [2, 3, 1, 4]
+
+
+@pytest.mark.parametrize("late", [gang(1, 16, ready_ms=5 * SECOND, workflow="long"), None])
+def test_streams_of_short_workflows_pass_nobody_for_whom_room_must_be_collected(
+    late: PodGroup | None,
+) -> None:
+    """Sixteen of sixteen cores at once, or nodes whole, one by one: promised room at once, not only when they have aged."""
+    large = late or bag(1, 5, shape(4, 0), ready_ms=5 * SECOND, workflow="long")
+    profile = replace(OURS, order="shortest", age_class_ms=HOUR)
+    start = endless_stream(profile, replace(large, rank_ms=HOUR, runtime_ms=HOUR), 200)
+    assert start is not None
+    assert start <= 5 + 35
+
+
+def endless_stream(profile: object, late: PodGroup, until_s: int) -> int | None:
+    """Virtual time: four nodes of four cores, always more one-core tasks of 20 s than fit, and `late` from second 5 on."""
     snapshot, statement, serial = cluster(4, 4, 4, 4), Statement(), 100
     for second in range(until_s):
         now = second * SECOND
@@ -163,10 +190,10 @@ def endless_stream(profile: object, gang_cores: int, until_s: int) -> int | None
         ]
         serial += 20
         if second >= 5:
-            backlog.append(gang(1, gang_cores, ready_ms=5 * SECOND, runtime_ms=60 * SECOND))
+            backlog.append(late)
         plan = cycle(snapshot, Catalogue(), QueueTree(), backlog, profile, now)  # type: ignore[arg-type]
         for placement in plan.placements:
-            if placement.group == 1 and len(placement.nodes[0]) == gang_cores:
+            if placement.group == 1 and len(placement.nodes[0]) >= late.roles[0].minimum:
                 return second
             if placement.group != 1:
                 started = next(group for group in backlog if group.key == placement.group)
@@ -178,11 +205,12 @@ def endless_stream(profile: object, gang_cores: int, until_s: int) -> int | None
 def test_a_big_gang_starts_under_an_endless_stream_of_small_tasks() -> None:
     """It ages to the front, is promised the cluster, and starts when the last task of before is done; stock never does."""
     quick = replace(OURS, age_class_ms=60 * SECOND)
-    start = endless_stream(quick, 16, 200)
+    large = gang(1, 16, ready_ms=5 * SECOND, runtime_ms=60 * SECOND)
+    start = endless_stream(quick, large, 200)
     assert start is not None
     assert start <= 5 + 60 + 35
-    assert endless_stream(PROFILES["kube-like"], 16, 200) is None
-    assert endless_stream(replace(quick, backfill="none"), 16, 200) is None
+    assert endless_stream(PROFILES["kube-like"], large, 200) is None
+    assert endless_stream(replace(quick, backfill="none"), large, 200) is None
 
 
 def test_turns_do_not_depend_on_how_large_bags_are() -> None:

@@ -49,13 +49,25 @@ def test_pods_are_workflows_of_one_task() -> None:
 
 
 def test_gpus_are_shared_and_never_taken_twice() -> None:
-    """p0 has one GPU, p1 six tenths of the other: p2 waits until p0's is free, p4 takes the four tenths left, p6 waits for both."""
+    """p0 has one GPU, p1 six tenths of the other: p4 takes the four tenths left; p6 gets both first, being large, then p2 one."""
     cluster = cluster_of_nodes(NODES, "n.csv")
     world = simulated("flowsched", cluster, workloads_of_pods(PODS, "p.csv", cluster))
     starts = {line["task"]: (line["node"], line["start"]) for line in world.lines}
     assert starts == {
-        "p0": ("b", 0.0), "p1": ("b", 5.0), "p2": ("b", 100.0), "p3": ("a", 10.0), "p4": ("b", 20.0), "p6": ("b", 200.0),
+        "p0": ("b", 0.0), "p1": ("b", 5.0), "p2": ("b", 125.0), "p3": ("a", 10.0), "p4": ("b", 20.0), "p6": ("b", 105.0),
     }  # fmt: skip
+
+
+def test_a_pod_goes_to_the_node_that_has_a_device_for_it() -> None:
+    """0.6, 0.6 and 0.3 leave 0.1 + 0.4 of the fuller node; 0.5 goes to the other one, and waits no second for a sum of pieces."""
+    cluster = cluster_of_nodes("sn,cpu_milli,memory_mib,gpu\na,8000,65536,2\nb,8000,65536,2\n", "n.csv")
+    head = "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,creation_time,deletion_time,scheduled_time\n"
+    rows = (
+        f"p{at},1000,1024,1,{part},,{at},{at + 100},{at}\n" for at, part in enumerate((600, 600, 300, 500))
+    )
+    world = simulated("flowsched", cluster, workloads_of_pods(head + "".join(rows), "p.csv", cluster))
+    starts = {line["task"]: (line["node"], line["start"]) for line in world.lines}
+    assert starts == {"p0": ("a", 0.0), "p1": ("a", 1.0), "p2": ("a", 2.0), "p3": ("b", 3.0)}
 
 
 def test_a_limit_takes_the_first_that_ran() -> None:

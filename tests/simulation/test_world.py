@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from flowsched.simulation.memory import PageCache
+from flowsched.simulation.pagecache import PageCache
 from flowsched.simulation.workload import Workload
 from flowsched.simulation.world import STORAGE, Running, World
 from tests.simulation.small import CLUSTER, MB, workload

@@ -17,10 +17,12 @@ import aiohttp
 import msgspec
 import structlog
 
+from flowsched.cluster.kubernetes.agentnews import EVENT, REPLICAS, Event, Refusal
 from flowsched.cluster.kubernetes.messages import Result, read_result
 from flowsched.scheduling.executor import (
     ClusterEvent,
     Opened,
+    PiecesSeen,
     ReplicaSeen,
     Transfer,
     TransferDone,
@@ -39,44 +41,13 @@ _CHUNK: Final = 1 << 20
 _LOST: Final = (aiohttp.ClientError, TimeoutError, OSError)
 
 
-class _Replica(msgspec.Struct):
-    uri: str
-    size_bytes: int
-
-
-class _Replicas(msgspec.Struct):
-    instance: str
-    seq: int
-    replicas: list[_Replica]
-
-
-class _Error(msgspec.Struct):
-    message: str = ""
-    lost: bool = False
-    permanent: bool = False
-
-
-class _Event(msgspec.Struct):
-    seq: int = 0
-    kind: str = ""
-    uri: str = ""
-    size_bytes: int = 0
-    moved_bytes: int = 0
-    present: bool = True
-    error: _Error | None = None
-
-
-_EVENT: Final = msgspec.json.Decoder(_Event)
-_REPLICAS: Final = msgspec.json.Decoder(_Replicas)
-
-
 @dataclass(slots=True, eq=False)
 class _Agent:
     node: str
     url: str
     task: asyncio.Task[None] | None = None
     replicas: dict[str, int] = field(default_factory=dict)
-    orders: dict[str, list[Transfer]] = field(default_factory=dict)  #: under way, by uri
+    orders: dict[tuple[str, int], list[Transfer]] = field(default_factory=dict)  #: under way, by `_key`
     bytes_in: int = 0
     heard: bool = False
 
@@ -107,6 +78,10 @@ class Agents:
             list
         )  #: for an agent, with since
         self._out: dict[str, int] = defaultdict(int)
+        self.limits: dict[
+            str, int
+        ] = {}  #: node -> what its agent says its cache may hold; none where it says nothing
+        self.limited: Callable[[str], None] = lambda _: None  #: told of a node whose limit is another now
         self._session: aiohttp.ClientSession | None = None
         self._sweeper: asyncio.Task[None] | None = None
 
@@ -138,7 +113,7 @@ class Agents:
         agent.url = url
         self._agents[node] = agent
         for order, _ in self._waiting.pop(node, []):
-            agent.orders.setdefault(order.uri, []).append(order)
+            agent.orders.setdefault(_key(order), []).append(order)
         agent.task = asyncio.create_task(self._follow(agent), name=f"agent {node}")
 
     def gone(self, node: str, *, node_lost: bool = False) -> None:
@@ -183,15 +158,12 @@ class Agents:
         for order in orders:
             agent = self._agents.get(order.dest)
             if agent is None and not self._has_node(order.dest):
-                text = f"there is no node {order.dest!r}"
-                self._report(
-                    TransferFailed(order.uri, order.dest, self._clock(), text, order.source, permanent=True)
-                )
+                self._refuse(order, f"there is no node {order.dest!r}", Refusal(permanent=True))
                 continue
             if agent is None:
                 self._waiting[order.dest].append((order, asyncio.get_running_loop().time()))
                 continue
-            agent.orders.setdefault(order.uri, []).append(order)
+            agent.orders.setdefault(_key(order), []).append(order)
             fresh[order.dest].append(order)
         await asyncio.gather(*(self._ask(self._agents[node], some) for node, some in fresh.items()))
 
@@ -285,7 +257,7 @@ class Agents:
         async with self._http.get(
             f"{agent.url}/v1/replicas", timeout=aiohttp.ClientTimeout(30), raise_for_status=True
         ) as answer:
-            told = _REPLICAS.decode(await answer.read())
+            told = REPLICAS.decode(await answer.read())
         now = {replica.uri: replica.size_bytes for replica in told.replicas}
         for uri, size in agent.replicas.items():
             if uri not in now:
@@ -293,7 +265,12 @@ class Agents:
         for uri, size in now.items():
             if agent.replicas.get(uri) != size:
                 self._report(ReplicaSeen(uri, agent.node, size))
+        for part in told.partials:
+            self._report(PiecesSeen(part.uri, agent.node, part.size_bytes, part.version, part.spans))
         agent.replicas, agent.heard = now, True
+        if told.cache_bytes != self.limits.get(agent.node, 0):
+            self.limits[agent.node] = told.cache_bytes
+            self.limited(agent.node)
         return told.seq
 
     async def _read_events(self, agent: _Agent, seq: int) -> None:
@@ -306,9 +283,9 @@ class Agents:
                 *lines, rest = (rest + piece).split(b"\n")
                 for line in lines:
                     if line.strip():
-                        self._hear(agent, _EVENT.decode(line))
+                        self._hear(agent, EVENT.decode(line))
 
-    def _hear(self, agent: _Agent, event: _Event) -> None:
+    def _hear(self, agent: _Agent, event: Event) -> None:
         if event.kind == "replica":
             if event.present:
                 agent.replicas[event.uri] = event.size_bytes
@@ -318,25 +295,50 @@ class Agents:
         elif event.kind == "transfer":
             self._settle(agent, event)
 
-    def _settle(self, agent: _Agent, event: _Event) -> None:
+    def _settle(self, agent: _Agent, event: Event) -> None:
         """A copy has ended, well or not."""
         now, moved = self._clock(), event.moved_bytes
         agent.bytes_in += moved
-        for order in agent.orders.pop(event.uri, []):
+        for order in self._answered(agent, event):
             if event.error is None:
                 if order.source is not None:
                     self._out[order.source] += moved
                 size = event.size_bytes
-                agent.replicas[event.uri] = size
-                self._report(TransferDone(order.uri, order.dest, now, moved, order.source, size))
-                moved = 0  # the others found it there
-            else:
-                error = event.error
+                if event.whole:
+                    agent.replicas[event.uri] = size
                 self._report(
-                    TransferFailed(
-                        order.uri, order.dest, now, error.message, order.source, error.lost, error.permanent
+                    TransferDone(
+                        order.uri,
+                        order.dest,
+                        now,
+                        moved,
+                        order.source,
+                        size,
+                        order.offset,
+                        event.whole,
+                        event.version,
                     )
                 )
+                moved = 0  # the others found it there
+            else:
+                self._refuse(order, event.error.message, event.error, event.version)
+
+    def _answered(self, agent: _Agent, event: Event) -> list[Transfer]:
+        """The orders that an event is the end of. What is told of the whole dataset ends those of its pieces, too: some pod has
+        fetched it, or the agent is an older one, which knows no pieces.
+        """
+        if event.offset >= 0:
+            return agent.orders.pop((event.uri, event.offset), [])
+        keys = [key for key in agent.orders if key[0] == event.uri]
+        return [order for key in keys for order in agent.orders.pop(key)]
+
+    def _refuse(self, order: Transfer, message: str, error: Refusal, version: str = "") -> None:
+        self._report(
+            TransferFailed(
+                order.uri, order.dest, self._clock(), message, order.source, error.lost, error.permanent,
+                order.offset, error.changed, error.undivided, version,
+            )
+        )  # fmt: skip
 
     async def _ask(self, agent: _Agent, orders: Sequence[Transfer]) -> None:
         """Give an agent its orders. If it does not answer, they are given again when it is back."""
@@ -346,10 +348,13 @@ class Agents:
             if order.source is not None:
                 url = self.url(order.source)
                 if url is None:
-                    self._fail(agent, order.uri, f"the agent of {order.source} is not there")
+                    self._fail(agent, _key(order), f"the agent of {order.source} is not there")
                     continue
                 source = {"node": order.source, "url": url}
-            told.append({"uri": order.uri, "size_bytes": order.size_bytes, "source": source})
+            wanted: dict[str, Any] = {"uri": order.uri, "size_bytes": order.size_bytes, "source": source}
+            if not order.whole:
+                wanted |= {"offset": order.offset, "whole": False, "version": order.version}
+            told.append(wanted)
         if not told:
             return
         with contextlib.suppress(*_LOST):
@@ -359,15 +364,16 @@ class Agents:
                 if answer.status >= 400:
                     said = (await answer.text())[:300]
                     for one in told:
-                        self._fail(agent, str(one["uri"]), f"the agent refuses: {answer.status} {said}")
+                        key = one["uri"], one.get("offset", -1)
+                        self._fail(agent, key, f"the agent refuses: {answer.status} {said}")
 
-    def _fail(self, agent: _Agent, uri: str, message: str) -> None:
-        for order in agent.orders.pop(uri, []):
-            self._report(TransferFailed(order.uri, order.dest, self._clock(), message, order.source))
+    def _fail(self, agent: _Agent, key: tuple[str, int], message: str) -> None:
+        for order in agent.orders.pop(key, []):
+            self._refuse(order, message, Refusal())
 
     def _give_back(self, agent: _Agent, message: str) -> None:
-        for uri in list(agent.orders):
-            self._fail(agent, uri, message)
+        for key in list(agent.orders):
+            self._fail(agent, key, message)
 
     async def _sweep(self) -> None:
         """Orders for nodes that have no agent do not wait for ever."""
@@ -381,7 +387,7 @@ class Agents:
                     del self._waiting[node]
                 for order in late:
                     text = f"there is no agent on {node}; see that the DaemonSet runs there"
-                    self._report(TransferFailed(order.uri, node, self._clock(), text, order.source))
+                    self._refuse(order, text, Refusal())
 
     async def _open(self, node: str, uri: str) -> Opened | None:
         agent = self._agents.get(node)
@@ -402,6 +408,21 @@ class Agents:
     def _http(self) -> aiohttp.ClientSession:
         assert self._session is not None, "start() comes first"
         return self._session
+
+
+def fetched_by_pods(order: Transfer, now_ms: int) -> TransferDone | TransferFailed:
+    """What becomes of an order where there are no agents: pods fetch what they read themselves, as a whole."""
+    if not order.whole:
+        text = f"there are no agents that could bring pieces of {order.uri}"
+        return TransferFailed(
+            order.uri, order.dest, now_ms, text, order.source, offset=order.offset, undivided=True
+        )
+    return TransferDone(order.uri, order.dest, now_ms, 0, order.source, order.size_bytes)
+
+
+def _key(order: Transfer) -> tuple[str, int]:
+    """What an agent has under way only once: a dataset, or a piece of one."""
+    return order.uri, -1 if order.whole else order.offset
 
 
 async def _pieces(answer: Any) -> AsyncGenerator[bytes, None]:

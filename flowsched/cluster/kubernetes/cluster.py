@@ -15,7 +15,7 @@ from typing import Any, Final
 import structlog
 
 from flowsched.cluster.kubernetes import numa, objects
-from flowsched.cluster.kubernetes.agents import Agents
+from flowsched.cluster.kubernetes.agents import Agents, fetched_by_pods
 from flowsched.cluster.kubernetes.binding import Binding
 from flowsched.cluster.kubernetes.claims import Claims
 from flowsched.cluster.kubernetes.client import Client, Connection
@@ -41,7 +41,6 @@ from flowsched.scheduling.executor import (
     Opened,
     Pod,
     Transfer,
-    TransferDone,
 )
 from flowsched.scheduling.foreign import Bind, Evict, Verdict
 
@@ -216,9 +215,7 @@ class KubernetesCluster:
             await self._agents.transfer(orders)
             return
         for order in orders:
-            self._report(
-                TransferDone(order.uri, order.dest, self._clock(), 0, order.source, order.size_bytes)
-            )
+            self._report(fetched_by_pods(order, self._clock()))
 
     async def events(self) -> AsyncIterator[Sequence[ClusterEvent]]:
         """What happens, in batches; ends after `stop`."""
@@ -347,7 +344,8 @@ class KubernetesCluster:
             | executor.PodGone
             | executor.TransferDone
             | executor.TransferFailed
-            | executor.ReplicaSeen,
+            | executor.ReplicaSeen
+            | executor.PiecesSeen,
         )
 
     def _listen(self) -> None:

@@ -90,6 +90,9 @@ class View:
     kinds: Kinds = field(init=False)
     topologies: Topologies | None = None  #: None = no NUMA zones are told here
     _owned: dict[str, str] = field(default_factory=dict)  #: uid -> name of our pods
+    _said: dict[str, int] = field(
+        default_factory=dict
+    )  #: node -> what its annotation says its cache may hold
     _agent_pods: dict[str, str] = field(default_factory=dict)  #: uid of an agent's pod -> node
     _complained: set[str] = field(default_factory=set)
     _gaps: dict[str, RoomTaken] = field(default_factory=dict)  #: node -> GPUs that only seem to be there
@@ -97,6 +100,7 @@ class View:
     def __post_init__(self) -> None:
         """Nothing has been seen yet."""
         self.kinds = Kinds(self.settings.gpu_resource)
+        self.agents.limited = self._cache_limited
         if self.devices is not None:
             self.devices.changed = self._devices_changed
 
@@ -135,6 +139,8 @@ class View:
         info = node_info(node, gpu_resource=self.settings.gpu_resource)
         if self.devices is not None:
             info = replace(info, gpu_millis=self.devices.gpus(info.name)[0])
+        self._said[info.name] = info.cache_bytes
+        info = self._with_cache(info)
         self.images.seen(node)
         self._note(info)
         self._note_gap(info.name)
@@ -145,6 +151,15 @@ class View:
         if self.nodes.get(info.name) != info:
             self.nodes[info.name] = info
             self.report(NodeChanged(info))
+
+    def _with_cache(self, info: NodeInfo) -> NodeInfo:
+        """What its cache may hold: the least that its annotation and its agent say."""
+        said = [each for each in (self._said.get(info.name, 0), self.agents.limits.get(info.name, 0)) if each]
+        return replace(info, cache_bytes=min(said, default=0))
+
+    def _cache_limited(self, name: str) -> None:
+        if name in self.nodes:
+            self._note(self._with_cache(self.nodes[name]))
 
     def _devices_changed(self, name: str) -> None:
         known = self.nodes.get(name)

@@ -15,7 +15,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Final
 
-from flowsched.simulation.memory import FileId
+from flowsched.simulation.pagecache import FileId
 from flowsched.simulation.reference import SimulatedCluster
 from flowsched.simulation.rivals.opponent import Opponent, TaskId
 from flowsched.simulation.workload import Workload

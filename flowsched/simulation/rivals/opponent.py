@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from flowsched.simulation.memory import FileId
+from flowsched.simulation.pagecache import FileId
 from flowsched.simulation.reference import SimulatedCluster
 from flowsched.simulation.workload import File, Job, Workload
 from flowsched.simulation.world import STORAGE, Running, World

@@ -39,6 +39,9 @@ class Wanted(msgspec.Struct, frozen=True):
     uri: str
     size_bytes: int = 0
     source: Source | None = None
+    offset: int = 0
+    whole: bool = True  #: else only `size_bytes` from `offset` on, of `version` if that is known
+    version: str = ""
 
 
 class Orders(msgspec.Struct, frozen=True):

@@ -39,10 +39,12 @@ class News:
         moved_bytes: int,
         size_bytes: int,
         error: dict[str, Any] | None = None,
+        **piece: Any,
     ) -> None:
-        """Tell how a transfer ended."""
+        """Tell how a transfer ended. `piece`: more of a piece's, see `transfers`."""
         self._tell(
-            kind="transfer", uri=uri, source=source, moved_bytes=moved_bytes, size_bytes=size_bytes, error=error
+            kind="transfer", uri=uri, source=source, moved_bytes=moved_bytes, size_bytes=size_bytes, error=error,
+            **piece,
         )  # fmt: skip
 
     def heartbeat(self, seq: int) -> bytes:

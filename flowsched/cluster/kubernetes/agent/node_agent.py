@@ -63,6 +63,7 @@ class Agent:
         self.ledger = Ledger(settings.state / "pods")
         self.logs = Logs(settings.logs, settings.kept_logs, self.volumes.has, clock)
         self.out_bytes = 0
+        self.evicted_bytes = 0
         self._clock = clock
         self._link = link or (no_link if settings.copies else os.link)
         self._publisher = Publisher(self.cache, settings.state / "outgoing", at)
@@ -80,7 +81,12 @@ class Agent:
         self._lock = await self._take(self.settings.state)
         await asyncio.to_thread(self._read)
         self.transfers = Transfers(
-            self.cache, self._sources.bring, self.rates, self.news, self.settings.parallel
+            self.cache,
+            self._sources.bring,
+            self._sources.section,
+            self.rates,
+            self.news,
+            self.settings.parallel,
         )
         self.pods = Pods(
             self.volumes, self.logs.pod_of, self.cache, self.transfers, self.ledger, self._publisher, self.news,
@@ -120,6 +126,7 @@ class Agent:
         entry: Entry | None = await asyncio.to_thread(self.cache.evict, uri)
         if entry is None:
             return None
+        self.evicted_bytes += entry.size_bytes
         self.news.replica(uri, entry.size_bytes, present=False)
         return True
 

@@ -159,11 +159,16 @@ class Door:
         agent, coming = self._agent, self._agent.transfers
         values = {
             "flowsched_agent_cache_bytes": agent.cache.used_bytes,
+            "flowsched_agent_cache_limit_bytes": agent.cache.limit_bytes,
+            "flowsched_agent_evicted_bytes_total": agent.evicted_bytes,
             "flowsched_agent_cache_datasets": len(agent.cache.entries),
+            "flowsched_agent_cache_partial_datasets": len(agent.cache.partials.all),
+            "flowsched_agent_cache_partial_bytes": agent.cache.partials.reserved_bytes,
             "flowsched_agent_received_bytes_total": coming.in_bytes,
             "flowsched_agent_sent_bytes_total": agent.out_bytes,
             "flowsched_agent_transfers_done_total": coming.done,
             "flowsched_agent_transfers_failed_total": coming.failed,
+            "flowsched_agent_pieces_done_total": coming.pieces,
             "flowsched_agent_transfers_waiting": coming.waiting,
             "flowsched_agent_readers": self._streams.readers,
             "flowsched_agent_followers": self._streams.followers,
@@ -181,7 +186,17 @@ class Door:
         replicas = [
             {"uri": e.uri, "size_bytes": e.size_bytes} for e in list(self._agent.cache.entries.values())
         ]
-        return _json({"instance": news.instance, "seq": news.seq, "replicas": replicas})
+        partials = [
+            {
+                "uri": p.header.uri,
+                "size_bytes": p.header.size_bytes,
+                "version": p.header.version,
+                "spans": p.spans,
+            }
+            for p in self._agent.cache.partials.all
+        ]
+        told = {"instance": news.instance, "seq": news.seq, "replicas": replicas, "partials": partials}
+        return _json(told | {"cache_bytes": self._agent.cache.limit_bytes})
 
     async def _events(self, request: web.Request) -> web.StreamResponse:
         after = number_of(request, "after", default=self._agent.news.seq)
@@ -197,6 +212,8 @@ class Door:
         return _json({"accepted": len(wanted)}, 202)
 
     async def _dataset(self, request: web.Request) -> web.StreamResponse:
+        if "Range" in request.headers:
+            return await self._streams.section(request, uri_of(request))
         return await self._streams.dataset(request, uri_of(request))
 
     async def _evict(self, request: web.Request) -> web.StreamResponse:
@@ -275,7 +292,8 @@ def _log_of(data: bytes, offset: int, *, more: bool) -> web.Response:
 def _order(wanted: Wanted) -> transfers.Order:
     orders.check_uri(wanted.uri)
     peer = Peer(wanted.source.node, wanted.source.url) if wanted.source else None
-    return transfers.Order(wanted.uri, max(0, wanted.size_bytes), peer)
+    size, offset = max(0, wanted.size_bytes), max(0, wanted.offset)
+    return transfers.Order(wanted.uri, size, peer, None if wanted.whole else offset, wanted.version)
 
 
 def _or_pending(answer: dict[str, Any] | None) -> web.Response:

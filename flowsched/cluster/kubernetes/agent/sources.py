@@ -1,18 +1,19 @@
 """Where a node's datasets come from: another node's agent, or their origin. Everything here blocks, and runs in threads.
 
-A dataset is brought whole, from one place. Pieces of one dataset from several agents at a time would be another `bring`
-with the same signature, which is all that `transfers` knows of this module.
+A dataset is brought whole, from one place (`bring`), or a range of it is opened (`section`), of which `cluster.pieces` makes the
+dataset.
 """
 
 from __future__ import annotations
 
 import http.client
 import os
+import secrets
 import stat
 import tarfile
 import threading
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Final, cast
@@ -25,7 +26,8 @@ from flowsched.cluster.kubernetes.agent.guard import Forbidden
 from flowsched.cluster.kubernetes.agent.orders import line_safe
 from flowsched.cluster.kubernetes.agent.rates import Stopped
 from flowsched.cluster.kubernetes.agent.unpack import unpack
-from flowsched.cluster.origins import NotFetched, Origins, failure
+from flowsched.cluster.origins import CONTENT_RANGE, NotFetched, Origins, Section, failure, file_section
+from flowsched.cluster.pieces import changed_at
 
 CONNECT_S: Final = 10.0
 #: A peer or an origin that sends nothing for so long is given up.
@@ -68,15 +70,47 @@ class Sources:
         """
         try:
             if peer is None:
+                version = f"copy-{secrets.token_hex(8)}"  # like no other copy's: it may be of any version
                 name, expected = self._from_origin(uri, into, admit), None
             else:
-                name, expected = self._from_peer(uri, peer, into, admit)
+                name, expected, version = self._from_peer(uri, peer, into, admit)
             size = trees.seal(str(into / name))
         except Unsafe as error:
             raise NotFetched(f"{uri} cannot be a dataset: {error}", permanent=True) from error
         if expected is not None and size != expected:
             raise NotFetched(f"{uri} came as {size} bytes and should be {expected}")
-        return Entry(uri, size, name, (into / name).is_dir())
+        return Entry(uri, size, name, (into / name).is_dir(), version)
+
+    def section(self, uri: str, peer: Peer | None, version: str, start: int, end: int) -> Section:
+        """Open a range of a dataset.
+
+        Args:
+            uri: Its name.
+            peer: Where; None = at its origin.
+            version: That a peer is asked for; "" = any. What came is to be looked at all the same.
+            start, end: Its first byte, and the one after its last.
+
+        Raises:
+            NotFetched: It cannot be had from there.
+        """
+        if peer is not None:
+            return self._peer_section(uri, peer, version, start, end)
+        name = stored_name(file_name(uri))
+        if not uri.startswith(("http:", "https:")) and "::" in uri:
+            raise NotFetched(f"{uri!r} chains file systems, which inputs may not", permanent=True)
+        path = self._origins.local_path(uri)
+        if path is None:
+            try:
+                return self._origins.open_section(uri, start, end, name)
+            except NotFetched as error:
+                raise _refused(error) from error
+        try:
+            with self._parent(path) as (parent, last):
+                if trees.measure(parent, last).directory:
+                    raise NotFetched(f"{path} is a folder, which moves as a whole", undivided=True)
+                return file_section(beneath.open_file(parent, last), start, name)
+        except Unsafe as error:
+            raise NotFetched(f"{uri} cannot be a dataset: {error}", permanent=True) from error
 
     def close(self) -> None:
         """Cut the connections, so that no thread waits for a peer."""
@@ -89,7 +123,31 @@ class Sources:
 
     # --- another agent ---------------------------------------------------------------------------------------
 
-    def _from_peer(self, uri: str, peer: Peer, into: Path, admit: Admit) -> tuple[str, int]:
+    def _peer_section(self, uri: str, peer: Peer, version: str, start: int, end: int) -> Section:
+        connection = _connection(peer)
+        with self._lock:
+            self._connections.add(connection)
+        wanted = {"Range": f"bytes={start}-{end - 1}"}
+        if version:
+            wanted["If-Match"] = f'"{wire_name(version)}"'
+        try:
+            answer = self._ask(uri, peer, connection, wanted)
+            return _section_of(uri, peer, answer, start, lambda: self._let_go(connection))
+        except BaseException as error:
+            self._let_go(connection)
+            if isinstance(
+                error, http.client.HTTPException | ConnectionError | TimeoutError | ValueError | TypeError
+            ):
+                told = f"{type(error).__name__}: {error}"
+                raise NotFetched(f"{peer.node} did not send {uri}: {told}") from error
+            raise
+
+    def _let_go(self, connection: http.client.HTTPConnection) -> None:
+        with self._lock:
+            self._connections.discard(connection)
+        connection.close()
+
+    def _from_peer(self, uri: str, peer: Peer, into: Path, admit: Admit) -> tuple[str, int, str]:
         connection = _connection(peer)
         with self._lock:
             self._connections.add(connection)
@@ -105,22 +163,26 @@ class Sources:
         except (ConnectionError, TimeoutError) as error:
             raise NotFetched(f"{peer.node} did not send {uri}: {error or type(error).__name__}") from error
         finally:
-            with self._lock:
-                self._connections.discard(connection)
-            connection.close()
+            self._let_go(connection)
 
-    def _receive(
-        self, uri: str, peer: Peer, connection: http.client.HTTPConnection, into: Path, admit: Admit
-    ) -> tuple[str, int]:
+    def _ask(
+        self, uri: str, peer: Peer, connection: http.client.HTTPConnection, more: Mapping[str, str]
+    ) -> http.client.HTTPResponse:
+        """Ask an agent for a dataset."""
         base = urlsplit(peer.url).path.rstrip("/")
-        headers = {"Authorization": f"Bearer {self._key.decode()}", "Accept-Encoding": "identity"}
+        headers = {"Authorization": f"Bearer {self._key.decode()}", "Accept-Encoding": "identity", **more}
         try:
             connection.connect()
         except OSError as error:
             raise NotFetched(f"{peer.node} ({peer.url}) cannot be reached: {error}") from error
         connection.sock.settimeout(STALLED_S)
         connection.request("GET", f"{base}/v1/datasets?{urlencode({'uri': uri})}", headers=headers)
-        answer = connection.getresponse()
+        return connection.getresponse()
+
+    def _receive(
+        self, uri: str, peer: Peer, connection: http.client.HTTPConnection, into: Path, admit: Admit
+    ) -> tuple[str, int, str]:
+        answer = self._ask(uri, peer, connection, {})
         if answer.status != 200:
             raise NotFetched(f"{peer.node} answered {answer.status} for {uri}", lost=answer.status == 404)
         length, size = (int(answer.headers[name]) for name in ("Content-Length", "X-Flowsched-Size"))
@@ -133,7 +195,11 @@ class Sources:
         else:
             self._store(body, into / name)
         body.drain()
-        return name, size
+        told = answer.headers.get("X-Flowsched-Version")
+        version = (
+            f"copy-{secrets.token_hex(8)}" if told is None else unquote(told)
+        )  # of an agent that tells none
+        return name, size, version
 
     def _store(self, body: _Body, path: Path) -> None:
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -176,6 +242,13 @@ class Sources:
 
     def _copy(self, path: Path, target: Path, admit: Admit) -> None:
         """Copy from a folder of this machine, which others may be changing: from the allowed root on by descriptor."""
+        with self._parent(path) as (parent, name):
+            found = trees.measure(parent, name)
+            self._copy_any(parent, name, str(target), admit, found.directory)
+
+    @contextmanager
+    def _parent(self, path: Path) -> Iterator[tuple[int, str]]:
+        """The folder a path lies in, reached from its allowed root by descriptor, and its name there."""
         allowed = [Path(os.path.realpath(root)) for root in self._origins.allowed_roots or ("/",)]
         root = next(root for root in allowed if path.is_relative_to(root))
         names = path.relative_to(root).parts
@@ -184,8 +257,7 @@ class Sources:
             if not names:
                 raise Unsafe("the whole of an allowed folder")
             with beneath.folder(top, names[:-1]) as parent:
-                found = trees.measure(parent, names[-1])
-                self._copy_any(parent, names[-1], str(target), admit, found.directory)
+                yield parent, names[-1]
         finally:
             os.close(top)
 
@@ -233,6 +305,54 @@ class _Body:
         """Read what is left."""
         while self.read(1 << 16):
             pass
+
+
+class _Answer:
+    """What a peer sends of a section; closing it closes the connection."""
+
+    def __init__(self, answer: http.client.HTTPResponse, let_go: Callable[[], None]) -> None:
+        self._answer = answer
+        self._let_go = let_go
+
+    def read(self, amount: int) -> bytes:
+        """Up to so many bytes; b"" at the end, also if it comes too early."""
+        return self._answer.read(amount)
+
+    def close(self) -> None:
+        """Hang up."""
+        self._let_go()
+
+
+def _section_of(
+    uri: str, peer: Peer, answer: http.client.HTTPResponse, start: int, let_go: Callable[[], None]
+) -> Section:
+    """What an agent's answer is a section of.
+
+    Raises:
+        NotFetched: It is none.
+    """
+    told = answer.headers
+    if answer.status == 404:
+        raise NotFetched(f"{peer.node} no longer has {uri}", lost=True)
+    if answer.status == 412:
+        if told.get("X-Flowsched-Whole") == "1":
+            raise changed_at(uri, peer.node, unquote(told.get("X-Flowsched-Version", "")))
+        raise NotFetched(f"{peer.node} has pieces of another version of {uri}", lost=True)
+    if answer.status == 200 or told.get("X-Flowsched-Directory") == "1":
+        raise NotFetched(f"{uri} moves as a whole: {peer.node} gives no ranges of it", undivided=True)
+    if answer.status != 206:
+        raise NotFetched(f"{peer.node} answered {answer.status} for a part of {uri}")
+    found = CONTENT_RANGE.fullmatch(told["Content-Range"])
+    if found is None or int(found[1]) != start:
+        raise NotFetched(f"{peer.node} sent another part of {uri}: {told['Content-Range']}")
+    return Section(
+        cast("BinaryIO", _Answer(answer, let_go)),
+        int(found[2]),
+        unquote(told["X-Flowsched-Version"]),
+        stored_name(unquote(told["X-Flowsched-Name"])),
+        int(told["X-Flowsched-Mode"], 8) & 0o777,
+        told["X-Flowsched-Whole"] == "1",
+    )
 
 
 def stored_name(name: str) -> str:

@@ -13,6 +13,8 @@ from flowsched.cluster.cache import Entry
 from flowsched.cluster.kubernetes.agent.bodies import BadRequest
 from flowsched.cluster.kubernetes.agent.node_agent import Agent
 from flowsched.cluster.kubernetes.agent.sources import wire_name
+from flowsched.cluster.origins import NotFetched, Section
+from flowsched.cluster.pieces import block_stream, held_section
 from flowsched.cluster.reading import open_payload
 
 #: Readers of datasets, and followers of events, at a time. More are told to come back.
@@ -58,6 +60,70 @@ class Streams:
         finally:
             self.readers -= 1
 
+    async def section(self, request: web.Request, uri: str) -> web.StreamResponse:
+        """Send a range of a file, of one that is still coming, too, if the range is here.
+
+        Raises:
+            BadRequest: It is not here, of another version (If-Match), a folder, or too many read at once.
+        """
+        try:
+            asked = request.http_range
+        except ValueError as error:
+            raise BadRequest(416, str(error)) from None
+        start, end = asked.start, asked.stop
+        if start is None or end is None or not 0 <= start < end:
+            raise BadRequest(416, "a range has a first and a last byte: bytes=0-99")
+        if self.readers >= MOST_READERS:
+            raise BadRequest(503, f"{MOST_READERS} readers at a time are served; come back in a second")
+        self.readers += 1
+        try:
+            found = await asyncio.to_thread(held_section, self._agent.cache, uri, start, end)
+            if found is None:
+                raise BadRequest(404, "this node has no such part of it")
+            return await self._send_section(request, found, start, min(end, found.total))
+        except NotFetched as error:
+            answer = web.json_response({"message": str(error)}, status=416)
+            answer.headers["X-Flowsched-Directory"] = "1"
+            return answer
+        finally:
+            self.readers -= 1
+
+    async def _send_section(
+        self, request: web.Request, found: Section, start: int, end: int
+    ) -> web.StreamResponse:
+        tag = f'"{wire_name(found.version)}"'
+        headers = {
+            "ETag": tag,
+            "X-Flowsched-Version": wire_name(found.version),
+            "X-Flowsched-Whole": str(int(found.whole)),
+        }
+        blocks = block_stream(found, max(0, end - start))
+        try:
+            if request.headers.get("If-Match", tag) != tag:
+                return web.json_response(
+                    {"message": "this node has another version"}, status=412, headers=headers
+                )
+            if start >= end:
+                headers["Content-Range"] = f"bytes */{found.total}"
+                return web.json_response(
+                    {"message": f"it has {found.total} bytes"}, status=416, headers=headers
+                )
+            headers |= {
+                "Content-Type": "application/octet-stream",
+                "Content-Range": f"bytes {start}-{end - 1}/{found.total}",
+                "X-Flowsched-Name": wire_name(found.name),
+                "X-Flowsched-Mode": f"{found.mode:o}",
+            }
+            answer = web.StreamResponse(status=206, headers=headers)
+            answer.content_length = end - start
+            await answer.prepare(request)
+            async with _cut_when_broken(request):
+                while (block := await asyncio.to_thread(next, blocks, None)) is not None:
+                    await self._send_block(answer, block)
+            return answer
+        finally:
+            await asyncio.to_thread(found.stream.close)
+
     async def _send(
         self, request: web.Request, entry: Entry, length: int, blocks: Iterator[bytes]
     ) -> web.StreamResponse:
@@ -67,6 +133,7 @@ class Streams:
                 "X-Flowsched-Directory": str(int(entry.directory)),
                 "X-Flowsched-Name": wire_name(entry.name),
                 "X-Flowsched-Size": str(entry.size_bytes),
+                "X-Flowsched-Version": wire_name(entry.version),
             }
         )
         answer.content_length = length

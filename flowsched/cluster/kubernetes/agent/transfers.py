@@ -1,4 +1,8 @@
-"""Transfers into this node's cache: a few at a time, one per dataset, told as events when they end."""
+"""Transfers into this node's cache: a few at a time, one per dataset or piece of one, told as events when they end.
+
+What is told of a piece has three fields more: `offset`, as it was ordered; `whole`, whether all of the dataset is here now;
+`version`, which it is of.
+"""
 
 from __future__ import annotations
 
@@ -7,17 +11,20 @@ import shutil
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import structlog
 
 from flowsched.cluster.cache import Cache, Entry
+from flowsched.cluster.kubernetes.agent import trees
 from flowsched.cluster.kubernetes.agent.news import News
 from flowsched.cluster.kubernetes.agent.rates import Rates, Stopped
 from flowsched.cluster.kubernetes.agent.sources import Admit, Peer
 from flowsched.cluster.kubernetes.agent.workers import Workers
-from flowsched.cluster.origins import NotFetched
+from flowsched.cluster.origins import NotFetched, Section
+from flowsched.cluster.pieces import Landed, Piece, bring
 from flowsched.cluster.running.records import sync_folder
 from flowsched.workflow.data import redacted
 
@@ -29,11 +36,18 @@ MOST_WAITING: Final = 100_000
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """A dataset that shall come, from another agent or from its origin."""
+    """A dataset that shall come, from another agent or from its origin; or a piece of it, if there is an `offset`."""
 
     uri: str
-    size_bytes: int = 0  #: as far as it is known
+    size_bytes: int = 0  #: as far as it is known; of the piece, if it is one
     peer: Peer | None = None
+    offset: int | None = None
+    version: str = ""  #: that the piece must be of; "" = not known
+
+    @property
+    def key(self) -> tuple[str, int]:
+        """What is under way only once."""
+        return self.uri, -1 if self.offset is None else self.offset
 
 
 class Bring(Protocol):
@@ -44,28 +58,41 @@ class Bring(Protocol):
         ...
 
 
+class Open(Protocol):
+    """Opens ranges of a dataset; see `Sources.section`."""
+
+    def __call__(self, uri: str, peer: Peer | None, version: str, start: int, end: int, /) -> Section:
+        """Blocks."""
+        ...
+
+
 class Transfers:
     """The transfers of one node.
 
     Args:
         cache: Where to.
         bring: Where from.
+        section: Where pieces come from.
         rates: How fast.
         news: Whom to tell.
         parallel: How many at a time.
     """
 
-    def __init__(self, cache: Cache, bring: Bring, rates: Rates, news: News, parallel: int = 4) -> None:
+    def __init__(
+        self, cache: Cache, bring: Bring, section: Open, rates: Rates, news: News, parallel: int = 4
+    ) -> None:
         self._cache = cache
         self._bring = bring
+        self._section = section
         self._rates = rates
         self._news = news
         self._workers = Workers(parallel)
-        self._under_way: dict[str, asyncio.Task[Entry]] = {}
+        self._under_way: dict[tuple[str, int], asyncio.Task[Landed]] = {}
         self._unclaimed: dict[str, int] = {}
         self._promised: dict[str, int] = {}  #: bytes that transfers under way will need
         self.in_bytes = 0
         self.done = 0
+        self.pieces = 0
         self.failed = 0
 
     @property
@@ -74,24 +101,24 @@ class Transfers:
         return len(self._under_way)
 
     def is_under_way(self, uri: str) -> bool:
-        """Whether a dataset is on its way here."""
-        return uri in self._under_way
+        """Whether a dataset is on its way here, as a whole."""
+        return (uri, -1) in self._under_way
 
     def order(self, orders: Sequence[Order]) -> None:
         """Start them, in order. One that is under way already is not started twice: its end is told once."""
         for order in orders:
             self.start(order)
 
-    def start(self, order: Order) -> asyncio.Task[Entry]:
+    def start(self, order: Order) -> asyncio.Task[Landed]:
         """Start one, or join the one under way. Await it shielded: others may wait for it too.
 
         It raises NotFetched when the dataset cannot be had.
         """
-        task = self._under_way.get(order.uri)
+        task = self._under_way.get(order.key)
         if task is None:
             task = asyncio.create_task(self._carry_out(order), name="transfer")
             task.add_done_callback(_looked_at)
-            self._under_way[order.uri] = task
+            self._under_way[order.key] = task
         return task
 
     def charge(self, uri: str) -> tuple[int, int]:
@@ -102,18 +129,22 @@ class Transfers:
         return size - moved, moved
 
     async def close(self) -> None:
-        """Stop. What is half there is removed at the next start."""
+        """Stop. What is half there is removed at the next start; of what comes in pieces, the pieces under way."""
         self._rates.stop()
         for task in self._under_way.values():
             task.cancel()
         await asyncio.gather(*self._under_way.values(), return_exceptions=True)
         self._workers.close()
 
-    async def _carry_out(self, order: Order) -> Entry:
+    async def _carry_out(self, order: Order) -> Landed:
         source = order.peer.node if order.peer else None
         try:
             there = await asyncio.to_thread(self._cache.find, order.uri)
-            entry: Entry = await self._workers.do(self._fill, order) if there is None else there
+            if there is not None:
+                landed = Landed(there.size_bytes, there.version, 0, there)
+            else:
+                fill = self._fill if order.offset is None else self._fill_piece
+                landed = await self._workers.do(fill, order)
         except NotFetched as error:
             raise self._failed(order, error) from None
         except OSError as error:
@@ -124,29 +155,37 @@ class Transfers:
             log.exception("transfer broke", uri=redacted(order.uri), source=source)
             raise self._failed(order, NotFetched(f"cannot bring {order.uri}: {error!r}")) from error
         finally:
-            del self._under_way[order.uri]
-            self._promised.pop(order.uri, None)
-        moved = 0 if there else entry.size_bytes
-        if not there:
-            self._unclaimed[order.uri] = moved
+            del self._under_way[order.key]
+            if order.offset is None:
+                self._promised.pop(order.uri, None)
+        moved = landed.moved_bytes
+        if moved:
+            self._unclaimed[order.uri] = self._unclaimed.get(order.uri, 0) + moved
             self.in_bytes += moved
-            self._news.replica(order.uri, entry.size_bytes, present=True)
+        if there is None and landed.entry is not None:
+            self._news.replica(order.uri, landed.size_bytes, present=True)
         self.done += 1
-        self._news.transfer(order.uri, source, moved, entry.size_bytes)
-        return entry
+        self.pieces += order.offset is not None
+        more = _more(order, whole=landed.entry is not None, version=landed.version)
+        self._news.transfer(order.uri, source, moved, landed.size_bytes, **more)
+        return landed
 
     def _failed(self, order: Order, error: NotFetched) -> NotFetched:
         source = order.peer.node if order.peer else None
         self.failed += 1
         uri = redacted(order.uri)
         log.info("transfer failed", uri=uri, source=source, why=str(error).replace(order.uri, uri))
-        told = {"message": str(error), "lost": error.lost, "permanent": error.permanent}
-        self._news.transfer(order.uri, source, 0, 0, told)
+        told: dict[str, Any] = {"message": str(error), "lost": error.lost, "permanent": error.permanent}
+        if order.offset is not None:
+            told |= {"changed": error.changed, "undivided": error.undivided}
+        if error.emptied:
+            self._news.replica(order.uri, 0, present=False)
+        self._news.transfer(order.uri, source, 0, 0, told, **_more(order, whole=False, version=error.version))
         return error
 
     # --- in a thread -----------------------------------------------------------------------------------------
 
-    def _fill(self, order: Order) -> Entry:
+    def _fill(self, order: Order) -> Landed:
         self._promised[order.uri] = order.size_bytes
         self._check_room(order.uri, 0)
         came = 0
@@ -168,7 +207,29 @@ class Transfers:
                 shutil.rmtree(into, ignore_errors=True)
             raise
         sync_folder(str(self._cache.folder))
-        return entry
+        return Landed(entry.size_bytes, entry.version, entry.size_bytes, entry)
+
+    def _fill_piece(self, order: Order) -> Landed:
+        source = order.peer.node if order.peer else None
+        piece = Piece(order.uri, order.offset or 0, order.size_bytes, order.version, source)
+        opened = partial(self._section, order.uri, order.peer, order.version)
+        room = partial(self._check_room_for, order.uri)
+        steps = bring(self._cache, piece, opened, room=room, seal=_seal, block_bytes=self._rates.piece_bytes)
+        try:
+            while True:
+                self._rates.take_in(next(steps))
+        except StopIteration as end:
+            landed: Landed = end.value
+        finally:
+            steps.close()
+        if landed.entry is not None:
+            sync_folder(str(self._cache.folder))
+        return landed
+
+    def _check_room_for(self, uri: str, size_bytes: int) -> None:
+        promised = sum(list(self._promised.values()))
+        if not self._cache.room_for(promised + size_bytes):
+            raise NotFetched(f"the cache has no {size_bytes} bytes left for {uri}")
 
     def _check_room(self, uri: str, came: int) -> None:
         """Raise if what is here, what the others were promised and this one do not fit together."""
@@ -179,7 +240,18 @@ class Transfers:
             raise NotFetched(f"the cache has {free} bytes left for all transfers, {size} or more are needed")
 
 
-def _looked_at(task: asyncio.Task[Entry]) -> None:
+def _more(order: Order, **said: Any) -> dict[str, Any]:
+    """What is told of a piece beside what is told of every transfer."""
+    return {} if order.offset is None else {"offset": order.offset, **said}
+
+
+def _seal(path: Path, mode: int) -> None:
+    """Make a file that has come in pieces one of the cache."""
+    path.chmod(mode & 0o777 | 0o400)
+    trees.seal(str(path))
+
+
+def _looked_at(task: asyncio.Task[Landed]) -> None:
     """Nobody may be waiting, and asyncio would complain: the failure has been told as an event."""
     if not task.cancelled():
         task.exception()

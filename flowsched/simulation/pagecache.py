@@ -1,4 +1,4 @@
-"""What a node's memory keeps of the files that were read and written last."""
+"""What a simulated node's memory keeps of files."""
 
 from __future__ import annotations
 
@@ -38,3 +38,7 @@ class PageCache:
         self.used += size
         while self.used > self.capacity:
             self.used -= self._held.popitem(last=False)[1]
+
+    def forget(self, file: FileId) -> None:
+        """The file is deleted."""
+        self.used -= self._held.pop(file, 0)

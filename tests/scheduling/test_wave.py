@@ -1,0 +1,156 @@
+"""Turns that are taken at once are those that would have been taken one by one."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flowsched.scheduling import cycle as cycle_module
+from flowsched.scheduling import wave
+from flowsched.scheduling.catalogue import Catalogue
+from flowsched.scheduling.cycle import cycle
+from flowsched.scheduling.framework import PROFILES, Profile
+from flowsched.scheduling.plan import Plan
+from flowsched.scheduling.podgroup import PodGroup
+from flowsched.scheduling.queues import Queue, QueueTree, billionths
+from flowsched.scheduling.snapshot import ClaimKind, Snapshot
+from flowsched.scheduling.turns import Turns
+from flowsched.scheduling.usage import Payer
+from tests.scheduling.scheduling_cases import bag, claim, gang, node, shape
+
+OURS = PROFILES["flowsched"]
+HOUR = 3_600_000
+NOW = 5 * HOUR
+
+
+def told(plan: Plan) -> Any:
+    """A plan as plain values."""
+    placements = [
+        (p.group, [n.tolist() for n in p.nodes], [m.tolist() for m in p.missing_bytes], p.cost_ms, p.held)
+        for p in plan.placements
+    ]
+    reservations = [(r.group, r.start_ms, [n.tolist() for n in r.nodes]) for r in plan.reservations]
+    return placements, reservations, plan.reasons, plan.looked_at
+
+
+class World:
+    """A random cluster, tree of queues and backlog."""
+
+    def __init__(self, seed: int) -> None:
+        rng = self.rng = random.Random(seed)
+        self.snapshot = Snapshot()
+        for at in range(rng.randint(1, 9)):
+            cores = rng.choice([2, 4, 16, 64])
+            self.snapshot.put_node(node(f"n{at}", cores, cores * rng.choice([1, 4])))
+        self.names = [f"q{at}" for at in range(rng.randint(1, 12))]
+        self.queues = QueueTree()
+        if rng.random() < 0.7:
+            self._configure(nested=rng.random() < 0.6)
+        for at in range(rng.randint(0, 10)):
+            queue, where = rng.choice(self.names), rng.randrange(len(self.snapshot))
+            claim(self.snapshot, f"c{at}", where, rng.randint(1, 3), ClaimKind.RUNNING, queue=queue)
+        for _ in range(rng.randint(0, 4)):  # some were served before
+            queue = rng.choice(self.names)
+            self.snapshot.usage.served_queues[queue] = NOW - rng.randint(0, 3 * HOUR)
+            self.snapshot.usage.served_users[Payer(queue, rng.choice("ab"))] = NOW - rng.randint(0, 3 * HOUR)
+        self.backlog = [self._group(key) for key in range(1, rng.randint(3, 40))]
+        self.most = rng.choice([None, 1, 5, 30, 100])
+        self.profile: Profile = replace(
+            OURS,
+            packing=rng.choice(["binpack", "spread"]),
+            window=rng.choice([1024, 1024, 7]),
+            backfill=rng.choice(["easy", "easy", "none", "conservative"]),
+            queues={"q1": replace(OURS, name="other", packing="spread")} if rng.random() < 0.2 else {},
+        )
+
+    def _configure(self, nested: bool) -> None:
+        rng = self.rng
+        for at, name in enumerate(self.names):
+            above = self.names[rng.randrange(at)] if nested and at and rng.random() < 0.6 else None
+            self.queues.put(
+                Queue(
+                    name,
+                    weight=rng.choice([1, 1, 2, 7]),
+                    parent=above,
+                    priority=rng.choice([0, 0, 0, 1]),
+                    order=rng.choice(["best-effort", "best-effort", "fifo"]),
+                    cap=(rng.randint(0, 40) * 1_000,) if rng.random() < 0.1 else None,
+                    paused=rng.random() < 0.05,
+                    guarantee=(4_000,) if rng.random() < 0.02 else None,
+                )
+            )
+
+    def _group(self, key: int) -> PodGroup:
+        rng = self.rng
+        more = {
+            "queue": rng.choice(self.names),
+            "user": rng.choice(["", "", "", "a", "b"]),
+            "priority": rng.choice([0, 0, 0, 1]),
+            "runtime_ms": rng.choice([None, 1_000, 100_000]),
+            "ready_ms": NOW - rng.choice([0, 0, 1_000, HOUR, 3 * HOUR]),
+            "promised_ms": rng.choice([None] * 20 + [NOW + 5_000]),
+        }
+        what = rng.choice([shape(1, 1)] * 12 + [shape(1, 2), shape(0, 0)])
+        if rng.random() < 0.05:
+            return gang(key, rng.choice([2, 5, 30]), what, **more)
+        return bag(key, rng.choice([1, 1, 2, 5, 15, 16, 17, 40, 300]), what, **more)
+
+    def decide(self) -> Plan:
+        return cycle(self.snapshot, Catalogue(), self.queues, self.backlog, self.profile, NOW, self.most)
+
+
+def one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is taken at once."""
+    monkeypatch.setattr(cycle_module, "serve_first", lambda cycle, budget: set())
+
+
+@given(st.integers(0, 1 << 32))
+@settings(max_examples=400, deadline=None)
+def test_a_wave_is_what_turns_would_give(seed: int) -> None:
+    """Random trees, weights, users, priorities, ages, caps, kinds and windows: the same plan."""
+    world = World(seed)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(wave, "FEW", 1)
+        ours = told(world.decide())
+    with pytest.MonkeyPatch.context() as patch:
+        one_by_one(patch)
+        plain = told(world.decide())
+    assert ours == plain
+
+
+def test_many_queues_are_served_without_a_single_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten queues, two of weight 3 and one of priority 1, 30 pods: the first gets what it asks for, the others by weight."""
+
+    def nobody(*_: object) -> None:
+        raise AssertionError("a turn was taken")
+
+    monkeypatch.setattr(
+        cycle_module,
+        "Turns",
+        type("NoTurns", (), {"__init__": nobody, "none_looked_at": Turns.none_looked_at}),
+    )
+    snapshot = Snapshot()
+    for at in range(4):
+        snapshot.put_node(node(f"n{at}", 64))
+    tree = QueueTree([Queue("q0", weight=3), Queue("q1", weight=3), Queue("q2", priority=1)])
+    backlog = [bag(at + 1, 3 if at == 2 else 99, shape(1), queue=f"q{at}") for at in range(10)]
+    plan = cycle(snapshot, Catalogue(), tree, backlog, OURS, 0, 30)
+    assert {each.group: len(each.nodes[0]) for each in plan.placements} == {
+        3: 3, 1: 7, 2: 6, 4: 2, 5: 2, 6: 2, 7: 2, 8: 2, 9: 2, 10: 2,
+    }  # fmt: skip
+    assert [reason.group for reason in plan.reasons] == [1, 2, 4, 5, 6, 7, 8, 9, 10]
+
+
+@given(st.lists(st.integers(0, (1 << 62) - 1), min_size=1, max_size=5), st.integers(1, (1 << 62) // 10 - 1))
+@settings(deadline=None)
+def test_shares_are_exact_beyond_64_bits(amounts: list[int], total: int) -> None:
+    """Bytes of a large cluster times a billion need 80 bits: the result is that of whole numbers of any size."""
+    amounts = [min(amount, total * 8) for amount in amounts]
+    found = billionths(np.array(amounts, dtype=np.int64), total)
+    assert found.tolist() == [amount * 10**9 // total for amount in amounts]
