@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -13,6 +13,7 @@ from flowsched.engine.caches import shut_nodes
 from flowsched.engine.demand import Demand, demands_of, said_demand
 from flowsched.engine.homes import consumer_shard, divided, home_of
 from flowsched.engine.inputs import MissingInput, dataset_ids, private
+from flowsched.engine.siblings import ranks_by_size
 from flowsched.engine.state import EngineState, Gather, GroupKey
 from flowsched.scheduling.podgroup import PodGroup, RoleRequest, Shape
 from flowsched.workflow.resources import grow_memory
@@ -94,10 +95,25 @@ def collect(state: EngineState, now: int) -> Backlog:
             _add(state, backlog, run, stage, key, tasks, now)
             for key, tasks in offer(state, run, stage, queued)
         ]
+        told = [each for each in added if each is not None]
+        if private(stage) and not stage.spec.gang:
+            told = _by_size(state, backlog, told)
         if all_of_it and not stage.spec.gang:
             own = private(stage) or divided(state, run, stage) is not None
-            state.offers[workflow, number] = Offered([each for each in added if each is not None], own)
+            state.offers[workflow, number] = Offered(told, own)
     return backlog
+
+
+def _by_size(state: EngineState, backlog: Backlog, told: Sequence[Candidate]) -> list[Candidate]:
+    """Shards that read more than others are expected to take longer, and go first."""
+    ranks = ranks_by_size(state.catalogue, [each.group for each in told])
+    ordered = []
+    for candidate, rank_ms in zip(told, ranks, strict=True):
+        if rank_ms != candidate.group.rank_ms:
+            candidate = replace(candidate, group=replace(candidate.group, rank_ms=rank_ms))
+            backlog.candidates[candidate.group.key] = candidate
+        ordered.append(candidate)
+    return ordered
 
 
 def _again(state: EngineState, backlog: Backlog, run: WorkflowRun, stage: StageRun, moment: int) -> bool:

@@ -27,6 +27,8 @@ SHORT_LOOK: Final = 200
 GROUPS_PER_MS: Final = 5
 #: Promised starts are told again after so long, although nobody may start.
 QUIET_MS: Final = 10_000
+#: Pieces of datasets that land let nobody start, but copies look cheaper the less is on its way: a look after so long, at most.
+PIECES_MS: Final = 250
 #: Why groups wait that no moment brings nearer to their start, but only what happens.
 _TIMELESS: Final = frozenset(
     {
@@ -56,6 +58,12 @@ def held(recorder: Recorder, name: str, reason: str) -> None:
     """Something keeps a pod from starting."""
     if reason not in _ON_ITS_WAY:
         left(recorder, name)
+
+
+def piece_landed(recorder: Recorder) -> None:
+    """A piece of a dataset is on a node, others are still to come."""
+    if recorder.now - recorder.state.looked_at >= PIECES_MS:
+        recorder.dirty = True
 
 
 def is_full(state: EngineState) -> bool:
@@ -96,6 +104,7 @@ def looked(recorder: Recorder, groups: int, look_at: int | None, *, full: bool =
     state, statement = recorder.state, recorder.statement
     rest = groups // GROUPS_PER_MS if groups > SHORT_LOOK and not full else 0
     statement.assign(state, "restless", full)
+    statement.assign(state, "looked_at", recorder.now)
     statement.assign(state, "rest_until", recorder.now + rest)
     statement.assign(state, "look_at", look_at)
     if full:

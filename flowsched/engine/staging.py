@@ -12,9 +12,11 @@ from flowsched.engine.changes import Recorder
 from flowsched.engine.copying import begin_copy, end_copy, limits_now
 from flowsched.engine.delta import ReplicaWrite
 from flowsched.engine.evicting import admit_ahead, came, has_room, hold_room
+from flowsched.engine.pace import piece_landed
 from flowsched.engine.pieces import landed, moved_by, pass_over, refused
 from flowsched.engine.pods import pod_name
 from flowsched.engine.pushing import foreseen, pushes
+from flowsched.engine.spreading import spreading
 from flowsched.engine.state import Backoff, EngineState, GroupKey, StagingGroup
 from flowsched.scheduling.executor import Transfer, TransferDone, TransferFailed
 from flowsched.scheduling.snapshot import Claim, ClaimKind
@@ -83,10 +85,12 @@ def arrived(recorder: Recorder, event: TransferDone) -> None:
     order = _landed(recorder, pair, event.offset)
     complete = event.whole or landed(recorder, pair, event, order is not None)
     if not complete and not event.moved_bytes:
+        piece_landed(recorder)
         return
     waiting = [(number, group) for number, group in state.staging.items() if pair in group.pending]
     _pay(recorder, [group for _, group in waiting], pair, moved_by(recorder, pair, event))
     if not complete:
+        piece_landed(recorder)
         return
     size = event.size_bytes or state.catalogue.sizes[dataset]
     if size != state.catalogue.sizes[dataset]:
@@ -193,7 +197,7 @@ def order_transfers(recorder: Recorder) -> list[Transfer]:
             have = wants.get(pair)
             if have is None or (want.priority, want.rank_ms) > (have.priority, have.rank_ms):
                 wants[pair] = want
-    for want in (*foreseen(recorder), *pushes(recorder)):
+    for want in (*foreseen(recorder), *pushes(recorder), *spreading(recorder)):
         if state.look is None or has_room(state, want):
             wants.setdefault((want.dataset, want.dest), want)
     active, limits = list(state.moving.values()), limits_now(state)

@@ -95,6 +95,13 @@ class Gather:
     output_bytes: int  #: expected of one producing shard, of all that the consumer reads of it
 
 
+class Spread(NamedTuple):
+    """A dataset from outside, and the stages of a workflow that read it in all their shards."""
+
+    uri: str
+    stages: tuple[int, ...]
+
+
 class EngineState:
     """All of it.
 
@@ -196,6 +203,7 @@ class EngineState:
         #: (dataset, node) -> what shall be pushed home, and for whom: (want, workflow, stage)
         self.pushes: dict[tuple[int, int], tuple[TransferWant, str, int]] = {}
         self.push_backlog: dict[int, int] = {}  #: node -> bytes of `pushes` to it
+        self.spreads: dict[str, tuple[Spread, ...]] = {}  #: by workflow: what may be worth having everywhere
         #: what those who wait will read, by (dataset, node)
         self.foreseen: dict[tuple[int, int], TransferWant] = {}
 
@@ -225,6 +233,7 @@ class EngineState:
         self.crowded = False  #: as many as may be were under way, and no more follow for a while
         self.restless = True  #: something may let somebody start, and nobody has looked since
         self.rest_until = 0  #: no look before this moment
+        self.looked_at = 0  #: the last look
         self.quiet_until = 0  #: before this moment time alone lets nobody start
         self.look_at: int | None = None  #: a look is due at this moment, whatever happens
 
@@ -266,6 +275,7 @@ class EngineState:
         for shape in self.shapes_of.pop(workflow, ()):
             self.shapes.pop(shape, None)
         run = self.runs.pop(workflow, None)
+        self.spreads.pop(workflow, None)
         for home in [home for home in self.homes if home[0] == workflow]:
             del self.homes[home]
         for stage in run.stages if run is not None else ():

@@ -20,6 +20,12 @@ class PageCache:
         """Whether reading the file costs no disk."""
         return file in self._held
 
+    def copy(self) -> PageCache:
+        """As it is now."""
+        other = PageCache(self.capacity)
+        other.used, other._held = self.used, self._held.copy()
+        return other
+
     def touch(self, file: FileId, size: int) -> None:
         """The file was read or written."""
         if file in self._held:

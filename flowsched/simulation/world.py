@@ -9,10 +9,10 @@ from __future__ import annotations
 import heapq
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
+from flowsched.simulation.attempt import Running as Running
 from flowsched.simulation.network import Network
 from flowsched.simulation.pagecache import PageCache
 from flowsched.simulation.reference import SimulatedCluster
@@ -23,32 +23,6 @@ STORAGE: Final = -1
 #: A file of a workload: (number of the workload, number of the file).
 FileId = tuple[int, int]
 Action = Callable[[], None]
-
-
-@dataclass(slots=True)
-class Running:
-    """One attempt of one job on a node."""
-
-    workload: int
-    job: int
-    node: int
-    ready: float
-    start: float
-    attempt: int = 0
-    shared: bool = False  #: reads from and writes to the storage, never its node's disk
-    direct: frozenset[int] = frozenset()  #: inputs it reads straight from the storage
-    mounted: frozenset[int] = frozenset()  #: inputs it reads on the storage, through the node's page cache
-    straight: frozenset[int] = frozenset()  #: outputs it writes straight to the storage
-    fetch: tuple[
-        tuple[int, int], ...
-    ] = ()  #: (input, place) it copies to its node itself, before it computes
-    ended: Action = lambda: None
-    outcome: str = "succeeded"
-    run_start: float = 0.0
-    run_end: float = 0.0
-    waiting: int = 0
-    over: bool = False
-    disk_bytes: int = 0  #: what it made its node's disk read and write
 
 
 class World:
@@ -250,23 +224,49 @@ class World:
         arrived()
 
     def _read_disk(self, running: Running) -> None:
-        """Read what memory does not hold, in the order of names, and compute."""
+        """Read what memory does not hold, in the order of names, and what others have pushed out of it meanwhile; then compute."""
         node = running.node
         running.waiting = 1
 
         def read() -> None:
             running.waiting -= 1
             if running.waiting == 0 and not running.over:
-                self._compute(running)
+                self._read_again(running)
 
         for number in self._kept_inputs(running):
             file = (running.workload, number)
             held = file in self.caches[node]
             if not held or (node, file) in self._from_disk:
                 running.waiting += 1
+                running.read.add(number)
                 running.disk_bytes += self._from_disk_once(file, node, read, held=held)
             self.caches[node].touch(file, self.file(file).size)
         read()
+
+    def _read_again(self, running: Running) -> None:
+        """Read what it found in memory when it began, and what is not there any more when all else has been read."""
+        cache, lost = self.caches[running.node].copy(), []
+        for number in self._kept_inputs(running):
+            file = (running.workload, number)
+            if file not in cache and number not in running.read:
+                lost.append(number)
+            cache.touch(file, self.file(file).size)
+        self.caches[running.node] = cache
+        if not lost:
+            self._compute(running)
+            return
+        running.waiting = len(lost)
+
+        def read() -> None:
+            running.waiting -= 1
+            if running.waiting == 0 and not running.over:
+                self._read_again(running)
+
+        for number in lost:
+            running.read.add(number)
+            size = self.file((running.workload, number)).size
+            running.disk_bytes += size
+            self.flow(size, (3 * running.node,), read)
 
     def _kept_inputs(self, running: Running) -> list[int]:
         """What a task reads through its node's memory, in the order of names."""
@@ -275,8 +275,8 @@ class World:
         return sorted(inputs, key=lambda number: files[number].name)
 
     def _from_disk_once(self, file: FileId, node: int, action: Action, *, held: bool) -> int:
-        """Read a file from a node's disk. Who begins together with another reads with him. Who comes later reads the rest with him,
-        then what he has missed, if memory holds the file (`held`) as the other reads it; else all of it for himself.
+        """Read a file from a node's disk. Who comes while another reads it reads the rest with him, then what he has missed, if memory
+        holds the file (`held`) as the other reads it; else all of it for himself.
 
         Returns:
             What is read for it, beside what another reads anyway.
@@ -286,13 +286,10 @@ class World:
         if reading is not None:
             flow, actions = reading
             missed = size - self.network.left(flow)
-            if missed < 1:
-                actions.append(action)
-            elif held:
-                actions.append(lambda: self._flow_on(missed, path, action))
-            else:
+            if not held:
                 self.flow(size, path, action)
                 return size
+            actions.append(action if missed < 1 else lambda: self._flow_on(missed, path, action))
             return 0
 
         def done() -> None:

@@ -148,6 +148,30 @@ def test_who_joins_a_read_reads_what_it_has_missed_as_well() -> None:
     assert began == pytest.approx({"report_0": 0.8, "report_1": 1.3})
 
 
+def test_who_comes_later_reads_for_himself_what_memory_cannot_hold() -> None:
+    """The file of 80 MB in a memory of 50: from 0.5 s on both read with half the disk, the second alone from 1.1 s on."""
+    small = replace(CLUSTER, nodes=tuple(replace(node, cache=50 * MB) for node in CLUSTER.nodes))
+    cluster = World(replace(small, startup=0.0), [SMALL])
+    cluster.at[0, FILE["merged"]].add(0)
+    cluster.run(Running(0, JOB["report_0"], 0, ready=0.0, start=0.0))
+    second = Running(0, JOB["report_1"], 0, ready=0.0, start=0.5)
+    cluster.later(0.5, lambda: cluster.run(second))
+    cluster.proceed(1000)
+    began = {line["task"]: line["run_start"] for line in cluster.lines if "task" in line}
+    assert began == pytest.approx({"report_0": 1.1, "report_1": 1.6})
+    assert second.disk_bytes >= 80 * MB
+
+
+def test_what_is_pushed_out_of_memory_while_the_rest_is_read_is_read_from_disk() -> None:
+    """The reference of 300 MB was in memory when 20 MB of reads began, and is not when they end: 0.2 s and 3 s."""
+    cluster = world()
+    for name in ("reference", "reads0"):
+        cluster.at[0, FILE[name]].add(0)
+    cluster.caches[0].touch((0, FILE["reference"]), 300 * MB)
+    cluster.later(0.1, lambda: cluster.caches[0].forget((0, FILE["reference"])))
+    assert run(cluster, "align_0")["run_start"] == pytest.approx(3.2)
+
+
 def test_a_lost_attempt_gives_its_cores_back_and_nothing_else() -> None:
     """Taken away at 10 s: the cores are free, no output exists, and the line says what came of it."""
     cluster = world()

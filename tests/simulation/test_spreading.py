@@ -1,0 +1,72 @@
+"""References go to all nodes while those who will read them still wait; of tasks that are alike the large ones go first."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flowsched.engine.siblings import ranks_by_size
+from flowsched.scheduling.catalogue import Catalogue
+from flowsched.simulation.documents import from_document
+from flowsched.simulation.policies import simulated
+from flowsched.simulation.reference import SimulatedCluster, SimulatedNode
+from flowsched.simulation.world import World
+from flowsched.workflow.decode import check_workflow
+from tests.scheduling.scheduling_cases import bag
+
+MB = 1_000_000
+SECOND = 1_000
+
+
+def document(runtime: str) -> dict[str, Any]:
+    """Eight tasks, then eight more that all read one reference."""
+    return {
+        "name": "spread",
+        "stages": [
+            {
+                "name": "prepare",
+                "scatter": {"count": 8},
+                "command": ["prepare"],
+                "outputs": [{"name": "part", "path": "part"}],
+                "estimate": {"runtime": runtime, "output": MB},
+            },
+            {
+                "name": "align",
+                "scatter": {"count": 8},
+                "command": ["align"],
+                "inputs": [
+                    {"name": "part", "from": "prepare.part", "match": "index"},
+                    {"name": "index", "uri": "https://origin.example/index", "size": 1000 * MB},
+                ],
+                "estimate": {"runtime": "5s"},
+            },
+        ],
+    }
+
+
+def run(runtime: str) -> World:
+    """Four nodes of two cores, links of 100 MB/s: a copy of the reference takes ten seconds."""
+    nodes = tuple(SimulatedNode(f"n{at}", 2, nic_in=100 * MB, nic_out=100 * MB) for at in range(4))
+    cluster = SimulatedCluster(nodes)
+    work = from_document(check_workflow(document(runtime)), "w", "w.json", cluster)
+    return simulated("flowsched", cluster, [work])
+
+
+def copies_began(world: World) -> set[bool]:
+    """Whether the reference went to nodes before its first reader was ready."""
+    ready = min(line["ready"] for line in world.lines if line.get("task", "").startswith("align"))
+    return {line["start"] < ready for line in world.lines if line.get("transfer", "").endswith("index")}
+
+
+def test_a_reference_is_everywhere_before_it_is_asked_for() -> None:
+    """Producers of a minute leave the links all the time there is; those of a second do not, and it moves when it is wanted."""
+    assert copies_began(run("60s")) == {True}
+    assert copies_began(run("1s")) == {False}
+
+
+def test_of_tasks_that_are_alike_those_that_read_most_go_first() -> None:
+    """100 s expected; beside 900 MB in common 100, 300 and 3,500 MB: 50 s (never less than half), 50 s and 200 s (never more than twice)."""
+    catalogue = Catalogue()
+    common, *own = (catalogue.intern(f"file:/{size}", size * MB) for size in (900, 100, 300, 3500))
+    groups = [bag(key, inputs=(common, each), rank_ms=500 * SECOND, runtime_ms=100 * SECOND) for key, each in enumerate(own)]
+    assert ranks_by_size(catalogue, groups) == [450 * SECOND, 450 * SECOND, 600 * SECOND]
+    assert ranks_by_size(catalogue, groups[:1]) == [500 * SECOND]
