@@ -275,8 +275,8 @@ class World:
         return sorted(inputs, key=lambda number: files[number].name)
 
     def _from_disk_once(self, file: FileId, node: int, action: Action, *, held: bool) -> int:
-        """Read a file from a node's disk. Who comes while another reads it reads the rest with him, then what he has missed, if memory
-        holds the file (`held`) as the other reads it; else all of it for himself.
+        """Read a file from a node's disk. Who comes while another reads it reads the rest with him, then what he has missed,
+        if memory holds the file (`held`) as the other reads it; else all of it for himself.
 
         Returns:
             What is read for it, beside what another reads anyway.

@@ -64,9 +64,12 @@ def test_a_reference_is_everywhere_before_it_is_asked_for() -> None:
 
 
 def test_of_tasks_that_are_alike_those_that_read_most_go_first() -> None:
-    """100 s expected; beside 900 MB in common 100, 300 and 3,500 MB: 50 s (never less than half), 50 s and 200 s (never more than twice)."""
+    """100 s expected; 100, 300 and 3,500 MB beside 900 MB in common: half of it at least, and twice at most."""
     catalogue = Catalogue()
     common, *own = (catalogue.intern(f"file:/{size}", size * MB) for size in (900, 100, 300, 3500))
-    groups = [bag(key, inputs=(common, each), rank_ms=500 * SECOND, runtime_ms=100 * SECOND) for key, each in enumerate(own)]
+    groups = [
+        bag(key, inputs=(common, each), rank_ms=500 * SECOND, runtime_ms=100 * SECOND)
+        for key, each in enumerate(own)
+    ]
     assert ranks_by_size(catalogue, groups) == [450 * SECOND, 450 * SECOND, 600 * SECOND]
     assert ranks_by_size(catalogue, groups[:1]) == [500 * SECOND]
