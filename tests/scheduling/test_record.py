@@ -129,7 +129,7 @@ def repacked(raw: bytes, **changes: bytes) -> bytes:
 @pytest.mark.parametrize(
     ("part", "value", "told"),
     [
-        ("record", b'{"format": 2, "version": "9.9"}', "of format 2, made by flowsched 9.9; this is"),
+        ("record", b'{"format": 9, "version": "9.9"}', "of format 9, made by flowsched 9.9; this is"),
         ("record", b"{}", "no snapshot that flowsched"),
         ("objects", b"[", "no snapshot that flowsched"),
         ("objects", b'{"snapshot": {"=": "object", "is": "os:system", "of": {}}}', "is no class of this version"),
