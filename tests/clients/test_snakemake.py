@@ -98,7 +98,9 @@ def snakemake(venv: Path, service: LiveService, folder: Path, rules: str, *argum
 @pytest.fixture(scope="module")
 def runs(nursery: Nursery) -> Iterator[dict[str, Run]]:
     """Three Snakemakes at once, on one service."""
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in the background of a script: nobody's children hear Ctrl-C there
+    if (
+        signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    ):  # as in the background of a script: nobody's children hear Ctrl-C there
         signal.signal(signal.SIGINT, signal.default_int_handler)
     venv = environment("snakemake-9")
     if shutil.which("rsync") is None:
