@@ -142,13 +142,15 @@ def _tasks(state: EngineState, stage: StageRun, rows: Sequence[TaskWrite]) -> No
 
 def _skip_never_placed(stage: StageRun, shards: NDArray[np.uint8]) -> NDArray[np.bool_]:
     """Members of an elastic gang that were never placed have no row; where their role's minimum has succeeded and none of the
-    role is left to run, they were skipped when the shard was done.
+    role is left to run, they were skipped when the shard was done. Where others of the shard still run it was not: somebody was on his
+    way to a node, and is offered again.
 
     Returns:
         (W, members) True for all members of roles that are done in this sense.
     """
     enough = np.zeros(shards.shape, dtype=np.bool_)
     versions = stage.version.reshape(shards.shape)
+    goes_on = np.isin(shards, [state for state in HOLDING if state is not _S.RELEASING]).any(axis=1)
     for number, role in enumerate(stage.spec.roles):
         if not stage.spec.gang or role.minimum == role.replicas:
             continue
@@ -156,7 +158,7 @@ def _skip_never_placed(stage: StageRun, shards: NDArray[np.uint8]) -> NDArray[np
         satisfied = (shards[:, of_role] == _S.SUCCEEDED).sum(axis=1) >= role.minimum
         unplaced = (versions == 0) & (shards == _S.PENDING) & of_role
         others = np.isin(shards, (_S.SUCCEEDED, _S.SKIPPED, _S.CANCELLED)) | unplaced
-        done = satisfied & others[:, of_role].all(axis=1)
+        done = satisfied & others[:, of_role].all(axis=1) & ~goes_on
         shards[unplaced & done[:, None]] = _S.SKIPPED
         enough |= done[:, None] & of_role
     stage.counts[:] = np.bincount(stage.task_state, minlength=len(stage.counts))
