@@ -142,8 +142,8 @@ def _tasks(state: EngineState, stage: StageRun, rows: Sequence[TaskWrite]) -> No
 
 def _skip_never_placed(stage: StageRun, shards: NDArray[np.uint8]) -> NDArray[np.bool_]:
     """Members of an elastic gang that were never placed have no row; where their role's minimum has succeeded and none of the
-    role is left to run, they were skipped when the shard was done. Where others of the shard still run it was not: somebody was on his
-    way to a node, and is offered again.
+    role is left to run, they were skipped when the shard was done. Where others of the shard still run it was not: somebody was on
+    his way to a node, and is offered again.
 
     Returns:
         (W, members) True for all members of roles that are done in this sense.
