@@ -293,6 +293,8 @@ def explained(state: EngineState, reason: Reason, group: PodGroup) -> Reason:
     parts += [f"{_size(shelf.due)} will be written"] if shelf.due else []
     parts += [f"{_size(stays)} are results or nowhere else"] if stays else []
     text = f"cache of {state.snapshot.names[best]} full: of {_size(shelf.limit)} {', '.join(parts)}; it needs {_size(total)}"
+    if 2 * stays > shelf.limit:
+        text += "; results stay until their workflows expire (serve --keep-days), or give nodes more cache (serve --cache)"
     numbers = {
         "need_bytes": total,
         "cache_bytes": shelf.limit,
