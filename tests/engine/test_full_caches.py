@@ -163,7 +163,11 @@ def test_the_last_copy_of_what_is_still_read_stays_and_so_does_a_result() -> Non
     scene.submit("v", reader("a", "s3://lab/y"))
     assert dropped(scene) == []
     assert why(scene, "v") == [
-        ("CacheFull", "cache of n0 full: of 100 MB 80 MB are results or nowhere else; it needs 40 MB")
+        (
+            "CacheFull",
+            "cache of n0 full: of 100 MB 80 MB are results or nowhere else; it needs 40 MB; results stay until their"
+            " workflows expire (serve --keep-days), or give nodes more cache (serve --cache)",
+        )
     ]
     scene.tell(Stored("flowsched:r/a/0/0/o"))
     assert dropped(scene) == [("flowsched:r/a/0/0/o", "n0")]
