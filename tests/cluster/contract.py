@@ -324,7 +324,7 @@ class ExecutorContract:
         assert [step.exit_code for step in end.container.steps] == [3]
 
     async def test_a_container_task_that_takes_too_long(self, world: World) -> None:
-        """The time of all its steps counts; the one that ran says how it was ended (on a slow machine a step takes a second to begin)."""
+        """The time of all its steps counts; the one that ran says how it was ended. (A step may take a second to begin.)"""
         cluster, ear, _ = await world.open()
         await cluster.launch([contained("a", "sleep 60", timeout_ms=3_000)])
         end = await ear.ended("a")
