@@ -6,7 +6,8 @@ import os
 import re
 import stat
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Final
@@ -125,14 +126,8 @@ class Origins:
             NotFetched: It cannot be opened.
         """
         scheme = self._allowed(uri)
-        try:
+        with _refusals(uri, scheme):
             return self._open(uri, scheme)
-        except FileNotFoundError as error:
-            raise NotFetched(f"there is no {uri}", permanent=True) from error
-        except (ImportError, ValueError) as error:
-            raise _unknown(scheme, error) from error
-        except Exception as error:  # each of fsspec's file systems has errors of its own
-            raise failure(uri, error) from error
 
     def open_section(self, uri: str, start: int, end: int, name: str) -> Section:
         """Open a range of a dataset that is not on this machine: of HTTP servers that give ranges and say which version they are
@@ -144,18 +139,10 @@ class Origins:
         scheme = self._allowed(uri)
         if uri.endswith("/") and scheme not in ("http", "https"):
             raise NotFetched(f"{uri} is a folder, which moves as a whole", undivided=True)
-        try:
+        with _refusals(uri, scheme):
             if scheme in ("http", "https"):
                 return self._http_section(uri, scheme, start, end, name)
             return self._stored_section(uri, scheme, start, name)
-        except NotFetched:
-            raise
-        except FileNotFoundError as error:
-            raise NotFetched(f"there is no {uri}", permanent=True) from error
-        except (ImportError, ValueError) as error:
-            raise _unknown(scheme, error) from error
-        except Exception as error:  # each of fsspec's file systems has errors of its own
-            raise failure(uri, error) from error
 
     def _http_section(self, uri: str, scheme: str, start: int, end: int, name: str) -> Section:
         asked = {"Range": f"bytes={start}-{end - 1}", "Accept-Encoding": "identity"}
@@ -192,16 +179,10 @@ class Origins:
         import fsspec
 
         scheme = self._allowed(uri)
-        try:
+        with _refusals(uri, scheme):
             files, path = fsspec.core.url_to_fs(uri, **dict(dict(self.options).get(scheme, ())))
             top = path.rstrip("/") + "/"
             found = [str(name).removeprefix(top) for name in files.find(path) if not str(name).endswith("/")]
-        except FileNotFoundError as error:
-            raise NotFetched(f"there is no {uri}", permanent=True) from error
-        except (ImportError, ValueError) as error:
-            raise _unknown(scheme, error) from error
-        except Exception as error:  # each of fsspec's file systems has errors of its own
-            raise failure(uri, error) from error
         if not found:
             raise NotFetched(f"there is nothing below {uri}", permanent=True)
         odd = next((name for name in found if {"", ".", ".."} & set(name.split("/"))), None)
@@ -295,6 +276,21 @@ def put(path: str, uri: str) -> None:
         raise NotFetched(
             str(told).replace("cannot fetch", "cannot write", 1), permanent=told.permanent
         ) from error
+
+
+@contextmanager
+def _refusals(uri: str, scheme: str) -> Iterator[None]:
+    """What any file system raises while a dataset is looked for or opened, as `NotFetched`."""
+    try:
+        yield
+    except NotFetched:
+        raise
+    except FileNotFoundError as error:
+        raise NotFetched(f"there is no {uri}", permanent=True) from error
+    except (ImportError, ValueError) as error:
+        raise _unknown(scheme, error) from error
+    except Exception as error:  # each of fsspec's file systems has errors of its own
+        raise failure(uri, error) from error
 
 
 def failure(uri: str, error: Exception) -> NotFetched:

@@ -290,7 +290,7 @@ class World:
                 self.flow(size, path, action)
                 return size
             actions.append(action if missed < 1 else lambda: self._flow_on(missed, path, action))
-            return 0
+            return int(missed)
 
         def done() -> None:
             _, actions = self._from_disk.pop((node, file))

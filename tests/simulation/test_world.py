@@ -140,12 +140,16 @@ def test_who_joins_a_read_reads_what_it_has_missed_as_well() -> None:
     """80 MB at 100 MB/s: the one who comes 0.5 s later shares the last 0.3 s and reads the first 50 MB for 0.5 s more."""
     cluster = world()
     cluster.at[0, FILE["merged"]].add(0)
-    cluster.run(Running(0, JOB["report_0"], 0, ready=0.0, start=0.0))
+    first = Running(0, JOB["report_0"], 0, ready=0.0, start=0.0)
+    cluster.run(first)
     second = Running(0, JOB["report_1"], 0, ready=0.0, start=0.5)
     cluster.later(0.5, lambda: cluster.run(second))
     cluster.proceed(1000)
     began = {line["task"]: line["run_start"] for line in cluster.lines if "task" in line}
     assert began == pytest.approx({"report_0": 0.8, "report_1": 1.3})
+    assert first.disk_bytes - second.disk_bytes == pytest.approx(
+        30 * MB
+    )  # what it did not make the disk read
 
 
 def test_who_comes_later_reads_for_himself_what_memory_cannot_hold() -> None:
