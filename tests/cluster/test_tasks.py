@@ -126,6 +126,13 @@ async def test_usage_is_measured(real_world: RealWorld) -> None:
     assert end.usage.read_bytes >= 5 << 20
 
 
+def test_what_the_runner_itself_had_mapped_is_not_taken_off_what_the_task_read() -> None:
+    """A runner that mapped 9 kB of its libraries from the disk and read 2 kB: the task's 5 kB from memory are 5 kB."""
+    before = {"rchar": 2_000, "wchar": 100, "read_bytes": 9_000, "write_bytes": 0}
+    after = {"rchar": 7_000, "wchar": 500, "read_bytes": 9_000, "write_bytes": 600}
+    assert running.io_since(before, after) == (5_000, 600, 600)
+
+
 @linux
 async def test_more_memory_than_asked_for(real_world: RealWorld) -> None:
     """The pod's request is its limit: 137 and the reason."""

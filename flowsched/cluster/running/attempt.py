@@ -110,7 +110,7 @@ def refuse(task: Task, reason: str, message: str) -> None:
 def run(task: Task, wake: int, container: Contained | None) -> None:
     """Start the task, see it through, and write down how it ended."""
     kin.become_subreaper()
-    before = kin.io_bytes()
+    before = kin.io_counts()
 
     def begun() -> None:
         poke(str(task.order["root"]), str(task.order["name"]))
@@ -173,19 +173,19 @@ def published(task: Task) -> tuple[list[Record], str, str]:
         return [], "OutputFailed", f"cannot publish: {error}"
 
 
-def usage(task: Task, before: tuple[int, int, int]) -> Record:
+def usage(task: Task, before: dict[str, int]) -> Record:
     """What the attempt used: all its processes, since all have been reaped by now."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     unit = 1 if sys.platform == "darwin" else 1024
-    after = kin.io_bytes()
+    read, written, disk = kin.io_since(before, kin.io_counts())
     return {
         "cpu_ms": round((used.ru_utime + used.ru_stime) * 1000),
         "max_rss_bytes": max(used.ru_maxrss * unit, task.peak_bytes),
-        "read_bytes": max(0, after[0] - before[0]) or used.ru_inblock * 512,
-        "written_bytes": max(0, after[1] - before[1]) or used.ru_oublock * 512,
+        "read_bytes": read or used.ru_inblock * 512,
+        "written_bytes": written or used.ru_oublock * 512,
         "bytes_local": task.order["bytes_local"],
         "bytes_moved": task.order["bytes_moved"],
-        "disk_bytes": max(0, after[2] - before[2]) or (used.ru_inblock + used.ru_oublock) * 512,
+        "disk_bytes": disk or (used.ru_inblock + used.ru_oublock) * 512,
     }
 
 

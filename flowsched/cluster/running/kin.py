@@ -135,8 +135,9 @@ def _pss_kb(pid: int) -> int:
     return 0
 
 
-def io_bytes() -> tuple[int, int, int]:
-    """Bytes read and written by this process and all it has reaped, from the page cache or not; and what of both is a disk's."""
+def io_counts() -> dict[str, int]:
+    """What this process and all it has reaped have read and written, in bytes, by the kernel's names: `rchar` and `wchar`
+    from the page cache or not, `read_bytes` and `write_bytes` from and to disks. Zeros where the kernel does not tell."""
     counts = {"rchar": 0, "wchar": 0, "read_bytes": 0, "write_bytes": 0}
     try:
         with open("/proc/self/io") as file:
@@ -145,8 +146,19 @@ def io_bytes() -> tuple[int, int, int]:
                 counts[key] = int(number)
     except (OSError, ValueError):
         pass
-    disk = counts["read_bytes"] + counts["write_bytes"]
-    return max(counts["rchar"], counts["read_bytes"]), max(counts["wchar"], counts["write_bytes"]), disk
+    return counts
+
+
+def io_since(before: dict[str, int], after: dict[str, int]) -> tuple[int, int, int]:
+    """Bytes read and written between two readings, and what of both was a disk's.
+
+    What a program maps into memory counts as read from the disk alone, what it finds in the page cache as `rchar` alone:
+    each is a difference of its own, and the larger one is what was read. (The runner itself has mapped more than it read.)
+    """
+    read, written, from_disk, to_disk = (
+        max(0, after[key] - before[key]) for key in ("rchar", "wchar", "read_bytes", "write_bytes")
+    )
+    return max(read, from_disk), max(written, to_disk), from_disk + to_disk
 
 
 def signal_group(pid: int, number: int) -> None:
