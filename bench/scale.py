@@ -9,6 +9,7 @@ Parts (all of them, where none is named):
     idle      a step when a million tasks wait and nobody may start: a heartbeat, a start that was seen
     ordering  one cycle that releases 2,000 pods of 1,000 queues: what ordering takes of it, and the rest by phase
     distinct  tasks of which no two are alike, against pod by pod (`bench/kubelike.py`), in the same process by turns
+    wake      one new task in a cluster that does nothing else: the whole step, and the cycle inside it
     simulated end to end on a virtual clock: pods/s of CPU time, every decision made by `engine.step`, launch orders and rows
               included; beside it what the bare pod-by-pod loop makes, which does nothing but choose nodes
     latency   1,000 ready tasks with inputs of their own on 64 nodes (G12): each decision, p50 and p99
@@ -36,6 +37,7 @@ from kubelike import Inlined, Node, Plugins, PodSpec
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+from flowsched.engine import placing as placing_module  # noqa: E402
 from flowsched.engine.events import Accepted, Tick  # noqa: E402
 from flowsched.engine.state import EngineState  # noqa: E402
 from flowsched.engine.step import Step, step  # noqa: E402
@@ -71,6 +73,17 @@ def timed(action: Callable[[], T]) -> tuple[float, float, T]:
         cpu, start = time.process_time(), time.perf_counter()
         result = action()
         return (time.perf_counter() - start) * 1000, (time.process_time() - cpu) * 1000, result
+    finally:
+        gc.enable()
+
+
+def cpu_ms(action: Callable[[], object]) -> float:
+    """CPU ms of one call, as it is among others: `timed` collects first, which leaves little of it in the processor's caches."""
+    gc.disable()
+    try:
+        start = time.process_time()
+        action()
+        return (time.process_time() - start) * 1000
     finally:
         gc.enable()
 
@@ -331,7 +344,9 @@ def too_big(snapshot: Snapshot) -> PodGroup:
 
 
 def distinct_row(nodes: int, count: int, reserved: bool, repeats: int) -> Row:
-    """One line: `count` unlike tasks, each its own group, against each of them pod by pod."""
+    """One line: `count` unlike tasks, each its own group, against each of them pod by pod; by turns, and cold: after a collection
+    of all garbage, when the processor's caches know nothing of either.
+    """
     snapshot, catalogue, _ = half_full(nodes, reserved)
     backlog = unlike(count)
     if reserved:
@@ -355,33 +370,39 @@ def distinct_row(nodes: int, count: int, reserved: bool, repeats: int) -> Row:
         return cycle(snapshot, catalogue, QueueTree(), backlog, PROFILES["flowsched"], 0)
 
     plan = ours()
-    times: dict[str, list[float]] = {"cycle": [], "plugins": [], "inlined": []}
-    placed = 0
+
+    def by_plugins() -> int:
+        return pod_by_pod(
+            lambda c, m: plugins.place(PodSpec(c, m)), lambda n, c, m: plugins.give_back([n], PodSpec(c, m))
+        )
+
+    def by_inlined() -> int:
+        return pod_by_pod(
+            lambda c, m: inlined.place(c, m, allowed), lambda n, c, m: inlined.give_back([n], c, m)
+        )
+
+    contenders: dict[str, Callable[[], Any]] = {"cycle": ours, "plugins": by_plugins, "inlined": by_inlined}
+    times: dict[str, list[float]] = {name: [] for name in contenders}
+    cold: dict[str, list[float]] = {name: [] for name in contenders}
     for _ in range(repeats):
-        times["cycle"].append(timed(ours)[1])
-        _, cpu_ms, placed = timed(
-            lambda: pod_by_pod(
-                lambda c, m: plugins.place(PodSpec(c, m)),
-                lambda n, c, m: plugins.give_back([n], PodSpec(c, m)),
-            )
-        )
-        times["plugins"].append(cpu_ms)
-        _, cpu_ms, placed = timed(
-            lambda: pod_by_pod(
-                lambda c, m: inlined.place(c, m, allowed), lambda n, c, m: inlined.give_back([n], c, m)
-            )
-        )
-        times["inlined"].append(cpu_ms)
+        for name, contender in contenders.items():
+            cold[name].append(timed(contender)[1])
+        for _ in range(3):  # nothing else between them but the others
+            for name, contender in contenders.items():
+                times[name].append(cpu_ms(contender))
     ms = {name: statistics.median(each) for name, each in times.items()}
+    first = {name: statistics.median(each) for name, each in cold.items()}
     return {
         "nodes": nodes,
         "tasks": count,
         "reserved": bool(plan.reservations),
         "placed": len(plan.placements),
-        "kube_like_placed": placed,
-        **{f"{name}_cpu_ms": round(value, 2) for name, value in ms.items()},
+        "kube_like_placed": by_plugins(),
+        **{f"{name}_cpu_ms": round(value, 3) for name, value in ms.items()},
         "ratio_plugins": round(ms["plugins"] / ms["cycle"], 1),
         "ratio_inlined": round(ms["inlined"] / ms["cycle"], 1),
+        "cold_cycle_cpu_ms": round(first["cycle"], 3),
+        "cold_ratio_plugins": round(first["plugins"] / first["cycle"], 1),
     }
 
 
@@ -392,7 +413,7 @@ def distinct(quick: bool) -> Row:
         for nodes in ((100, 1_000) if quick else (100, 1_000, 10_000))
         for count in (1, 8, 64, 512)
         for reserved in (False, True)
-        if not reserved or count == 64
+        if not reserved or count >= 64
     ]
     return {"rows": rows}
 
@@ -404,6 +425,31 @@ def _fate() -> Any:
 
 
 FATE = _fate()
+
+
+def wake(quick: bool) -> Row:
+    """One task is accepted where nothing else waits: what the step takes until it is launched, and the cycle of it."""
+    return {"rows": [wake_row(nodes, 20 if quick else 60) for nodes in (100, 1_000, 10_000)]}
+
+
+def wake_row(nodes: int, repeats: int) -> Row:
+    """One line; by turns with little between, and cold: after a collection of all garbage."""
+    state, now = EngineState(), 1_000
+    step(state, [NodeChanged(node) for node in some_nodes(nodes)], now).keep()
+    row: Row = {"nodes": nodes}
+    for kind in ("warm", "cold"):
+        steps, cycles = [], []
+        for at in range(repeats):
+            now += 1_000
+            events = [Accepted(wide(f"w{now + at}", 1))]
+            if kind == "cold":
+                gc.collect()
+            with Phases((), (), [(placing_module, "cycle")]) as phases:
+                steps.append(cpu_ms(lambda events=events, now=now: step(state, events, now).keep()))
+            cycles.append(phases.spent["cycle"])
+        row |= {f"{kind}_step_cpu_ms": round(statistics.median(steps[5:]), 3)}
+        row |= {f"{kind}_cycle_cpu_ms": round(statistics.median(cycles[5:]), 3)}
+    return row
 
 
 def simulated(quick: bool) -> Row:
@@ -429,7 +475,12 @@ def simulated(quick: bool) -> Row:
 
 
 def latency(quick: bool) -> Row:
-    """G12: tasks with inputs of their own, replicas on some nodes, locality on; every step's CPU time."""
+    """G12: tasks with inputs of their own, which are on two nodes each, or nowhere yet; every step's CPU time."""
+    return {"rows": [latency_row(quick, replicas) for replicas in (2, 0)]}
+
+
+def latency_row(quick: bool, replicas: int) -> Row:
+    """One line: each input is on so many nodes; where it is on none, it is copied from outside."""
     nodes, tasks = 64, 250 if quick else 1_000
     state = EngineState()
     rng = np.random.default_rng(5)
@@ -439,7 +490,7 @@ def latency(quick: bool) -> Row:
     seen = [
         ReplicaSeen(f"s3://lab/x-{at}", f"n{node}", 200_000_000, True)
         for at in range(tasks)
-        for node in rng.choice(nodes, 2, replace=False).tolist()
+        for node in rng.choice(nodes, replicas, replace=False).tolist()
     ]
     step(state, seen, 1_000).keep()
     bursts, steps, launched, moved = [], [], 0, 0
@@ -457,7 +508,13 @@ def latency(quick: bool) -> Row:
         launched, moved = launched + len(result.launches), moved + len(result.transfers)
         result.keep()
         events, now = _next_events(result, now), now + 1_000
-    row: Row = {"nodes": nodes, "tasks": tasks, "launched": launched, "transfers": moved}
+    row: Row = {
+        "nodes": nodes,
+        "tasks": tasks,
+        "replicas": replicas,
+        "launched": launched,
+        "transfers": moved,
+    }
     for kind, cpus in (("burst", bursts), ("later_steps", steps)):
         row[f"{kind}_p50_cpu_ms"] = round(float(np.percentile(cpus, 50)), 2)
         row[f"{kind}_p99_cpu_ms"] = round(float(np.percentile(cpus, 99)), 2)
@@ -481,6 +538,7 @@ PARTS: dict[str, Callable[[bool], Row]] = {
     "idle": idle,
     "ordering": ordering,
     "distinct": distinct,
+    "wake": wake,
     "simulated": simulated,
     "latency": latency,
 }

@@ -1,8 +1,10 @@
-"""What the order between queues costs: 2,000 pods of 1,000 queues, one turn after the other, nothing placed.
+"""What the order between queues costs: 2,000 pods of 1,000 queues, nothing placed.
 
     python bench/shares.py [--queues N] [--pods N]
 
-`ordering` is all that a cycle does to decide whose turn it is: shares, groups in order, the tournament and each turn in it.
+`at once` is what a cycle does where groups are bags of equal pods, as these are: groups in order, shares, the order of all turns
+(`scheduling/wave_order`), and to note what each queue got. `by turns` is what it does where they are not: the tournament and each
+turn in it (`scheduling/turns`). Both are the same order (tests/scheduling/test_wave.py).
 `scan` is the same order found by looking at every queue anew for each turn, which is what the tournament saves. Both in one
 process, by turns; CPU time (`time.process_time`), medians. `rest` is what ordering costs when only one queue asks.
 """
@@ -18,6 +20,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+import numpy as np
+
 from flowsched.scheduling.backlog import in_order
 from flowsched.scheduling.executor import NodeInfo
 from flowsched.scheduling.framework import PROFILES
@@ -26,6 +30,8 @@ from flowsched.scheduling.queues import BILLION, Queue, QueueTree, Shares
 from flowsched.scheduling.snapshot import Claim, ClaimKind, Snapshot
 from flowsched.scheduling.statement import Statement
 from flowsched.scheduling.turns import Turns
+from flowsched.scheduling.usage import Payer
+from flowsched.scheduling.wave_order import Asker, first_turns
 
 GIB = 1 << 30
 OURS = PROFILES["flowsched"]
@@ -71,6 +77,23 @@ def ordering(snapshot: Snapshot, tree: QueueTree, backlog: list[PodGroup], pods:
         pods -= count
         rounds += 1
     return rounds
+
+
+def at_once(snapshot: Snapshot, tree: QueueTree, backlog: list[PodGroup], pods: int) -> int:
+    """The same turns, all sorted at once; how many pods that gave out."""
+    shares = Shares(tree, snapshot)
+    asker = Asker(in_order(backlog, tree, OURS, NOW), tree, shares, snapshot.usage, OURS, NOW)
+    wave = first_turns(asker, SHAPE.requests, pods, lambda group: True)
+    if wave is None:
+        return 0
+    counts = np.bincount(wave.of, minlength=len(wave.groups)).tolist()
+    given: dict[Payer, int] = {}
+    for group, count in zip(wave.groups, counts, strict=True):
+        if count:
+            payer = Payer(group.queue, group.user)
+            given[payer] = given.get(payer, 0) + count
+    shares.add_each(given, SHAPE.requests)
+    return len(wave.of)
 
 
 def scan(snapshot: Snapshot, tree: QueueTree, backlog: list[PodGroup], pods: int) -> int:
@@ -121,13 +144,18 @@ def main() -> None:
     ):
         snapshot, backlog = cluster(queues, held, past), groups(queues, users)
         spent = median_ms(lambda: ordering(snapshot, tree, backlog, pods), 9)  # noqa: B023
+        quick = median_ms(lambda: at_once(snapshot, tree, backlog, pods), 9)  # noqa: B023
+        given = at_once(snapshot, tree, backlog, pods)
         sort = median_ms(lambda: in_order(backlog, tree, OURS, NOW), 9)  # noqa: B023
         rounds = ordering(snapshot, tree, backlog, pods)
-        print(f"  {name:30} ordering {spent:7.2f}  of which groups {sort:6.2f}  turns {rounds:5}")
+        print(
+            f"  {name:30} at once {quick:6.2f} ({given} pods)  by turns {spent:7.2f} ({rounds} turns)"
+            f"  of each, groups in order {sort:6.2f}"
+        )
     snapshot, backlog = cluster(queues, True, False), groups(queues, 1)
     slow = median_ms(lambda: scan(snapshot, QueueTree(), backlog, pods), 1)
-    quick = median_ms(lambda: ordering(snapshot, QueueTree(), backlog, pods), 3)
-    print(f"  {'scan, flat, in use':30}          {slow:7.2f}  = {slow / quick:.0f} times the tournament")
+    quick = median_ms(lambda: at_once(snapshot, QueueTree(), backlog, pods), 9)
+    print(f"  {'scan, flat, in use':30}          {slow:7.2f}  = {slow / quick:.0f} times `at once`")
     alone = groups(1, 1)
     print(
         f"  {'one queue asks':30} ordering {median_ms(lambda: ordering(snapshot, flat, alone, 1), 99):7.3f}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, MutableMapping, MutableSet
+from collections.abc import Callable, Iterable, Mapping, MutableMapping, MutableSet
 from typing import Any, TypeVar
 
 from numpy.typing import NDArray
@@ -55,6 +55,12 @@ class Statement:
         )
         mapping[key] = value
 
+    def put_all(self, mapping: MutableMapping[K, V], items: Mapping[K, V]) -> None:
+        """As `put`, of many. `items`: not modified afterwards."""
+        old = {key: mapping[key] for key in items if key in mapping}
+        self._undo.append(lambda: _put_back(mapping, items, old))
+        mapping.update(items)
+
     def pop(self, mapping: MutableMapping[K, V], key: K) -> V | None:
         """Take a key out of a mapping; None if it was not there. (Insertion order may differ after a rollback.)"""
         if key not in mapping:
@@ -68,6 +74,13 @@ class Statement:
         if member not in members:
             members.add(member)
             self._undo.append(lambda: members.discard(member))
+
+    def include_all(self, members: MutableSet[K], more: Iterable[K]) -> None:
+        """As `include`, of many."""
+        new = [member for member in more if member not in members]
+        if new:
+            members |= set(new)
+            self._undo.append(lambda: members.__isub__(set(new)))
 
     def exclude(self, members: MutableSet[K], member: K) -> None:
         """Take out of a set."""
@@ -97,3 +110,12 @@ class Statement:
     def forget(self) -> None:
         """Make all changes final."""
         self._undo.clear()
+
+
+def _put_back(mapping: MutableMapping[K, V], items: Mapping[K, V], old: Mapping[K, V]) -> None:
+    """Undo `put_all`: newest first, as if each had been put by itself."""
+    for key in reversed(list(items)):
+        if key in old:
+            mapping[key] = old[key]
+        else:
+            mapping.pop(key, None)

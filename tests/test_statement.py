@@ -35,11 +35,19 @@ def test_each_change_is_made_and_undone() -> None:
     statement.put(books.words, "two", 2)
     statement.put(books.words, "one", 11)
     assert statement.pop(books.words, "one") == 11
+    statement.put_all(books.words, {"two": 22, "three": 3})
     statement.include(books.names, "b")
+    statement.include_all(books.names, ["b", "c", "c"])
     statement.exclude(books.names, "a")
     statement.assign(books, "word", "after")
-    assert books.seen() == ([19, 12, 19, 14], [[0, 0, 0], [3, 4, 7]], {"two": 2}, {"b"}, "after")
-    assert len(statement) == 10
+    assert books.seen() == (
+        [19, 12, 19, 14],
+        [[0, 0, 0], [3, 4, 7]],
+        {"two": 22, "three": 3},
+        {"b", "c"},
+        "after",
+    )
+    assert len(statement) == 12
     statement.rollback()
     assert books.seen() == ([1, 2, 3, 4], [[0, 1, 2], [3, 4, 5]], {"one": 1}, {"a"}, "before")
     assert len(statement) == 0

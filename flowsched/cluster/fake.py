@@ -150,6 +150,7 @@ class FakeProcesses:
             self._check(pod)
             attempt = self._attempts[pod.name] = _Attempt(pod, self.script(pod))
             attempt.moved_bytes = sum(self._unclaimed.pop((uri, pod.node), 0) for uri in _uris(pod))
+            attempt.moved_bytes += sum(self.replicas[at][uri] for uri, at in pod.remote.items())
             self._running[pod.workflow, pod.stage, pod.index] = pod.name
             if not attempt.outcome.never_starts:
                 attempt.timer = self._after(attempt.outcome.start_delay_ms, partial(self._start, attempt))
@@ -281,7 +282,7 @@ class FakeProcesses:
                 reason, message = "OutputMissing", f"output {absent[0]!r} was not written"
             else:
                 outputs = self._publish(pod, outcome)
-        total = sum(self.replicas[pod.node].get(uri, 0) for uri in _uris(pod))
+        total = sum(self.replicas[pod.remote.get(uri, pod.node)].get(uri, 0) for uri in _uris(pod))
         usage = Usage(
             cpu_ms=now - (attempt.started_ms or now),
             bytes_local=total - attempt.moved_bytes,
@@ -345,12 +346,13 @@ class FakeProcesses:
                 self.violations.append(f"P6: {pod.name} brings {pod.node} to {used[key]} {key} of {has}")
 
     def _lost_inputs(self, pod: Pod) -> tuple[str, ...]:
-        there = self.replicas.get(pod.node, {})
-        return tuple(uri for uri in _uris(pod) if uri not in there)
+        return tuple(
+            uri for uri in _uris(pod) if uri not in self.replicas.get(pod.remote.get(uri, pod.node), {})
+        )
 
     def _reads(self, name: str, uri: str, node: str) -> bool:
         pod = self._attempts[name].pod
-        return pod.node == node and uri in _uris(pod)
+        return uri in _uris(pod) and pod.remote.get(uri, pod.node) == node
 
     # --- bytes -----------------------------------------------------------------------------------------------
 

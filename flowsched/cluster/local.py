@@ -137,6 +137,11 @@ class LocalCluster:
         """None: all pods here are ours."""
         return None
 
+    @property
+    def remote_reads(self) -> bool:
+        """True: all nodes' caches are on one machine."""
+        return True
+
     async def start(self) -> Sequence[NodeInfo]:
         """Open it, and say which nodes there are. Replicas in their caches follow as events.
 

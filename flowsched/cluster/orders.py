@@ -7,7 +7,7 @@ import marshal
 import os
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
@@ -24,7 +24,13 @@ Upload = Callable[[], dict[str, Any]]
 
 
 def write_order(
-    folder: Path, root: Path, pod: Pod, cache: Cache, origin: Origin, refused: str = "", upload: Upload = dict
+    folder: Path,
+    root: Path,
+    pod: Pod,
+    caches: Mapping[str, Cache],
+    origin: Origin,
+    refused: str = "",
+    upload: Upload = dict,
 ) -> None:
     """Write `order` (with the environment; its reader removes it) and `pod.json` (without, to stay).
 
@@ -32,12 +38,12 @@ def write_order(
         folder: Of the attempt.
         root: Of the cluster.
         pod: What to run.
-        cache: Of its node.
+        caches: By node.
         origin: See `Origin`.
         refused: Why its image is refused, if it is.
         upload: How object stores are written to, by those whose outputs go there.
     """
-    order = compose(folder, root, pod, cache, origin, refused, upload)
+    order = compose(folder, root, pod, caches, origin, refused, upload)
     fd = os.open(folder / "order", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with open(fd, "wb") as file:
         marshal.dump(order, file)
@@ -55,11 +61,17 @@ def write_order(
 
 
 def compose(
-    folder: Path, root: Path, pod: Pod, cache: Cache, origin: Origin, refused: str = "", upload: Upload = dict
+    folder: Path,
+    root: Path,
+    pod: Pod,
+    caches: Mapping[str, Cache],
+    origin: Origin,
+    refused: str = "",
+    upload: Upload = dict,
 ) -> dict[str, Any]:
     """The order as a value."""
     work = folder / "work"
-    inputs = [_input(given, cache) for given in pod.inputs]
+    inputs = [_input(given, pod, caches) for given in pod.inputs]
     links = {given.name: f"{work}/{order['link']}" for given, order in zip(pod.inputs, inputs, strict=True)}
     env, argv = environment(pod, Paths(str(folder), str(work), links, search_path()))
     sources = [origin(uri) for given in pod.inputs for uri in dict.fromkeys(given.uris)]
@@ -77,7 +89,7 @@ def compose(
                 "name": output.name,
                 "path": output.path,
                 "uri": output.uri,
-                "entry": str(cache.home(output.uri)),
+                "entry": str(caches[pod.node].home(output.uri)),
                 "optional": output.optional,
                 "value": output.value,
             }
@@ -88,18 +100,20 @@ def compose(
         "memory_bytes": pod.memory_limit_bytes or pod.memory_bytes,
         "secrets": dict(pod.secrets),
         "refused": refused,
-        "container": _container(pod, cache, upload) if pod.container is not None else None,
+        "container": _container(pod, caches, upload) if pod.container is not None else None,
         "bytes_local": sum(local for local, _ in sources),
         "bytes_moved": sum(moved for _, moved in sources),
     }
 
 
-def _container(pod: Pod, cache: Cache, upload: Upload) -> dict[str, Any]:
+def _container(pod: Pod, caches: Mapping[str, Cache], upload: Upload) -> dict[str, Any]:
     """The steps and files of a container task, with paths of this machine beside those of the container."""
     container = pod.container
     assert container is not None
     staged = {
-        given.name: (given.uris[0], _input(given, cache)["files"][0][1]) for given in pod.inputs if given.uris
+        given.name: (given.uris[0], _input(given, pod, caches)["files"][0][1])
+        for given in pod.inputs
+        if given.uris
     }
     inputs = []
     for placed in container.inputs:
@@ -149,10 +163,13 @@ def inside(path: str) -> bool:
     return not path.startswith("/") and ".." not in PurePosixPath(path).parts
 
 
-def _input(given: InputFile, cache: Cache) -> dict[str, Any]:
-    """One input: its files in the cache, also those that are not there (the runner will say so), and its link."""
+def _input(given: InputFile, pod: Pod, caches: Mapping[str, Cache]) -> dict[str, Any]:
+    """One input: its files in the cache of the node that it is read from, also those that are not there (the runner will say
+    so), and its link.
+    """
     files = []
     for uri in given.uris:
+        cache = caches[pod.remote.get(uri, pod.node)]
         entry = cache.entries.get(uri)
         name = entry.name if entry else file_name(uri)
         files.append((uri, str(cache.home(uri) / name)))

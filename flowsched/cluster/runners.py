@@ -51,7 +51,7 @@ class _Live:
     name: str
     folder: Path | None = None
     runner: tuple[int, int] | None = None  #: pid and start time of the runner, while it lives
-    inputs: tuple[str, ...] = ()
+    inputs: frozenset[tuple[str, str]] = frozenset()  #: (uri, node) it reads there
     node: str = ""
     busy: bool = False  #: being launched: not to be looked at yet
     told_start: bool = False
@@ -134,7 +134,7 @@ class RunnerProcesses:
         """Make folders and spawn runners. A pod whose folder is there was launched before: it is looked at."""
         new = [pod for pod in pods if pod.name not in self._live]
         for pod in new:
-            self._live[pod.name] = _Live(pod.name, inputs=_uris(pod), node=pod.node, busy=True)
+            self._live[pod.name] = _Live(pod.name, inputs=_reads(pod), node=pod.node, busy=True)
         await self._each(new, self._launch_one)
         self._wake.set()
 
@@ -142,7 +142,7 @@ class RunnerProcesses:
         """Look at what SQL says is there."""
         for pod in pods:
             live = self._live.setdefault(pod.name, _Live(pod.name))
-            live.inputs, live.node, live.told_start = _uris(pod), pod.node, False
+            live.inputs, live.node, live.told_start = _reads(pod), pod.node, False
         await self._each([self._live[pod.name] for pod in pods], self._look_one)
         self._wake.set()
 
@@ -162,7 +162,7 @@ class RunnerProcesses:
 
     async def evict(self, uri: str, node: str) -> bool:
         """Remove a dataset from a node, unless a live attempt there reads it."""
-        if any(live.node == node and uri in live.inputs for live in self._live.values()):
+        if any((uri, node) in live.inputs for live in self._live.values()):
             return False
         entry = await self._in_thread(self._caches[node].evict, uri) if node in self._caches else None
         if entry is not None:
@@ -218,8 +218,8 @@ class RunnerProcesses:
                         folder,
                         self._site.root,
                         pod,
-                        self._caches[pod.node],
-                        lambda uri: self._staging.charge(uri, pod.node),
+                        self._caches,
+                        lambda uri: self._staging.charge(uri, pod.node, pod.remote.get(uri)),
                         self._refusal(pod),
                         self._origins.upload,
                     )
@@ -405,8 +405,8 @@ class RunnerProcesses:
         return await asyncio.get_running_loop().run_in_executor(self._pool, act, *arguments)
 
 
-def _uris(pod: Pod) -> tuple[str, ...]:
-    return tuple(uri for given in pod.inputs for uri in given.uris)
+def _reads(pod: Pod) -> frozenset[tuple[str, str]]:
+    return frozenset((uri, pod.remote.get(uri, pod.node)) for given in pod.inputs for uri in given.uris)
 
 
 def _living(runner: tuple[int, int] | None) -> tuple[int, int] | None:

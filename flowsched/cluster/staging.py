@@ -120,8 +120,17 @@ class Staging:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._pool.shutdown(wait=True)
 
-    def charge(self, uri: str, node: str) -> tuple[int, int]:
-        """(found on the node, brought there) bytes of an input: the first to use what was brought is charged."""
+    def charge(self, uri: str, node: str, remote: str | None = None) -> tuple[int, int]:
+        """(found on the node, brought there) bytes of an input: the first to use what was brought is charged.
+
+        Args:
+            uri: What.
+            node: Who reads it.
+            remote: Where it reads it; None = where it is itself.
+        """
+        if remote is not None:
+            there = self._caches[remote].entries.get(uri) if remote in self._caches else None
+            return 0, there.size_bytes if there else 0
         entry = self._caches[node].entries.get(uri)
         size = entry.size_bytes if entry else 0
         moved = min(size, self._unclaimed.pop((uri, node), 0))

@@ -12,6 +12,7 @@ from flowsched.engine.draining import drained_until
 from flowsched.engine.explain import Explanation
 from flowsched.engine.state import EngineState
 from flowsched.errors import InvalidRequest
+from flowsched.scheduling.node_info import NodeInfo
 from flowsched.scheduling.snapshot import ClaimKind
 from flowsched.store.rows import AttemptRow, StageRow, StoredEvent, WorkflowRow
 from flowsched.workflow.graph import StageGraph
@@ -205,6 +206,16 @@ def amounts(axes: tuple[str, ...], values: tuple[int, ...] | None) -> dict[str, 
     return {name: int(v) for name, v in zip(axes, values or (), strict=False) if v > 0}
 
 
+def _others(node: NodeInfo) -> dict[str, int]:
+    """What others were measured to use of a node, where it counts."""
+    busy = {
+        "disk": node.disk_busy_rate,
+        "network_in": node.nic_in_busy_rate,
+        "network_out": node.nic_out_busy_rate,
+    }
+    return {name: rate for name, rate in busy.items() if rate}
+
+
 def node_views(state: EngineState, flows: Mapping[str, tuple[int, int]]) -> list[NodeView]:
     """All nodes. `flows`: node -> (bytes in, bytes out) that were really copied."""
     snapshot, catalogue, shelves = state.snapshot, state.catalogue, state.catalogue.shelves
@@ -234,6 +245,7 @@ def node_views(state: EngineState, flows: Mapping[str, tuple[int, int]]) -> list
             datasets=int(datasets[at]),
             bytes_in=flows.get(name, (0, 0))[0],
             bytes_out=flows.get(name, (0, 0))[1],
+            others=_others(snapshot.info(at)),
         )
         for at, name in enumerate(snapshot.names)
     ]

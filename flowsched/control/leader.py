@@ -193,6 +193,7 @@ class Leader:
             epoch=self.epoch,
             secret=self._secret,
             address_start=first_address(self.epoch, self._secret),
+            remote_reads=self._executor.remote_reads,
         )
         state.transfer_limits = replace(state.transfer_limits, piece_bytes=self._piece_bytes)
         found = await recover(self._database, self._documents, state, self.nodes)

@@ -13,9 +13,11 @@ from flowsched.engine.caches import shut_nodes
 from flowsched.engine.demand import Demand, demands_of, said_demand
 from flowsched.engine.homes import consumer_shard, divided, home_of
 from flowsched.engine.inputs import MissingInput, dataset_ids, private
+from flowsched.engine.remote import remote_ids, remote_specs
 from flowsched.engine.siblings import ranks_by_size
 from flowsched.engine.state import EngineState, Gather, GroupKey
 from flowsched.scheduling.podgroup import PodGroup, RoleRequest, Shape
+from flowsched.values import quick
 from flowsched.workflow.resources import grow_memory
 from flowsched.workflow.run import StageRun, WorkflowRun
 from flowsched.workflow.spec import Resources, RoleSpec, gets_whole_cores
@@ -26,6 +28,7 @@ Indices = NDArray[np.int64]
 _PLACED: Final = (TaskState.BINDING, TaskState.BOUND, TaskState.RUNNING, TaskState.SUCCEEDED)
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Candidate:
     """What a pod group of the backlog stands for: the tasks of each of its roles, in replica order."""
@@ -91,15 +94,13 @@ def collect(state: EngineState, now: int) -> Backlog:
         if len(queued) == 0:
             continue
         offer = _gangs if stage.spec.gang else _bags
-        added = [
-            _add(state, backlog, run, stage, key, tasks, now)
-            for key, tasks in offer(state, run, stage, queued)
-        ]
+        alike = _Alike(state, run, stage)
+        added = [_add(backlog, alike, key, tasks, now) for key, tasks in offer(state, run, stage, queued)]
         told = [each for each in added if each is not None]
-        if private(stage) and not stage.spec.gang:
+        if not alike.shared and not stage.spec.gang:
             told = _by_size(state, backlog, told)
         if all_of_it and not stage.spec.gang:
-            own = private(stage) or divided(state, run, stage) is not None
+            own = not alike.shared or divided(state, run, stage) is not None
             state.offers[workflow, number] = Offered(told, own)
     return backlog
 
@@ -124,6 +125,8 @@ def _again(state: EngineState, backlog: Backlog, run: WorkflowRun, stage: StageR
     if offered is None or not offered.candidates:
         return False
     candidates, own = offered.candidates, offered.own
+    if candidates[0].group.remote and not own:
+        return False
     if any(len(role.shape.requests) != axes for role in candidates[0].group.roles):
         return False
     shared = state.inputs.get((run.id, stage.number))
@@ -131,16 +134,14 @@ def _again(state: EngineState, backlog: Backlog, run: WorkflowRun, stage: StageR
     told = []
     for candidate in candidates:
         group = candidate.group
-        if group.inputs and (
-            (not own and shared is not group.inputs) or state.catalogue.lost_of(group.inputs)
-        ):
+        if group.reads and ((not own and shared is not group.inputs) or state.catalogue.lost_of(group.reads)):
             return False
         if shut_nodes(state, run, stage, group.inputs, group.key, moment - group.ready_ms) != group.shut:
             return False
-        if demands_of(state, run, stage, group.inputs) != candidate.demands:
+        if demands_of(state, run, stage, group.reads) != candidate.demands:
             return False
         staged_on = state.staged_on.get(state.groups[group.key], ())  # type: ignore[arg-type]
-        now = (*expected(state, run, stage, group.inputs), staged_on, state.promises.get(group.key))
+        now = (*expected(state, run, stage, group.reads), staged_on, state.promises.get(group.key))
         changed |= now != (group.runtime_ms, group.high_ms, group.staged_on, group.promised_ms)
         told.append(now)
     if changed and not stage.spec.gang:
@@ -169,52 +170,91 @@ def _told_anew(
     return Candidate(run, stage, group, candidate.tasks)
 
 
+class _Alike:
+    """What the groups of one stage have in common, worked out once in a look. Of two that read as much the same is expected."""
+
+    def __init__(self, state: EngineState, run: WorkflowRun, stage: StageRun) -> None:
+        self.state, self.run, self.stage = state, run, stage
+        self.shared = not private(stage)
+        self.remote = remote_specs(state, run, stage)
+        call = run.spec.call
+        self.workflow = run.id if call is None else call.run
+        # What comes after a call only its engine knows, or who has read the engine's document ahead.
+        self.rank_ms = max(int(run.ranks[stage.number]), 0 if call is None else call.rank_ms)
+        self.gang = stage.spec.gang and state.profile.gang
+        self.homed = state.profile.locality and not stage.spec.gang
+        self.min_resources = _min_resources(state, stage)
+        self._said: dict[int, tuple[int | None, int | None, tuple[Demand | None, ...]]] = {}
+        self._roles: dict[tuple[object, ...], tuple[RoleRequest, ...]] = {}
+
+    def expected(self, inputs: tuple[int, ...]) -> tuple[int | None, int | None, tuple[Demand | None, ...]]:
+        """The runtime of a task that reads these, a high quantile of it (ms), and what its roles ask of disks."""
+        sizes = self.state.catalogue.sizes
+        size = sum([sizes[dataset] for dataset in inputs])
+        said = self._said.get(size)
+        if said is None:
+            runtime_ms, high_ms = expected(self.state, self.run, self.stage, inputs)
+            said = runtime_ms, high_ms, demands_of(self.state, self.run, self.stage, inputs)
+            self._said[size] = said
+        return said
+
+    def roles(
+        self, tasks: tuple[Indices, ...], demands: tuple[Demand | None, ...]
+    ) -> tuple[RoleRequest, ...]:
+        """What a group of these tasks asks for."""
+        steps = [memory_steps(self.stage, of_role) for of_role in tasks]
+        key = (*map(len, tasks), *steps, demands)
+        found = self._roles.get(key)
+        if found is None:
+            found = tuple(_roles(self.state, self.run, self.stage, tasks, steps, demands))
+            self._roles[key] = found
+        return found
+
+
 def _add(
-    state: EngineState,
-    backlog: Backlog,
-    run: WorkflowRun,
-    stage: StageRun,
-    key: GroupKey,
-    tasks: tuple[Indices, ...],
-    now: int,
+    backlog: Backlog, alike: _Alike, key: GroupKey, tasks: tuple[Indices, ...], now: int
 ) -> Candidate | None:
-    first = int(np.concatenate(tasks)[0])
-    shard = first // stage.members
+    state, run, stage = alike.state, alike.run, alike.stage
+    everything = tasks[0] if len(tasks) == 1 else np.concatenate(tasks)
+    shard = int(everything[0]) // stage.members
     try:
-        inputs = dataset_ids(state, run, stage, shard)
+        inputs = dataset_ids(state, run, stage, shard, shared=alike.shared)
     except MissingInput as missing:
-        backlog.unrunnable.append(Unrunnable(run, stage, np.concatenate(tasks), str(missing)))
+        backlog.unrunnable.append(Unrunnable(run, stage, everything, str(missing)))
         return None
-    lost = [dataset for dataset in inputs if state.catalogue.lost(dataset)]
+    remote, reads = remote_ids(state, run, stage, alike.remote, shard), inputs
+    if remote:
+        inputs = tuple(dataset for dataset in inputs if dataset not in {*remote})
+    lost = [dataset for dataset in reads if state.catalogue.lost(dataset)]
     if lost:
         backlog.lost.extend((run, state.catalogue.uris[dataset]) for dataset in lost)
         return None
     number = state.key_of(key)
-    everything = np.concatenate(tasks)
-    ready_ms = int(stage.times[everything, 0].min())
-    call = run.spec.call
-    runtime_ms, high_ms = expected(state, run, stage, inputs)
-    demands = demands_of(state, run, stage, inputs)
+    if len(everything) == 1:
+        ready_ms = stage.times.item(everything[0], 0)
+    else:
+        ready_ms = int(stage.times[everything, 0].min())
+    runtime_ms, high_ms, demands = alike.expected(reads)
     group = PodGroup(
         key=number,
         name=group_name(run, stage, key),
         queue=run.spec.queue,
-        workflow=run.id if call is None else call.run,
+        workflow=alike.workflow,
         priority=run.spec.priority,
-        # What comes after a call only its engine knows, or who has read the engine's document ahead.
-        rank_ms=max(int(run.ranks[stage.number]), 0 if call is None else call.rank_ms),
+        rank_ms=alike.rank_ms,
         ready_ms=ready_ms,
-        gang=stage.spec.gang and state.profile.gang,
-        roles=tuple(_roles(state, run, stage, tasks, demands)),
+        gang=alike.gang,
+        roles=alike.roles(tasks, demands),
         inputs=inputs,
         runtime_ms=runtime_ms,
         high_ms=high_ms,
-        min_resources=_min_resources(state, stage),
+        min_resources=alike.min_resources,
         staged_on=state.staged_on.get(key, ()),
         promised_ms=state.promises.get(number),
         user=run.spec.user,
-        home=home_of(state, run, stage, shard) if state.profile.locality and not stage.spec.gang else None,
-        shut=shut_nodes(state, run, stage, inputs, number, now - ready_ms),
+        home=home_of(state, run, stage, shard) if alike.homed else None,
+        shut=shut_nodes(state, run, stage, inputs, number, now - ready_ms) if state.look is not None else (),
+        remote=remote,
     )
     candidate = backlog.candidates[number] = Candidate(run, stage, group, tasks, demands)
     return candidate
@@ -247,7 +287,7 @@ def expected(
 def memory_steps(stage: StageRun, tasks: Indices) -> int:
     """How often the memory of one role's pods has grown: they are alike, so all have what one of them needed."""
     if len(tasks) == 1:
-        return int(stage.memory_steps[tasks[0]])
+        return stage.memory_steps.item(tasks[0])
     return int(stage.memory_steps[tasks].max(initial=0))
 
 
@@ -320,8 +360,10 @@ def _bags(
 ) -> Iterator[tuple[GroupKey, tuple[Indices, ...]]]:
     """Shards that read the same are one group of many; shards with inputs of their own are a group each."""
     if private(stage):
-        for task in queued[: state.profile.window].tolist():
-            yield GroupKey(run.id, stage.number, task, int(stage.memory_steps[task])), (np.array([task]),)
+        queued = queued[: state.profile.window]
+        numbers, steps = queued.tolist(), stage.memory_steps[queued].tolist()
+        for at, (task, step) in enumerate(zip(numbers, steps, strict=True)):
+            yield GroupKey(run.id, stage.number, task, step), (queued[at : at + 1],)
         return
     steps = stage.memory_steps[queued]
     gather = divided(state, run, stage)
@@ -350,11 +392,12 @@ def _roles(
     run: WorkflowRun,
     stage: StageRun,
     tasks: tuple[Indices, ...],
+    steps: Sequence[int],
     demands: tuple[Demand | None, ...],
 ) -> Iterator[RoleRequest]:
     for number, role in enumerate(stage.spec.roles):
         demand = demands[number] if demands else None
-        shape = shape_of(state, run, stage, number, memory_steps(stage, tasks[number]), demand)
+        shape = shape_of(state, run, stage, number, steps[number], demand)
         minimum = role.minimum if stage.spec.gang else 1
         yield RoleRequest(role.name, shape, len(tasks[number]), min(minimum, len(tasks[number])))
 

@@ -107,6 +107,7 @@ class Look:
             node in catalogue.expected_on(dataset)
             or (dataset, node) in self.sources
             or (dataset, node) in self.planned
+            or (dataset, node) in self.state.read_from
         ):
             return None
         if node not in catalogue.nodes_of(dataset):
@@ -201,7 +202,8 @@ def hold_again(
     """After a restart: a pod that may still be there goes on reading what it read, and writing."""
     if state.catalogue.shelves is None:
         return
-    uris = [uri for given in pod.inputs for uri in given.uris]
-    inputs = tuple(dict.fromkeys(state.catalogue.intern(uri) for uri in uris))
-    writes = written_by(state, run, stage, inputs) if task % stage.members == 0 else 0
+    uris = dict.fromkeys(uri for given in pod.inputs for uri in given.uris)
+    reads = tuple(state.catalogue.intern(uri) for uri in uris)
+    inputs = tuple(state.catalogue.intern(uri) for uri in uris if uri not in pod.remote)
+    writes = written_by(state, run, stage, reads) if task % stage.members == 0 else 0
     state.catalogue.shelves.hold(pod.name, Hold(claim.node, inputs, writes, claim.since_ms), statement)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from itertools import repeat
 from typing import Final
 
 import numpy as np
@@ -19,6 +20,7 @@ from flowsched.engine.delta import (
     WorkflowWrite,
 )
 from flowsched.engine.pods import pod_name
+from flowsched.engine.remote import end_reading
 from flowsched.engine.state import EngineState
 from flowsched.scheduling.executor import Drop, Pod
 from flowsched.scheduling.foreign import Bind, Evict
@@ -125,7 +127,7 @@ class Recorder:
         name = pod_name(run.id, stage.spec.name, task, attempt)
         state = self.state
         state.snapshot.unclaim(name, self.statement)
-        self.statement.pop(state.pods, name)
+        end_reading(state, name, self.statement)
         self.statement.pop(state.held, name)
         self.statement.exclude(state.under_way, name)
         if state.catalogue.shelves is not None:
@@ -235,41 +237,34 @@ def task_rows(
         stage.goal[tasks],
         stage.version[tasks],
         stage.exit_code[tasks],
-        stage.times[tasks],
         stage.local[tasks],
         stage.moved[tasks],
         stage.charged[tasks],
         stage.memory_steps[tasks],
     )
-    rows = []
-    for task, now, attempt, node, goal, version, code, times, local, moved, charged, steps in zip(
-        *[column.tolist() for column in columns], strict=True
-    ):
-        ready, staging, bound, started, ended = [None if moment < 0 else moment for moment in times]
-        rows.append(
-            TaskWrite(
-                workflow=run.id,
-                stage=stage.number,
-                index=task,
-                state=now,
-                attempt=attempt,
-                node=names[node] if node >= 0 else None,
-                goal=goal,
-                version=version,
-                reason=reasons.get(task, ""),
-                exit_code=None if code < 0 else code,
-                ready_ms=ready,
-                staging_ms=staging,
-                bound_ms=bound,
-                started_ms=started,
-                ended_ms=ended,
-                bytes_local=local,
-                bytes_moved=moved,
-                charged=charged,
-                memory_steps=steps,
-            )
-        )
-    return rows
+    numbers, states, attempts, nodes, goals, versions, codes, local, moved, charged, steps = [
+        column.tolist() for column in columns
+    ]
+    # Column by column, in the order of TaskWrite: a look may write a thousand rows.
+    rows = zip(
+        repeat(run.id),
+        repeat(stage.number),
+        numbers,
+        states,
+        attempts,
+        [names[node] if node >= 0 else None for node in nodes],
+        goals,
+        versions,
+        [reasons.get(task, "") for task in numbers] if reasons else repeat(""),
+        [None if code < 0 else code for code in codes],
+        *[[None if at < 0 else at for at in column] for column in stage.times[tasks].T.tolist()],
+        local,
+        moved,
+        charged,
+        steps,
+        strict=False,
+    )
+    return list(map(TaskWrite._make, rows))
 
 
 def stage_row(run: WorkflowRun, stage: StageRun) -> StageWrite:

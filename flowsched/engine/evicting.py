@@ -59,14 +59,17 @@ def begin_look(recorder: Recorder) -> None:
 
 
 def note_planned(recorder: Recorder, plan: Plan, candidates: Mapping[int, Candidate]) -> None:
-    """What this step's pods find on their nodes is not dropped for others of the same step."""
-    look = recorder.state.look
+    """What this step's pods find on their nodes, or read on others, is not dropped for others of the same step."""
+    look, catalogue = recorder.state.look, recorder.state.catalogue
     if look is None:
         return
     for placement in plan.placements:
-        inputs = candidates[placement.group].group.inputs if placement.group in candidates else ()
-        for nodes in placement.nodes if inputs else ():
-            look.planned.update((dataset, node) for node in set(nodes.tolist()) for dataset in inputs)
+        if placement.group not in candidates:
+            continue
+        group = candidates[placement.group].group
+        look.planned.update((each, node) for each in group.remote for node in catalogue.nodes_of(each))
+        for nodes in placement.nodes if group.inputs else ():
+            look.planned.update((dataset, node) for node in set(nodes.tolist()) for dataset in group.inputs)
 
 
 def _waits(state: EngineState, hold: Hold) -> bool:
@@ -132,7 +135,7 @@ def _find(recorder: Recorder, shelves: Shelves, candidate: Candidate, tasks: Ind
     look = state.look
     inputs = tuple(dict.fromkeys(group.inputs))
     lacking = sum(shelves.sizes[dataset] for dataset in inputs if not shelf.has(dataset))
-    each = written_by(state, candidate.run, candidate.stage, inputs)
+    each = written_by(state, candidate.run, candidate.stage, group.reads)
     held = [shelf.holds.get(_name(candidate, task)) for task in tasks.tolist()]
     writes = [each * _is_writer(candidate.stage, task) for task in tasks.tolist()]
     more = [
@@ -174,8 +177,11 @@ def hold_room(recorder: Recorder, candidate: Candidate, task: int, node: int, *,
     state, shelves = recorder.state, recorder.state.catalogue.shelves
     if shelves is None:
         return
-    stage, inputs = candidate.stage, tuple(dict.fromkeys(candidate.group.inputs))
-    writes = written_by(state, candidate.run, stage, inputs) * _is_writer(stage, task)
+    stage, group = candidate.stage, candidate.group
+    writes = written_by(state, candidate.run, stage, group.reads) * _is_writer(stage, task)
+    inputs = tuple(dict.fromkeys(group.inputs))
+    if bound and group.remote:  # of what need not be on its node it reads there what is
+        inputs += tuple(each for each in group.remote if node in state.catalogue.nodes_of(each))
     waits = None if bound else (candidate.run.id, stage.number, task, int(stage.attempt[task]))
     hold = Hold(node, inputs, writes, recorder.now, waits)
     shelves.hold(_name(candidate, task), hold, recorder.statement)
@@ -273,7 +279,7 @@ def explained(state: EngineState, reason: Reason, group: PodGroup) -> Reason:
     if shelves is None or look is None or run is None or not isinstance(key, GroupKey) or not shelves.of:
         return reason
     inputs = tuple(dict.fromkeys(group.inputs))
-    writes = written_by(state, run, run.stages[key.stage], inputs)
+    writes = written_by(state, run, run.stages[key.stage], group.reads)
     reads = sum(shelves.sizes[dataset] for dataset in inputs)
     total = reads + writes
     nodes = [node for node, shelf in shelves.of.items() if shelf.limit and state.snapshot.ready[node]]

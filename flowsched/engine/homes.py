@@ -4,15 +4,20 @@ A task that is placed without a look at who reads its output may write it seven 
 a consumer that gathers much gets a *home* when the first of its producers is offered: the node where least is missing of what
 it will read, less loaded nodes first. Producers that run elsewhere pay for the copy, what they wrote is pushed home while
 others still compute, and the consumer finds its bytes there. A home is a wish: it binds nobody, and goes with its node.
+
+Who gathers may write for somebody who gathers again, and is best gathered near that one's home; and who reads one output and
+writes what will be gathered had better find it there: such homes are looked for from the last gatherer on, a few stages back.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from flowsched.engine.remote import readers_of, reads_remotely
 from flowsched.engine.state import EngineState, Gather
 from flowsched.scheduling.podgroup import Home
 from flowsched.workflow.run import StageRun, WorkflowRun
@@ -23,10 +28,29 @@ from flowsched.workflow.states import TaskState
 _MOST_READERS: Final = 8
 #: What takes less than this to bring together is not worth planning for.
 _LEAST_MS: Final = 500
+#: So many stages on, gatherers of what gatherers write are looked at.
+_FAR: Final = 3
 #: Members in these states have, or will have, their outputs on their node.
 _THERE: Final = (
     TaskState.STAGING, TaskState.ALLOCATED, TaskState.BINDING, TaskState.BOUND, TaskState.RUNNING, TaskState.SUCCEEDED,
 )  # fmt: skip
+
+
+@dataclass(slots=True)
+class _Gathering:
+    """Stages that gather the same: the first of them, how many of their shards read it, what those take (milli-core ms), and how
+    many bytes each of them gathers.
+    """
+
+    consumer: int
+    match: Match
+    each: int
+    readers: int = 0
+    work: int = 0
+
+    def per_node(self, nodes: int) -> int:
+        """Bytes that come together on each of the nodes that gather at a time: where few read much, few links carry it."""
+        return self.readers * self.each // max(1, min(self.readers, nodes))
 
 
 def gather_of(state: EngineState, run: WorkflowRun, stage: StageRun) -> Gather | None:
@@ -57,17 +81,23 @@ def divided(state: EngineState, run: WorkflowRun, stage: StageRun) -> Gather | N
     return gather if run.stages[gather.consumer].spec.width > 1 else None
 
 
-def home_of(state: EngineState, run: WorkflowRun, stage: StageRun, shard: int) -> Home | None:
-    """The home of those who read this shard's output; None = it has none."""
+def home_of(
+    state: EngineState, run: WorkflowRun, stage: StageRun, shard: int, far: int = _FAR
+) -> Home | None:
+    """The home of those who read this shard's output; None = it has none. `far`: who gathers how many stages on is looked at."""
     gather = gather_of(state, run, stage)
     if gather is None or len(state.snapshot) < 2:
         return None
     consumer = run.stages[gather.consumer]
     reader = consumer_shard(gather, stage, consumer, shard)
+    if gather.through:
+        onward = home_of(state, run, consumer, reader, far - 1) if far > 0 else None
+        return onward and replace(onward, output_bytes=min(gather.output_bytes, onward.output_bytes))
     key = (run.id, gather.consumer, reader)
     node = state.homes.get(key)
     if node is None or not state.snapshot.ready[node]:
-        node = _choose(state, run, consumer, reader)
+        onward = home_of(state, run, consumer, reader, far - 1) if far > 0 else None
+        node = _choose(state, run, consumer, reader, onward)
         if node is None:
             return None
         state.homes[key] = node
@@ -75,25 +105,58 @@ def home_of(state: EngineState, run: WorkflowRun, stage: StageRun, shard: int) -
 
 
 def _find(state: EngineState, run: WorkflowRun, stage: StageRun) -> Gather | None:
-    best: Gather | None = None
+    """By whom, in the end, what a stage writes is gathered."""
+    gather = _find_gather(state, run, stage)
+    if gather is not None:
+        state.home_work[run.id, gather.consumer] = gather.work
+        return Gather(gather.consumer, gather.match, _expected(state, run, stage))
+    nodes, best = len(state.snapshot), None
+    edges = run.graph.edges_out[stage.number]
+    for edge in edges if len(edges) <= _MOST_READERS else ():
+        consumer = run.stages[edge.child]
+        read = [i for i in consumer.spec.inputs if i.stage == stage.spec.name]
+        one = all(i.match is Match.INDEX for i in read) or stage.spec.width == consumer.spec.width == 1
+        if consumer.spec.gang or not read or not one:
+            continue
+        if reads_remotely(state, run, consumer, read[0]) or readers_of(run, read[0]) > _MOST_READERS:
+            continue
+        onward = _find_gather(state, run, consumer)
+        if onward is not None and (best is None or onward.per_node(nodes) > best[0]):
+            best = onward.per_node(nodes), edge.child, read[0].match
+    if best is None:
+        return None
+    return Gather(best[1], best[2], _expected(state, run, stage), through=True)
+
+
+def _find_gather(state: EngineState, run: WorkflowRun, stage: StageRun) -> _Gathering | None:
+    """Of those who gather what a stage writes, those for whom most must come over one link."""
+    found: dict[tuple[int, ...], _Gathering] = {}
     rate = max(1, int(state.snapshot.nic_in.max(initial=1)))
     for edge in run.graph.edges_out[stage.number]:
         consumer = run.stages[edge.child]
         if consumer.spec.gang:
             continue
         read = [i for i in consumer.spec.inputs if i.stage == stage.spec.name]
-        if not read:
+        if not read or reads_remotely(state, run, consumer, read[0]):
             continue
         match = read[0].match
-        if match is Match.ALL and consumer.spec.width > _MOST_READERS:
+        if readers_of(run, read[0]) > _MOST_READERS:
             continue
+        readers = consumer.spec.width if match is Match.ALL else 1
         producers, gathered = _gathered(state, run, consumer)
         if producers < 2 or gathered * 1000 // rate < _LEAST_MS:
             continue
-        found = Gather(edge.child, match, _expected(state, run, stage))
-        if best is None or found.output_bytes > best.output_bytes:
-            best = found
-    return best
+        together = tuple(sorted(number for number, _ in _parents(state, run, consumer)))
+        known = found.setdefault(together, _Gathering(edge.child, match, gathered))
+        known.readers += readers
+        known.work += readers * _work(consumer)
+    nodes = len(state.snapshot)
+    return max(found.values(), key=lambda each: each.per_node(nodes), default=None)
+
+
+def _work(stage: StageRun) -> int:
+    """Milli-core ms that one shard is expected to take."""
+    return (stage.spec.estimate.runtime_ms or 60_000) * stage.spec.roles[0].resources.cpu_millicores
 
 
 def _gathered(state: EngineState, run: WorkflowRun, consumer: StageRun) -> tuple[int, int]:
@@ -112,7 +175,7 @@ def _parents(state: EngineState, run: WorkflowRun, consumer: StageRun) -> list[t
         return known
     found: dict[int, int] = {}
     for spec in consumer.spec.inputs:
-        if spec.stage is None or (spec.match is Match.ALL and consumer.spec.width > _MOST_READERS):
+        if spec.stage is None or readers_of(run, spec) > _MOST_READERS:
             continue
         number = run.number_of(spec.stage)
         found[number] = max(found.get(number, 0), _count(run.stages[number], consumer, spec))
@@ -141,8 +204,12 @@ def _expected(state: EngineState, run: WorkflowRun, stage: StageRun) -> int:
     return stage.spec.estimate.output_bytes or 0
 
 
-def _choose(state: EngineState, run: WorkflowRun, consumer: StageRun, reader: int) -> int | None:
-    """The ready node where least would be missing, with what others have planned there as work that comes first."""
+def _choose(
+    state: EngineState, run: WorkflowRun, consumer: StageRun, reader: int, onward: Home | None
+) -> int | None:
+    """The ready node where least would be missing, with what others have planned there as work that comes first, and what it
+    writes brought to where that is gathered.
+    """
     snapshot = state.snapshot
     nodes = len(snapshot)
     there = np.zeros(nodes, dtype=np.int64)
@@ -159,6 +226,9 @@ def _choose(state: EngineState, run: WorkflowRun, consumer: StageRun, reader: in
         there += np.bincount(at[known], minlength=nodes)[:nodes] * each
     rates = np.maximum(snapshot.nic_in, 1)
     cost = np.maximum(total - there, 0) * 1000 // rates + load_of(state)
+    if onward is not None:
+        home = np.arange(nodes) == onward.node
+        cost = cost + np.where(home, 0, onward.output_bytes * 1000 // int(rates[onward.node]))
     role = consumer.spec.roles[0].resources
     fits = snapshot.ready & (snapshot.allocatable[:, 0] >= role.cpu_millicores)
     fits &= snapshot.allocatable[:, 1] >= role.memory_bytes
@@ -198,14 +268,13 @@ def _read_by(run: WorkflowRun, parent: StageRun, consumer: StageRun, reader: int
 
 
 def load_of(state: EngineState) -> NDArray[np.int64]:
-    """(N,) ms of work of those whose home a node is, spread over its cores."""
+    """(N,) ms of work of those whose home a node is, spread over its cores: all who gather the same will go there."""
     load = np.zeros(len(state.snapshot), dtype=np.int64)
     for (workflow, number, _), node in state.homes.items():
         run = state.runs.get(workflow)
         if run is None:
             continue
-        stage = run.stages[number]
         cores = max(1, int(state.snapshot.allocatable[node, 0]))
-        runtime = stage.spec.estimate.runtime_ms or 60_000
-        load[node] += runtime * stage.spec.roles[0].resources.cpu_millicores // cores
+        work = state.home_work.get((workflow, number)) or _work(run.stages[number])
+        load[node] += work // cores
     return load

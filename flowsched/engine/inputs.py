@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 
 from flowsched.engine.state import EngineState
 from flowsched.scheduling.executor import InputFile, OutputFile
@@ -32,7 +32,7 @@ def input_files(run: WorkflowRun, stage: StageRun, shard: int) -> tuple[InputFil
     """
     files = []
     for spec in stage.spec.inputs:
-        uris = tuple(uri for uri, _ in _datasets(run, stage, spec, shard))
+        uris = tuple([uri for uri, _ in datasets_of(run, stage, spec, shard)])
         if not uris:
             if spec.optional:
                 continue
@@ -41,20 +41,25 @@ def input_files(run: WorkflowRun, stage: StageRun, shard: int) -> tuple[InputFil
     return tuple(files)
 
 
-def dataset_ids(state: EngineState, run: WorkflowRun, stage: StageRun, shard: int) -> tuple[int, ...]:
+def dataset_ids(
+    state: EngineState, run: WorkflowRun, stage: StageRun, shard: int, *, shared: bool | None = None
+) -> tuple[int, ...]:
     """Catalogue numbers of all that one shard reads, in the order of its inputs.
+
+    `shared`: all shards of the stage read the same (not `private`); None = look.
 
     Raises:
         MissingInput: One that is not optional does not exist.
     """
-    shared = not private(stage)
+    if shared is None:
+        shared = not private(stage)
     cached = state.inputs.get((run.id, stage.number)) if shared else None
     if cached is not None:
         return cached
     ids: dict[int, None] = {}
     for spec in stage.spec.inputs:
         found = False
-        for uri, size in _datasets(run, stage, spec, shard):
+        for uri, size in datasets_of(run, stage, spec, shard):
             found = True
             ids[state.catalogue.intern(uri, size, spec.stage is None)] = None
         if not found and not spec.optional:
@@ -65,20 +70,29 @@ def dataset_ids(state: EngineState, run: WorkflowRun, stage: StageRun, shard: in
     return result
 
 
+def outputs_of(stage: StageRun, role: int) -> tuple[OutputSpec, ...]:
+    """What member 0 of a role writes: each of a stage's outputs is written by one member."""
+    return tuple([spec for spec in stage.spec.outputs if _writer(stage, spec) == role])
+
+
 def output_files(
-    run: WorkflowRun, stage: StageRun, shard: int, attempt: int, role: int, replica: int
+    run: WorkflowRun, stage: StageRun, shard: int, attempt: int, writes: Sequence[OutputSpec]
 ) -> tuple[OutputFile, ...]:
-    """What the pod at (role, replica) of a shard writes: a stage's outputs are written by one member."""
-    mine = [spec for spec in stage.spec.outputs if _writer(stage, spec) == role and replica == 0]
+    """Where the pod of a shard that writes these puts them."""
+    if not writes:
+        return ()
+    place = f"flowsched:{run.id}/{stage.spec.name}/{shard}/{attempt}/"
     return tuple(
-        OutputFile(
-            name=spec.name,
-            path=spec.path,
-            uri=f"flowsched:{run.id}/{stage.spec.name}/{shard}/{attempt}/{spec.name}",
-            optional=spec.optional,
-            value=spec.value,
-        )
-        for spec in mine
+        [
+            OutputFile(
+                name=spec.name,
+                path=spec.path,
+                uri=place + spec.name,
+                optional=spec.optional,
+                value=spec.value,
+            )
+            for spec in writes
+        ]
     )
 
 
@@ -116,14 +130,13 @@ def _is_manifest(run: WorkflowRun, spec: InputSpec) -> bool:
     return spec.match is not Match.INDEX and width > 1
 
 
-def _datasets(run: WorkflowRun, stage: StageRun, spec: InputSpec, shard: int) -> Iterator[tuple[str, int]]:
+def datasets_of(run: WorkflowRun, stage: StageRun, spec: InputSpec, shard: int) -> list[tuple[str, int]]:
     """(uri, size in bytes or 0) of what one input of one shard consists of, in shard order."""
     if spec.stage is None:
         uri = spec.uri or ""
         items = stage.spec.items
         uri = uri.replace("{index}", str(shard))
-        yield (uri.replace("{item}", items[shard]) if items else uri), spec.size_bytes or 0
-        return
+        return [(uri.replace("{item}", items[shard]) if items else uri, spec.size_bytes or 0)]
     parent = run.stages[run.number_of(spec.stage)]
     published = run.outputs.get((parent.number, spec.output or ""), {})
     width = parent.spec.width
@@ -135,7 +148,5 @@ def _datasets(run: WorkflowRun, stage: StageRun, spec: InputSpec, shard: int) ->
             shards = range(shard * width // chunks, (shard + 1) * width // chunks)
         case Match.ALL:
             shards = range(width)
-    for number in shards:
-        output = published.get(number)
-        if output is not None:
-            yield output.uri, output.size_bytes
+    found = [published.get(number) for number in shards]
+    return [(output.uri, output.size_bytes) for output in found if output is not None]

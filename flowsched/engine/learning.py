@@ -50,7 +50,14 @@ def _wrote(outputs: Mapping[str, int], some: bool) -> int:
 
 
 def _measured(size: int, used: Usage, wrote: int) -> Measured:
-    if used == _NOTHING:  # not every executor measures
-        return Measured(size, output_bytes=wrote)
-    measured = Measured(size, used.cpu_ms, used.read_bytes, used.written_bytes, used.max_rss_bytes, wrote)
-    return measured._replace(disk_bytes=used.disk_bytes)
+    """What was seen of a task. Not every executor measures everything: none of what every process uses means that nobody looked."""
+    moved = used.read_bytes > 0 or used.written_bytes > 0
+    return Measured(
+        size,
+        used.cpu_ms or UNMEASURED,
+        used.read_bytes if moved else UNMEASURED,
+        used.written_bytes if moved else UNMEASURED,
+        used.max_rss_bytes or UNMEASURED,
+        wrote,
+        disk_bytes=used.disk_bytes,
+    )

@@ -1,8 +1,9 @@
-"""What was measured of disks and shared storages, against what was counted.
+"""What was measured of disks, network cards and shared storages, against what was counted.
 
-Two things follow. What others than our pods use leaves less to give: a node's disk, or a storage, has only the rest. And where
-pods of a kind use more or less than was counted for them, the next of the kind count for that: a factor for each kind, drawn
-by each measurement a little towards measured / expected, between a fifth and five times.
+Two things follow. What others than our pods use leaves less to give: a node's disk, or a storage, has only the rest, and so
+have copies of a node's network card. And where pods of a kind use more or less than was counted for them, the next of the kind
+count for that: a factor for each kind, drawn by each measurement a little towards measured / expected, between a fifth and five
+times.
 
 A disk that is full proves nothing of those who wait for it: factors fall only while at most half of its rate is in use.
 What a person said is never corrected, only taken off before.
@@ -10,14 +11,16 @@ What a person said is never corrected, only taken off before.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 from flowsched.engine.changes import Recorder
 from flowsched.engine.demand import PER_MILLE, rounded
 from flowsched.scheduling.loads import Load, LoadMeasured
+from flowsched.scheduling.node_info import NodeInfo
 from flowsched.scheduling.snapshot import IO
-from flowsched.scheduling.storages import BURSTS
+from flowsched.scheduling.storages import BURSTS, Storage
 
 #: A fifth and five times, in per mille.
 FLOOR: Final = 200
@@ -29,6 +32,7 @@ _FAST: Final = 4
 _TRIFLE: Final = 16
 #: So many kinds have a factor at most.
 _KINDS: Final = 20_000
+_WAYS: Final = ("read", "write")
 
 Kind = tuple[str, str]
 
@@ -54,6 +58,7 @@ def note_load(recorder: Recorder, event: LoadMeasured) -> None:
     state, snapshot = recorder.state, recorder.state.snapshot
     nodes, storages = _expected(recorder)
     seen: dict[Kind, tuple[int, int]] = {}
+    changed: dict[int, NodeInfo] = {}  #: by node: each is written once
     for load in event.nodes:
         at = snapshot.index.get(load.name)
         if at is None or snapshot.disk_rate[at] <= 0:
@@ -61,13 +66,16 @@ def note_load(recorder: Recorder, event: LoadMeasured) -> None:
         here, rate = nodes.get(at, _Expected()), int(snapshot.disk_rate[at])
         said = max(0, int(snapshot.used[at, IO]) - here.counted)
         others = _compare(recorder, load, rate, here, said, seen)
-        info = snapshot.info(at)
         busy = rounded(others) if others * _TRIFLE >= rate else 0
-        if busy != info.disk_busy_rate:
-            snapshot.put_node(replace(info, disk_busy_rate=busy), recorder.statement)
-            recorder.dirty = True
+        if busy != snapshot.info(at).disk_busy_rate:
+            changed[at] = replace(snapshot.info(at), disk_busy_rate=busy)
+    for load in event.links:
+        _note_link(recorder, load, changed)
+    for info in changed.values():
+        snapshot.put_node(info, recorder.statement)
+        recorder.dirty = True
     rates = {key: rate for storage in state.profile.storages for key, rate in storage.rates.items() if rate}
-    for load in event.storages:
+    for load in _by_name(state.profile.storages, event.storages):
         if load.name in rates:
             here = storages.get(load.name, _Expected())
             said = max(0, snapshot.direct.rates.get(load.name, 0) - here.counted)
@@ -78,6 +86,32 @@ def note_load(recorder: Recorder, event: LoadMeasured) -> None:
                 recorder.dirty = True
     for kind, (measured, bare) in seen.items():
         _correct(recorder, kind, measured, bare)
+
+
+def _by_name(storages: Sequence[Storage], loads: Sequence[Load]) -> Iterator[Load]:
+    """Loads of storages as documents call them; those of mounts that no storage has as its source are left out."""
+    named = {
+        f"{each.source}/{way}": f"{each.name}/{way}" for each in storages for way in _WAYS if each.source
+    }
+    for load in loads:
+        yield replace(load, name=named.get(load.name, load.name))
+
+
+def _note_link(recorder: Recorder, load: Load, changed: dict[int, NodeInfo]) -> None:
+    """What others use of one way of a node's network card leaves less for copies."""
+    snapshot = recorder.state.snapshot
+    name, _, way = load.name.rpartition("/")
+    at = snapshot.index.get(name)
+    if at is None or way not in ("in", "out"):
+        return
+    info = changed.get(at) or snapshot.info(at)
+    rate = info.nic_in_rate if way == "in" else info.nic_out_rate
+    others = _others(recorder, load, load.ours)
+    busy = rounded(others) if others * _TRIFLE >= rate else 0
+    if way == "in" and busy != info.nic_in_busy_rate:
+        changed[at] = replace(info, nic_in_busy_rate=busy)
+    if way == "out" and busy != info.nic_out_busy_rate:
+        changed[at] = replace(info, nic_out_busy_rate=busy)
 
 
 def _expected(recorder: Recorder) -> tuple[dict[int, _Expected], dict[str, _Expected]]:
@@ -111,10 +145,17 @@ def _compare(
         for kind, (expected, bare) in here.kinds.items():
             measured, before = seen.get(kind, (0, 0))
             seen[kind] = measured + learned * expected // total, before + bare
-    state = recorder.state
-    before_others = state.others.get(load.name, 0)
-    others = before_others + (max(0, load.rate - ours) - before_others) // _FAST
-    recorder.statement.put(state.others, load.name, others)
+    return _others(recorder, load, ours)
+
+
+def _others(recorder: Recorder, load: Load, ours: int) -> int:
+    """What others use of a place of late, in bytes/s, with this measurement."""
+    used, known = max(0, load.rate - max(0, ours)), recorder.state.others.get(load.name)
+    if known is None and not used:
+        return 0
+    before = known or 0
+    others = before + (used - before) // _FAST
+    recorder.statement.put(recorder.state.others, load.name, others)
     return others
 
 

@@ -10,32 +10,27 @@ from numpy.typing import NDArray
 
 from flowsched.engine import evicting, pace, taking
 from flowsched.engine.backlog import Backlog, Candidate, collect
+from flowsched.engine.binding import Binds
 from flowsched.engine.changes import Recorder
 from flowsched.engine.draining import empty_nodes
 from flowsched.engine.foreign import release_half_placed
 from flowsched.engine.foreign_offers import carry_out_foreign, collect_foreign, serve_held
-from flowsched.engine.pods import Likenesses, encode_pod, likeness, make_pod, seats
 from flowsched.engine.pushing import foresee
-from flowsched.engine.recovery import elastic_of
 from flowsched.engine.reports import make_again
-from flowsched.engine.staging import begin, sweep
-from flowsched.engine.state import EngineState, GroupKey, PodRef
+from flowsched.engine.spacing import Spacing
+from flowsched.engine.staging import Targets, sweep
+from flowsched.engine.state import EngineState, GroupKey
 from flowsched.scheduling.conservative import with_plans
 from flowsched.scheduling.cycle import cycle
-from flowsched.scheduling.devices import GPU, Parts, choose, parts_of
-from flowsched.scheduling.executor import GangSeat
 from flowsched.scheduling.plan import Placement, Plan, Reason, ReasonCode
 from flowsched.scheduling.podgroup import PodGroup
 from flowsched.scheduling.record import Draft, recorded, taped
-from flowsched.scheduling.snapshot import Claim, ClaimKind
+from flowsched.scheduling.snapshot import ClaimKind
 from flowsched.scheduling.usage import Payer
 from flowsched.workflow.spec import On
-from flowsched.workflow.states import TaskState
 
 #: A group that has been staged to this many nodes waits for one of them, rather than drag its inputs to yet another.
 _MAX_TARGETS = 3
-#: Members in these states were not placed with their gang.
-_SEATLESS = (TaskState.PENDING, TaskState.QUEUED, TaskState.SKIPPED, TaskState.CANCELLED)
 _RUNNING = ClaimKind.RUNNING
 Indices = NDArray[np.int64]
 
@@ -78,18 +73,22 @@ def place(recorder: Recorder) -> None:
     foresee(recorder, plan, {group.key: group for group in groups} if plan.ahead else {})
     placed = 0
     refused: list[Reason | None] = []
-    binds = _Binds(recorder)
+    binds = Binds(recorder)
+    targets, spacing = Targets(recorder, binds.note), Spacing(recorder, groups)
     _serve(recorder, plan, {group.key: group for group in groups})
     taking.placed(recorder, plan, groups)
     for placement in plan.placements:
         placed += sum(len(nodes) for nodes in placement.nodes)
         if placement.group in foreign.candidates:
+            binds.take()  # claims keep the order in which they were decided
             carry_out_foreign(recorder, foreign.candidates[placement.group], placement)
         else:
-            refused.append(_carry_out(recorder, backlog.candidates[placement.group], placement, binds))
+            candidate = backlog.candidates[placement.group]
+            refused.append(_carry_out(recorder, candidate, placement, binds, targets, spacing))
+    targets.move()
     binds.move()
     reasons = (*plan.reasons, *(reason for reason in refused if reason), *told)
-    plan = replace(plan, reasons=reasons)
+    plan = replace(plan, reasons=reasons, look_at=_sooner(plan.look_at, spacing.next_ms))
     if state.look is not None:
         plan = evicting.end_look(recorder, plan, {group.key: group for group in groups})
     _carried_out(recorder, plan, groups)
@@ -227,46 +226,13 @@ def _may_give_up(state: EngineState, workflow: str, number: int) -> bool:
     return spec.gang or bool(spec.policies)
 
 
-class _Binds:
-    """What is bound in one look, by stage: a thousand bags of one task each are one move of a thousand tasks."""
-
-    def __init__(self, recorder: Recorder) -> None:
-        self._recorder = recorder
-        self.likenesses: Likenesses = {}
-        self._stages: dict[int, tuple[Candidate, list[int], list[int], list[int]]] = {}
-
-    def add(self, candidate: Candidate, tasks: Indices, nodes: Indices) -> None:
-        """Note tasks and their nodes. A gang moves now, since its seats are told by states."""
-        sizes = self._recorder.state.catalogue.sizes
-        total = sum([sizes[dataset] for dataset in candidate.group.inputs])
-        stage = candidate.stage
-        if stage.spec.gang:
-            self._move(candidate, tasks, nodes, np.full(len(tasks), total))
-            return
-        noted = self._stages.get(id(stage))
-        if noted is None:
-            noted = self._stages[id(stage)] = candidate, [], [], []
-        _, all_tasks, all_nodes, totals = noted
-        all_tasks += tasks.tolist()
-        all_nodes += nodes.tolist()
-        totals += [total] * len(tasks)
-
-    def move(self) -> None:
-        """Move what has been noted."""
-        for candidate, *noted in self._stages.values():
-            self._move(candidate, *(np.array(parts) for parts in noted))
-        self._stages.clear()
-
-    def _move(self, candidate: Candidate, tasks: Indices, nodes: Indices, totals: Indices) -> None:
-        stage = candidate.stage
-        self._recorder.advance(candidate.run).bind(stage, tasks, nodes)
-        local = np.maximum(0, totals - stage.moved[tasks])
-        if not stage.holds_only("local", local):
-            self._recorder.statement.set(stage.own("local"), tasks, local)
-
-
 def _carry_out(
-    recorder: Recorder, candidate: Candidate, placement: Placement, binds: _Binds
+    recorder: Recorder,
+    candidate: Candidate,
+    placement: Placement,
+    binds: Binds,
+    targets: Targets,
+    spacing: Spacing,
 ) -> Reason | None:
     """Bind what has its bytes at hand, give targets to the rest. A gang does either as a whole.
 
@@ -289,10 +255,17 @@ def _carry_out(
         missing = _really_missing(recorder, candidate, nodes)  # others may have driven out what was there
     elif not recorder.state.profile.of(candidate.group.queue).locality:
         missing = _really_missing(recorder, candidate, nodes)
-    if not missing.any():
-        devices = _devices(recorder, candidate, tasks, nodes, planned)
-        if len(devices) == len(tasks):
-            _bind(recorder, candidate, tasks, nodes, devices, binds)
+    now = None if missing.any() else spacing.fits(candidate, nodes)
+    if now is not None and not now.all():
+        reason = spacing.reason(candidate)
+        tasks, nodes, missing = tasks[now], nodes[now], missing[now]
+        planned = None if planned is None else planned[now]
+        if len(tasks) == 0:
+            return reason
+    if not (missing.any() if len(missing) > 1 else missing[0]):
+        devices = binds.devices_of(candidate, tasks, nodes, planned)
+        if devices is None or len(devices) == len(tasks):
+            binds.bind(candidate, tasks, nodes, devices)
             return reason
     here = missing == 0
     if candidate.group.gang and not here.all():
@@ -300,17 +273,17 @@ def _carry_out(
     away = ~here
     if here.any():
         some = None if planned is None else planned[here]
-        devices = _devices(recorder, candidate, tasks[here], nodes[here], some)
+        devices = binds.devices_of(candidate, tasks[here], nodes[here], some)
         seated = here
-        if len(devices) < np.count_nonzero(here):
+        if devices is not None and len(devices) < np.count_nonzero(here):
             seated = here & np.isin(tasks, list(devices))
             reason = Reason(
                 placement.group, ReasonCode.INSUFFICIENT, "GPUs are free in pieces only, no one has room"
             )
         if seated.any() and (not candidate.group.gang or seated.all()):
-            _bind(recorder, candidate, tasks[seated], nodes[seated], devices, binds)
+            binds.bind(candidate, tasks[seated], nodes[seated], devices)
     if away.any() and _may_move(recorder, candidate, nodes[away]):
-        begin(recorder, candidate, tasks[away], nodes[away])
+        targets.begin(candidate, tasks[away], nodes[away])
     elif away.any():
         message = "its inputs have been copied to several nodes; it waits for room on one of them"
         reason = Reason(placement.group, ReasonCode.WAITING_FOR_LOCALITY, message)
@@ -319,29 +292,6 @@ def _carry_out(
 
 def _joined(parts: Sequence[Indices]) -> Indices:
     return parts[0] if len(parts) == 1 else np.concatenate(parts)
-
-
-def _devices(
-    recorder: Recorder, candidate: Candidate, tasks: Indices, nodes: Indices, planned: Indices | None
-) -> dict[int, Parts]:
-    """The GPUs of each task that can have them. `planned`: (K, D) those the plan names; None = all are whole ones, any will do."""
-    if all(role.shape.requests[GPU] <= 0 for role in candidate.group.roles):
-        return dict.fromkeys(tasks.tolist(), ())
-    found: dict[int, Parts] = {}
-    free: dict[int, list[int]] = {}
-    for at, (task, node) in enumerate(zip(tasks.tolist(), nodes.tolist(), strict=True)):
-        left = free.setdefault(node, recorder.state.snapshot.devices.free_on(node))
-        role = candidate.group.roles[int(candidate.stage.role_of[task % candidate.stage.members])]
-        chosen: Parts | None
-        if planned is None:
-            chosen = choose(left, role.shape.requests[GPU])
-        else:
-            chosen = parts_of(planned[at].tolist())
-        if chosen is not None and all(device < len(left) and left[device] >= part for device, part in chosen):
-            found[task] = chosen
-            for device, part in chosen:
-                left[device] -= part
-    return found
 
 
 def _really_missing(recorder: Recorder, candidate: Candidate, nodes: Indices) -> Indices:
@@ -361,87 +311,3 @@ def _may_move(recorder: Recorder, candidate: Candidate, nodes: Indices) -> bool:
         there = _really_missing(recorder, candidate, np.array(seen)) == 0
         seen = [node for node, all_there in zip(seen, there.tolist(), strict=True) if all_there]
     return len(seen) < _MAX_TARGETS or set(nodes.tolist()) <= set(seen)
-
-
-def _bind(
-    recorder: Recorder,
-    candidate: Candidate,
-    tasks: Indices,
-    nodes: Indices,
-    devices: Mapping[int, Parts],
-    binds: _Binds,
-) -> None:
-    """Take the room and intend the pods: claims, states and intents of one group, in one step."""
-    state, statement = recorder.state, recorder.statement
-    run, stage, group = candidate.run, candidate.stage, candidate.group
-    binds.add(candidate, tasks, nodes)
-    places: Mapping[int, GangSeat] = {}
-    if stage.spec.gang:
-        places = seats(state, candidate, _seated(candidate, tasks), _gang_base(recorder, candidate, tasks))
-    until = None if group.runtime_ms is None else recorder.now + group.runtime_ms
-    late = None if group.high_ms is None else recorder.now + group.high_ms
-    alike = [likeness(candidate, number, binds.likenesses) for number in range(len(group.roles))]
-    learned = [
-        (run.spec.name, stage.spec.name, each.learned) if each is not None and each.learned else None
-        for each in candidate.demands or (None,) * len(alike)
-    ]
-    part_of = stage.members if stage.spec.gang else 1  # a gang is taken away as a whole (`recovery.standing`)
-    for task, node in zip(tasks.tolist(), nodes.tolist(), strict=True):
-        number = 0 if len(alike) == 1 else int(stage.role_of[task % stage.members])
-        shape, gpus = group.roles[number].shape, devices[task]
-        devices_of = tuple([device for device, _ in gpus]) if gpus else ()
-        pod = make_pod(state, candidate, alike[number], task, node, places.get(task), devices_of)
-        claim = Claim(
-            owner=pod.name,
-            node=node,
-            amount=shape.requests,
-            kind=_RUNNING,
-            queue=group.queue,
-            user=group.user,
-            since_ms=recorder.now,
-            until_ms=until,
-            io_bytes=shape.io_bytes,
-            direct=shape.direct,
-            learned=learned[number],
-            group=group.name,
-            late_ms=late,
-            unit=f"{run.id}/{stage.spec.name}/{task // part_of}",
-            priority=run.spec.priority,
-            qos=alike[number].qos,
-            devices=gpus,
-            elastic=elastic_of(stage, task) if stage.spec.gang else None,
-        )
-        state.snapshot.claim(claim, statement)
-        evicting.hold_room(recorder, candidate, task, node, bound=True)
-        statement.put(state.pods, pod.name, PodRef(run.id, stage.number, task, pod.attempt))
-        statement.include(state.under_way, pod.name)
-        recorder.intend(run, stage, pod, encode_pod(pod))
-    where = sorted({state.snapshot.names[node] for node in nodes.tolist()})
-    recorder.advance(run).changes.events.append(
-        (
-            "gang.placed" if group.gang else "tasks.placed",
-            {"group": group.name, "tasks": len(tasks), "nodes": where},
-        )
-    )
-
-
-def _seated(candidate: Candidate, tasks: Indices) -> Indices:
-    """Who has a seat: whom the gang was placed with. Pod by pod the others come later, and all are counted."""
-    stage = candidate.stage
-    members = stage.indices_of(int(tasks[0]) // stage.members)
-    if not candidate.group.gang:
-        return members
-    return members[~np.isin(stage.task_state[members], _SEATLESS)]
-
-
-def _gang_base(recorder: Recorder, candidate: Candidate, tasks: Indices) -> int:
-    """The number of the gang's first address: kept while it goes on, so that members placed later share it."""
-    state, stage = recorder.state, candidate.stage
-    key = (candidate.run.id, stage.number, int(tasks[0]) // stage.members)
-    base = state.gang_bases.get(key)
-    whole = candidate.group.gang and len(_seated(candidate, tasks)) == len(tasks)
-    if base is None or whole:
-        base = state.next_address
-        recorder.statement.put(state.gang_bases, key, base)
-        recorder.statement.assign(state, "next_address", base + stage.members)
-    return base

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -12,11 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowsched.engine.backlog import Candidate, memory_limit, memory_steps, resources_of
-from flowsched.engine.inputs import input_files, output_files
+from flowsched.engine.inputs import input_files, output_files, outputs_of
 from flowsched.engine.state import EngineState
 from flowsched.scheduling.executor import GangSeat, Pod
 from flowsched.workflow.run import StageRun, WorkflowRun
-from flowsched.workflow.spec import Container, Resources, RoleSpec, qos_class
+from flowsched.workflow.spec import EMPTY, Container, OutputSpec, Resources, RoleSpec, qos_class
 
 #: Gang members get addresses of their own from 127.64.0.0 up: 2^22 of them, so that a number is not used again soon.
 _ADDRESS_BITS: Final = 22
@@ -74,13 +75,18 @@ def gang_token(state: EngineState, run: WorkflowRun, stage: StageRun, tasks: NDA
 
 @dataclass(frozen=True, slots=True)
 class Likeness:
-    """What all pods of one role of one group have in common."""
+    """What all pods of one role of one group have in common. Its mappings are theirs too, and only read."""
 
     number: int
     role: RoleSpec
     resources: Resources
     memory_limit_bytes: int | None
     qos: int
+    env: dict[str, str]
+    secrets: dict[str, str]
+    extended: dict[str, int]
+    writes: tuple[OutputSpec, ...]  #: what its replica 0 writes, of what the stage writes
+    delivers: bool  #: its replica 0 delivers what containers of the gang have in common
 
 
 #: By stage (its id), role and memory steps. For one look: stages stay alive meanwhile.
@@ -96,8 +102,18 @@ def likeness(candidate: Candidate, number: int, known: Likenesses) -> Likeness:
     if found is None:
         role = stage.spec.roles[number]
         resources, limit = resources_of(stage, role, steps), memory_limit(stage, role, steps)
-        qos = int(qos_class(role.resources, role.limits))
-        found = known[key] = Likeness(number, role, resources, limit, qos)
+        found = known[key] = Likeness(
+            number=number,
+            role=role,
+            resources=resources,
+            memory_limit_bytes=limit,
+            qos=int(qos_class(role.resources, role.limits)),
+            env=dict(role.env),
+            secrets=dict(role.secrets),
+            extended=dict(resources.extended),
+            writes=outputs_of(stage, number),
+            delivers=number == first_completing(stage),
+        )
     return found
 
 
@@ -109,49 +125,52 @@ def make_pod(
     node: int,
     seat: GangSeat | None,
     gpus: tuple[int, ...],
+    remote: Mapping[str, str] = EMPTY,
 ) -> Pod:
     """The launch order of one task on one node. `alike`: of its role."""
     run, stage = candidate.run, candidate.stage
-    members = stage.members
-    member, shard = task % members, task // members
-    number, replica = alike.number, 0
+    spec, members = stage.spec, stage.members
+    shard, replica = task, 0
     if members > 1:
-        replica = int((stage.role_of[:member] == number).sum())
+        member, shard = task % members, task // members
+        replica = int((stage.role_of[:member] == alike.number).sum())
     role, resources = alike.role, alike.resources
-    attempt = int(stage.attempt[task])
+    attempt = stage.attempt.item(task)
+    first = replica == 0
     return Pod(
-        name=pod_name(run.id, stage.spec.name, task, attempt),
+        name=pod_name(run.id, spec.name, task, attempt),
         workflow=run.id,
-        stage=stage.spec.name,
+        stage=spec.name,
         index=task,
         shard=shard,
         attempt=attempt,
         epoch=state.epoch,
         node=state.snapshot.names[node],
         command=role.command,
-        env=dict(role.env),
+        env=alike.env,
         image=role.image,
         cpu_millicores=resources.cpu_millicores,
         memory_bytes=resources.memory_bytes,
         gpu_millis=resources.gpu_millis,
-        item=stage.spec.items[shard] if stage.spec.items is not None else None,
+        item=None if spec.items is None else spec.items[shard],
         inputs=input_files(run, stage, shard),
-        outputs=output_files(run, stage, shard, attempt, number, replica),
-        timeout_ms=stage.spec.timeout_ms,
+        outputs=output_files(run, stage, shard, attempt, alike.writes) if first else (),
+        timeout_ms=spec.timeout_ms,
         gang=seat,
         gpu_ids=gpus,
         runtime_hint_ms=candidate.group.runtime_ms,
-        secrets=dict(role.secrets),
+        secrets=alike.secrets,
         memory_limit_bytes=alike.memory_limit_bytes,
         disk_bytes=resources.disk_bytes,
-        extended=dict(resources.extended),
+        extended=alike.extended,
         limits=role.limits,
-        rules=stage.spec.rules,
+        rules=spec.rules,
         queue=run.spec.queue,
         priority=run.spec.priority,
+        remote=remote,
         container=None
-        if stage.spec.container is None
-        else container_of(stage, shard, writes=replica == 0 and number == first_completing(stage)),
+        if spec.container is None
+        else container_of(stage, shard, writes=first and alike.delivers),
     )
 
 

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from flowsched.engine.caches import hold_again
 from flowsched.engine.delta import OutputWrite, StageWrite, TaskWrite
 from flowsched.engine.demand import Demand, demands_of, said_demand
+from flowsched.engine.remote import hold_sources
 from flowsched.engine.state import EngineState, PodRef
 from flowsched.scheduling.devices import parts_held
 from flowsched.scheduling.executor import NodeInfo, Pod
@@ -217,7 +218,9 @@ def reclaim(state: EngineState, run: WorkflowRun, pods: Iterable[Pod], statement
             claim = replace(claim, kind=ClaimKind.RELEASING)
         state.snapshot.claim(claim, statement)
         state.snapshot.usage.credit(Payer(claim.queue, claim.user), claim.amount, claim.since_ms, statement)
-        statement.put(state.pods, pod.name, PodRef(run.id, stage.number, task, pod.attempt))
+        ref = PodRef(run.id, stage.number, task, pod.attempt, pod.remote)
+        statement.put(state.pods, pod.name, ref)
+        hold_sources(state, ref, statement)
         hold_again(state, run, stage, task, pod, claim, statement)
         if stage.task_state[task] == TaskState.BINDING:
             statement.include(state.under_way, pod.name)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Final
 
 import msgspec
@@ -18,6 +17,7 @@ from flowsched.engine.measured import note_load
 from flowsched.engine.pace import held, left
 from flowsched.engine.pieces import seen
 from flowsched.engine.pushing import note_written
+from flowsched.engine.retargeting import think_again
 from flowsched.engine.staging import arrived, failed
 from flowsched.engine.state import PodRef
 from flowsched.scheduling.executor import (
@@ -72,8 +72,8 @@ def report(recorder: Recorder, event: ClusterEvent) -> None:
             seen(recorder, event)
         case NodeChanged(node):
             at = recorder.state.snapshot.index.get(node.name)
-            if at is not None:  # executors do not tell what others use of its disk
-                node = replace(node, disk_busy_rate=recorder.state.snapshot.info(at).disk_busy_rate)
+            if at is not None:  # executors do not tell what others use of its disk and network card
+                node = node.measured_as(recorder.state.snapshot.info(at))
             at = recorder.state.snapshot.put_node(as_drained(recorder, node), recorder.statement)
             recorder.state.catalogue.limit(at, node.cache_bytes, recorder.statement)
             recorder.dirty = True
@@ -119,7 +119,10 @@ def _pod_ended(recorder: Recorder, event: PodEnded) -> None:
     at = state.snapshot.index[node]
     recorder.advance(run).ended(stage, ref.task, ref.attempt, event.at_ms, end)
     if event.outputs and len(state.snapshot) > 1:
+        known = (run.id, stage.number) in state.gathers
         note_written(recorder, run, stage, ref.task, at)
+        if not known and state.gathers.get((run.id, stage.number)) is not None:
+            think_again(recorder, run, stage)
 
 
 def _pod_gone(recorder: Recorder, event: PodGone) -> None:
@@ -132,7 +135,7 @@ def _pod_gone(recorder: Recorder, event: PodGone) -> None:
     _note_end(recorder, event, started, None, Usage())
     recorder.advance(run).gone(stage, ref.task, ref.attempt, event.at_ms, event.reason, started=event.started)
     for uri in event.lost_inputs:
-        lose_replica(recorder, uri, node)
+        lose_replica(recorder, uri, ref.remote.get(uri, node))
 
 
 def _note_end(

@@ -21,8 +21,8 @@ def ranks_by_size(catalogue: Catalogue, groups: Sequence[PodGroup]) -> list[int]
     runtime = groups[0].runtime_ms if groups else None
     if len(groups) < 2 or not runtime:
         return ranks
-    common = set(groups[0].inputs).intersection(*(group.inputs for group in groups[1:]))
-    own = [sum(catalogue.sizes[each] for each in group.inputs if each not in common) for group in groups]
+    common = set(groups[0].reads).intersection(*(group.reads for group in groups[1:]))
+    own = [sum(catalogue.sizes[each] for each in group.reads if each not in common) for group in groups]
     mean = sum(own) // len(own)
     if not mean:
         return ranks

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,50 +29,71 @@ _MAX_RETRY_MS = 60_000
 _MAX_TRIES = 8
 
 
-def begin(
-    recorder: Recorder, candidate: Candidate, tasks: NDArray[np.int64], nodes: NDArray[np.int64]
-) -> None:
-    """Give tasks their targets, and want the bytes that are missing there."""
-    state, statement = recorder.state, recorder.statement
-    stage, run, group = candidate.stage, candidate.run, candidate.group
-    recorder.advance(run).target(stage, tasks, nodes)
-    pending: set[tuple[int, int]] = set()
-    payer: dict[tuple[int, int], int] = {}
-    wanted = {pair for other in state.staging.values() for pair in other.pending}
-    for task, node in zip(tasks.tolist(), nodes.tolist(), strict=True):
-        name = pod_name(run.id, stage.spec.name, task, int(stage.attempt[task]))
-        role = candidate.group.roles[int(stage.role_of[task % stage.members])]
-        amount = role.shape.requests
+class Targets:
+    """What one look gives targets. Tasks of bags are moved together (`move`), those of gangs at once: their states tell seats."""
+
+    def __init__(self, recorder: Recorder, note: Callable[[Claim], None]) -> None:
+        """`note`: is told of their claims."""
+        self._recorder, self._note = recorder, note
+        self._wanted: set[tuple[int, int]] | None = None  #: (dataset, node) somebody waits for
+        self._stages: dict[int, tuple[Candidate, list[int], list[int]]] = {}
+
+    def begin(self, candidate: Candidate, tasks: NDArray[np.int64], nodes: NDArray[np.int64]) -> None:
+        """Give tasks their targets, and want the bytes that are missing there."""
+        recorder = self._recorder
+        state, statement, catalogue = recorder.state, recorder.statement, recorder.state.catalogue
+        stage, run, group = candidate.stage, candidate.run, candidate.group
+        if stage.spec.gang:
+            recorder.advance(run).target(stage, tasks, nodes)
+        else:
+            _, all_tasks, all_nodes = self._stages.setdefault(id(stage), (candidate, [], []))
+            all_tasks += tasks.tolist()
+            all_nodes += nodes.tolist()
+        if self._wanted is None:
+            self._wanted = {pair for other in state.staging.values() for pair in other.pending}
+        pending: set[tuple[int, int]] = set()
+        payer: dict[tuple[int, int], int] = {}
         # It holds no room yet, and when it will is not known: its end says how long it will run.
         until = None if group.runtime_ms is None else recorder.now + group.runtime_ms
-        claim = Claim(name, node, amount, ClaimKind.STAGING, group.queue, recorder.now, until, 0, group.name)
-        state.snapshot.claim(claim, statement)
-        hold_room(recorder, candidate, task, node, bound=False)
-        for dataset in group.inputs:
-            pair = (dataset, node)
-            if node not in state.catalogue.nodes_of(dataset) and pair not in pending:
-                pending.add(pair)
-                if pair not in wanted:
-                    payer[pair] = task
-    staging = StagingGroup(
-        key=group.key,
-        workflow=run.id,
-        stage=stage.number,
-        tasks=tasks,
-        attempts=stage.attempt[tasks].copy(),
-        nodes=nodes,
-        pending=pending,
-        priority=group.priority,
-        rank_ms=group.rank_ms,
-        payer=payer,
-    )
-    number = state.next_staging
-    state.next_staging += 1
-    statement.put(state.staging, number, staging)
-    key = state.groups[group.key]
-    assert isinstance(key, GroupKey)  # foreign groups are not staged
-    seen = state.staged_on.get(key, ())
-    statement.put(state.staged_on, key, (*seen, *sorted({*nodes.tolist()} - {*seen})))
+        for task, node in zip(tasks.tolist(), nodes.tolist(), strict=True):
+            name = pod_name(run.id, stage.spec.name, task, stage.attempt.item(task))
+            role = group.roles[int(stage.role_of[task % stage.members]) if len(group.roles) > 1 else 0]
+            amount, kind = role.shape.requests, ClaimKind.STAGING
+            self._note(Claim(name, node, amount, kind, group.queue, recorder.now, until, 0, group.name))
+            hold_room(recorder, candidate, task, node, bound=False)
+            for dataset in group.inputs:
+                pair = (dataset, node)
+                if not catalogue.is_on(dataset, node) and pair not in pending:
+                    pending.add(pair)
+                    if pair not in self._wanted:
+                        payer[pair] = task
+        self._wanted |= pending
+        staging = StagingGroup(
+            key=group.key,
+            workflow=run.id,
+            stage=stage.number,
+            tasks=tasks,
+            attempts=stage.attempt[tasks].copy(),
+            nodes=nodes,
+            pending=pending,
+            priority=group.priority,
+            rank_ms=group.rank_ms,
+            payer=payer,
+        )
+        number = state.next_staging
+        state.next_staging += 1
+        statement.put(state.staging, number, staging)
+        key = state.groups[group.key]
+        assert isinstance(key, GroupKey)  # foreign groups are not staged
+        seen = state.staged_on.get(key, ())
+        statement.put(state.staged_on, key, (*seen, *sorted({*nodes.tolist()} - {*seen})))
+
+    def move(self) -> None:
+        """Move the tasks that have been given targets."""
+        for candidate, tasks, nodes in self._stages.values():
+            advance = self._recorder.advance(candidate.run)
+            advance.target(candidate.stage, np.array(tasks), np.array(nodes))
+        self._stages.clear()
 
 
 def arrived(recorder: Recorder, event: TransferDone) -> None:
@@ -146,6 +167,18 @@ def finish(recorder: Recorder, number: int) -> None:
     recorder.dirty = True
 
 
+def withdraw(recorder: Recorder, number: int) -> None:
+    """Nothing has moved yet: the tasks are offered to the scheduler again, as if they had never had these targets."""
+    state = recorder.state
+    group = state.staging[number]
+    key = state.groups.get(group.key)
+    if isinstance(key, GroupKey) and key in state.staged_on:
+        there = {*group.nodes.tolist()}
+        left = tuple(node for node in state.staged_on[key] if node not in there)
+        recorder.statement.put(state.staged_on, key, left)
+    finish(recorder, number)
+
+
 def sweep(recorder: Recorder) -> None:
     """Give up targets of tasks that are not STAGING any more (cancelled, or a parent runs again), and those that cannot be
     reached: the bytes are nowhere, or the node takes no new pods. Such tasks are offered again.
@@ -207,7 +240,7 @@ def order_transfers(recorder: Recorder) -> list[Transfer]:
         statement.put(state.moving, (order.dataset, order.dest, order.piece), order)
         begin_copy(state, order, statement)
         state.catalogue.expect(order.dataset, order.dest, statement)
-        state.snapshot.add_inbound(order.dest, order.size_bytes, statement)
+        _count_inbound(recorder, order)
         source = None if order.source is None else state.snapshot.names[order.source]
         uri = state.catalogue.uris[order.dataset]
         whole = limits.pieces_of(order.dataset, state.catalogue) == 1
@@ -216,6 +249,17 @@ def order_transfers(recorder: Recorder) -> list[Transfer]:
         edition = "" if whole else state.catalogue.edition(order.dataset)
         transfers.append(Transfer(uri, order.size_bytes, dest, source, offset, whole, order.ahead, edition))
     return transfers
+
+
+def _count_inbound(recorder: Recorder, order: TransferOrder) -> None:
+    """All that is still to come of a dataset is on its way with its first piece: who is placed next shares the link with it."""
+    state, pair = recorder.state, (order.dataset, order.dest)
+    if pair in state.coming_in:
+        return
+    landed = state.catalogue.landed(*pair).bit_count() * state.transfer_limits.piece_bytes
+    coming = max(order.size_bytes, state.catalogue.sizes[order.dataset] - landed)
+    recorder.statement.put(state.coming_in, pair, coming)
+    state.snapshot.add_inbound(order.dest, coming, recorder.statement)
 
 
 def _pair(state: EngineState, uri: str, node: str) -> tuple[int, int] | None:
@@ -230,10 +274,16 @@ def _landed(recorder: Recorder, pair: tuple[int, int], offset: int) -> TransferO
     order = statement.pop(state.moving, (*pair, piece))
     if order is not None:
         end_copy(state, order, statement)
-        state.snapshot.add_inbound(pair[1], -order.size_bytes, statement)
         pieces = state.transfer_limits.pieces_of(pair[0], state.catalogue)
-        if pieces == 1 or not any((*pair, each) in state.moving for each in range(pieces)):
+        over = pieces == 1 or not any((*pair, each) in state.moving for each in range(pieces))
+        coming = statement.pop(state.coming_in, pair)
+        coming = order.size_bytes if coming is None else coming
+        less = coming if over else min(coming, order.size_bytes)
+        state.snapshot.add_inbound(pair[1], -less, statement)
+        if over:
             state.catalogue.unexpect(*pair, statement)
+        else:
+            statement.put(state.coming_in, pair, coming - less)
     return order
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
@@ -18,7 +19,7 @@ from flowsched.scheduling.snapshot import Snapshot
 from flowsched.scheduling.transfers import TransferLimits, TransferOrder, TransferWant
 from flowsched.workflow.estimates import Estimates
 from flowsched.workflow.run import StageRun, WorkflowRun
-from flowsched.workflow.spec import Match
+from flowsched.workflow.spec import EMPTY, Match
 
 if TYPE_CHECKING:
     from flowsched.engine.backlog import Offered
@@ -38,6 +39,7 @@ class PodRef(NamedTuple):
     stage: int
     task: int
     attempt: int
+    remote: Mapping[str, str] = EMPTY  #: uri -> node that it is read from, over the network
 
 
 #: Workflow, stage, role, steps of memory, and what was learned of its demand for disks.
@@ -93,6 +95,7 @@ class Gather:
     consumer: int
     match: Match
     output_bytes: int  #: expected of one producing shard, of all that the consumer reads of it
+    through: bool = False  #: the consumer gathers nothing, but what it writes of this will be gathered
 
 
 class Spread(NamedTuple):
@@ -118,6 +121,7 @@ class EngineState:
         reasons: Why a group was not placed in the last cycle, by group number.
         epoch: Of this leader; part of every intent.
         secret: Gang tokens are derived from it; never written anywhere.
+        remote_reads: Pods can read what lies on other nodes without a copy.
         mounted: All data lie on a storage that every node mounts, and pods read and write there: a policy without locality stages
             nothing.
     """
@@ -133,6 +137,7 @@ class EngineState:
         secret: bytes = b"",
         address_start: int = 0,
         mounted: bool = False,
+        remote_reads: bool = False,
     ) -> None:
         self.snapshot = Snapshot()
         self.catalogue = Catalogue()
@@ -148,6 +153,9 @@ class EngineState:
         self.pods: dict[str, PodRef] = {}
         #: (workflow, stage) -> per mille of what was learned of its IO that is counted, as measured
         self.corrections: dict[tuple[str, str], int] = {}
+        self.disk_free_at: dict[
+            int, int
+        ] = {}  #: node -> when the next task may start whose bytes keep its disk busy
         self.others: dict[
             str, int
         ] = {}  #: node, storage/read or storage/write -> bytes/s that others use, of late
@@ -180,6 +188,7 @@ class EngineState:
         self.epoch = epoch
         self.secret = secret
         self.mounted = mounted
+        self.remote_reads = remote_reads
 
     def _begin_data(self) -> None:
         """What moves, and what shall: nothing yet."""
@@ -191,6 +200,8 @@ class EngineState:
         self.moving: dict[tuple[int, int, int], TransferOrder] = {}
         #: of those from a storage with a budget: (storage/read, bytes/s) they count for
         self.copying: dict[tuple[int, int, int], tuple[str, int]] = {}
+        #: (dataset, node) -> bytes of it that are still to come, of those that have begun to
+        self.coming_in: dict[tuple[int, int], int] = {}
         self.transfer_backoff: dict[tuple[int, int], Backoff] = {}
         #: (workflow, stage) -> who gathers what it writes
         self.gathers: dict[tuple[str, int], Gather | None] = {}
@@ -200,9 +211,14 @@ class EngineState:
         self.coming: dict[tuple[str, int], dict[int, tuple[int, int]]] = {}
         #: (workflow, stage, shard) -> node where it shall find its inputs
         self.homes: dict[tuple[str, int, int], int] = {}
+        #: (workflow, stage) -> milli-core ms of all that gather what it gathers, and go where its home is
+        self.home_work: dict[tuple[str, int], int] = {}
         #: (dataset, node) -> what shall be pushed home, and for whom: (want, workflow, stage)
         self.pushes: dict[tuple[int, int], tuple[TransferWant, str, int]] = {}
         self.push_backlog: dict[int, int] = {}  #: node -> bytes of `pushes` to it
+        self.read_from: dict[
+            tuple[int, int], int
+        ] = {}  #: (dataset, node) -> pods elsewhere that read it there
         self.spreads: dict[str, tuple[Spread, ...]] = {}  #: by workflow: what may be worth having everywhere
         #: what those who wait will read, by (dataset, node)
         self.foreseen: dict[tuple[int, int], TransferWant] = {}
@@ -286,6 +302,7 @@ class EngineState:
             self.offers.pop(pair, None)
             self.gathers.pop(pair, None)
             self.gathered.pop(pair, None)
+            self.home_work.pop(pair, None)
             self.coming.pop(pair, None)
             if stage.spec.gang:
                 for shard in range(stage.spec.width):

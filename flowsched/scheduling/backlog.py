@@ -74,8 +74,8 @@ def in_order(
             return by_rank(group, now, profile.promote_ms, age_class_ms)
 
         def key(group: PodGroup) -> OrderKey:
-            priority, *rest = wished(group)
-            return (priority, not is_promised(group), *rest)
+            order = wished(group)
+            return (order[0], not is_promised(group), *order[1:])
 
         return key
 
@@ -107,9 +107,11 @@ def reordered(
 
 def is_large(group: PodGroup, half: Sequence[int]) -> bool:
     """Whether one of its pods asks for more than this of anything."""
-    return any(
-        need > most for role in group.roles for need, most in zip(role.shape.requests, half, strict=False)
-    )
+    for role in group.roles:
+        for need, most in zip(role.shape.requests, half, strict=False):
+            if need > most:
+                return True
+    return False
 
 
 def is_promised(group: PodGroup) -> bool:

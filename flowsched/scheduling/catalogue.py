@@ -176,6 +176,10 @@ class Catalogue:
         """Nodes that hold the dataset."""
         return frozenset(self._replicas[dataset])
 
+    def is_on(self, dataset: int, node: int) -> bool:
+        """Whether a node holds the dataset."""
+        return node in self._replicas[dataset]
+
     def nodes_with_all(self, inputs: Sequence[int]) -> Collection[int]:
         """Nodes that hold all of some datasets, of which there is at least one. Read-only."""
         first, *others = inputs
@@ -234,6 +238,13 @@ class Catalogue:
         """
         return self._lacking(tuple(inputs), nodes, ordered=False)
 
+    def bytes_nowhere(self, inputs: Sequence[int]) -> int | None:
+        """The bytes of the inputs, if no node has or awaits any of them; None where one does."""
+        for dataset in inputs:
+            if self._replicas[dataset] or self._expected[dataset]:
+                return None
+        return sum([self.weight(dataset) for dataset in dict.fromkeys(inputs)])
+
     def unordered_bytes(self, inputs: Sequence[int], nodes: int) -> NDArray[np.int64]:
         """(N,) as `missing_bytes`, without what is on its way there already. Read-only."""
         return self._lacking(tuple(inputs), nodes, ordered=True)
@@ -245,7 +256,8 @@ class Catalogue:
         kept = self._missing.get(key)
         if kept is not None:
             return kept
-        missing = np.full(nodes, sum(map(self.weight, unique)), dtype=np.int64)
+        missing = np.empty(nodes, dtype=np.int64)
+        missing.fill(sum(map(self.weight, unique)))
         for dataset in unique:
             held = self._nodes(dataset)
             if len(held):

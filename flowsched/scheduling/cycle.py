@@ -17,6 +17,7 @@ from dataclasses import replace
 import numpy as np
 
 from flowsched.scheduling.backlog import in_order, take_promised, weighted
+from flowsched.scheduling.brief import decide_briefly
 from flowsched.scheduling.budgets import budgeted, serve_put_off
 from flowsched.scheduling.catalogue import Catalogue
 from flowsched.scheduling.conservative import promises_for
@@ -80,6 +81,9 @@ def cycle(
         Placements in the order in which they were decided, at most one for a group; reservations; and a
         reason for every group of which something was not placed.
     """
+    brief = decide_briefly(snapshot, catalogue, queues, backlog, profile, now, most)
+    if brief is not None:
+        return brief
     statement = Statement()
     try:
         snapshot.devices.look((role.shape.requests for group in backlog for role in group.roles), statement)
@@ -193,6 +197,8 @@ class _Cycle:
             return self.budgets.hold(self, group)
         if self.closed and self.nowhere_local(group):
             return self.refuse(Reason(group.key, ReasonCode.WAITING_FOR_DATA, _NO_TARGET))
+        if self._horizon and (again := self._horizon.again(group, self.catalogue, self.left)):
+            return self.refuse(again)
         offer = self.pricer.price(group)
         left = 0
         if not group.gang:
@@ -212,9 +218,9 @@ class _Cycle:
         wait = None
         if fit.moves:
             hard = [self.room.hard(axis) for axis in offer.axes]
-            wait = self.delays.judge(
-                fit, self.promises.calendar, self.promises.earliest, hard, bool(self.promises.made)
-            )
+            promises = self.promises
+            given = (fit, promises.calendar, promises.soonest, promises.earliest, hard, bool(promises.made))
+            wait = self.delays.judge(*given)
         if wait is not None:
             if wait.keep is not None:
                 self.commit(wait.keep)
@@ -243,11 +249,9 @@ class _Cycle:
         if fit.offer.group.home is None and (first is None or not first[fit.spots[0].nodes].any()):
             return None  # all is there
         runtime, horizon = runtime_of(fit.offer.group, self.profile), self.horizon()
-        rows = self.room.rows(fit.offer.axes, fit.offer.local, None)
-        full = fit.full(rows)
-        wait = horizon.at_home(fit, full, runtime, self.snapshot.nic_in, self.snapshot.inbound)
-        if wait is None:
-            wait = horizon.rather(fit, full, runtime, self.profile.shortest_wait_ms)
+        full = fit.full(self.room.rows(fit.offer.axes, fit.offer.local, None))
+        wait = horizon.at_home(fit, full, runtime, self.left)
+        wait = wait or horizon.rather(fit, full, runtime, self.profile.shortest_wait_ms)
         if wait is None:
             return None
         if wait.keep is not None:
@@ -258,10 +262,11 @@ class _Cycle:
         """How long nodes are busy."""
         if self._horizon is None:
             self._horizon = Horizon(
-                self.snapshot, self.profile.default_runtime_ms, self.now, self.delays.awaited
-            )
+                self.snapshot, self.profile.default_runtime_ms, self.now, self.delays.awaited,
+                disks=self.profile.contention,
+            )  # fmt: skip
             for taken in self.promises.taken:
-                self._horizon.add(taken.nodes, int(taken.table.needs[0]), taken.end_ms - self.now)
+                self._horizon.add(taken.nodes, taken.asked, taken.end_ms - self.now)
         return self._horizon
 
     def nowhere_local(self, group: PodGroup) -> bool:
@@ -299,11 +304,11 @@ class _Cycle:
         if not self.any_ready:
             text = f"none of {len(self.snapshot)} nodes is ready"
             return Reason(group.key, ReasonCode.NO_NODES, text, {"nodes": len(self.snapshot)})
-        if self.profile.of(group.queue).locality and group.inputs:
-            lost = self.catalogue.lost_of(group.inputs)
+        if self.profile.of(group.queue).locality and group.reads:
+            lost = self.catalogue.lost_of(group.reads)
             if lost:
                 first = self.catalogue.uris[lost[0]]
-                text = f"{len(lost)} of {len(group.inputs)} inputs are nowhere, first {first}"
+                text = f"{len(lost)} of {len(group.reads)} inputs are nowhere, first {first}"
                 return Reason(group.key, ReasonCode.WAITING_FOR_DATA, text, {"lost": len(lost)})
         return over_cap(group, self.shares, self.queues, self.snapshot)
 
@@ -411,10 +416,10 @@ class _Cycle:
                 self.promises.taken.append(Taken(*ends, offer.axes, table, start, devices))
             shape = group.roles[role].shape
             if self._horizon is not None:
-                self._horizon.add(start, shape.requests[0], ends[0] - self.now)
+                self._horizon.add(start, shape.requests, ends[0] - self.now)
                 if bound is not None:
                     targets = spots.nodes[~bound]
-                    self._horizon.add(targets, shape.requests[0], ends[0] - self.now, staged=True)
+                    self._horizon.add(targets, shape.requests, ends[0] - self.now, staged=True)
             if table.most is not None:
                 self.snapshot.zones.hold(spots.nodes, shape.requests, self.statement)
             self.shares.add(group.queue, shape.requests, len(spots.nodes), group.user)
@@ -427,12 +432,19 @@ class _Cycle:
 
     def foresee(self, group: PodGroup, nodes: Ints, missing: Ints, io_bytes: int) -> None:
         """Let later groups of this cycle see the copies and IO-heavy pods that follow from this one."""
-        away = np.unique(nodes[missing > 0]) if group.inputs and missing.any() else nodes[:0]
+        if len(nodes) == 1:
+            away = nodes if group.inputs and missing.item(0) > 0 else nodes[:0]
+        else:
+            away = np.unique(nodes[missing > 0]) if group.inputs and missing.any() else nodes[:0]
         if len(away):
-            more = self.catalogue.unordered_bytes(group.inputs, len(self.snapshot))[away]
-            self.snapshot.add_inbound(away, more, self.statement)
+            bytes_in = self.catalogue.unordered_bytes(group.inputs, len(self.snapshot))[away]
+            self.snapshot.add_inbound(away, bytes_in, self.statement)
             for dataset in group.inputs:
                 self.catalogue.expect(dataset, away.tolist(), self.statement)
+        if group.home is not None:
+            homeward, home = self.snapshot.homeward, group.home.node
+            more = int(np.count_nonzero(nodes != home)) * group.home.output_bytes
+            self.statement.put(homeward, home, homeward.get(home, 0) + more)
         if io_bytes > 0:
             pods = np.bincount(nodes, minlength=len(self.snapshot)).astype(np.int32)
             self.statement.add(self.snapshot.io_tasks, slice(None), pods)

@@ -64,6 +64,7 @@ class Delays:
         self,
         fit: Fit,
         calendar: Callable[[], Calendar],
+        soonest: Callable[[], int],
         earliest: Earliest,
         rows: Sequence[Ints],
         promised: bool,
@@ -73,6 +74,7 @@ class Delays:
         Args:
             fit: Where it would go now.
             calendar: When room will be free.
+            soonest: When some will be, at the earliest.
             earliest: When an offer could start.
             rows: For each of the offer's axes, (N,) hard room now.
             promised: Whether the cycle has made its promise already.
@@ -89,8 +91,8 @@ class Delays:
         sticky = bool(offer.group.staged_on) and not promised
         if dearest == 0 or (dearest < self.shortest_ms and not sticky):
             return None
-        here = offer.only(local)
         if offer.group.gang or sticky:
+            here = offer.only(local)
             found = earliest(here if offer.group.gang else here.wanting(1))
             if found is None or found[0] <= self.now:
                 return None
@@ -98,7 +100,9 @@ class Delays:
                 keep = None if offer.group.gang else without(fit, away[0])
                 return Wait(self._reason(offer, found[0], dearest), here.at_least(), keep)
             return None
-        return self._some(fit, here, stage, away[0], calendar(), rows)
+        if self.now + dearest <= soonest():
+            return None  # every copy will have come before anything ends
+        return self._some(fit, offer.only(local), stage, away[0], calendar(), rows)
 
     def _some(
         self,

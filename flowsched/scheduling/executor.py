@@ -15,9 +15,11 @@ from flowsched.scheduling.foreign import Bind, Evict, ForeignEvent, Verdict
 from flowsched.scheduling.loads import LoadMeasured
 from flowsched.scheduling.node_info import NodeInfo as NodeInfo
 from flowsched.scheduling.node_info import Zone as Zone
+from flowsched.values import quick
 from flowsched.workflow.spec import Container, Resources, Rules
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class InputFile:
     """An input as the pod sees it. One uri without manifest, or several in a manifest file, in shard order."""
@@ -27,6 +29,7 @@ class InputFile:
     manifest: bool = False
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class OutputFile:
     """An output the pod must leave at `path` (relative to its working folder); published as dataset `uri`."""
@@ -55,6 +58,7 @@ class GangSeat:
     generation: int = 0  #: of the gang: it rises when the whole gang starts anew
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Pod:
     """One pod to launch: one attempt of one task, bound to a node."""
@@ -89,6 +93,8 @@ class Pod:
     queue: str = ""
     priority: int = 0
     container: Container | None = None  #: its steps run in place of `command`
+    #: uri -> node that it is read from, over the network: inputs that are not copied to its own node
+    remote: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +125,7 @@ class ContainerReport:
     outputs: tuple[DeliveredFile, ...] = ()
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Transfer:
     """Bytes that shall move: dataset `uri` to node `dest`, from node `source` or, if that is None, from its origin.
@@ -166,13 +173,14 @@ class Usage:
     read_bytes: int = 0
     written_bytes: int = 0
     bytes_local: int = 0  #: input bytes found on the node
-    bytes_moved: int = 0  #: input bytes that were copied to the node for it
+    bytes_moved: int = 0  #: input bytes that were copied to the node for it, or that it read from another one
     disk_bytes: int = -1  #: of what it read and wrote, what really went to and from disks; -1 = nobody looked
 
 
 # What an executor reports. `at_ms` is wall-clock ms where it happened.
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class PodStarted:
     """The pod's process runs."""
@@ -190,6 +198,7 @@ class PodHeld:
     message: str = ""
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class PodEnded:
     """The pod's process has ended and its outputs are published (exit 0) or dropped.
@@ -221,6 +230,7 @@ class PodGone:
     lost_inputs: tuple[str, ...] = ()  #: uris that were not where the catalogue said
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class TransferDone:
     """The bytes are on the node; `moved_bytes` really travelled (0 when they were there already)."""
@@ -352,6 +362,11 @@ class Executor(Protocol):
     @property
     def binder(self) -> Binder | None:
         """Where others' pods are placed too; None where there are no others."""
+        ...
+
+    @property
+    def remote_reads(self) -> bool:
+        """Whether pods can read what lies on another node without a copy (`Pod.remote`)."""
         ...
 
     async def start(self) -> Sequence[NodeInfo]:

@@ -101,8 +101,10 @@ class Profile:
         half_life_ms: What a queue, or a user of one, had so long ago counts half of what it has now; 0 = only what it has
             now counts.
         origin_rate: Bytes/s from outside.
-        move_price_percent: How much of a copy's time on the network is charged for the link others could use.
+        move_price_percent: How much of a copy's time, over its link or onto its disk, is charged for others who could use them.
         shortest_wait_ms: A copy that takes less is never worth waiting instead.
+        remote_reads: Tasks read what only few read where it lies, over the network, where links are faster than disks and the
+            cluster can do it, rather than copy it to their node first.
         eviction: What a full cache does without first: "dag" = what the DAGs will need least, "lru" = what was used longest ago.
         io_fill_percent: Of each disk, what tasks were learned to use fills at most so much, and of each shared storage all who
             work on it; 0 = only what documents say of disks counts.
@@ -138,6 +140,7 @@ class Profile:
     move_price_percent: int = 50
     shortest_wait_ms: int = 2_000
     eviction: Literal["dag", "lru"] = "dag"
+    remote_reads: bool = True
     io_fill_percent: int = 90
     storages: tuple[Storage, ...] = ()
     preempt: bool = True

@@ -7,12 +7,13 @@ from typing import Final
 
 import numpy as np
 
-from flowsched.scheduling.placement import Ints, Spots, gang_cost
+from flowsched.scheduling.placement import Ints, Spots
 from flowsched.scheduling.plan import Placement
 from flowsched.scheduling.podgroup import PodGroup
 from flowsched.scheduling.pricing import Fit
 from flowsched.scheduling.room import Room
 from flowsched.scheduling.snapshot import Snapshot
+from flowsched.scheduling.spots import gang_cost
 
 _NONE: Final = np.zeros(0, dtype=np.int64)
 
@@ -46,7 +47,7 @@ class Given:
 
     def placement(self, group: int) -> Placement:
         """As a plan tells it. `group` is the group's key."""
-        devices = tuple(self.devices[role] for role in sorted(self.devices))
+        devices = tuple([self.devices[role] for role in sorted(self.devices)]) if self.devices else ()
         return Placement(group, tuple(self.nodes), tuple(self.missing), self.cost_ms, self.held, devices)
 
 

@@ -1,27 +1,30 @@
 """How long nodes are busy, as a fluid: for decisions that look further than the ends of what runs now.
 
 The calendar of `reservation` knows when present pods end, not what comes after them. Here a node's work is one amount of
-core-milliseconds, of what runs and of what has been promised to it, spread over its cores.
+core-milliseconds, of what runs and of what has been promised to it, spread over its cores; and what all that asks of its disk is
+another, spread over what the disk carries at a time. The node is busy until both are done.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
+from flowsched.scheduling.catalogue import Catalogue
 from flowsched.scheduling.delay import Wait, without
 from flowsched.scheduling.framework import Profile
 from flowsched.scheduling.ledger import EMPTY, UNKNOWN
 from flowsched.scheduling.placement import Ints
 from flowsched.scheduling.plan import Reason, ReasonCode
-from flowsched.scheduling.podgroup import PodGroup
+from flowsched.scheduling.podgroup import Home, PodGroup, Shape
 from flowsched.scheduling.pricing import Fit, Offer
 from flowsched.scheduling.reservation import expected_ends
 from flowsched.scheduling.room import Mask
-from flowsched.scheduling.snapshot import AXES, ClaimKind, Snapshot
+from flowsched.scheduling.snapshot import AXES, IO, ClaimKind, Snapshot
 
 _CPU: Final = AXES.index("cpu")
 #: Who has waited so many times longer than going elsewhere would cost waits for no queue any more: only, as `delay` says, for the
@@ -32,6 +35,10 @@ _THOUGHTS: Final = 256
 #: … and none that will start later than this.
 _FURTHEST_MS: Final = 600_000
 _NEVER: Final = np.iinfo(np.int64).max
+#: What is asked of a disk is counted in parts of it.
+_DISK: Final = 1_000_000
+#: Nothing is taken to use a disk for longer (two years): products must fit 64 bits.
+_LONGEST_MS: Final = 1 << 36
 
 
 def work_ms(snapshot: Snapshot, backlog: Sequence[PodGroup], profile: Profile, now: int) -> int | None:
@@ -40,14 +47,37 @@ def work_ms(snapshot: Snapshot, backlog: Sequence[PodGroup], profile: Profile, n
         return None
     if len({group.queue for group in backlog}) == len(backlog):
         return None  # nobody has anybody before it in its queue
-    unknown = profile.default_runtime_ms
-    running = int(Horizon(snapshot, unknown, now, {}).work.sum())
-    waiting = 0
+    unknown, total = profile.default_runtime_ms, snapshot.total[_CPU]
+    waiting = furthest = 0
     for group in backlog:
         runtime = unknown if group.runtime_ms is None else group.runtime_ms
+        furthest = max(furthest, group.rank_ms)
         for role in group.roles:
             waiting += role.count * role.shape.requests[_CPU] * runtime
-    return (running + waiting) // snapshot.total[_CPU]
+    if furthest < max(waiting // total, 1):
+        return None  # from nobody it is that far to the end, whatever runs
+    return (_running(snapshot, unknown, now) + waiting) // total
+
+
+def _running(snapshot: Snapshot, default_runtime_ms: int, now: int) -> int:
+    """All the work of `Horizon`, in milli-core ms."""
+    ledger = snapshot.ledger
+    cpu, left = ledger.amount[:, _CPU], ledger.until - now
+    usual = (left > 0) & (ledger.kind == ClaimKind.RUNNING)  # of most that is all that need be known
+    whole = int(np.dot(cpu, np.where(usual, left, 0)))
+    others = np.flatnonzero(~usual & (ledger.kind != EMPTY))
+    if len(others):
+        staging = ledger.kind[others] == ClaimKind.STAGING
+        held = others[~staging]
+        whole += int(np.dot(cpu[held], expected_ends(snapshot, held, default_runtime_ms, now) - now))
+        whole += int(np.dot(cpu[others[staging]], _staged_ms(snapshot, others[staging], default_runtime_ms)))
+    return whole
+
+
+def _staged_ms(snapshot: Snapshot, slots: NDArray[np.intp], default_runtime_ms: int) -> Ints:
+    """(M,) how long those run whose data are still being copied, once they run."""
+    until, since = snapshot.ledger.until[slots], snapshot.ledger.since[slots]
+    return np.where(until == UNKNOWN, default_runtime_ms, until - since)
 
 
 def half_a_node(snapshot: Snapshot, profile: Profile) -> tuple[int, ...]:
@@ -60,6 +90,16 @@ def half_a_node(snapshot: Snapshot, profile: Profile) -> tuple[int, ...]:
     return half
 
 
+class _Stays(NamedTuple):
+    """Pods that wait for home: how many, when the first of them can start, and when the last of them would be home from elsewhere
+    (ms from now).
+    """
+
+    pods: int
+    first_ms: int
+    dearest_ms: int
+
+
 class Horizon:
     """The work of each node in one cycle.
 
@@ -68,13 +108,25 @@ class Horizon:
         default_runtime_ms: Of work of which nothing is known.
         now: Wall-clock ms.
         awaited: (node, axis) -> what is awaited there already, as `delay` counts it; what is promised here is added.
+        disks: Whether what pods ask of disks counts.
     """
 
     def __init__(
-        self, snapshot: Snapshot, default_runtime_ms: int, now: int, awaited: dict[tuple[int, int], int]
+        self,
+        snapshot: Snapshot,
+        default_runtime_ms: int,
+        now: int,
+        awaited: dict[tuple[int, int], int],
+        *,
+        disks: bool = False,
     ) -> None:
         self.now = now
         self.awaited = awaited
+        self._snapshot, self._unknown_ms = snapshot, default_runtime_ms
+        budget = snapshot.allocatable[:, IO]
+        #: (N,) bytes/s of disk; None where it does not count.
+        self.disks: Ints | None = budget if disks and budget.any() else None
+        self.io = np.zeros(len(snapshot), dtype=np.int64)  #: (N,) millionths of the disk, times ms
         ledger = snapshot.ledger
         held = np.flatnonzero((ledger.kind != EMPTY) & (ledger.kind != ClaimKind.STAGING))
         staging = np.flatnonzero(ledger.kind == ClaimKind.STAGING) if snapshot.any_staging else held[:0]
@@ -86,72 +138,134 @@ class Horizon:
             tuple[int, int], None
         ] = {}  #: (group, node) where a group that waits will probably run, in order
         self.thoughts = 0
-        self.coming: dict[int, int] = {}  #: node -> bytes that this cycle's pods will bring home there
+        #: (home, shape's id, whether the inputs are there) of bags that wait for it -> the shape, and what `left` was then
+        self.stayed: dict[tuple[int, int, bool], tuple[Shape, int]] = {}
         if len(held):
             left = expected_ends(snapshot, held, default_runtime_ms, now) - now
             np.add.at(self.work, ledger.node[held], ledger.amount[held][:, _CPU] * left)
+            self._add_io(ledger.node[held], ledger.amount[held][:, IO], left)
         if len(staging):
-            until, since = ledger.until[staging], ledger.since[staging]
-            takes = np.where(until == UNKNOWN, default_runtime_ms, until - since)
+            takes = _staged_ms(snapshot, staging, default_runtime_ms)
             np.add.at(self.work, ledger.node[staging], ledger.amount[staging][:, _CPU] * takes)
+            self._add_io(ledger.node[staging], ledger.amount[staging][:, IO], takes)
 
-    def add(self, nodes: Ints, cpu: int, runtime_ms: int | Ints, *, staged: bool = False) -> None:
-        """Pods will run there for so long (all of them, or (P,) each); `staged`: once their data have come."""
-        np.add.at(self.work, nodes, cpu * runtime_ms)
+    def add(self, nodes: Ints, asked: Sequence[int], runtime_ms: int | Ints, *, staged: bool = False) -> None:
+        """Pods that ask for so much (R,) will run there for so long (all of them, or (P,) each); `staged`: once their data have
+        come.
+        """
+        if not len(nodes):
+            return
+        cpu, io = asked[_CPU], asked[IO] if len(asked) > IO else 0
+        if len(nodes) == 1 and isinstance(runtime_ms, int):
+            self.work[nodes.item(0)] += cpu * runtime_ms
+        else:
+            np.add.at(self.work, nodes, cpu * runtime_ms)
+        if io:
+            self._add_io(nodes, io, runtime_ms)
         if staged:
             self.staged[nodes] = True
 
-    def wait_ms(self, node: int) -> int:
-        """When a node will have done all its work, from now on."""
-        return int(self.work[node] // self.cores[node])
+    def _add_io(self, nodes: Ints, rate: int | Ints, runtime_ms: int | Ints) -> None:
+        """Pods will use so many bytes/s of the disks of these nodes for so long."""
+        if self.disks is not None:
+            np.add.at(self.io, nodes, self._part(nodes, rate) * np.minimum(runtime_ms, _LONGEST_MS))
 
-    def at_home(self, fit: Fit, full: Mask, runtime_ms: int, nic_in: Ints, inbound: Ints) -> Wait | None:
+    def _part(self, nodes: Ints | int, rate: int | Ints) -> Ints:
+        """Millionths of the disks of these nodes; who asks for more than there is gets all of it."""
+        assert self.disks is not None
+        disk = self.disks[nodes]
+        part: Ints = np.where(disk > 0, np.minimum(rate, disk) * _DISK // np.maximum(disk, 1), 0)
+        return part
+
+    def busy_ms(self) -> Ints:
+        """(N,) when nodes will have done all their work, from now on."""
+        work: Ints = self.work // self.cores
+        return work if self.disks is None else np.maximum(work, self.io // _DISK)
+
+    def wait_ms(self, node: int, pods: int = 0, asked: Sequence[int] = (), runtime_ms: int = 0) -> int:
+        """When a node will have done all its work, and so many pods more, from now on."""
+        work, io = int(self.work[node]), int(self.io[node])
+        if pods:
+            work += pods * asked[_CPU] * runtime_ms
+            io += pods * self._io_ms(node, asked, runtime_ms)
+        return max(work // int(self.cores[node]), io // _DISK)
+
+    def _io_ms(self, node: int, asked: Sequence[int], runtime_ms: int) -> int:
+        """Millionths of the node's disk, times ms, of one pod."""
+        if self.disks is None or len(asked) <= IO or not asked[IO]:
+            return 0
+        return int(self._part(node, asked[IO])) * min(runtime_ms, _LONGEST_MS)
+
+    def at_home(self, fit: Fit, full: Mask, runtime_ms: int, left: int) -> Wait | None:
         """Whether (some pods of) a bag should wait for the node where their outputs will be gathered.
 
         A pod that runs elsewhere has its output home when it has ended, what is on its way there before has come, and its own
         has come too; a pod that waits, when the node has done its work and the pod's. What is sooner is chosen, pod by pod.
+        `left`: what tells `again` whether something was placed since.
         """
-        group = fit.offer.group
+        group, local = fit.offer.group, fit.offer.local
         home = group.home
         if home is None or not full[home.node] or not fit.offer.tables[0].allowed[home.node]:
             return None  # where it has room, its costs have been weighed already
         nodes = fit.spots[0].nodes
         away = np.flatnonzero(nodes != home.node)
-        cpu, rate = group.roles[0].shape.requests[_CPU], max(1, int(nic_in[home.node]))
-        coming = self.coming.get(home.node, home.coming_bytes + int(inbound[home.node]))
+        stays = self._stays(group, home, len(nodes) - len(away), len(away), runtime_ms)
+        if not stays.pods:
+            return None
+        if stays.pods == len(nodes):
+            shape = group.roles[0].shape
+            self.stayed[home.node, id(shape), local is None or bool(local[home.node])] = shape, left
+        keep = without(fit, away[len(away) - stays.pods :])
+        return Wait(self._stay(group, home, stays, runtime_ms), replace(fit.offer.wanting(1)), keep)
+
+    def again(self, group: PodGroup, catalogue: Catalogue, left: int) -> Reason | None:
+        """Why a bag waits for its home as one like it did before, when there was room elsewhere and none there, as there is still
+        if nothing has been placed since. None = it has to be looked at.
+        """
+        home, shape = group.home, group.roles[0].shape
+        if home is None or not self.stayed or group.gang or group.shut or group.staged_on:
+            return None
+        local = all(catalogue.is_on(dataset, home.node) for dataset in group.inputs)
+        if self.stayed.get((home.node, id(shape), local), (shape, -1))[1] != left or len(group.roles) > 1:
+            return None
+        runtime_ms = self._unknown_ms if group.runtime_ms is None else group.runtime_ms
+        stays = self._stays(group, home, 0, group.roles[0].count, runtime_ms)
+        return self._stay(group, home, stays, runtime_ms) if stays.pods == group.roles[0].count else None
+
+    def _stays(self, group: PodGroup, home: Home, there: int, away: int, runtime_ms: int) -> _Stays:
+        """How many of a bag's pods wait for home, where so many of it find room at home and so many elsewhere."""
+        snapshot = self._snapshot
+        asked, rate = group.roles[0].shape.requests, max(1, int(snapshot.nic_in[home.node]))
+        coming = home.coming_bytes + int(snapshot.inbound[home.node]) + snapshot.homeward.get(home.node, 0)
         waited = self.now - group.ready_ms
-        extra = len(nodes) - len(away)
-        start = self.wait_ms(home.node) + extra * cpu * runtime_ms // int(self.cores[home.node])
+        start = self.wait_ms(home.node, there, asked, runtime_ms)
         first, dearest, waiting = start, 0, 0
-        for _ in range(len(away)):
+        for _ in range(away):
             gone = max(runtime_ms, coming * 1000 // rate) + home.output_bytes * 1000 // rate
             if start + runtime_ms < gone and waited < _PATIENCE * gone:
                 waiting += 1
                 dearest = max(dearest, gone)
-                start += cpu * runtime_ms // int(self.cores[home.node])
+                start = self.wait_ms(home.node, there + waiting, asked, runtime_ms)
             else:
                 coming += home.output_bytes
-        self.coming[home.node] = coming
-        if not waiting:
-            return None
-        self.work[home.node] += waiting * cpu * runtime_ms
-        seconds = (first + 999) // 1000
+        return _Stays(waiting, first, dearest)
+
+    def _stay(self, group: PodGroup, home: Home, stays: _Stays, runtime_ms: int) -> Reason:
+        """Count the pods that wait as work of their home; why they do."""
+        asked = group.roles[0].shape.requests
+        self.work[home.node] += stays.pods * asked[_CPU] * runtime_ms
+        self.io[home.node] += stays.pods * self._io_ms(home.node, asked, runtime_ms)
+        seconds = (stays.first_ms + 999) // 1000
         text = f"its output is gathered on a node that has room in about {seconds} s; elsewhere it would be there later"
-        reason = Reason(
-            group.key,
-            ReasonCode.WAITING_FOR_LOCALITY,
-            text,
-            {"wait_ms": first, "copy_ms": dearest},
-            self.now + first,
-        )
-        keep = without(fit, away[len(away) - waiting :])
-        return Wait(reason, replace(fit.offer.wanting(1)), keep)
+        numbers = {"wait_ms": stays.first_ms, "copy_ms": stays.dearest_ms}
+        return Reason(group.key, ReasonCode.WAITING_FOR_LOCALITY, text, numbers, self.now + stays.first_ms)
 
     def rather(self, fit: Fit, full: Mask, runtime_ms: int, shortest_ms: int) -> Wait | None:
         """Whether (some pods of) a bag should wait for another node than copy to where there is room now.
 
         A pod that waits can start when the node has done its work and the data have come, which may be sooner than when they
         have come to where it could go now. The nodes that are waited for are noted in `ahead`, so that data can go there.
+        Those of the bag that find no room anywhere now will take what comes free there first.
         """
         group, missing = fit.offer.group, fit.offer.missing
         if missing is None:
@@ -164,6 +278,8 @@ class Horizon:
         dearest_first = np.argsort(-costs, kind="stable")
         if int(costs.max()) < shortest_ms:
             return None
+        if table.count > fit.pods:
+            self.foresee(fit.offer, table.count - fit.pods, runtime_ms)
         waited, waiting, first = self.now - group.ready_ms, 0, 0
         for at in dearest_first.tolist():
             cost = int(costs[at])
@@ -209,14 +325,16 @@ class Horizon:
 
     def _first(self, stage: Ints, allowed: Mask) -> tuple[int, int]:
         """(node, ms) where a pod can start first, once the node has done its work and the data are there."""
-        work = self.work // self.cores
-        start = np.where(self.staged, work + stage, np.maximum(work, stage))
+        busy = self.busy_ms()
+        start = np.where(self.staged, busy + stage, np.maximum(busy, stage))
         best = int(np.argmin(np.where(allowed, start, _NEVER)))
         return best, int(start[best])
 
     def _promise(self, group: PodGroup, node: int, pods: int, runtime_ms: int) -> None:
         self.thoughts += 1
-        cpu = group.roles[0].shape.requests[_CPU]
+        asked = group.roles[0].shape.requests
+        cpu = asked[_CPU]
         self.work[node] += pods * cpu * runtime_ms
+        self.io[node] += pods * self._io_ms(node, asked, runtime_ms)
         self.awaited[node, _CPU] = self.awaited.get((node, _CPU), 0) + pods * cpu
         self.ahead.setdefault((group.key, node), None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +31,8 @@ class NodeInfo:
     disk_busy_rate: int = 0  #: of that, what others than our pods were measured to use; kept by the engine, not told by executors
     nic_in_rate: int = 117_000_000
     nic_out_rate: int = 117_000_000
+    nic_in_busy_rate: int = 0  #: of that, what others than our copies were measured to use; the engine's, too
+    nic_out_busy_rate: int = 0
     cache_bytes: int = 0  #: how much the cache folder may hold
     ready: bool = True
     zones: tuple[
@@ -41,3 +43,22 @@ class NodeInfo:
     def disk_budget(self) -> int:
         """Bytes/s of its disk that our pods may ask for together: what others leave, and a tenth in any case."""
         return max(self.disk_rate // 10, self.disk_rate - self.disk_busy_rate)
+
+    @property
+    def nic_in_left(self) -> int:
+        """Bytes/s that may come for our copies: what others leave of its network card, and a tenth in any case."""
+        return max(self.nic_in_rate // 10, self.nic_in_rate - self.nic_in_busy_rate)
+
+    @property
+    def nic_out_left(self) -> int:
+        """Bytes/s that may go for our copies."""
+        return max(self.nic_out_rate // 10, self.nic_out_rate - self.nic_out_busy_rate)
+
+    def measured_as(self, known: NodeInfo) -> NodeInfo:
+        """The same node, with what was measured of it as it was known before: executors do not tell that."""
+        return replace(
+            self,
+            disk_busy_rate=known.disk_busy_rate,
+            nic_in_busy_rate=known.nic_in_busy_rate,
+            nic_out_busy_rate=known.nic_out_busy_rate,
+        )

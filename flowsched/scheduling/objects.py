@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from flowsched.errors import FlowschedError, InvalidRequest
 from flowsched.scheduling.catalogue import Catalogue
 from flowsched.scheduling.neighbours import Peers
+from flowsched.scheduling.queues import QueueTree
 from flowsched.scheduling.snapshot import Snapshot
 
 #: What follows from the rest and is made again when it is asked for: (class, attribute) -> how it is without.
@@ -31,6 +32,7 @@ TRANSIENT: Final[Mapping[tuple[str, str], type]] = {
     (Catalogue.__qualname__, "_missing"): dict,
     (Catalogue.__qualname__, "shelves"): NoneType,
     (Peers.__qualname__, "_counts"): dict,
+    (QueueTree.__qualname__, "_facts"): NoneType,
     ("_Kind", "counts"): list,
 }
 #: Whose values may stand in a file.

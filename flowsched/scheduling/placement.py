@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from flowsched.scheduling.devices import copies_by_device
 from flowsched.scheduling.spots import Spots as Spots
 from flowsched.scheduling.spots import on_devices
+from flowsched.values import quick
 
 Ints = NDArray[np.int64]
 Packing = Literal["binpack", "spread"]
@@ -36,6 +37,7 @@ PER_MILLE: Final = 1000
 FEW: Final = 6
 
 
+@quick
 @dataclass(frozen=True, slots=True, eq=False)
 class RoleTable:
     """What one role asks for, and what it costs node by node.
@@ -111,12 +113,11 @@ def place_role(
     if count == 1 and limit > 0:
         return place_one(room, allocatable, table, packing)
     copies = copies_of(room, table, min(count, limit))
-    some = np.flatnonzero(copies)
+    some = copies.nonzero()[0]
     if not len(some):
         return Spots(some.astype(np.int64), some.astype(np.int64))
     some = _worth_a_look(some, copies, table, count)
-    where = some if len(some) < len(copies) else slice(None)
-    dearness = _costs(room, allocatable, table, packing, where, 1)[:, 0]
+    dearness = one_costs(room, allocatable, table, packing, some)
     near = nearest(dearness, count)
     some, dearness = some[near], dearness[near]
     return fill(room, allocatable, table, packing, some, dearness, copies[some], count)
@@ -124,19 +125,19 @@ def place_role(
 
 def place_one(room: Sequence[Ints], allocatable: Sequence[Ints], table: RoleTable, packing: Packing) -> Spots:
     """Choose the node of one pod, as `place_role` does."""
-    near = np.flatnonzero(_fits(room, table))
+    near = _fits(room, table).nonzero()[0]
     base = table.first
     if table.each is not None:
         base = table.each if base is None else base + table.each
     if base is not None and len(near):
         costs = base[near]
-        near = near[costs <= costs.min() + PER_MILLE]  # no more than that is packing
+        near = near[costs <= costs.item(costs.argmin()) + PER_MILLE]  # no more than that is packing
     if not len(near):
         return Spots(near, near)
     if len(near) <= FEW:
         costs = np.array([cost_on(room, allocatable, table, packing, node, 1) for node in near.tolist()])
     else:
-        costs = _costs(room, allocatable, table, packing, near, 1)[:, 0]
+        costs = one_costs(room, allocatable, table, packing, near)
     best = int(costs.argmin())
     return Spots(near[best : best + 1], costs[best : best + 1])
 
@@ -153,7 +154,7 @@ def cost_on(
     shares = axes = 0
     for have, total, need, packs in zip(room, allocatable, table.needs, table.packs, strict=True):
         if packs and isinstance(need, int) and need:
-            shares += (int(have[node]) - need * copy) * PER_MILLE // max(int(total[node]), 1)
+            shares += (have.item(node) - need * copy) * PER_MILLE // max(total.item(node), 1)
             axes += 1
     cost = shares // axes if axes else 0
     if axes and packing == "spread":
@@ -185,8 +186,8 @@ def nearest(dearness: Ints, count: int) -> NDArray[np.intp] | slice:
     if len(dearness) <= count:
         return slice(None)
     edge = np.partition(dearness, count - 1)[count - 1]
-    cheaper = np.flatnonzero(dearness < edge)
-    equal = np.flatnonzero(dearness == edge)[: count - len(cheaper)]
+    cheaper = (dearness < edge).nonzero()[0]
+    equal = (dearness == edge).nonzero()[0][: count - len(cheaper)]
     return np.sort(np.concatenate([cheaper, equal]), kind="stable")
 
 
@@ -296,11 +297,39 @@ def _smallest(flat: Ints, wanted: int) -> NDArray[np.intp]:
     """Positions of the `wanted` smallest entries, in order of (value, position)."""
     if wanted < len(flat):
         edge = np.partition(flat, wanted - 1)[wanted - 1]
-        below = np.flatnonzero(flat < edge)
-        equal = np.flatnonzero(flat == edge)[: wanted - len(below)]
+        below = (flat < edge).nonzero()[0]
+        equal = (flat == edge).nonzero()[0][: wanted - len(below)]
     else:
         below, equal = np.arange(len(flat)), np.arange(0)
     return np.concatenate([below[np.argsort(flat[below], kind="stable")], equal])
+
+
+def one_costs(
+    room: Sequence[Ints], allocatable: Sequence[Ints], table: RoleTable, packing: Packing, near: Ints
+) -> Ints:
+    """(C,) what one pod of a role costs on each of some nodes where it fits: the first column of `_costs`."""
+    shares: Ints | None = None
+    axes = 0
+    for have, total, need, packs in zip(room, allocatable, table.needs, table.packs, strict=True):
+        if not packs or not isinstance(need, int) or need == 0:
+            continue
+        left = have[near]
+        left -= need
+        left *= PER_MILLE
+        left //= np.maximum(total[near], 1)
+        shares = left if shares is None else np.add(shares, left, out=shares)
+        axes += 1
+    if shares is None:
+        shares = np.zeros(len(near), dtype=np.int64)
+    elif axes > 1:
+        shares //= axes
+    if axes and packing == "spread":
+        np.subtract(PER_MILLE, shares, out=shares)
+    if table.each is not None:
+        shares += table.each[near]
+    if table.first is not None:
+        shares += table.first[near]
+    return shares
 
 
 def _costs(
@@ -418,10 +447,3 @@ def place_gang(
             more = place_role(trial.room, allocatable, now, table.count - table.minimum, packing, limit)
             placed[at] = placed[at].then(trial.take(table, more))
     return tuple(placed)
-
-
-def gang_cost(placed: Sequence[Spots]) -> int:
-    """What the slowest member costs, in ms; 0 for no pods at all."""
-    if len(placed) == 1 and len(placed[0].costs) == 1:
-        return int(placed[0].costs[0])
-    return max((int(spots.costs.max()) for spots in placed if len(spots.costs)), default=0)

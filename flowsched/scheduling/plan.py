@@ -9,6 +9,8 @@ from enum import StrEnum
 import numpy as np
 from numpy.typing import NDArray
 
+from flowsched.values import quick
+
 
 class ReasonCode(StrEnum):
     """Why something does not run. The list is fixed: programs may rely on it."""
@@ -40,6 +42,7 @@ class ReasonCode(StrEnum):
     BACKOFF = "BackOff"  #: waits before its next attempt
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Reason:
     """Why one group is not placed, with the numbers.
@@ -69,6 +72,7 @@ class Reason:
         )
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Placement:
     """Where pods of one group go.
@@ -149,6 +153,7 @@ class Nomination:
         return f"nominated/{self.group}/{node}"
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Plan:
     """All that one cycle decided, in the order in which it decided."""

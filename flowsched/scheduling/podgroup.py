@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from flowsched.scheduling.devices import Parts
 from flowsched.scheduling.rules import Rules
+from flowsched.values import quick
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,7 @@ class Shape:
     direct: tuple[tuple[str, int], ...] = ()
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class RoleRequest:
     """`count` pods of one shape; a gang starts only with at least `minimum` of them."""
@@ -78,6 +80,7 @@ class Home:
     coming_bytes: int = 0
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class PodGroup:
     """One item of the backlog.
@@ -95,7 +98,7 @@ class PodGroup:
         ready_ms: When it became ready (ageing counts from here).
         gang: All or nothing.
         roles: What is wanted.
-        inputs: Dataset ids (of the catalogue) every pod of the group reads.
+        inputs: Dataset ids (of the catalogue) every pod of the group reads on its node: what is not there is copied.
         runtime_ms: Expected runtime of its longest pod; None where nothing is known.
         high_ms: A runtime that few of its pods exceed, where that is known and above the expected one.
         kept: The reservation it has from the last cycle (conservative backfill).
@@ -105,6 +108,7 @@ class PodGroup:
         home: Where its outputs will be gathered, if that is known.
         staged_on: Nodes its inputs have been staged to, if it has been through STAGING, for delay decisions.
         user: Who of its queue submitted it; empty where nobody said.
+        remote: Dataset ids that every pod reads too, but over the network, where they are not on its node.
         shut: Nodes whose caches have no room for its data now, sorted.
     """
 
@@ -127,3 +131,9 @@ class PodGroup:
     user: str = ""
     home: Home | None = None
     shut: tuple[int, ...] = ()
+    remote: tuple[int, ...] = ()
+
+    @property
+    def reads(self) -> tuple[int, ...]:
+        """All datasets that its pods read, copied or not."""
+        return self.inputs + self.remote if self.remote else self.inputs

@@ -72,7 +72,7 @@ class Taking:
         self._tree, self._profile, self._now = tree, profile, now
         self._lowest = snapshot.lowest_takeable
         self._reclaims = profile.reclaim and self._lowest is not None and weighs(tree)
-        self._between = self._reclaims or (profile.preempt and any(queue.priority for queue in tree))
+        self._between = self._reclaims or (profile.preempt and tree.ranks)
         self._tries = TRIES
         self._futile: set[_Family] = set()
         self._served: set[int] = set()

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from flowsched.scheduling.axes import packing_axes
+from flowsched.scheduling.bundle import bundle_on
 from flowsched.scheduling.catalogue import Catalogue
 from flowsched.scheduling.company import Company, company_of
 from flowsched.scheduling.devices import DEVICES, GPU, copies_by_device
@@ -20,14 +21,12 @@ from flowsched.scheduling.racks import place_in_one_rack
 from flowsched.scheduling.room import Mask, Room
 from flowsched.scheduling.sequence import Problem, place_in_one_rack_one_by_one, place_one_by_one
 from flowsched.scheduling.shape import Allowed, all_but, allowed_nodes
-from flowsched.scheduling.snapshot import AXES, IO, PODS, Snapshot
-
-#: Parts of a divisible bundle are counted in these; rounding favours the gang by less than one part per node.
-MILLION: Final = 1_000_000
-#: Disk space is plentiful and bandwidth has a cost of its own: neither says how full a node is. Nor does a count of pods.
-UNPACKED = (AXES.index("disk"), IO)
+from flowsched.scheduling.snapshot import IO, Snapshot
+from flowsched.scheduling.zones import zones_for
+from flowsched.values import quick
 
 
+@quick
 @dataclass(frozen=True, slots=True, eq=False)
 class Offer:
     """A group, priced against the nodes as they are now.
@@ -135,7 +134,9 @@ class Offer:
         """The offer as NUMA zones are now: some of its pods, or others, have been placed since."""
         if all(table.most is None for table in self.tables):
             return self
-        now = _zones([self.group.roles[r].shape.requests for r in self.order], snapshot)
+        now = zones_for(
+            [self.group.roles[r].shape.requests for r in self.order], snapshot.zones, len(snapshot)
+        )
         tables = (table if table.most is None else replace(table, most=now) for table in self.tables)
         return replace(self, tables=tuple(tables))
 
@@ -219,9 +220,10 @@ class Offer:
                 takes = np.full(len(spots.nodes), need) if isinstance(need, int) else need[spots.nodes]
                 np.subtract.at(left[at], spots.nodes, takes)
                 rest[at] -= int(takes.sum())
-        return _bundles(left, rest, np.logical_or.reduce([table.allowed for table in self.tables]))
+        return bundle_on(left, rest, np.logical_or.reduce([table.allowed for table in self.tables]))
 
 
+@quick
 @dataclass(frozen=True, slots=True, eq=False)
 class Fit:
     """Where a group could go.
@@ -242,8 +244,16 @@ class Fit:
     def full(self, rows: Sequence[Ints]) -> Mask:
         """(N,) where no further pod of its first role finds room once this one is placed. `rows`: by axis, what is free."""
         table, nodes = self.offer.tables[0], self.spots[0].nodes
-        there = np.bincount(nodes, minlength=len(rows[0])) + 1
+        same = [each for each in table.needs if isinstance(each, int)]
+        if len(nodes) == 1 and len(same) == len(rows) and all(same) and self.offer.axes[-1] != DEVICES:
+            here, full = nodes.item(0), rows[0] < same[0]
+            for row, asked in zip(rows[1:], same[1:], strict=True):
+                full |= row < asked
+            if any(row.item(here) < 2 * asked for row, asked in zip(rows, same, strict=True)):
+                full[here] = True
+            return full
         full = np.zeros(len(rows[0]), dtype=np.bool_)
+        there = np.bincount(nodes, minlength=len(rows[0])) + 1
         for row, need in zip(rows, table.needs, strict=True):
             if row.ndim == 1:
                 full |= there * need > np.maximum(row, 0)
@@ -276,9 +286,9 @@ class Pricer:
         self._filters = profile.all_filters()
         self._costs = (profile.all_costs(), profile.all_first_costs(), profile.all_step_costs())
         self._own_costs = not (profile.costs or profile.first_costs or profile.step_costs)
-        self._packs = [axis not in UNPACKED and name != PODS for axis, name in enumerate(snapshot.axes)]
+        self._packs = packing_axes(snapshot.axes)
         #: Offers that last by what they ask for: nothing that a cycle changes is in them.
-        self._plain: dict[tuple[RoleRequest, bool], Offer] = {}
+        self._plain: dict[tuple[RoleRequest, bool], Offer | None] = {}
 
     def price(self, group: PodGroup) -> Offer:
         """As `price`."""
@@ -292,17 +302,44 @@ class Pricer:
 
     def _own(self, group: PodGroup) -> Offer:
         role = group.roles[0]
-        alike = len(group.roles) == 1 and not group.inputs and group.home is None and self._own_costs
-        alike = alike and not group.shut
-        if not alike or role.shape.rules is not None:
+        usual = group.home is None and not group.shut and not group.remote and group.min_resources is None
+        if not usual or len(group.roles) > 1 or not self._own_costs or role.shape.rules is not None:
             return self._priced(group)
-        known = self._plain.get((role, group.gang))
-        if known is not None and group.min_resources is None:
-            return known.of(group)
-        offer = self._priced(group)
-        if offer.lasts:
-            self._plain[role, group.gang] = offer
-        return offer
+        key = role, group.gang
+        if key not in self._plain:
+            offer = self._priced(replace(group, inputs=()) if group.inputs else group)
+            self._plain[key] = offer if offer.lasts else None
+        known = self._plain[key]
+        if known is None:
+            return self._priced(group)
+        return self._with_inputs(known, group) if group.inputs else known.of(group)
+
+    def _with_inputs(self, bare: Offer, group: PodGroup) -> Offer:
+        """The offer of a group that asks for what another does that reads nothing: only where its inputs are is looked at anew."""
+        snapshot, table = self._snapshot, bare.tables[0]
+        missing: Ints | None = None
+        if self._profile.locality:
+            missing = self._catalogue.missing_bytes(group.inputs, len(snapshot))
+            missing = missing if np.count_nonzero(missing) else None
+        table = RoleTable(
+            needs=table.needs,
+            packs=table.packs,
+            allowed=table.allowed,
+            count=table.count,
+            minimum=table.minimum,
+            first=_sum(self._costs[1], snapshot, self._catalogue, group, group.roles[0]),
+        )
+        return Offer(
+            group=group,
+            axes=bare.axes,
+            tables=(table,),
+            order=bare.order,
+            allowed=bare.allowed,
+            missing=missing,
+            one_per_node=False,
+            rack=None,
+            local=None if missing is None else missing == 0,
+        )
 
     def _priced(self, group: PodGroup) -> Offer:
         snapshot, profile = self._snapshot, self._profile
@@ -318,7 +355,10 @@ class Pricer:
         wanted = [(group.roles[r].shape, group.roles[r].count) for r in roles]
         company = company_of(snapshot, wanted, [where.mask for where in allowed])
         shut = None if not group.shut else all_but(len(snapshot), group.shut)
-        zones = _zones([group.roles[r].shape.requests for r in roles], snapshot) if snapshot.zones else None
+        zones = None
+        if snapshot.zones:
+            requests = [group.roles[r].shape.requests for r in roles]
+            zones = zones_for(requests, snapshot.zones, len(snapshot))
         tables = []
         for at, (r, where) in enumerate(zip(roles, allowed, strict=True)):
             role = group.roles[r]
@@ -366,39 +406,6 @@ class Pricer:
         if GPU in asked and self._snapshot.devices.matter:
             asked.add(DEVICES)
         return tuple(sorted(axis for axis in asked if axis < len(self._packs) or axis == DEVICES))
-
-
-def _zones(requests: Sequence[tuple[int, ...]], snapshot: Snapshot) -> Ints | None:
-    """(N,) how many pods of the group the zones of each node take; None = zones bind none of them.
-
-    Where several roles are bound, each pod counts as one that asks for the most of everything: too few, never too many.
-    """
-    bound = [each for each in requests if snapshot.zones.is_aligned(each)]
-    if not bound:
-        return None
-    width = max(map(len, bound))
-    largest = [max(each[at] if at < len(each) else 0 for each in bound) for at in range(width)]
-    return snapshot.zones.most(largest, len(snapshot))
-
-
-def _bundles(left: Sequence[Ints], rest: Sequence[int], allowed: Mask) -> list[Ints] | None:
-    """Spread a bundle over nodes in index order, in millionths; None if there is not room for all of it."""
-    if max(rest, default=0) <= 0:
-        return [np.zeros_like(have) for have in left]
-    parts = np.where(allowed, MILLION, 0)
-    for have, amount in zip(left, rest, strict=True):
-        if amount > 0:
-            shift = max(0, amount.bit_length() - 40)  # keeps the product below 2 ** 63
-            share = np.clip(have, 0, amount) >> shift
-            parts = np.minimum(parts, -(-share * MILLION // (amount >> shift)))
-    before = np.cumsum(parts) - parts
-    parts = np.clip(MILLION - before, 0, parts)
-    if int(parts.sum()) < MILLION:
-        return None
-    return [
-        np.minimum(np.maximum(have, 0), -(-parts * max(amount, 0) // MILLION))
-        for have, amount in zip(left, rest, strict=True)
-    ]
 
 
 def dominance(role: RoleRequest, snapshot: Snapshot) -> int:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,12 +50,23 @@ class Queue:
     order: Literal["best-effort", "fifo"] = "best-effort"
 
 
+class _Facts(NamedTuple):
+    """What is true of any queue of a tree, worked out once: there may be thousands."""
+
+    nested: bool
+    limits: bool
+    promises: bool
+    ranks: bool
+    parents: frozenset[str]
+
+
 class QueueTree:
     """The queues that were configured. A name that was not has weight 1 and no limits."""
 
     def __init__(self, queues: Iterable[Queue] = ()) -> None:
         self._queues: dict[str, Queue] = {}
         self._below: dict[str | None, tuple[str, ...]] | None = None
+        self._facts: _Facts | None = None
         for queue in queues:
             self.put(queue)
 
@@ -76,12 +87,12 @@ class QueueTree:
             seen.add(parent)
             parent = self.get(parent).parent
         self._queues[queue.name] = queue
-        self._below = None
+        self._below = self._facts = None
 
     def drop(self, name: str) -> None:
         """Forget a queue; groups that still name it get the default."""
         self._queues.pop(name, None)
-        self._below = None
+        self._below = self._facts = None
 
     def get(self, name: str) -> Queue:
         """The queue, or the default of that name."""
@@ -90,6 +101,11 @@ class QueueTree:
     def configured(self, name: str) -> Queue | None:
         """The queue, if somebody has configured it."""
         return self._queues.get(name)
+
+    def weights_of(self, names: Iterable[str]) -> list[tuple[int, int]]:
+        """Weights and priorities of many queues."""
+        found = map(self._queues.get, names)
+        return [(1, 0) if queue is None else (queue.weight, queue.priority) for queue in found]
 
     def parent_of(self, name: str) -> str | None:
         """The queue it belongs to; None = the root."""
@@ -126,18 +142,39 @@ class QueueTree:
     @property
     def nested(self) -> bool:
         """Whether any queue is below another."""
-        self.below(None)
-        return any(parent is not None for parent in self._below or ())
+        return self._told().nested
 
     @property
     def limits(self) -> bool:
         """Whether any queue has a cap, or is paused."""
-        return any(queue.cap is not None or queue.paused for queue in self)
+        return self._told().limits
 
     @property
     def promises(self) -> bool:
         """Whether any queue has a guarantee."""
-        return any(queue.guarantee for queue in self._queues.values())
+        return self._told().promises
+
+    @property
+    def ranks(self) -> bool:
+        """Whether any queue has a priority."""
+        return self._told().ranks
+
+    @property
+    def parents(self) -> frozenset[str]:
+        """Queues that others are below."""
+        return self._told().parents
+
+    def _told(self) -> _Facts:
+        if self._facts is None:
+            every = self._queues.values()
+            self._facts = _Facts(
+                any(queue.parent is not None for queue in every),
+                any(queue.cap is not None or queue.paused for queue in every),
+                any(queue.guarantee for queue in every),
+                any(queue.priority for queue in every),
+                frozenset([queue.parent for queue in every if queue.parent is not None]),
+            )
+        return self._facts
 
     def paused(self, name: str) -> bool:
         """Whether the queue or an ancestor is paused."""
@@ -277,6 +314,22 @@ class Shares:
             for axis, value in enumerate(amount[: len(used)]):
                 if value:
                     used[axis] += times * value
+
+    def add_each(self, pods: Mapping[Payer, int], amount: Sequence[int]) -> None:
+        """As `add`, for so many pods of this amount of each user of a queue: what is above many queues is added to once."""
+        needs = [(axis, value) for axis, value in enumerate(amount[: self._axes]) if value]
+        above: dict[str, int] = {}
+        for payer, times in pods.items():
+            used, user = self.usage(payer.queue), self._users.get(payer) if self._users else None
+            for axis, value in needs:
+                used[axis] += times * value
+                if user is not None:
+                    user[axis] += times * value
+            parent = self._tree.parent_of(payer.queue) if self._nested else None
+            if parent is not None:
+                above[parent] = above.get(parent, 0) + times
+        for name, times in above.items():
+            self.add(name, amount, times)
 
     def paused(self, name: str) -> bool:
         """As `QueueTree.paused`."""

@@ -14,10 +14,10 @@ from flowsched.scheduling.placement import (
     RoleTable,
     Spots,
     copies_of,
-    gang_cost,
     place_gang,
 )
 from flowsched.scheduling.plugins.topology import feasible_racks
+from flowsched.scheduling.spots import gang_cost
 
 
 def place_in_one_rack(

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from flowsched.scheduling.devices import DEVICES
 from flowsched.scheduling.ledger import EMPTY, UNKNOWN
 from flowsched.scheduling.placement import Ints, RoleTable, Spots
-from flowsched.scheduling.snapshot import ClaimKind, Snapshot
+from flowsched.scheduling.snapshot import IO, ClaimKind, Snapshot
+from flowsched.values import quick
 
 T = TypeVar("T")
 
@@ -27,6 +28,7 @@ RELEASING_MS: Final = 10_000
 OVERDUE_MS: Final = 1_000
 
 
+@quick
 @dataclass(frozen=True, slots=True, eq=False)
 class Taken:
     """Room that this cycle gave to pods which start now, until `end_ms` (of all, or (P,) of each); few hold it beyond `late_ms`."""
@@ -37,6 +39,15 @@ class Taken:
     table: RoleTable
     nodes: Ints
     devices: Ints | None = None
+
+    @property
+    def asked(self) -> tuple[int, ...]:
+        """(IO + 1,) what each pod asks for, without GPUs; of a disk perhaps more than a node's."""
+        asked = [0] * (IO + 1)
+        for axis, need in zip(self.axes, self.table.needs, strict=True):
+            if 0 <= axis <= IO:
+                asked[axis] = need if isinstance(need, int) else int(need.max())
+        return tuple(asked)
 
 
 class Calendar:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,6 +50,32 @@ class Scale:
         return cls(shift, PER_MILLE * cls.UNIT // np.maximum(coarse, 1), slack)
 
 
+class Along(NamedTuple):
+    """What is known of some axes: what nodes have there in all, each (N,), and how to tell about how full they are."""
+
+    whole: tuple[Ints, ...]
+    scales: tuple[Scale, ...]
+
+
+def along(snapshot: Snapshot, axes: tuple[int, ...]) -> Along:
+    """Remembered until a node changes."""
+    found: Along | None = snapshot.cache.get(("along", axes))
+    if found is None:
+        whole = tuple([whole_of(snapshot, axis) for axis in axes])
+        found = snapshot.cache["along", axes] = Along(whole, tuple(map(Scale.of, whole)))
+    return found
+
+
+def whole_of(snapshot: Snapshot, axis: int) -> Ints:
+    """(N,) what nodes have of an axis in all, remembered until a node changes. Read-only."""
+    found: Ints | None = snapshot.cache.get(("whole", axis))
+    if found is None:
+        found = np.array(snapshot.allocatable[:, axis], order="C")
+        found.setflags(write=False)
+        snapshot.cache["whole", axis] = found
+    return found
+
+
 class Room:
     """Free room by axis, each (N,) in the axis's unit; GPUs by device (`DEVICES`) (N, D). Axes are copied when they are first
     asked for.
@@ -68,7 +94,6 @@ class Room:
         self._allocatable: dict[int, Ints] = {}
         self._spare: dict[int, Ints] | None = None
         self._least: dict[int, Ints] = {}
-        self._scales: dict[int, Scale] = {}
         self._best: dict[int, int] = {}  #: the most that a node has, by axis
         self.changes: list[Ints] = []
         self.promised = 0
@@ -79,7 +104,7 @@ class Room:
         if axis not in self._hard and axis == DEVICES:
             self._hard[axis] = self._snapshot.devices.free(len(self._snapshot))
         elif axis not in self._hard:
-            self._hard[axis] = self._snapshot.allocatable[:, axis] - self._snapshot.used[:, axis]
+            self._hard[axis] = whole_of(self._snapshot, axis) - self._snapshot.used[:, axis]
         return self._hard[axis]
 
     def pods(self, requests: Sequence[int]) -> int:
@@ -118,23 +143,12 @@ class Room:
         if found is None and axis == DEVICES:
             found = self._allocatable[axis] = self._snapshot.devices.whole(len(self._snapshot))
         if found is None:
-            found = self._snapshot.cache.get(("whole", axis))
-            if found is None:
-                found = np.array(self._snapshot.allocatable[:, axis], order="C")
-                found.setflags(write=False)
-                self._snapshot.cache["whole", axis] = found
-            self._allocatable[axis] = found
+            found = self._allocatable[axis] = whole_of(self._snapshot, axis)
         return found
 
-    def scale(self, axis: int) -> Scale:
-        """How to tell about how much of a node is free, without a division."""
-        found = self._scales.get(axis)
-        if found is None:
-            found = self._snapshot.cache.get(("scale", axis))
-            if found is None:
-                found = self._snapshot.cache["scale", axis] = Scale.of(self.allocatable(axis))
-            self._scales[axis] = found
-        return found
+    def along(self, axes: tuple[int, ...]) -> Along:
+        """What is known of some axes."""
+        return along(self._snapshot, axes)
 
     def least(self, axis: int) -> Ints:
         """(N,) what may be used by pods that outlast the reservation's start. Live; the same array as `hard` while there is
@@ -173,11 +187,13 @@ class Room:
             For each axis (N,). May be live arrays: read only.
         """
         rows = []
+        if not self.staging:
+            local, soft = None, False
+        elif local is not None and np.count_nonzero(local) == 0:
+            soft = True
         for axis in axes:
-            row = self.hard(axis)
-            if self.staging and soft:
-                row = self.soft(axis)
-            elif self.staging and local is not None:
+            row = self.soft(axis) if soft else self.hard(axis)
+            if local is not None and not soft:
                 row = np.where(_along(local, row), row, self.soft(axis))
             if long is not None and self._spare is not None:
                 row = np.where(_along(long, row), np.minimum(row, self._spare[axis]), row)
@@ -251,6 +267,8 @@ class Room:
 
     def _note(self, nodes: Ints) -> None:
         """Room on these nodes has changed."""
+        if not len(nodes):
+            return
         self.changes.append(nodes)
         self._best.clear()
         for axis, least in self._least.items():
@@ -288,9 +306,11 @@ def _along(mask: Mask, row: Ints) -> Mask:
 
 
 def _subtract(row: Ints, nodes: Ints, need: int | Ints) -> None:
+    if not len(nodes):
+        return
     if isinstance(need, int):
         if need and len(nodes) == 1:
-            row[int(nodes[0])] -= need
+            row[nodes.item(0)] -= need
         elif need:
             np.subtract.at(row, nodes, need)
     else:

@@ -26,12 +26,12 @@ from flowsched.scheduling.placement import (
     Spots,
     Trial,
     copies_of,
-    gang_cost,
     place_role,
 )
 from flowsched.scheduling.plugins.topology import feasible_racks
 from flowsched.scheduling.plugins.wishes import wish_ms
 from flowsched.scheduling.snapshot import Snapshot
+from flowsched.scheduling.spots import gang_cost
 from flowsched.scheduling.statement import Statement
 
 #: How many domains a gang is tried in, at most.

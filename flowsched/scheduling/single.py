@@ -9,32 +9,38 @@ only those few nodes need be compared.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeAlias
 
 import numpy as np
 
+from flowsched.scheduling.axes import packing_axes
 from flowsched.scheduling.catalogue import Catalogue
 from flowsched.scheduling.devices import GPU
 from flowsched.scheduling.framework import BUILT_IN_FILTERS, Filter, Profile
 from flowsched.scheduling.given import Given
 from flowsched.scheduling.horizon import Horizon
-from flowsched.scheduling.placement import FEW, Ints, Packing, RoleTable, cost_on
+from flowsched.scheduling.placement import FEW, Ints, Packing, RoleTable
 from flowsched.scheduling.plan import Reason
 from flowsched.scheduling.plugins.locality import IMAGE
 from flowsched.scheduling.podgroup import PodGroup, Shape
-from flowsched.scheduling.pricing import UNPACKED
 from flowsched.scheduling.promises import Promises
 from flowsched.scheduling.queues import QueueTree, Shares
 from flowsched.scheduling.reservation import Taken
 from flowsched.scheduling.room import Mask, Room
 from flowsched.scheduling.shape import allowed_nodes
-from flowsched.scheduling.snapshot import IO, PODS, Snapshot
+from flowsched.scheduling.sieve import Found, best_of
+from flowsched.scheduling.snapshot import IO, Snapshot
 from flowsched.scheduling.standing import Standings
 
 #: Of no input anything is missing.
 _NOTHING: Final = np.zeros(1, dtype=np.int64)
 _NOTHING.setflags(write=False)
+
+
+#: For some axes: whether each counts for packing; (N,) what is free, live; (N,) what nodes have in all.
+_Along: TypeAlias = tuple[tuple[bool, ...], tuple[Ints, ...], tuple[Ints, ...]]
 
 
 class Considering(Protocol):
@@ -67,6 +73,8 @@ class _Size:
     needs: tuple[int, ...]
     table: RoleTable
     shape: Shape  #: kept, so that its id stays its own
+    hard: tuple[Ints, ...]  #: by axis, (N,) what is free; live
+    whole: tuple[Ints, ...]  #: by axis, (N,) what nodes have in all
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,11 +103,18 @@ class Singles:
         self._queues: dict[str, _Policy | None] = {}
         self._policies: dict[int, _Policy] = {}
         self._masks: dict[tuple[object, object], Mask] = {}
-        self._packs = [axis not in UNPACKED and name != PODS for axis, name in enumerate(snapshot.axes)]
+        self._axes: dict[tuple[int, ...], _Along] = {}
+        self._packs = packing_axes(snapshot.axes)
 
     def serve(self, group: PodGroup) -> bool:
         """Place a group; False where it must go the long way."""
-        if group.gang or group.shut or group.home is not None or group.min_resources is not None:
+        if (
+            group.gang
+            or group.shut
+            or group.home is not None
+            or group.min_resources is not None
+            or group.remote
+        ):
             return False
         role = group.roles[0]
         if role.count != 1:
@@ -122,12 +137,12 @@ class Singles:
             found = self._beside(group.inputs, size, policy.packing, long)
             if found is None:
                 return False
-            spot, cost = np.array([found[1]]), found[0]
+            spot, cost = found
         else:
             spots = cycle.standings.place(size.axes, size.table, policy.packing, spare=long)
             if not len(spots.nodes):
                 return False
-            spot, cost = spots.nodes, int(spots.costs[0])
+            spot, cost = spots.nodes, spots.costs.item(0)
         self._commit(group, size, spot, cost, long)
         return True
 
@@ -156,15 +171,21 @@ class Singles:
         if plain and not (requests[IO] if len(requests) > IO else 0) and requests[0] > 0:
             catalogue = self._cycle.catalogue
             if shape.image is None or catalogue.find(IMAGE + shape.image) is None:
-                axes = tuple(
-                    [axis for axis, need in enumerate(requests) if need > 0 and axis < len(self._packs)]
-                )
-                needs = tuple([requests[axis] for axis in axes])
-                packs = tuple([self._packs[axis] for axis in axes])
-                mask = self._mask(shape, policy)
-                size = _Size(axes, needs, RoleTable(needs, packs, mask, 1, 1), shape)
+                asked = requests[: len(self._packs)]
+                axes = tuple([axis for axis, need in enumerate(asked) if need > 0])
+                needs = tuple([need for need in asked if need > 0])
+                packs, hard, whole = self._axes.get(axes) or self._along(axes)
+                table = RoleTable(needs, packs, self._mask(shape, policy), 1, 1)
+                size = _Size(axes, needs, table, shape, hard, whole)
         policy.sizes[id(shape)] = size
         return size
+
+    def _along(self, axes: tuple[int, ...]) -> _Along:
+        """What tables of shapes that ask for these axes have in common."""
+        room = self._cycle.room
+        packs = tuple([self._packs[axis] for axis in axes])
+        self._axes[axes] = packs, tuple(map(room.hard, axes)), tuple(map(room.allocatable, axes))
+        return self._axes[axes]
 
     def _mask(self, shape: Shape, policy: _Policy) -> Mask:
         """(N,) where nodes let it be. Built-in filters look at these two only, where there are no zones and no rules."""
@@ -176,27 +197,15 @@ class Singles:
             mask = self._masks[key] = allowed_nodes(self._cycle.snapshot, shape, policy.filters).mask
         return mask
 
-    def _beside(
-        self, inputs: tuple[int, ...], size: _Size, packing: Packing, long: bool
-    ) -> tuple[int, int] | None:
-        """(cost, node): the cheapest node that has all inputs, and room; None where there is none, or are many."""
+    def _beside(self, inputs: tuple[int, ...], size: _Size, packing: Packing, long: bool) -> Found | None:
+        """The cheapest node that has all inputs, and room; None where there is none, or are many."""
         nodes = self._cycle.catalogue.nodes_with_all(inputs)
-        if not nodes or len(nodes) > FEW:
+        if len(nodes) > FEW:
             return None
-        room = self._cycle.room
-        rows = [room.least(axis) if long else room.hard(axis) for axis in size.axes]
-        whole = [room.allocatable(axis) for axis in size.axes]
-        allowed = size.table.allowed
-        best: tuple[int, int] | None = None
-        for node in nodes:
-            if not allowed[node]:
-                continue
-            if any(row[node] < need for row, need in zip(rows, size.needs, strict=True)):
-                continue
-            found = cost_on(rows, whole, size.table, packing, node, 1), node
-            if best is None or found < best:
-                best = found
-        return best
+        rows: Sequence[Ints] = size.hard
+        if long:
+            rows = [self._cycle.room.least(axis) for axis in size.axes]
+        return best_of(nodes, rows, size.whole, size.table, packing)
 
     def _commit(self, group: PodGroup, size: _Size, spot: Ints, cost: int, long: bool) -> None:
         """As the cycle's."""
@@ -212,5 +221,5 @@ class Singles:
             Taken(cycle.now + runtime, cycle.now + longest, size.axes, size.table, spot)
         )
         if cycle._horizon is not None:
-            cycle._horizon.add(spot, requests[0], runtime)
+            cycle._horizon.add(spot, requests, runtime)
         cycle.shares.add(group.queue, requests, 1, group.user)

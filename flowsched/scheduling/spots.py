@@ -47,3 +47,10 @@ def on_devices(room: Sequence[Ints], needs: Sequence[int | Ints], spots: Spots) 
         return spots._replace(devices=np.zeros((len(spots.nodes), room[-1].shape[1]), dtype=np.int64))
     some, places = np.unique(spots.nodes, return_inverse=True)
     return spots._replace(devices=seat(room[-1][some], places, need))
+
+
+def gang_cost(placed: Sequence[Spots]) -> int:
+    """What the slowest member costs, in ms; 0 for no pods at all."""
+    if len(placed) == 1 and len(placed[0].costs) == 1:
+        return int(placed[0].costs[0])
+    return max((int(spots.costs.max()) for spots in placed if len(spots.costs)), default=0)

@@ -4,8 +4,7 @@ A cycle places thousands of pods one turn at a time, and each takes room on a no
 shape costs has changed there and nowhere else. So the first cost of a shape on every node is kept, and only the nodes
 where room has changed are looked at again. What is chosen is what `placement.place_role` chooses; tests hold it to that.
 
-A shape that is seen once needs no such table. Its node is found by a sieve: an approximate cost of all nodes leaves the
-few that may be the cheapest, and those are compared exactly.
+A shape that is seen once needs no such table: its node is found by a `sieve`.
 
 It knows plain offers only (`Offer.plain`): one role whose cost is how full a node is, and nothing else.
 """
@@ -13,7 +12,7 @@ It knows plain offers only (`Offer.plain`): one role whose cost is how full a no
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,12 +30,15 @@ from flowsched.scheduling.placement import (
     first_costs,
     nearest,
 )
-from flowsched.scheduling.room import Room, Scale
+from flowsched.scheduling.room import Along, Room
+from flowsched.scheduling.sieve import barred, cheapest
 
 #: So many shapes are remembered: each takes 8 bytes a node.
 _KEPT: Final = 64
 #: Up to so many pods, one after the other is faster than a table of copies.
 _SEQUENCE: Final = 4
+#: What is free along some axes, live, and what is known of them.
+_Rows: TypeAlias = tuple[list[Ints], Along]
 #: No room.
 NOWHERE: Final = Spots(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))
 
@@ -47,7 +49,9 @@ class Standings:
     def __init__(self, room: Room) -> None:
         self._room = room
         self._kept: dict[tuple[object, ...], _Standing] = {}
+        self._rows: dict[tuple[tuple[int, ...], int], _Rows] = {}
         self._seen: dict[tuple[object, ...], NDArray[np.bool_]] = {}  #: masks, so that their ids stay theirs
+        self._refused: dict[int, tuple[NDArray[np.bool_], Ints]] = {}  #: by a mask's id
 
     def place(self, axes: tuple[int, ...], table: RoleTable, packing: Packing, *, spare: bool) -> Spots:
         """Choose nodes for up to `table.count` pods, as `place_role` does.
@@ -85,39 +89,26 @@ class Standings:
         return Spots(spots.nodes, costs_of(rows, whole, table, packing, spots.nodes))
 
     def _sieve(self, axes: tuple[int, ...], table: RoleTable, packing: Packing, spare: bool) -> Spots:
-        """The node of one pod.
+        """The node of one pod."""
+        rows, along = self._along(axes, spare)
+        mask = table.allowed
+        known = self._refused.get(id(mask))
+        if known is None:
+            if len(self._refused) >= _KEPT:
+                self._refused.clear()
+            known = self._refused[id(mask)] = mask, barred(mask)
+        found = cheapest(rows, along, table, known[1], packing)
+        return NOWHERE if found is None else Spots(found[0], np.array([found[1]]))
 
-        Cost is floor(sum of floors / axes): less than 2 below the mean of the true shares, and never above it. So the cheapest
-        node's sum of shares lies within 2 per mille an axis of the least one.
-        """
+    def _along(self, axes: tuple[int, ...], spare: bool) -> _Rows:
+        """What is free along some axes, live, and what is known of them."""
         room = self._room
-        rows = [room.least(axis) if spare else room.hard(axis) for axis in axes]
-        fits, shares, slack = table.allowed, None, 0
-        for axis, row, need, packs in zip(axes, rows, table.needs, table.packs, strict=True):
-            if not need:
-                continue
-            left = row - need
-            fits = fits & (left >= 0)
-            if packs:
-                scale = room.scale(axis)
-                slack += 2 + 2 * scale.slack
-                left >>= scale.shift
-                left *= scale.factors
-                shares = left if shares is None else np.add(shares, left, out=shares)
-        near = fits.nonzero()[0]
-        if shares is not None and len(near) > 1:
-            if packing == "spread":
-                np.negative(shares, out=shares)
-            sums = shares[near]
-            near = near[sums <= int(np.minimum.reduce(sums)) + slack * Scale.UNIT]
-        if not len(near):
-            return NOWHERE
-        whole = [room.allocatable(axis) for axis in axes]
-        if len(near) == 1:
-            return Spots(near, np.array([cost_on(rows, whole, table, packing, int(near[0]), 1)]))
-        costs = _costs_on(rows, whole, table, packing, near)
-        best = int(costs.argmin())
-        return Spots(near[best : best + 1], costs[best : best + 1])
+        key = axes, room.promised if spare else 0
+        found = self._rows.get(key)
+        if found is None:
+            rows = [room.least(axis) if spare else room.hard(axis) for axis in axes]
+            found = self._rows[key] = rows, room.along(axes)
+        return found
 
 
 def _costs_on(

@@ -19,12 +19,14 @@ class Storage:
         read_rate: Bytes/s that all readers get together; 0 = no bound.
         write_rate: Bytes/s that all writers get together; 0 = no bound.
         origin: What comes from outside lies there: copies to nodes share its budget.
+        source: What nodes mount it from (`nas:/lab`), as their kernels call it: what agents measure of that mount is this one's.
     """
 
     name: str = "storage"
     read_rate: int = 0
     write_rate: int = 0
     origin: bool = False
+    source: str = ""
 
     @property
     def rates(self) -> Mapping[str, int]:

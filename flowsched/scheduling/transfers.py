@@ -19,6 +19,7 @@ from typing import Final
 from flowsched.errors import ConfigurationError, FlowschedError
 from flowsched.scheduling.catalogue import Catalogue
 from flowsched.scheduling.snapshot import Snapshot
+from flowsched.values import quick
 from flowsched.workflow.resources import parse_bytes
 
 #: Copies up to this size go beside the others: they take next to nothing of the link, and many wait for little.
@@ -45,6 +46,7 @@ def parse_piece_size(text: str) -> int:
     return size
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class TransferWant:
     """Somebody of this rank and priority would like the dataset on node `dest`.
@@ -59,6 +61,7 @@ class TransferWant:
     ahead: int = 0
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class TransferOrder:
     """Copy the dataset, or a piece of it, to node `dest` from node `source`, or from its origin where that is None."""
@@ -114,6 +117,7 @@ class _Flights:
         self.out_of: Counter[int | None] = Counter()
         self.pairs: dict[tuple[int, int], int] = {}  #: (dataset, node) -> pieces on their way, as bits
         self.from_origin: dict[int, int] = {}  #: dataset -> pieces on their way from outside, as bits
+        self.from_outside: Counter[int] = Counter()  #: node -> copies on their way to it from outside
         for order in active:
             self.add(order)
 
@@ -123,6 +127,7 @@ class _Flights:
         pair = (order.dataset, order.dest)
         self.pairs[pair] = self.pairs.get(pair, 0) | 1 << order.piece
         if order.source is None:
+            self.from_outside[order.dest] += 1
             self.from_origin[order.dataset] = self.from_origin.get(order.dataset, 0) | 1 << order.piece
 
 
@@ -220,10 +225,29 @@ def _fetches(dataset: int, dest: int, flights: _Flights, snapshot: Snapshot, lim
 
     A few flows fill the link; more of them would all end late, and what has not ended nobody can pass on.
     """
-    if flights.out_of[None] >= limits.origin:
+    if not _outside_is_free(dest, flights, snapshot, limits):
         return False
     flows = max(2, -(-limits.origin_rate // max(int(snapshot.nic_in[dest]), 1)) + 1)
     return flights.from_origin.get(dataset, 0).bit_count() < flows
+
+
+def _outside_is_free(
+    dest: int, flights: _Flights, snapshot: Snapshot, limits: TransferLimits, more: int = 0
+) -> bool:
+    """Whether one more copy may come from outside: there is a slot (of `more` than usual), or those in flight go to nodes which
+    together take less than the link gives, and this is another node.
+    """
+    if flights.out_of[None] < limits.origin + more:
+        return True
+    if dest in flights.from_outside:
+        return False
+    return sum(_takes(node, snapshot, limits) for node in flights.from_outside) < limits.origin_rate
+
+
+def _takes(node: int, snapshot: Snapshot, limits: TransferLimits) -> int:
+    """Bytes/s that a node takes from outside, over its link and onto its disk; where neither is known, all there is."""
+    rates = int(snapshot.nic_in[node]), int(snapshot.disk_rate[node])
+    return min((rate for rate in rates if rate), default=limits.origin_rate)
 
 
 def _source(
@@ -248,7 +272,7 @@ def _source(
         option = (_milliseconds(size, rate), load, node)
         best = option if best is None else min(best, option)
     load = flights.out_of[None]
-    if catalogue.origins[want.dataset] and load < limits.origin + more:
+    if catalogue.origins[want.dataset] and _outside_is_free(want.dest, flights, snapshot, limits, more):
         rate = min(into, limits.origin_rate // (load + 1))
         outside = _milliseconds(size, rate)
         coming = bool(holders) or want.dataset in flights.from_origin

@@ -37,6 +37,9 @@ from flowsched.scheduling.usage import Payer, UsageBook
 LevelKey = tuple[int, int, int, str]
 
 
+_ALONE: LevelKey = (0, 1, 0, "")
+
+
 class _Node:
     """One competitor: a queue, or a user of one. `aged`: steps of priority for having got nothing."""
 
@@ -107,6 +110,8 @@ class Turns:
         for name, groups in waiting.items():
             self._enter(name, groups)
         self._begin()
+        #: Whether there is one line in all.
+        self._alone = len(self.lines) == 1 and self.lines[0].node.parent is self._root and not self._picky
 
     # ---- the tree ----
 
@@ -115,7 +120,7 @@ class Turns:
         strict = self._tree.get(name).order == "fifo"
         alone = strict or len({group.user for group in groups}) == 1
         if alone and not node.department:
-            self._stand(node, Seat(name, groups, strict))
+            self._stand(node, Line(name, groups, strict))
             return
         by_user: dict[str, list[PodGroup]] = {}
         for group in () if strict else groups:
@@ -124,7 +129,7 @@ class Turns:
             payer = Payer(name, user)
             child = _Node(user, node, self._shares.of_user(payer), self._shares.past_of_user(payer))
             child.priority = 0 if node.department else None
-            self._stand(child, Seat(name, by_user.get(user, groups), strict), payer)
+            self._stand(child, Line(name, by_user.get(user, groups), strict), payer)
 
     def _stand(self, node: _Node, line: Seat, payer: Payer | None = None) -> None:
         """A line takes its place, and makes all above it older."""
@@ -377,6 +382,11 @@ class Turns:
                 line.hold_up(reasons)
         if line.at < len(line.groups) and line.behind is None:
             moved = line.node
+            if self._alone:  # nobody is passed, wherever it stands
+                if moved.key is None:
+                    moved.key = _ALONE
+                    heapq.heappush(self._root.heap, (moved.key, 0, moved))
+                return
             if moved.parent is self._root and moved.line is line and not self._picky:
                 priority = line.head.priority if moved.priority is None else moved.priority
                 if not served and moved.key is not None and moved.key[0] == -priority - moved.aged:

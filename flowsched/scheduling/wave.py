@@ -6,7 +6,7 @@ The plan is the one that turn by turn would make; tests hold it to that.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Final, Protocol
 
 import numpy as np
@@ -25,7 +25,7 @@ from flowsched.scheduling.room import Room
 from flowsched.scheduling.snapshot import Snapshot
 from flowsched.scheduling.standing import Standings
 from flowsched.scheduling.usage import Payer
-from flowsched.scheduling.wave_order import Asker, Wave, first_turns
+from flowsched.scheduling.wave_order import Alike, Asker, Wave, first_turns
 
 #: With fewer queues than this, turn by turn is as fast.
 FEW: Final = 8
@@ -92,12 +92,12 @@ def serve_first(cycle: Serving, budget: int) -> set[object]:
         late = cycle.now + np.array([longest_of(group, cycle.profile) for group in wave.groups])[of]
     cycle.promises.taken.append(Taken(ends, late, offer.axes, table, nodes))
     if cycle._horizon is not None:
-        cycle._horizon.add(nodes, amount[0], ends - cycle.now)
+        cycle._horizon.add(nodes, amount, ends - cycle.now)
     cycle.left -= pods
     return enter(cycle, wave, nodes, costs, of)
 
 
-def _kind(cycle: Serving) -> tuple[Offer, Callable[[PodGroup], bool]] | None:
+def _kind(cycle: Serving) -> tuple[Offer, Alike] | None:
     """What most of those who are first in a queue ask for, priced, and who asks for the same."""
     profile, tree = cycle.profile, cycle.queues
     if len(cycle.waiting) < FEW or cycle.left < FEW or cycle.snapshot.nominations or tree.promises:
@@ -109,12 +109,17 @@ def _kind(cycle: Serving) -> tuple[Offer, Callable[[PodGroup], bool]] | None:
     simple = [groups[0] for groups in cycle.waiting.values() if _is_simple(groups[0])]
     if len(simple) < FEW:
         return None
-    requests, count = Counter([group.roles[0].shape.requests for group in simple]).most_common(1)[0]
+    shapes = [group.roles[0].shape for group in simple]
+    kinds = {id(shape): shape for shape in shapes}
+    counts: Counter[tuple[int, ...]] = Counter()
+    for kind, count in Counter(map(id, shapes)).items():  # mostly one object: hashing requests takes longer
+        counts[kinds[kind].requests] += count
+    requests, count = counts.most_common(1)[0]
     if count < FEW:
         return None
     first = next(group for group in simple if group.roles[0].shape.requests == requests)
     alike = _alike(cycle, first)
-    if not alike(first) or cycle.known_refusal(first) is not None:
+    if not alike([first])[0] or cycle.known_refusal(first) is not None:
         return None
     offer = cycle.pricer.price(first)
     return (offer, alike) if offer.plain else None
@@ -122,36 +127,31 @@ def _kind(cycle: Serving) -> tuple[Offer, Callable[[PodGroup], bool]] | None:
 
 def _is_simple(group: PodGroup) -> bool:
     """Whether nothing but its shape and its queue says where it goes, and when."""
-    if group.gang or group.inputs or group.shut or group.home is not None or group.min_resources is not None:
+    if group.gang or group.inputs or group.remote or group.shut:
         return False
-    return group.roles[0].shape.rules is None and not group.roles[0].shape.direct
+    if group.home is not None or group.min_resources is not None:
+        return False
+    shape = group.roles[0].shape
+    return shape.rules is None and not shape.direct
 
 
-def _alike(cycle: Serving, first: PodGroup) -> Callable[[PodGroup], bool]:
-    """Whether a group is simple, asks for the same as this one, and would find the same room."""
+def _alike(cycle: Serving, first: PodGroup) -> Alike:
+    """Whether groups are simple, ask for the same as this one, and would find the same room."""
     shape, profile, shares = first.roles[0].shape, cycle.profile, cycle.shares
     own = profile.of(first.queue) if profile.queues else None
     limits = cycle.queues.limits
     long = cycle.promises.too_long(first) if cycle.promises.made else None
+    usual = own is None and long is None and not limits
     known: dict[int, tuple[Shape, bool]] = {}  #: by id; kept, so that their ids stay theirs
     free: dict[str, bool] = {}
 
-    def alike(group: PodGroup) -> bool:
-        other = group.roles[0].shape
-        if other is not shape:
-            same = known.get(id(other))
-            if same is None:
-                same = known[id(other)] = other, other == shape
-            if not same[1]:
-                return False
-        if (
-            group.gang
-            or group.inputs
-            or group.shut
-            or group.home is not None
-            or group.min_resources is not None
-        ):
-            return False  # not simple
+    def same(other: Shape) -> bool:
+        found = known.get(id(other))
+        if found is None:
+            found = known[id(other)] = other, other == shape
+        return found[1]
+
+    def may(group: PodGroup) -> bool:
         if own is not None and profile.of(group.queue) is not own:
             return False
         if limits:
@@ -162,6 +162,15 @@ def _alike(cycle: Serving, first: PodGroup) -> Callable[[PodGroup], bool]:
             if not fine:
                 return False
         return long is None or cycle.promises.too_long(group) == long
+
+    def alike(groups: Sequence[PodGroup]) -> list[bool]:
+        fine = []
+        for group in groups:  # thousands: no call for each, as far as it can be helped
+            other = group.roles[0].shape
+            plain = not (group.gang or group.inputs or group.remote or group.shut)
+            plain = plain and group.home is None and group.min_resources is None
+            fine.append(plain and (other is shape or same(other)) and (usual or may(group)))
+        return fine
 
     return alike
 
@@ -178,7 +187,7 @@ def enter(cycle: Serving, wave: Wave, nodes: Ints, costs: Ints, of: Ints) -> set
     numbers, starts, firsts, counts = _parts(of, order)
     nodes, highest = nodes[order], np.maximum.reduceat(costs[order], starts)
     nothing = np.zeros(len(nodes), dtype=np.int64)
-    served: set[object] = set()
+    pods: dict[Payer, int] = {}
     done: set[int] = set()
     rows = np.stack([numbers, starts, counts, highest], axis=1)[np.argsort(firsts, kind="stable")]
     requests = wave.groups[int(of[0])].roles[0].shape.requests
@@ -186,10 +195,11 @@ def enter(cycle: Serving, wave: Wave, nodes: Ints, costs: Ints, of: Ints) -> set
         group = wave.groups[number]
         end = start + count
         cycle.given[group.key] = Given([nodes[start:end]], [nothing[:count]], cost)
-        cycle.shares.add(group.queue, requests, count, group.user)
-        served |= {group.queue, Payer(group.queue, group.user)}
+        payer = Payer(group.queue, group.user)
+        pods[payer] = pods.get(payer, 0) + count
         if count == group.roles[0].count:
             done.add(group.key)
+    cycle.shares.add_each(pods, requests)
     if done:
         for name in {group.queue for group in wave.groups if group.key in done}:
             left = [group for group in cycle.waiting[name] if group.key not in done]
@@ -197,15 +207,16 @@ def enter(cycle: Serving, wave: Wave, nodes: Ints, costs: Ints, of: Ints) -> set
                 cycle.waiting[name] = left
             else:
                 del cycle.waiting[name]
-    return _with_those_above(served, cycle)
+    return _with_those_above({payer.queue for payer in pods} | pods.keys(), cycle)
 
 
 def _with_those_above(served: set[object], cycle: Serving) -> set[object]:
     """Queues and payers, the queues above them, too."""
     tree = cycle.queues
     if tree.nested:
-        for queue in [each for each in tree if each.name in served]:
-            served.update([above.name for above in cycle.shares.path(queue.name)])
+        for parent in {tree.parent_of(name) for name in served if isinstance(name, str)}:
+            if parent is not None:
+                served.update([above.name for above in cycle.shares.path(parent)])
     return served
 
 

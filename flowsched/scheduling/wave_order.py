@@ -11,28 +11,25 @@ It ends where something else begins to matter: whose head is of another kind, or
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from flowsched.scheduling.framework import Profile
 from flowsched.scheduling.placement import Ints
 from flowsched.scheduling.podgroup import PodGroup
-from flowsched.scheduling.queues import Queue, QueueTree, Shares, billionths, largest_share
+from flowsched.scheduling.queues import Queue, QueueTree, Shares, largest_share
 from flowsched.scheduling.usage import Payer, UsageBook
+from flowsched.scheduling.wave_merge import ROW, Columns, Merged, Merger
 
-#: After so many pods of a group its turns grow.
-ROW: Final = 16
 #: With fewer lines than this, turn by turn is as fast.
 FEW_LINES: Final = 8
-#: Tables have so many entries, at most, or one for each member of a level.
-_TABLE: Final = 1 << 16
-_BITS: Final = 62
-#: Behind everybody.
-_LAST: Final = 1 << _BITS
+
+
+#: Of some groups, whether each is of the kind that is asked for, and nothing keeps it from being tried.
+Alike: TypeAlias = Callable[[Sequence[PodGroup]], list[bool]]
 
 
 class Asker(NamedTuple):
@@ -89,21 +86,6 @@ class _Member(NamedTuple):
     axis: int = -1
 
 
-class _Columns(NamedTuple):
-    """The competitors of one level: as `_Member`, each field of all of them. Sorted by name."""
-
-    names: Sequence[str]
-    priorities: Ints
-    aged: Ints
-    weights: Ints
-    used: Ints
-    past: Ints | None
-    slots: Sequence[Ints | int]
-    numbers: Ints
-    opens: NDArray[np.bool_]
-    axes: Ints | None
-
-
 @dataclass(slots=True)
 class _Asked:
     """The pods that are asked for by all lines."""
@@ -112,11 +94,11 @@ class _Asked:
     counts: list[int] = field(default_factory=list)
     size: int = 0
 
-    def line(self, groups: Sequence[PodGroup], alike: Callable[[PodGroup], bool]) -> tuple[int, int, bool]:
+    def line(self, groups: Sequence[PodGroup], alike: Alike) -> tuple[int, int, bool]:
         """The first slot of a line, how many it has, and whether it may ask for more."""
         before, at = self.size, 0
         for group in groups:
-            if not alike(group) or self.size - before >= ROW:
+            if self.size - before >= ROW or not alike([group])[0]:
                 break
             count = group.roles[0].count
             self.groups.append(group)
@@ -128,28 +110,26 @@ class _Asked:
         return before, self.size - before, at < len(groups)
 
 
-def first_turns(
-    asker: Asker, amount: Sequence[int], most: int, alike: Callable[[PodGroup], bool]
-) -> Wave | None:
+def first_turns(asker: Asker, amount: Sequence[int], most: int, alike: Alike) -> Wave | None:
     """Who gets the next pods.
 
     Args:
         asker: Who waits. Nobody has a guarantee.
         amount: (R,) what one pod of the kind asks for.
         most: No more than so many.
-        alike: Whether a group is of that kind and nothing keeps it from being tried.
+        alike: Who is of that kind.
 
     Returns:
         None where nothing can be said beforehand.
     """
-    level = _Level(asker, amount, most, alike)
-    top = level.top()
-    if top is None:
-        return None
-    likely = 2 * most // len(top.names) + 4  # pods of each; a wave that ends for lack of them is tried again
-    found = level.merged(top, likely)
-    if found is not None and likely < ROW and found.open and len(found.slots) < most:
-        found = level.merged(top)
+    likely = (
+        2 * most // len(asker.waiting) + 4
+    )  # pods of each; a wave that ends for lack of them is tried again
+    level = _Level(asker, amount, most, alike, min(likely, ROW))
+    found = level.order()
+    if likely < ROW and level.merger.short and (found is None or (found.open and len(found.slots) < most)):
+        level = _Level(asker, amount, most, alike, ROW)
+        found = level.order()
     if found is None or not len(found.slots):
         return None
     wave = Wave(
@@ -160,78 +140,131 @@ def first_turns(
     return wave
 
 
-class _Merged(NamedTuple):
-    """The order of one level: (K,) slots, and whether it may go on."""
-
-    slots: Ints
-    open: bool
-
-
 class _Level:
     """Levels of the tree, from below."""
 
-    def __init__(
-        self, asker: Asker, amount: Sequence[int], most: int, alike: Callable[[PodGroup], bool]
-    ) -> None:
-        self._asker, self._amount, self._most, self._alike = asker, amount, most, alike
+    def __init__(self, asker: Asker, amount: Sequence[int], most: int, alike: Alike, row: int) -> None:
+        self._asker, self._amount, self._alike = asker, amount, alike
         self._total = asker.shares.total
+        self.merger = Merger(self._total, amount, most, row)
         self._since = asker.now - asker.profile.promote_ms  #: who asks since then has waited long
-        self._needs = [*amount[: len(self._total)], *[0] * (len(self._total) - len(amount))]
         self.asked = _Asked()
         self._below: dict[str | None, dict[str, None]] = {}
+        parent_of = asker.tree.parent_of
         for name in asker.waiting if asker.tree.nested else ():
-            above = asker.tree.parent_of(name)
-            while name not in self._below.setdefault(above, {}):
-                self._below[above][name] = None
-                if above is None:
-                    break
-                name, above = above, asker.tree.parent_of(above)
+            above = parent_of(name)
+            below = self._below.get(above)
+            if below is None:
+                below = self._begin(above)
+            below[name] = None
 
-    def top(self) -> _Columns | None:
+    def _begin(self, name: str | None) -> dict[str, None]:
+        """Where those below a queue are put that ask for something; it is put below its own parent."""
+        below = self._below[name] = {}
+        if name is not None:
+            above = self._asker.tree.parent_of(name)
+            others = self._below.get(above)
+            if others is None:
+                others = self._begin(above)
+            others[name] = None
+        return below
+
+    def order(self) -> Merged | None:
+        """All pods in the order of their turns; None where nothing can be said beforehand."""
+        top = self.top()
+        if top is None:
+            return None
+        likely = 2 * self.merger.most // len(top.names) + 4
+        found = self.merger.merged(top, likely)
+        if found is not None and likely < ROW and found.open and len(found.slots) < self.merger.most:
+            found = self.merger.merged(top)
+        return found
+
+    def top(self) -> Columns | None:
         """Those below the root."""
         asker = self._asker
         if asker.tree.nested:
             members = self._queues(None)
         elif all(len(groups) == 1 for groups in asker.waiting.values()):
-            return self._alone()
+            return self._alone(list(asker.waiting))
         else:
-            members = self._given([self._queue(name, groups) for name, groups in asker.waiting.items()])
+            names = list(asker.waiting)
+            members = self._given(names, [self._queue(name, asker.waiting[name]) for name in names])
         return self._columns(members) if members else None
 
     def _queues(self, parent: str | None) -> list[_Member] | None:
         """The queues below one that ask for something."""
-        return self._given([self._department(name) for name in self._below.get(parent, ())])
+        names = self._below.get(parent, ())
+        together = self._together(names)
+        return self._given(list(names), [self._department(name, together.get(name)) for name in names])
 
-    @staticmethod
-    def _given(members: list[_Member | None]) -> list[_Member] | None:
-        """The members, if something can be said of each."""
-        found = [each for each in members if each is not None]
-        return found if len(found) == len(members) else None
+    def _together(self, names: Iterable[str]) -> dict[str, Merged]:
+        """The orders of those departments below which there are only queues of one group each, all worked out at once."""
+        waiting, found, leaves, starts = self._asker.waiting, [], list[str](), []
+        for name in names:
+            below = self._below.get(name)
+            if below and not waiting.get(name) and self._are_alone(below):
+                found.append(name)
+                starts.append(len(leaves))
+                leaves += sorted(below)
+        orders = self.merger.merged_each(self._alone(leaves), starts) if found else None
+        return {} if orders is None else dict(zip(found, orders, strict=True))
 
-    def _alone(self) -> _Columns:
-        """As `_queue` for all of them, where none is below another and each has one group: there may be thousands."""
-        asker, asked, alike = self._asker, self.asked, self._alike
-        names, heads = list(asker.waiting), [groups[0] for groups in asker.waiting.values()]
-        fine = [alike(group) for group in heads]
-        wanted = np.array([group.roles[0].count if ok else 0 for group, ok in zip(heads, fine, strict=True)])
+    def _given(
+        self, names: Sequence[str], members: Sequence[_Member | list[_Member] | None]
+    ) -> list[_Member] | None:
+        """The members, if something can be said of each. Queues that are told by their users (lists) are worked out at once."""
+        found = {name: each for name, each in zip(names, members, strict=True) if isinstance(each, _Member)}
+        split = {name: each for name, each in zip(names, members, strict=True) if isinstance(each, list)}
+        if len(found) + len(split) < len(names):
+            return None
+        if split:
+            rows, starts = list[_Member](), []
+            for users in split.values():
+                starts.append(len(rows))
+                rows += users
+            orders = self.merger.merged_each(_columns_of(rows, self._past), starts)
+            if orders is None:
+                return None
+            for name, order in zip(split, orders, strict=True):
+                oldest = min([group.ready_ms for group in self._asker.waiting[name]])
+                queue = self._asker.tree.configured(name)
+                found[name] = self._ordered(name, queue, order, oldest)
+        return [found[name] for name in names]
+
+    def _alone(self, names: Sequence[str]) -> Columns:
+        """As `_queue` for all of them, where nobody is below them and each has one group: there may be thousands.
+
+        `names`: sorted.
+        """
+        asker, asked, alike, before = self._asker, self.asked, self._alike, self.asked.size
+        heads = [asker.waiting[name][0] for name in names]
+        fine = np.array(alike(heads))
+        wanted = np.array([group.roles[0].count for group in heads])
+        if fine.all():
+            asked.groups += heads
+        else:
+            wanted[~fine] = 0
+            asked.groups += [heads[at] for at in np.flatnonzero(fine).tolist()]
         numbers = np.minimum(wanted, ROW)
-        asked.groups = [group for group, ok in zip(heads, fine, strict=True) if ok]
-        asked.counts = numbers[fine].tolist()
+        asked.counts += numbers[fine].tolist()
+        asked.size += int(numbers.sum())
         priorities, weights = np.zeros_like(numbers), np.ones_like(numbers)
-        configured = [asker.tree.configured(name) for name in names] if len(asker.tree) else []
-        for at, queue in enumerate(configured):
-            if queue is not None:
-                priorities[at], weights[at] = queue.priority, queue.weight
+        if len(asker.tree):
+            told = asker.tree.weights_of(names)
+            weights = np.array([weight for weight, _ in told])
+            if asker.tree.ranks:
+                priorities = np.array([priority for _, priority in told])
         ready = np.array([group.ready_ms for group in heads])
         aged = np.zeros_like(numbers)
         if int(ready.min()) <= self._since:
             served = asker.usage.served_queues
             since = np.maximum(ready, np.array([served.get(name, 0) for name in names]))
             aged = np.maximum(asker.now - since, 0) // asker.profile.promote_ms
-        return _Columns(
+        return Columns(
             names, priorities, aged, weights, asker.shares.usages(names), self._past(asker.shares.pasts(names)),
-            (np.cumsum(numbers) - numbers).tolist(),
-            numbers, (wanted > ROW) | ~np.array(fine), None,
+            before + np.cumsum(numbers) - numbers,
+            numbers, (wanted > ROW) | ~fine, None,
         )  # fmt: skip
 
     def _past(self, rows: Sequence[Sequence[int]]) -> Ints | None:
@@ -241,28 +274,22 @@ class _Level:
         nothing = (0,) * len(self._total)
         return np.array([each or nothing for each in rows], dtype=np.int64)
 
-    def _columns(self, members: list[_Member]) -> _Columns:
-        names, priorities, aged, weights, used, past, slots, numbers, opens, axes = zip(
-            *sorted(members, key=lambda each: each.name), strict=True
-        )
-        departments = np.array(axes) if max(axes) >= 0 else None
-        return _Columns(
-            names, np.array(priorities), np.array(aged), np.array(weights), np.array(used, dtype=np.int64),
-            self._past(past), slots, np.array(numbers), np.array(opens), departments,
-        )  # fmt: skip
+    def _columns(self, members: list[_Member]) -> Columns:
+        return _columns_of(sorted(members, key=lambda each: each.name), self._past)
 
-    def _queue(self, name: str, groups: Sequence[PodGroup]) -> _Member | None:
-        """A queue that has none below it."""
+    def _queue(self, name: str, groups: Sequence[PodGroup]) -> _Member | list[_Member]:
+        """A queue that has none below it; or its users by name, if they take turns."""
         asker, asked, group = self._asker, self.asked, groups[0]
         queue = asker.tree.configured(name)
         if len(groups) > 1:
             if queue is None or queue.order != "fifo":
                 user = group.user
                 if any(each.user != user for each in groups):
-                    return self._with_users(name, queue, self._users(name, groups))
-            return self._member(name, queue, *asked.line(groups, self._alike), groups)
+                    return self._users(name, groups)
+            oldest = min([each.ready_ms for each in groups])
+            return self._member(name, queue, *asked.line(groups, self._alike), oldest)
         before, count, more = asked.size, 0, True
-        if self._alike(group):  # as `line`, for one group: there are many of these
+        if self._alike(groups)[0]:  # as `line`, for one group: there are many of these
             count = group.roles[0].count
             more = count > ROW
             count = ROW if more else count
@@ -272,24 +299,29 @@ class _Level:
         priority, weight = (0, 1) if queue is None else (queue.priority, queue.weight)
         aged = 0
         if group.ready_ms <= self._since:
-            aged = self._steps(groups, asker.usage.served_queues.get(name, 0))
+            aged = self._steps(group.ready_ms, asker.usage.served_queues.get(name, 0))
         used, past = asker.shares.usage(name), asker.shares.past(name)
         return _Member(name, priority, aged, weight, used, past, before, count, more)
 
-    def _department(self, name: str) -> _Member | None:
+    def _department(self, name: str, order: Merged | None) -> _Member | list[_Member] | None:
+        """A queue, with those below it. `order`: of their pods, if it is known."""
         asker, below = self._asker, self._below.get(name)
         if not below and not asker.tree.below(name):
             return self._queue(name, asker.waiting[name])
-        members = self._queues(name) or []
         queue = asker.tree.configured(name)
         groups = asker.waiting.get(name)
-        if below and len(members) < len(below):
-            return None
-        if groups:
-            if queue is not None and queue.order == "fifo":
-                return None  # its own line stands for all users: what each of them has does not say where it stands
-            members += self._users(name, groups, priority=0)
-        made = self._with_users(name, queue, members)
+        if below and order is not None:
+            oldest = min([asker.waiting[each][0].ready_ms for each in below])
+            made: _Member | None = self._ordered(name, queue, order, oldest)
+        else:
+            members = self._queues(name) or []
+            if below and len(members) < len(below):
+                return None
+            if groups:
+                if queue is not None and queue.order == "fifo":
+                    return None  # its own line stands for all users: what each of them has does not say where it stands
+                members += self._users(name, groups, priority=0)
+            made = self._above(name, queue, self._columns(members))
         if made is not None:
             if made.open and not made.number:
                 return None  # what its next pod asks for is not of the kind: on what it is measured is not known here
@@ -317,17 +349,28 @@ class _Level:
     ) -> _Member:
         shares, payer = self._asker.shares, Payer(name, user)
         served = self._asker.usage.served_users.get(payer, 0)
-        aged = self._steps(groups, served)
+        aged = self._steps(min([group.ready_ms for group in groups]), served)
         used, past = shares.of_user(payer), shares.past_of_user(payer)
         return _Member(user, priority, aged, 1, used, past, *asks)
 
-    def _with_users(self, name: str, queue: Queue | None, members: list[_Member]) -> _Member | None:
+    def _are_alone(self, names: Iterable[str]) -> bool:
+        """Whether nobody is below any of some queues, and each has one group."""
+        waiting = self._asker.waiting
+        if any(len(waiting.get(name, ())) != 1 for name in names):
+            return False
+        return self._below.keys().isdisjoint(names) and self._asker.tree.parents.isdisjoint(names)
+
+    def _above(self, name: str, queue: Queue | None, members: Columns) -> _Member | None:
         """A queue with others below it."""
-        order = self.merged(self._columns(members))
+        order = self.merger.merged(members)
         if order is None:
             return None
-        groups = [group for each in self._everybody(name) for group in self._asker.waiting.get(each, ())]
-        return self._member(name, queue, order.slots, len(order.slots), order.open, groups)
+        everybody = [self._asker.waiting.get(each, ()) for each in self._everybody(name)]
+        oldest = min([group.ready_ms for groups in everybody for group in groups])
+        return self._ordered(name, queue, order, oldest)
+
+    def _ordered(self, name: str, queue: Queue | None, order: Merged, oldest: int) -> _Member:
+        return self._member(name, queue, order.slots, len(order.slots), order.open, oldest)
 
     def _everybody(self, name: str) -> list[str]:
         """A queue and those below it."""
@@ -340,82 +383,26 @@ class _Level:
         slots: Ints | int,
         count: int,
         more: bool,
-        groups: Sequence[PodGroup],
+        oldest: int,
     ) -> _Member:
         asker = self._asker
         priority, weight = (0, 1) if queue is None else (queue.priority, queue.weight)
-        aged = self._steps(groups, asker.usage.served_queues.get(name, 0))
+        aged = self._steps(oldest, asker.usage.served_queues.get(name, 0))
         used, past = asker.shares.usage(name), asker.shares.past(name)
         return _Member(name, priority, aged, weight, used, past, slots, count, more)
 
-    def _steps(self, groups: Sequence[PodGroup], served: int) -> int:
-        """Steps of priority for having got nothing."""
-        oldest = groups[0].ready_ms if len(groups) == 1 else min([group.ready_ms for group in groups])
+    def _steps(self, oldest: int, served: int) -> int:
+        """Steps of priority for having got nothing. `oldest`: since when it waits; `served`: when it got something last; ms."""
         return max(0, self._asker.now - max(oldest, served)) // self._asker.profile.promote_ms
 
-    def merged(self, level: _Columns, most: int = _LAST) -> _Merged | None:
-        """The members' pods in one order, at most so many of each; None where keys would be too long for it, or names are not
-        unique.
-        """
-        count = len(level.names)
-        if len(set(level.names)) < count:
-            return None
-        width = max(1, min(max(ROW, _TABLE // count), self._most, most, int(level.numbers.max())))
-        caps, more = np.minimum(level.numbers, width), level.opens | (level.numbers > width)
-        shares = self._shares(level, width)
-        if shares is None:
-            return None
-        if int(level.weights.max()) > 1:
-            shares //= level.weights[:, None]
-        keys = keys_of(level.priorities, level.aged, shares)
-        if keys is None:
-            return None
-        rows, steps = np.arange(count), np.arange(width)
-        edges = np.where(caps > 0, keys[rows, np.maximum(caps, 1) - 1], keys[:, 0] - 1)[more]
-        keys[steps >= caps[:, None]] = _LAST
-        flat = keys.ravel()
-        near = np.flatnonzero(flat <= min(int(edges.min(initial=_LAST - 1)), _LAST - 1))
-        taken = near[np.argsort(flat[near], kind="stable")][: self._most]
-        table = np.array([each if isinstance(each, int) else 0 for each in level.slots])[:, None] + steps
-        for at, each in enumerate(level.slots):
-            if not isinstance(each, int):
-                table[at, : caps[at]] = each[: caps[at]]
-        return _Merged(table.ravel()[taken], bool(more.any()) or len(taken) < len(near))
 
-    def _shares(self, level: _Columns, width: int) -> Ints | None:
-        """(C, S) shares in billionths, weights not counted; None where that cannot be worked out in 64 bits."""
-        best = np.zeros((len(level.names), width), dtype=np.int64)
-        have = level.used if level.past is None else level.used + level.past
-        for axis, (total, need) in enumerate(zip(self._total, self._needs, strict=True)):
-            most = int(have[:, axis].max()) + need * width
-            if total <= 0 or not most:
-                continue
-            if most >= _LAST or total >= _LAST // 10:
-                return None
-            parts = billionths(have[:, axis, None] + need * np.arange(width), total)
-            if level.axes is not None:
-                parts[(level.axes >= 0) & (level.axes != axis)] = 0
-            np.maximum(best, parts, out=best)
-        return best
-
-
-def keys_of(priorities: Ints, aged: Ints, shares: Ints) -> Ints | None:
-    """(C, S) where each member stands after 0, 1, 2, … pods, as one number; None where that is too long.
-
-    Args:
-        priorities: (C,).
-        aged: (C,) what is added to it until it has got something.
-        shares: (C, S).
-    """
-    first = priorities + aged
-    highest = int(first.max())
-    steps = int(shares.max()) + 1
-    if (highest - int(priorities.min()) + 1) * steps * len(shares) >= _LAST:
-        return None
-    keys = np.repeat((highest - priorities)[:, None], shares.shape[1], axis=1)
-    keys[:, 0] = highest - first
-    keys *= steps
-    keys += shares
-    keys *= len(shares)
-    keys += np.arange(len(shares))[:, None]
-    return keys
+def _columns_of(
+    members: Sequence[_Member], past: Callable[[Sequence[Sequence[int]]], Ints | None]
+) -> Columns:
+    """Each field of all of them. `past`: makes one array of what they had."""
+    names, priorities, aged, weights, used, pasts, slots, numbers, opens, axes = zip(*members, strict=True)
+    departments = np.array(axes) if max(axes) >= 0 else None
+    return Columns(
+        names, np.array(priorities), np.array(aged), np.array(weights), np.array(used, dtype=np.int64),
+        past(pasts), slots, np.array(numbers), np.array(opens), departments,
+    )  # fmt: skip

@@ -163,3 +163,16 @@ class Zones:
             zone = int(fits[0]) if len(fits) else int(left[: len(self._told[node]), 0].argmax())
             left[zone] -= need
         return left
+
+
+def zones_for(requests: Sequence[tuple[int, ...]], zones: Zones, nodes: int) -> Ints | None:
+    """(N,) how many pods of a group the zones of each node take; None = zones bind none of them.
+
+    Where several roles are bound, each pod counts as one that asks for the most of everything: too few, never too many.
+    """
+    bound = [each for each in requests if zones.is_aligned(each)]
+    if not bound:
+        return None
+    width = max(map(len, bound))
+    largest = [max(each[at] if at < len(each) else 0 for each in bound) for at in range(width)]
+    return zones.most(largest, nodes)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 
@@ -19,6 +19,9 @@ class Running:
     shared: bool = False  #: reads from and writes to the storage, never its node's disk
     direct: frozenset[int] = frozenset()  #: inputs it reads straight from the storage
     mounted: frozenset[int] = frozenset()  #: inputs it reads on the storage, through the node's page cache
+    remote: Mapping[int, int] = field(
+        default_factory=dict
+    )  #: inputs it reads straight from another node, and that node
     straight: frozenset[int] = frozenset()  #: outputs it writes straight to the storage
     fetch: tuple[
         tuple[int, int], ...
@@ -29,5 +32,4 @@ class Running:
     run_end: float = 0.0
     waiting: int = 0
     over: bool = False
-    read: set[int] = field(default_factory=set)  #: inputs it has read from its node's disk
     disk_bytes: int = 0  #: what it made its node's disk read and write

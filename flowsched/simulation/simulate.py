@@ -83,7 +83,7 @@ class Simulation:
         self.profile = replace(self.profile, origin_rate=limits.origin_rate)
         if not self.profile.locality and not self.profile.storages:
             self.profile = replace(self.profile, storages=(shared_by(self.cluster),))
-        self.state = EngineState(profile=self.profile, mounted=not self.profile.locality)
+        self.state = EngineState(profile=self.profile, mounted=not self.profile.locality, remote_reads=True)
         self.state.transfer_limits = limits
         self.world = World(self.cluster, self.workloads)
         self._uploads = [[] for _ in self.cluster.nodes]
@@ -185,6 +185,7 @@ class Simulation:
             start=self.world.now,
             attempt=pod.attempt,
             shared=not self.profile.locality,
+            remote={self._files[uri][1]: self.state.snapshot.index[at] for uri, at in pod.remote.items()},
         )
         running.ended = lambda: self._ended(pod, running)
         self._running[pod.name] = running
@@ -280,6 +281,7 @@ class Simulation:
             del self._running[name]
             self.world.lose(running, "lost")
             self._events.append(PodGone(name, self._now_ms(), "NodeLost", started=True))
+        self._lose_readers(node)
         loose = [key for key in self._pieces if key[1] == node]
         gone = {file for file, places in self.world.at.items() if node in places} | {
             file for file, _ in loose
@@ -295,6 +297,17 @@ class Simulation:
         for uri, file in self._files.items():
             if file in gone:
                 self._events.append(ReplicaSeen(uri, info.name, self.world.file(file).size, present=False))
+
+    def _lose_readers(self, node: int) -> None:
+        """Attempts elsewhere that were still reading there have lost their inputs."""
+        for name, running in list(self._running.items()):
+            lost = [file for file, place in running.remote.items() if place == node]
+            if lost and not running.run_start:
+                del self._running[name]
+                self.world.lose(running, "lost")
+                uris = tuple(sorted(self._uris[running.workload, file] for file in lost))
+                gone = PodGone(name, self._now_ms(), "InputLost", started=True, lost_inputs=uris)
+                self._events.append(gone)
 
     def _broken(self, order: Transfer) -> TransferFailed:
         """A copy broke off. Its source has lost the bytes only if it is the source that is gone."""

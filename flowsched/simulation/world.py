@@ -15,6 +15,7 @@ from typing import Any, Final
 from flowsched.simulation.attempt import Running as Running
 from flowsched.simulation.network import Network
 from flowsched.simulation.pagecache import PageCache
+from flowsched.simulation.reading import DiskReads, Input
 from flowsched.simulation.reference import SimulatedCluster
 from flowsched.simulation.workload import File, Job, Workload
 
@@ -58,8 +59,7 @@ class World:
         self._timers: list[tuple[float, int, Action]] = []
         self._actions: dict[Hashable, Action] = {}
         self._reading: dict[tuple[int, FileId], list[Action]] = {}
-        #: (node, file) -> the flow that reads it from the disk, and what those do who joined it when it is through
-        self._from_disk: dict[tuple[int, FileId], tuple[int, list[Action]]] = {}
+        self._disk_reads = DiskReads(self)
         self._number = 0
 
     @property
@@ -212,6 +212,8 @@ class World:
             running.waiting += 1
             if number in running.direct:
                 self.copy(file, STORAGE, node, "read", arrived, task=job.name)
+            elif number in running.remote:
+                self.copy(file, running.remote[number], node, "read", arrived, task=job.name)
             elif running.shared or number in running.mounted:
                 self._read_mounted(running, number, arrived)
             elif number in fetched and node not in self.at[file]:
@@ -224,84 +226,14 @@ class World:
         arrived()
 
     def _read_disk(self, running: Running) -> None:
-        """Read what memory does not hold, in the order of names, and what others have pushed out of it meanwhile; then compute."""
-        node = running.node
-        running.waiting = 1
-
-        def read() -> None:
-            running.waiting -= 1
-            if running.waiting == 0 and not running.over:
-                self._read_again(running)
-
-        for number in self._kept_inputs(running):
-            file = (running.workload, number)
-            held = file in self.caches[node]
-            if not held or (node, file) in self._from_disk:
-                running.waiting += 1
-                running.read.add(number)
-                running.disk_bytes += self._from_disk_once(file, node, read, held=held)
-            self.caches[node].touch(file, self.file(file).size)
-        read()
-
-    def _read_again(self, running: Running) -> None:
-        """Read what it found in memory when it began, and what is not there any more when all else has been read."""
-        cache, lost = self.caches[running.node].copy(), []
-        for number in self._kept_inputs(running):
-            file = (running.workload, number)
-            if file not in cache and number not in running.read:
-                lost.append(number)
-            cache.touch(file, self.file(file).size)
-        self.caches[running.node] = cache
-        if not lost:
-            self._compute(running)
-            return
-        running.waiting = len(lost)
-
-        def read() -> None:
-            running.waiting -= 1
-            if running.waiting == 0 and not running.over:
-                self._read_again(running)
-
-        for number in lost:
-            running.read.add(number)
-            size = self.file((running.workload, number)).size
-            running.disk_bytes += size
-            self.flow(size, (3 * running.node,), read)
-
-    def _kept_inputs(self, running: Running) -> list[int]:
-        """What a task reads through its node's memory, in the order of names."""
+        """Read what memory does not hold; then compute."""
         files = self.workloads[running.workload].files
-        inputs = [number for number in self.job(running).inputs if number not in running.direct]
-        return sorted(inputs, key=lambda number: files[number].name)
-
-    def _from_disk_once(self, file: FileId, node: int, action: Action, *, held: bool) -> int:
-        """Read a file from a node's disk. Who comes while another reads it reads the rest with him, then what he has missed,
-        if memory holds the file (`held`) as the other reads it; else all of it for himself.
-
-        Returns:
-            What is read for it, beside what another reads anyway.
-        """
-        size, path = self.file(file).size, (3 * node,)
-        reading = self._from_disk.get((node, file))
-        if reading is not None:
-            flow, actions = reading
-            missed = size - self.network.left(flow)
-            if not held:
-                self.flow(size, path, action)
-                return size
-            actions.append(action if missed < 1 else lambda: self._flow_on(missed, path, action))
-            return int(missed)
-
-        def done() -> None:
-            _, actions = self._from_disk.pop((node, file))
-            for each in actions:
-                each()
-
-        self._from_disk[node, file] = (self.flow(size, path, done), [action])
-        return size
-
-    def _flow_on(self, size: float, path: tuple[int, ...], action: Action) -> None:
-        self.flow(size, path, action)
+        told = [
+            Input(files[number].name, (running.workload, number), files[number].size)
+            for number in self.job(running).inputs
+            if number not in running.direct and number not in running.remote
+        ]
+        self._disk_reads.read(running, self.job(running).name, told, lambda: self._compute(running))
 
     def _read_mounted(self, running: Running, number: int, action: Action) -> None:
         """Read from the storage what the node's memory does not hold.
@@ -398,6 +330,7 @@ class World:
         if running.over:
             return
         running.over, running.outcome = True, outcome
+        self._disk_reads.lost(running)
         running.run_start = max(running.run_start, running.start)
         running.run_end = max(running.run_end, running.run_start)
         self.free[running.node] += self.job(running).cores
@@ -417,8 +350,7 @@ class World:
             broken.append(flow)
         for key in [key for key in self._reading if key[0] == node]:
             del self._reading[key]
-        for key in [key for key in self._from_disk if key[0] == node]:
-            del self._from_disk[key]
+        self._disk_reads.fail(node)
         for places in self.at.values():
             places.discard(node)
         self.caches[node] = PageCache(self.cluster.nodes[node].cache)

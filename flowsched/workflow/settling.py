@@ -93,8 +93,12 @@ class Settling(Moves):
 
     @staticmethod
     def _unrun(stage: StageRun) -> RunState:
-        # A retry may skip the rest of a stage of which something has run.
-        skipped = stage.counts[_S.CANCELLED] == 0 and stage.counts[_S.FAILED] == 0
+        # A retry may skip the rest of a stage of which something has run; how members of shards that are done ended is past.
+        states = stage.counts
+        if stage.uniform is None and stage.done:
+            left = stage.task_state[np.repeat(~stage.shard_done, stage.members)]
+            states = np.bincount(left, minlength=len(states))
+        skipped = states[_S.CANCELLED] == 0 and states[_S.FAILED] == 0
         return RunState.SKIPPED if skipped else RunState.CANCELLED
 
     def _end_stage(self, stage: StageRun, state: RunState) -> None:

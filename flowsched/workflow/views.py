@@ -201,6 +201,9 @@ class NodeView(View, kw_only=True):
     datasets: int = 0
     bytes_in: int = 0
     bytes_out: int = 0
+    others: dict[
+        str, int
+    ] = {}  #: bytes/s that others than flowsched were measured to use: disk, network_in, network_out
 
 
 class Page(View, kw_only=True):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
+
+import pytest
 
 from flowsched.cluster.local import LocalCluster
 from flowsched.scheduling.executor import (
@@ -278,6 +280,26 @@ class ExecutorContract:
         await ear.transferred()
         await cluster.launch([program("c", "exit 0", node="node-1", **reads("flowsched:a/bam"))])
         assert (await ear.ended("c")).exit_code == 0
+
+    async def test_an_output_is_read_on_another_node(self, world: World) -> None:
+        """Without a copy, where the executor can; it counts as moved, and stays while it is read. What is not there is lost."""
+        cluster, ear, _ = await world.open()
+        if not cluster.remote_reads:
+            pytest.skip("pods of this executor read on their own node only")
+        await cluster.launch([program("a", "write bam 12")])
+        await ear.ended("a")
+        elsewhere: dict[str, Any] = {"node": "node-1", "remote": {"flowsched:a/bam": "node-0"}}
+        await cluster.launch([program("b", "exit 0", **elsewhere, **reads("flowsched:a/bam"))])
+        end = await ear.ended("b")
+        assert (end.exit_code, end.usage.bytes_local, end.usage.bytes_moved) == (0, 0, 12)
+        await cluster.launch([program("c", "sleep 60", **elsewhere, **reads("flowsched:a/bam"))])
+        await ear.started("c")
+        assert not await cluster.evict("flowsched:a/bam", "node-0")
+        await cluster.release(["c"], 1000)
+        await ear.final("c")
+        assert await cluster.evict("flowsched:a/bam", "node-0")
+        await cluster.launch([program("d", "exit 0", **elsewhere, **reads("flowsched:a/bam"))])
+        assert (await ear.gone("d")).lost_inputs == ("flowsched:a/bam",)
 
     async def test_a_restarted_service_is_told_of_the_replicas(self, world: World) -> None:
         """What lies in the caches is reported at the start."""

@@ -152,6 +152,7 @@ class Scene:
         assert not state.snapshot.claims
         assert not state.runs
         assert not state.staging
+        assert not state.read_from
         assert not state.ready
         assert not state.keys
         assert not state.groups

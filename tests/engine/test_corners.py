@@ -107,6 +107,26 @@ def test_a_retry_begins_with_all_its_attempts() -> None:
     assert scene.states("w", "a") == "QUEUED"
 
 
+def test_a_handler_of_which_a_part_has_run_is_skipped_by_a_retry_that_needs_none() -> None:
+    """One of its gangs had ended well, a member of it cancelled before it was placed: what comes after the stage runs."""
+    scene = Scene(node(cpu=3))
+    handler = gang(2, 1, scatter={"count": 2}, when="failure", needs=["a"], retry={"attempts": 1})
+    last = A | {"name": "b", "needs": ["g"]}
+    scene.submit("w", A | {"retry": {"attempts": 1}}, handler, last)
+    scene.end("fs-w-a-0-0", code=1)
+    assert scene.launched == ["fs-w-g-0-0", "fs-w-g-1-0", "fs-w-g-2-0"]
+    scene.end("fs-w-g-0-0", code=1)
+    scene.end("fs-w-g-1-0", code=143, reason="Released")
+    assert scene.states("w", "g") == "FAILED CANCELLED BINDING CANCELLED"
+    scene.end("fs-w-g-2-0")
+    assert scene.state_of("w") == "FAILED: a FAILED, g FAILED, b SKIPPED"
+    scene.tell(Revived(scene.runs["w"]))
+    scene.end("fs-w-a-0-1")
+    assert scene.states("w", "g") == "SKIPPED SKIPPED SUCCEEDED CANCELLED"
+    scene.end("fs-w-b-0-0")
+    assert scene.state_of("w") == "SUCCEEDED: a SUCCEEDED, g SKIPPED, b SUCCEEDED"
+
+
 def test_staging_takes_until_the_bytes_are_there() -> None:
     """200 ms, with a step in between in which nothing came."""
     scene = Scene()

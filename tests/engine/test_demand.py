@@ -159,3 +159,13 @@ def test_what_runs_again_after_a_restart_counts_as_before() -> None:
     assert state.snapshot.used[0, IO] == 0
     assert reclaim(state, run, scene.last.launches, Statement()) == []
     assert state.snapshot.used.tolist() == before
+
+
+def test_what_nobody_measured_is_not_learned_as_nothing() -> None:
+    """Kubelets tell neither CPU time nor memory, their agents the disk's bytes: 0 of what every process uses is no sample."""
+    scene = taught(usage=Usage(disk_bytes=100 * MB, bytes_local=5))
+    kind = ("w", "sort")
+    assert scene.state.estimates.cpu_ms(*kind) is None
+    assert scene.state.estimates.memory_bytes(*kind) is None
+    assert scene.state.estimates.moved_bytes(*kind) is None
+    assert scene.state.estimates.disk_bytes(*kind) == 100 * MB

@@ -198,7 +198,7 @@ def test_a_profile_says_what_storages_there_are() -> None:
     profile = policies_from(said, {}).default
     assert profile.storages == (NFS,)
     assert document_of(profile)["profiles"]["lab"]["storages"] == [
-        {"name": "nfs", "read_rate": 1_000_000_000, "write_rate": 500_000_000, "origin": False}
+        {"name": "nfs", "read_rate": 1_000_000_000, "write_rate": 500_000_000, "origin": False, "source": ""}
     ]
 
 

@@ -251,3 +251,52 @@ def test_full_caches_do_drop_copies_and_know_those_again_that_outlived_a_crash()
         seen += world.seen
     assert seen["dropped copy"] > 5
     assert seen["copy known again"] > 0
+
+
+#: Links of 1 GB/s and disks of 100 MB/s: what up to nine tasks read is read where it lies.
+LINKED = [
+    replace(each, nic_in_rate=1_000_000_000, nic_out_rate=1_000_000_000, disk_rate=100_000_000)
+    for each in SMALL
+]
+
+
+@settings(RELAXED, max_examples=80)
+@given(st.lists(documents(), min_size=1, max_size=3), st.integers(0, 2**32))
+def test_in_a_bad_world_with_remote_reads_every_promise_holds_and_everything_ends(
+    docs: list[dict[str, Any]], seed: int
+) -> None:
+    """Caches are full, sources lose what is read there, the service crashes: nothing that is read elsewhere is dropped."""
+    chances = Chances(
+        fail=0.05,
+        gone=0.05,
+        crash=0.1,
+        drop=0.1,
+        cancel=0.02,
+        transfer_fails=0.1,
+        repeat=0.2,
+        replica_lost=0.05,
+    )
+    world = World(LINKED, seed, chances, remote_reads=True)
+    for number, document in enumerate(docs):
+        world.submit(f"w{number}", check_workflow(clean(document)))
+    world.run()
+    world.finished()
+
+
+def test_the_world_above_does_read_remotely() -> None:
+    """Six tasks write, one reads all: on eight seeds what lies on other nodes is read there, also after crashes."""
+    seen: Counter[str] = Counter()
+    write = {"name": "a", "scatter": {"count": 6}, "command": ["x"], "resources": {"cpu": 2}}
+    stages = [
+        {**write, "outputs": [{"name": "o", "path": "o"}]},
+        {"name": "b", "command": ["x"], "inputs": [{"name": "i", "from": "a.o"}]},
+    ]
+    for seed in range(8):
+        world = World(LINKED, seed, Chances(crash=0.3, replica_lost=0.1), remote_reads=True)
+        world.submit("w0", check_workflow({"name": "w", "stages": stages}))
+        world.run()
+        world.finished()
+        assert world.sql.terminal == {"w0": "SUCCEEDED"}
+        seen += world.seen
+    assert seen["remote read"] > 15
+    assert seen["transfer"] == 0

@@ -136,6 +136,7 @@ class World:
     seed: int
     chances: Chances = field(default_factory=Chances)
     policy: str = "flowsched"
+    remote_reads: bool = False
     sql: Sql = field(default_factory=Sql)
 
     def __post_init__(self) -> None:
@@ -156,7 +157,8 @@ class World:
 
     def boot(self) -> None:
         """A service (re)starts: memory from SQL, pods from the cluster."""
-        self.state = EngineState(profile=PROFILES[self.policy], secret=b"s")
+        profile = PROFILES[self.policy]
+        self.state = EngineState(profile=profile, secret=b"s", remote_reads=self.remote_reads)
         for node in self.nodes:
             self.state.catalogue.limit(self.state.snapshot.put_node(node), node.cache_bytes)
         for (uri, node), size in self.sql.replicas.items():
@@ -303,7 +305,9 @@ class World:
             key = (pod.workflow, pod.stage, pod.index)
             twins = [p.name for p in self.live.values() if (p.workflow, p.stage, p.index) == key]
             assert not twins, f"P2: {pod.name} beside {twins}"
-            lacking = [u for given in pod.inputs for u in given.uris if (u, pod.node) not in self.holds]
+            self.seen["remote read"] += len(pod.remote)
+            reads = [(u, pod.remote.get(u, pod.node)) for given in pod.inputs for u in given.uris]
+            lacking = [pair[0] for pair in reads if pair not in self.holds]
             if lacking and self.chances.replica_lost:
                 self.seen["input lost"] += 1
                 self.inbox.append(PodGone(pod.name, self.now, "InputLost", lost_inputs=tuple(lacking)))
@@ -337,7 +341,7 @@ class World:
         readers = [
             p.name
             for p in self.live.values()
-            if p.node == drop.node and any(drop.uri in i.uris for i in p.inputs)
+            if any(drop.uri in i.uris for i in p.inputs) and p.remote.get(drop.uri, p.node) == drop.node
         ]
         assert not readers, f"{drop} although {readers} read it"
         assert not any((uri, source) == (drop.uri, drop.node) for uri, _, source, _ in self.moving)
@@ -488,6 +492,8 @@ class World:
         assert not self.state.runs
         assert not self.state.staging
         assert not self.state.ready
+        assert not self.state.read_from
+        assert self.state.coming_in.keys() == {(dataset, node) for dataset, node, _ in self.state.moving}
         shelves = self.state.catalogue.shelves
         assert shelves is None or not shelves.owner.keys() - shelves.waiting
         assert set(self.sql.terminal) == set(self.seq)
@@ -549,6 +555,8 @@ def fingerprint(state: EngineState) -> tuple[object, ...]:
         sorted(state.pods),
         sorted(state.staging),
         sorted(state.moving),
+        sorted(state.coming_in.items()),
+        sorted(state.read_from.items()),
         sorted(state.transfer_backoff),
         [sorted(s) for s in map(state.catalogue.nodes_of, range(len(state.catalogue))) if s],
         state.next_address,

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from flowsched.scheduling import cycle as cycle_module
 from flowsched.scheduling.catalogue import Catalogue
 from flowsched.scheduling.cycle import _Cycle, cycle
 from flowsched.scheduling.executor import NodeInfo
@@ -19,7 +20,7 @@ from flowsched.scheduling.podgroup import Home, PodGroup
 from flowsched.scheduling.queues import Queue, QueueTree
 from flowsched.scheduling.single import Singles
 from flowsched.scheduling.snapshot import ClaimKind, Snapshot
-from tests.scheduling.scheduling_cases import GIB, bag, claim, gang, run, shape, stage
+from tests.scheduling.scheduling_cases import GIB, at_length, bag, claim, gang, run, shape, stage
 
 OURS = PROFILES["flowsched"]
 NOW = 1_000_000
@@ -127,8 +128,9 @@ class World:
 def test_the_short_way_leads_where_the_long_way_leads(seed: int) -> None:
     """Data and none, reservations, targets, caps, several policies: the same plan, whichever way."""
     world = World(seed)
-    short = told(world.decide())
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cycle_module, "decide_briefly", at_length)
+        short = told(world.decide())
         patch.setattr(Singles, "serve", lambda self, group: False)
         long = told(world.decide())
     assert short == long
@@ -140,6 +142,7 @@ def test_the_short_way_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     def nobody(*_: object) -> None:
         raise AssertionError("the long way was taken")
 
+    monkeypatch.setattr(cycle_module, "decide_briefly", at_length)
     monkeypatch.setattr(_Cycle, "consider", nobody)
     snapshot, catalogue = Snapshot(), Catalogue()
     for at, cores in enumerate((2, 4, 16)):

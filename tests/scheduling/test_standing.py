@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from flowsched.scheduling import cycle as cycle_module
 from flowsched.scheduling import standing
 from flowsched.scheduling.catalogue import Catalogue
 from flowsched.scheduling.cycle import cycle
@@ -20,7 +21,7 @@ from flowsched.scheduling.podgroup import PodGroup
 from flowsched.scheduling.queues import Queue, QueueTree
 from flowsched.scheduling.room import Room, Scale
 from flowsched.scheduling.snapshot import Snapshot
-from tests.scheduling.scheduling_cases import bag, cluster, gang, node, run, shape, stage
+from tests.scheduling.scheduling_cases import at_length, bag, cluster, gang, node, run, shape, stage
 
 
 def placed_anew(
@@ -88,8 +89,9 @@ def test_plans_are_those_of_placing_anew(
     """Placements, costs, reservations and reasons, on clusters with reservations, caps, staging and pods of no size."""
     queues = QueueTree([Queue("capped", cap=(3_000,)), Queue("b", weight=3)])
     profile = Profile(packing=packing, queues={"c": Profile(name="spread", packing="spread")})
-    ours = told(cycle(snapshot, Catalogue(), queues, backlog, profile, 100, most))
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cycle_module, "decide_briefly", at_length)
+        ours = told(cycle(snapshot, Catalogue(), queues, backlog, profile, 100, most))
         patch.setattr(standing.Standings, "place", placed_anew)
         anew = told(cycle(snapshot, Catalogue(), queues, backlog, profile, 100, most))
     assert ours == anew
@@ -146,6 +148,7 @@ def test_a_shape_that_comes_again_is_looked_up(monkeypatch: pytest.MonkeyPatch) 
         real(self, *rest)
 
     monkeypatch.setattr(standing._Standing, "__init__", counted)
+    monkeypatch.setattr(cycle_module, "decide_briefly", at_length)
     backlog = [bag(1), bag(2), bag(3), bag(4, what=shape(2))]
     plan = cycle(cluster(4, 4), Catalogue(), QueueTree(), backlog, Profile(), 0)
     assert [p.nodes[0].tolist() for p in plan.placements] == [[0], [0], [0], [1]]

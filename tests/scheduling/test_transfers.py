@@ -130,3 +130,19 @@ def test_missing_bytes() -> None:
     assert (catalogue.nodes_of(big), catalogue.expected_on(big)) == (frozenset({0, 1}), frozenset())
     assert catalogue.intern("a", 70) == big
     assert catalogue.missing_bytes((big,), 3).tolist() == [0, 0, 70]
+
+
+def test_a_link_to_the_outside_is_filled_although_one_node_takes_half_of_it() -> None:
+    """Both slots go to a node whose disk takes 500 MB/s of the 1,000 that come from outside: another node gets a third copy, a
+    fourth is not needed; and where nodes take 1,000 two are enough.
+    """
+    catalogue = Catalogue()
+    datasets = [catalogue.intern(f"s3://{n}", GIB, True) for n in range(5)]
+    wants = [(dataset, dest, 9 - dataset) for dataset, dest in zip(datasets, (0, 0, 0, 1, 2), strict=True)]
+    limits = TransferLimits(origin=2, origin_rate=1_000_000_000)
+    slow, fast = Snapshot(), Snapshot()
+    for name in ("a", "b", "c"):
+        slow.put_node(node(name, 1, nic_in_rate=1_200_000_000, disk_rate=500_000_000))
+        fast.put_node(node(name, 1, nic_in_rate=1_200_000_000, disk_rate=1_000_000_000))
+    assert asked(slow, catalogue, *wants, limits=limits) == [(0, None, 0), (1, None, 0), (3, None, 1)]
+    assert asked(fast, catalogue, *wants, limits=limits) == [(0, None, 0), (1, None, 0)]

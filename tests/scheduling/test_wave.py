@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flowsched.scheduling import cycle as cycle_module
-from flowsched.scheduling import wave
+from flowsched.scheduling import wave, wave_order
 from flowsched.scheduling.catalogue import Catalogue
 from flowsched.scheduling.cycle import cycle
 from flowsched.scheduling.framework import PROFILES, Profile
@@ -105,6 +105,27 @@ class World:
         return cycle(self.snapshot, Catalogue(), self.queues, self.backlog, self.profile, NOW, self.most)
 
 
+def departments(seed: int) -> World:
+    """A world whose queues stand in departments, most of which have one group each."""
+    world = World(seed)
+    rng, world.queues, world.backlog = world.rng, QueueTree(), []
+    for at in range(rng.randint(1, 4)):
+        world.queues.put(Queue(f"d{at}", weight=rng.choice([1, 1, 3]), priority=rng.choice([0, 0, 0, 1])))
+        for number in range(rng.randint(0, 7)):
+            name = f"d{at}-{number}"
+            weight, priority = rng.choice([1, 1, 2]), rng.choice([0, 0, 1])
+            world.queues.put(Queue(name, parent=f"d{at}", weight=weight, priority=priority))
+            if rng.random() < 0.3:
+                where = rng.randrange(len(world.snapshot))
+                claim(world.snapshot, name, where, rng.randint(1, 3), ClaimKind.RUNNING, queue=name)
+            world.names = [name]
+            world.backlog += [
+                world._group(100 * at + 10 * number + each + 1)
+                for each in range(rng.choice([0, 1, 1, 1, 1, 2]))
+            ]
+    return world
+
+
 def one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is taken at once."""
     monkeypatch.setattr(cycle_module, "serve_first", lambda cycle, budget: set())
@@ -114,7 +135,17 @@ def one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
 @settings(max_examples=400, deadline=None)
 def test_a_wave_is_what_turns_would_give(seed: int) -> None:
     """Random trees, weights, users, priorities, ages, caps, kinds and windows: the same plan."""
-    world = World(seed)
+    as_turns_would_give(World(seed))
+
+
+@pytest.mark.parametrize("seed", range(300))
+def test_departments_that_are_ordered_at_once_are_as_by_turns(seed: int) -> None:
+    """Also where there is only one, and where some of their queues have several groups or none."""
+    as_turns_would_give(departments(seed))
+
+
+def as_turns_would_give(world: World) -> None:
+    """The same plan, whether turns are taken at once or one by one."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(wave, "FEW", 1)
         ours = told(world.decide())
@@ -122,6 +153,28 @@ def test_a_wave_is_what_turns_would_give(seed: int) -> None:
         one_by_one(patch)
         plain = told(world.decide())
     assert ours == plain
+
+
+def test_a_department_that_lags_behind_gets_more_than_was_thought(monkeypatch: pytest.MonkeyPatch) -> None:
+    """2 queues of a department that has nothing, beside 28 of one that has much: of 26 pods each of the two gets 13."""
+    made: list[int] = []
+    real = wave_order._Level.__init__
+
+    def noted(self: Any, *given: Any) -> None:
+        made.append(given[-1])
+        real(self, *given)
+
+    monkeypatch.setattr(wave_order._Level, "__init__", noted)
+    snapshot = Snapshot()
+    for at in range(4):
+        snapshot.put_node(node(f"n{at}", 64, 256))
+    for at in range(28):
+        claim(snapshot, f"c{at}", at % 4, 4, ClaimKind.RUNNING, queue=f"q{at + 2}")
+    tree = QueueTree(Queue(f"q{at}", parent="lags" if at < 2 else "leads") for at in range(30))
+    backlog = [bag(at + 1, 99, shape(1), queue=f"q{at}") for at in range(30)]
+    plan = cycle(snapshot, Catalogue(), tree, backlog, OURS, 0, 26)
+    assert {each.group: len(each.nodes[0]) for each in plan.placements} == {1: 13, 2: 13}
+    assert made == [5, 16]  # pods of each queue that were looked at
 
 
 def test_many_queues_are_served_without_a_single_turn(monkeypatch: pytest.MonkeyPatch) -> None:

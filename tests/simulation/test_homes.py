@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+import pytest
+
+from flowsched.scheduling.horizon import Horizon
+from flowsched.scheduling.pricing import Pricer
 from flowsched.simulation.documents import from_document
 from flowsched.simulation.policies import simulated
 from flowsched.simulation.reference import SimulatedCluster, SimulatedNode
@@ -80,3 +85,153 @@ def test_small_outputs_have_no_home() -> None:
     world = run(gather(8, 1, 1000, "10s"), nodes(2, 4))
     starts = {line["start"] for line in world.lines if line.get("task", "").startswith("write")}
     assert starts == {0.0}
+
+
+def test_most_readers_say_where_outputs_are_gathered() -> None:
+    """Two pairs of writers; each pair has six readers, and one task reads all four. Were its home everybody's, one of two nodes
+    would have all the work: so each pair is written, and read by its six, on a node of its own.
+    """
+    wrote = {
+        "command": ["x"],
+        "estimate": {"runtime": "5s", "output": 500 * MB},
+        "outputs": [{"name": "o", "path": "o"}],
+    }
+    stages: list[dict[str, Any]] = [{"name": name, **wrote} for name in ("a1", "a2", "b1", "b2")]
+    stages.append({
+        "name": "both", "command": ["x"], "estimate": {"runtime": "5s"},
+        "inputs": [{"name": each, "from": f"{each}.o"} for each in ("a1", "a2", "b1", "b2")],
+    })  # fmt: skip
+    for pair in ("a", "b"):
+        inputs = [{"name": each, "from": f"{each}.o"} for each in (f"{pair}1", f"{pair}2")]
+        six = {"scatter": {"count": 6}, "command": ["x"], "estimate": {"runtime": "5s"}, "inputs": inputs}
+        stages.append({"name": f"read-{pair}", **six})
+    world = run({"name": "pairs", "stages": stages}, nodes(2, 8))
+    at = {line["task"]: line["node"] for line in world.lines if "task" in line}
+    assert at["a1/0"] == at["a2/0"] != at["b1/0"] == at["b2/0"]
+    for pair in ("a", "b"):
+        assert {at[f"read-{pair}/{shard}"] for shard in range(6)} == {at[f"{pair}1/0"]}
+
+
+def wrote(name: str, width: int, output: int, runtime: str = "5s", **more: Any) -> dict[str, Any]:
+    """A stage whose tasks write `output` bytes each."""
+    return {
+        "name": name,
+        "command": ["x"],
+        "scatter": {"count": width},
+        "outputs": [{"name": "o", "path": "o"}],
+        "estimate": {"runtime": runtime, "output": output},
+        **more,
+    }
+
+
+def reads(stage: str, match: str = "all") -> dict[str, Any]:
+    """An input: what another stage wrote."""
+    return {"name": stage, "from": f"{stage}.o", "match": match}
+
+
+def where(world: World) -> dict[str, str]:
+    """Task -> node."""
+    return {line["task"]: line["node"] for line in world.lines if "task" in line}
+
+
+def test_who_waits_for_a_node_counts_what_its_disk_has_to_do() -> None:
+    """Forty tasks read 500 MB that one node has, and write 2 GB each: its disk takes 160 s for that. A copy to each of three
+    others takes 5 s, so they wait for cores of that node for no longer than that is worth, although one of it is always free.
+    """
+    io = {"write": "2G"}
+    stages = [
+        wrote("one", 1, 500 * MB, "1s"),
+        wrote("many", 40, 2000 * MB, "2s", inputs=[reads("one")], io=io),
+    ]
+    world = run({"name": "fork", "stages": stages}, nodes(4, 32))
+    at = where(world)
+    shares = [sum(at[f"many/{shard}"] == name for shard in range(40)) for name in ("n0", "n1", "n2", "n3")]
+    assert min(shares) >= 5
+    assert max(line["end"] for line in world.lines) < 90
+
+
+def test_pods_of_one_look_pay_for_each_other_on_the_link_home() -> None:
+    """Forty tasks whose inputs come from outside, 300 MB each, write 1 GB: the link of the node where all is gathered takes 10 s
+    for each that runs elsewhere, and 3 s for each input of one that runs there. All are placed in one look, nearly all there.
+    """
+    own = [{"name": "i", "uri": "s3://lab/{index}", "size": "300M"}]
+    stages = [wrote("make", 40, 1000 * MB, "2s", inputs=own), wrote("take", 1, MB, inputs=[reads("make")])]
+    at = where(run({"name": "gather", "stages": stages}, nodes(4, 64)))
+    assert sum(at[f"make/{shard}"] == at["take/0"] for shard in range(40)) >= 36
+
+
+def test_few_links_that_carry_much_go_before_many_that_carry_little() -> None:
+    """Each of sixteen outputs is read with a small partner, and one task reads all sixteen: 1.6 s on the link of any node for each
+    pair, and 24 s on one for all. So they are written where that one will run.
+    """
+    stages = [
+        wrote("big", 16, 150 * MB),
+        wrote("small", 16, 10 * MB),
+        wrote("pair", 16, 1, inputs=[reads("big", "index"), reads("small", "index")]),
+        wrote("all", 1, 1, inputs=[reads("big")]),
+    ]
+    at = where(run({"name": "both", "stages": stages}, nodes(4, 16)))
+    assert {at[f"big/{shard}"] for shard in range(16)} == {at["all/0"]}
+
+
+def moved(world: World) -> int:
+    """Megabytes."""
+    return int(sum(line["bytes"] for line in world.lines if "transfer" in line)) // MB
+
+
+def test_who_gathers_for_a_gatherer_is_gathered_near_it() -> None:
+    """Eight tasks gather two outputs each and write 2 GB for one that gathers theirs. On nodes of their own they would move 14 GB;
+    one runs elsewhere, since its half minute is worth more.
+    """
+    stages = [
+        wrote("part", 16, 400 * MB),
+        wrote("half", 8, 2000 * MB, "30s", inputs=[reads("part", "chunk")]),
+        wrote("whole", 1, 1, inputs=[reads("half")]),
+    ]
+    world = run({"name": "tree", "stages": stages}, nodes(4, 8))
+    at = where(world)
+    assert sum(at[f"half/{shard}"] == at["whole/0"] for shard in range(8)) == 7
+    assert moved(world) == 3600
+
+
+def test_what_passes_through_one_reader_is_written_where_that_will_be_gathered() -> None:
+    """A first stage writes 1 GB for each of a second, whose outputs of 1 GB one task gathers. 24 of each on four nodes of eight
+    cores: 21 of both stages run where the last will, and what the others wrote first never moves.
+    """
+    stages = [
+        wrote("first", 24, 1000 * MB),
+        wrote("second", 24, 1000 * MB, inputs=[reads("first", "index")]),
+        wrote("last", 1, 1, inputs=[reads("second")]),
+    ]
+    world = run({"name": "chains", "stages": stages}, nodes(4, 8))
+    at = where(world)
+    for stage in ("first", "second"):
+        assert sum(at[f"{stage}/{shard}"] == at["last/0"] for shard in range(24)) == 21
+    assert moved(world) == 3000
+
+
+def test_outputs_that_leave_by_a_slow_link_stay_away_from_it() -> None:
+    """Six tasks for three nodes of four cores, and what they write is gathered: four run where it is, two on the node whose link is
+    as fast, none where a gigabyte takes 100 s to leave.
+    """
+    fast = SimulatedNode("n0", 4, nic_in=100 * MB, nic_out=100 * MB)
+    slow = replace(fast, name="n1", nic_out=10 * MB)
+    stages = [wrote("make", 6, 1000 * MB, "60s"), wrote("take", 1, MB, inputs=[reads("make")])]
+    at = where(
+        run({"name": "slow", "stages": stages}, SimulatedCluster((fast, slow, replace(fast, name="n2"))))
+    )
+    assert sorted(at[f"make/{shard}"] for shard in range(6)) == ["n0", "n0", "n0", "n0", "n2", "n2"]
+
+
+def test_who_waits_as_others_do_decides_as_if_it_had_looked_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sixty tasks with inputs of their own that wait for one home: the same lines of the same trace, and fewer are priced."""
+    own = [{"name": "i", "uri": "s3://lab/{index}", "size": "50M"}]
+    stages = [wrote("make", 60, 1000 * MB, "9s", inputs=own), wrote("take", 1, MB, inputs=[reads("make")])]
+    asked: list[int] = []
+    price = Pricer.price
+    monkeypatch.setattr(Pricer, "price", lambda self, group: asked.append(group.key) or price(self, group))
+    short = run({"name": "gather", "stages": stages}, nodes(4, 8)).lines
+    few = len(asked)
+    monkeypatch.setattr(Horizon, "again", lambda *given: None)
+    assert run({"name": "gather", "stages": stages}, nodes(4, 8)).lines == short
+    assert len(asked) - few > few * 3 // 2

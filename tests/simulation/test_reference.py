@@ -21,24 +21,26 @@ from flowsched.workflow.formats.wfformat import read_trace
 
 SHARED = Path(__file__).resolve().parents[3] / "shared"
 TRACES, REFEREE = SHARED / "data" / "wfinstances", SHARED / "tools" / "referee.py"
+WOW_TRACES = SHARED / "data" / "wow"
 
 pytestmark = pytest.mark.skipif(
-    not (TRACES.is_dir() and REFEREE.is_file()), reason=f"no reference traces and referee in {SHARED}"
+    not (TRACES.is_dir() and WOW_TRACES.is_dir() and REFEREE.is_file()),
+    reason=f"no reference traces and referee in {SHARED}",
 )
 
 
-def judged(policy: str, source: str, folder: Path) -> dict[str, float]:
-    """Simulate one instance on 8x16-1g and let the referee judge the trace."""
-    cluster, path = REFERENCE["8x16-1g"], TRACES / source
+def judged(policy: str, path: Path, folder: Path, name: str = "8x16-1g") -> dict[str, float]:
+    """Simulate one instance on a reference cluster and let the referee judge the trace."""
+    cluster = REFERENCE[name]
     raw = path.read_bytes()
     document = gzip.decompress(raw) if path.suffix == ".gz" else raw
-    workload = from_trace(read_trace(document), "it", path.name, cluster)
+    workload = from_trace(read_trace(document), "it", path.name, cluster, wow=path.name.startswith("wow-"))
     world = simulated(policy, cluster, [workload])
     trace = folder / "trace.jsonl"
     lines = [trace_header(cluster, [workload], policy, 1, "test"), *world.lines]
     trace.write_text("".join(json.dumps(line) + "\n" for line in lines))
     done = subprocess.run(
-        [sys.executable, str(REFEREE), "--cluster", "8x16-1g", str(trace), str(path)],
+        [sys.executable, str(REFEREE), "--cluster", name, str(trace), str(path)],
         capture_output=True, text=True, check=False, timeout=100,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
@@ -65,10 +67,27 @@ def judged(policy: str, source: str, folder: Path) -> dict[str, float]:
 )
 def test_opponents_meet_their_columns(policy: str, source: str, column: float, tmp_path: Path) -> None:
     """Makespan ÷ bound is within 5 % of what another simulator gave, and the referee accepts the trace."""
-    assert judged(policy, source, tmp_path)["ratio"] == pytest.approx(column, rel=0.05)
+    assert judged(policy, TRACES / source, tmp_path)["ratio"] == pytest.approx(column, rel=0.05)
 
 
 @pytest.mark.parametrize("policy", ["blind", "volcano-like"])
 def test_the_others_are_possible_too(policy: str, tmp_path: Path) -> None:
     """Those without a column: the referee finds no fault."""
-    assert judged(policy, "sarek-dirt02-001.json", tmp_path)["faults"] == 0
+    assert judged(policy, TRACES / "sarek-dirt02-001.json", tmp_path)["faults"] == 0
+
+
+@pytest.mark.parametrize(
+    ("workload", "cut"),
+    [
+        ("allIntoOne", -60.1),
+        ("chain", -94.5),
+        ("group", -90.4),
+        ("synthetic-bwa", -82.7),
+        ("synthetic-genome", -86.3),
+    ],
+)
+def test_wow_cuts_makespans_as_its_authors_say(workload: str, cut: float, tmp_path: Path) -> None:
+    """Against the stock way on one NFS server, within 5 points of the published percentage."""
+    path = WOW_TRACES / f"wow-{workload}.json.gz"
+    stock, wow = (judged(policy, path, tmp_path, "8x32-1g")["makespan_s"] for policy in ("kube-like", "wow"))
+    assert 100 * (wow / stock - 1) == pytest.approx(cut, abs=5.0)

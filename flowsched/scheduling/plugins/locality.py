@@ -45,22 +45,70 @@ class StageIn:
         if image is not None:
             inputs = (*inputs, image)
         if not inputs:
-            return None
-        nodes = len(snapshot)
+            return self._remote(snapshot, catalogue, group)
+        nodes, slowest = len(snapshot), _slowest(snapshot)
+        whole = None if slowest is None else catalogue.bytes_nowhere(inputs)
+        if whole is not None and slowest is not None:
+            return self._from_outside(snapshot, catalogue, group, whole * 1000, slowest)
         missing = catalogue.missing_bytes(inputs, nodes)
         to_order = catalogue.unordered_bytes(inputs, nodes) * 1000
-        over_network = _over(to_order, snapshot, "nic_in")
-        cost = over_network
+        own = _on_the_way(to_order, snapshot, slowest)
+        cost = own.copy()
         if snapshot.any_inbound:
-            cost = _over(to_order + snapshot.inbound * 1000, snapshot, "nic_in")
-        cost = np.maximum(cost, _over(to_order, snapshot, "disk_rate"))
+            cost = _on_the_way(to_order + snapshot.inbound * 1000, snapshot, slowest)
         outside = [dataset for dataset in dict.fromkeys(inputs) if not catalogue.held(dataset)]
         if outside:
             from_outside = catalogue.unordered_bytes(outside, nodes)
             np.maximum(cost, from_outside * 1000 // max(self.origin_rate, 1), out=cost)
-        cost += over_network * self.price_percent // 100 + COPY_OVERHEAD_MS
+        cost += own * self.price_percent // 100 + COPY_OVERHEAD_MS
         cost *= missing > 0
-        return cost
+        remote = self._remote(snapshot, catalogue, group)
+        return cost if remote is None else cost + remote
+
+    def _from_outside(
+        self, snapshot: Snapshot, catalogue: Catalogue, group: PodGroup, amount: int, slowest: int
+    ) -> NDArray[np.int64]:
+        """As if called, where no node has or awaits any of it and all are alike: only what is on its way there differs.
+
+        Args:
+            snapshot, catalogue, group: As there.
+            amount: Bytes times 1,000.
+            slowest: As `_slowest` says.
+        """
+        own = amount // slowest if slowest else 0
+        link, price = amount // max(self.origin_rate, 1), own * self.price_percent // 100 + COPY_OVERHEAD_MS
+        if snapshot.any_inbound and slowest:
+            cost: NDArray[np.int64] = snapshot.inbound * 1000
+            cost += amount
+            cost //= slowest
+            np.maximum(cost, link, out=cost)
+            cost += price
+        else:
+            cost = np.full(len(snapshot), max(own, link) + price, dtype=np.int64)
+        remote = self._remote(snapshot, catalogue, group)
+        return cost if remote is None else cost + remote
+
+    def _remote(self, snapshot: Snapshot, catalogue: Catalogue, group: PodGroup) -> NDArray[np.int64] | None:
+        """(N,) ms to read over the network what is not copied, and the link's price. None = there is no such thing."""
+        if not group.remote:
+            return None
+        missing = catalogue.missing_bytes(group.remote, len(snapshot)) * 1000
+        return _over(missing, snapshot, "nic_in") * (100 + self.price_percent) // 100
+
+
+def _slowest(snapshot: Snapshot) -> int | None:
+    """Bytes/s of the slower of network and disk, on all nodes alike; 0 = neither is known, None = nodes differ."""
+    nic, disk = snapshot.uniform("nic_in"), snapshot.uniform("disk_rate")
+    if nic is None or disk is None:
+        return None
+    return min(nic, disk) if nic and disk else nic or disk
+
+
+def _on_the_way(amount: NDArray[np.int64], snapshot: Snapshot, slowest: int | None) -> NDArray[np.int64]:
+    """(N,) `amount` over the slower of network and disk. `slowest`: as `_slowest` says."""
+    if slowest is not None:
+        return amount // slowest if slowest else np.zeros_like(amount)
+    return np.maximum(_over(amount, snapshot, "nic_in"), _over(amount, snapshot, "disk_rate"))
 
 
 def _over(amount: NDArray[np.int64], snapshot: Snapshot, column: str) -> NDArray[np.int64]:

@@ -27,8 +27,15 @@ def by_shortest(
 
     Lengths within the same power of two count as equal: among those the critical path goes first, which fills a cluster better.
     """
-    priority, age, *rest = by_rank(group, now, promote_ms, age_class_ms)
-    return (priority, age, remaining.get(group.workflow, 0).bit_length(), *rest)
+    waited = max(0, now - group.ready_ms)
+    return (
+        -group.priority - waited // promote_ms,
+        -(waited // age_class_ms),
+        remaining.get(group.workflow, 0).bit_length() if remaining else 0,
+        -group.rank_ms,
+        group.ready_ms,
+        group.key,
+    )
 
 
 def by_arrival(group: PodGroup, now: int, promote_ms: int) -> OrderKey:

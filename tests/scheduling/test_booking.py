@@ -1,0 +1,136 @@
+"""Many claims at once are what they are one by one: rows, sums, accounts, and what is left once they are undone."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from flowsched.scheduling.executor import NodeInfo
+from flowsched.scheduling.snapshot import Claim, ClaimKind, Snapshot
+from flowsched.scheduling.statement import Statement
+
+GIB = 1 << 30
+KINDS = (ClaimKind.STAGING, ClaimKind.RUNNING, ClaimKind.RELEASING, ClaimKind.NOMINATED)
+
+
+def four_nodes() -> Snapshot:
+    """Two of them with GPUs, one with a slow disk; the past of accounts is kept."""
+    snapshot = Snapshot()
+    for at in range(4):
+        gpus = 2_000 if at < 2 else 0
+        disk = 100 if at == 3 else 1_000
+        snapshot.put_node(
+            NodeInfo(f"n{at}", 16_000, 64 * GIB, gpu_millis=gpus, disk_rate=disk, extended={"x": 4})
+        )
+    snapshot.usage.begin(1_000, 64_000)
+    return snapshot
+
+
+def some_claims(rng: random.Random) -> list[Claim]:
+    """Claims of all kinds; some say less than all axes, some hold GPUs, some are as another of the same owner was."""
+    found = []
+    for at in range(rng.randint(1, 12)):
+        amount = (rng.randint(0, 3) * 500, rng.randint(0, 2) * GIB, 0)
+        if rng.random() < 0.6:
+            amount = (*amount, rng.choice((0, 0, 0, 500, 1_000)), rng.choice((0, 300)), rng.randint(0, 2))
+        found.append(
+            Claim(
+                owner=f"p{at}",
+                node=rng.randint(0, 3),
+                amount=amount,
+                kind=rng.choice(KINDS),
+                queue=rng.choice("ab"),
+                since_ms=at,
+                until_ms=rng.choice((None, 90)),
+                io_bytes=rng.choice((0, 10)),
+                late_ms=rng.choice((None, 99)),
+                unit=rng.choice(("", "u1", "u2")),
+                priority=rng.randint(0, 1),
+                qos=rng.randint(0, 2),
+                started_ms=rng.choice((None, 5)),
+                user=rng.choice(("", "ann")),
+                direct=rng.choice(((), (("s/read", 7),))),
+                elastic=rng.choice((None, (0, 1, 1))),
+            )
+        )
+    return found
+
+
+def seen(snapshot: Snapshot) -> list[Any]:
+    """All that claims change."""
+    ledger = snapshot.ledger
+    columns = (
+        "node",
+        "amount",
+        "devices",
+        "since",
+        "until",
+        "late",
+        "kind",
+        "unit",
+        "queue",
+        "priority",
+        "qos",
+    )
+    accounts = [(payer, snapshot.usage.held_by(payer)) for payer in snapshot.usage.payers()]
+    return [
+        snapshot.used.tolist(),
+        snapshot.staging.tolist(),
+        snapshot.io_tasks.tolist(),
+        snapshot.any_staging,
+        snapshot.lowest_takeable,
+        list(snapshot.claims.items()),
+        list(ledger.owner),
+        [getattr(ledger, name).tolist() for name in (*columns, "elastic", "started")],
+        dict(snapshot.direct.rates),
+        sorted(snapshot.direct.claims),
+        [(name, list(row)) for name, row in snapshot.usage.held_by_queues.items()],
+        [(payer, list(held)) for payer, held in accounts],
+        snapshot.devices.free(4).tolist(),
+    ]
+
+
+@pytest.mark.parametrize("seed", range(150))
+def test_many_claims_at_once_are_as_one_by_one(seed: int) -> None:
+    """Also where some of their owners have claims already; and both are undone to what was before."""
+    rng = random.Random(seed)
+    before, more = some_claims(rng), some_claims(rng)
+    one_by_one, at_once = four_nodes(), four_nodes()
+    for snapshot in (one_by_one, at_once):
+        for claim in before:
+            snapshot.claim(claim, Statement())
+    was = seen(at_once)
+    first, second = Statement(), Statement()
+    for claim in more:
+        one_by_one.claim(claim, first)
+    at_once.claim_all(more, second)
+    assert seen(at_once) == seen(one_by_one)
+    assert at_once.version.tolist() == one_by_one.version.tolist()
+    first.rollback()
+    second.rollback()
+    assert seen(at_once) == seen(one_by_one)
+    assert at_once.used.tolist() == was[0]
+    assert at_once.staging.tolist() == was[1]
+    assert at_once.claims == dict(was[5])
+
+
+def test_claims_of_one_look_are_rows_in_their_order() -> None:
+    """Slots, units and sums as literals."""
+    snapshot = four_nodes()
+    statement = Statement()
+    some = [
+        Claim(f"p{at}", at % 2, (1_000, GIB, 0, 0, 0, 0), ClaimKind.RUNNING, "a", 5, 60, unit=f"u{at}")
+        for at in range(4)
+    ]
+    snapshot.claim_all(some, statement)
+    assert snapshot.used[:, 0].tolist() == [2_000, 2_000, 0, 0]
+    assert snapshot.ledger.owner[:4] == ["p0", "p1", "p2", "p3"]
+    assert snapshot.ledger.unit[:4].tolist() == [1, 2, 3, 4]
+    assert snapshot.ledger.until[:4].tolist() == [60, 60, 60, 60]
+    assert snapshot.queue_usage("a")[:2] == (4_000, 4 * GIB)
+    statement.rollback()
+    assert snapshot.used.sum() == 0
+    assert snapshot.claims == {}
+    assert snapshot.queue_usage("a")[:2] == (0, 0)
