@@ -23,6 +23,12 @@ pod = typer.Typer(
 _CACHE: Final = Path("/var/lib/kubelet/plugins/flowsched.io/cache")
 _PODS: Final = Path("/var/lib/kubelet/pods")
 _LOGS: Final = Path("/var/log/pods")
+_HostRoot = Annotated[
+    Path | None,
+    typer.Option(
+        help="Where the host's proc and sys/fs/cgroup are: disk, network and pods are measured. [they are not]"
+    ),
+]
 
 
 @pod.command("stage-in")
@@ -91,6 +97,7 @@ def agent(
     copies: Annotated[
         bool, typer.Option("--copies", help="Copy inputs, never link them: where SELinux is enforcing.")
     ] = False,
+    host_root: _HostRoot = None,
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
     log_json: Annotated[bool, typer.Option("--log-json", help="One JSON object per line of log.")] = False,
 ) -> None:
@@ -111,7 +118,7 @@ def agent(
             kept_logs=kept_logs or beside / "logs", host=host, port=port, cache_bytes=parse_bytes(cache_size),
             disk_rate=parse_bytes(disk_rate), nic_rate=parse_bytes(nic_rate), parallel=parallel,
             roots=tuple(root or ()), networks=tuple(network or ()), kept_days=keep_days, schemes=schemes,
-            copies=copies,
+            copies=copies, host_root=host_root,
         )  # fmt: skip
         _log(log_level, log_json)
         await running.run(settings)

@@ -1,16 +1,18 @@
 """What the disk of this machine carries, and what of that is tasks': read from /proc, every few seconds.
 
-A folder's disk is the block device that `stat` names, if the kernel counts it (/proc/diskstats); a folder on tmpfs, an overlay
-or a network file system has none, and then nothing is measured. All virtual nodes share it: what others use is divided evenly.
+A folder's disk is the block device that `stat` names, or the one that this is a partition of, if the kernel counts it
+(/proc/diskstats); a folder on tmpfs, an overlay or a network file system has none, and then nothing is measured. All virtual
+nodes share it: what others use is divided evenly.
 """
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from flowsched.scheduling.loads import Load, LoadMeasured
 
@@ -56,17 +58,40 @@ class DiskMeter:
 
     def _carried(self) -> int | None:
         """Bytes read and written since the machine started; None where the folder is on no disk."""
-        try:
-            device = os.stat(self.folder).st_dev
-            lines = (self.proc / "diskstats").read_text().splitlines()
-        except OSError:
-            return None
-        wanted = [str(os.major(device)), str(os.minor(device))]
-        for line in lines:
-            fields = line.split()
-            if fields[:2] == wanted and len(fields) > 9:
-                return (int(fields[5]) + int(fields[9])) * _SECTOR
+        disk = disk_of(self.folder, self.proc)
+        return None if disk is None else disk.carried
+
+
+class Disk(NamedTuple):
+    """A disk, and the bytes that it has read and written since the machine started.
+
+    `numbers`: major:minor of the device that a folder is on and of the disk that this is a partition of, if it is one.
+    """
+
+    numbers: tuple[str, ...]
+    carried: int
+
+
+def disk_of(folder: Path, proc: Path) -> Disk | None:
+    """The disk that a folder lies on; None where the kernel counts none (an overlay, tmpfs, a network file system)."""
+    try:
+        device = os.stat(folder).st_dev
+        return parse_diskstats((proc / "diskstats").read_text(), os.major(device), os.minor(device))
+    except (OSError, ValueError):
         return None
+
+
+def parse_diskstats(text: str, major: int, minor: int) -> Disk | None:
+    """The disk with these numbers: of a partition the whole disk, since its partitions share what it can carry."""
+    lines = {fields[2]: fields for line in text.splitlines() if len(fields := line.split()) > 9}
+    name = next((name for name, at in lines.items() if at[:2] == [str(major), str(minor)]), None)
+    if name is None:
+        return None
+    whole = re.fullmatch(r"(.*\d)p\d+|(.*\D)\d+", name)
+    disk = next((each for each in (whole.groups() if whole else ()) if each in lines), name)
+    fields = lines[disk]
+    numbers = tuple(dict.fromkeys(":".join(lines[each][:2]) for each in (name, disk)))
+    return Disk(numbers, (int(fields[5]) + int(fields[9])) * _SECTOR)
 
 
 def _load(node: str, ours: Mapping[str, int], others: int, seconds: float) -> Load:

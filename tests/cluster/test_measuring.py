@@ -5,8 +5,18 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from flowsched.cluster.measuring import DiskMeter
+import pytest
+
+from flowsched.cluster.measuring import DiskMeter, parse_diskstats
 from flowsched.scheduling.loads import Load, LoadMeasured
+
+DISKSTATS = """ 259       0 nvme0n1 10 0 1000 5 20 0 3000 5 0 5 5
+ 259       1 nvme0n1p1 1 0 10 5 2 0 30 5 0 5 5
+   8       0 sda 10 0 200 5 20 0 300 5 0 5 5
+   8       2 sda2 1 0 7 5 2 0 8 5 0 5 5
+ 253       0 dm-0 1 0 4 5 2 0 6 5 0 5 5
+   9       1 md1 1 0 1 5 2 0 2 5 0 5 5
+"""
 
 
 def tell(proc: Path, device: int, sectors: int) -> None:
@@ -60,3 +70,27 @@ def test_where_the_kernel_counts_no_disk_nothing_is_measured(tmp_path: Path) -> 
     (tmp_path / "diskstats").write_text("   999 999 disk 1 0 1 9 1 0 1 9 0 9 9\n")
     assert meter.measure([], 5.0) is None
     assert meter.measure([], 5.0) is None
+
+
+@pytest.mark.parametrize(
+    ("major", "minor", "numbers", "carried"),
+    [
+        (259, 1, ("259:1", "259:0"), 2_048_000),
+        (259, 0, ("259:0",), 2_048_000),
+        (8, 2, ("8:2", "8:0"), 256_000),
+        (253, 0, ("253:0",), 5_120),
+        (9, 1, ("9:1",), 1_536),
+    ],
+)
+def test_a_partition_is_measured_with_its_disk(
+    major: int, minor: int, numbers: tuple[str, ...], carried: int
+) -> None:
+    """Partitions share what their disk carries; a volume of several disks (dm, md) is a disk of its own."""
+    disk = parse_diskstats(DISKSTATS, major, minor)
+    assert disk is not None
+    assert (disk.numbers, disk.carried) == (numbers, carried)
+
+
+def test_a_device_that_the_kernel_does_not_count() -> None:
+    """Major number 0: an overlay, or a file system of several devices."""
+    assert parse_diskstats(DISKSTATS, 0, 42) is None

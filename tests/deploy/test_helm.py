@@ -197,6 +197,16 @@ def test_values_reach_the_containers(helm: str) -> None:
     assert deployment["spec"]["replicas"] == 3
 
 
+def test_an_agent_that_measures_nothing_sees_less_of_the_host(helm: str) -> None:
+    """None of the host's counters is mounted, and it is not told to read them."""
+    rendered = documents(rendered_helm(helm, {**LIKE_THE_BASE, "agent.measure": "false"}))
+    spec = dict(pod_templates(rendered))["flowsched-agent"]["spec"]
+    host = {volume["name"] for volume in spec["volumes"] if "hostPath" in volume}
+    assert host == {"kubelet", "logs"}
+    assert "AGENT_HOST" not in environment(rendered, "flowsched-agent")
+    assert not any("host-root" in each for each in arguments(rendered, "flowsched-agent"))
+
+
 def test_a_cache_elsewhere_is_a_mount_of_its_own(helm: str) -> None:
     """Another disk for the cache: inputs are copied then."""
     rendered = documents(

@@ -104,8 +104,17 @@ def test_the_agent_sees_the_kubelets_folder_but_not_its_keys(objects: list[Objec
     """One mount for cache and pods, since no hard link leads from one mount to another; the keys are covered."""
     spec = one(objects, "DaemonSet", "flowsched-agent")["spec"]["template"]["spec"]
     host = {volume["name"]: volume["hostPath"]["path"] for volume in spec["volumes"] if "hostPath" in volume}
-    assert host == {"kubelet": "/var/lib/kubelet", "logs": "/var/log/pods"}
+    counted = {
+        "host-diskstats": "/proc/diskstats",
+        "host-cards": "/proc/1/net/dev",
+        "host-routes": "/proc/1/net/route",
+        "host-mounts": "/proc/1/mountstats",
+        "host-cgroups": "/sys/fs/cgroup",
+    }
+    assert host == {"kubelet": "/var/lib/kubelet", "logs": "/var/log/pods"} | counted
     mounts = {mount["mountPath"]: mount for mount in spec["containers"][0]["volumeMounts"]}
+    assert {name: mounts[f"/host{path}"]["name"] for name, path in counted.items()} == {n: n for n in counted}
+    assert all(mounts[f"/host{path}"]["readOnly"] for path in counted.values())
     assert mounts["/var/log/pods"]["readOnly"] is True
     assert mounts["/var/lib/kubelet"]["mountPropagation"] == "HostToContainer"
     assert mounts["/var/lib/kubelet/pki"]["name"] == "covered"

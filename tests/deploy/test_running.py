@@ -87,7 +87,12 @@ def test_the_agent_starts_with_what_its_manifest_says(containers: dict[str, Obje
     """Its probe is answered; the folders are this test's own, as a hollow node's would be."""
     (port,) = free_ports(1)
     container = containers["flowsched-agent"]
-    folders = {"AGENT_CACHE": "plugins/flowsched.io/n1/cache", "AGENT_PODS": "pods", "AGENT_LOGS": "log"}
+    folders = {
+        "AGENT_CACHE": "plugins/flowsched.io/n1/cache",
+        "AGENT_PODS": "pods",
+        "AGENT_LOGS": "log",
+        "AGENT_HOST": "host",
+    }
     changed = {name: str(tmp_path / path) for name, path in folders.items()} | {"--port": str(port)}
     (tmp_path / "pods").mkdir()
     (tmp_path / "log").mkdir()

@@ -35,14 +35,16 @@ async def make(client: Client, path: str, document: dict[str, Any]) -> dict[str,
     return made
 
 
-def agent_pod(node: str, hollow: HollowNodes, root: Path, roots: Sequence[Path] = ()) -> dict[str, Any]:
+def agent_pod(
+    node: str, hollow: HollowNodes, root: Path, roots: Sequence[Path] = (), more: Sequence[str] = ()
+) -> dict[str, Any]:
     """A node's agent, as the DaemonSet would make it; hollow nodes have no mount namespaces, so it is told real folders."""
     home = root / "agents" / node
     command = [
         "flowsched", "agent", "--host=$(HOST_IP)", "--port=8475", f"--node={node}", f"--cache={home}/cache",
         f"--state={home}/state", f"--pods={hollow.root}/pods", f"--logs={hollow.root}/log/pods", "--scheme=file",
         f"--root={root}", "--scheme=http", "--network=127.0.0.0/8",
-        "--log-level=warning", *(f"--root={each}" for each in roots),
+        "--log-level=warning", *(f"--root={each}" for each in roots), *more,
     ]  # fmt: skip
     labels = {"app.kubernetes.io/component": "node-agent", "app.kubernetes.io/part-of": "flowsched"}
     env = [
@@ -78,6 +80,9 @@ class KubeWorld:
         namespace: Where tasks run.
         root: Folders of nodes, agents and data.
         nodes: Their templates.
+        agents: Whether each has an agent.
+        roots: Folders that agents may take files from.
+        arguments: More of a node's agent's command line, by the node's name.
     """
 
     def __init__(
@@ -89,6 +94,7 @@ class KubeWorld:
         *,
         agents: bool = True,
         roots: Sequence[Path] = (),
+        arguments: Callable[[str], Sequence[str]] = lambda _: (),
         failpoint: Callable[[str], Awaitable[None]] = nothing,
         **release: Any,
     ) -> None:
@@ -99,6 +105,7 @@ class KubeWorld:
         self._templates = nodes or [NodeTemplate(f"node-{number}", cpu="16") for number in range(2)]
         self._agents = agents
         self._roots = tuple(roots)
+        self._arguments = arguments
         self._release = release
         outside = root / "outside.txt"
         outside.parent.mkdir(parents=True, exist_ok=True)
@@ -120,7 +127,7 @@ class KubeWorld:
         self._agent_pods: list[str] = []
         if self._agents:
             for template in self._templates:
-                pod = agent_pod(template.name, self.hollow, self.root, self._roots)
+                pod = self._agent(template)
                 made = await make(self.client, f"/api/v1/namespaces/{SYSTEM}/pods", pod)
                 self._agent_pods.append(made["metadata"]["name"])
         return self
@@ -169,8 +176,11 @@ class KubeWorld:
         await self.client.call(
             "DELETE", f"{path}/{self._agent_pods[number]}", params={"gracePeriodSeconds": "0"}
         )
-        pod = agent_pod(self._templates[number].name, self.hollow, self.root, self._roots)
+        pod = self._agent(self._templates[number])
         self._agent_pods[number] = (await make(self.client, path, pod))["metadata"]["name"]
+
+    def _agent(self, template: NodeTemplate) -> dict[str, Any]:
+        return agent_pod(template.name, self.hollow, self.root, self._roots, self._arguments(template.name))
 
     async def drop(self) -> None:
         """The service dies, the world goes on."""

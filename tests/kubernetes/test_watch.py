@@ -359,18 +359,17 @@ async def test_what_leaves_a_selector_may_come_back(api: FakeApi, client: Client
 async def test_a_stale_list_is_not_believed(api: FakeApi, client: Client, time: Time) -> None:
     """What a server tells from an old cache would bring back what has ended. It is asked again."""
     new(api, "a")
-    api.freeze_lists()
     async with Follower(client, time=time) as follower:
         await follower.until(lambda: api.watches == 1)
+        api.freeze_lists(times=STALE_LISTS - 1)
         end(api, "a")
         new(api, "b")
         await follower.until(lambda: follower.picture.names == ["b"])
         api.cut_watches()
         new(api, "c")
         api.compact()
-        await follower.until(lambda: follower.reflector.counts.outdated == 1)
-        api.thaw_lists()
         await follower.until(lambda: follower.picture.names == ["b", "c"])
+        assert follower.reflector.counts.outdated == STALE_LISTS - 1
         assert follower.lists == 2
 
 

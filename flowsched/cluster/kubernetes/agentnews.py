@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
+
+#: Bytes, or ms.
+Amount = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
+#: Of a pod: bytes of the disk since the last time, bytes in all, CPU time in all.
+PodUse = tuple[Amount, Amount, Amount]
 
 
 class Replica(msgspec.Struct):
@@ -43,6 +48,17 @@ class Refusal(msgspec.Struct):
     undivided: bool = False
 
 
+class NodeLoad(msgspec.Struct):
+    """What a node has carried since the measurement before, see `agent.meter`. None = it cannot be told."""
+
+    over_ms: Amount
+    disk_bytes: Amount | None = None
+    pods: dict[str, PodUse] | None = None
+    card: tuple[Amount, Amount] | None = None  #: bytes in, bytes out
+    copied: tuple[Amount, Amount] = (0, 0)  #: of that, copies
+    mounts: dict[str, tuple[Amount, Amount]] = {}  #: server:/export -> (read, written)
+
+
 class Event(msgspec.Struct):
     """Something that has happened on a node."""
 
@@ -56,6 +72,7 @@ class Event(msgspec.Struct):
     offset: int = -1  #: of a piece
     whole: bool = True
     version: str = ""
+    load: NodeLoad | None = None
 
 
 EVENT: Final = msgspec.json.Decoder(Event)

@@ -18,6 +18,7 @@ import msgspec
 import structlog
 
 from flowsched.cluster.kubernetes.agentnews import EVENT, REPLICAS, Event, Refusal
+from flowsched.cluster.kubernetes.loads import Loads
 from flowsched.cluster.kubernetes.messages import Result, read_result
 from flowsched.scheduling.executor import (
     ClusterEvent,
@@ -50,6 +51,7 @@ class _Agent:
     orders: dict[tuple[str, int], list[Transfer]] = field(default_factory=dict)  #: under way, by `_key`
     bytes_in: int = 0
     heard: bool = False
+    followed: bool = False  #: its list has been read, and what follows is heard
 
 
 class Agents:
@@ -82,6 +84,7 @@ class Agents:
             str, int
         ] = {}  #: node -> what its agent says its cache may hold; none where it says nothing
         self.limited: Callable[[str], None] = lambda _: None  #: told of a node whose limit is another now
+        self.loads = Loads()
         self._session: aiohttp.ClientSession | None = None
         self._sweeper: asyncio.Task[None] | None = None
 
@@ -110,7 +113,7 @@ class Agents:
         if known is not None and known.task is not None:
             known.task.cancel()
         agent = known or _Agent(node, url)
-        agent.url = url
+        agent.url, agent.followed = url, False
         self._agents[node] = agent
         for order, _ in self._waiting.pop(node, []):
             agent.orders.setdefault(_key(order), []).append(order)
@@ -121,6 +124,7 @@ class Agents:
         agent = self._agents.pop(node, None)
         if agent is None:
             return
+        self.loads.forget(node)
         if agent.task is not None:
             agent.task.cancel()
         for orders in agent.orders.values():
@@ -164,7 +168,10 @@ class Agents:
                 self._waiting[order.dest].append((order, asyncio.get_running_loop().time()))
                 continue
             agent.orders.setdefault(_key(order), []).append(order)
-            fresh[order.dest].append(order)
+            if (
+                agent.followed
+            ):  # else it would be done before we listen, and found there when it is asked for again
+                fresh[order.dest].append(order)
         await asyncio.gather(*(self._ask(self._agents[node], some) for node, some in fresh.items()))
 
     async def evict(self, uri: str, node: str) -> bool:
@@ -242,6 +249,7 @@ class Agents:
         while True:
             try:
                 seq = await self._read_list(agent)
+                agent.followed = True
                 away_since, pause = None, _FIRST_PAUSE_S
                 await self._ask(agent, [orders[0] for orders in agent.orders.values()])
                 await self._read_events(agent, seq)
@@ -250,6 +258,7 @@ class Agents:
                 if loop.time() - away_since > AWAY_S:
                     self._give_back(agent, f"the agent of {agent.node} cannot be reached: {error}")
                 log.debug("agent away", node=agent.node, error=str(error))
+            agent.followed = False
             await asyncio.sleep(pause)
             pause = min(_LONGEST_PAUSE_S, pause * 2)
 
@@ -294,6 +303,8 @@ class Agents:
             self._report(ReplicaSeen(event.uri, agent.node, event.size_bytes, event.present))
         elif event.kind == "transfer":
             self._settle(agent, event)
+        elif event.load is not None:
+            self.loads.hear(agent.node, event.load, asyncio.get_running_loop().time())
 
     def _settle(self, agent: _Agent, event: Event) -> None:
         """A copy has ended, well or not."""
@@ -380,6 +391,9 @@ class Agents:
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(1.0)
+            measured = self.loads.event(loop.time(), self._agents)
+            if measured is not None:
+                self._report(measured)
             for node, waiting in list(self._waiting.items()):
                 late = [order for order, since in waiting if loop.time() - since > AWAY_S]
                 self._waiting[node] = [(o, s) for o, s in waiting if loop.time() - s <= AWAY_S]

@@ -129,6 +129,11 @@ class KubernetesCluster:
         """Itself: others' pods are placed here too."""
         return self
 
+    @property
+    def remote_reads(self) -> bool:
+        """False: caches are folders of nodes, which no other node mounts."""
+        return False
+
     async def start(self) -> Sequence[NodeInfo]:
         """Discover, list everything, and say which nodes there are.
 

@@ -147,14 +147,16 @@ class _Seen:
         return ContainerReport(tuple(steps), told.files if told is not None else ())
 
     def _usage(self) -> Usage:
-        staged = self._staged()
+        staged, out = self._staged(), self.terminated(STAGE_OUT)
+        told = read_result(out.message) if out else None
         said = self.pod.metadata.annotations.get(USAGE, "")
         used = [read_usage(said, name) for name in self.steps]
         return Usage(
-            cpu_ms=sum(each.cpu_ms for each in used),
+            cpu_ms=sum(each.cpu_ms for each in used) or (told.cpu_ms if told else 0),
             max_rss_bytes=max(each.max_rss_bytes for each in used),
             bytes_local=staged.bytes_local,
             bytes_moved=staged.bytes_moved,
+            disk_bytes=told.disk_bytes if told and told.disk_bytes is not None else -1,
         )
 
     def _staged(self) -> Staged:

@@ -101,6 +101,7 @@ class View:
         """Nothing has been seen yet."""
         self.kinds = Kinds(self.settings.gpu_resource)
         self.agents.limited = self._cache_limited
+        self.agents.loads.is_ours = self._owned.__contains__
         if self.devices is not None:
             self.devices.changed = self._devices_changed
 

@@ -51,6 +51,7 @@ class Api:
         self.store = Store(history, now)
         self.logs: Callable[[str, str, Request], bytes | None] = lambda namespace, name, request: None
         self.frozen: dict[tuple[str, str], tuple[list[Entry], int]] | None = None
+        self.frozen_lists: int | None = None  #: so many more lists are answered frozen; None = all
         self.store.register(BUILT_IN + (NATIVE_GANGS if native_gangs else ()))
         self._rules = Rules(self.store, native_gangs)
         self._subresources: dict[str, Callable[[Request, Kind, Document], Reply]] = {
@@ -186,6 +187,10 @@ class Api:
         else:
             entries, name = self._selected(request, kind), ""
         page = entries[start : start + limit] if limit else entries[start:]
+        if self.frozen_lists is not None:
+            self.frozen_lists -= 1
+            if self.frozen_lists == 0:
+                self.frozen = self.frozen_lists = None
         metadata: dict[str, Any] = {"resourceVersion": str(version)}
         if left := len(entries) - start - len(page):
             name = name or self.store.snapshot(entries)

@@ -131,16 +131,13 @@ class FakeApi(Api):
         """Forget the past: watches from before now get 410, and lists cannot be continued."""
         self.store.compact()
 
-    def freeze_lists(self) -> None:
-        """From now on lists tell the present state, whatever happens (a stale cache)."""
+    def freeze_lists(self, times: int | None = None) -> None:
+        """From now on lists tell the present state, whatever happens (a stale cache): all, or so many of them."""
+        self.frozen_lists = times
         self.frozen = {
             key: (collection.sorted_entries(), self.store.version)
             for key, collection in self.store.collections.items()
         }
-
-    def thaw_lists(self) -> None:
-        """Lists tell the truth again."""
-        self.frozen = None
 
     async def _serve(self, http: web.BaseRequest) -> web.StreamResponse:
         request = Request(

@@ -27,6 +27,10 @@ class News:
         self.seq = 0
         self._lines: deque[bytes] = deque(maxlen=window)
         self._bells: set[asyncio.Event] = set()
+        self.load: tuple[int, bytes] = (
+            0,
+            b"",
+        )  #: the last measurement, and its number: no event, nobody needs an older one
 
     def replica(self, uri: str, size_bytes: int, present: bool) -> None:
         """Tell that a dataset is here, or no longer is."""
@@ -46,6 +50,11 @@ class News:
             kind="transfer", uri=uri, source=source, moved_bytes=moved_bytes, size_bytes=size_bytes, error=error,
             **piece,
         )  # fmt: skip
+
+    def measured(self, load: dict[str, Any]) -> None:
+        """Tell followers what was measured on this node. It is not kept for those who come later."""
+        self.load = (self.load[0] + 1, _line({"seq": self.seq, "kind": "load", "load": load}))
+        self._ring()
 
     def heartbeat(self, seq: int) -> bytes:
         """A line that says no more than that all up to `seq` has been told, and by which instance."""
@@ -71,6 +80,9 @@ class News:
     def _tell(self, **fields: Any) -> None:
         self.seq += 1
         self._lines.append(_line({"seq": self.seq, **fields}))
+        self._ring()
+
+    def _ring(self) -> None:
         for event in self._bells:
             event.set()
 

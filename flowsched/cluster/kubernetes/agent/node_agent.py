@@ -17,6 +17,7 @@ import structlog
 from flowsched.cluster.cache import Cache, Entry
 from flowsched.cluster.kubernetes.agent.keeping import Logs
 from flowsched.cluster.kubernetes.agent.ledger import Ledger
+from flowsched.cluster.kubernetes.agent.meter import Meter
 from flowsched.cluster.kubernetes.agent.news import News
 from flowsched.cluster.kubernetes.agent.pods import Pods
 from flowsched.cluster.kubernetes.agent.publishing import Publisher
@@ -68,7 +69,9 @@ class Agent:
         self._link = link or (no_link if settings.copies else os.link)
         self._publisher = Publisher(self.cache, settings.state / "outgoing", at)
         self._sources = Sources(settings.origins, settings.key, self.rates.piece_bytes)
+        self._meter = Meter(settings.cache, settings.host_root) if settings.host_root is not None else None
         self._sweeper: asyncio.Task[None] | None = None
+        self._measurer: asyncio.Task[None] | None = None
         self._lock: int | None = None
 
     async def open(self) -> None:
@@ -90,8 +93,10 @@ class Agent:
         )
         self.pods = Pods(
             self.volumes, self.logs.pod_of, self.cache, self.transfers, self.ledger, self._publisher, self.news,
-            self._clock, self._link,
+            self._clock, self._link, self._used_by,
         )  # fmt: skip
+        if self._meter is not None:
+            self._measurer = asyncio.create_task(self._measure(self._meter), name="meter")
         self._sweeper = asyncio.create_task(self._sweep(), name="sweeper")
         same = await asyncio.to_thread(same_mount, self.settings.cache, self.volumes.pods)
         if not same and not self.settings.copies:
@@ -107,8 +112,10 @@ class Agent:
             return
         self._sources.close()
         if self._sweeper is not None:
-            self._sweeper.cancel()
-            await asyncio.gather(self._sweeper, return_exceptions=True)
+            loops = [each for each in (self._sweeper, self._measurer) if each is not None]
+            for each in loops:
+                each.cancel()
+            await asyncio.gather(*loops, return_exceptions=True)
             await self.pods.close()
             await self.transfers.close()
         os.close(self._lock)
@@ -149,6 +156,29 @@ class Agent:
                 os.close(fd)
                 raise ConfigurationError(f"another agent works in {state}: stop it, or use another folder")
             await asyncio.sleep(0.05)
+
+    # --- what is measured ------------------------------------------------------------------------------------
+
+    async def _measure(self, meter: Meter) -> None:
+        """Tell every few seconds what this node carries."""
+        loop = asyncio.get_running_loop()
+        last = loop.time()
+        while True:
+            now = loop.time()
+            copied = (self.rates.came_bytes, self.out_bytes)
+            try:
+                load = await asyncio.to_thread(meter.measure, copied, round((now - last) * 1000))
+            except Exception:
+                log.exception("measuring broke")
+                load = None
+            last = now
+            if load is not None:
+                self.news.measured(load)
+            await asyncio.sleep(self.settings.measure_s)
+
+    def _used_by(self, uid: str) -> dict[str, int]:
+        """What a pod has used so far, where that can be told. Blocks."""
+        return self._meter.used(uid) if self._meter is not None else {}
 
     # --- what is over ----------------------------------------------------------------------------------------
 

@@ -60,6 +60,7 @@ class Pods:
         news: Whom to tell of new datasets.
         clock: Wall-clock ms.
         link: Makes hard links.
+        used: What a pod's containers have used so far, where that can be told. Blocks.
     """
 
     def __init__(
@@ -73,6 +74,7 @@ class Pods:
         news: News,
         clock: Callable[[], int],
         link: Link,
+        used: Callable[[str], dict[str, int]] = lambda _: {},
     ) -> None:
         self._volumes = volumes
         self._pod_of = pod_of
@@ -83,6 +85,7 @@ class Pods:
         self._news = news
         self._clock = clock
         self._link = link
+        self._used = used
         self._jobs: dict[_Job, asyncio.Task[dict[str, Any]]] = {}
 
     async def prepare(self, request: Request, hold_s: float) -> dict[str, Any] | None:
@@ -253,6 +256,7 @@ class Pods:
                 await asyncio.to_thread(self._ledger.store, uid, page)
             outputs = await asyncio.to_thread(self._move, request, page)
             outcome: dict[str, Any] = {"outputs": outputs}
+            outcome |= await asyncio.to_thread(self._used, uid)  # now that all it wrote has reached the disk
             if request.delivered:
                 outcome["delivered"] = request.delivered
         except Refused as refusal:

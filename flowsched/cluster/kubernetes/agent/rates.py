@@ -34,6 +34,7 @@ class Rates:
         self._disk = TokenBucket(disk_rate)
         self._in, self._out = TokenBucket(nic_rate), TokenBucket(nic_rate)
         self._now = now
+        self.came_bytes = 0  #: of copies, while they come
         self._lock = threading.Lock()
         self._stopped = threading.Event()
         slowest = min((rate for rate in (disk_rate, nic_rate) if rate), default=0)
@@ -51,6 +52,8 @@ class Rates:
         Raises:
             Stopped: The agent is closing.
         """
+        with self._lock:
+            self.came_bytes += amount
         if self._stopped.wait(self._wait_s(amount, self._in)):
             raise Stopped
 

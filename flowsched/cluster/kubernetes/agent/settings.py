@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from flowsched.cluster.kubernetes.agent.guard import Guard
+from flowsched.cluster.measuring import INTERVAL_S
 from flowsched.cluster.origins import Origins
 from flowsched.errors import ConfigurationError
 
@@ -46,6 +47,8 @@ class Settings:
         heartbeat_s: How often a follower of events hears something.
         stall_s: A reader who takes nothing for so long is cut.
         sweep_s: How often the agent looks which pods are gone.
+        host_root: Below which the host's /proc and /sys/fs/cgroup are, see `Meter`; None = nothing is measured.
+        measure_s: How often the node's disk and network are measured.
     """
 
     node: str
@@ -71,6 +74,8 @@ class Settings:
     heartbeat_s: float = 10.0
     stall_s: float = 60.0
     sweep_s: float = 30.0
+    host_root: Path | None = None
+    measure_s: float = INTERVAL_S
 
     def __post_init__(self) -> None:
         """Refuse what cannot work.

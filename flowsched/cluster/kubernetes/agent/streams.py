@@ -177,6 +177,7 @@ class Streams:
 
     async def _follow(self, answer: web.StreamResponse, sent: int) -> None:
         news, settings = self._agent.news, self._agent.settings
+        measured = news.load[0]
         with news.bell() as bell:
             await self._write(answer, news.heartbeat(sent))
             while not self._closing.is_set():
@@ -184,9 +185,10 @@ class Streams:
                 lines = news.since(sent)
                 if lines is None:
                     return  # he was too slow; when he comes back he is told so
-                if lines:
-                    await self._write(answer, b"".join(lines))
-                    sent += len(lines)
+                number, load = news.load
+                if lines or number != measured:
+                    await self._write(answer, b"".join(lines) + (load if number != measured else b""))
+                    sent, measured = sent + len(lines), number
                 elif not await self._rings(bell, settings.heartbeat_s):
                     await self._write(answer, news.heartbeat(sent))
 
