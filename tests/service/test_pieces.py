@@ -111,7 +111,9 @@ async def test_a_node_that_loses_its_pieces_in_the_middle(tmp_path: Path, origin
         run = await client.submit(document(origin.uri))
         await origin.stopped.wait()
         for part in (tmp_path / "nodes" / "node-0" / "cache").glob(".part-*"):
-            shutil.rmtree(part, ignore_errors=True)  # the service notices, and removes what is left at the same time
+            shutil.rmtree(
+                part, ignore_errors=True
+            )  # the service notices, and removes what is left at the same time
         origin.held = None
         origin.go.set()
         state, read, _ = await ended(client, run.id)

@@ -137,7 +137,8 @@ def _pss_kb(pid: int) -> int:
 
 def io_counts() -> dict[str, int]:
     """What this process and all it has reaped have read and written, in bytes, by the kernel's names: `rchar` and `wchar`
-    from the page cache or not, `read_bytes` and `write_bytes` from and to disks. Zeros where the kernel does not tell."""
+    from the page cache or not, `read_bytes` and `write_bytes` from and to disks. Zeros where the kernel does not tell.
+    """
     counts = {"rchar": 0, "wchar": 0, "read_bytes": 0, "write_bytes": 0}
     try:
         with open("/proc/self/io") as file:
