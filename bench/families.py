@@ -25,7 +25,7 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +36,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from locality import SHARED, judged
 
 from flowsched.simulation.policies import simulated
-from flowsched.simulation.reference import REFERENCE
+from flowsched.simulation.reference import REFERENCE, SimulatedCluster
 from flowsched.simulation.simulate import trace_header
 from flowsched.simulation.workload import from_trace
 from flowsched.workflow.formats.wfformat import read_trace
@@ -57,6 +57,28 @@ PATTERNS = ("fork", "groups")
 #: Drawn as they are.
 NATURAL = ("blast", "bwa", "cycles", "epigenomics", "genome", "montage", "seismology", "soykb", "srasearch")
 Task = tuple[tuple[str, ...], Mapping[str, int], float]
+
+
+def uneven() -> dict[str, SimulatedCluster]:
+    """Clusters that are no reference, where it matters which of disk and link is the slower, and on which node.
+
+    `-hdd`: disks of 150 MB/s. `-unequal`: two of the nodes have a quarter of the others' link; `-mixed`: two have a quarter of the
+    others' disk.
+    """
+    made = {}
+    for name in ("8x16-1g", "8x16-10g", "8x32-1g", "8x32-10g"):
+        whole = replace(REFERENCE[name], reference=None)
+        few, rest = whole.nodes[-2:], whole.nodes[:-2]
+        links = [replace(node, nic_in=node.nic_in // 4, nic_out=node.nic_out // 4) for node in few]
+        disks = [replace(node, disk=node.disk // 4) for node in few]
+        slow = [replace(node, disk=150_000_000) for node in whole.nodes]
+        made[f"{name}-hdd"] = replace(whole, nodes=tuple(slow))
+        made[f"{name}-unequal"] = replace(whole, nodes=(*rest, *links))
+        made[f"{name}-mixed"] = replace(whole, nodes=(*rest, *disks))
+    return made
+
+
+CLUSTERS = {**REFERENCE, **uneven()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +181,7 @@ def wfformat(name: str, tasks: Mapping[str, Task]) -> dict[str, Any]:
 
 def measured(case: Case) -> dict[str, Any]:
     """Simulate a case, write its trace, have it judged."""
-    cluster = REFERENCE[case.cluster]
+    cluster = CLUSTERS[case.cluster]
     workload = from_trace(
         read_trace(case.path.read_bytes()), case.name, case.path.name, cluster, wow=case.wow
     )
@@ -170,7 +192,7 @@ def measured(case: Case) -> dict[str, Any]:
     with trace.open("w") as out:
         head = trace_header(cluster, [workload], case.policy, 1, "bench")
         out.writelines(json.dumps(line) + "\n" for line in [head, *world.lines])
-    told = judged(trace, [case.path], case.cluster, case.referee)
+    told = judged(trace, [case.path], cluster.reference, case.referee)
     trace.unlink()
     return {"case": case, "cpu_s": cpu, **told}
 

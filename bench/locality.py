@@ -120,9 +120,10 @@ def measured(case: Case, places: Places) -> dict[str, Any]:
     return {"case": case, "cpu_s": round(cpu, 2), **told}
 
 
-def judged(trace: Path, workloads: Sequence[Path], cluster: str, referee: Path) -> dict[str, Any]:
-    """What the referee says: its figures, and its faults."""
-    command = [sys.executable, str(referee), "--cluster", cluster, str(trace), *map(str, workloads)]
+def judged(trace: Path, workloads: Sequence[Path], cluster: str | None, referee: Path) -> dict[str, Any]:
+    """What the referee says: its figures, and its faults. `cluster`: the reference it must have run on; None = of its own."""
+    known = [] if cluster is None else ["--cluster", cluster]
+    command = [sys.executable, str(referee), *known, str(trace), *map(str, workloads)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     lines = done.stdout.strip().splitlines()
     if not lines or not lines[-1].startswith("{"):

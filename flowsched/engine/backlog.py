@@ -130,6 +130,7 @@ def _again(state: EngineState, backlog: Backlog, run: WorkflowRun, stage: StageR
     if any(len(role.shape.requests) != axes for role in candidates[0].group.roles):
         return False
     shared = state.inputs.get((run.id, stage.number))
+    homed = state.profile.locality and not own and not stage.spec.gang
     changed = own
     told = []
     for candidate in candidates:
@@ -143,6 +144,10 @@ def _again(state: EngineState, backlog: Backlog, run: WorkflowRun, stage: StageR
         staged_on = state.staged_on.get(state.groups[group.key], ())  # type: ignore[arg-type]
         now = (*expected(state, run, stage, group.reads), staged_on, state.promises.get(group.key))
         changed |= now != (group.runtime_ms, group.high_ms, group.staged_on, group.promised_ms)
+        # what is on its way home is the doing of others: nothing of this stage has to change for it
+        changed |= homed and group.home != home_of(
+            state, run, stage, int(candidate.tasks[0][0]) // stage.members
+        )
         told.append(now)
     if changed and not stage.spec.gang:
         fresh = [_told_anew(state, one, now) for one, now in zip(candidates, told, strict=True)]

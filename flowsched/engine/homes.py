@@ -207,8 +207,8 @@ def _expected(state: EngineState, run: WorkflowRun, stage: StageRun) -> int:
 def _choose(
     state: EngineState, run: WorkflowRun, consumer: StageRun, reader: int, onward: Home | None
 ) -> int | None:
-    """The ready node where least would be missing, with what others have planned there as work that comes first, and what it
-    writes brought to where that is gathered.
+    """The ready node where what it reads is gathered first, over the node's link and onto its disk, with what others gather there;
+    with what others have planned there as work that comes first, and what it writes brought to where that is gathered.
     """
     snapshot = state.snapshot
     nodes = len(snapshot)
@@ -225,10 +225,14 @@ def _choose(
         known = np.isin(parent.task_state[shards], _THERE) & (at >= 0)
         there += np.bincount(at[known], minlength=nodes)[:nodes] * each
     rates = np.maximum(snapshot.nic_in, 1)
-    cost = np.maximum(total - there, 0) * 1000 // rates + load_of(state)
+    written = _written_ms(state, _own_part(state, run, consumer))
+    cost = np.maximum(np.maximum(total - there, 0) * 1000 // rates, written)
     if onward is not None:
-        home = np.arange(nodes) == onward.node
-        cost = cost + np.where(home, 0, onward.output_bytes * 1000 // int(rates[onward.node]))
+        home, sent = onward.node, onward.output_bytes + _from_elsewhere(state, run, consumer, onward.node)
+        # What is gathered further on is written there in any case.
+        away = np.maximum(cost + sent * 1000 // int(rates[home]), written[home])
+        cost = np.where(np.arange(nodes) == home, cost, away)
+    cost = cost + load_of(state)
     role = consumer.spec.roles[0].resources
     fits = snapshot.ready & (snapshot.allocatable[:, 0] >= role.cpu_millicores)
     fits &= snapshot.allocatable[:, 1] >= role.memory_bytes
@@ -265,6 +269,45 @@ def _read_by(run: WorkflowRun, parent: StageRun, consumer: StageRun, reader: int
             if spec.match is Match.CHUNK:
                 return range(reader * width // chunks, (reader + 1) * width // chunks)
     return range(width)
+
+
+def _written_ms(state: EngineState, more: int) -> NDArray[np.int64]:
+    """(N,) ms that nodes' disks take for what is gathered there, and so many bytes more: they are written wherever they come from.
+
+    An output that several read counts for each of them in part: those who read the same are often at home together.
+    """
+    written = np.full(len(state.snapshot), more, dtype=np.int64)
+    for (workflow, number, _), node in state.homes.items():
+        run = state.runs.get(workflow)
+        if run is not None:
+            written[node] += _own_part(state, run, run.stages[number])
+    rates = state.snapshot.disk_rate
+    return np.where(rates > 0, written * 1000 // np.maximum(rates, 1), 0)
+
+
+def _from_elsewhere(state: EngineState, run: WorkflowRun, consumer: StageRun, node: int) -> int:
+    """Bytes that others who gather for the same readers will send to a node, since their homes are elsewhere."""
+    readers = {edge.child for edge in run.graph.edges_out[consumer.number]}
+    sent = 0
+    for (workflow, number, _), at in state.homes.items():
+        if workflow != run.id or at == node:
+            continue
+        if not readers.isdisjoint(edge.child for edge in run.graph.edges_out[number]):
+            sent += _expected(state, run, run.stages[number])
+    return sent
+
+
+def _own_part(state: EngineState, run: WorkflowRun, consumer: StageRun) -> int:
+    """Bytes that one shard of a stage is expected to gather, each divided among all who read it."""
+    part = 0
+    for spec in consumer.spec.inputs:
+        if spec.stage is None:
+            continue
+        readers = readers_of(run, spec)
+        if readers <= _MOST_READERS:
+            parent = run.stages[run.number_of(spec.stage)]
+            part += _count(parent, consumer, spec) * _expected(state, run, parent) // max(1, readers)
+    return part
 
 
 def load_of(state: EngineState) -> NDArray[np.int64]:

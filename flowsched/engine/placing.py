@@ -305,9 +305,16 @@ def _really_missing(recorder: Recorder, candidate: Candidate, nodes: Indices) ->
 
 
 def _may_move(recorder: Recorder, candidate: Candidate, nodes: Indices) -> bool:
-    ready = recorder.state.snapshot.ready
-    seen = [node for node in candidate.group.staged_on if ready[node]]
+    """Whether its inputs may be copied to these nodes. Once several have them it waits for room on one of those, but only if they
+    have none: where there is some, the cycle knows it, and going elsewhere pays.
+    """
+    snapshot = recorder.state.snapshot
+    seen = [node for node in candidate.group.staged_on if snapshot.ready[node]]
     if recorder.state.look is not None and seen:  # a full cache may have lost its data since
         there = _really_missing(recorder, candidate, np.array(seen)) == 0
         seen = [node for node, all_there in zip(seen, there.tolist(), strict=True) if all_there]
-    return len(seen) < _MAX_TARGETS or set(nodes.tolist()) <= set(seen)
+    if len(seen) < _MAX_TARGETS or set(nodes.tolist()) <= set(seen):
+        return True
+    asked = np.array(candidate.group.roles[0].shape.requests)
+    free = snapshot.allocatable[seen] - snapshot.used[seen]
+    return bool((free >= asked)[:, asked > 0].all(axis=1).any())

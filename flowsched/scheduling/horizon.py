@@ -182,14 +182,6 @@ class Horizon:
         work: Ints = self.work // self.cores
         return work if self.disks is None else np.maximum(work, self.io // _DISK)
 
-    def wait_ms(self, node: int, pods: int = 0, asked: Sequence[int] = (), runtime_ms: int = 0) -> int:
-        """When a node will have done all its work, and so many pods more, from now on."""
-        work, io = int(self.work[node]), int(self.io[node])
-        if pods:
-            work += pods * asked[_CPU] * runtime_ms
-            io += pods * self._io_ms(node, asked, runtime_ms)
-        return max(work // int(self.cores[node]), io // _DISK)
-
     def _io_ms(self, node: int, asked: Sequence[int], runtime_ms: int) -> int:
         """Millionths of the node's disk, times ms, of one pod."""
         if self.disks is None or len(asked) <= IO or not asked[IO]:
@@ -233,19 +225,31 @@ class Horizon:
         return self._stay(group, home, stays, runtime_ms) if stays.pods == group.roles[0].count else None
 
     def _stays(self, group: PodGroup, home: Home, there: int, away: int, runtime_ms: int) -> _Stays:
-        """How many of a bag's pods wait for home, where so many of it find room at home and so many elsewhere."""
-        snapshot = self._snapshot
-        asked, rate = group.roles[0].shape.requests, max(1, int(snapshot.nic_in[home.node]))
-        coming = home.coming_bytes + int(snapshot.inbound[home.node]) + snapshot.homeward.get(home.node, 0)
-        waited = self.now - group.ready_ms
-        start = self.wait_ms(home.node, there, asked, runtime_ms)
-        first, dearest, waiting = start, 0, 0
+        """How many of a bag's pods wait for home, where so many of it find room at home and so many elsewhere.
+
+        What comes home is written there as what a pod writes there is: where that disk has more to do than the link, nobody's
+        output is gathered any sooner for having waited.
+        """
+        snapshot, node = self._snapshot, home.node
+        asked, rate = group.roles[0].shape.requests, max(1, int(snapshot.nic_in[node]))
+        disk = 0 if self.disks is None else int(snapshot.disk_rate[node])
+        sends_ms = home.output_bytes * 1000 // (min(rate, disk) if disk else rate)
+        coming = home.coming_bytes + int(snapshot.inbound[node]) + snapshot.homeward.get(node, 0)
+        waited, cores = self.now - group.ready_ms, int(self.cores[node])
+        work, io = int(self.work[node]), int(self.io[node])
+        pod_io = self._io_ms(node, asked, runtime_ms)
+        written_ms = min(home.output_bytes * 1000 // disk, _LONGEST_MS) if disk else 0
+        first = dearest = waiting = 0
         for _ in range(away):
-            gone = max(runtime_ms, coming * 1000 // rate) + home.output_bytes * 1000 // rate
-            if start + runtime_ms < gone and waited < _PATIENCE * gone:
+            here = there + waiting
+            start = max((work + here * asked[_CPU] * runtime_ms) // cores, (io + here * pod_io) // _DISK)
+            # Wherever they run: what these pods write, and what comes, has to be written at home.
+            disk_ms = io // _DISK + (here + 1) * written_ms + (coming * 1000 // disk if disk else 0)
+            gone = max(max(runtime_ms, coming * 1000 // rate) + sends_ms, disk_ms)
+            if max(start + runtime_ms, disk_ms) < gone and waited < _PATIENCE * gone:
+                first = start if not waiting else first
                 waiting += 1
                 dearest = max(dearest, gone)
-                start = self.wait_ms(home.node, there + waiting, asked, runtime_ms)
             else:
                 coming += home.output_bytes
         return _Stays(waiting, first, dearest)
