@@ -131,6 +131,8 @@ class Taking:
         """Whether it is worth trying for a group."""
         if self._lowest is None or self._tries <= 0 or group.key in self._snapshot.nominations:
             return False
+        if not group.preempts:
+            return False
         if not (self._between or (self._profile.preempt and self._lowest < group.priority)):
             return False
         spent = self._snapshot.spent.get(group.key)
