@@ -689,6 +689,13 @@ class Conformance(WatchConformance, ClaimConformance):
         status, told = await talk.delete(f"{path}/a")
         assert (told["status"], told["details"]["name"]) == ("Success", "a")
 
+    async def test_a_name_is_not_generated_from_one_that_ends_with_a_dot(self, talk: Talk) -> None:
+        """A dash at its end is fine, a dot is not: what it is generated from must be a name by itself."""
+        document = pod("x")
+        document["metadata"] = {"generateName": "gen."}
+        status, told = await talk.post(talk.pods, document)
+        assert (status, told["details"]["causes"][0]["field"]) == (422, "metadata.generateName")
+
     async def test_events_are_checked(self, talk: Talk) -> None:
         """An action must be given, a note has at most 1,024 characters."""
         path = EVENTS.format(talk.namespace)

@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 import structlog
 
+from flowsched.cluster.kubernetes.bodies import Told, event
 from flowsched.cluster.kubernetes.client import STRATEGIC, Answer, Client, Unreachable, decoded
-from flowsched.cluster.kubernetes.metadata import micro_timestamp, timestamp
+from flowsched.cluster.kubernetes.metadata import timestamp
 from flowsched.cluster.kubernetes.objects import OnlyMetadata
 from flowsched.cluster.kubernetes.stakes import DISRUPTION, PREEMPTION, SAID
 from flowsched.scheduling.executor import ClusterEvent
@@ -150,21 +151,10 @@ class MakingWay:
         regarding = {
             "apiVersion": "v1", "kind": "Pod", "namespace": order.namespace, "name": order.name, "uid": order.uid,
         }  # fmt: skip
-        event: dict[str, Any] = {
-            "apiVersion": "events.k8s.io/v1",
-            "kind": "Event",
-            "metadata": {"generateName": f"{order.name[:50]}.", "namespace": order.namespace},
-            "eventTime": micro_timestamp(self._clock()),
-            "reportingController": "flowsched.io/scheduler",
-            "reportingInstance": "flowsched",
-            "action": "Preempting",
-            "reason": "Preempted",
-            "regarding": regarding,
-            "note": WHY,
-            "type": "Normal",
-        }
+        told = Told("Preempting", "Preempted", WHY, "Normal")
+        body = event(told, regarding, self._clock())
         path = f"/apis/events.k8s.io/v1/namespaces/{order.namespace}/events"
-        await self._ask("POST", path, msgspec.json.encode(event))
+        await self._ask("POST", path, body)
 
     async def _leads(self) -> None:
         """Wait until this process may act. One that may not any more is ended soon, and its successor reads the marks."""
