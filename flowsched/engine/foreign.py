@@ -368,7 +368,7 @@ def _forget(recorder: Recorder, uid: str) -> None:
         statement.pop(work.placed, uid)
         statement.pop(state.making_way, uid)
         statement.pop(state.covered, uid)
-        recorder.reconsider(key, work.placed if work.group is not None and work.group.gang else ())
+        recorder.reconsider(key, (uid,))  # of a gang, the others too
     state.snapshot.unclaim(uid, statement)
 
 

@@ -81,11 +81,13 @@ def settle(recorder: Recorder) -> None:
             _write(recorder, uid, placed, unit if free else "", None)
 
 
-def ask(recorder: Recorder, owners: Iterable[str], message: str) -> None:
-    """Pods make way: their room is counted as being freed from now on, and they are asked to go."""
+def ask(recorder: Recorder, owners: Iterable[str], message: str, *, begun: bool = False) -> None:
+    """Pods make way: their room is counted as being freed from now on, and they are asked to go. `begun`: as in `Evict`."""
     state, statement = recorder.state, recorder.statement
+    groups = set()
     for uid in owners:
         key = state.foreign_pods[uid]
+        groups.add(key)
         work = state.foreign[key]
         placed = work.placed[uid]
         unit = _unit(work, key, uid)
@@ -94,9 +96,14 @@ def ask(recorder: Recorder, owners: Iterable[str], message: str) -> None:
         claim = state.snapshot.claims.get(uid)
         if claim is not None:
             state.snapshot.claim(replace(claim, kind=ClaimKind.RELEASING), statement)
-        recorder.evictions.append(Evict(uid, placed.namespace, placed.name, message, unit))
-        if not work.staying:  # it starts anew: then it must come together again
-            statement.assign(work, "complete", False)
+        recorder.evictions.append(Evict(uid, placed.namespace, placed.name, message, unit, begun))
+    for key in sorted(groups):
+        work = state.foreign[key]
+        if work.staying:
+            continue
+        statement.assign(work, "complete", False)  # it starts anew: then it must come together again
+        if work.held_until is not None:  # and room is not kept any more for pods of it that were to come
+            statement.assign(work, "held_until", recorder.now)
 
 
 def stay(recorder: Recorder, uids: Sequence[str], message: str) -> None:
@@ -232,4 +239,5 @@ def _finish(recorder: Recorder, key: str, work: ForeignWork) -> None:
     left = len(staying) - len(marked)
     if work.group.gang and left > 0 and left + len(work.done) < work.group.minimum:
         return
-    ask(recorder, marked, _AGAIN)
+    broken = work.group.gang and len(staying) + len(work.done) < work.group.minimum
+    ask(recorder, marked, _AGAIN, begun=broken)

@@ -281,6 +281,7 @@ class Evict:
         reason: For people.
         unit: It makes way for others, together with all that carry the same word: all of them go, or none. "" = its gang did not
             come together, or its node is being emptied.
+        begun: Others of its unit have gone already: it follows them, as often as it has to be asked.
     """
 
     uid: str
@@ -288,6 +289,7 @@ class Evict:
     name: str
     reason: str
     unit: str = ""
+    begun: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from flowsched.scheduling.foreign import (
     RoomTaken,
     Stake,
 )
-from flowsched.scheduling.framework import PROFILES
+from flowsched.scheduling.framework import PROFILES, Profile
 from flowsched.scheduling.queues import Queue, QueueTree
 from flowsched.workflow.spec import Resources
 from tests.engine.scene import Scene, node
@@ -225,13 +225,20 @@ def test_what_has_just_begun_is_left_alone_for_its_minimum_runtime() -> None:
     assert [uid for uid, _ in asked(scene)] == ["a", "b", "c"]
 
 
-@pytest.mark.parametrize("switch", ["preempt", "reclaim"])
-def test_the_switches_of_the_profile_hold_for_others_pods_too(switch: str) -> None:
+@pytest.mark.parametrize(
+    ("profile", "goes"),
+    [
+        (replace(PROFILES["flowsched"], preempt=False), False),
+        (replace(PROFILES["flowsched"], reclaim=False), True),
+    ],
+    ids=["preempt off", "reclaim off"],
+)
+def test_the_switches_of_the_profile_hold_for_others_pods_too(profile: Profile, goes: bool) -> None:
     """Without `preempt` priority takes nothing; without `reclaim` it does."""
     scene = running()
-    scene.state.profile = replace(PROFILES["flowsched"], **{switch: False})
+    scene.state.profile = profile
     scene.tell(*high())
-    assert bool(asked(scene)) == (switch == "reclaim")
+    assert bool(asked(scene)) is goes
 
 
 def test_an_elastic_gang_gives_back_those_that_came_last_and_goes_on() -> None:
@@ -341,6 +348,9 @@ def test_a_new_leader_goes_on_where_all_of_a_gang_has_been_marked() -> None:
     """Nothing of it is a row: the marks on the pods say it. One has gone already."""
     scene = running(sits("b", marked=True), sits("c", marked=True))
     assert asked(scene) == [("b", "low"), ("c", "low")]
+    assert [each.begun for each in scene.last.evictions] == [True, True]  # no budget makes them half a gang
+    whole = running(*(sits(uid, marked=True) for uid in "abc"))
+    assert [each.begun for each in whole.last.evictions] == [False, False, False]
 
 
 def test_a_new_leader_leaves_a_gang_alone_of_which_only_some_have_been_marked() -> None:

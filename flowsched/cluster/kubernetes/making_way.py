@@ -70,9 +70,10 @@ class MakingWay:
         marked = await asyncio.gather(*(self._mark(order, "True", WHY) for order in orders))
         refused = next((found for found in marked if isinstance(found, str)), None)
         there = [order for order, found in zip(orders, marked, strict=True) if isinstance(found, int)]
-        if refused is None and there:
+        begun = any(order.begun for order in orders)  # by a leader before this one
+        if there and (begun or refused is None):
             await self._failpoint("evict.marked")
-            refused = await self._evict(there[0], begun=False)
+            refused = await self._evict(there[0], begun=begun)
         if refused is not None:
             await self._take_back(orders, refused)
             return
