@@ -139,8 +139,8 @@ def report_foreign(recorder: Recorder, event: ForeignEvent) -> None:
             recorder.state.snapshot.peers.set_namespace(name, labels)  # not undone: the event comes again
         case BudgetSeen(name, allowed):
             budget_seen(recorder, name, allowed)
-        case EvictionRefused(uids, message):
-            stay(recorder, uids, message)
+        case EvictionRefused(uids):
+            stay(recorder, uids)
 
 
 def bind(recorder: Recorder, pod: ForeignPod, node: int) -> None:

@@ -243,6 +243,7 @@ def _pod_group(
         gang=gang and state.profile.gang,
         roles=roles,
         promised_ms=state.promises.get(state.key_of(key)),
+        part_of=group.key if group.gang and work.staying else "",
     )
 
 

@@ -106,7 +106,7 @@ def ask(recorder: Recorder, owners: Iterable[str], message: str, *, begun: bool 
             statement.assign(work, "held_until", recorder.now)
 
 
-def stay(recorder: Recorder, uids: Sequence[str], message: str) -> None:
+def stay(recorder: Recorder, uids: Sequence[str]) -> None:
     """All of a unit could not be evicted: it has its room as before, and is left alone for a while."""
     state, statement = recorder.state, recorder.statement
     for uid in uids:

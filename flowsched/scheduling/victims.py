@@ -108,6 +108,13 @@ class Victims:
             claims[name] for name in sorted(owner[slot] for slot in self._slots[self.rows_of(unit)].tolist())
         ]
 
+    def named(self, name: str) -> NDArray[np.bool_]:
+        """(U,) those units that are, or are a part of, the unit of a name."""
+        found = np.zeros(len(self), dtype=np.bool_)
+        ledger = self._snapshot.ledger
+        found[self.unit[ledger.unit[self._slots] == ledger.unit_number(name)]] = True
+        return found
+
     def held(self, axis: int, rows: NDArray[np.intp] | slice) -> Ints:
         """(k,) what some claims hold of an axis, or (k, D) of GPUs by device."""
         found: Ints = self.devices[rows] if axis == DEVICES else self.amount[rows, axis]

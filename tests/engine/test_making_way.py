@@ -170,6 +170,16 @@ def test_what_says_yes_goes_although_nobody_makes_it_again() -> None:
     assert [uid for uid, _ in asked(scene)] == ["a", "b", "c"]
 
 
+def test_a_gang_does_not_take_its_own_members_room() -> None:
+    """A fourth pod of it, more important than the three that run, waits; one of another gang does not."""
+    scene = running()
+    scene.tell(waits("d", priority=9))
+    assert asked(scene) == []
+    scene.tell(PodLeft("d"))
+    scene.tell(gang("other", 1), waits("e", "other", priority=9))
+    assert [uid for uid, _ in asked(scene)] == ["a", "b", "c"]
+
+
 def test_a_change_of_mind_counts_at_once() -> None:
     """The annotation is put on while a taker waits, and is taken off."""
     scene = running(rule=gang(preemptible=False))

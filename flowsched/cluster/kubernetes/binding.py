@@ -92,10 +92,11 @@ class Binding:
         """Take pods away; their controllers make them again. Those that make way go with all of their unit, or stay."""
         units: dict[str, list[Evict]] = {}
         for order in orders:
-            log.warning("pod evicted", namespace=order.namespace, pod=order.name, why=order.reason)
             if order.unit:
+                log.info("pod makes way", namespace=order.namespace, pod=order.name, why=order.reason)
                 units.setdefault(order.unit, []).append(order)
             else:
+                log.warning("pod evicted", namespace=order.namespace, pod=order.name, why=order.reason)
                 self._spawn(self._delete(order))
         for unit in units.values():
             self._spawn(self._way.clear(unit))
