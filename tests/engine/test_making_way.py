@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 
+from flowsched.engine.foreign import T_GANG_MS
 from flowsched.engine.making_way import SPARE_MS
 from flowsched.engine.state import EngineState
 from flowsched.engine.step import step
 from flowsched.scheduling.executor import NodeChanged
 from flowsched.scheduling.foreign import (
+    BindRefused,
     BudgetSeen,
     EvictionRefused,
     ForeignGroup,
@@ -119,7 +121,7 @@ def test_equal_and_lower_priorities_take_nothing(priority: int) -> None:
 
 def test_the_most_important_member_speaks_for_its_gang() -> None:
     """A launcher of priority 9 protects its workers of priority 0 from a taker of 7, not from one of 10."""
-    scene = running(sits("a", priority=9), sits("b"), sits("c"))
+    scene = running(sits("a"), sits("b", priority=9), sits("c"))
     scene.tell(*high(7))
     assert asked(scene) == []
     scene.submit("w", TASK, priority=10)
@@ -263,6 +265,16 @@ def test_an_elastic_gang_gives_back_those_that_came_last_and_goes_on() -> None:
     assert asked(scene) == [("driver", "low"), ("e-9", "low")]  # now the rest, all of it
 
 
+def test_a_gang_whose_minimum_has_ended_well_gives_back_all_but_one_by_one() -> None:
+    """Two of its four are done, which is its minimum: of the two that run the later one goes first."""
+    scene = running(sits("a"), sits("b"), sits("c"), sits("d"), rule=gang(minimum=2), cpu=4)
+    scene.tell(
+        PodLeft("a", True, "low"), PodLeft("b", True, "low"), RoomTaken("s", "n0", Resources(2000, MIB))
+    )
+    scene.submit("w", TASK, priority=1)
+    assert asked(scene) == [("d", "low")]
+
+
 def test_an_elastic_gang_keeps_the_minimum_of_each_role() -> None:
     """One ps and one worker must stay of two and three; the gang's minimum is one more than both: each role keeps one more."""
     rule = gang(minimum=3, role_minimums={"ps": 1, "worker": 1})
@@ -312,6 +324,8 @@ def test_one_decision_does_not_ask_for_more_pods_than_their_budget_allows() -> N
     scene.tell(BudgetSeen("ns/p", 1))
     scene.tell(scene.accepted("w1", TASK, priority=1), scene.accepted("w2", TASK, priority=1))
     assert asked(scene) == [("c", "low/c")]
+    scene.tell(sits("a", budgets=("ns/p",), started_ms=5))
+    assert asked(scene) == []  # the budget does not know of c yet
     scene.tell(sits("c", budgets=("ns/p",), leaving=True), BudgetSeen("ns/p", 0))
     assert asked(scene) == []
     scene.tell(BudgetSeen("ns/p", None), sits("a"), sits("b"))
@@ -342,6 +356,18 @@ def test_an_eviction_that_is_refused_leaves_everything_as_it_was_for_a_while() -
     assert [uid for uid, _ in asked(scene)] == ["a", "b", "c"]
 
 
+def test_a_single_pod_whose_eviction_is_refused_is_left_alone_by_all() -> None:
+    """The next one who asks for room gets that of the other pod."""
+    scene = Scene(node("n0", cpu=1), node("n1", cpu=1))
+    scene.tell(bag(), sits("a", at="n0"), sits("b", at="n1", priority=1))
+    scene.submit("w1", TASK, priority=5)
+    assert asked(scene) == [("a", "low/a")]
+    scene.tell(EvictionRefused(("a",), "its budget"))
+    assert asked(scene) == []
+    scene.submit("w2", TASK, priority=5)
+    assert asked(scene) == [("b", "low/b")]
+
+
 def test_a_queue_takes_back_its_share_from_others_pods() -> None:
     """Reclaim knows no priorities: two queues of equal weight, one has all, and is served no less than the other afterwards."""
     scene = Scene(node(cpu=4))
@@ -352,6 +378,41 @@ def test_a_queue_takes_back_its_share_from_others_pods() -> None:
     scene.submit("w", {**TASK, "scatter": {"count": 4}}, queue="ours")
     assert len(asked(scene)) == 2
     assert {each.reason.split(" takes")[0] for each in scene.last.evictions} == {"w/s of queue ours"}
+
+
+@pytest.mark.parametrize(("priority", "goes"), [(2_000_000_000, 0), (1_999_999_999, 1)])
+def test_what_a_cluster_cannot_do_without_is_not_reclaimed_either(priority: int, goes: int) -> None:
+    """`system-cluster-critical` is 2,000,000,000; one less is anybody's."""
+    scene = Scene(node(cpu=2))
+    scene.state.queues = QueueTree([Queue("ours", weight=2), Queue("theirs", weight=2)])
+    scene.tell(bag(queue="theirs"), *(sits(uid, queue="theirs", priority=priority) for uid in "ab"))
+    scene.submit("w", {**TASK, "scatter": {"count": 2}}, queue="ours")
+    assert len(asked(scene)) == goes
+
+
+def test_a_gang_that_comes_again_must_come_together_again() -> None:
+    """One of its two new pods is refused, and its room is lost: the other one does not stand there for ever."""
+    scene = Scene(node(cpu=2))
+    scene.tell(gang(minimum=2), sits("a"), sits("b"))
+    scene.submit("w", {**TASK, "resources": {"cpu": 2, "memory": "64Mi"}}, priority=1)
+    scene.tell(PodLeft("a"), PodLeft("b"), waits("a2"), waits("b2"))
+    scene.end("fs-w-s-0-0")
+    assert bound(scene) == ["a2", "b2"]
+    scene.tell(sits("a2"), BindRefused("b2", "n0"), RoomTaken("s", "n0", Resources(1000, MIB)))
+    scene.tell(after=T_GANG_MS)
+    assert asked(scene) == [("a2", "")]
+
+
+def test_room_that_was_kept_for_a_gangs_other_pods_is_not_kept_when_it_has_gone() -> None:
+    """A driver of one core, and two kept for executors that are still to come, on a node of four; who comes asks for two."""
+    scene = Scene(node(cpu=4))
+    scene.tell(gang(minimum=1, min_resources=Resources(3000, 192 * MIB)), waits("driver"))
+    scene.tell(sits("driver"))
+    assert "hold/low/0" in scene.state.snapshot.claims
+    scene.submit("w", {**TASK, "resources": {"cpu": 2, "memory": "64Mi"}}, priority=1)
+    assert asked(scene) == [("driver", "low")]
+    scene.tell(sits("driver", leaving=True))
+    assert "hold/low/0" not in scene.state.snapshot.claims
 
 
 def test_a_new_leader_goes_on_where_all_of_a_gang_has_been_marked() -> None:
