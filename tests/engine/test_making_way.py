@@ -364,6 +364,7 @@ def test_a_single_pod_whose_eviction_is_refused_is_left_alone_by_all() -> None:
     assert asked(scene) == [("a", "low/a")]
     scene.tell(EvictionRefused(("a",), "its budget"))
     assert asked(scene) == []
+    scene.command("w1", "cancel")
     scene.submit("w2", TASK, priority=5)
     assert asked(scene) == [("b", "low/b")]
 
