@@ -2,8 +2,8 @@
 
 A pod may go if it has been seen on its node, a controller would make it again (or it says that it may), neither it nor its PodGroup
 says that it may not, and the disruption budgets that cover it allow it. A gang is one unit: all of it goes, or nobody; what it has
-beyond its minimum goes before that, the youngest first. Everything else is decided where our own work is (`scheduling.preemption`):
-a unit is a mark on claims.
+beyond its minimum goes before that, those that came last first, also where one of the others must stay. Everything else is decided
+where our own work is (`scheduling.preemption`): a unit is a mark on claims.
 
 Nothing of this is a row. That pods make way is written on the pods themselves, on all of a unit before the first of them goes: a
 new leader goes on where the marks are complete (`_finish`), and where they are not, nobody has gone.
@@ -142,11 +142,25 @@ def _may_go(work: ForeignWork, placed: Placed) -> bool:
 
 def _settle_gang(recorder: Recorder, key: str, work: ForeignWork) -> None:
     staying = work.staying
-    free = bool(staying) and all(_may_go(work, placed) for placed in staying.values())
+    free = all(placed.seen for placed in staying.values())
     free = free and key not in recorder.state.guarded and key not in recorder.state.spared
     elastic = _elastic(work, staying) if free else {}
+    if free and not all(_may_go(work, placed) for placed in staying.values()):
+        spare = _spare(elastic)  # somebody must stay: these may go, one by one, and nobody else
+        for uid, placed in staying.items():
+            goes = uid in spare and _may_go(work, placed)
+            _write(recorder, uid, placed, f"{key}/{uid}" if goes else "", None)
+        return
     for uid, placed in staying.items():
         _write(recorder, uid, placed, key if free else "", elastic.get(uid))
+
+
+def _spare(elastic: Mapping[str, tuple[int, int, int]]) -> set[str]:
+    """Members that a gang can do without: those of each role with the highest numbers."""
+    roles: dict[int, list[str]] = {}
+    for uid in sorted(elastic, key=lambda uid: elastic[uid][1]):
+        roles.setdefault(elastic[uid][0], []).append(uid)
+    return {uid for members in roles.values() for uid in members[elastic[members[0]][2] :]}
 
 
 def _write(

@@ -265,6 +265,27 @@ def test_an_elastic_gang_gives_back_those_that_came_last_and_goes_on() -> None:
     assert asked(scene) == [("driver", "low"), ("e-9", "low")]  # now the rest, all of it
 
 
+def test_executors_make_way_although_their_driver_must_stay() -> None:
+    """Spark by `spark-submit`: nobody would make the driver again, and its group's minimum is one. Three cores are asked for."""
+    pods = [sits("driver", owned=False)] + [sits(f"e-{n}", created_ms=n) for n in range(1, 4)]
+    scene = running(*pods, rule=gang(minimum=1), cpu=4)
+    scene.tell(gang("high", 4), *(waits(f"x{n}", "high", priority=7) for n in range(4)))
+    assert asked(scene) == []  # four are more than three
+    scene.tell(*(PodLeft(f"x{n}") for n in range(4)))
+    scene.tell(gang("high", 2), *(waits(f"y{n}", "high", priority=7) for n in range(2)))
+    assert asked(scene) == [("e-1", "low"), ("e-2", "low")]
+
+
+def test_one_that_must_stay_and_could_be_spared_keeps_its_own_room_only() -> None:
+    """Two of four are the minimum; of the two that came last one says no."""
+    pods = [
+        sits(uid, created_ms=n, preemptible=False if uid == "d" else None) for n, uid in enumerate("abcd")
+    ]
+    scene = running(*pods, rule=gang(minimum=2), cpu=4)
+    scene.tell(scene.accepted("w1", TASK, priority=1), scene.accepted("w2", TASK, priority=1))
+    assert asked(scene) == [("c", "low")]
+
+
 def test_a_gang_whose_minimum_has_ended_well_gives_back_all_but_one_by_one() -> None:
     """Two of its four are done, which is its minimum: of the two that run the later one goes first."""
     scene = running(sits("a"), sits("b"), sits("c"), sits("d"), rule=gang(minimum=2), cpu=4)
