@@ -17,7 +17,9 @@ from flowsched.errors import ConfigurationError
 
 ENVIRONMENT: Final = "FLOWSCHED_FAILPOINTS"
 #: Passed on Kubernetes only: where pods are objects of a server, and others make some, too.
-KUBERNETES: Final = ("bind.before", "bind.after", "evict.before", "kube.created", "kube.bound")
+KUBERNETES: Final = (
+    "bind.before", "bind.after", "evict.before", "evict.marked", "evict.first", "kube.created", "kube.bound",
+)  # fmt: skip
 #: Passed only where caches have a limit, and are full.
 CACHES: Final = ("drop.before", "drop.after")
 #: Every point there is; arming another one is refused, so that a test cannot pass because of a typing error.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from itertools import repeat
 from typing import Final
@@ -69,10 +70,16 @@ class Recorder:
     dirty: bool = False
     #: Nothing but time may have done so.
     ticked: bool = False
+    #: Foreign groups, and which of their pods: what is at stake with them may have changed.
+    reconsidered: dict[str, set[str]] = field(default_factory=dict)
     _advances: dict[str, Advance] = field(default_factory=dict)
     _runs: dict[str, WorkflowRun] = field(default_factory=dict)
     #: Runs that were advanced since `absorb` last looked: a step may hold a thousand events of as many workflows.
     _asked: dict[str, None] = field(default_factory=dict)
+
+    def reconsider(self, group: str, uids: Iterable[str]) -> None:
+        """What is at stake with pods of a foreign group may have changed."""
+        self.reconsidered.setdefault(group, set()).update(uids)
 
     def advance(self, run: WorkflowRun) -> Advance:
         """The run's advance of this step."""

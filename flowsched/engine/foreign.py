@@ -11,12 +11,16 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from flowsched.engine.delta import BindingWrite
+from flowsched.engine.making_way import budget_seen, cover, stay
 from flowsched.engine.pace import left
 from flowsched.engine.recovery import node_index
 from flowsched.scheduling.foreign import (
+    NO_STAKE,
     Bind,
     BindRefused,
+    BudgetSeen,
     Evict,
+    EvictionRefused,
     ForeignEvent,
     ForeignGroup,
     ForeignPod,
@@ -27,6 +31,7 @@ from flowsched.scheduling.foreign import (
     PodTemplate,
     PodWaits,
     RoomTaken,
+    Stake,
 )
 from flowsched.scheduling.snapshot import Claim, ClaimKind
 
@@ -45,6 +50,13 @@ class ClassKey(NamedTuple):
     role: str
     priority: int
     template: PodTemplate
+    within: int | None = None  #: as in `ForeignPod`
+    preempts: bool = True
+
+    @property
+    def first(self) -> int:
+        """Higher goes first inside the group."""
+        return self.priority if self.within is None else self.within
 
 
 class Placed(NamedTuple):
@@ -57,6 +69,8 @@ class Placed(NamedTuple):
     owned: bool
     node: int
     seen: bool  #: it was seen there
+    stake: Stake = NO_STAKE
+    leaving: bool = False  #: it is being deleted, or was asked to make way
 
 
 @dataclass(slots=True)
@@ -83,11 +97,16 @@ class ForeignWork:
     held_until: int | None = None
     held_on: tuple[int, ...] = ()
 
+    @property
+    def staying(self) -> dict[str, Placed]:
+        """Pods with a node that are not leaving it, by uid."""
+        return {uid: placed for uid, placed in self.placed.items() if not placed.leaving}
+
     def lacking(self) -> int:
         """How many pods more its minimum asks for."""
         if self.group is None or not self.group.gang:
             return 0
-        return max(0, self.group.minimum - len(self.placed) - len(self.done))
+        return max(0, self.group.minimum - len(self.staying) - len(self.done))
 
     @property
     def empty(self) -> bool:
@@ -106,6 +125,7 @@ def report_foreign(recorder: Recorder, event: ForeignEvent) -> None:
                 recorder.statement.assign(work, "group", None)
                 recorder.statement.assign(work, "complete", False)
                 recorder.statement.assign(work, "done", {})
+                recorder.reconsider(key, work.placed)
                 _tidy(recorder, key)
         case PodWaits(pod):
             _waits(recorder, pod)
@@ -117,6 +137,10 @@ def report_foreign(recorder: Recorder, event: ForeignEvent) -> None:
             _refused(recorder, uid)
         case NamespaceSeen(name, labels):
             recorder.state.snapshot.peers.set_namespace(name, labels)  # not undone: the event comes again
+        case BudgetSeen(name, allowed):
+            budget_seen(recorder, name, allowed)
+        case EvictionRefused(uids):
+            stay(recorder, uids)
 
 
 def bind(recorder: Recorder, pod: ForeignPod, node: int) -> None:
@@ -178,6 +202,7 @@ def release_half_placed(recorder: Recorder) -> None:
 def _rule(recorder: Recorder, group: ForeignGroup) -> None:
     work = _work(recorder, group.key)
     recorder.statement.assign(work, "group", group)
+    recorder.reconsider(group.key, work.placed)
     if group.started and not work.complete:
         recorder.statement.assign(work, "complete", True)
         _judge(recorder, group.key)
@@ -196,7 +221,7 @@ def _waits(recorder: Recorder, pod: ForeignPod) -> None:
     if pod.uid in state.assumed:
         return  # the binding is under way; this is older news, or of another field
     work = _work(recorder, pod.group)
-    key = ClassKey(pod.role, pod.priority, pod.template)
+    key = ClassKey(pod.role, pod.priority, pod.template, pod.within, pod.preempts)
     alike = work.waiting.get(key)
     if alike is None or pod.uid not in alike:  # else it keeps its place
         _forget(recorder, pod.uid)
@@ -218,12 +243,22 @@ def _taken(recorder: Recorder, event: RoomTaken) -> None:
     if event.group:
         _stop_waiting(recorder, event.owner)
         work = _work(recorder, event.group)
-        placed = Placed(event.role, None, event.namespace, event.name, event.owned, node, True)
+        leaving = event.leaving or event.owner in state.making_way
+        placed = Placed(
+            event.role, None, event.namespace, event.name, event.owned, node, True, event.stake, leaving
+        )
+        if event.leaving:
+            statement.pop(state.making_way, event.owner)
+        known_as = work.placed.get(event.owner)
+        if known_as != placed:
+            recorder.reconsider(event.group, (event.owner,))
         statement.put(work.placed, event.owner, placed)
         statement.put(state.foreign_pods, event.owner, event.group)
+        cover(recorder, event.owner, event.group, event.stake)
         _judge(recorder, event.group)
     amount = state.snapshot.vector(event.resources)
-    kind = ClaimKind.RELEASING if event.leaving else ClaimKind.RUNNING
+    asked = event.leaving or event.owner in state.making_way
+    kind = ClaimKind.RELEASING if asked else ClaimKind.RUNNING
     known = state.snapshot.claims.get(event.owner)
     if known is None or not _holds(known, event, node, amount, kind):
         queue, since, rules = event.queue, event.since_ms, event.rules
@@ -240,6 +275,15 @@ def _taken(recorder: Recorder, event: RoomTaken) -> None:
             rules,
             user=event.namespace if queue else "",
         )
+        if known is not None:  # what is at stake with it is settled later in the step
+            claim = replace(
+                claim,
+                unit=known.unit,
+                priority=known.priority,
+                qos=known.qos,
+                started_ms=known.started_ms,
+                elastic=known.elastic,
+            )
         state.snapshot.claim(claim, statement)
         recorder.dirty = True
 
@@ -320,7 +364,11 @@ def _forget(recorder: Recorder, uid: str) -> None:
     _stop_waiting(recorder, uid)
     key = statement.pop(state.foreign_pods, uid)
     if key is not None:
-        statement.pop(state.foreign[key].placed, uid)
+        work = state.foreign[key]
+        statement.pop(work.placed, uid)
+        statement.pop(state.making_way, uid)
+        statement.pop(state.covered, uid)
+        recorder.reconsider(key, (uid,))  # of a gang, the others too
     state.snapshot.unclaim(uid, statement)
 
 
@@ -343,7 +391,7 @@ def _judge(recorder: Recorder, key: str) -> None:
     work = state.foreign[key]
     if work.group is None or not work.group.gang:
         return
-    seen = sum(placed.seen for placed in work.placed.values())
+    seen = sum(placed.seen for placed in work.staying.values())
     complete = work.complete or seen + len(work.done) >= work.group.minimum
     if complete and not work.complete:
         statement.assign(work, "complete", True)

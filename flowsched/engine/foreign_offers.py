@@ -127,7 +127,7 @@ def _problem(state: EngineState, key: str, work: ForeignWork) -> Reason | None:
     if odd is not None:
         return Reason(number, ReasonCode.WAITING_FOR_MEMBERS, odd)
     waiting = sum(len(alike) for alike in work.waiting.values())
-    there = waiting + len(work.placed) + len(work.done)
+    there = waiting + len(work.staying) + len(work.done)
     if there < group.minimum:
         text = f"{there} of the {group.minimum} pods of its group exist"
         return Reason(number, ReasonCode.WAITING_FOR_MEMBERS, text, {"pods": there, "minimum": group.minimum})
@@ -154,7 +154,7 @@ def _role_minimums(group: ForeignGroup) -> Mapping[str, int]:
 
 
 def _of_role(work: ForeignWork, role: str, *, waiting: bool = True) -> int:
-    placed = sum(each.role == role for each in work.placed.values())
+    placed = sum(each.role == role for each in work.staying.values())
     done = sum(each == role for each in work.done.values())
     return placed + done + sum(len(a) for kind, a in work.waiting.items() if waiting and kind.role == role)
 
@@ -165,7 +165,7 @@ def _offers(state: EngineState, key: str, work: ForeignWork) -> Iterator[Foreign
     assert group is not None
     kinds = sorted(
         (kind for kind in work.waiting if not kind.template.problem),
-        key=lambda kind: (-kind.priority, next(iter(work.waiting[kind].values())).created_ms),
+        key=lambda kind: (-kind.first, next(iter(work.waiting[kind].values())).created_ms),
     )
     lacking = work.lacking()
     if not kinds:
@@ -174,12 +174,14 @@ def _offers(state: EngineState, key: str, work: ForeignWork) -> Iterator[Foreign
         for kind in kinds:
             alone = (_role(state, kind, len(work.waiting[kind]), 1, group),)
             bag = _pod_group(state, group, ForeignKey(key, kind), alone, gang=False)
-            yield ForeignCandidate(key, bag, (kind,))
+            yield ForeignCandidate(key, replace(bag, preempts=kind.preempts), (kind,))
         return
     least = _minimums(work, group, kinds, lacking)
     roles = tuple(_role(state, kind, len(work.waiting[kind]), least[kind], group) for kind in kinds)
     offered = _pod_group(state, group, ForeignKey(key, None), roles, gang=True)
-    if group.min_resources is not None and not work.placed:
+    if not all(kind.preempts for kind in kinds if least[kind]):
+        offered = replace(offered, preempts=False)
+    if group.min_resources is not None and not work.staying:
         offered = replace(offered, min_resources=state.snapshot.vector(group.min_resources))
     yield ForeignCandidate(key, offered, tuple(kinds))
 
@@ -241,6 +243,7 @@ def _pod_group(
         gang=gang and state.profile.gang,
         roles=roles,
         promised_ms=state.promises.get(state.key_of(key)),
+        part_of=group.key if group.gang and work.staying else "",
     )
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from flowsched.engine import evicting, pace, taking
+from flowsched.engine import evicting, making_way, pace, taking
 from flowsched.engine.backlog import Backlog, Candidate, collect
 from flowsched.engine.binding import Binds
 from flowsched.engine.changes import Recorder
@@ -44,6 +44,7 @@ def place(recorder: Recorder) -> None:
     evicting.begin_look(recorder)
     _give_up_waiting(recorder)
     empty_nodes(recorder)
+    making_way.settle(recorder)
     taking.keep_room(recorder)
     release_half_placed(recorder)
     held_back = serve_held(recorder)

@@ -242,6 +242,13 @@ class EngineState:
         self.assumed: dict[str, int] = {}  #: uid of a foreign pod whose binding is under way -> since (ms)
         self.halved: set[str] = set()  #: foreign gangs that stand half placed
         self.holding: set[str] = set()  #: foreign groups for whom room is held
+        self.making_way: dict[str, str] = {}  #: uid of a pod that was asked to make way -> its unit
+        self.spared: dict[str, tuple[str, int]] = {}  #: unit that could not be evicted -> (group, until ms)
+        self.budgets: dict[str, int] = {}  #: disruption budget -> how many of its pods may go now
+        self.covered: dict[
+            str, str
+        ] = {}  #: uid of a pod with a node that a budget covers -> key of its group
+        self.guarded: frozenset[str] = frozenset()  #: units that budgets keep where they are
 
     def _begin_pace(self) -> None:
         """What `engine/pace` keeps: nobody has looked at the backlog yet."""

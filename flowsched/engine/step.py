@@ -35,7 +35,7 @@ from flowsched.engine.reports import report
 from flowsched.engine.staging import order_transfers
 from flowsched.engine.state import EngineState
 from flowsched.scheduling.executor import Drop, Pod, PodHeld, PodStarted, Transfer, TransferDone
-from flowsched.scheduling.foreign import Bind, Evict, RoomTaken
+from flowsched.scheduling.foreign import Bind, BudgetSeen, Evict, RoomTaken
 from flowsched.scheduling.loads import LoadMeasured
 from flowsched.statement import Statement
 
@@ -90,8 +90,8 @@ class Step:
         self.state.note_undone()
 
 
-#: All others may. What RoomTaken, LoadMeasured and TransferDone change, they say themselves.
-_LETS_NOBODY_START = (PodStarted, PodHeld, RoomTaken, LoadMeasured, TransferDone)
+#: All others may. What RoomTaken, BudgetSeen, LoadMeasured and TransferDone change, they say themselves.
+_LETS_NOBODY_START = (PodStarted, PodHeld, RoomTaken, BudgetSeen, LoadMeasured, TransferDone)
 
 
 def step(state: EngineState, events: Sequence[EngineEvent], now: int) -> Step:

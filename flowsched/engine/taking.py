@@ -11,6 +11,7 @@ from collections.abc import Collection, Sequence
 
 import numpy as np
 
+from flowsched.engine import making_way
 from flowsched.engine.changes import Recorder
 from flowsched.engine.state import EngineState, GroupKey
 from flowsched.scheduling.devices import GPU, Parts, parts_of
@@ -25,7 +26,7 @@ def keep_room(recorder: Recorder) -> None:
     state = recorder.state
     for key, nomination in list(state.snapshot.nominations.items()):
         usable = all(state.snapshot.ready[node] for node, _ in nomination.room)
-        if not usable or recorder.now >= nomination.until_ms:
+        if not usable or recorder.now >= nomination.until_ms or _is_refused(state, nomination):
             give_up(recorder, key)
             recorder.dirty = True
         else:
@@ -77,6 +78,12 @@ def give_up(recorder: Recorder, key: int) -> None:
 
 
 # ------------------------------------------------------------------------------------------------------ inside
+
+
+def _is_refused(state: EngineState, nomination: Nomination) -> bool:
+    """Whether others' pods that were to make way for it stay after all: a disruption budget kept them."""
+    claims = (state.snapshot.claims.get(owner) for owner in nomination.victims if owner in state.foreign_pods)
+    return any(claim is not None and claim.kind is ClaimKind.RUNNING for claim in claims)
 
 
 def _end(recorder: Recorder, key: int) -> None:
@@ -134,6 +141,7 @@ def _evict(recorder: Recorder, eviction: Eviction) -> None:
     state = recorder.state
     refs = [state.pods[owner] for owner in eviction.owners if owner in state.pods]
     if not refs:
+        making_way.ask(recorder, eviction.owners, eviction.message)
         return
     run = state.runs[refs[0].workflow]
     stage = run.stages[refs[0].stage]

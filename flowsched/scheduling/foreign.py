@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from flowsched.scheduling.rules import Rules
 from flowsched.workflow.spec import Resources
@@ -61,6 +62,8 @@ class ForeignPod:
         priority: Higher goes first.
         created_ms: When it was made (wall-clock ms).
         owned: Whether a controller would make it again if it were deleted.
+        within: Which of its group goes first, if that is said beside its priority; None = its priority says it.
+        preempts: Whether it may take others' room (`preemptionPolicy`).
     """
 
     uid: str
@@ -73,6 +76,8 @@ class ForeignPod:
     priority: int = 0
     created_ms: int = 0
     owned: bool = False
+    within: int | None = None
+    preempts: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +97,7 @@ class ForeignGroup:
         version: Of the object the rule was read from.
         problem: Why nothing of it can be placed; "" = nothing is wrong.
         started: Its status says that its minimum has been on nodes once.
+        preemptible: Whether it says that it may be taken away for others; None = it does not say.
     """
 
     key: str
@@ -107,6 +113,33 @@ class ForeignGroup:
     version: str = ""
     problem: str = ""
     started: bool = False
+    preemptible: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Stake:
+    """How a pod that has a node stands when others ask for its room.
+
+    Args:
+        priority: As its PriorityClass gave it.
+        qos: `QosClass`.
+        created_ms: When it was made.
+        started_ms: Since when its containers run; None = they do not yet.
+        preemptible: Whether it says that it may be taken away for others; None = it does not say.
+        budgets: Names of the disruption budgets that cover it, sorted.
+        marked: It was told that it makes way, and no more than that: an earlier leader had decided so.
+    """
+
+    priority: int = 0
+    qos: int = 0
+    created_ms: int = 0
+    started_ms: int | None = None
+    preemptible: bool | None = None
+    budgets: tuple[str, ...] = ()
+    marked: bool = False
+
+
+NO_STAKE: Final = Stake()
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +179,7 @@ class RoomTaken:
         since_ms: Since when.
         owned: Whether a controller would make it again.
         namespace, name: Where to call it.
+        stake: How it stands when others ask for its room, if it is one that we placed.
     """
 
     owner: str
@@ -160,6 +194,7 @@ class RoomTaken:
     owned: bool = False
     namespace: str = ""
     name: str = ""
+    stake: Stake = NO_STAKE
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +227,33 @@ class NamespaceSeen:
     labels: Mapping[str, str] | None
 
 
-ForeignEvent = GroupSeen | GroupGone | PodWaits | RoomTaken | PodLeft | BindRefused | NamespaceSeen
+@dataclass(frozen=True, slots=True)
+class BudgetSeen:
+    """How many pods that a disruption budget covers may go now. None = there is no such budget (any more)."""
+
+    name: str
+    allowed: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class EvictionRefused:
+    """Pods that were to make way stay, all of a unit: nothing of it has gone. `message` says why."""
+
+    uids: tuple[str, ...]
+    message: str = ""
+
+
+ForeignEvent = (
+    GroupSeen
+    | GroupGone
+    | PodWaits
+    | RoomTaken
+    | PodLeft
+    | BindRefused
+    | NamespaceSeen
+    | BudgetSeen
+    | EvictionRefused
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,12 +274,22 @@ class Bind:
 
 @dataclass(frozen=True, slots=True)
 class Evict:
-    """A foreign pod shall be taken away, since its gang did not come together; its controller makes it again."""
+    """A foreign pod shall be taken away; its controller makes it again.
+
+    Args:
+        uid, namespace, name: The pod.
+        reason: For people.
+        unit: It makes way for others, together with all that carry the same word: all of them go, or none. "" = its gang did not
+            come together, or its node is being emptied.
+        begun: Others of its unit have gone already: it follows them, as often as it has to be asked.
+    """
 
     uid: str
     namespace: str
     name: str
     reason: str
+    unit: str = ""
+    begun: bool = False
 
 
 @dataclass(frozen=True, slots=True)

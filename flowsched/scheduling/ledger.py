@@ -246,6 +246,10 @@ class Ledger:
         """Where a claim stands; None if there is none."""
         return self._slots.get(owner)
 
+    def unit_number(self, name: str) -> int:
+        """The number of a unit; -1 if nobody belongs to it."""
+        return self._units.get(name, (-1, 0))[0]
+
     def remove(self, claim: Claim) -> None:
         """Forget a claim."""
         owner = claim.owner

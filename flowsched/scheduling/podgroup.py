@@ -110,6 +110,8 @@ class PodGroup:
         user: Who of its queue submitted it; empty where nobody said.
         remote: Dataset ids that every pod reads too, but over the network, where they are not on its node.
         shut: Nodes whose caches have no room for its data now, sorted.
+        preempts: Whether it may take others' room.
+        part_of: The unit (as in `Claim`) that it will belong to, if others of it run: it does not take their room.
     """
 
     key: int
@@ -132,6 +134,8 @@ class PodGroup:
     home: Home | None = None
     shut: tuple[int, ...] = ()
     remote: tuple[int, ...] = ()
+    preempts: bool = True
+    part_of: str = ""
 
     @property
     def reads(self) -> tuple[int, ...]:

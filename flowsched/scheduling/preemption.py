@@ -131,6 +131,8 @@ class Taking:
         """Whether it is worth trying for a group."""
         if self._lowest is None or self._tries <= 0 or group.key in self._snapshot.nominations:
             return False
+        if not group.preempts:
+            return False
         if not (self._between or (self._profile.preempt and self._lowest < group.priority)):
             return False
         spent = self._snapshot.spent.get(group.key)
@@ -202,6 +204,8 @@ class Taking:
         may = entitled(
             offer.group, need, victims, self._accounts, preempt=self._profile.preempt, reclaim=self._reclaims
         )
+        if offer.group.part_of:
+            may &= ~victims.named(offer.group.part_of)
         may[victims.rest[(victims.rest >= 0) & ~may & ~self._gone]] = (
             False  # a gang goes as a whole, or not at all
         )
@@ -392,7 +396,7 @@ def _need(offer: Offer, axes: int) -> list[int]:
 def _family(group: PodGroup) -> _Family:
     """Whose chances are the same."""
     roles = tuple((role.shape, role.minimum if group.gang else 1) for role in group.roles)
-    return group.gang, group.queue, group.priority, group.min_resources, roles
+    return group.gang, group.queue, group.priority, group.min_resources, group.part_of, roles
 
 
 def _outranks(tree: QueueTree, group: PodGroup, unit: Claim) -> bool:

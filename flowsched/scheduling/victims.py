@@ -33,7 +33,7 @@ class Victims:
     """Every unit that may be taken away now, in order, as arrays.
 
     Attributes:
-        priority: (U,) as declared, in order.
+        priority: (U,) as declared, the highest of its claims, in order.
         queue: (U,) number of who pays, as in `queues`.
         queues: Names of queues.
         unit: (K,) which unit a claim belongs to, ascending.
@@ -66,7 +66,8 @@ class Victims:
         np.minimum.at(began, own[unit], np.where(runs, started, _NEVER))
         began = began[own]  # a gang has begun, or not, as one
         has_begun = began < _NEVER
-        priority = ledger.priority[slots][first]
+        priority = np.full(size, -_NEVER, dtype=np.int64)
+        np.maximum.at(priority, unit, ledger.priority[slots])  # a gang of others may be of several priorities
         keys = (ledger.node[slots][first], -since, lost, qos, 2 * has_begun + (rest < 0), priority)
         order = _by_name(_sorted(keys), keys, [ledger.owner[slot] for slot in slots[first].tolist()])
         young = has_begun & (now - began < min_runtime_ms)
@@ -106,6 +107,13 @@ class Victims:
         return [
             claims[name] for name in sorted(owner[slot] for slot in self._slots[self.rows_of(unit)].tolist())
         ]
+
+    def named(self, name: str) -> NDArray[np.bool_]:
+        """(U,) those units that are, or are a part of, the unit of a name."""
+        found = np.zeros(len(self), dtype=np.bool_)
+        ledger = self._snapshot.ledger
+        found[self.unit[ledger.unit[self._slots] == ledger.unit_number(name)]] = True
+        return found
 
     def held(self, axis: int, rows: NDArray[np.intp] | slice) -> Ints:
         """(k,) what some claims hold of an axis, or (k, D) of GPUs by device."""

@@ -108,6 +108,7 @@ def test_the_agent_passes_in_its_own_namespace(cluster: Cluster, templates: dict
         ("patch", "pods/status", "default"),
         ("watch", "pods", "default"),
         ("list", "nodes", "default"),
+        ("watch", "poddisruptionbudgets.policy", "default"),
         ("create", "pods", "flowsched"),
         ("delete", "pods", "flowsched"),
         ("create", "secrets", "flowsched"),

@@ -300,16 +300,6 @@ def test_a_gang_of_others_takes_the_room_of_our_lower_work_and_is_bound_when_it_
     assert scene.state.snapshot.nominations == {}
 
 
-def test_pods_of_others_are_no_victims() -> None:
-    """What a controller would make of them is not known: a task of ours waits, however important."""
-    scene = Scene(node(cpu=2))
-    scene.tell(bag(), waits("a"), waits("b"))
-    scene.tell(sits("a"), sits("b"))
-    work = {"name": "s", "command": ["x"], "resources": {"cpu": 1, "memory": "64Mi"}}
-    scene.submit("high", work, priority=100)
-    assert (scene.last.evictions, scene.released) == ([], [])
-
-
 def test_others_pods_on_a_drained_node_are_evicted_where_they_are_made_again() -> None:
     """Once at the moment, and again a minute later if they have not gone."""
     scene = Scene(node(cpu=2))

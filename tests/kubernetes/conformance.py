@@ -517,6 +517,55 @@ class Conformance(WatchConformance, ClaimConformance):
         assert (await talk.get(f"{talk.pods}/a"))[0] == 404
         assert (await talk.post(f"{talk.pods}/a/eviction", eviction))[0] == 404
 
+    async def test_an_eviction_overwrites_the_reason_of_a_disruption(self, talk: Talk) -> None:
+        """Whoever wants another reason there writes it again while the pod is leaving."""
+        await talk.new_pod("a", nodeName="some-node", terminationGracePeriodSeconds=30)
+        target = {"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler"}
+        mine = {"status": {"conditions": [target]}}
+        await talk.merge(f"{talk.pods}/a/status", mine)
+        eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "a"}}
+        assert (await talk.post(f"{talk.pods}/a/eviction", eviction))[0] == 201
+        conditions = (await talk.get(f"{talk.pods}/a"))[1]["status"]["conditions"]
+        assert [(each["type"], each["reason"]) for each in conditions] == [
+            ("DisruptionTarget", "EvictionByEvictionAPI")
+        ]
+        assert (await talk.merge(f"{talk.pods}/a/status", mine))[0] == 200
+        conditions = (await talk.get(f"{talk.pods}/a"))[1]["status"]["conditions"]
+        assert [each["reason"] for each in conditions] == ["PreemptionByScheduler"]
+
+    async def test_a_disruption_budget_is_asked_before_anything_else(self, talk: Talk) -> None:
+        """It lets one go, even one that the eviction's uid then keeps from going; pods that do not run yet are not protected."""
+        labels = {"labels": {"app": "guarded"}}
+        for name in ("a", "b", "c"):
+            await talk.new_pod(name, nodeName="some-node", metadata=labels)
+        for name in ("a", "b"):
+            serves = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
+            await talk.merge(f"{talk.pods}/{name}/status", {"status": serves})
+        path = f"/apis/policy/v1/namespaces/{talk.namespace}/poddisruptionbudgets"
+        spec = {"maxUnavailable": 1, "selector": {"matchLabels": labels["labels"]}}
+        budget = {"kind": "PodDisruptionBudget", "apiVersion": "policy/v1", "metadata": {"name": "p"}}
+        await talk.post(path, {**budget, "spec": spec})
+
+        async def evict(name: str, uid: str | None = None) -> tuple[int, str]:
+            eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name}}
+            options = {"gracePeriodSeconds": 0, "preconditions": {"uid": uid} if uid else None}
+            status, told = await talk.post(
+                f"{talk.pods}/{name}/eviction", {**eviction, "deleteOptions": options}
+            )
+            return status, told.get("reason", "")
+
+        counts = {"currentHealthy": 2, "desiredHealthy": 1, "expectedPods": 2}
+        healthy = {"status": {"observedGeneration": 1, "disruptionsAllowed": 1, **counts}}
+        assert await evict("a") == (429, "TooManyRequests")  # nobody has worked it out yet
+        await talk.merge(f"{path}/p/status", healthy)
+        assert await evict("a", uid="another") == (409, "Conflict")
+        assert await evict("a") == (429, "TooManyRequests")
+        await talk.merge(f"{path}/p/status", healthy)
+        assert await evict("a") == (201, "")
+        assert await evict("b") == (429, "TooManyRequests")
+        assert (await talk.get(f"{path}/p"))[1]["status"]["disruptionsAllowed"] == 0
+        assert await evict("c") == (201, "")
+
     async def test_a_namespace_that_is_ending_takes_nothing(self, talk: Talk) -> None:
         """403 with a cause; without a controller manager it never ends."""
         name = f"ending-{talk.namespace}"
@@ -639,6 +688,13 @@ class Conformance(WatchConformance, ClaimConformance):
         assert found["items"][0]["kind"] == "Thing"
         status, told = await talk.delete(f"{path}/a")
         assert (told["status"], told["details"]["name"]) == ("Success", "a")
+
+    async def test_a_name_is_not_generated_from_one_that_ends_with_a_dot(self, talk: Talk) -> None:
+        """A dash at its end is fine, a dot is not: what it is generated from must be a name by itself."""
+        document = pod("x")
+        document["metadata"] = {"generateName": "gen."}
+        status, told = await talk.post(talk.pods, document)
+        assert (status, told["details"]["causes"][0]["field"]) == (422, "metadata.generateName")
 
     async def test_events_are_checked(self, talk: Talk) -> None:
         """An action must be given, a note has at most 1,024 characters."""

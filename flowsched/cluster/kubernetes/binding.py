@@ -16,6 +16,7 @@ import structlog
 from flowsched.cluster.kubernetes.bodies import binding
 from flowsched.cluster.kubernetes.chores import Chores
 from flowsched.cluster.kubernetes.client import MERGE, Answer, Client, Unreachable, decoded
+from flowsched.cluster.kubernetes.making_way import MakingWay
 from flowsched.cluster.kubernetes.marks import PREFIX
 from flowsched.cluster.kubernetes.objects import Pod as PodObject
 from flowsched.scheduling.executor import ClusterEvent
@@ -48,6 +49,7 @@ class Binding:
         failpoint: Where a crash would be interesting.
         caught_up: Waits until the view shows everything up to a resourceVersion.
         volumes: Has the volumes of a pod (by uid) follow it to a node; says what is wrong.
+        clock: Wall-clock ms.
     """
 
     def __init__(
@@ -60,6 +62,7 @@ class Binding:
         failpoint: Callable[[str], Awaitable[None]],
         caught_up: Callable[[int], Awaitable[None]],
         volumes: Callable[[str, str], Awaitable[str]],
+        clock: Callable[[], int],
     ) -> None:
         self._caught_up = caught_up
         self._volumes = volumes
@@ -68,6 +71,9 @@ class Binding:
         self._report = report
         self._may_act = may_act
         self._failpoint = failpoint
+        self._way = MakingWay(
+            client, report=report, may_act=may_act, failpoint=failpoint, caught_up=caught_up, clock=clock
+        )
         self._chores = Chores("another's pod")
         self._spawn = self._chores.begin
         self.sent = 0
@@ -83,10 +89,17 @@ class Binding:
             self._spawn(self._bind(order))
 
     def evict(self, orders: Sequence[Evict]) -> None:
-        """Take pods away; their controllers make them again."""
+        """Take pods away; their controllers make them again. Those that make way go with all of their unit, or stay."""
+        units: dict[str, list[Evict]] = {}
         for order in orders:
-            log.warning("pod evicted", namespace=order.namespace, pod=order.name, why=order.reason)
-            self._spawn(self._delete(order))
+            if order.unit:
+                log.info("pod makes way", namespace=order.namespace, pod=order.name, why=order.reason)
+                units.setdefault(order.unit, []).append(order)
+            else:
+                log.warning("pod evicted", namespace=order.namespace, pod=order.name, why=order.reason)
+                self._spawn(self._delete(order))
+        for unit in units.values():
+            self._spawn(self._way.clear(unit))
 
     async def fence(self, uids: Sequence[str]) -> None:
         """Touch each of these pods that still waits: its version changes, and a binding that an earlier leader has under way

@@ -1,9 +1,10 @@
-"""Bodies of the other calls about our own pods: bindings, deletions, tombstones, a gang's Service and Secret. Pure."""
+"""Bodies of the other calls: bindings, deletions, tombstones, events, a gang's Service and Secret. Pure."""
 
 from __future__ import annotations
 
 import base64
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
@@ -17,6 +18,7 @@ from flowsched.cluster.kubernetes.marks import (
     common_labels,
     owner_reference,
 )
+from flowsched.cluster.kubernetes.metadata import micro_timestamp
 from flowsched.cluster.kubernetes.names import label_value, pod_name
 from flowsched.cluster.kubernetes.podenv import TOKEN_KEY
 from flowsched.cluster.kubernetes.release import Owner, ReleaseSettings
@@ -74,6 +76,37 @@ def deletion(uid: str, grace_s: int | None = None, resource_version: str = "") -
     if grace_s is not None:
         options["gracePeriodSeconds"] = grace_s
     return msgspec.json.encode(options)
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What an event says. `kind`: Normal or Warning."""
+
+    action: str
+    reason: str
+    note: str
+    kind: str
+
+
+def event(told: Told, regarding: Mapping[str, Any], now: int, instance: str = "flowsched") -> bytes:
+    """An event about an object, for `kubectl describe`."""
+    # The name that is generated from must be a whole one by itself but for its last "-".
+    name = str(regarding["name"])[:50].rstrip(".-")
+    return msgspec.json.encode(
+        {
+            "apiVersion": "events.k8s.io/v1",
+            "kind": "Event",
+            "metadata": {"generateName": f"{name}-", "namespace": regarding["namespace"]},
+            "eventTime": micro_timestamp(now),
+            "reportingController": "flowsched.io/scheduler",
+            "reportingInstance": instance,
+            "action": told.action,
+            "reason": told.reason,
+            "regarding": regarding,
+            "note": told.note,
+            "type": told.kind,
+        }
+    )
 
 
 def tombstone(engine_name: str, settings: ReleaseSettings, reason: str) -> bytes:

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import structlog
 
-from flowsched.cluster.kubernetes import numa, objects
+from flowsched.cluster.kubernetes import budgets, numa, objects
 from flowsched.cluster.kubernetes.agents import Agents, fetched_by_pods
 from flowsched.cluster.kubernetes.binding import Binding
 from flowsched.cluster.kubernetes.claims import Claims
@@ -190,6 +190,7 @@ class KubernetesCluster:
             failpoint=self._failpoint,
             caught_up=partial(self._watches.caught_up, PODS),
             volumes=self._bring_volumes,
+            clock=self._clock,
         )
         self._conditions = Conditions(self.client, self._view, self._groups, self._clock)
         self._agents.start()
@@ -400,6 +401,7 @@ class KubernetesCluster:
         if self._view.topologies is not None:
             plan.insert(0, (numa.PATH, numa.NodeResourceTopology, self._view.topologies_changed))
         plan += [(f"/apis/{form.value}/podgroups", _GROUPS[form], self._on_groups(form)) for form in forms]
+        plan.append((budgets.PATH, budgets.PodDisruptionBudget, self._view.budgets_changed))
         plan.append((PODS, objects.Pod, self._view.pods_changed))
         for path, kind, handler in plan:
             await self._watches.follow(path, kind, handler)

@@ -14,10 +14,11 @@ from typing import Any, Final, Protocol
 import msgspec
 import structlog
 
+from flowsched.cluster.kubernetes.bodies import Told, event
 from flowsched.cluster.kubernetes.client import STRATEGIC, Client, Unreachable
 from flowsched.cluster.kubernetes.foreign_groups import Group, GroupBook
 from flowsched.cluster.kubernetes.forms import Form, group_path
-from flowsched.cluster.kubernetes.metadata import micro_timestamp, timestamp
+from flowsched.cluster.kubernetes.metadata import timestamp
 from flowsched.cluster.kubernetes.podgroups import Life, Observed, status_patch
 from flowsched.scheduling.foreign import PodWaits, Verdict
 
@@ -182,22 +183,8 @@ class Conditions:
         regarding = self._regarding(group)
         if regarding is None:
             return
-        now = self._clock()
-        body = msgspec.json.encode(
-            {
-                "apiVersion": "events.k8s.io/v1",
-                "kind": "Event",
-                "metadata": {"generateName": f"{group.name[:50]}.", "namespace": group.namespace},
-                "eventTime": micro_timestamp(now),
-                "reportingController": "flowsched.io/scheduler",
-                "reportingInstance": self._instance,
-                "action": "Scheduling",
-                "reason": "FailedScheduling",
-                "regarding": regarding,
-                "note": f"{code}: {message}"[:_MESSAGE],
-                "type": "Warning",
-            }
-        )
+        told = Told("Scheduling", "FailedScheduling", f"{code}: {message}"[:_MESSAGE], "Warning")
+        body = event(told, regarding, self._clock(), self._instance)
         self.writes += 1
         await self._client.call(
             "POST", f"/apis/events.k8s.io/v1/namespaces/{group.namespace}/events", body=body

@@ -18,6 +18,7 @@ from flowsched.cluster.kubernetes.names import label_value
 from flowsched.cluster.kubernetes.objects import Pod, moment_ms
 from flowsched.cluster.kubernetes.podgroups import Life
 from flowsched.cluster.kubernetes.release import ReleaseSettings
+from flowsched.cluster.kubernetes.stakes import preemptible_of
 from flowsched.cluster.kubernetes.strange import taken
 from flowsched.cluster.kubernetes.thirdparty import (
     GroupLink,
@@ -116,7 +117,8 @@ class GroupBook:
             return
         key = _key(form, meta.namespace, meta.name)
         group = self.groups.setdefault(key, Group(key, form, meta.namespace, meta.name))
-        rule = replace(read_group(form, each, key), started=_has_started(form, each))
+        started, may_go = _has_started(form, each), preemptible_of(meta)
+        rule = replace(read_group(form, each, key), started=started, preemptible=may_go)
         if group.uid and group.uid != meta.uid:  # another object of the same name
             self._report(GroupGone(key))
             group.started, group.life, group.verdict = False, None, ("", "")

@@ -14,6 +14,7 @@ from typing import Final
 
 from flowsched.cluster.kubernetes.agents import Agents
 from flowsched.cluster.kubernetes.alike import Alike, Kinds
+from flowsched.cluster.kubernetes.budgets import Budgets, PodDisruptionBudget
 from flowsched.cluster.kubernetes.deviceclaims import DeviceClaims
 from flowsched.cluster.kubernetes.foreign_groups import GroupBook
 from flowsched.cluster.kubernetes.images import Images
@@ -24,12 +25,14 @@ from flowsched.cluster.kubernetes.own import OwnPods
 from flowsched.cluster.kubernetes.podlives import engine_name, is_ours
 from flowsched.cluster.kubernetes.podspec import requests_of
 from flowsched.cluster.kubernetes.release import ReleaseSettings
+from flowsched.cluster.kubernetes.stakes import stake_of
 from flowsched.cluster.kubernetes.strange import taken
 from flowsched.cluster.kubernetes.thirdparty import priority_of
 from flowsched.cluster.kubernetes.volumes import Volumes
 from flowsched.cluster.kubernetes.watch import Batch
 from flowsched.scheduling.executor import ClusterEvent, NodeChanged, NodeInfo
 from flowsched.scheduling.foreign import (
+    NO_STAKE,
     ForeignEvent,
     ForeignPod,
     NamespaceSeen,
@@ -88,6 +91,7 @@ class View:
     namespaces: dict[str, dict[str, str]] = field(default_factory=dict)
     unread: Counter[str] = field(default_factory=Counter)
     kinds: Kinds = field(init=False)
+    budgets: Budgets = field(init=False)
     topologies: Topologies | None = None  #: None = no NUMA zones are told here
     _owned: dict[str, str] = field(default_factory=dict)  #: uid -> name of our pods
     _said: dict[str, int] = field(
@@ -99,7 +103,7 @@ class View:
 
     def __post_init__(self) -> None:
         """Nothing has been seen yet."""
-        self.kinds = Kinds(self.settings.gpu_resource)
+        self.kinds, self.budgets = Kinds(self.settings.gpu_resource), Budgets(self.report)
         self.agents.limited = self._cache_limited
         self.agents.loads.is_ours = self._owned.__contains__
         if self.devices is not None:
@@ -110,7 +114,7 @@ class View:
         events: list[ClusterEvent] = [NodeChanged(node) for node in self.nodes.values()]
         events += [NamespaceSeen(name, labels) for name, labels in self.namespaces.items()]
         events += self.images.everything()
-        events += self.groups.everything()
+        events += (*self.groups.everything(), *self.budgets.everything())
         events += [seen.event for seen in self.pods.values()]
         events += self._gaps.values()
         for name in self._owned.values():
@@ -344,9 +348,11 @@ class View:
             group=group,
             role=role,
             template=template,
-            priority=priority_of(pod),
+            priority=pod.spec.priority or 0,
             created_ms=moment_ms(meta.creation_timestamp) or 0,
             owned=is_owned(pod),
+            within=priority_of(pod),
+            preempts=pod.spec.preemption_policy != "Never",
         )
 
     def _room(self, pod: Pod, owner: str, group: str = "", role: str = "") -> RoomTaken:
@@ -366,6 +372,7 @@ class View:
             owned=is_owned(pod),
             namespace=meta.namespace,
             name=meta.name,
+            stake=stake_of(pod, self.budgets.covering(meta.namespace, meta.labels)) if group else NO_STAKE,
         )
 
     def _pod_gone(self, pod: Pod) -> None:
@@ -393,6 +400,17 @@ class View:
             self.report(PodLeft(uid, succeeded, seen.group))
         if seen.group:
             self.groups.lost(uid, seen.group)
+
+    def budgets_changed(self, batch: Batch[PodDisruptionBudget]) -> None:
+        """Disruption budgets came, changed or went: pods that others of them cover now are told again."""
+        touched = self.budgets.changed(batch)
+        for seen in self.pods.values() if touched else ():
+            event = seen.event
+            if seen.namespace in touched and isinstance(event, RoomTaken) and event.group:
+                now = self.budgets.covering(seen.namespace, seen.labels)
+                if now != event.stake.budgets:
+                    seen.event = replace(event, stake=replace(event.stake, budgets=now))
+                    self.report(seen.event)
 
     # --- ours, and agents ------------------------------------------------------------------------------------
 

@@ -33,7 +33,7 @@ def delete_all(store: Store, kind: Kind, entries: list[Entry], request: Request)
 
 def end(store: Store, kind: Kind, entry: Entry, options: Document, dry_run: bool = False) -> Entry:
     """End an object, now or later; returns its last state for the present."""
-    _check(kind, entry, options.get("preconditions") or {})
+    check(kind, entry, options.get("preconditions") or {})
     if dry_run:
         return entry
     document = entry.document()
@@ -63,7 +63,12 @@ def end(store: Store, kind: Kind, entry: Entry, options: Document, dry_run: bool
     return store.remove(kind, entry, document)
 
 
-def _check(kind: Kind, entry: Entry, preconditions: Document) -> None:
+def check(kind: Kind, entry: Entry, preconditions: Document) -> None:
+    """Compare uid and version.
+
+    Raises:
+        Refusal: It is another object, or another version of it.
+    """
     name, about = entry.key[1], {**kind.details(entry.key[1]), "kind": kind.name}
     uid, version = preconditions.get("uid"), preconditions.get("resourceVersion")
     if uid is not None and uid != entry.uid:

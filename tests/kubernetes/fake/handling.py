@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from tests.kubernetes.fake import deleting, pods
+from tests.kubernetes.fake import budgets, deleting, pods
 from tests.kubernetes.fake.kinds import BUILT_IN, NATIVE_GANGS, Kind, discovery, kinds_of
 from tests.kubernetes.fake.patching import merged, strategically_merged
 from tests.kubernetes.fake.replies import (
@@ -295,7 +295,11 @@ class Api:
 
     def _evict(self, request: Request, kind: Kind, eviction: Document) -> Reply:
         options = eviction.get("deleteOptions") or {}
-        deleting.end(self.store, kind, self._entry(request, kind), options)
+        entry = self._entry(request, kind)
+        budgets.spend(self.store, entry.document())
+        deleting.check(kind, entry, options.get("preconditions") or {})
+        entry = self.store.put_if_changed(kind, budgets.marked(entry.document()), entry)
+        deleting.end(self.store, kind, entry, options)
         return success(201)
 
 

@@ -139,6 +139,9 @@ class Rules:
                     "FieldValueRequired",
                     "Required value: name or generateName is required",
                 )
+            if metadata["generateName"].endswith("."):
+                why = f'Invalid value: "{metadata["generateName"]}": a lowercase RFC 1123 subdomain must consist of …'
+                raise invalid(kind, "", "metadata.generateName", "FieldValueInvalid", why)
             metadata["name"] = f"{metadata['generateName']}{self._store.version:05x}"
         if kind.namespaced:
             self._check_namespace(kind, namespace, metadata["name"])

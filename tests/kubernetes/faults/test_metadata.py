@@ -41,7 +41,8 @@ KEYS = (
     "pod-group-name", "kai.scheduler/subgroup-name", "kueue.x-k8s.io/pod-group-name",
     "kueue.x-k8s.io/pod-group-total-count", "yunikorn.apache.org/task-group-name", "yunikorn.apache.org/task-groups",
     "yunikorn.apache.org/schedulingPolicyParameters", "applicationId", "volcano.sh/task-spec", "volcano.sh/task-index",
-    "volcano.sh/task-priority", "volcano.sh/queue-name", "scheduling.volcano.sh/queue-name", "kai.scheduler/queue",
+    "volcano.sh/task-priority", "flowsched.io/preemptible", "volcano.sh/preemptable",
+    "volcano.sh/queue-name", "scheduling.volcano.sh/queue-name", "kai.scheduler/queue",
     "flowsched.io/hollow-runtime", "topology.kubernetes.io/zone", "kubernetes.io/hostname",
 )  # fmt: skip
 NASTY = (
