@@ -91,7 +91,6 @@ async def late(service: LiveService, seconds: float) -> AsyncIterator[str]:
 
 
 @pytest.mark.clients
-@pytest.mark.timeout(120)
 async def test_an_answer_of_twelve_seconds_makes_one_task(
     tmp_path: Path, nursery: Nursery, py_tes_1: Path
 ) -> None:

@@ -43,7 +43,6 @@ async def killed(service: LiveService, times: int, done: list[object], of: int) 
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 async def test_no_call_is_lost_and_none_runs_twice_while_the_service_dies(
     tmp_path: Path, nursery: Nursery, database: str | None, tell: Callable[[str], None]
 ) -> None:

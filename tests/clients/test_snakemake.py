@@ -29,7 +29,7 @@ from tests.crash.harness import Nursery
 HERE = Path(__file__).parent
 #: Snakemake's jobs own /tmp of their container: what all of them see must be elsewhere.
 SHARED = "/var/tmp"
-pytestmark = [pytest.mark.clients, pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.clients, pytest.mark.slow]
 
 
 @dataclass(frozen=True)

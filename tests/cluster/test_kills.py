@@ -21,7 +21,6 @@ KILLS = 30
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_a_service_that_is_killed_thirty_times(tmp_path: Path) -> None:
     """Every task runs, never twice at once, and each attempt has exactly one end that agrees with what it did."""
     chance = random.Random(20)

@@ -15,7 +15,6 @@ RULES = Path(__file__).parent / "schemathesis.toml"
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 async def test_the_service_does_what_its_description_says(tmp_path: Path) -> None:
     """All checks, all operations, in every phase: statuses, media types, schemas of answers, refusal of what is wrong."""
     description = tmp_path / "openapi.json"  # read over HTTP, its own path would be left out

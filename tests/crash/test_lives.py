@@ -115,7 +115,6 @@ def durable_server() -> Iterator[Server]:
 
 @pytest.mark.slow
 @pytest.mark.postgresql
-@pytest.mark.timeout(300)
 async def test_postgresql_and_the_service_are_killed_together(
     tmp_path: Path, nursery: Nursery, durable_server: Server
 ) -> None:

@@ -23,7 +23,6 @@ CAUGHT = {
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(180)
 @pytest.mark.parametrize("mutant", ALL)
 async def test_a_seeded_fault_is_caught(tmp_path: Path, nursery: Nursery, mutant: str) -> None:
     """The same plan as for the real service tells of the promise that the mutant breaks."""

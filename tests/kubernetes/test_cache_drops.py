@@ -18,7 +18,7 @@ from flowsched.cluster.kubernetes.hollow.templates import NodeTemplate
 from tests.kubernetes.exec_world import KubeWorld
 from tests.kubernetes.service_world import Running, serving
 
-pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.kubernetes
 
 MB = 1_000_000
 SIZE = 3 * MB

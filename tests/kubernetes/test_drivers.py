@@ -26,7 +26,7 @@ from tests.kubernetes.bound import container, create
 from tests.kubernetes.conftest import require
 from tests.kubernetes.service_world import serving
 
-pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.kubernetes
 
 APPLICATIONS, EXECUTORS = 10, 3
 GROUPS = "/apis/scheduling.volcano.sh/v1beta1"

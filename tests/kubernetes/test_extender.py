@@ -32,7 +32,7 @@ HOSTNAME = "kubernetes.io/hostname"
 #: Far beyond what anything here takes, on a machine that is busy with other tests.
 PATIENCE_S = 90.0
 
-pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.kubernetes
 
 
 async def until(holds: Callable[[], bool]) -> None:

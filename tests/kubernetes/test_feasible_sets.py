@@ -51,7 +51,7 @@ NODES = 30
 PATIENCE_S = 90.0
 OURS = PROFILES["flowsched"]
 
-pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(120 + PODS)]
+pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(600 + PODS)]
 
 
 def as_1_36_reads(rules: Rules) -> Rules:

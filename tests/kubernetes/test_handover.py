@@ -17,7 +17,7 @@ from tests.kubernetes.conftest import running as started
 from tests.kubernetes.exec_world import KubeWorld
 from tests.kubernetes.service_world import serving
 
-pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.kubernetes
 
 DOCUMENT = {
     "name": "w",

@@ -20,7 +20,7 @@ from tests.kubernetes.exec_world import KubeWorld
 from tests.kubernetes.host_world import Host
 from tests.kubernetes.service_world import Running, serving
 
-pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.kubernetes
 
 MB = 1_000_000
 NODES = ("node-0", "node-1")

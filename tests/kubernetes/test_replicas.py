@@ -18,7 +18,7 @@ from flowsched.cluster.kubernetes.controlplane import ControlPlane
 from tests.kubernetes.exec_world import KEY, KubeWorld
 from tests.postgres import postgres_server, postgres_url  # noqa: F401
 
-pytestmark = [pytest.mark.kubernetes, pytest.mark.postgresql, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.kubernetes, pytest.mark.postgresql]
 
 HELLO = {
     "name": "hello",

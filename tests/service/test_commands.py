@@ -22,7 +22,6 @@ async def until(made: Process, ident: str, state: str) -> None:
         await asyncio.sleep(0.01)
 
 
-@pytest.mark.timeout(20)
 async def test_a_retry_is_seen_by_whoever_looks_after_it(tmp_path: Path) -> None:
     """`flowsched retry ID; flowsched watch ID` must not end at once with the old failure."""
     codes = [1]
@@ -36,7 +35,6 @@ async def test_a_retry_is_seen_by_whoever_looks_after_it(tmp_path: Path) -> None
         await until(one, ident, "SUCCEEDED")
 
 
-@pytest.mark.timeout(20)
 async def test_pause_resume_and_cancel_are_seen_too(tmp_path: Path) -> None:
     """Carried out, not only noted."""
 
@@ -53,7 +51,6 @@ async def test_pause_resume_and_cancel_are_seen_too(tmp_path: Path) -> None:
         assert (await one.service.command(ident, "cancel")).state == "CANCELLING"
 
 
-@pytest.mark.timeout(20)
 async def test_without_a_leader_a_command_is_noted_at_once(tmp_path: Path) -> None:
     """Another process may lead: nobody here waits for it."""
     async with process(url_for(tmp_path / "db"), tmp_path, FakeProcesses()) as one:
@@ -63,7 +60,6 @@ async def test_without_a_leader_a_command_is_noted_at_once(tmp_path: Path) -> No
         assert time.monotonic() - began < 1
 
 
-@pytest.mark.timeout(20)
 async def test_followers_are_woken_by_submissions_and_commits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

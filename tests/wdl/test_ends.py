@@ -12,7 +12,7 @@ import pytest
 
 from tests.wdl.engine import Engine, Run, Service
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.slow
 
 
 def works(run: Run) -> list[Path]:

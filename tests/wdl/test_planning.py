@@ -37,7 +37,6 @@ def test_files_among_the_inputs_are_measured(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
 def test_a_call_has_the_rank_that_the_plan_gives_it(engine: Engine, service: Service) -> None:
     """The last call of the run is the way to its end, and the service knows so before it places it."""
     run = engine.run("waiting", "width=1", "--verbose", name="planned")

@@ -21,7 +21,7 @@ from tests.kubernetes.faults.services import PATIENCE_S, Service, nursing
 from tests.kubernetes.faults.witness import Witness
 from tests.kubernetes.talk import Talk
 
-pytestmark = [pytest.mark.kubernetes, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.kubernetes, pytest.mark.slow]
 PLUGINS = "scheduling.x-k8s.io/v1alpha1"
 
 #: Where the service dies, and what it works on then.

@@ -21,7 +21,7 @@ from tests.kubernetes.faults.world import World, bag, document, gang
 from tests.kubernetes.proxy import Proxy, through
 from tests.postgres import fresh_postgres, postgres_server  # noqa: F401
 
-pytestmark = [pytest.mark.kubernetes, pytest.mark.postgresql, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.kubernetes, pytest.mark.postgresql, pytest.mark.slow]
 
 LEASE_S = 5.0
 

@@ -194,7 +194,6 @@ async def doomed(own_control_plane: ControlPlane, tmp_path: Path) -> AsyncIterat
 
 
 @pytest.mark.kubernetes
-@pytest.mark.timeout(240)
 async def test_fault_20_an_api_server_that_is_killed_and_forgets(
     own_control_plane: ControlPlane, doomed: World
 ) -> None:
