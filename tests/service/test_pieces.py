@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from flowsched import Client, app
+from flowsched.cluster.kubernetes.programs import free_ports
 from tests.cluster.origin import RangeOrigin
 
 NODES = 4
@@ -154,11 +155,9 @@ class Service:
         return total
 
 
-async def test_a_service_that_is_killed_goes_on_where_it_was(
-    tmp_path: Path, origin: RangeOrigin, unused_tcp_port: int
-) -> None:
+async def test_a_service_that_is_killed_goes_on_where_it_was(tmp_path: Path, origin: RangeOrigin) -> None:
     """Killed with most pieces on some node: what the records say is there is not fetched from outside again."""
-    service = Service(tmp_path, unused_tcp_port)
+    service = Service(tmp_path, free_ports(1)[0])
     origin.held = 7 * PIECE
     await service.start()
     async with Client(service.url) as client:
