@@ -57,7 +57,7 @@ async def test_the_stock_scheduler_places_what_we_release(
         settings = ClusterSettings(release, world.settings().agent_key)
         async with serving(world.connection, settings, tmp_path / "service") as running:
             submitted = await running.service.submit(json.dumps(DOCUMENT).encode())
-            view = await running.ended(submitted.id, 150)
+            view = await running.ended(submitted.id)
             assert view.state == "SUCCEEDED", await running.service.explain(submitted.id)
             task = await running.service.task(submitted.id, "join", 0)
             assert [(output.name, output.value) for output in task.outputs] == [("all", "0123")]
