@@ -32,7 +32,7 @@ def typed(line: str, engine: Engine, service: Service, folder: Path) -> subproce
     bin_folder = str(Path(sys.executable).parent)
     environment |= {"FLOWSCHED_SERVER": service.url, "PATH": f"{bin_folder}:{environment['PATH']}"}
     return subprocess.run(
-        ["/bin/sh", "-c", line], cwd=folder, env=environment, capture_output=True, text=True, timeout=110
+        ["/bin/sh", "-c", line], cwd=folder, env=environment, capture_output=True, text=True, timeout=400
     )
 
 
