@@ -42,7 +42,7 @@ def binaries() -> Path:
     candidates += [str(p) for p in sorted(debian, key=lambda p: _version(p.parent.name), reverse=True)]
     if config := shutil.which("pg_config"):
         with contextlib.suppress(OSError, subprocess.SubprocessError):
-            told = subprocess.run([config, "--bindir"], capture_output=True, text=True, timeout=10)
+            told = subprocess.run([config, "--bindir"], capture_output=True, text=True, timeout=60)
             candidates.append(told.stdout.strip())
     for candidate in filter(None, candidates):
         if all(os.access(Path(candidate) / name, os.X_OK) for name in ("initdb", "postgres")):

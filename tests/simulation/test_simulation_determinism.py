@@ -49,7 +49,7 @@ def simulated(**environment: str) -> tuple[list[list[object]], int]:
     """What a fresh process simulates: lines of the trace and their digest, for two policies."""
     done = subprocess.run(
         [sys.executable, "-c", _CHILD], env={**os.environ, **environment},
-        capture_output=True, text=True, timeout=110, check=False,
+        capture_output=True, text=True, timeout=500, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     found, hashed = json.loads(done.stdout)
