@@ -30,7 +30,7 @@ class Service:
         kubeconfig: Of its API server.
         namespace: Where its tasks run; also its instance's and its scheduler's name.
         database: A PostgreSQL URL; None = SQLite in the root.
-        short: Whether its lease is one of five seconds.
+        short: Whether its lease is one of ten seconds.
     """
 
     def __init__(
