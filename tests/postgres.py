@@ -42,7 +42,7 @@ def binaries() -> Path:
     candidates += [str(p) for p in sorted(debian, key=lambda p: _version(p.parent.name), reverse=True)]
     if config := shutil.which("pg_config"):
         with contextlib.suppress(OSError, subprocess.SubprocessError):
-            told = subprocess.run([config, "--bindir"], capture_output=True, text=True, timeout=10)
+            told = subprocess.run([config, "--bindir"], capture_output=True, text=True, timeout=60)
             candidates.append(told.stdout.strip())
     for candidate in filter(None, candidates):
         if all(os.access(Path(candidate) / name, os.X_OK) for name in ("initdb", "postgres")):
@@ -65,7 +65,7 @@ class Account:
     def works(self, *command: str) -> bool:
         try:
             done = subprocess.run(
-                [*self.prefix, *command], cwd="/", capture_output=True, timeout=20, **self.options
+                [*self.prefix, *command], cwd="/", capture_output=True, timeout=60, **self.options
             )
         except (OSError, subprocess.SubprocessError):
             return False
@@ -135,7 +135,7 @@ class Server:
         if done.returncode != 0:
             raise NoPostgres(f"{program} failed: {(done.stderr or done.stdout).strip()[-500:]}")
 
-    def start(self, within_s: float = 30.0) -> None:
+    def start(self, within_s: float = 90.0) -> None:
         """Start it and wait until it answers."""
         settings = {
             "listen_addresses": "",
@@ -171,7 +171,7 @@ class Server:
         """Run one statement outside any transaction."""
         import psycopg
 
-        where = {"host": str(self.folder), "user": "flowsched", "dbname": database, "connect_timeout": 5}
+        where = {"host": str(self.folder), "user": "flowsched", "dbname": database, "connect_timeout": 20}
         with psycopg.connect(**where, autocommit=True) as connection:
             cursor = connection.execute(statement)  # type: ignore[call-overload]
             return cursor.fetchall() if cursor.description else []
@@ -200,7 +200,7 @@ class Server:
         if self._process is not None and self._process.poll() is None:
             self._process.send_signal(signal.SIGQUIT)
             try:
-                self._process.wait(10)
+                self._process.wait(60)
             except subprocess.TimeoutExpired:
                 self._process.kill()
                 self._process.wait()

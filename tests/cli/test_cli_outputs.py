@@ -93,7 +93,7 @@ def test_a_run_leaves_its_results_in_a_folder(tmp_path: Path) -> None:
         command = [sys.executable, "-m", "flowsched", "run", "d.json", "--root", "root", *more]
         environment = {**os.environ, "FLOWSCHED_SERVER": ""}
         return subprocess.run(
-            command, cwd=tmp_path, env=environment, text=True, capture_output=True, timeout=90
+            command, cwd=tmp_path, env=environment, text=True, capture_output=True, timeout=300
         )
 
     done = run("--out", "out")

@@ -190,7 +190,7 @@ def test_without_miniwdl_it_says_what_to_install() -> None:
     code = "import sys; sys.modules['WDL'] = None; from flowsched.__main__ import main; main()"
     path = str(WDLS / "joint-imputation.wdl")
     found = subprocess.run(
-        [sys.executable, "-c", code, "plan", path], capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", code, "plan", path], capture_output=True, text=True, timeout=200
     )
     assert (found.returncode, found.stdout) == (2, "")
     assert "pip install 'flowsched[wdl]'" in found.stderr

@@ -51,7 +51,7 @@ async def test_a_trace_is_replayed_byte_by_byte(tmp_path: Path) -> None:
         traces.replaying(client, loaded, root) as replay,
     ):
         accepted = await client.submit(replay.document)
-        view = await accepted.wait(timeout=90)
+        view = await accepted.wait(timeout=300)
         assert view.state == "SUCCEEDED"
         stages = {stage.name: stage.width for stage in await client.stages(view.id)}
         tasks = {}
@@ -88,7 +88,7 @@ def start(folder: Path, document: Any, *args: str) -> subprocess.CompletedProces
     environment = {**os.environ, "FLOWSCHED_SERVER": "", "XDG_DATA_HOME": str(folder)}
     return subprocess.run(
         [sys.executable, "-m", "flowsched", "run", str(folder / "trace.json"), "--synthetic", *args],
-        text=True, capture_output=True, env=environment, timeout=90, check=False,
+        text=True, capture_output=True, env=environment, timeout=300, check=False,
     )  # fmt: skip
 
 

@@ -20,8 +20,8 @@ from tests.clients import strict
 
 #: Cromwell polls after 10 s, then each time 1.1 times later, at most after 5 minutes.
 POLL_FIRST_S, POLL_LONGEST_S, POLL_FACTOR = 0.2, 2.0, 1.1
-#: A connection that breaks is tried again so often, after 5 to 10 s (here 0.5 to 5).
-TRIES, RETRY_FIRST_S, RETRY_LONGEST_S, RETRY_FACTOR = 10, 0.5, 5.0, 1.5
+#: A connection that breaks is tried again so often, after 5 to 10 s (here 0.5 to 15: a busy machine starts a service in as long).
+TRIES, RETRY_FIRST_S, RETRY_LONGEST_S, RETRY_FACTOR = 10, 0.5, 15.0, 1.5
 #: akka-http's connections to one host.
 CONNECTIONS: Final = 4
 _BROKEN: Final = (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, ConnectionError)
@@ -207,7 +207,7 @@ class Backend:
 
     async def _once(self, method: str, url: str, body: dict[str, Any] | None) -> bytes:
         assert self._session is not None
-        timeout = aiohttp.ClientTimeout(total=60)
+        timeout = aiohttp.ClientTimeout(total=300)
         async with self._session.request(method, url, json=body, timeout=timeout) as answer:
             raw = await answer.read()
             if not 200 <= answer.status < 300:

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import os
 import signal
-import socket
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -15,10 +14,11 @@ from typing import Any
 
 import aiohttp
 
+from flowsched.cluster.kubernetes.programs import free_ports
 from tests.crash.harness import Nursery, ServiceProcess, processes_under
 
 #: How long a start may take on a busy machine.
-START_S = 60.0
+START_S = 120.0
 
 
 class LiveService:
@@ -37,9 +37,7 @@ class LiveService:
         self.root, self.log = folder / "root", folder / "service.log"
         self._nursery, self._database, self._path = nursery, database, path
         self._process: ServiceProcess | None = None
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port: int = free.getsockname()[1]
+        self.port: int = free_ports(1)[0]
         self.url = f"http://127.0.0.1:{self.port}"
 
     def start(self, failpoints: str = "") -> None:
@@ -61,7 +59,7 @@ class LiveService:
         async with aiohttp.ClientSession() as session:
             while True:
                 with contextlib.suppress(aiohttp.ClientConnectionError, TimeoutError):
-                    async with session.get(f"{self.url}/readyz", timeout=_timeout(2)) as answer:
+                    async with session.get(f"{self.url}/readyz", timeout=_timeout(10)) as answer:
                         if answer.status == 200:
                             return
                 assert time.monotonic() < end, f"the service does not come up: {self.tail()}"

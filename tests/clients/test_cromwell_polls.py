@@ -30,10 +30,10 @@ async def killed(service: LiveService, times: int, done: list[object], of: int) 
     """
     unanswered = 0
     for number in range(1, times + 1):
-        if number <= len(UNANSWERED) and await service.died(10.0):
+        if number <= len(UNANSWERED) and await service.died(60.0):
             unanswered += 1
         else:
-            patience = time.monotonic() + 3.0
+            patience = time.monotonic() + 30.0
             while len(done) < of * number // (times + 2) and time.monotonic() < patience:
                 await asyncio.sleep(0.02)
             await service.kill()
@@ -43,7 +43,6 @@ async def killed(service: LiveService, times: int, done: list[object], of: int) 
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 async def test_no_call_is_lost_and_none_runs_twice_while_the_service_dies(
     tmp_path: Path, nursery: Nursery, database: str | None, tell: Callable[[str], None]
 ) -> None:

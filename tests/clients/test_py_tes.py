@@ -18,7 +18,7 @@ HERE = Path(__file__).parent
 pytestmark = [pytest.mark.clients, pytest.mark.slow]
 
 
-async def script(python: Path, name: str, arguments: Sequence[str], within_s: float = 100.0) -> str:
+async def script(python: Path, name: str, arguments: Sequence[str], within_s: float = 300.0) -> str:
     """Run a script in a client's environment; what it printed."""
     environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
     process = await asyncio.create_subprocess_exec(

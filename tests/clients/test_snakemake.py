@@ -29,7 +29,7 @@ from tests.crash.harness import Nursery
 HERE = Path(__file__).parent
 #: Snakemake's jobs own /tmp of their container: what all of them see must be elsewhere.
 SHARED = "/var/tmp"
-pytestmark = [pytest.mark.clients, pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.clients, pytest.mark.slow]
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Run:
     service: LiveService
     process: subprocess.Popen[bytes]
 
-    def ended(self, within_s: float = 300.0) -> tuple[int, str]:
+    def ended(self, within_s: float = 500.0) -> tuple[int, str]:
         """Its exit code, and what it said."""
         code = self.process.wait(within_s)
         return code, (self.folder / "said").read_text(errors="replace")
@@ -52,7 +52,7 @@ class Run:
 
     def tasks(self) -> dict[str, dict[str, Any]]:
         """Its tasks on the service, by name."""
-        with urllib.request.urlopen(f"{self.service.url}/v1/tasks?view=FULL", timeout=10) as answer:
+        with urllib.request.urlopen(f"{self.service.url}/v1/tasks?view=FULL", timeout=60) as answer:
             found = json.load(answer)["tasks"]
         mine = str(self.folder / "storage")
         return {task["name"]: task for task in found if mine in task["inputs"][-1]["content"]}
@@ -132,7 +132,7 @@ def test_an_interrupt_cancels_the_task_on_the_service(runs: dict[str, Run]) -> N
     """Ctrl-C: Snakemake asks for the cancel, and the task is no more."""
     run = runs["endless"]
     running = "snakejob.endless.0.sh"
-    end = time.monotonic() + 60
+    end = time.monotonic() + 300
     while run.tasks().get(running, {}).get("state") != "RUNNING":
         assert run.process.poll() is None, run.ended()
         assert time.monotonic() < end, run.tasks()

@@ -97,7 +97,7 @@ class ExecutorContract:
     async def test_a_timeout(self, world: World) -> None:
         """A pod that runs longer than it may is ended with the reason."""
         cluster, ear, _ = await world.open()
-        await cluster.launch([program("a", "sleep 60", timeout_ms=100)])
+        await cluster.launch([program("a", "sleep 60", timeout_ms=1_500)])
         end = await ear.ended("a")
         assert (end.exit_code, end.reason) == (143, "Timeout")
 
@@ -109,7 +109,7 @@ class ExecutorContract:
         await cluster.launch([again])
         await ear.ended("a")
         await cluster.launch([again])
-        await ear.until(lambda: len(ear.finals("a")) == 2)
+        await ear.until(lambda: len(ear.finals("a")) >= 2)
         assert len(set(ear.finals("a"))) == 1
         log, more = await cluster.logs("a", "stdout", 0, 100)
         assert (len(log.splitlines()), more) == (1, False)
@@ -163,7 +163,7 @@ class ExecutorContract:
     async def test_a_restarted_service_adopts_what_runs(self, world: World) -> None:
         """Started, then ended, as if nothing had been."""
         cluster, ear, _ = await world.open()
-        running = program("a", "sleep 0.6; write bam 3")
+        running = program("a", "sleep 3; write bam 3")
         await cluster.launch([running])
         await ear.started("a")
         await world.drop()
@@ -348,7 +348,7 @@ class ExecutorContract:
     async def test_a_container_task_that_takes_too_long(self, world: World) -> None:
         """The time of all its steps counts; the one that ran says how it was ended. (A step may take a second to begin.)"""
         cluster, ear, _ = await world.open()
-        await cluster.launch([contained("a", "sleep 60", timeout_ms=3_000)])
+        await cluster.launch([contained("a", "sleep 60", timeout_ms=6_000)])
         end = await ear.ended("a")
         assert end.container is not None
         assert (end.exit_code, end.reason) == (143, "Timeout")
@@ -381,7 +381,7 @@ class ExecutorContract:
         """The iterator of events ends after stop()."""
         cluster, ear, _ = await world.open()
         await cluster.stop()
-        await asyncio.wait_for(ear._task, 5)
+        await asyncio.wait_for(ear._task, 60)
 
     async def test_the_logs_of_an_unknown_pod(self, world: World) -> None:
         """Nothing, and nothing more to come."""

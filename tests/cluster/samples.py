@@ -23,7 +23,7 @@ from flowsched.scheduling.executor import (
 )
 from flowsched.workflow.spec import Container, Step
 
-PATIENCE_S = 20
+PATIENCE_S = 60
 
 
 def pod(name: str = "fs-wf-s-0-1", *command: str, **changes: Any) -> Pod:

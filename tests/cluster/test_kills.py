@@ -21,7 +21,6 @@ KILLS = 30
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_a_service_that_is_killed_thirty_times(tmp_path: Path) -> None:
     """Every task runs, never twice at once, and each attempt has exactly one end that agrees with what it did."""
     chance = random.Random(20)
@@ -37,7 +36,7 @@ def test_a_service_that_is_killed_thirty_times(tmp_path: Path) -> None:
             service.wait()
         last = start(tmp_path)
         stack.callback(last.kill)
-        assert last.wait(120) == 0
+        assert last.wait(400) == 0
     judge(tmp_path)
 
 
@@ -50,7 +49,7 @@ def wait_for_journal(root: Path, service: subprocess.Popen[bytes], longer_s: flo
     """Wait until the service has come up and written something, and some time more."""
     journal = root / "journal"
     before = journal.stat().st_size if journal.exists() else 0
-    end = time.monotonic() + 3
+    end = time.monotonic() + 60
     while time.monotonic() < end and service.poll() is None:
         if journal.exists() and journal.stat().st_size > before:
             break

@@ -44,7 +44,7 @@ class Rig:
         """Carry orders out; time goes on whenever every flow sleeps."""
         before = len(self.told)
         self.staging.transfer(orders)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while len(self.told) < before + len(orders):
                 running = len(self.staging._tasks)
                 if self._sleepers and len(self._sleepers) == running:

@@ -620,7 +620,7 @@ async def test_devices_are_devices(real_world: RealWorld, tmp_path: Path) -> Non
     [
         ("true", {}, ""),
         ("exit 7", {}, ""),
-        ("sleep 60", {"timeout_ms": 200}, "Timeout"),
+        ("sleep 60", {"timeout_ms": 3_000}, "Timeout"),  # a step may take a second to begin
         (
             "exec python3 -c 'x = bytearray(200 << 20); import time; time.sleep(60)'",
             {"memory_bytes": 64 << 20},
@@ -723,7 +723,7 @@ def as_another(folder: Path, *unshare: str, first: str = "true") -> dict[str, An
     repository = Path(__file__).parents[2]
     done = subprocess.run(
         ["unshare", *unshare, "/bin/sh", "-c", script],
-        cwd=repository, env={**os.environ, "PYTHONPATH": str(repository)}, capture_output=True, text=True, check=False, timeout=60,
+        cwd=repository, env={**os.environ, "PYTHONPATH": str(repository)}, capture_output=True, text=True, check=False, timeout=300,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     said: dict[str, Any] = json.loads(done.stdout)

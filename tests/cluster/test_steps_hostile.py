@@ -22,7 +22,7 @@ def sh(script: str, **more: Any) -> Step:
     return Step(("/bin/sh", "-c", script), **more)
 
 
-async def run(world: RealWorld, what: Pod, seconds: float = 30) -> PodEnded | PodGone:
+async def run(world: RealWorld, what: Pod, seconds: float = 90) -> PodEnded | PodGone:
     """How it ended; TimeoutError if it does not, after a release."""
     cluster, ear, _ = await world.open()
     await cluster.launch([what])
@@ -44,7 +44,7 @@ async def test_a_pipe_without_a_writer_is_an_empty_stdin(real_world: RealWorld, 
     """Opening it would wait for whoever writes to it, for ever here, and no timeout would be heard of."""
     steps = (sh("mkdir -p /out; mkfifo /out/in"), sh("cat", stdin="/out/in"))
     what = contained("a", steps=steps, outputs=(Delivered("/out/x", f"{tmp_path}/x"),))
-    end = await run(real_world, what, seconds=15)
+    end = await run(real_world, what)
     assert isinstance(end, PodEnded)
     assert (end.exit_code, end.reason) == (0, "")
 
@@ -177,7 +177,8 @@ async def test_a_process_that_flees_is_caught(real_world: RealWorld, tmp_path: P
     )
     beat = tmp_path / "beat"
     beat.touch()
-    step = Step(("/bin/sh", "-c", '"$0" -S -E -c "$1" "$2" & sleep 0.5', sys.executable, flee, str(beat)))
+    script = '"$0" -S -E -c "$1" "$2" & until [ -s "$2" ]; do sleep 0.1; done; sleep 0.3'
+    step = Step(("/bin/sh", "-c", script, sys.executable, flee, str(beat)))
     mounts = (Mount(str(tmp_path), str(tmp_path)),)
     await run(real_world, contained("a", steps=(step,), mounts=mounts))
     size = beat.stat().st_size

@@ -51,10 +51,10 @@ def cached(world: RealWorld, uri: str, node: str = "node-0") -> Path:
     return cache.payload(entry)
 
 
-async def test_the_environment_of_a_task(real_world: RealWorld) -> None:
+async def test_the_environment_of_a_task(real_world: RealWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is a clean one, in a working folder of its own, with this interpreter as `python`."""
     script = "import os, sys; print(sys.prefix); print(os.getcwd()); print(sorted(os.environ))"
-    os.environ["CANARY"] = "a secret of the service"
+    monkeypatch.setenv("CANARY", "a secret of the service")
     cluster, ear, _ = await real_world.open()
     await cluster.launch([pod("a", "python", "-c", script, env={"MINE": "1"})])
     await ear.ended("a")
@@ -281,7 +281,7 @@ async def test_nothing_survives_the_end_of_an_attempt(real_world: RealWorld, end
     """Children, grandchildren, daemons and what left the session all die (P5)."""
     script = FAMILY.replace('"60"', '"60.123"') + ("" if end == "exit" else "time.sleep(60)\n")
     cluster, ear, _ = await real_world.open()
-    await cluster.launch([pod("a", "python", "-c", script, timeout_ms=1500 if end == "timeout" else None)])
+    await cluster.launch([pod("a", "python", "-c", script, timeout_ms=6_000 if end == "timeout" else None)])
     await until((real_world.attempt("a") / "work" / "pids").exists)
     if end == "release":
         await until(lambda: len(sleepers()) == 2)

@@ -71,7 +71,14 @@ async def schemathesis(
         "--generation-database",
         "none",
     ]
-    command += ["--request-timeout", "20", "--continue-on-failure", "--no-color"]
+    command += [
+        "--request-timeout",
+        "120",
+        "--continue-on-failure",
+        "--no-color",
+        "--suppress-health-check",
+        "too_slow",
+    ]
     environment = {**os.environ, "SCHEMATHESIS_HOOKS": hooks, "PYTHONPATH": str(ROOT)}
     tool = await asyncio.create_subprocess_exec(
         *command, cwd=folder, env=environment,

@@ -15,7 +15,6 @@ SPECIFICATION = next((place for place in _PLACES if place.exists()), _PLACES[0])
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 async def test_tasks_are_as_the_official_document_has_them(tmp_path: Path) -> None:
     """No answer is a 5xx; tasks in BASIC and FULL, lists and the service-info have the shapes of the specification.
 

@@ -14,7 +14,6 @@ import random
 import select
 import shutil
 import signal
-import socket
 import sqlite3
 import subprocess
 import sys
@@ -26,8 +25,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import aiohttp
+
 import flowsched.client.session as session
 from flowsched.client import Client
+from flowsched.cluster.kubernetes.programs import free_ports
 from flowsched.control.failpoints import CACHES, KUBERNETES
 from flowsched.control.failpoints import POINTS as ALL_POINTS
 from flowsched.errors import Conflict, FlowschedError, NotFound
@@ -42,8 +44,10 @@ TERMINAL = ("SUCCEEDED", "FAILED", "CANCELLED")
 USERS = 3
 #: How long a failpoint may be waited for before the service is killed from outside, and the point is tried again later.
 PATIENCE_S = 5.0
+#: How long a service may take to lead on a busy machine: before it does, no failpoint of its work can be missed.
+LEADS_S = 90.0
 #: Nothing has moved for so long, and something should have: what has not ended is lost.
-STILL_S = 20.0
+STILL_S = 60.0
 #: Points that only the start of a service, or something users rarely do, passes: they die at the first passage.
 RARE = ("recover.", "submit.", "release.", "transfer.")
 
@@ -78,7 +82,7 @@ class Nursery:
     def close(self) -> None:
         assert self._process.stdin is not None
         self._process.stdin.close()
-        self._process.wait(10)
+        self._process.wait(60)
 
 
 class ServiceProcess:
@@ -105,7 +109,7 @@ class ServiceProcess:
     async def kill(self, number: int = signal.SIGKILL) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, number)
-        assert await self.death(30), f"process {self.pid} does not die by signal {number}"
+        assert await self.death(90), f"process {self.pid} does not die by signal {number}"
 
     def close(self) -> None:
         if self._fd >= 0:
@@ -194,9 +198,7 @@ class Campaign:
         self._still_s = still_s
         self._tasks: dict[asyncio.Task[None], User] = {}
         self._moved = time.monotonic()
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
+        self.port = free_ports(1)[0]
         self.client = Client(f"http://127.0.0.1:{self.port}", timeout=10)
 
     # ------------------------------------------------------------------------------------------------ the whole
@@ -250,7 +252,9 @@ class Campaign:
         self.start(armed)
         assert self.service is not None
         if point:
-            died = await self.service.death(PATIENCE_S)
+            died = await self.service.death(PATIENCE_S) or (
+                not await self.leads() and await self._dies_while_it_starts(self.service)
+            )
         else:
             died = await self.service.death(self.random.uniform(0.0, 1.5))
         if not died:
@@ -261,6 +265,24 @@ class Campaign:
         if not point and died:
             self.report.broken.append(f"the service ended by itself: {self.tail()}")
         self.inspect()
+
+    async def leads(self) -> bool:
+        """Whether the service has come up."""
+        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=5)) as session:
+            with contextlib.suppress(aiohttp.ClientError, TimeoutError):
+                async with session.get(f"http://127.0.0.1:{self.port}/readyz") as answer:
+                    return answer.status == 200
+        return False
+
+    async def _dies_while_it_starts(self, service: ServiceProcess) -> bool:
+        """A start takes longer where others use the machine: wait for its end, or `PATIENCE_S` from when it leads."""
+        end = time.monotonic() + LEADS_S
+        while time.monotonic() < end:
+            if await service.death(0.2):
+                return True
+            if await self.leads():
+                return await service.death(PATIENCE_S)
+        return False
 
     def admit(self) -> None:
         """Keep users at work."""
@@ -307,7 +329,7 @@ class Campaign:
                 return
             await asyncio.sleep(0.05)
 
-    async def ready(self, within_s: float = 40.0) -> None:
+    async def ready(self, within_s: float = 120.0) -> None:
         """Wait until the service leads."""
         end = time.monotonic() + within_s
         while True:
@@ -426,11 +448,9 @@ class Campaign:
         for node in await self.client.nodes():
             if node.used or node.running:
                 report.leaked.append(f"{node.name} still holds {node.used} for {node.running} pods")
-        for _ in range(100):  # runners tidy up after they have told the end
-            left = processes_under(self.root)
-            if not left:
-                break
-            await asyncio.sleep(0.05)
+        end = time.monotonic() + 60
+        while (left := processes_under(self.root)) and time.monotonic() < end:
+            await asyncio.sleep(0.05)  # runners tidy up after they have told the end
         report.leaked += [f"process {pid} still runs: {command}" for pid, command in left.items()]
 
     async def _audit_user(self, user: User) -> None:

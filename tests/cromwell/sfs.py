@@ -82,11 +82,11 @@ class Service:
             self._process = subprocess.Popen(
                 self._argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
             )
-        for _ in range(600):
+        for _ in range(2400):
             if self._process.poll() is not None:
                 break
             try:
-                with urlopen(f"{self.url}/readyz", timeout=5):
+                with urlopen(f"{self.url}/readyz", timeout=20):
                     return
             except OSError:
                 time.sleep(0.05)
@@ -96,11 +96,11 @@ class Service:
         """As a crash does."""
         if self._process is not None:
             self._process.kill()
-            self._process.wait(30)
+            self._process.wait(60)
             self._process = None
 
     def get(self, path: str, method: str = "GET") -> Any:
-        with urlopen(Request(self.url + path, method=method), timeout=30) as answer:
+        with urlopen(Request(self.url + path, method=method), timeout=120) as answer:
             return json.load(answer)
 
     def state(self, job: str) -> str:
@@ -198,7 +198,7 @@ class Call:
 
     def wait(self) -> int:
         """Look for `rc` until it is there, as Cromwell does, only more often."""
-        for _ in range(1200):
+        for _ in range(4800):
             code = self.return_code()
             if code is not None:
                 return code
@@ -207,7 +207,7 @@ class Call:
 
     def wait_and_ask(self) -> int:
         """As `wait`, with exit-code-timeout-seconds of nearly 0: dead and without `rc` for one more such time means 79."""
-        for _ in range(600):
+        for _ in range(1200):
             if self.return_code() is None and not self.alive():
                 time.sleep(0.5)
                 self._write_return_code(79)
@@ -241,6 +241,6 @@ class Call:
                 stdout=out,
                 stderr=err,
                 env=self._cromwell.environment,
-                timeout=120,
+                timeout=400,
                 check=False,
             ).returncode

@@ -6,7 +6,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from flowsched.cluster.kubernetes.programs import free_ports
 from flowsched.cluster.running.namespace import refusal
 from flowsched.workflow.formats.tes_document import PARAMETERS
 from tests.cromwell import draft2
@@ -52,8 +52,7 @@ def place(tmp_path: Path) -> Iterator[Path]:
 
 def typed(place: Path, wanted: list[str]) -> subprocess.CompletedProcess[str]:
     """Run lines in bash; a service gets a free port, and its process is kept for the end."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    (port,) = free_ports(1)
     text = (
         "\n".join(wanted)
         .replace(":8470", f":{port}")
@@ -67,7 +66,7 @@ def typed(place: Path, wanted: list[str]) -> subprocess.CompletedProcess[str]:
         env=environment,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=300,
         check=False,
     )
 
@@ -102,7 +101,7 @@ def test_the_lines_work_but_for_cromwell_itself(place: Path) -> None:
         env=cromwell.environment,
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=120,
         check=False,
     )
     assert call.run in listed.stdout
@@ -124,7 +123,7 @@ def test_the_wdl_is_one(tmp_path: Path) -> None:
     """As miniwdl reads it."""
     wdl = pytest.importorskip("WDL", reason="miniwdl is not installed: pip install 'flowsched[wdl]'")
     written = next(line for line in lines() if line.startswith("printf"))
-    subprocess.run(["/bin/bash", "-c", written], cwd=tmp_path, check=True, timeout=10)
+    subprocess.run(["/bin/bash", "-c", written], cwd=tmp_path, check=True, timeout=60)
     document = wdl.load(str(tmp_path / "hello.wdl"))
     assert [call.name for call in document.workflow.body] == ["hello"]
 
@@ -177,7 +176,7 @@ def test_every_option_of_the_manual_exists() -> None:
             [sys.executable, "-m", "flowsched", *words, "--help"],
             capture_output=True,
             text=True,
-            timeout=30,
+            timeout=120,
             check=True,
         )
         helps += done.stdout

@@ -69,7 +69,7 @@ async def test_a_call_as_a_pod(site: Site) -> None:
 
 async def test_a_pod_that_takes_too_long_leaves_79(site: Site) -> None:
     """The return code is left where Cromwell looks for it, in the mounted folder."""
-    call = Call(site.cromwell, HELD, memory_mb=64, timeout_minutes=Maybe("0.05"))
+    call = Call(site.cromwell, HELD, memory_mb=64, timeout_minutes=Maybe("0.25"))
     job = await asyncio.to_thread(call.submit)
     assert await asyncio.to_thread(call.wait) == 79
     assert (await site.running.ended(job)).state == "FAILED"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -11,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from flowsched.cluster.kubernetes.programs import free_ports
 from flowsched.cluster.running.namespace import refusal
 from tests.cromwell.draft2 import Maybe
 from tests.cromwell.sfs import ABORTS, Call, Cromwell, Service, SubmitFailed
@@ -28,9 +28,7 @@ def _mounts(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 @pytest.fixture
 def service(tmp_path: Path) -> Iterator[Service]:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    running = Service(tmp_path / "service", port, "--cpu", "4", "--memory", "4Gi")
+    running = Service(tmp_path / "service", free_ports(1)[0], "--cpu", "4", "--memory", "4Gi")
     running.start()
     yield running
     running.kill()
@@ -44,7 +42,7 @@ def cromwell(service: Service, tmp_path: Path) -> Cromwell:
 
 def started(call: Call) -> None:
     """Wait until the call's command runs."""
-    for _ in range(600):
+    for _ in range(2400):
         if (call.execution / "started").exists():
             return
         time.sleep(0.05)
@@ -53,7 +51,7 @@ def started(call: Call) -> None:
 
 def over(service: Service, job: str) -> str:
     """Wait until a job has ended for the service, too."""
-    for _ in range(600):
+    for _ in range(2400):
         state = service.state(job)
         if state in ("SUCCEEDED", "FAILED", "CANCELLED"):
             return state
@@ -188,7 +186,7 @@ def test_a_submission_while_the_service_is_away(cromwell: Cromwell, service: Ser
             break
         time.sleep(0.05)
     service.start()
-    submitting.join(60)
+    submitting.join(200)
     assert call.job
     assert call.wait() == 0
     assert len(service.get("/api/v1/workflows")["workflows"]) == 1

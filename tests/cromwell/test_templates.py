@@ -63,7 +63,7 @@ def run(tmp_path: Path) -> Run:
             "PATH": f"{recorder.parent}:{os.environ['PATH']}",
             "RECORD": str(tmp_path / "argv"),
         }
-        subprocess.run(["/bin/bash", str(script)], cwd=tmp_path, env=environment, check=True, timeout=20)
+        subprocess.run(["/bin/bash", str(script)], cwd=tmp_path, env=environment, check=True, timeout=120)
         assert not (tmp_path / "pwned").exists(), "a value was run"
         return [os.fsdecode(text) for text in (tmp_path / "argv").read_bytes().split(b"\0")[:-1]]
 

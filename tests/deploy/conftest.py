@@ -58,7 +58,7 @@ class Cluster:
     def ask(self, *arguments: str, told: str = "", user: str = "admin") -> subprocess.CompletedProcess[str]:
         """Run kubectl, whatever it answers."""
         command = [self._kubectl, f"--kubeconfig={self._plane.kubeconfig(user)}", *arguments]
-        return subprocess.run(command, input=told, capture_output=True, text=True, timeout=120, check=False)
+        return subprocess.run(command, input=told, capture_output=True, text=True, timeout=400, check=False)
 
     def do(self, *arguments: str, told: str = "", user: str = "admin") -> str:
         """Run kubectl, which must succeed."""
@@ -69,7 +69,7 @@ class Cluster:
     def helm(self, helm: str, *arguments: str) -> str:
         """Run helm, which must succeed."""
         command = [helm, *arguments, f"--kubeconfig={self._plane.kubeconfig()}"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=400, check=False)
         assert done.returncode == 0, f"{' '.join(arguments)}\n{done.stderr}"
         return done.stdout
 
@@ -95,7 +95,7 @@ def cluster(kubectl: str) -> Iterator[Cluster]:
         prepared = Cluster(kubectl, plane)
         for definitions in (["-k", str(DEPLOY / "crds")], ["-f", str(VOLCANO_CRDS)]):
             prepared.do("apply", "--server-side", *definitions)
-        prepared.do("wait", "--for=condition=Established", "crd", "--all", "--timeout=90s")
+        prepared.do("wait", "--for=condition=Established", "crd", "--all", "--timeout=300s")
         for file in ("base/namespace.yaml", "base/priority-class.yaml", "tenant/namespace.yaml"):
             prepared.do("apply", "--server-side", "-f", str(Path(DEPLOY / "kustomize" / file)))
         yield prepared

@@ -72,7 +72,7 @@ def rendered_helm(
 
 
 def _said(command: Sequence[str]) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=400, check=False)
     assert done.returncode == 0, f"{' '.join(command)}\n{done.stderr}"
     return done.stdout
 

@@ -19,7 +19,7 @@ from flowsched.cluster.kubernetes.programs import free_ports, leashed
 from tests.deploy.conftest import Cluster
 from tests.deploy.rendering import BASE, Object, documents, pod_templates, rendered_kustomize
 
-WITHIN_S = 60.0
+WITHIN_S = 200.0
 
 
 @pytest.fixture
@@ -60,7 +60,7 @@ def running(command: list[str], env: Mapping[str, str], log: Path) -> Iterator[s
     finally:
         process.terminate()
         try:
-            process.wait(15)
+            process.wait(60)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()

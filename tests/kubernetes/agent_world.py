@@ -26,7 +26,7 @@ from flowsched.cluster.kubernetes.agent.server import Door
 from flowsched.cluster.kubernetes.agent.settings import Settings
 
 KEY = b"a-key-of-the-agents-in-these-tests"
-PATIENCE_S = 60
+PATIENCE_S = 200
 EMPTY_DIR = ("volumes", "kubernetes.io~empty-dir")
 
 

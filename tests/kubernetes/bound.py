@@ -11,7 +11,7 @@ from typing import Any
 from flowsched.cluster.kubernetes.client import Client
 
 #: Far beyond what anything here takes, on a machine that is busy with other tests.
-PATIENCE_S = 90.0
+PATIENCE_S = 200.0
 
 
 def container(name: str = "main", *command: str, **fields: Any) -> dict[str, Any]:

@@ -30,6 +30,6 @@ async def apply_crds(client: Client) -> None:
             assert answer.ok or answer.reason == "AlreadyExists", answer
             group, version = document["spec"]["group"], document["spec"]["versions"][0]["name"]
             path = f"/apis/{group}/{version}/{document['spec']['names']['plural']}"
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(200):
                 while not (await client.call("GET", path)).ok:
                     await asyncio.sleep(0.1)

@@ -84,7 +84,7 @@ async def stranger(client: Client, namespace: str, name: str, driver: str, pool:
     assert answer.ok, answer
 
 
-async def until(holds: Callable[[], Awaitable[Any]], patience_s: float = 60.0) -> Any:
+async def until(holds: Callable[[], Awaitable[Any]], patience_s: float = 200.0) -> Any:
     """Wait until something holds."""
     async with asyncio.timeout(patience_s):
         while not (found := await holds()):

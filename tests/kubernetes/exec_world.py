@@ -20,7 +20,7 @@ from tests.cluster.samples import Ear
 
 KEY = "a key that agents and the service share"
 SYSTEM = "flowsched-system"
-PATIENCE_S = 60.0
+PATIENCE_S = 200.0
 
 
 async def nothing(_: str) -> None:

@@ -33,7 +33,7 @@ class Running:
     leader: Leader
     cluster: KubernetesCluster
 
-    async def ended(self, workflow: str, patience_s: float = 120.0) -> Any:
+    async def ended(self, workflow: str, patience_s: float = 400.0) -> Any:
         """Wait for a workflow's end."""
         async with asyncio.timeout(patience_s):
             while True:
@@ -42,7 +42,7 @@ class Running:
                     return view
                 await asyncio.sleep(0.1)
 
-    async def until(self, holds: Callable[[], Awaitable[Any]], patience_s: float = 60.0) -> Any:
+    async def until(self, holds: Callable[[], Awaitable[Any]], patience_s: float = 200.0) -> Any:
         """Wait until something holds."""
         async with asyncio.timeout(patience_s):
             while not (found := await holds()):
@@ -79,7 +79,7 @@ async def serving(
             )  # fmt: skip
             leading = asyncio.create_task(leader.run())
             try:
-                async with asyncio.timeout(60):
+                async with asyncio.timeout(200):
                     while not service.ready()[0]:
                         if leading.done():
                             leading.result()

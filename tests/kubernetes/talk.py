@@ -12,7 +12,7 @@ from flowsched.cluster.kubernetes.client import MERGE, STRATEGIC, Client
 from flowsched.cluster.kubernetes.lines import Lines
 
 #: Long enough for an overloaded machine: nothing waits for so long where all is well.
-PATIENCE_S = 60.0
+PATIENCE_S = 200.0
 
 
 def pod(name: str, *, metadata: Mapping[str, Any] | None = None, **spec: Any) -> dict[str, Any]:

@@ -303,7 +303,7 @@ async def test_a_real_agent_measures_the_host_that_it_is_shown(tmp_path: Path) -
 async def first_load(session: aiohttp.ClientSession, url: str) -> dict[str, Any]:
     """The first measurement that an agent tells."""
     headers = {"Authorization": f"Bearer {KEY.decode()}"}
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(200):
         async with session.get(f"{url}/v1/events", headers=headers) as answer:
             async for line in answer.content:
                 event = json.loads(line)

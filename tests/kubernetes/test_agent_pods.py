@@ -173,7 +173,7 @@ def test_an_agent_with_few_capabilities_keeps_the_set_gid_bit(tmp_path: Path) ->
     tmp_path.chmod(0o2775)
     few = ["setpriv", "--bounding-set=-all,+chown,+dac_override,+fowner"]
     subprocess.run(
-        [*few, sys.executable, "-c", textwrap.dedent(FURNISH), str(tmp_path)], check=True, timeout=60
+        [*few, sys.executable, "-c", textwrap.dedent(FURNISH), str(tmp_path)], check=True, timeout=200
     )
     made = [(tmp_path / name).stat() for name in ("a", "a/b", "tmp", "hostfile")]
     assert [stat.S_IMODE(each.st_mode) for each in made] == [0o2775, 0o2775, 0o2775, 0o664]
@@ -696,9 +696,9 @@ def test_an_agent_killed_between_the_steps_of_publishing(tmp_path: Path, step: s
         {"name": "f", "uri": "u:f", "way": ["file"], "value": "123", "moves": number == 1},
     ]
     command = [sys.executable, "-c", textwrap.dedent(PUBLISH), str(tmp_path), json.dumps(moving)]
-    killed = subprocess.run([*command, step, str(number)], capture_output=True, timeout=60)
+    killed = subprocess.run([*command, step, str(number)], capture_output=True, timeout=200)
     assert killed.returncode == -signal.SIGKILL
-    done = subprocess.run([*command, "never", "0"], capture_output=True, timeout=60, check=True)
+    done = subprocess.run([*command, "never", "0"], capture_output=True, timeout=200, check=True)
     assert json.loads(done.stdout) == [
         {"name": "t", "uri": "u:t", "size_bytes": 5, "value": None},
         {"name": "f", "uri": "u:f", "size_bytes": 3, "value": "123"},

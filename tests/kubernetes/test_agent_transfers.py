@@ -488,7 +488,7 @@ def test_an_agent_that_cannot_start_says_why(tmp_path: Path, key: str, said: str
     ]
     command = [sys.executable, "-c", program, "--node", "n", *paths, "--host", "192.0.2.1"]
     env = {"PATH": os.environ["PATH"], "FLOWSCHED_AGENT_KEY": key}
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=200)
     assert done.returncode not in (0, None)
     assert said in done.stderr
     assert "Traceback" not in done.stderr

@@ -18,7 +18,7 @@ from flowsched.cluster.kubernetes.hollow.templates import NodeTemplate
 from tests.kubernetes.exec_world import KubeWorld
 from tests.kubernetes.service_world import Running, serving
 
-pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.kubernetes
 
 MB = 1_000_000
 SIZE = 3 * MB
@@ -97,15 +97,18 @@ class Watched:
 
 
 def held(folder: Path) -> int:
-    """Bytes of the files below a folder, but for what goes away while it is looked at."""
-    found = 0
-    for where, _, names in os.walk(folder):
-        for name in names:
-            try:
-                found += os.stat(os.path.join(where, name)).st_size
-            except OSError:
-                continue
-    return found
+    """Bytes of the files below a folder; 0 where some came or went in between, of which there never was the sum."""
+    before = files_of(folder)
+    try:
+        found = sum(os.stat(name).st_size for name in before)
+    except OSError:
+        return 0
+    return found if files_of(folder) == before else 0
+
+
+def files_of(folder: Path) -> set[str]:
+    """All files below a folder."""
+    return {os.path.join(where, name) for where, _, names in os.walk(folder) for name in names}
 
 
 async def metric(running: Running, node: str, name: str) -> int:
@@ -124,7 +127,7 @@ async def sums(running: Running, workflow: str) -> list[str | None]:
 
 async def right(running: Running, workflow: str, inputs: list[bytes]) -> None:
     """The workflow ends well, and says what it should."""
-    view = await running.ended(workflow, 240)
+    view = await running.ended(workflow)
     told = [(stage.name, stage.state, stage.reason) for stage in await running.service.stages(workflow)]
     assert view.state == "SUCCEEDED", told
     assert await sums(running, workflow) == [hashlib.sha256(each[:MB]).hexdigest() for each in inputs]
@@ -172,7 +175,7 @@ async def test_an_agent_that_dies_while_caches_are_full(
         async def dropping() -> bool:
             return any(node.evicted_bytes for node in await running.service.nodes())
 
-        await running.until(dropping, 120)
+        await running.until(dropping)
         await world.kill_agent(0)
         await right(running, workflow, inputs)
         most = await watched.end()

@@ -60,7 +60,7 @@ async def connections(server: Server) -> AsyncIterator[Connections]:
     await found.close()
 
 
-async def ask(connections: Connections, *, repeatable: bool = False, timeout_s: float = 10.0) -> Reply:
+async def ask(connections: Connections, *, repeatable: bool = False, timeout_s: float = 60.0) -> Reply:
     """One request."""
     return await connections.ask(GET, timeout_s=timeout_s, repeatable=repeatable)
 
@@ -132,8 +132,15 @@ async def test_half_a_reply_is_none(server: Server, connections: Connections, ha
 
 async def test_what_nobody_has_asked_for_ends_a_connection(server: Server, connections: Connections) -> None:
     """It would else be taken for the reply of the next request."""
-    server.after = lambda writer: asyncio.get_running_loop().call_later(0.02, writer.write, REPLY) and None
+    written = asyncio.Event()
+
+    def unasked(writer: asyncio.StreamWriter) -> None:
+        writer.write(REPLY)
+        written.set()
+
+    server.after = lambda writer: asyncio.get_running_loop().call_later(0.02, unasked, writer) and None
     await ask(connections)
+    await written.wait()
     await asyncio.sleep(0.2)
     server.after = lambda writer: None
     assert (await ask(connections)).status == 200
@@ -144,7 +151,7 @@ async def test_a_reply_that_comes_too_late_is_nobodys(server: Server, connection
     """Neither after a timeout nor after the asker has gone is the connection used again."""
     server.answers = [b"", b""]
     with pytest.raises(Lost) as late:
-        await ask(connections, timeout_s=0.05)
+        await ask(connections, timeout_s=1.0)
     assert late.value.sent
     asking = asyncio.create_task(ask(connections))
     while server.asked < 2:

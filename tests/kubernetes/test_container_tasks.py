@@ -231,7 +231,7 @@ async def test_an_input_that_is_not_there(world: KubeWorld) -> None:
 async def test_a_timeout_leaves_the_file_and_a_release_does_not(world: KubeWorld) -> None:
     """The attempt that ran too long has ended; the one that was taken away has no end of its own."""
     cluster, ear, _ = await world.open()
-    for name, timeout_ms in (("slow", 3000), ("taken", None)):
+    for name, timeout_ms in (("slow", 8000), ("taken", None)):
         left = (Left(f"{LAB}/{name}.rc", "79"),)
         await cluster.launch([task(step("sleep 600"), name=name, leave=left, timeout_ms=timeout_ms)])
     await ear.started("taken")
@@ -292,7 +292,7 @@ async def test_what_steps_print_is_the_tasks_log(world: KubeWorld) -> None:
     ]
     assert (await cluster.logs("a", "stdout", 0, 6))[0] == b"first\n"
     await cluster.settle(["a"])
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(200):
         while cluster._own.object_of("a") is not None:
             await asyncio.sleep(0.05)
     assert await cluster.logs("a", "stdout", 3, 100, "node-0") == (b"st\nsecond\nthird\n", False)
@@ -305,7 +305,7 @@ async def test_the_log_of_a_task_whose_first_step_failed(world: KubeWorld) -> No
     await cluster.launch([task(step("echo why; exit 2"), step("true"))])
     await ear.ended("a")
     await cluster.settle(["a"])
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(200):
         while cluster._own.object_of("a") is not None:
             await asyncio.sleep(0.05)
     assert await cluster.logs("a", "stdout", 0, 100, "node-0") == (b"why\n", False)

@@ -44,7 +44,7 @@ class TestOnTheRealServer(ExecutorContract):
         await cluster.launch([shell("a", "echo out; echo err >&2")])
         await ear.ended("a")
         await cluster.settle(["a"])
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(200):
             while cluster._own.object_of("a") is not None:
                 await asyncio.sleep(0.05)
         assert await cluster.logs("a", "stdout", 0, 100, "node-0") == (b"out\n", False)
@@ -55,6 +55,6 @@ class TestOnTheRealServer(ExecutorContract):
         cluster, ear, _ = await world.open()
         await cluster.launch([program("a", "write bam 12; exit 3")])
         assert (await ear.ended("a")).outputs == ()
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(200):
             while await cluster.open_dataset("flowsched:a/bam", ["node-0"]) is not None:
                 await asyncio.sleep(0.1)

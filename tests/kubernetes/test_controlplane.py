@@ -118,13 +118,13 @@ def test_programs_die_with_a_parent_that_is_killed(tmp_path: Path) -> None:
     with parent.stdout:
         pid = int(parent.stdout.readline())
     try:
-        deadline = time.monotonic() + 30  # the leash is an interpreter, which becomes `sleep`
+        deadline = time.monotonic() + 120  # the leash is an interpreter, which becomes `sleep`
         while "sleep" not in Path(f"/proc/{pid}/cmdline").read_text() and time.monotonic() < deadline:
             time.sleep(0.01)
     finally:
         parent.kill()
         parent.wait()
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while _lives(pid) and time.monotonic() < deadline:
         time.sleep(0.01)
     assert not _lives(pid)
@@ -141,7 +141,7 @@ async def get(plane: ControlPlane, path: str, user: str | None = "admin") -> tup
     """One request with the credentials of a kubeconfig's user."""
     trusted = ssl.create_default_context(cafile=str(plane.certificate[0]))
     headers = {} if user is None else dict(await plane.connection(user).headers())
-    timeout = aiohttp.ClientTimeout(total=30)
+    timeout = aiohttp.ClientTimeout(total=120)
     async with (
         aiohttp.ClientSession(timeout=timeout) as session,
         session.get(plane.url + path, ssl=trusted, headers=headers) as answer,

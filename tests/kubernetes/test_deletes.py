@@ -51,7 +51,7 @@ async def test_a_pod_that_changes_meanwhile_is_deleted_all_the_same(client: Clie
 
     writing = asyncio.create_task(kubelet())
     await asyncio.sleep(0.02)
-    await asyncio.wait_for(calls.delete(known, 5), 30)
+    await asyncio.wait_for(calls.delete(known, 5), 200)
     assert (await talk.pod("a"))["metadata"]["deletionGracePeriodSeconds"] == 5
     await writing
     await talk.delete(f"{talk.pods}/a", gracePeriodSeconds="0")

@@ -23,7 +23,7 @@ from tests.kubernetes.device_world import CONFIG, Gpus, given, reserved, until, 
 from tests.kubernetes.exec_world import KubeWorld
 from tests.kubernetes.service_world import Running, serving
 
-pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.kubernetes
 
 
 @pytest.fixture

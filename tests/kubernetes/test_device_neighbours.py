@@ -17,7 +17,7 @@ from tests.kubernetes.device_world import API, Gpus, given, reserved, until, wor
 from tests.kubernetes.exec_world import make
 from tests.kubernetes.service_world import serving
 
-pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.kubernetes
 
 SPACE = "tasks"
 

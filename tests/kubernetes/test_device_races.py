@@ -86,7 +86,7 @@ async def test_every_pod_has_its_devices_and_nothing_is_left(seed: int) -> None:
         for path, kind, handler in claims.watched():
             await watches.follow(path, kind, handler)
         meddling = asyncio.create_task(meddle(other, rng))
-        async with asyncio.timeout(100):
+        async with asyncio.timeout(400):
             await asyncio.gather(*(life(claims, client, number, rng) for number in range(PODS)))
             while await gpus.claims(client, "lab"):
                 await asyncio.sleep(0.05)

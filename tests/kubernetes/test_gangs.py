@@ -115,7 +115,7 @@ async def test_all_jobs_finish_with_our_loop(
             halves.append(placed(found))
             return all(pod["status"]["phase"] == "Succeeded" for pod in found)
 
-        await running.until(done, patience_s=90)
+        await running.until(done)
         groups = await client.call("GET", f"/apis/{PLUGINS}/namespaces/{namespace}/podgroups")
         phases = [group["status"]["phase"] for group in json.loads(groups.body)["items"]]
         await running.until(lambda: _phases(client, namespace, ["Finished"] * jobs))
@@ -144,7 +144,7 @@ async def test_the_stock_scheduler_is_stuck_with_five(
                 "1h"  # a member waits for the others
             )
             await create(client, f"/api/v1/namespaces/{namespace}/pods", pod)
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(200):
             while sum(placed(await pods(client, namespace)).values()) < 9:
                 await asyncio.sleep(0.2)
         before = placed(await pods(client, namespace))

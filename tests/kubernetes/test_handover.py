@@ -17,7 +17,7 @@ from tests.kubernetes.conftest import running as started
 from tests.kubernetes.exec_world import KubeWorld
 from tests.kubernetes.service_world import serving
 
-pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.kubernetes
 
 DOCUMENT = {
     "name": "w",
@@ -57,7 +57,7 @@ async def test_the_stock_scheduler_places_what_we_release(
         settings = ClusterSettings(release, world.settings().agent_key)
         async with serving(world.connection, settings, tmp_path / "service") as running:
             submitted = await running.service.submit(json.dumps(DOCUMENT).encode())
-            view = await running.ended(submitted.id, 150)
+            view = await running.ended(submitted.id)
             assert view.state == "SUCCEEDED", await running.service.explain(submitted.id)
             task = await running.service.task(submitted.id, "join", 0)
             assert [(output.name, output.value) for output in task.outputs] == [("all", "0123")]

@@ -20,7 +20,7 @@ from tests.kubernetes.exec_world import KubeWorld
 from tests.kubernetes.host_world import Host
 from tests.kubernetes.service_world import Running, serving
 
-pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.kubernetes
 
 MB = 1_000_000
 NODES = ("node-0", "node-1")
@@ -85,7 +85,7 @@ async def test_what_others_use_leaves_less(world: KubeWorld, hosts: dict[str, Ho
                 node = node_of(running, "node-0")
                 return bool(node.disk_busy_rate > 100 * MB and node.nic_in_busy_rate > 20 * MB)
 
-            await running.until(noticed, 120)
+            await running.until(noticed)
             node = node_of(running, "node-0")
             assert node.disk_budget < 400 * MB
             assert node.nic_in_left < 80 * MB
@@ -100,7 +100,7 @@ async def test_what_others_use_leaves_less(world: KubeWorld, hosts: dict[str, Ho
 async def uid_of_pod(world: KubeWorld) -> str:
     """Of the only pod of the tenant's namespace, once it is there."""
     path = f"/api/v1/namespaces/{world.namespace}/pods"
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(200):
         while True:
             items = json.loads((await world.client.call("GET", path)).body)["items"]
             if items:
@@ -132,7 +132,7 @@ async def test_what_a_task_moved_becomes_its_sample(
             async def measured() -> bool:
                 return running.cluster._agents.loads.used_by(uid)[0] >= 0
 
-            await running.until(measured, 120)
+            await running.until(measured)
         go.touch()
         assert (await running.ended(workflow)).state == "SUCCEEDED"
         task = await running.service.task(workflow, "sort", 0)

@@ -44,7 +44,7 @@ async def install(client: Client) -> None:
         body = msgspec.json.encode(definition)
         await created(client, "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", body)
     for form in (Form.SCHEDULER_PLUGINS, Form.VOLCANO):
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(200):
             while (await client.call("GET", group_path(form, "default"))).status != 200:
                 await asyncio.sleep(0.1)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import socket
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -15,21 +14,16 @@ import pytest
 
 from flowsched.client import Client as Flowsched
 from flowsched.cluster.kubernetes.controlplane import ControlPlane
+from flowsched.cluster.kubernetes.programs import free_ports
 from tests.kubernetes.exec_world import KEY, KubeWorld
 from tests.postgres import postgres_server, postgres_url  # noqa: F401
 
-pytestmark = [pytest.mark.kubernetes, pytest.mark.postgresql, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.kubernetes, pytest.mark.postgresql]
 
 HELLO = {
     "name": "hello",
     "stages": [{"name": "s", "scatter": {"count": 3}, "command": ["sh", "-c", "echo hi"]}],
 }
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class Replica:
@@ -44,7 +38,7 @@ class Replica:
             return answer.status, await answer.text()
 
     async def until(self, path: str, status: int, words: str = "") -> None:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(200):
             while True:
                 try:
                     found = await self.says(path)
@@ -57,7 +51,7 @@ class Replica:
 
 @asynccontextmanager
 async def replica(world: KubeWorld, kubeconfig: Path, database: str, folder: Path) -> AsyncIterator[Replica]:
-    port = free_port()
+    (port,) = free_ports(1)
     url = f"http://127.0.0.1:{port}"
     folder.mkdir(parents=True)
     environment = {
@@ -95,8 +89,8 @@ async def test_two_replicas_answer_and_the_second_takes_over(
             assert '"node-0"' in (await second.says("/api/v1/nodes"))[1]
             async with Flowsched(second.url) as client:
                 run = await client.submit(HELLO)
-                assert (await run.wait(timeout=60)).state == "SUCCEEDED"
+                assert (await run.wait(timeout=300)).state == "SUCCEEDED"
                 first.process.kill()
                 later = await client.submit(HELLO)
-                assert (await later.wait(timeout=90)).state == "SUCCEEDED"
+                assert (await later.wait(timeout=300)).state == "SUCCEEDED"
             assert '"node-0"' in (await second.says("/api/v1/nodes"))[1]

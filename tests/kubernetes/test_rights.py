@@ -25,7 +25,7 @@ from tests.kubernetes.device_world import device_class, publish
 from tests.kubernetes.exec_world import KubeWorld, make
 from tests.kubernetes.service_world import Running, serving
 
-pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(400)]
+pytestmark = pytest.mark.kubernetes
 
 RECORDING = Path(__file__).parent.parent / "deploy" / "recorded-verbs.json"
 GANG = {

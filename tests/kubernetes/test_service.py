@@ -15,7 +15,7 @@ from flowsched.cluster.kubernetes.hollow.templates import NodeTemplate
 from tests.kubernetes.exec_world import KubeWorld
 from tests.kubernetes.service_world import Running, serving
 
-pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.kubernetes
 
 WORKFLOWS = Path(__file__).parent.parent.parent / "workflows"
 
@@ -46,7 +46,7 @@ async def leftovers(world: KubeWorld) -> list[str]:
 async def outcome(running: Running, name: str) -> Any:
     """Submit one of the example workflows, and wait for its end."""
     submitted = await running.service.submit(read(WORKFLOWS / f"{name}.json"))
-    view = await running.ended(submitted.id, 200)
+    view = await running.ended(submitted.id)
     if view.state != "SUCCEEDED":
         stages = await running.service.stages(submitted.id)
         told = [(stage.name, stage.state, stage.reason) for stage in stages]
@@ -72,4 +72,4 @@ async def test_an_example_workflow_runs_to_its_end(running: Running, world: Kube
     async def nothing() -> bool:
         return not await leftovers(world)
 
-    await running.until(nothing, 60)
+    await running.until(nothing)

@@ -52,7 +52,7 @@ def test_files_are_connected_and_never_truncated(shell: list[str], tmp_path: Pat
     }
     step = Step(("sh", "-c", 'cat; echo " $1"; echo oops >&2; exit 4', "-", "$HOME"), **files)
     process = started(shell, step, tmp_path, watch=False)
-    assert (process.communicate(timeout=20), process.returncode) == ((b"given $HOME\n", None), 4)
+    assert (process.communicate(timeout=120), process.returncode) == ((b"given $HOME\n", None), 4)
     assert (tmp_path / "out").read_text() == "before given $HOME\n"
     assert (tmp_path / "err").read_text() == "oops\n"
     assert (note(tmp_path, "begun"), note(tmp_path, "code")) == ("", "4")
@@ -61,7 +61,7 @@ def test_files_are_connected_and_never_truncated(shell: list[str], tmp_path: Pat
 def test_of_a_long_file_the_end_is_shown(shell: list[str], tmp_path: Path) -> None:
     """Ten KiB: a file may be what a task is there to make, and a log is for people."""
     step = Step(("sh", "-c", "head -c 100000 /dev/zero | tr '\\0' x; echo end"), stdout=str(tmp_path / "out"))
-    shown, _ = started(shell, step, tmp_path, watch=False).communicate(timeout=20)
+    shown, _ = started(shell, step, tmp_path, watch=False).communicate(timeout=120)
     assert (len(shown), shown[-5:]) == (10_240, b"xend\n")
     assert (tmp_path / "out").stat().st_size == 100_004
 
@@ -74,14 +74,14 @@ def test_an_image_without_wc_and_tail(shell: list[str], tmp_path: Path) -> None:
     ]
     env = {"PATH": "/nonexistent", "FLOWSCHED_STEP": str(tmp_path / "0")}
     command = [str(shutil.which(shell[0])), *shell[1:], *rest]
-    done = subprocess.run(command, env=env, capture_output=True, timeout=20, check=False)
+    done = subprocess.run(command, env=env, capture_output=True, timeout=120, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
     assert (tmp_path / "out").read_text() == "x\n"
 
 
 def test_a_failure_that_is_ignored_is_told_all_the_same(shell: list[str], tmp_path: Path) -> None:
     """The container ends well, so that the next one starts; its message says how the step ended."""
-    assert started(shell, Step(("false",), ignore_error=True), tmp_path, watch=False).wait(20) == 0
+    assert started(shell, Step(("false",), ignore_error=True), tmp_path, watch=False).wait(120) == 0
     assert (tmp_path / "message").read_text() == "ignored exit 1\n"
     assert note(tmp_path, "code") == "1"
 
@@ -89,13 +89,13 @@ def test_a_failure_that_is_ignored_is_told_all_the_same(shell: list[str], tmp_pa
 def test_a_program_is_never_a_word_of_the_shell(shell: list[str], tmp_path: Path) -> None:
     """`exit` is no program: it is looked for and not found, it does not end the script."""
     step = Step(("exit", "0"), stdout=str(tmp_path / "out"), stderr=str(tmp_path / "err"))
-    assert started(shell, step, tmp_path, watch=True).wait(20) == 127
+    assert started(shell, step, tmp_path, watch=True).wait(120) == 127
 
 
 def test_a_file_that_cannot_be_opened_is_a_failure(shell: list[str], tmp_path: Path) -> None:
     """The program does not run; no exit code of its own is noted."""
     step = Step(("touch", str(tmp_path / "ran")), stdin=str(tmp_path / "missing"))
-    assert started(shell, step, tmp_path, watch=True).wait(20) != 0
+    assert started(shell, step, tmp_path, watch=True).wait(120) != 0
     assert sorted(path.name for path in tmp_path.iterdir()) == ["0.begun"]
 
 
@@ -103,11 +103,11 @@ def test_the_order_to_end_reaches_the_program(shell: list[str], tmp_path: Path) 
     """The first process of a container gets it; it is noted, passed on, and the program's own answer is the exit code."""
     script = "trap 'echo bye >> said; exit 9' TERM; echo ready > said; while :; do sleep 0.05; done"
     process = started(shell, Step(("sh", "-c", script)), tmp_path, watch=True)
-    end = time.monotonic() + 20
+    end = time.monotonic() + 120
     while not (tmp_path / "said").is_file() or not (tmp_path / "said").read_text():
         assert time.monotonic() < end
         time.sleep(0.02)
     process.send_signal(signal.SIGTERM)
-    assert process.wait(20) == 9
+    assert process.wait(120) == 9
     assert (tmp_path / "said").read_text() == "ready\nbye\n"
     assert (note(tmp_path, "term"), note(tmp_path, "code")) == ("", "9")

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pytest
-
 from flowsched.miniwdl.order import Order, document
 from flowsched.miniwdl.places import Place
 from flowsched.workflow.decode import decode_workflow
@@ -25,7 +23,6 @@ exit 3
 """
 
 
-@pytest.mark.timeout(120)
 async def test_a_second_try_works_in_its_own_folder_on_inputs_it_may_not_change(world: KubeWorld) -> None:
     """Files and folders are where miniwdl says, output appears in the run's folder, and the exit code is the program's."""
     folder = lab(world) / "runs/20260301_w/call-count"

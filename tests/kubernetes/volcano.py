@@ -40,7 +40,7 @@ tiers:
   - name: nodeorder
   - name: binpack
 """
-_WAIT_S: Final = 60.0
+_WAIT_S: Final = 200.0
 
 
 async def volcano(

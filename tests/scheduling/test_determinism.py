@@ -46,7 +46,7 @@ def decided(folder: Path, **environment: str) -> dict[str, object]:
     """What a fresh process decides."""
     done = subprocess.run(
         [sys.executable, "-c", _CHILD, str(folder)], env={**os.environ, **environment},
-        capture_output=True, text=True, timeout=100, check=False,
+        capture_output=True, text=True, timeout=500, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     answer: dict[str, object] = json.loads(done.stdout)

@@ -30,7 +30,6 @@ def said(situation: Situation, most: int = 3) -> list[str]:
     return [each.message for each in outlook(situation.copy(), most).suggestions]
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("part", range(4))
 def test_what_is_suggested_starts_the_group_and_one_unit_less_does_not(part: int) -> None:
     """1,000 random groups in four parts: for 99 of 100 there is a single change, and every one that is said is minimal."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-import pytest
-
 from flowsched.cluster.fake import FakeProcesses
 from flowsched.store.database import url_for
 from tests.service.processes import process
@@ -14,7 +12,6 @@ from tests.service.processes import process
 DOCUMENT = b'{"name": "w", "stages": [{"name": "a", "scatter": {"count": 3}, "command": ["x"]}]}'
 
 
-@pytest.mark.timeout(20)
 async def test_what_was_cancelled_while_nobody_led_is_never_launched(tmp_path: Path) -> None:
     """The leader that recovers it cancels it, and serves on: it does not offer the same launch for ever."""
     world = FakeProcesses()

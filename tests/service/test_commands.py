@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from pathlib import Path
 
 import pytest
 
 from flowsched.cluster.fake import FakeProcesses, Outcome
-from flowsched.control import history
+from flowsched.control import service as commands
 from flowsched.scheduling.executor import Pod
 from flowsched.store.database import url_for
 from tests.service.processes import Process, process
@@ -22,7 +21,6 @@ async def until(made: Process, ident: str, state: str) -> None:
         await asyncio.sleep(0.01)
 
 
-@pytest.mark.timeout(20)
 async def test_a_retry_is_seen_by_whoever_looks_after_it(tmp_path: Path) -> None:
     """`flowsched retry ID; flowsched watch ID` must not end at once with the old failure."""
     codes = [1]
@@ -32,11 +30,10 @@ async def test_a_retry_is_seen_by_whoever_looks_after_it(tmp_path: Path) -> None
         await one.ready()
         ident = (await one.service.submit(DOCUMENT)).id
         await until(one, ident, "FAILED")
-        assert (await one.service.command(ident, "retry")).state == "RUNNING"
+        assert (await one.service.command(ident, "retry")).state in ("RUNNING", "SUCCEEDED")
         await until(one, ident, "SUCCEEDED")
 
 
-@pytest.mark.timeout(20)
 async def test_pause_resume_and_cancel_are_seen_too(tmp_path: Path) -> None:
     """Carried out, not only noted."""
 
@@ -53,35 +50,32 @@ async def test_pause_resume_and_cancel_are_seen_too(tmp_path: Path) -> None:
         assert (await one.service.command(ident, "cancel")).state == "CANCELLING"
 
 
-@pytest.mark.timeout(20)
-async def test_without_a_leader_a_command_is_noted_at_once(tmp_path: Path) -> None:
-    """Another process may lead: nobody here waits for it."""
+async def test_without_a_leader_a_command_is_noted_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process may lead: nobody here waits for it, or this test would for an hour."""
+    monkeypatch.setattr(commands, "CARRIED_OUT_S", 3600)
     async with process(url_for(tmp_path / "db"), tmp_path, FakeProcesses()) as one:
         ident = (await one.service.submit(DOCUMENT)).id
-        began = time.monotonic()
         assert (await one.service.command(ident, "pause")).paused
-        assert time.monotonic() - began < 1
 
 
-@pytest.mark.timeout(20)
 async def test_followers_are_woken_by_submissions_and_commits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They poll only where others may commit too; `after=-1` tells nothing of the past."""
     async with process(url_for(tmp_path / "db"), tmp_path, FakeProcesses()) as one:
-        monkeypatch.setattr(one.service._history, "_poll_s", history.ALONE_POLL_S)
+        monkeypatch.setattr(one.service._history, "_poll_s", 3600)
         old = (await one.service.submit(DOCUMENT)).id
         coming = one.service.events(None, -1)
         first = asyncio.ensure_future(anext(coming))
         await asyncio.sleep(0.1)
         assert not first.done()
-        began = time.monotonic()
         new = (await one.service.submit(DOCUMENT)).id
         assert [(event.workflow, event.kind) for event in await first] == [(new, "workflow.submitted")]
         ends = asyncio.create_task(_all(one, old))
         one.lead()
         await ends
-        assert time.monotonic() - began < 5
 
 
 async def _all(one: Process, ident: str) -> None:

@@ -28,7 +28,6 @@ def reports(root: Path) -> list[dict[str, Any]]:
     return [json.loads(report) for (report,) in rows]
 
 
-@pytest.mark.timeout(60)
 async def test_a_document_with_steps_and_files(tmp_path: Path) -> None:
     """It succeeds with its files in place, and what it did is kept."""
     (tmp_path / "reads.txt").write_text("a\nb\nc\n")
@@ -59,7 +58,6 @@ async def test_a_document_with_steps_and_files(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.timeout(60)
 async def test_a_document_whose_steps_fail(tmp_path: Path) -> None:
     """Each attempt leaves what it must, the stage fails with the step's code, and nothing is delivered."""
     stage = {
@@ -89,7 +87,6 @@ async def test_a_document_whose_steps_fail(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.timeout(60)
 async def test_the_shards_of_a_container_task_have_files_of_their_own(tmp_path: Path) -> None:
     """{item} and {index} stand in the places of this machine, as in those of plain inputs."""
     for name in ("a", "b"):
@@ -110,7 +107,6 @@ async def test_the_shards_of_a_container_task_have_files_of_their_own(tmp_path: 
     assert ((tmp_path / "0-a").read_text(), (tmp_path / "1-b").read_text()) == ("a", "b")
 
 
-@pytest.mark.timeout(60)
 async def test_a_gang_of_container_tasks_that_a_tes_client_asks_for(tmp_path: Path) -> None:
     """`gang` in its parameters: members start together and know each other; one of them delivers, and is the one that is shown."""
     say = 'echo "$RANK of $WORLD_SIZE" > /out/rank; cp /out/rank "$SHARED/$RANK"; cat /out/rank'

@@ -18,7 +18,6 @@ from flowsched.store.idle import IdleHours
 from tests.service.processes import process
 
 
-@pytest.mark.timeout(20)
 async def test_an_idle_cluster_says_that_nobody_asks(tmp_path: Path) -> None:
     """Two nodes of 4 cores, no work: all of it is idle, for want of demand."""
     async with process(url_for(tmp_path / "db"), tmp_path, FakeProcesses()) as one:
@@ -37,7 +36,6 @@ async def test_an_idle_cluster_says_that_nobody_asks(tmp_path: Path) -> None:
             await one.service.idle(since="0")
 
 
-@pytest.mark.timeout(20)
 async def test_the_book_outlives_its_process(tmp_path: Path) -> None:
     """What one process saw is told by the next, to the core-hour; numbers may be larger than SQL's."""
     seen = Hour(

@@ -6,8 +6,6 @@ import asyncio
 import json
 from pathlib import Path
 
-import pytest
-
 from flowsched import Client, app
 from flowsched.cluster.fake import FakeProcesses, Outcome
 from flowsched.cluster.secrets import set_secret
@@ -18,7 +16,6 @@ from tests.service.processes import process
 CANARY = "canary-9e1d-not-for-others"
 
 
-@pytest.mark.timeout(20)
 async def test_a_memory_limit_grows_with_the_request(tmp_path: Path) -> None:
     """By the same factor; where none is said, none is given."""
     launched: list[Pod] = []
@@ -48,7 +45,6 @@ async def test_a_memory_limit_grows_with_the_request(tmp_path: Path) -> None:
     assert all(pod.secrets == {"KEY": "lab-key"} for pod in launched)
 
 
-@pytest.mark.timeout(60)
 async def test_a_secret_is_in_no_file_row_or_answer(tmp_path: Path) -> None:
     """The whole root, the database, and everything the API tells of a workflow that used it."""
     root = tmp_path / "root"

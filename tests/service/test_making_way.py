@@ -43,7 +43,6 @@ async def until(made: Process, ident: str, state: str, count: int) -> list[TaskV
         await asyncio.sleep(0.01)
 
 
-@pytest.mark.timeout(30)
 async def test_a_bag_makes_way_for_a_gang_and_runs_again(tmp_path: Path) -> None:
     """Eight cores are full; a gang of five is done, then the five tasks that left run as their second attempts."""
     async with process(url_for(tmp_path / "db"), tmp_path, FakeProcesses(lives)) as one:
@@ -58,7 +57,6 @@ async def test_a_bag_makes_way_for_a_gang_and_runs_again(tmp_path: Path) -> None
         assert {task.qos for task in found} == {"Burstable"}
 
 
-@pytest.mark.timeout(30)
 async def test_a_drained_node_stays_so_after_a_restart(tmp_path: Path) -> None:
     """What ran there runs elsewhere; another leader places nothing there until it is used again."""
     url = url_for(tmp_path / "db")

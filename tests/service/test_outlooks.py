@@ -6,14 +6,11 @@ import asyncio
 import json
 from pathlib import Path
 
-import pytest
-
 from flowsched.cluster.fake import FakeProcesses
 from flowsched.store.database import url_for
 from tests.service.processes import process
 
 
-@pytest.mark.timeout(20)
 async def test_what_is_too_large_for_the_cluster_is_told_what_would_do(tmp_path: Path) -> None:
     """A task of 10,000 cores: how much it could have, and with which node it would start as it is."""
     task = {"name": "a", "command": ["x"], "resources": {"cpu": 10_000, "memory": "1Mi"}}

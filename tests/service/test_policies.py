@@ -79,7 +79,7 @@ def settings(tmp_path: Path, **more: Any) -> Settings:
 
 
 async def until(fact: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not fact():
             await asyncio.sleep(0.02)
 
@@ -292,7 +292,7 @@ async def test_a_running_service_is_recorded_and_replayed(tmp_path: Path) -> Non
 def flow(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "flowsched", *arguments], env={**os.environ, **environment},
-        capture_output=True, text=True, timeout=60, check=False,
+        capture_output=True, text=True, timeout=200, check=False,
     )  # fmt: skip
 
 
@@ -333,6 +333,6 @@ def test_the_commands_work_with_a_plugin_that_is_installed(tmp_path: Path, plugi
         assert (again.returncode, again.stdout.splitlines()[0]) == (0, "the plan is the same, byte for byte")
     finally:
         serving.terminate()
-        serving.wait(20)
+        serving.wait(60)
     missing = flow("replay", str(taken), PYTHONPATH=str(DOCS.parent))
     assert (missing.returncode, 'found "only-ssd", expected a filter plugin' in missing.stderr) == (2, True)

@@ -33,7 +33,6 @@ async def running(made: Process, queue: str, count: int) -> None:
         await asyncio.sleep(0.01)
 
 
-@pytest.mark.timeout(30)
 async def test_queues_say_what_they_have_deserve_and_wait_for(tmp_path: Path) -> None:
     """Ann and bob in a fifo queue below a department with a cap."""
     async with process(url_for(tmp_path / "db"), tmp_path, FakeProcesses(forever)) as one:
@@ -65,7 +64,6 @@ async def test_queues_say_what_they_have_deserve_and_wait_for(tmp_path: Path) ->
         assert views["default"].users == []
 
 
-@pytest.mark.timeout(30)
 async def test_what_was_used_outlives_the_service(tmp_path: Path) -> None:
     """A row of an account that is written when its step of time ends is what the next leader begins with."""
     url = url_for(tmp_path / "db")

@@ -241,7 +241,6 @@ def in_turn(loop: VirtualLoop, url: str, folder: Path, trial: Trial, docs: list[
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_random_workflows_end_and_every_promise_holds_after_every_step(
     tmp_path: Path, loop: VirtualLoop
 ) -> None:
@@ -263,7 +262,6 @@ def test_random_workflows_end_and_every_promise_holds_after_every_step(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_without_mishaps_every_workflow_succeeds(tmp_path: Path, loop: VirtualLoop) -> None:
     """Nothing fails by itself."""
     url, seen = url_for(tmp_path / "db"), Counter[str]()

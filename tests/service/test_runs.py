@@ -47,7 +47,6 @@ async def submit(one: Process, *documents: bytes) -> list[str]:
     return [(await one.service.submit(raw)).id for raw in documents]
 
 
-@pytest.mark.timeout(30)
 async def test_a_run_is_one_workflow_whose_stages_are_its_calls(served: Process) -> None:
     """Listed once, among the others, with its calls as stages and their shards as tasks."""
     before = await submit(served, b'{"name": "other", "stages": [{"name": "a", "command": ["x"]}]}')
@@ -79,7 +78,6 @@ async def test_a_run_is_one_workflow_whose_stages_are_its_calls(served: Process)
     assert await served.service.logs(RUN, "W.align", 1) == (f"fs-{calls[2]}-task-0-0\n".encode(), False)
 
 
-@pytest.mark.timeout(30)
 async def test_a_later_try_takes_the_place_of_an_earlier_one(served: Process) -> None:
     """The engine tried a call again: the run is as good as the last try."""
     first = await submit(served, call("W.a", None, 1, policies=[], cache=False, timeout=1))
@@ -93,7 +91,6 @@ async def test_a_later_try_takes_the_place_of_an_earlier_one(served: Process) ->
     assert [task.state for task in (await served.service.tasks(RUN)).tasks] == ["SUCCEEDED"]
 
 
-@pytest.mark.timeout(30)
 async def test_a_run_is_cancelled_as_a_whole(served: Process) -> None:
     """Every call of it that lives; to try again is the engine's."""
     huge = {"resources": {"cpu": 1000}}
@@ -112,7 +109,6 @@ async def test_a_run_is_cancelled_as_a_whole(served: Process) -> None:
     assert view.tasks == 3
 
 
-@pytest.mark.timeout(30)
 async def test_events_of_a_run_are_those_of_its_calls(served: Process) -> None:
     """Until none of them lives."""
     other = await submit(served, b'{"name": "other", "stages": [{"name": "a", "command": ["x"]}]}')
@@ -124,7 +120,6 @@ async def test_events_of_a_run_are_those_of_its_calls(served: Process) -> None:
     await ended(served, *other)
 
 
-@pytest.mark.timeout(30)
 async def test_pages_of_workflows_and_runs_neither_repeat_nor_hide(served: Process) -> None:
     """Runs stand where their first call was submitted."""
     plain = b'{"name": "plain", "stages": [{"name": "a", "command": ["x"]}]}'
@@ -142,7 +137,6 @@ async def test_pages_of_workflows_and_runs_neither_repeat_nor_hide(served: Proce
     assert seen == [second[1], second[0], RUN, first[0]]
 
 
-@pytest.mark.timeout(30)
 async def test_what_a_run_has_not_is_said(served: Process) -> None:
     """No document, no such call, no such shard, no such run."""
     await submit(served, call("W.a", 2))

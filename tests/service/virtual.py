@@ -1,6 +1,7 @@
 """An event loop on a virtual clock that waits for real SQLite.
 
-Time stands still while a statement is being executed in its thread, and jumps to the next timer when nothing else is left to do.
+Time stands still while a statement, or anything else, is being executed in a thread, and jumps to the next timer when nothing
+else is left to do.
 """
 
 from __future__ import annotations
@@ -40,13 +41,23 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     def __init__(self) -> None:
         self.passed = 0.0
-        self.busy = 0  #: statements in other threads
+        self.busy = 0  #: statements and calls in other threads
         selector = _Selector()
         super().__init__(selector)
         selector.loop = self
 
     def time(self) -> float:
         return self.passed
+
+    def run_in_executor(self, executor: Any, func: Any, *args: Any) -> asyncio.Future[Any]:
+        """What threads do takes no virtual time, however long it takes."""
+        self.busy += 1
+        future = super().run_in_executor(executor, func, *args)
+        future.add_done_callback(self._freed)
+        return future
+
+    def _freed(self, _: asyncio.Future[Any]) -> None:
+        self.busy -= 1
 
     def clock_ms(self) -> int:
         """Wall-clock ms."""

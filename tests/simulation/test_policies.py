@@ -93,7 +93,7 @@ def test_traces_are_the_same_in_every_process() -> None:
             capture_output=True,
             text=True,
             check=True,
-            timeout=110,
+            timeout=500,
         ).stdout
         for seed in ("1", "77")
     ]

@@ -41,7 +41,7 @@ def judged(policy: str, path: Path, folder: Path, name: str = "8x16-1g") -> dict
     trace.write_text("".join(json.dumps(line) + "\n" for line in lines))
     done = subprocess.run(
         [sys.executable, str(REFEREE), "--cluster", name, str(trace), str(path)],
-        capture_output=True, text=True, check=False, timeout=100,
+        capture_output=True, text=True, check=False, timeout=500,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     told: dict[str, float] = json.loads(done.stdout.splitlines()[-1])

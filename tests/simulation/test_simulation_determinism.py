@@ -8,7 +8,6 @@ import subprocess
 import sys
 
 import numpy as np
-import pytest
 
 CORE = np._core._multiarray_umath  # type: ignore[attr-defined]
 DISPATCHED = sorted(name for name in CORE.__cpu_dispatch__ if CORE.__cpu_features__[name])
@@ -50,14 +49,13 @@ def simulated(**environment: str) -> tuple[list[list[object]], int]:
     """What a fresh process simulates: lines of the trace and their digest, for two policies."""
     done = subprocess.run(
         [sys.executable, "-c", _CHILD], env={**os.environ, **environment},
-        capture_output=True, text=True, timeout=110, check=False,
+        capture_output=True, text=True, timeout=500, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     found, hashed = json.loads(done.stdout)
     return found, hashed
 
 
-@pytest.mark.timeout(300)
 def test_hash_seeds_and_simd_change_no_line_of_a_trace() -> None:
     """120 tasks over four levels, under two policies, in three processes."""
     one, first = simulated(PYTHONHASHSEED="1")

@@ -94,6 +94,7 @@ class Failpoints:
         self.planned: dict[str, list[BaseException]] = {}
         self.passed: dict[str, int] = {}
         self.gate: asyncio.Event | None = None
+        self.at_gate = asyncio.Event()  #: somebody stands before a COMMIT until the gate opens
 
     def plan(self, place: str, *errors: BaseException) -> None:
         self.planned.setdefault(place, []).extend(errors)
@@ -101,6 +102,7 @@ class Failpoints:
     async def __call__(self, place: str) -> None:
         self.passed[place] = self.passed.get(place, 0) + 1
         if self.gate is not None and place == "writer.before_commit":
+            self.at_gate.set()
             await self.gate.wait()
         if waiting := self.planned.get(place):
             raise waiting.pop(0)

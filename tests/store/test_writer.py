@@ -192,7 +192,7 @@ async def test_a_poisonous_write_fails_alone(
     await writer.submit(submission("w"))
     failpoints.gate = asyncio.Event()
     blocker = asyncio.create_task(writer.submit(submission("blocker")))
-    await asyncio.sleep(0.05)
+    await failpoints.at_gate.wait()
     writes = [
         writer.commit(Delta(tasks=[task(index=0)], events=[event()]), epoch),
         writer.commit(Delta(tasks=[task(index=1, version=7)], events=[event()]), epoch),
@@ -272,7 +272,7 @@ async def test_a_cancel_waits_for_a_launch_that_is_being_committed(
     await writer.submit(submission("w"))
     failpoints.gate = asyncio.Event()
     launch = asyncio.create_task(writer.commit(Delta(intents=[intent("p")]), epoch))
-    await asyncio.sleep(0.2)  # the launch has been checked and stands before its COMMIT
+    await failpoints.at_gate.wait()  # the launch has been checked and stands before its COMMIT
     async with GroupWriter(database) as other:
         cancel = asyncio.create_task(other.command("w", "cancel", {}, 5))
         await asyncio.sleep(0.4)
@@ -376,7 +376,7 @@ async def test_who_has_time_left_waits_on(database: Database, failpoints: Failpo
         database, failpoint=failpoints, sleep=sleep, monotonic=lambda: clock[0], jitter=lambda: 0.5
     ) as writer:
         blocker = asyncio.create_task(writer.submit(submission("blocker")))
-        await asyncio.sleep(0.1)
+        await failpoints.at_gate.wait()
         elder = asyncio.create_task(writer.submit(submission("elder")))
         await asyncio.sleep(0)
         clock[0] = 20.0
@@ -439,7 +439,7 @@ async def test_a_stopped_writer_leaves_nobody_waiting(database: Database, failpo
     writer = GroupWriter(database, failpoint=failpoints)
     running = asyncio.create_task(writer.run())
     first = asyncio.create_task(writer.submit(submission("w")))
-    await asyncio.sleep(0.1)
+    await failpoints.at_gate.wait()
     second = asyncio.create_task(writer.submit(submission("x")))
     await asyncio.sleep(0.05)
     running.cancel()
@@ -453,7 +453,7 @@ async def test_a_caller_who_leaves_has_still_written(
     """A client that hangs up does not undo its request, nor disturb the group it was in."""
     failpoints.gate = asyncio.Event()
     leaving = asyncio.create_task(writer.submit(submission("w")))
-    await asyncio.sleep(0.1)
+    await failpoints.at_gate.wait()
     leaving.cancel()
     failpoints.gate.set()
     assert (await writer.submit(submission("x"))).created

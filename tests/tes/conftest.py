@@ -35,13 +35,18 @@ class World:
 
     outcome: Callable[[Pod], Outcome] = lambda pod: Outcome(runtime_ms=10)
     skew_ms: int = 0
+    stopped_ms: int = 0  #: where the clock stands still; 0 = it goes
     processes: FakeProcesses = field(init=False)
 
     def __post_init__(self) -> None:
         self.processes = FakeProcesses(lambda pod: self.outcome(pod))
 
     def clock(self) -> int:
-        return app.now_ms() + self.skew_ms
+        return (self.stopped_ms or app.now_ms()) + self.skew_ms
+
+    def stop_clock(self) -> None:
+        """From now on only `skew_ms` moves it."""
+        self.stopped_ms = app.now_ms()
 
 
 @dataclass
@@ -69,7 +74,7 @@ class Tes:
 
     async def until(self, ident: str, *states: str) -> dict[str, Any]:
         """Poll in full until the task is in a state; each answer on the way is checked."""
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             while (task := await self.get(ident))["state"] not in (states or FINAL):
                 assert not states or task["state"] not in FINAL, task
                 await asyncio.sleep(0.01)

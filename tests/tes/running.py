@@ -43,7 +43,7 @@ class Running:
             assert (answer.status, await answer.json()) == (200, {})
 
     async def until(self, ident: str, *states: str) -> dict[str, Any]:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(200):
             while (task := await self.get(ident))["state"] not in (states or FINAL):
                 assert task["state"] not in FINAL, task
                 await asyncio.sleep(0.05)

@@ -99,7 +99,11 @@ async def test_what_is_being_answered_when_the_service_stops_is_answered(
         async with app.running(settings) as service:
             port = int(service.url.rpartition(":")[2])
             asking = asyncio.create_task(session.post(f"{service.url}{TES}/tasks", json=HELLO))
-            await asyncio.sleep(0.4)
+            async with asyncio.timeout(60):
+                while not (
+                    await service.service.list_workflows()
+                ).workflows:  # written, and not answered for 0.8 s
+                    await asyncio.sleep(0.01)
         with pytest.raises(ConnectionRefusedError):
             await asyncio.open_connection("127.0.0.1", port)
         answer = await asking

@@ -55,7 +55,7 @@ async def token_of(tes: Tes) -> str:
 async def ask(tes: Tes, line: dict[str, Any], raw: str, headers: dict[str, str]) -> dict[str, Any]:
     """One request; where the client saw a final state, until there is one."""
     wanted = (line["response"] or {}).get("state") if isinstance(line["response"], dict) else None
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         while True:
             data = None if line["body"] is None else json.dumps(line["body"])
             answer = await tes.api.request(line["method"], raw, data=data, headers=headers)

@@ -61,7 +61,7 @@ class Service:
             self.process = subprocess.Popen(
                 command, stdout=out, stderr=out, env=os.environ | {"PYTHONPATH": str(REPOSITORY)}
             )
-        end = time.monotonic() + 60
+        end = time.monotonic() + 200
         while time.monotonic() < end:
             assert self.process.poll() is None, log.read_text()
             found = re.search(rb"http://127\.0\.0\.1:(\d+)", log.read_bytes()[before:])
@@ -76,12 +76,12 @@ class Service:
         """As if the machine had taken it: no time to say anything."""
         assert self.process is not None
         self.process.kill()
-        self.process.wait(10)
+        self.process.wait(60)
 
     def stop(self) -> None:
         if self.process is not None and self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
-            self.process.wait(30)
+            self.process.wait(90)
 
     def ask(self, question: Callable[[Client], Awaitable[T]]) -> T:
         async def asked() -> T:
@@ -143,7 +143,7 @@ class Run:
     outputs: Path
     said: str = ""
 
-    def end(self, timeout: float = 110) -> int:
+    def end(self, timeout: float = 400) -> int:
         """Its exit code; what it said is in `said`."""
         self.said = self.process.communicate(timeout=timeout)[0]
         return self.process.returncode
@@ -159,7 +159,7 @@ class Run:
         assert self.process.returncode == 0, self.said
         return with_texts(json.loads(self.outputs.read_text())["outputs"])
 
-    def until(self, found: Callable[[], Sequence[T]], wanted: int = 1, within_s: float = 60) -> Sequence[T]:
+    def until(self, found: Callable[[], Sequence[T]], wanted: int = 1, within_s: float = 200) -> Sequence[T]:
         """Wait until so many are found while it runs."""
         end = time.monotonic() + within_s
         while len(seen := found()) < wanted:
@@ -170,7 +170,14 @@ class Run:
 
     def log(self) -> str:
         """What it has logged so far."""
-        return "".join(path.read_text() for path in sorted(self.folder.rglob("*.log")))
+        return "".join(path.read_text() for path in files_below(self.folder, ".log"))
+
+
+def files_below(folder: Path, ending: str) -> list[Path]:
+    """Files whose names end so. (`rglob` fails where somebody removes a folder at the same time.)"""
+    return sorted(
+        Path(where, name) for where, _, names in os.walk(folder) for name in names if name.endswith(ending)
+    )
 
 
 def with_texts(value: Any) -> Any:
@@ -236,4 +243,4 @@ class Engine:
         for run in self.runs:
             if run.process.poll() is None:
                 run.process.kill()
-                run.process.wait(10)
+                run.process.wait(60)

@@ -42,7 +42,6 @@ def site(tmp_path: Path) -> Iterator[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
 def test_a_file_of_a_web_server_comes_without_any_program_for_it(
     site: str, engine: Engine, service: Service
 ) -> None:
@@ -61,7 +60,6 @@ def test_a_file_of_a_web_server_comes_without_any_program_for_it(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
 def test_a_file_that_is_not_there_fails_the_run_with_its_reason(site: str, engine: Engine) -> None:
     """In the words of whoever asked for it."""
     run = engine.run("fetched", f"far={site}/no.txt", name="missing")

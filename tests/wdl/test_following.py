@@ -69,7 +69,7 @@ class Said:
         self.lines.append((warning, sentence))
 
 
-def follow(server: TestServer, said: Said, *, patience_s: float = 20, key: str = "k") -> Following:
+def follow(server: TestServer, said: Said, *, patience_s: float = 60, key: str = "k") -> Following:
     return Following(Where(str(server.make_url("/")), None, patience_s), DOCUMENT, key, said)
 
 
@@ -88,7 +88,7 @@ async def test_a_call_is_followed_to_its_end(server: TestServer, service: FakeSe
     ident = await submitted(service)
     assert not call.running.is_set()
     service.happen(ident, "task.running")
-    assert await asyncio.to_thread(call.running.wait, 10)
+    assert await asyncio.to_thread(call.running.wait, 60)
     service.finish(ident, "FAILED")
     assert await asyncio.wrap_future(future) == End(ident, "FAILED", True, 3, "", "")
     assert said.lines == [(False, "submitted")]
@@ -161,7 +161,7 @@ async def test_a_call_that_waits_says_why(
     call = Following(Where(str(server.make_url("/")), None, 20), DOCUMENT, "k", say)
     future = begin(call.end())
     ident = await submitted(service)
-    await asyncio.wait_for(told.wait(), 10)
+    await asyncio.wait_for(told.wait(), 60)
     service.finish(ident)
     await asyncio.wrap_future(future)
     assert fields == [{"workflow": ident, "why": "no_room: 2 of 4 cpu are free"}]

@@ -26,7 +26,6 @@ def runs(engine: Engine) -> dict[str, Run]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", NAMES)
 def test_a_workflow_gives_what_wdl_says(name: str, runs: dict[str, Run]) -> None:
     """Outputs as committed beside the document, files by their text."""

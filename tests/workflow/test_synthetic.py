@@ -110,7 +110,7 @@ def perform(folder: Path, item: str, *args: str, **variables: str) -> subprocess
     return subprocess.run(
         [sys.executable, "-m", "flowsched.synthetic", *args],
         env={**os.environ, **paths, "FLOWSCHED_ITEM": item, "PYTHONPATH": str(Path(program.__file__).parents[1])},
-        cwd=folder, text=True, capture_output=True, timeout=30, check=False,
+        cwd=folder, text=True, capture_output=True, timeout=200, check=False,
     )  # fmt: skip
 
 

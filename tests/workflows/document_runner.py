@@ -143,7 +143,7 @@ def run_task(stage: Mapping[str, Any], environment: Mapping[str, str]) -> None:
         cwd=environment["PWD"],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
     )
     where = f"{environment['FLOWSCHED_STAGE']}[{environment['FLOWSCHED_INDEX']}]"
     assert done.returncode == 0, f"{where} exited {done.returncode}\n{done.stderr}"
@@ -222,10 +222,10 @@ def gang(
         for member in members:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(member.process.pid, signal.SIGKILL)
-            member.process.wait(10)
+            member.process.wait(60)
 
 
-def finish(members: Sequence[Member], timeout_s: float = 60) -> None:
+def finish(members: Sequence[Member], timeout_s: float = 300) -> None:
     """Wait until the completing members have succeeded, then release the others as the service does."""
     deadline = time.monotonic() + timeout_s
     for member in members:
@@ -238,7 +238,7 @@ def finish(members: Sequence[Member], timeout_s: float = 60) -> None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(member.process.pid, signal.SIGTERM)
     for member in members:
-        member.process.wait(10)
+        member.process.wait(60)
 
 
 def loopback_addresses(count: int) -> list[str]:

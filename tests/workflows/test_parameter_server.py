@@ -19,7 +19,7 @@ def environment(tmp_path: Path) -> dict[str, str]:
     return task_environment(STAGE, 0, [None], {}, tmp_path / "train")
 
 
-def codes_of(members: list[Member], timeout_s: float = 20) -> dict[str, int]:
+def codes_of(members: list[Member], timeout_s: float = 120) -> dict[str, int]:
     """How each member ended by itself."""
     return {member.name: member.process.wait(timeout_s) for member in members}
 
@@ -28,7 +28,7 @@ def member(members: list[Member], name: str) -> Member:
     return next(member for member in members if member.name == name)
 
 
-def wait_for(member: Member, text: str, timeout_s: float = 20) -> None:
+def wait_for(member: Member, text: str, timeout_s: float = 120) -> None:
     deadline = time.monotonic() + timeout_s
     while text not in member.log.read_text():
         assert time.monotonic() < deadline, f"{member.name} never said {text!r}"
@@ -65,17 +65,17 @@ def test_five_of_six_never_train(environment: dict[str, str], absent: str) -> No
 
 def test_who_is_missing_is_named(environment: dict[str, str]) -> None:
     """Rank 0 has the list."""
-    with gang(STAGE, environment, absent=["worker/3"], extra={"RENDEZVOUS_TIMEOUT": "1.5"}) as members:
+    with gang(STAGE, environment, absent=["worker/3"], extra={"RENDEZVOUS_TIMEOUT": "10"}) as members:
         codes_of(members)
         log = member(members, "ps/0").log.read_text()
-    assert log == "rank 0: waited 1.5 s for the gang in vain: ranks [5] of 6 never came\n"
+    assert log == "rank 0: waited 10 s for the gang in vain: ranks [5] of 6 never came\n"
 
 
 def test_a_stranger_cannot_take_the_place_of_a_member(environment: dict[str, str]) -> None:
     """Who does not know the token is turned away, though it calls itself rank 5."""
-    with gang(STAGE, environment, absent=["worker/3"], extra={"RENDEZVOUS_TIMEOUT": "2"}) as members:
+    with gang(STAGE, environment, absent=["worker/3"], extra={"RENDEZVOUS_TIMEOUT": "10"}) as members:
         address = (members[0].environment["MASTER_ADDR"], int(members[0].environment["MASTER_PORT"]))
-        deadline = time.monotonic() + 2
+        deadline = time.monotonic() + 60
         while True:
             try:
                 stranger = socket.create_connection(address)

@@ -82,6 +82,7 @@ class Job:
             with self.changed:
                 self.registered += 1
                 self.changed.notify_all()
+            print(f"executor {executor} has come", flush=True)
             while (partition := self.next_partition()) is not None:
                 try:
                     connection.send({"partition": partition, "of": PARTITIONS, "k": K})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -73,6 +74,21 @@ def database_full(match: Match) -> Rule:
 
 
 @dataclass(slots=True)
+class Gate:
+    """Where a request stands until somebody lets it pass.
+
+    Attributes:
+        open: Let it pass.
+        passed: It has been carried out.
+    """
+
+    match: Match
+    taken: bool = False
+    open: asyncio.Event = field(default_factory=asyncio.Event)
+    passed: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+@dataclass(slots=True)
 class Faults:
     """What goes wrong at present. Nothing at first.
 
@@ -88,6 +104,7 @@ class Faults:
     _lost: list[tuple[Match, list[int]]] = field(default_factory=list)
     _dropped: list[tuple[Match, list[int]]] = field(default_factory=list)
     _delays: list[tuple[Match, list[int], float]] = field(default_factory=list)
+    _gates: list[Gate] = field(default_factory=list)
 
     def refuse(self, rule: Rule, times: int = 0) -> None:
         """Add a rule."""
@@ -115,6 +132,11 @@ class Faults:
         """Handle such requests later."""
         self._delays.append((match, [times or -1], seconds))
 
+    def hold(self, match: Match) -> Gate:
+        """Handle the first such request when its gate is opened."""
+        self._gates.append(Gate(match))
+        return self._gates[-1]
+
     def clear(self) -> None:
         """All is well again."""
         self.rules.clear()
@@ -122,6 +144,14 @@ class Faults:
         self._dropped.clear()
         self._delays.clear()
         self.lines = None
+
+    def gate(self, request: Request) -> Gate | None:
+        """Where this request has to wait."""
+        for gate in self._gates:
+            if not gate.taken and gate.match(request):
+                gate.taken = True
+                return gate
+        return None
 
     def answer(self, request: Request) -> tuple[int, bytes, Mapping[str, str]] | None:
         """What is answered in place of the truth."""

@@ -13,7 +13,7 @@ from typing import Any, Self
 from aiohttp import web
 
 from flowsched.cluster.kubernetes.client import Connection
-from tests.kubernetes.fake.faults import Faults
+from tests.kubernetes.fake.faults import Faults, Gate
 from tests.kubernetes.fake.feed import Feed
 from tests.kubernetes.fake.handling import Api
 from tests.kubernetes.fake.replies import Refusal, Reply, status_body
@@ -154,7 +154,10 @@ class FakeApi(Api):
             if given not in self.tokens:
                 return _response(Reply(401, status_body(401, "Unauthorized")))
         delay_s = self.faults.delay_s(request)
-        if delay_s:  # what is under way is carried out, also when the client has gone
+        # What is under way is carried out, also when the client has gone.
+        if gate := self.faults.gate(request):
+            reply = await asyncio.shield(asyncio.ensure_future(self._behind(gate, request)))
+        elif delay_s:
             reply = await asyncio.shield(asyncio.ensure_future(self._later(delay_s, request)))
         else:
             reply = self._reply(request)
@@ -167,6 +170,12 @@ class FakeApi(Api):
     async def _later(self, delay_s: float, request: Request) -> Reply | None:
         await asyncio.sleep(delay_s)
         return self._reply(request)
+
+    async def _behind(self, gate: Gate, request: Request) -> Reply | None:
+        await gate.open.wait()
+        reply = self._reply(request)
+        gate.passed.set()
+        return reply
 
     def _reply(self, request: Request) -> Reply | None:
         """The answer; None if there is none, or if it is a watch."""

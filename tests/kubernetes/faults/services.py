@@ -18,7 +18,7 @@ from tests.crash.harness import Nursery, ServiceProcess
 from tests.kubernetes.faults import mutants
 
 SCRIPT = Path(__file__).with_name("nursery.py")
-PATIENCE_S = 90.0
+PATIENCE_S = 300.0
 
 
 class Service:
@@ -30,7 +30,7 @@ class Service:
         kubeconfig: Of its API server.
         namespace: Where its tasks run; also its instance's and its scheduler's name.
         database: A PostgreSQL URL; None = SQLite in the root.
-        short: Whether its lease is one of five seconds.
+        short: Whether its lease is one of ten seconds.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class Service:
             "FLOWSCHED_GANG_ADDRESSES": "seat",
         }
         self._short = short
-        self.client = Client(self.url, timeout=10)
+        self.client = Client(self.url, timeout=30)
 
     @property
     def url(self) -> str:
@@ -136,7 +136,7 @@ class Service:
         if self.process is not None:
             if not self.process.dead():
                 os.kill(self.process.pid, signal.SIGKILL)
-                await self.process.death(30)
+                await self.process.death(90)
             self.process.close()
 
 

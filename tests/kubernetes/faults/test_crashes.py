@@ -21,7 +21,7 @@ from tests.kubernetes.faults.services import PATIENCE_S, Service, nursing
 from tests.kubernetes.faults.witness import Witness
 from tests.kubernetes.talk import Talk
 
-pytestmark = [pytest.mark.kubernetes, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.kubernetes, pytest.mark.slow]
 PLUGINS = "scheduling.x-k8s.io/v1alpha1"
 
 #: Where the service dies, and what it works on then.
@@ -135,7 +135,7 @@ class Case:
         """Wait until nothing is left of it but tombstones (P5)."""
         left = ["?"]
         try:
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(300):
                 while left:
                     await asyncio.sleep(0.3)
                     left = self.witness.here()
@@ -143,7 +143,7 @@ class Case:
                     left += await self.talk.names(f"{self.talk.here}/secrets")
         except TimeoutError:
             raise AssertionError(
-                f"{self.point}: after a minute there are {left}: {self.service.tail()}"
+                f"{self.point}: after five minutes there are {left}: {self.service.tail()}"
             ) from None
 
 

@@ -246,15 +246,15 @@ async def _bury(world: World) -> None:
 
 
 WAITING = {
-    "pull": ("ImagePullBackOff", 'Back-off pulling image "none": manifest unknown', {"start_s": 1.0}),
-    "creating": ("ContainerCreating", "", {"wait_s": 1.0}),
+    "pull": ("ImagePullBackOff", 'Back-off pulling image "none": manifest unknown', {"start_s": 8.0}),
+    "creating": ("ContainerCreating", "", {"wait_s": 5.0}),
 }
 
 
 @pytest.mark.parametrize("what", WAITING)
 async def test_fault_37_a_pod_that_does_not_start(silent_world: World, what: str) -> None:
     """An image that is never pulled, a container that is always being created: the reason is told, and after its time the pod goes
-    and its gang with it. Real API server, with a kubelet of the test's own; the times are 1 s instead of 5 and 60 minutes.
+    and its gang with it. Real API server, with a kubelet of the test's own; the times are 8 and 5 s instead of 5 and 60 minutes.
     """
     world = silent_world
     reason, message, limits = WAITING[what]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -72,11 +73,13 @@ async def test_fault_22_a_server_that_ends_every_watch(fake_world: World, fake: 
 
     async with fake_world.serving() as running:
         fake.faults.rules.append(count)
+        begun = time.monotonic()
         for _ in range(40):
             fake.cut_watches(reset=True)
             await asyncio.sleep(0.1)
         assert len(opened) >= 6
-        assert max(opened.values()) <= 4, opened  # in four seconds and more
+        passed = time.monotonic() - begun  # four seconds, and more on a busy machine
+        assert max(opened.values()) <= passed, opened
         made = await running.service.submit(document(bag(4)))
         assert (await running.ended(made.id)).state == "SUCCEEDED"
         await fake_world.nothing_left(running)
@@ -194,7 +197,6 @@ async def doomed(own_control_plane: ControlPlane, tmp_path: Path) -> AsyncIterat
 
 
 @pytest.mark.kubernetes
-@pytest.mark.timeout(240)
 async def test_fault_20_an_api_server_that_is_killed_and_forgets(
     own_control_plane: ControlPlane, doomed: World
 ) -> None:
@@ -264,7 +266,7 @@ async def test_fault_32_a_binding_that_comes_late(fake_world: World, fake: FakeA
     """A binding gets no answer in time and is still on its way when the room is wanted by somebody more important: it is fenced
     before its room is given away, so it cannot take place any more. The fake, which carries out what it has begun.
     """
-    fake.faults.delay(when("create", "pods/binding", "late"), 3.0, times=1)
+    gate = fake.faults.hold(when("create", "pods/binding", "late"))
     talk = fake_world.talk
     for node in fake_world.nodes[1:]:
         await fake_world.hollow.cordon(node)
@@ -274,7 +276,9 @@ async def test_fault_32_a_binding_that_comes_late(fake_world: World, fake: FakeA
         await running.until(lambda: _asked_to_bind(fake))
         await talk.post(talk.pods, _foreign(fake_world, "soon", 3, 1000))
         await fake_world.witness.until(lambda: _on_node(fake_world, "soon"))
-        await asyncio.sleep(3.0)
+        gate.open.set()
+        await gate.passed.wait()
+        await asyncio.sleep(1.0)
         fake_world.witness.judge()
         assert not _on_node(fake_world, "late")
 

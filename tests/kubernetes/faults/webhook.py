@@ -119,7 +119,7 @@ async def _takes_effect(client: Client, namespace: str, hook: Webhook, resources
             "metadata": {"name": name},
             "target": {"name": "nowhere"},
         }
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(200):
         while name not in hook.asked:
             await client.call("POST", path, body=json.dumps(body).encode(), params={"dryRun": "All"})
             await asyncio.sleep(0.1)

@@ -20,7 +20,7 @@ from flowsched.cluster.kubernetes.metadata import Metadata, Read
 from flowsched.cluster.kubernetes.pod import PodStatus
 from flowsched.cluster.kubernetes.watch import Reflector
 
-PATIENCE_S = 60.0
+PATIENCE_S = 200.0
 ENDED = ("Succeeded", "Failed")
 
 

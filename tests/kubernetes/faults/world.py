@@ -142,7 +142,7 @@ class World:
 
     async def nothing_left(self, running: Running) -> None:
         """Wait until nothing is left of what has ended (P5 gives a minute), then hold all that was seen against the promises."""
-        await running.until(self._tidy, patience_s=60)
+        await running.until(self._tidy)
         self.witness.judge()
 
     async def _tidy(self) -> bool:
