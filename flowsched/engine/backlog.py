@@ -134,6 +134,8 @@ def _again(state: EngineState, backlog: Backlog, run: WorkflowRun, stage: StageR
     told = []
     for candidate in candidates:
         group = candidate.group
+        if not all(map(state.catalogue.held, group.remote)):
+            return False
         if group.reads and ((not own and shared is not group.inputs) or state.catalogue.lost_of(group.reads)):
             return False
         if shut_nodes(state, run, stage, group.inputs, group.key, moment - group.ready_ms) != group.shut:

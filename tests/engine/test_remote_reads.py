@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from flowsched.engine.caches import Look
+from flowsched.engine.events import Stored
 from flowsched.engine.remote import end_reading, hold_sources
 from flowsched.engine.state import PodRef
 from flowsched.scheduling.eviction import Need
-from flowsched.scheduling.executor import NodeChanged, NodeInfo
+from flowsched.scheduling.executor import NodeChanged, NodeInfo, ReplicaSeen
 from flowsched.statement import Statement
 from flowsched.workflow.spec import EMPTY
 from tests.engine.scene import Scene, node
@@ -128,6 +129,31 @@ def test_what_is_lost_at_its_source_is_written_again() -> None:
     assert on.state.catalogue.nodes_of(on.state.catalogue.intern(part(0))) == {0}
     on.end("fs-w-write-1-1", size=50 * MB)
     assert on.launched == ["fs-w-read-0-1"]
+
+
+def test_what_only_a_storage_has_is_copied_from_there() -> None:
+    """Both parts are kept outside. Their last copies are lost, one while it is read and one before: both come from outside."""
+    on = written(scene(linked("n0"), linked("n1")), read())
+    on.tell(Stored(part(0)), Stored(part(1)))
+    on.gone("fs-w-read-0-0", reason="InputLost", lost=[part(1)])
+    assert on.launched == []
+    assert [(order.uri, order.dest, order.source) for order in on.last.transfers] == [(part(1), "n0", None)]
+
+
+def test_offers_are_made_anew_once_nobody_holds_what_was_to_be_read() -> None:
+    """Each of two shards waits for a node of its kind. Before that comes, the last copies of the parts are lost."""
+    each = {"scatter": {"count": 2}, "inputs": [{"name": "part", "from": "write.part", "match": "index"}]}
+    on = scene(linked("n0"), linked("n1"))
+    on.submit("w", write(), read(selector={"at": "n9"}, **each))
+    on.end("fs-w-write-0-0", "fs-w-write-1-0", size=50 * MB)
+    on.tell(Stored(part(0)), Stored(part(1)))
+    on.tell(*(ReplicaSeen(part(at), f"n{at}", 0, present=False) for at in (0, 1)))
+    on.tell(NodeChanged(linked("n9", labels={"at": "n9"})))
+    assert on.launched == []
+    assert sorted((order.uri, order.dest, order.source) for order in on.last.transfers) == [
+        (part(0), "n9", None),
+        (part(1), "n9", None),
+    ]
 
 
 def test_a_producer_whose_output_is_read_remotely_has_no_home() -> None:

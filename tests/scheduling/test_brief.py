@@ -255,13 +255,15 @@ def test_a_cycle_places_no_more_than_it_may() -> None:
 
 
 def test_kinds_differ_by_labels_and_taints() -> None:
-    """The fuller node is tainted and the other has a label: where one may be another may not."""
+    """The fuller node is tainted and the other has a label: where one may be another may not. Nor may who is bound to a node."""
     snapshot = Snapshot()
     snapshot.put_node(node_of("n0", 4, taints=(("t", "", "NoSchedule"),)))
     snapshot.put_node(node_of("n1", 16, labels={"disk": "ssd"}))
     tolerant = shape(1, tolerations=(("t", "Exists", "", ""),))
     some = [bag(1, 1, tolerant), bag(2), bag(3, 1, replace(tolerant, selector=(("disk", "ssd"),)))]
     assert decided(some, snapshot) == [(1, [[0]]), (2, [[1]]), (3, [[1]])]
+    bound = bag(4, 1, replace(tolerant, rules=Rules(node_name="n1")))
+    assert decided([bag(1, 1, tolerant), bound], snapshot) == [(1, [[0]]), (4, [[1]])]
 
 
 def test_a_queue_that_does_not_mind_where_data_are() -> None:
