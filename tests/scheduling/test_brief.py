@@ -133,11 +133,15 @@ def two_nodes(**more: Any) -> Snapshot:
 def decided(
     group: PodGroup | list[PodGroup], snapshot: Snapshot | None = None, profile: Profile = OURS, **more: Any
 ) -> list[tuple[int, list[list[int]]]]:
-    """Key, and nodes by role, of what a cycle places."""
+    """Key, and nodes by role, of what a cycle places, also where each group goes its way by itself (`single`)."""
     groups = group if isinstance(group, list) else [group]
     given = {"catalogue": Catalogue(), "queues": QueueTree(), "most": None, **more}
     where = two_nodes() if snapshot is None else snapshot
-    plan = cycle(where, given["catalogue"], given["queues"], groups, profile, NOW, given["most"])
+    asked = (where, given["catalogue"], given["queues"], groups, profile, NOW, given["most"])
+    plan = cycle(*asked)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cycle_module, "decide_briefly", at_length)
+        assert told(cycle(*asked)) == told(plan)
     return [(each.group, [nodes.tolist() for nodes in each.nodes]) for each in plan.placements]
 
 
