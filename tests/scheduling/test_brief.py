@@ -243,11 +243,11 @@ def test_what_a_profile_plugs_in_is_asked() -> None:
 
 
 def test_users_of_one_queue_take_turns() -> None:
-    """Room for one: who has nothing yet comes before who came first."""
-    snapshot = cluster(2)
-    run(snapshot, "hers", 0, 1, user="ann")
-    assert decided([bag(1, user="ann"), bag(2, user="bob")], snapshot) == [(2, [[0]])]
-    assert decided([bag(1, user="bob"), bag(2, user="bob")], cluster(1)) == [(1, [[0]])]
+    """Who has nothing yet comes before who came first, where there is room for both and where there is for one."""
+    for cores, placed in ((3, [(2, [[0]]), (1, [[0]])]), (2, [(2, [[0]])])):
+        snapshot = cluster(cores)
+        run(snapshot, "hers", 0, 1, user="ann")
+        assert decided([bag(1, user="ann"), bag(2, user="bob")], snapshot) == placed
 
 
 def test_a_cycle_places_no_more_than_it_may() -> None:
