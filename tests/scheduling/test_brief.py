@@ -208,12 +208,15 @@ def test_whole_gpus_and_parts_of_them() -> None:
 
 
 def test_a_pod_in_one_numa_zone() -> None:
-    """Three cores: the fuller node has two zones of two."""
+    """Two cores: the fuller node has one free in each of its zones."""
     snapshot = Snapshot()
-    for at, zones in enumerate(((2, 2), (16,))):
+    for at, zones in enumerate(((4, 4), (16,))):
         told = tuple(Zone({"cpu": each * 1_000}, {"cpu": each * 1_000}) for each in zones)
         snapshot.put_node(replace(node_of(f"n{at}", sum(zones)), zones=told, extended={ALIGNED: PLENTY}))
-    assert decided(bag(1, 1, Shape((3_000, GIB, 0, 0, 0, 1))), snapshot) == [(1, [[1]])]
+    three, two = ((cores * 1_000, GIB, 0, 0, 0, 1) for cores in (3, 2))
+    for owner in ("a", "b"):
+        snapshot.claim(Claim(owner, 0, three, ClaimKind.RUNNING, "default", 0, None), Statement())
+    assert decided(bag(1, 1, Shape(two)), snapshot) == [(1, [[1]])]
 
 
 def test_room_that_is_held_is_for_whom_it_is_held() -> None:
