@@ -9,11 +9,13 @@ import pytest
 
 from flowsched.engine.caches import Look
 from flowsched.engine.events import Stored
+from flowsched.engine.forecast import expected_starts
 from flowsched.engine.remote import end_reading, hold_sources
 from flowsched.engine.state import PodRef
 from flowsched.scheduling.eviction import Need
 from flowsched.scheduling.executor import NodeChanged, NodeInfo, ReplicaSeen
 from flowsched.statement import Statement
+from flowsched.workflow.estimates import Measured
 from flowsched.workflow.spec import EMPTY
 from tests.engine.scene import Scene, node
 
@@ -194,6 +196,23 @@ def test_what_is_read_stays_in_full_caches_wherever_it_lies() -> None:
     assert [copy.dataset for node in (0, 1) for copy in look.copies(node, (), Need.AGAIN)] == []
     on.end("fs-w-read-0-0")
     on.nothing_left()
+
+
+def test_starts_are_foretold_by_all_that_is_read() -> None:
+    """In 60 s a node is free for who reads 100 MB; its kind takes 100 s for as much, 10 s for next to nothing. A gang waits for it."""
+    on = scene(linked("n0"), linked("n1"))
+    for at in range(20):
+        on.state.estimates.learn("w", "read", 100_000 + at % 2, Measured(100 * MB))
+        on.state.estimates.learn("w", "read", 10_000 + at % 2, Measured(1 * MB))
+    on.submit("w", write(), read(resources={"cpu": 4}))
+    busy = {"name": "busy", "scatter": {"count": 2}, "command": ["x"], "resources": {"cpu": 4}}
+    on.submit("u", {**busy, "estimate": {"runtime": "60s"}}, priority=1)
+    on.end("fs-w-write-0-0", "fs-w-write-1-0", size=50 * MB)
+    assert on.launched == ["fs-u-busy-0-0", "fs-u-busy-1-0"]
+    both = {"worker": {"replicas": 2, "command": ["x"], "resources": {"cpu": 4}}}
+    on.submit("v", {"name": "g", "gang": True, "roles": both})
+    (gang,) = (key for key, group in on.state.refused.items() if group.gang)
+    assert 140_000 < expected_starts(on.state, [gang], on.now)[gang].start_ms - on.now < 161_000
 
 
 def test_a_source_that_became_known_after_its_reader() -> None:
