@@ -10,7 +10,8 @@ import pytest
 from flowsched.engine.caches import Look
 from flowsched.engine.events import Stored
 from flowsched.engine.forecast import expected_starts
-from flowsched.engine.remote import end_reading, hold_sources
+from flowsched.engine.recovery import reclaim
+from flowsched.engine.remote import end_reading, hold_sources, reads_remotely, sources
 from flowsched.engine.state import PodRef
 from flowsched.scheduling.eviction import Need
 from flowsched.scheduling.executor import NodeChanged, NodeInfo, ReplicaSeen
@@ -18,6 +19,7 @@ from flowsched.statement import Statement
 from flowsched.workflow.estimates import Measured
 from flowsched.workflow.spec import EMPTY
 from tests.engine.scene import Scene, node
+from tests.scheduling.scheduling_cases import bag
 
 MB = 1_000_000
 
@@ -198,8 +200,57 @@ def test_what_is_read_stays_in_full_caches_wherever_it_lies() -> None:
     on.nothing_left()
 
 
+def test_the_node_in_the_middle_says_how_fast_links_and_disks_are() -> None:
+    """One slow link of three, or one fast one, changes nothing; nor does one slow disk, or one that is not known."""
+    slow, fast = 100 * MB, 1_000 * MB
+    for links, disks, remote in (
+        ((slow, fast, fast), (slow, slow, slow), True),
+        ((slow, slow, fast), (slow, slow, slow), False),
+        ((fast, fast, fast), (0, slow, slow), True),
+        ((fast, fast, fast), (slow, fast, fast), False),
+    ):
+        on = scene(
+            *(linked(f"n{at}", nic, disk) for at, (nic, disk) in enumerate(zip(links, disks, strict=True)))
+        )
+        on.submit("w", write(), read())
+        run = on.runs["w"]
+        assert reads_remotely(on.state, run, run.stages[1], run.stages[1].spec.inputs[0]) is remote
+
+
+def test_who_has_it_and_is_read_from_least_is_read_from() -> None:
+    """The first of three holders is away, two read from the second and one from the third; when all are away any will do."""
+    on = scene(*(linked(f"n{at}", ready=at != 0) for at in range(4)))
+    dataset = on.state.catalogue.intern("part", MB)
+    for at in range(3):
+        on.state.catalogue.add_replica(dataset, at)
+    statement = Statement()
+    for name, at in (("a", 1), ("b", 1), ("c", 2)):
+        on.state.pods[name] = PodRef("w", 0, 0, 0, {"part": f"n{at}"})
+        hold_sources(on.state, on.state.pods[name], statement)
+    who = bag(1, remote=(dataset,))
+    assert sources(on.state, who, 3) == {"part": "n2"}
+    assert sources(on.state, who, 1) == {}
+    for name, left in (("a", 1), ("b", None)):
+        end_reading(on.state, name, statement)
+        assert on.state.read_from.get((dataset, 1)) == left
+    assert sources(on.state, who, 3) == {"part": "n1"}
+    on.tell(*(NodeChanged(linked(f"n{at}", ready=False)) for at in (1, 2)))
+    assert sources(on.state, who, 3) == {"part": "n0"}
+
+
+def test_after_a_restart_what_is_read_is_known_again() -> None:
+    """A pod that is taken over reads on: its source is counted as before."""
+    before = written(scene(linked("n0"), linked("n1")), read())
+    again = scene(linked("n0"), linked("n1"))
+    again.state.runs = before.state.runs
+    pods = [before.pods["fs-w-read-0-0"]]
+    assert reclaim(again.state, before.runs["w"], pods, Statement()) == []
+    names = {again.state.catalogue.uris[dataset]: node for dataset, node in again.state.read_from}
+    assert names == {part(1): 1}
+
+
 def test_starts_are_foretold_by_all_that_is_read() -> None:
-    """In 60 s a node is free for who reads 100 MB; its kind takes 100 s for as much, 10 s for next to nothing. A gang waits for it."""
+    """In 60 s a node is free for who reads 100 MB, which takes its kind 100 s (10 s for next to nothing). A gang waits for it."""
     on = scene(linked("n0"), linked("n1"))
     for at in range(20):
         on.state.estimates.learn("w", "read", 100_000 + at % 2, Measured(100 * MB))
