@@ -125,8 +125,6 @@ def _again(state: EngineState, backlog: Backlog, run: WorkflowRun, stage: StageR
     if offered is None or not offered.candidates:
         return False
     candidates, own = offered.candidates, offered.own
-    if candidates[0].group.remote and not own:
-        return False
     if any(len(role.shape.requests) != axes for role in candidates[0].group.roles):
         return False
     shared = state.inputs.get((run.id, stage.number))

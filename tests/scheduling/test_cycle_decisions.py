@@ -155,13 +155,16 @@ def test_a_rest_of_ten_terabytes_on_one_node_is_held() -> None:
 
 
 def test_a_bundle_of_petabytes_is_laid_out_to_the_byte() -> None:
-    """Two pebibytes on nodes with one each, and none on one that has less than nothing left."""
+    """Two pebibytes on nodes with one each, none where less than nothing is left; and of little, no more than is asked for."""
     everywhere = np.ones(3, dtype=np.bool_)
     left = [np.array([1 << 50, -5, 1 << 50]), np.array([1_000, 1_000, 1_000])]
     laid = bundle_on(left, (1 << 51, 0), everywhere)
     assert laid is not None
     assert [row.tolist() for row in laid] == [[1 << 50, 0, 1 << 50], [0, 0, 0]]
     assert bundle_on(left, (1 << 52, 0), everywhere) is None
+    one = bundle_on([np.array([10, 10, 10])], (15,), everywhere)
+    assert one is not None
+    assert [row.tolist() for row in one] == [[10, 5, 0]]
     assert bundle_on(left, (1 << 51, 0), np.array([True, True, False])) is None
 
 
