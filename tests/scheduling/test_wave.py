@@ -177,6 +177,17 @@ def test_a_department_that_lags_behind_gets_more_than_was_thought(monkeypatch: p
     assert made == [5, 16]  # pods of each queue that were looked at
 
 
+def test_a_queue_that_has_nothing_gets_all_there_is() -> None:
+    """Seven others have 20 cores each: 12 pods of one cycle are all its own, which is more than a queue is thought to get."""
+    snapshot = Snapshot()
+    snapshot.put_node(node("n0", 160, 640))
+    for at in range(1, 8):
+        claim(snapshot, f"c{at}", 0, 20, ClaimKind.RUNNING, queue=f"q{at}")
+    some = [bag(at, 14, shape(1), queue=f"q{at}") for at in range(8)]
+    plan = cycle(snapshot, Catalogue(), QueueTree(), some, OURS, 0, 12)
+    assert [(each.group, len(each.nodes[0])) for each in plan.placements] == [(0, 12)]
+
+
 def test_many_queues_are_served_without_a_single_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ten queues, two of weight 3 and one of priority 1, 30 pods: the first gets what it asks for, the others by weight."""
 
