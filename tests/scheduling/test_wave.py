@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from dataclasses import replace
 from typing import Any
 
@@ -17,12 +18,13 @@ from flowsched.scheduling.catalogue import Catalogue
 from flowsched.scheduling.cycle import cycle
 from flowsched.scheduling.framework import PROFILES, Profile
 from flowsched.scheduling.plan import Plan
-from flowsched.scheduling.podgroup import PodGroup
+from flowsched.scheduling.podgroup import PodGroup, Shape
 from flowsched.scheduling.queues import Queue, QueueTree, billionths
-from flowsched.scheduling.snapshot import ClaimKind, Snapshot
+from flowsched.scheduling.snapshot import Claim, ClaimKind, Snapshot
+from flowsched.scheduling.statement import Statement
 from flowsched.scheduling.turns import Turns
 from flowsched.scheduling.usage import Payer
-from tests.scheduling.scheduling_cases import bag, claim, gang, node, shape
+from tests.scheduling.scheduling_cases import GIB, bag, claim, gang, node, shape
 
 OURS = PROFILES["flowsched"]
 HOUR = 3_600_000
@@ -186,6 +188,36 @@ def test_a_queue_that_has_nothing_gets_all_there_is() -> None:
     some = [bag(at, 14, shape(1), queue=f"q{at}") for at in range(8)]
     plan = cycle(snapshot, Catalogue(), QueueTree(), some, OURS, 0, 12)
     assert [(each.group, len(each.nodes[0])) for each in plan.placements] == [(0, 12)]
+
+
+def two_departments(first: tuple[int, ...], second: tuple[int, ...], asks: Shape) -> dict[str, int]:
+    """What 8 pods of one cycle are, by department of four queues; what each holds, and what those of the first ask for."""
+    snapshot, counts = Snapshot(), Counter[str]()
+    snapshot.put_node(node("n0", 64, 64))
+    for name, amount in (("a", first), ("b", second)):
+        held = Claim(name, 0, amount, ClaimKind.RUNNING, f"{name}0", 0, None)
+        snapshot.claim(held, Statement())
+    names = [f"{name}{at}" for name in "ab" for at in range(4)] + [f"b{at}" for at in range(4, 9)]
+    tree = QueueTree(Queue(name, parent=name[0]) for name in names)
+    some = [bag(at, 9, asks if name[0] == "a" else shape(1, 0), queue=name) for at, name in enumerate(names)]
+    with pytest.MonkeyPatch.context() as patch:
+        one_by_one(patch)
+        plain = told(cycle(snapshot, Catalogue(), tree, some, OURS, 0, 8))
+    plan = cycle(snapshot, Catalogue(), tree, some, OURS, 0, 8)
+    assert told(plan) == plain
+    for each in plan.placements:
+        counts[names[each.group][0]] += len(each.nodes[0])
+    return dict(counts)
+
+
+def test_a_department_stands_by_what_its_next_pod_asks_for() -> None:
+    """One holds all memory, the other 8 of 64 cores: whoever asks for cores stands by cores alone."""
+    assert two_departments((0, 60 * GIB), (16_000, 0), shape(1, 0)) == {"a": 8}
+
+
+def test_a_department_that_asks_for_something_else_stands_by_that() -> None:
+    """It holds half of all cores and no memory, which it asks for; the other holds a core: it goes first."""
+    assert two_departments((32_000, 0), (1_000, 0), shape(0, 1)) == {"a": 5, "b": 3}
 
 
 def test_many_queues_are_served_without_a_single_turn(monkeypatch: pytest.MonkeyPatch) -> None:
