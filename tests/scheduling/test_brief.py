@@ -182,6 +182,12 @@ def test_data_that_are_read_over_the_network_and_images_are_looked_for() -> None
     for group in (bag(1, remote=(far,)), bag(1, 1, shape(1, image="bwa"))):
         assert decided(group, catalogue=catalogue) == [(1, [[1]])]
     assert decided(bag(1, 1, shape(1, image="samtools")), catalogue=catalogue) == [(1, [[0]])]
+    away = catalogue.intern("s3://lab/away", GIB, True)
+    some = [
+        bag(1, inputs=(away,)),
+        bag(2, remote=(far,)),
+    ]  # they ask for the same, but it does not cost the same
+    assert decided(some, catalogue=catalogue) == [(1, [[0]]), (2, [[1]])]
 
 
 def test_a_storage_that_is_full_lets_nobody_more_in() -> None:

@@ -17,7 +17,7 @@ from flowsched.scheduling import wave, wave_order
 from flowsched.scheduling.catalogue import Catalogue
 from flowsched.scheduling.cycle import cycle
 from flowsched.scheduling.framework import PROFILES, Profile
-from flowsched.scheduling.plan import Plan
+from flowsched.scheduling.plan import Nomination, Plan
 from flowsched.scheduling.podgroup import PodGroup, Shape
 from flowsched.scheduling.queues import Queue, QueueTree, billionths
 from flowsched.scheduling.snapshot import Claim, ClaimKind, Snapshot
@@ -188,6 +188,31 @@ def test_a_queue_that_has_nothing_gets_all_there_is() -> None:
     some = [bag(at, 14, shape(1), queue=f"q{at}") for at in range(8)]
     plan = cycle(snapshot, Catalogue(), QueueTree(), some, OURS, 0, 12)
     assert [(each.group, len(each.nodes[0])) for each in plan.placements] == [(0, 12)]
+
+
+def test_who_is_nominated_is_placed_once() -> None:
+    """Ten queues, for the first of which a node is being left; the other node has room for all of them, and for none twice."""
+    snapshot = Snapshot()
+    for at in range(2):
+        snapshot.put_node(node(f"n{at}", 10))
+    snapshot.claim(Claim("leaving", 0, (10_000,), ClaimKind.RELEASING, "x", 0, None), Statement())
+    snapshot.nominations[3] = Nomination(3, "q3", 1, ((0, (1_000,)),), ("leaving",), 60_000)
+    some = [bag(at, 1, shape(1), queue=f"q{at}") for at in range(10)]
+    plan = cycle(snapshot, Catalogue(), QueueTree([Queue("q3", priority=1)]), some, OURS, 0, 100)
+    assert sorted((each.group, each.nodes[0].tolist()) for each in plan.placements) == [
+        (at, [1]) for at in range(10)
+    ]
+
+
+def test_what_may_take_long_is_counted_on_late() -> None:
+    """Ten queues fill a node at once, for 10 s, one of them perhaps for 100 s: who is promised its room is promised it for then."""
+    snapshot = Snapshot()
+    snapshot.put_node(node("n0", 10))
+    some = [bag(at, 1, shape(1), queue=f"q{at}", runtime_ms=10_000) for at in range(10)]
+    some[0] = replace(some[0], high_ms=100_000)
+    last = gang(20, 1, shape(10), queue="z")
+    plan = cycle(snapshot, Catalogue(), QueueTree(), [*some, last], OURS, 0, 100)
+    assert [(each.group, each.start_ms) for each in plan.reservations] == [(20, 100_000)]
 
 
 def two_departments(first: tuple[int, ...], second: tuple[int, ...], asks: Shape) -> dict[str, int]:
