@@ -290,7 +290,7 @@ def ordering_row(tree: QueueTree, queues: int) -> Row:
         walls.append(wall)
         cpus.append(cpu)
         at_once = [(Standings, "place_each"), (wave_module, "enter"), (Turns, "none_looked_at")]
-        with Phases(("in_order",), ("fit", "commit", "turn", "barred", "skip"), at_once) as phases:
+        with Phases(("in_order", "commit"), ("fit", "turn", "barred", "skip"), at_once) as phases:
             total = timed(once)[1]
         not_ordering = ("fit", "commit", "skip", *(name for _, name in at_once))
         placing = sum(phases.spent.get(name, 0.0) for name in not_ordering)

@@ -113,8 +113,8 @@ class Statement:
 
 
 def _put_back(mapping: MutableMapping[K, V], items: Mapping[K, V], old: Mapping[K, V]) -> None:
-    """Undo `put_all`: newest first, as if each had been put by itself."""
-    for key in reversed(list(items)):
+    """Undo `put_all`."""
+    for key in items:
         if key in old:
             mapping[key] = old[key]
         else:

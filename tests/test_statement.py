@@ -37,7 +37,7 @@ def test_each_change_is_made_and_undone() -> None:
     assert statement.pop(books.words, "one") == 11
     statement.put_all(books.words, {"two": 22, "three": 3})
     statement.include(books.names, "b")
-    statement.include_all(books.names, ["b", "c", "c"])
+    statement.include_all(books.names, ["a", "b", "c", "c"])
     statement.exclude(books.names, "a")
     statement.assign(books, "word", "after")
     assert books.seen() == (

@@ -23,27 +23,14 @@ Origin = Callable[[str], tuple[int, int]]
 Upload = Callable[[], dict[str, Any]]
 
 
-def write_order(
-    folder: Path,
-    root: Path,
-    pod: Pod,
-    caches: Mapping[str, Cache],
-    origin: Origin,
-    refused: str = "",
-    upload: Upload = dict,
-) -> None:
+def write_order(folder: Path, pod: Pod, order: dict[str, Any]) -> None:
     """Write `order` (with the environment; its reader removes it) and `pod.json` (without, to stay).
 
     Args:
         folder: Of the attempt.
-        root: Of the cluster.
         pod: What to run.
-        caches: By node.
-        origin: See `Origin`.
-        refused: Why its image is refused, if it is.
-        upload: How object stores are written to, by those whose outputs go there.
+        order: What `compose` made of it.
     """
-    order = compose(folder, root, pod, caches, origin, refused, upload)
     fd = os.open(folder / "order", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with open(fd, "wb") as file:
         marshal.dump(order, file)
@@ -69,7 +56,17 @@ def compose(
     refused: str = "",
     upload: Upload = dict,
 ) -> dict[str, Any]:
-    """The order as a value."""
+    """The order as a value.
+
+    Args:
+        folder: Of the attempt.
+        root: Of the cluster.
+        pod: What to run.
+        caches: By node.
+        origin: See `Origin`.
+        refused: Why its image is refused, if it is.
+        upload: How object stores are written to, by those whose outputs go there.
+    """
     work = folder / "work"
     inputs = [_input(given, pod, caches) for given in pod.inputs]
     links = {given.name: f"{work}/{order['link']}" for given, order in zip(pod.inputs, inputs, strict=True)}

@@ -22,7 +22,7 @@ from flowsched.cluster import attempts, kin
 from flowsched.cluster.attempts import Attempts, Sight
 from flowsched.cluster.cache import Cache
 from flowsched.cluster.measuring import INTERVAL_S, DiskMeter
-from flowsched.cluster.orders import write_order
+from flowsched.cluster.orders import compose, write_order
 from flowsched.cluster.origins import Origins
 from flowsched.cluster.pokes import Pokes
 from flowsched.cluster.reading import open_dataset
@@ -214,7 +214,7 @@ class RunnerProcesses:
                 self._site.failpoint("launch.made")
                 live.folder = folder
                 try:
-                    write_order(
+                    order = compose(
                         folder,
                         self._site.root,
                         pod,
@@ -223,6 +223,7 @@ class RunnerProcesses:
                         self._refusal(pod),
                         self._origins.upload,
                     )
+                    write_order(folder, pod, order)
                     self._site.failpoint("launch.ordered")
                     live.runner = self._spawner.spawn(folder)
                     self._site.failpoint("launch.spawned")

@@ -125,8 +125,6 @@ def _again(state: EngineState, backlog: Backlog, run: WorkflowRun, stage: StageR
     if offered is None or not offered.candidates:
         return False
     candidates, own = offered.candidates, offered.own
-    if candidates[0].group.remote and not own:
-        return False
     if any(len(role.shape.requests) != axes for role in candidates[0].group.roles):
         return False
     shared = state.inputs.get((run.id, stage.number))
@@ -135,6 +133,8 @@ def _again(state: EngineState, backlog: Backlog, run: WorkflowRun, stage: StageR
     told = []
     for candidate in candidates:
         group = candidate.group
+        if not all(map(state.catalogue.held, group.remote)):
+            return False
         if group.reads and ((not own and shared is not group.inputs) or state.catalogue.lost_of(group.reads)):
             return False
         if shut_nodes(state, run, stage, group.inputs, group.key, moment - group.ready_ms) != group.shut:

@@ -52,7 +52,7 @@ def situations_of(state: EngineState, groups: Collection[int], now: int) -> dict
     waiting = {group: _situation(state, group, now) for group in groups if group in state.refused}
     if not waiting:
         return {}
-    inputs = {d for each in waiting.values() for who in (each.group, *each.others) for d in who.inputs}
+    inputs = {d for each in waiting.values() for who in (each.group, *each.others) for d in who.reads}
     private = next(iter(waiting.values())).copy(inputs)
     snapshot, catalogue, queues = private.snapshot, private.catalogue, private.queues
     return {

@@ -47,7 +47,7 @@ def expected_starts(state: EngineState, wanted: Collection[int], now: int) -> di
             spreads[name] = spread
     of_groups = {}
     for key, candidate in collect(state, now).candidates.items():
-        size = sum(state.catalogue.sizes[dataset] for dataset in candidate.group.inputs)
+        size = sum(state.catalogue.sizes[dataset] for dataset in candidate.group.reads)
         spread = spread_of(state, candidate.run, candidate.stage, size)
         if spread is not None:
             of_groups[key] = spread

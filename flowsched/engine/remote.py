@@ -61,12 +61,12 @@ def remote_specs(state: EngineState, run: WorkflowRun, stage: StageRun) -> list[
 def remote_ids(
     state: EngineState, run: WorkflowRun, stage: StageRun, specs: Sequence[InputSpec], shard: int
 ) -> tuple[int, ...]:
-    """Catalogue numbers of the datasets that these inputs of one shard consist of."""
-    ids: dict[int, None] = {}
-    for spec in specs:
-        for uri, size in datasets_of(run, stage, spec, shard):
-            ids[state.catalogue.intern(uri, size)] = None
-    return tuple(ids)
+    """Catalogue numbers of the datasets that these inputs of one shard consist of, as far as they lie on nodes: what is only kept
+    outside is copied from there.
+    """
+    catalogue = state.catalogue
+    found = [catalogue.intern(*each) for spec in specs for each in datasets_of(run, stage, spec, shard)]
+    return tuple([dataset for dataset in dict.fromkeys(found) if catalogue.held(dataset)])
 
 
 def sources(state: EngineState, group: PodGroup, node: int) -> Mapping[str, str]:

@@ -17,7 +17,7 @@ from flowsched.engine.pieces import landed, moved_by, pass_over, refused
 from flowsched.engine.pods import pod_name
 from flowsched.engine.pushing import foreseen, pushes
 from flowsched.engine.spreading import spreading
-from flowsched.engine.state import Backoff, EngineState, GroupKey, StagingGroup
+from flowsched.engine.state import Backoff, Coming, EngineState, GroupKey, StagingGroup
 from flowsched.scheduling.executor import Transfer, TransferDone, TransferFailed
 from flowsched.scheduling.snapshot import Claim, ClaimKind
 from flowsched.scheduling.transfers import TransferOrder, TransferWant, admit
@@ -254,12 +254,12 @@ def order_transfers(recorder: Recorder) -> list[Transfer]:
 def _count_inbound(recorder: Recorder, order: TransferOrder) -> None:
     """All that is still to come of a dataset is on its way with its first piece: who is placed next shares the link with it."""
     state, pair = recorder.state, (order.dataset, order.dest)
-    if pair in state.coming_in:
-        return
-    landed = state.catalogue.landed(*pair).bit_count() * state.transfer_limits.piece_bytes
-    coming = max(order.size_bytes, state.catalogue.sizes[order.dataset] - landed)
-    recorder.statement.put(state.coming_in, pair, coming)
-    state.snapshot.add_inbound(order.dest, coming, recorder.statement)
+    coming = state.coming_in.get(pair)
+    if coming is None:
+        landed = state.catalogue.landed(*pair).bit_count() * state.transfer_limits.piece_bytes
+        coming = Coming(max(order.size_bytes, state.catalogue.sizes[order.dataset] - landed))
+        state.snapshot.add_inbound(order.dest, coming.size_bytes, recorder.statement)
+    recorder.statement.put(state.coming_in, pair, Coming(coming.size_bytes, coming.copies + 1))
 
 
 def _pair(state: EngineState, uri: str, node: str) -> tuple[int, int] | None:
@@ -274,16 +274,15 @@ def _landed(recorder: Recorder, pair: tuple[int, int], offset: int) -> TransferO
     order = statement.pop(state.moving, (*pair, piece))
     if order is not None:
         end_copy(state, order, statement)
-        pieces = state.transfer_limits.pieces_of(pair[0], state.catalogue)
-        over = pieces == 1 or not any((*pair, each) in state.moving for each in range(pieces))
-        coming = statement.pop(state.coming_in, pair)
-        coming = order.size_bytes if coming is None else coming
+        coming, copies = state.coming_in[pair]
+        over = copies == 1  # counted: in how many pieces it moves may be another number now
         less = coming if over else min(coming, order.size_bytes)
         state.snapshot.add_inbound(pair[1], -less, statement)
         if over:
+            statement.pop(state.coming_in, pair)
             state.catalogue.unexpect(*pair, statement)
         else:
-            statement.put(state.coming_in, pair, coming - less)
+            statement.put(state.coming_in, pair, Coming(coming - less, copies - 1))
     return order
 
 

@@ -88,6 +88,13 @@ class Backoff:
     tries: int
 
 
+class Coming(NamedTuple):
+    """What is still to come of a dataset to a node, and in how many copies (of pieces) that are under way."""
+
+    size_bytes: int
+    copies: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class Gather:
     """By whom the outputs of a stage are gathered: stage `consumer`, and how its shards meet those of the producer."""
@@ -200,8 +207,8 @@ class EngineState:
         self.moving: dict[tuple[int, int, int], TransferOrder] = {}
         #: of those from a storage with a budget: (storage/read, bytes/s) they count for
         self.copying: dict[tuple[int, int, int], tuple[str, int]] = {}
-        #: (dataset, node) -> bytes of it that are still to come, of those that have begun to
-        self.coming_in: dict[tuple[int, int], int] = {}
+        #: (dataset, node) -> what is still to come of it, of those that have begun to
+        self.coming_in: dict[tuple[int, int], Coming] = {}
         self.transfer_backoff: dict[tuple[int, int], Backoff] = {}
         #: (workflow, stage) -> who gathers what it writes
         self.gathers: dict[tuple[str, int], Gather | None] = {}

@@ -27,7 +27,8 @@ def bundle_on(left: Sequence[Ints], rest: Sequence[int], allowed: NDArray[np.boo
     parts = np.clip(MILLION - before, 0, parts)
     if int(parts.sum()) < MILLION:
         return None
-    return [
-        np.minimum(np.maximum(have, 0), -(-parts * max(amount, 0) // MILLION))
-        for have, amount in zip(left, rest, strict=True)
-    ]
+    laid = []
+    for have, amount in zip(left, rest, strict=True):
+        whole, more = divmod(max(amount, 0), MILLION)  # the product itself may have more than 64 bits
+        laid.append(np.minimum(np.maximum(have, 0), parts * whole - (-parts * more // MILLION)))
+    return laid

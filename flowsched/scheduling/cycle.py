@@ -20,23 +20,23 @@ from flowsched.scheduling.backlog import in_order, take_promised, weighted
 from flowsched.scheduling.brief import decide_briefly
 from flowsched.scheduling.budgets import budgeted, serve_put_off
 from flowsched.scheduling.catalogue import Catalogue
+from flowsched.scheduling.commitment import commit
 from flowsched.scheduling.conservative import promises_for
 from flowsched.scheduling.delay import Delays
 from flowsched.scheduling.explain import over_cap
 from flowsched.scheduling.framework import Profile
-from flowsched.scheduling.given import Given, hold_rest
+from flowsched.scheduling.given import Given
 from flowsched.scheduling.horizon import Horizon, half_a_node, work_ms
 from flowsched.scheduling.nominated import serve_nominated
-from flowsched.scheduling.placement import Ints, Spots
+from flowsched.scheduling.placement import Spots
 from flowsched.scheduling.plan import Plan, Reason, ReasonCode
 from flowsched.scheduling.podgroup import PodGroup, Shape
 from flowsched.scheduling.podwise import plan_podwise
 from flowsched.scheduling.preemption import Taking
 from flowsched.scheduling.pricing import Fit, Offer, Pricer
-from flowsched.scheduling.promises import longest_of, runtime_of
+from flowsched.scheduling.promises import runtime_of
 from flowsched.scheduling.queues import QueueTree, Shares
 from flowsched.scheduling.refusals import Refusals
-from flowsched.scheduling.reservation import Taken
 from flowsched.scheduling.room import Mask, Room
 from flowsched.scheduling.single import Singles
 from flowsched.scheduling.snapshot import Snapshot
@@ -223,10 +223,10 @@ class _Cycle:
             wait = self.delays.judge(*given)
         if wait is not None:
             if wait.keep is not None:
-                self.commit(wait.keep)
+                commit(self, wait.keep)
             start = self.promises.reserve(wait.offer)
             return self.refuse(wait.reason if start is None else replace(wait.reason, start_ms=start))
-        self.commit(fit)
+        commit(self, fit)
         if group.gang or fit.pods == left:
             return True
         return fit.pods < offer.tables[0].count and self.wait_for_room(offer.wanting(1), family)
@@ -255,7 +255,7 @@ class _Cycle:
         if wait is None:
             return None
         if wait.keep is not None:
-            self.commit(wait.keep)
+            commit(self, wait.keep)
         return wait.reason
 
     def horizon(self) -> Horizon:
@@ -398,53 +398,3 @@ class _Cycle:
             return (spots,) if len(spots.nodes) >= table.minimum else None
         rows = self.room.rows(offer.axes, local, long, soft=soft)
         return offer.place(rows, self.room, self.snapshot, self.profile)
-
-    def commit(self, fit: Fit) -> None:
-        """Take the room, pay the queue, note what will move and who disturbs whom."""
-        offer, group = fit.offer, fit.offer.group
-        given = self.given.get(group.key)
-        if given is None:
-            given = self.given[group.key] = Given.of(group)
-        given.held = hold_rest(fit, self.room, self.snapshot)
-        self.left -= fit.pods
-        ends = self.now + runtime_of(group, self.profile), self.now + longest_of(group, self.profile)
-        for table, role, spots, bound in zip(offer.tables, offer.order, fit.spots, fit.bound, strict=True):
-            self.room.take(offer.axes, table, spots, bound, fit.long)
-            start = spots.nodes if bound is None else spots.nodes[bound]
-            if len(start):
-                devices = spots.devices if bound is None or spots.devices is None else spots.devices[bound]
-                self.promises.taken.append(Taken(*ends, offer.axes, table, start, devices))
-            shape = group.roles[role].shape
-            if self._horizon is not None:
-                self._horizon.add(start, shape.requests, ends[0] - self.now)
-                if bound is not None:
-                    targets = spots.nodes[~bound]
-                    self._horizon.add(targets, shape.requests, ends[0] - self.now, staged=True)
-            if table.most is not None:
-                self.snapshot.zones.hold(spots.nodes, shape.requests, self.statement)
-            self.shares.add(group.queue, shape.requests, len(spots.nodes), group.user)
-            self.budgets.take(shape.direct, len(spots.nodes))
-            missing = offer.missing[spots.nodes] if offer.missing is not None else np.zeros_like(spots.nodes)
-            given.add(role, spots, missing)
-            if shape.rules is not None:
-                self.snapshot.peers.put(shape.rules, start.tolist(), self.statement)
-            self.foresee(group, spots.nodes, missing, shape.io_bytes)
-
-    def foresee(self, group: PodGroup, nodes: Ints, missing: Ints, io_bytes: int) -> None:
-        """Let later groups of this cycle see the copies and IO-heavy pods that follow from this one."""
-        if len(nodes) == 1:
-            away = nodes if group.inputs and missing.item(0) > 0 else nodes[:0]
-        else:
-            away = np.unique(nodes[missing > 0]) if group.inputs and missing.any() else nodes[:0]
-        if len(away):
-            bytes_in = self.catalogue.unordered_bytes(group.inputs, len(self.snapshot))[away]
-            self.snapshot.add_inbound(away, bytes_in, self.statement)
-            for dataset in group.inputs:
-                self.catalogue.expect(dataset, away.tolist(), self.statement)
-        if group.home is not None:
-            homeward, home = self.snapshot.homeward, group.home.node
-            more = int(np.count_nonzero(nodes != home)) * group.home.output_bytes
-            self.statement.put(homeward, home, homeward.get(home, 0) + more)
-        if io_bytes > 0:
-            pods = np.bincount(nodes, minlength=len(self.snapshot)).astype(np.int32)
-            self.statement.add(self.snapshot.io_tasks, slice(None), pods)

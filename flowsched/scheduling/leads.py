@@ -218,7 +218,7 @@ def _waits(s: Situation, offer: Offer) -> Iterator[Lead]:
 
 
 def _inputs(s: Situation) -> Iterator[Lead]:
-    for dataset in dict.fromkeys(s.group.inputs):
+    for dataset in dict.fromkeys(s.group.reads):
         if s.catalogue.lost(dataset):
             yield Lead(Kind.INPUT, "", s.catalogue.uris[dataset])
 

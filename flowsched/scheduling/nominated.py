@@ -6,21 +6,16 @@ from typing import Protocol
 
 import numpy as np
 
-from flowsched.scheduling.catalogue import Catalogue
-from flowsched.scheduling.framework import Profile
+from flowsched.scheduling.commitment import Committing, commit
 from flowsched.scheduling.plan import Reason
 from flowsched.scheduling.podgroup import PodGroup
 from flowsched.scheduling.preemption import Taking
 from flowsched.scheduling.pricing import Fit, Offer, price
-from flowsched.scheduling.snapshot import Snapshot
 
 
-class Placing(Protocol):
+class Placing(Committing, Protocol):
     """What of a cycle places one group; see `cycle`."""
 
-    snapshot: Snapshot
-    catalogue: Catalogue
-    profile: Profile
     waiting: dict[str, list[PodGroup]]
     taking: Taking
 
@@ -34,10 +29,6 @@ class Placing(Protocol):
 
     def fit(self, offer: Offer) -> Fit | None:
         """Find room."""
-        ...
-
-    def commit(self, fit: Fit) -> None:
-        """Take it."""
         ...
 
 
@@ -60,7 +51,7 @@ def serve_nominated(cycle: Placing) -> None:
         if fit is None or (not group.gang and fit.pods < pods):
             cycle.taking.hold_again(group.key)
             continue
-        cycle.commit(fit)
+        commit(cycle, fit)
         if all(bound is not None and not bound.any() for bound in fit.bound):
             cycle.taking.hold_again(
                 group.key

@@ -131,7 +131,7 @@ class Situation:
         Args:
             inputs: Datasets that may be changed in it, beside those of its groups.
         """
-        datasets = {*inputs, *(d for group in (self.group, *self.others) for d in group.inputs)}
+        datasets = {*inputs, *(d for group in (self.group, *self.others) for d in group.reads)}
         queues: QueueTree = deepcopy(self.queues, {id(queue): queue for queue in self.queues})
         return replace(
             self, snapshot=self.snapshot.copy(), catalogue=self.catalogue.copy(datasets), queues=queues

@@ -39,6 +39,32 @@ def test_what_others_send_leaves_less_for_copies() -> None:
     assert scene.state.snapshot.nic_out.tolist() == [41_279_744]
 
 
+def test_each_way_and_the_disk_are_measured_by_their_own_rates() -> None:
+    """4 MB/s are nothing beside the 100 that may come, and much beside the 20 that may go. All is told in one event."""
+    scene = Scene(node(nic_in_rate=100 * MB, nic_out_rate=20 * MB, disk_rate=50 * MB))
+    links = tuple(Load(f"n0/{way}", 4 * MB, 0) for way in ("in", "out"))
+    for _ in range(40):
+        scene.tell(LoadMeasured(nodes=(Load("n0", 4 * MB, 0),), links=links), after=5_000)
+    info = scene.state.snapshot.info(0)
+    assert info.nic_in_busy_rate == 0
+    assert (info.nic_out_busy_rate, info.disk_busy_rate) == (4_194_304, 4_194_304)
+
+
+def test_a_disk_and_a_card_that_are_told_together_both_count() -> None:
+    """A quarter of what others use is believed at once, of either."""
+    scene = cards()
+    scene.tell(
+        LoadMeasured(nodes=(Load("n0", 40 * MB, 0),), links=(Load("n0/out", 40 * MB, 0),)), after=5_000
+    )
+    info = scene.state.snapshot.info(0)
+    assert (info.disk_busy_rate, info.nic_in_busy_rate, info.nic_out_busy_rate) == (0, 0, 10_485_760)
+    scene.tell(
+        LoadMeasured(nodes=(Load("n0", 400 * MB, 0),), links=(Load("n0/in", 40 * MB, 0),)), after=5_000
+    )
+    info = scene.state.snapshot.info(0)
+    assert (info.disk_busy_rate, info.nic_in_busy_rate) == (100_663_296, 10_485_760)
+
+
 def test_our_own_copies_are_nobody_elses() -> None:
     """A card that copies fill is as good as it was."""
     scene = cards()

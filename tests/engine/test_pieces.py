@@ -108,6 +108,31 @@ def test_what_cannot_be_divided_is_ordered_as_a_whole() -> None:
     assert told.launched == ["fs-w-s0-0-0"]
 
 
+def test_a_dataset_that_is_smaller_than_was_thought_leaves_nothing_on_its_way() -> None:
+    """It has 200 MB and not 500: of three pieces under way the first says so, and when the last has come nothing more will."""
+    told = scene(size=500 * MB)
+    coming = []
+    for order in told.last.transfers:
+        coming.append(int(told.state.snapshot.inbound[0]) // MB)
+        told.tell(came(told, order, size=200 * MB))
+    assert coming == [500, 400, 300]
+    assert told.last.transfers == []
+    assert told.state.snapshot.inbound.tolist() == [0]
+    assert not told.state.catalogue.expected_on(0)
+
+
+def test_pieces_that_come_back_one_by_one_are_waited_for() -> None:
+    """The first says that it cannot be divided: it is on its way until the last of three has come back, then as a whole."""
+    told = scene()
+    seen = []
+    for order in told.last.transfers:
+        told.tell(refused(told, order, undivided=True))
+        seen.append((int(told.state.snapshot.inbound[0]) // MB, len(told.state.moving)))
+    assert seen == [(200, 2), (100, 1), (300, 1)]
+    told.tell(TransferDone(URI, "n0", told.now, 300 * MB, None, 300 * MB))
+    assert told.state.snapshot.inbound.tolist() == [0]
+
+
 def test_a_dataset_that_a_node_has_whole_is_what_that_has() -> None:
     """Its origin has changed meanwhile: copies of the whole cannot mix the two."""
     told = scene(2)

@@ -8,13 +8,18 @@ from typing import Any
 import pytest
 
 from flowsched.engine.caches import Look
-from flowsched.engine.remote import end_reading, hold_sources
+from flowsched.engine.events import Stored
+from flowsched.engine.forecast import expected_starts
+from flowsched.engine.recovery import reclaim
+from flowsched.engine.remote import end_reading, hold_sources, reads_remotely, sources
 from flowsched.engine.state import PodRef
 from flowsched.scheduling.eviction import Need
-from flowsched.scheduling.executor import NodeChanged, NodeInfo
+from flowsched.scheduling.executor import NodeChanged, NodeInfo, ReplicaSeen
 from flowsched.statement import Statement
+from flowsched.workflow.estimates import Measured
 from flowsched.workflow.spec import EMPTY
 from tests.engine.scene import Scene, node
+from tests.scheduling.scheduling_cases import bag
 
 MB = 1_000_000
 
@@ -130,6 +135,31 @@ def test_what_is_lost_at_its_source_is_written_again() -> None:
     assert on.launched == ["fs-w-read-0-1"]
 
 
+def test_what_only_a_storage_has_is_copied_from_there() -> None:
+    """Both parts are kept outside. Their last copies are lost, one while it is read and one before: both come from outside."""
+    on = written(scene(linked("n0"), linked("n1")), read())
+    on.tell(Stored(part(0)), Stored(part(1)))
+    on.gone("fs-w-read-0-0", reason="InputLost", lost=[part(1)])
+    assert on.launched == []
+    assert [(order.uri, order.dest, order.source) for order in on.last.transfers] == [(part(1), "n0", None)]
+
+
+def test_offers_are_made_anew_once_nobody_holds_what_was_to_be_read() -> None:
+    """Each of two shards waits for a node of its kind. Before that comes, the last copies of the parts are lost."""
+    each = {"scatter": {"count": 2}, "inputs": [{"name": "part", "from": "write.part", "match": "index"}]}
+    on = scene(linked("n0"), linked("n1"))
+    on.submit("w", write(), read(selector={"at": "n9"}, **each))
+    on.end("fs-w-write-0-0", "fs-w-write-1-0", size=50 * MB)
+    on.tell(Stored(part(0)), Stored(part(1)))
+    on.tell(*(ReplicaSeen(part(at), f"n{at}", 0, present=False) for at in (0, 1)))
+    on.tell(NodeChanged(linked("n9", labels={"at": "n9"})))
+    assert on.launched == []
+    assert sorted((order.uri, order.dest, order.source) for order in on.last.transfers) == [
+        (part(0), "n9", None),
+        (part(1), "n9", None),
+    ]
+
+
 def test_a_producer_whose_output_is_read_remotely_has_no_home() -> None:
     """It need not be where its reader will be: nothing is pushed anywhere."""
     for able, homes in ((True, []), (False, [0])):
@@ -168,6 +198,72 @@ def test_what_is_read_stays_in_full_caches_wherever_it_lies() -> None:
     assert [copy.dataset for node in (0, 1) for copy in look.copies(node, (), Need.AGAIN)] == []
     on.end("fs-w-read-0-0")
     on.nothing_left()
+
+
+def test_the_node_in_the_middle_says_how_fast_links_and_disks_are() -> None:
+    """One slow link of three, or one fast one, changes nothing; nor does one slow disk, or one that is not known."""
+    slow, fast = 100 * MB, 1_000 * MB
+    for links, disks, remote in (
+        ((slow, fast, fast), (slow, slow, slow), True),
+        ((slow, slow, fast), (slow, slow, slow), False),
+        ((fast, fast, fast), (0, slow, slow), True),
+        ((fast, fast, fast), (slow, fast, fast), False),
+    ):
+        on = scene(
+            *(linked(f"n{at}", nic, disk) for at, (nic, disk) in enumerate(zip(links, disks, strict=True)))
+        )
+        on.submit("w", write(), read())
+        run = on.runs["w"]
+        assert reads_remotely(on.state, run, run.stages[1], run.stages[1].spec.inputs[0]) is remote
+
+
+def test_who_has_it_and_is_read_from_least_is_read_from() -> None:
+    """The first of three holders is away, two read from the second and one from the third; when all are away any will do."""
+    on = scene(*(linked(f"n{at}", ready=at != 0) for at in range(4)))
+    dataset = on.state.catalogue.intern("part", MB)
+    for at in range(3):
+        on.state.catalogue.add_replica(dataset, at)
+    statement = Statement()
+    for name, at in (("a", 1), ("b", 1), ("c", 2)):
+        on.state.pods[name] = PodRef("w", 0, 0, 0, {"part": f"n{at}"})
+        hold_sources(on.state, on.state.pods[name], statement)
+    who = bag(1, remote=(dataset,))
+    assert sources(on.state, who, 3) == {"part": "n2"}
+    assert sources(on.state, who, 1) == {}
+    for name, left in (("a", 1), ("b", None)):
+        end_reading(on.state, name, statement)
+        assert on.state.read_from.get((dataset, 1)) == left
+    assert sources(on.state, who, 3) == {"part": "n1"}
+    on.tell(*(NodeChanged(linked(f"n{at}", ready=False)) for at in (1, 2)))
+    assert sources(on.state, who, 3) == {"part": "n0"}
+
+
+def test_after_a_restart_what_is_read_is_known_again() -> None:
+    """A pod that is taken over reads on: its source is counted as before."""
+    before = written(scene(linked("n0"), linked("n1")), read())
+    again = scene(linked("n0"), linked("n1"))
+    again.state.runs = before.state.runs
+    pods = [before.pods["fs-w-read-0-0"]]
+    assert reclaim(again.state, before.runs["w"], pods, Statement()) == []
+    names = {again.state.catalogue.uris[dataset]: node for dataset, node in again.state.read_from}
+    assert names == {part(1): 1}
+
+
+def test_starts_are_foretold_by_all_that_is_read() -> None:
+    """In 60 s a node is free for who reads 100 MB, which takes its kind 100 s (10 s for next to nothing). A gang waits for it."""
+    on = scene(linked("n0"), linked("n1"))
+    for at in range(20):
+        on.state.estimates.learn("w", "read", 100_000 + at % 2, Measured(100 * MB))
+        on.state.estimates.learn("w", "read", 10_000 + at % 2, Measured(1 * MB))
+    on.submit("w", write(), read(resources={"cpu": 4}))
+    busy = {"name": "busy", "scatter": {"count": 2}, "command": ["x"], "resources": {"cpu": 4}}
+    on.submit("u", {**busy, "estimate": {"runtime": "60s"}}, priority=1)
+    on.end("fs-w-write-0-0", "fs-w-write-1-0", size=50 * MB)
+    assert on.launched == ["fs-u-busy-0-0", "fs-u-busy-1-0"]
+    both = {"worker": {"replicas": 2, "command": ["x"], "resources": {"cpu": 4}}}
+    on.submit("v", {"name": "g", "gang": True, "roles": both})
+    (gang,) = (key for key, group in on.state.refused.items() if group.gang)
+    assert 140_000 < expected_starts(on.state, [gang], on.now)[gang].start_ms - on.now < 161_000
 
 
 def test_a_source_that_became_known_after_its_reader() -> None:

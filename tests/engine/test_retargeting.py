@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from flowsched.scheduling.executor import Transfer
 from tests.engine.scene import Scene, node
 
 MB = 1_000_000
@@ -84,3 +85,35 @@ def test_what_was_given_up_is_not_remembered_as_staged() -> None:
     for group in scene.state.staging.values():
         key = scene.state.groups[group.key]
         assert scene.state.staged_on[key] == tuple(group.nodes.tolist())
+
+
+def output(scene: Scene, order: Transfer) -> None:
+    """One task has its bytes, and writes a gigabyte."""
+    scene.arrive(order)
+    [name] = scene.launched
+    scene.start(name)
+    scene.end(name, size=GB, after=5_000)
+
+
+def test_others_keep_their_targets() -> None:
+    """A stage whose output nobody gathers waits for its first byte as well; so does one that has a piece on its node."""
+    scene = cluster()
+    aside = {"inputs": [{"name": "i", "uri": "s3://lab/aside", "size": 100 * MB}]}
+    scene.submit("w", *stages(), {"name": "aside", "command": ["x"], **aside})
+    [other] = [number for number, group in scene.state.staging.items() if group.stage == 2]
+    landed = next(number for number in reversed(scene.state.staging) if number != other)
+    for dataset, at in scene.state.staging[landed].pending:
+        scene.state.catalogue.land(dataset, at, 0)
+    output(scene, next(order for order in scene.last.transfers if order.dest == "n0"))
+    assert {other, landed} <= set(scene.state.staging)
+
+
+def test_targets_are_thought_about_once() -> None:
+    """The second output says nothing new: no target changes for it."""
+    scene = cluster()
+    scene.submit("w", *stages())
+    first, second, *_ = [order for order in scene.last.transfers if order.dest == "n0"]
+    output(scene, first)
+    before = set(scene.state.staging)
+    output(scene, second)
+    assert set(scene.state.staging) < before

@@ -70,6 +70,22 @@ def test_every_node_has_its_own_disk() -> None:
     assert [len(each) for each in ticks(on, [6_000])] == [2]
 
 
+def test_a_disk_that_nobody_waits_for_takes_all_at_once() -> None:
+    """The first node's is a hundred times as fast: four start there and one on the other, whose disk says when the next may."""
+    on = Scene(disk("n0", 10_000 * MB), disk("n1"))
+    on.submit("w", writer(width=6))
+    assert sorted(pod.node for pod in on.last.launches) == ["n0"] * 4 + ["n1"]
+    assert on.last.wake_ms == 6_000
+
+
+def test_the_next_starts_where_the_disk_is_free_first() -> None:
+    """After 5 s on one node, after 10 s on the other."""
+    on = Scene(disk("n0"), disk("n1", 50 * MB))
+    on.submit("w", writer(width=6))
+    assert len(on.launched) == 2
+    assert on.last.wake_ms == 6_000
+
+
 def test_tasks_that_compute_for_longer_start_at_once() -> None:
     """A minute each, of which all four write 20 s: the disk is no hurry. Nor is it if nobody knows how fast it is."""
     on = Scene(disk())

@@ -106,6 +106,8 @@ def test_the_card_that_the_default_route_leads_over() -> None:
     assert kernel.cards(ROUTE) == ("eth0",)
     assert kernel.cards(ROUTE + "ens5\t00000000\t0102\t3\t0\t0\t100\t00000000\t0\t0\t0\n") == ("eth0", "ens5")
     assert kernel.cards("Iface\tDestination\n") == ()
+    half = "tun0\t00000000\t0102\t3\t0\t0\t0\t00000080\t0\t0\t0\n"  # a VPN's, of half the world
+    assert kernel.cards(half + ROUTE) == ("eth0",)
 
 
 def test_bytes_of_cards() -> None:
@@ -223,6 +225,27 @@ def test_counters_that_begin_anew(host: Host, tmp_path: Path) -> None:
         "copied": (0, 0),
         "mounts": {"nas:/lab": (0, 0)},
     }
+
+
+def test_another_disk_under_the_same_folder(host: Host, tmp_path: Path) -> None:
+    """A partition turns up whose disk is another one: its counters say nothing about the time before."""
+    meter = Meter(tmp_path, host.root)
+    host.disk(1024)
+    assert meter.measure((0, 0), 5_000) is None
+    major, minor = host.device.split(":")
+    line = f" {major} {minor} sdq1 1 0 9 9 1 0 9 9 0 9 9\n 8 240 sdq 1 0 90 9 1 0 90 9 0 9 9\n"
+    (host.root / "proc" / "diskstats").write_text(line)
+    assert "disk_bytes" not in (meter.measure((0, 0), 5_000) or {})
+
+
+def test_pods_deep_below_a_kubelets_own_root(host: Host, tmp_path: Path) -> None:
+    """A kubelet in a container has a folder of its own above those of all pods."""
+    meter = Meter(tmp_path, host.root)
+    above = host.cgroup / "kubelet.slice" / "kubelet-kubepods.slice" / "kubelet-kubepods-burstable.slice"
+    folder = above / f"kubelet-kubepods-burstable-pod{ONE.replace('-', '_')}.slice"
+    folder.mkdir(parents=True)
+    (folder / "io.stat").write_text(f"{host.device} rbytes=3 wbytes=4\n")
+    assert meter.used(ONE) == {"disk_bytes": 7}
 
 
 def test_this_machines_disk(tmp_path: Path) -> None:

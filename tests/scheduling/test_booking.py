@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from flowsched.scheduling.executor import NodeInfo
+from flowsched.scheduling.executor import NodeInfo, Zone
 from flowsched.scheduling.snapshot import Claim, ClaimKind, Snapshot
 from flowsched.scheduling.statement import Statement
+from flowsched.scheduling.zones import ALIGNED, PLENTY
 
 GIB = 1 << 30
 KINDS = (ClaimKind.STAGING, ClaimKind.RUNNING, ClaimKind.RELEASING, ClaimKind.NOMINATED)
@@ -52,6 +53,7 @@ def some_claims(rng: random.Random) -> list[Claim]:
                 started_ms=rng.choice((None, 5)),
                 user=rng.choice(("", "ann")),
                 direct=rng.choice(((), (("s/read", 7),))),
+                learned=rng.choice((None, None, ("w", "s", 1_000))),
                 elastic=rng.choice((None, (0, 1, 1))),
             )
         )
@@ -134,3 +136,18 @@ def test_claims_of_one_look_are_rows_in_their_order() -> None:
     assert snapshot.used.sum() == 0
     assert snapshot.claims == {}
     assert snapshot.queue_usage("a")[:2] == (0, 0)
+
+
+def test_claims_of_one_look_are_in_their_numa_zones() -> None:
+    """Three zones of four cores, three pods of three in one look: no fourth finds room, though four cores more are free."""
+    snapshot = Snapshot()
+    zone = Zone({"cpu": 4_000}, {"cpu": 4_000})
+    snapshot.put_node(NodeInfo("n0", 16_000, 64 * GIB, zones=(zone,) * 3, extended={ALIGNED: PLENTY}))
+    three = (3_000, GIB, 0, 0, 0, 1)
+    some = [Claim(f"p{at}", 0, three, ClaimKind.RUNNING, "a", 5, 60) for at in range(3)]
+    assert snapshot.zones.most(three, 1).tolist() == [3]
+    statement = Statement()
+    snapshot.claim_all(some, statement)
+    assert snapshot.zones.most(three, 1).tolist() == [0]
+    statement.rollback()
+    assert snapshot.zones.most(three, 1).tolist() == [3]

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from scheduling_cases import GIB, SECOND, bag, cluster, gang, group, node, role, run, shape, stage
 
+from flowsched.scheduling.bundle import bundle_on
 from flowsched.scheduling.catalogue import Catalogue
 from flowsched.scheduling.cycle import cycle
 from flowsched.scheduling.framework import PROFILES, Profile
@@ -142,6 +143,29 @@ def test_memory_beside_no_core_is_no_room_for_executors() -> None:
 
 
 # ---- hard and soft room ----
+
+
+def test_a_rest_of_ten_terabytes_on_one_node_is_held() -> None:
+    """A driver that will use 10 TiB of a disk of 16: what is left for the next is 6, and not more than there was."""
+    snapshot = cluster(4, disk_bytes=16 << 40)
+    driver = gang(1, 1, min_resources=(1_000, GIB, 10 << 40))
+    eats = bag(2, 1, Shape((1_000, GIB, 7 << 40, 0, 0)))
+    plan = cycle(snapshot, Catalogue(), QueueTree(), [driver, eats], OURS, 0)
+    assert [(each.group, each.held) for each in plan.placements] == [(1, ((0, (0, 0, 10 << 40, 0, 0)),))]
+
+
+def test_a_bundle_of_petabytes_is_laid_out_to_the_byte() -> None:
+    """Two pebibytes on nodes with one each, none where less than nothing is left; and of little, no more than is asked for."""
+    everywhere = np.ones(3, dtype=np.bool_)
+    left = [np.array([1 << 50, -5, 1 << 50]), np.array([1_000, 1_000, 1_000])]
+    laid = bundle_on(left, (1 << 51, 0), everywhere)
+    assert laid is not None
+    assert [row.tolist() for row in laid] == [[1 << 50, 0, 1 << 50], [0, 0, 0]]
+    assert bundle_on(left, (1 << 52, 0), everywhere) is None
+    one = bundle_on([np.array([10, 10, 10])], (15,), everywhere)
+    assert one is not None
+    assert [row.tolist() for row in one] == [[10, 5, 0]]
+    assert bundle_on(left, (1 << 51, 0), np.array([True, True, False])) is None
 
 
 def test_what_has_its_data_binds_over_the_targets_of_others() -> None:

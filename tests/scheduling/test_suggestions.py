@@ -64,6 +64,31 @@ def test_asking_and_applying_change_nothing() -> None:
         assert list(situation.queues) == queues
 
 
+def test_a_copy_shares_nothing_that_its_groups_read() -> None:
+    """What they read over the network is theirs as well: replicas come and go while somebody thinks about the copy elsewhere."""
+    catalogue = Catalogue()
+    here, far = (catalogue.intern(name, GIB, True) for name in ("s3://lab/here", "s3://lab/far"))
+    who = bag(1, inputs=(here,), remote=(far,))
+    private = Situation(
+        cluster(4, 4), catalogue, QueueTree(), who, (bag(2, remote=(far,)),), OURS, HOUR
+    ).copy()
+    for dataset in (here, far):
+        catalogue.add_replica(dataset, 1)
+        assert not private.catalogue.held(dataset)
+
+
+def test_what_is_lost_is_named_wherever_it_would_be_read() -> None:
+    """Neither of its inputs is anywhere: one is to be copied, the other read over the network."""
+    catalogue = Catalogue()
+    here, far = (catalogue.intern(name, GIB) for name in ("x", "y"))
+    catalogue.add_replica(here, 0)
+    situation = Situation(
+        cluster(4), catalogue, QueueTree(), bag(1, inputs=(here,), remote=(far,)), (), OURS, HOUR
+    )
+    found = outlook(situation.copy()).suggestions
+    assert [(each.kind, each.what) for each in found[:1]] == [(Kind.INPUT, "y")]
+
+
 def test_the_same_question_has_the_same_answer() -> None:
     """Orders are fixed: asked twice, the same suggestions in the same words."""
     for _, _, situation in waiting(10):

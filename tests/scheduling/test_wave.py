@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from dataclasses import replace
 from typing import Any
 
@@ -16,13 +17,14 @@ from flowsched.scheduling import wave, wave_order
 from flowsched.scheduling.catalogue import Catalogue
 from flowsched.scheduling.cycle import cycle
 from flowsched.scheduling.framework import PROFILES, Profile
-from flowsched.scheduling.plan import Plan
-from flowsched.scheduling.podgroup import PodGroup
+from flowsched.scheduling.plan import Nomination, Plan
+from flowsched.scheduling.podgroup import PodGroup, Shape
 from flowsched.scheduling.queues import Queue, QueueTree, billionths
-from flowsched.scheduling.snapshot import ClaimKind, Snapshot
+from flowsched.scheduling.snapshot import Claim, ClaimKind, Snapshot
+from flowsched.scheduling.statement import Statement
 from flowsched.scheduling.turns import Turns
 from flowsched.scheduling.usage import Payer
-from tests.scheduling.scheduling_cases import bag, claim, gang, node, shape
+from tests.scheduling.scheduling_cases import GIB, bag, claim, gang, node, shape
 
 OURS = PROFILES["flowsched"]
 HOUR = 3_600_000
@@ -175,6 +177,72 @@ def test_a_department_that_lags_behind_gets_more_than_was_thought(monkeypatch: p
     plan = cycle(snapshot, Catalogue(), tree, backlog, OURS, 0, 26)
     assert {each.group: len(each.nodes[0]) for each in plan.placements} == {1: 13, 2: 13}
     assert made == [5, 16]  # pods of each queue that were looked at
+
+
+def test_a_queue_that_has_nothing_gets_all_there_is() -> None:
+    """Seven others have 20 cores each: 12 pods of one cycle are all its own, which is more than a queue is thought to get."""
+    snapshot = Snapshot()
+    snapshot.put_node(node("n0", 160, 640))
+    for at in range(1, 8):
+        claim(snapshot, f"c{at}", 0, 20, ClaimKind.RUNNING, queue=f"q{at}")
+    some = [bag(at, 14, shape(1), queue=f"q{at}") for at in range(8)]
+    plan = cycle(snapshot, Catalogue(), QueueTree(), some, OURS, 0, 12)
+    assert [(each.group, len(each.nodes[0])) for each in plan.placements] == [(0, 12)]
+
+
+def test_who_is_nominated_is_placed_once() -> None:
+    """Ten queues, for the first of which a node is being left; the other node has room for all of them, and for none twice."""
+    snapshot = Snapshot()
+    for at in range(2):
+        snapshot.put_node(node(f"n{at}", 10))
+    snapshot.claim(Claim("leaving", 0, (10_000,), ClaimKind.RELEASING, "x", 0, None), Statement())
+    snapshot.nominations[3] = Nomination(3, "q3", 1, ((0, (1_000,)),), ("leaving",), 60_000)
+    some = [bag(at, 1, shape(1), queue=f"q{at}") for at in range(10)]
+    plan = cycle(snapshot, Catalogue(), QueueTree([Queue("q3", priority=1)]), some, OURS, 0, 100)
+    assert sorted((each.group, each.nodes[0].tolist()) for each in plan.placements) == [
+        (at, [1]) for at in range(10)
+    ]
+
+
+def test_what_may_take_long_is_counted_on_late() -> None:
+    """Ten queues fill a node at once, for 10 s, one of them perhaps for 100 s: who is promised its room is promised it for then."""
+    snapshot = Snapshot()
+    snapshot.put_node(node("n0", 10))
+    some = [bag(at, 1, shape(1), queue=f"q{at}", runtime_ms=10_000) for at in range(10)]
+    some[0] = replace(some[0], high_ms=100_000)
+    last = gang(20, 1, shape(10), queue="z")
+    plan = cycle(snapshot, Catalogue(), QueueTree(), [*some, last], OURS, 0, 100)
+    assert [(each.group, each.start_ms) for each in plan.reservations] == [(20, 100_000)]
+
+
+def two_departments(first: tuple[int, ...], second: tuple[int, ...], asks: Shape) -> dict[str, int]:
+    """What 8 pods of one cycle are, by department of four queues; what each holds, and what those of the first ask for."""
+    snapshot, counts = Snapshot(), Counter[str]()
+    snapshot.put_node(node("n0", 64, 64))
+    for name, amount in (("a", first), ("b", second)):
+        held = Claim(name, 0, amount, ClaimKind.RUNNING, f"{name}0", 0, None)
+        snapshot.claim(held, Statement())
+    names = [f"{name}{at}" for name in "ab" for at in range(4)] + [f"b{at}" for at in range(4, 9)]
+    tree = QueueTree(Queue(name, parent=name[0]) for name in names)
+    some = [bag(at, 9, asks if name[0] == "a" else shape(1, 0), queue=name) for at, name in enumerate(names)]
+    with pytest.MonkeyPatch.context() as patch:
+        one_by_one(patch)
+        plain = told(cycle(snapshot, Catalogue(), tree, some, OURS, 0, 8))
+    plan = cycle(snapshot, Catalogue(), tree, some, OURS, 0, 8)
+    assert told(plan) == plain
+    for each in plan.placements:
+        counts[names[each.group][0]] += len(each.nodes[0])
+    return dict(counts)
+
+
+def test_a_department_stands_by_what_its_next_pod_asks_for() -> None:
+    """One holds all memory, the other 8 of 64 cores: whoever asks for cores stands by cores alone."""
+    assert two_departments((0, 60 * GIB), (16_000, 0), shape(1, 0)) == {"a": 8}
+
+
+def test_a_department_that_asks_for_something_else_stands_by_that() -> None:
+    """It holds half of all cores and no memory, which it asks for; the other holds a core: it goes first."""
+    assert two_departments((32_000, 0), (1_000, 0), shape(0, 1)) == {"a": 5, "b": 3}
 
 
 def test_many_queues_are_served_without_a_single_turn(monkeypatch: pytest.MonkeyPatch) -> None:
