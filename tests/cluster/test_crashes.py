@@ -215,6 +215,7 @@ async def test_a_runner_is_killed_while_the_service_is_down(real_world: RealWorl
     pod = shell("a", "sleep 60 & sleep 60")
     await cluster.launch([pod])
     await ear.started("a")
+    await until(lambda: len(living(real_world)) >= 2, "what outlives the shell, which dies with its runner")
     await real_world.drop()
     os.kill(kin.runner_of(real_world.attempt("a")) or 0, signal.SIGKILL)
     await until(lambda: kin.runner_of(real_world.attempt("a")) is None)
