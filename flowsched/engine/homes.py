@@ -229,9 +229,7 @@ def _choose(
     cost = np.maximum(np.maximum(total - there, 0) * 1000 // rates, written)
     if onward is not None:
         home, sent = onward.node, onward.output_bytes + _from_elsewhere(state, run, consumer, onward.node)
-        # What is gathered further on is written there in any case.
-        away = np.maximum(cost + sent * 1000 // int(rates[home]), written[home])
-        cost = np.where(np.arange(nodes) == home, cost, away)
+        cost = cost + np.where(np.arange(nodes) == home, 0, sent * 1000 // int(rates[home]))
     cost = cost + load_of(state)
     role = consumer.spec.roles[0].resources
     fits = snapshot.ready & (snapshot.allocatable[:, 0] >= role.cpu_millicores)

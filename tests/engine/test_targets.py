@@ -62,6 +62,18 @@ def test_who_has_been_staged_to_three_nodes_waits_for_them_while_they_are_full()
     assert scene.states("w", "use") == "QUEUED"
 
 
+def test_they_are_waited_for_also_while_somebody_else_has_been_promised_room() -> None:
+    """A gang that does not fit has the cycle's promise of their room: who comes after it stays all the same, and is told why."""
+    full = {"name": "full", "command": ["x"], "scatter": {"count": 3}, "resources": {"cpu": 4}}
+    small = {"anti_affinity": "node", "selector": {"size": "small"}, "estimate": {"runtime": "9s"}}
+    roles = {"a": {"replicas": 3, "command": ["x"], "resources": {"cpu": 4}}}
+    gang = {"name": "gang", "gang": True, "roles": roles}
+    scene = staged_thrice({**full, **small}, {**gang, "selector": {"size": "small"}})
+    assert list(scene.last.transfers) == []
+    told = [each.message for each in scene.state.reasons.values()]
+    assert told[1:] == ["its inputs have been copied to several nodes; it waits for room on one of them"]
+
+
 def test_what_comes_home_is_looked_at_anew_for_who_still_waits() -> None:
     """One of two writers finds no node; the other runs away from where both are gathered, and pushes what it wrote. When that
     has come nothing is on its way any more, though nothing of the one that waits has changed.
