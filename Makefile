@@ -9,8 +9,9 @@ SPARK ?= $(HOME)/.cache/flowsched/spark
 
 TRACES ?=
 MINUTES ?= 5
+SEED ?= 1
 
-.PHONY: help demo demo-kubernetes test lint check bench bench-kube bench-pains soak crash-test kube-assets kube-test spark-test clients postgres format schema clean
+.PHONY: help demo demo-kubernetes test lint check bench bench-kube bench-pains soak blackbox crash-test kube-assets kube-test spark-test clients postgres format schema clean
 
 help: ## list what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-15s %s\n", $$1, $$2}'
@@ -69,6 +70,10 @@ bench-pains: $(STAMPS)/test ## deadlocks, starving, staggering, Spark, shared di
 
 soak: $(STAMPS)/test ## replay traces while the service is killed: make soak TRACES="a.json b.json.gz" MINUTES=5
 	$(BIN)/python bench/soak.py --minutes $(MINUTES) $(TRACES)
+
+blackbox: $(STAMPS)/test ## strangers, faults and a judge, on each database: make blackbox MINUTES=60 SEED=1 (Linux, root)
+	$(BIN)/python -m bench.blackbox --database sqlite --minutes $(MINUTES) --seed $(SEED)
+	$(BIN)/python -m bench.blackbox --database postgresql --minutes $(MINUTES) --seed $(SEED)
 
 kube-assets: ## build etcd, kube-apiserver, kube-scheduler, kubectl, helm for the tests (needs Go; minutes the first time)
 	sh tests/tools/install_kube.sh

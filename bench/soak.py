@@ -66,7 +66,7 @@ class Service:
         self.url = f"http://127.0.0.1:{self.port}"
         self.command = [
             sys.executable, "-m", "flowsched", "serve", "--root", str(root), "--port", str(self.port),
-            "--nodes", str(options.nodes), "--cpu", "2", "--memory", "2Gi", "--log-level", "error",
+            "--nodes", str(options.nodes), "--cpu", "2", "--memory", "2Gi", "--log-level", "error", "--no-supervise", "--no-token",
         ]  # fmt: skip
         self.process = self.start()
         self.kills = 0

@@ -15,8 +15,10 @@ def main() -> None:
         from flowsched.cli import cromwell  # Cromwell starts one for every job
 
         raise SystemExit(cromwell.main(sys.argv[2:]))
+    from flowsched import credentials
     from flowsched.cli.commands import app
 
+    credentials.restore()
     app(prog_name="flowsched")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import gc
 import hashlib
 import os
@@ -11,24 +12,38 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TextIO, cast
 
 import structlog
 
+from flowsched import listening, supervisor
+from flowsched.clock import ServiceClock, elapsed_s
 from flowsched.errors import ConfigurationError, FlowschedError
+from flowsched.private import make_root
 
 if TYPE_CHECKING:
+    from flowsched.api.connections import Connections
     from flowsched.cluster.kubernetes.settings import KubernetesSettings
+    from flowsched.control.admission import LiveLimits
 
 DEFAULT_PORT: Final = 8470
 IMAGES: Final = ("ignore", "refuse")
 #: Crockford's alphabet in lower case: no i, l, o, u, so that ids can be read aloud.
 #: When the garbage collector looks, see `spare_the_collector`.
 COLLECT: Final = (25_000, 20, 50)
+#: Of glibc's malloc.h; blocks from this size on are mapped by themselves (its own first value is 128 KiB).
+_M_TRIM_THRESHOLD: Final = -1
+_M_MMAP_THRESHOLD: Final = -3
+_M_ARENA_MAX: Final = -8
+_MMAPPED_BYTES: Final = 1 << 20
+#: Freed memory goes back this long after a large workflow has left.
+TRIM_S: Final = 2.0
+#: How long a service that finds no room for its root waits before it tries again.
+_ROOM_PAUSE_S: Final = 1.0
 _ALPHABET: Final = "0123456789abcdefghjkmnpqrstvwxyz"
 
 
@@ -58,11 +73,16 @@ class Settings:
         images: What the local cluster does with a stage that names an image: `ignore` it, or `refuse` its tasks.
         token: Bearer token of the API; None = none is asked for (loopback only).
         keep_days: Workflows that ended longer ago are removed with their logs and data; 0 = never.
+        max_live_tasks, max_live_bytes: What all workflows that have not ended may have together: tasks, and bytes of
+            documents (a quantity). What is beyond is refused.
         take_over: Use a database that was used with another cluster (root): that one is gone for good.
         log_level, log_json: Of the log on stderr.
         kubernetes: The cluster that tasks run on; None = this machine.
         advertise: Where other replicas reach this one.
         cromwell: Cromwell servers that may be asked for the sources of runs, separated by commas.
+        allow_paths: Folders that inputs may come from and outputs go to; None = everywhere but the system's own folders.
+        stores: How object stores are reached: options of fsspec's file systems by scheme. Secret.
+        wdl_path: Folders with the sources that those runs import, separated by colons.
     """
 
     host: str = "127.0.0.1"
@@ -84,12 +104,17 @@ class Settings:
     images: str = "ignore"
     token: str | None = None
     keep_days: float = 30.0
+    max_live_tasks: int = 10_000_000
+    max_live_bytes: str = "128Mi"
     take_over: bool = False
     log_level: str = "info"
     log_json: bool = False
     kubernetes: KubernetesSettings | None = None
     advertise: str | None = None
     cromwell: str = ""
+    wdl_path: str = ""
+    allow_paths: tuple[Path, ...] | None = None
+    stores: tuple[tuple[str, tuple[tuple[str, Any], ...]], ...] = field(default=(), repr=False)
 
     @property
     def replicated(self) -> bool:
@@ -135,15 +160,25 @@ def check(settings: Settings) -> None:
     """
     from flowsched.scheduling.framework import PROFILES
 
-    loopback = settings.host in ("localhost", "::1") or settings.host.startswith("127.")
-    if not loopback and not settings.token:
-        raise ConfigurationError(
-            f"listening on {settings.host} needs a token: set FLOWSCHED_TOKEN or --token-file, or listen on 127.0.0.1"
-        )
+    check_address(settings)
     if settings.images not in IMAGES:
         raise ConfigurationError(f"--images is {' or '.join(IMAGES)}, not {settings.images!r}")
     if settings.policy not in PROFILES:
         raise ConfigurationError(f"there is no policy {settings.policy!r}; there are {', '.join(PROFILES)}")
+
+
+def check_address(settings: Settings) -> None:
+    """Refuse to listen where other machines can ask, without a token.
+
+    Raises:
+        ConfigurationError: With what to change.
+    """
+    loopback = settings.host in ("localhost", "::1") or settings.host.startswith("127.")
+    if not loopback and not settings.token:
+        raise ConfigurationError(
+            f"listening on {settings.host} needs a token: set FLOWSCHED_TOKEN or --token-file (or leave out --no-token), "
+            "or listen on 127.0.0.1"
+        )
 
 
 def configure_logging(settings: Settings) -> None:
@@ -164,16 +199,44 @@ def configure_logging(settings: Settings) -> None:
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(level),
-        logger_factory=structlog.PrintLoggerFactory(file=sys.stderr),
+        logger_factory=structlog.PrintLoggerFactory(file=cast("TextIO", _LogFile(sys.stderr))),
     )
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr)
 
 
-def local_cluster(settings: Settings, failpoint: Callable[[str], object]) -> Any:
+class _LogFile:
+    """Standard error, of which a full disk or a closed terminal is no reason to stop: lines that are lost are counted, and told of
+    by the first that can be written again.
+    """
+
+    def __init__(self, file: TextIO) -> None:
+        self._file = file
+        self._lost = 0
+
+    def write(self, text: str) -> None:
+        """Write a line, if it can be."""
+        lost, self._lost = self._lost, 0
+        try:
+            if lost:
+                self._file.write(f"{lost} lines of this log could not be written\n")
+            self._file.write(text)
+            self._file.flush()
+        except OSError:
+            self._lost = lost + 1
+
+    def flush(self) -> None:
+        """Nothing is held back."""
+
+
+def local_cluster(
+    settings: Settings, failpoint: Callable[[str], object], clock: Callable[[], int] | None = None
+) -> Any:
     """The embedded default: virtual nodes on this machine."""
     from flowsched.cluster.local import LocalCluster
     from flowsched.cluster.machine import cache_limit, labelled, virtual_nodes
-    from flowsched.cluster.runners import RunnerProcesses
+    from flowsched.cluster.origins import Origins
+    from flowsched.cluster.runners import Images, RunnerProcesses
+    from flowsched.cluster.running.bounds import Bounds
     from flowsched.workflow.resources import parse_bytes, parse_cpu
 
     nodes = virtual_nodes(
@@ -188,8 +251,18 @@ def local_cluster(settings: Settings, failpoint: Callable[[str], object]) -> Any
         cache_bytes=cache_limit(settings.root, settings.cache, settings.nodes),
     )
     nodes = labelled(nodes, settings.labels)
-    processes = RunnerProcesses(images="refuse" if settings.images == "refuse" else "ignore")
-    return LocalCluster(settings.root.absolute(), nodes, processes=processes, failpoint=failpoint)
+    allowed = (
+        None if settings.allow_paths is None else [str(path.absolute()) for path in settings.allow_paths]
+    )
+    images: Images = "refuse" if settings.images == "refuse" else "ignore"
+    processes = RunnerProcesses(
+        origins=Origins(options=settings.stores, bounds=Bounds(str(settings.root.absolute()), allowed)),
+        images=images,
+        cache_limit=lambda: cache_limit(settings.root, settings.cache, settings.nodes),
+    )
+    return LocalCluster(
+        settings.root.absolute(), nodes, processes=processes, clock=clock, failpoint=failpoint
+    )
 
 
 @asynccontextmanager
@@ -206,6 +279,7 @@ async def assembled(settings: Settings) -> AsyncIterator[tuple[Any, Any, Any, An
     from flowsched.control.leader import Leader
     from flowsched.control.profiles import ProfileBook
     from flowsched.control.runs import RunService
+    from flowsched.control.wdl_path import folders
     from flowsched.scheduling.framework import PROFILES
     from flowsched.scheduling.transfers import parse_piece_size
     from flowsched.store.database import Database
@@ -213,14 +287,14 @@ async def assembled(settings: Settings) -> AsyncIterator[tuple[Any, Any, Any, An
     from flowsched.store.writer import GroupWriter
 
     check(settings)
-    profiles = ProfileBook(PROFILES[settings.policy], path=settings.profile, clock=now_ms)
+    clock = ServiceClock(jumped=_tell_jump).now_ms
+    profiles = ProfileBook(PROFILES[settings.policy], path=settings.profile, clock=clock)
     failpoint = from_environment(os.environ)
-    settings.root.mkdir(parents=True, exist_ok=True)
-    executor = await _executor(settings, failpoint)
-    async with await Database.open(settings.url) as database:
+    make_root(settings.root)
+    executor = await _executor(settings, failpoint, clock)
+    async with Database.attach(settings.url) as database:  # the leader settles it once it answers
         reads = Workflows(database)
-        alone = settings.url.startswith("sqlite")
-        history = History(reads, ALONE_POLL_S if alone else POLL_S)
+        history = History(reads, ALONE_POLL_S if settings.url.startswith("sqlite") else POLL_S)
         documents = Documents(reads)
         async with GroupWriter(database, failpoint=failpoint) as writer:
             leader = Leader(
@@ -235,12 +309,12 @@ async def assembled(settings: Settings) -> AsyncIterator[tuple[Any, Any, Any, An
                 take_over=settings.take_over,
                 holder=holder_of(settings),
                 secret=_shared_secret(settings),
-                clock=now_ms,
-                monotonic=time.monotonic,
+                shrink=FreedMemory().give_back_soon,
+                clock=clock,
+                monotonic=elapsed_s,
                 failpoint=failpoint,
             )
-            if settings.kubernetes is not None:
-                executor.may_act = leader.holds
+            _tie(settings, database, writer, executor, leader)
             service = RunService(
                 database,
                 writer,
@@ -248,14 +322,33 @@ async def assembled(settings: Settings) -> AsyncIterator[tuple[Any, Any, Any, An
                 history,
                 documents,
                 leader,
-                clock=now_ms,
+                clock=clock,
                 new_id=new_id,
                 failpoint=failpoint,
                 replicated=settings.replicated,
                 cromwell=servers(settings.cromwell),
+                wdl_path=folders(settings.wdl_path),
+                ignores_images=settings.kubernetes is None and settings.images == "ignore",
                 profiles=profiles,
+                limits=_live_limits(settings),
             )
             yield service, leader, writer, executor
+
+
+def _live_limits(settings: Settings) -> LiveLimits:
+    """How much may live at a time."""
+    from flowsched.control.admission import LiveLimits
+    from flowsched.workflow.resources import parse_bytes
+
+    return LiveLimits(settings.max_live_tasks, parse_bytes(settings.max_live_bytes))
+
+
+def _tie(settings: Settings, database: Any, writer: Any, executor: Any, leader: Any) -> None:
+    """What these ask of each other: whether work may be accepted, and whether a pod may be started."""
+    if database.shares_disk(settings.root):
+        writer.refusal = lambda: executor.trouble
+    if settings.kubernetes is not None:
+        executor.may_act = leader.holds
 
 
 def holder_of(settings: Settings) -> str:
@@ -271,13 +364,21 @@ def holder_of(settings: Settings) -> str:
     return f"{socket.gethostname()}-{mark}"
 
 
-async def _executor(settings: Settings, failpoint: Any) -> Any:
+def _tell_jump(jump_ms: int) -> None:
+    """The wall clock was set: nothing here jumps with it, but its times differ from those of the machine's other logs."""
+    structlog.get_logger(__name__).warning(
+        "the wall clock jumped; times here go on as before and follow it by 1 %: restart the service to take it over",
+        by_s=jump_ms / 1000,
+    )
+
+
+async def _executor(settings: Settings, failpoint: Any, clock: Callable[[], int]) -> Any:
     """Where tasks run."""
     if settings.kubernetes is None:
-        return local_cluster(settings, failpoint.now)
+        return local_cluster(settings, failpoint.now, clock)
     from flowsched.cluster.kubernetes.settings import open_cluster
 
-    return await open_cluster(settings.kubernetes, clock=now_ms, failpoint=failpoint)
+    return await open_cluster(settings.kubernetes, clock=clock, failpoint=failpoint)
 
 
 def _shared_secret(settings: Settings) -> bytes:
@@ -304,44 +405,78 @@ def _secret(root: Path) -> bytes:
 
 
 @asynccontextmanager
-async def running(settings: Settings) -> AsyncIterator[Running]:
+async def running(
+    settings: Settings, sockets: Sequence[socket.socket] = (), accepted: Callable[[], object] = lambda: None
+) -> AsyncIterator[Running]:
     """A whole service in this process: API on a socket, loops running, recovered and ready.
+
+    The sockets answer before that, from the database; a replica of several is handed out without waiting.
+
+    Args:
+        settings: How it runs.
+        sockets: It listens on these; none = it binds `host` and `port` itself. Closed at its end.
+        accepted: Called once the port is open and nothing of the configuration can be refused any more; recovery follows.
 
     Raises:
         ConfigurationError: It cannot start like this.
     """
     from aiohttp import web
 
+    from flowsched.api.connections import IDLE_SECONDS, Connections
     from flowsched.api.server import build_api
+    from flowsched.control.heartbeat import Heartbeat, Warnings
 
     async with assembled(settings) as (service, leader, _, executor):
-        app = build_api(service, token=settings.token)
-        runner = web.AppRunner(app, access_log=None, shutdown_timeout=2.0)
+        connections = Connections()
+        app = build_api(service, token=settings.token, connections=connections)
+        runner = web.AppRunner(app, access_log=None, shutdown_timeout=2.0, keepalive_timeout=IDLE_SECONDS)
         await runner.setup()
+        servers: Sequence[asyncio.Server] = ()
         leading = asyncio.create_task(leader.run(), name="leader")
         planning = asyncio.create_task(service.plans.run(), name="plans")
         watching = asyncio.create_task(service.policies.run(), name="profile")
+        beating = asyncio.create_task(Heartbeat(Warnings()).run(), name="heartbeat")
         try:
+            # The port first: what waits or recovers answers reads, takes cancels, and says in /readyz how far it is.
+            servers = await _listen(connections, runner.server, settings, sockets)
+            url = _url_of(settings, servers)
             if not settings.replicated:
-                await _until_ready(service, leading)
-            site = web.TCPSite(runner, settings.host, settings.port)
-            try:
-                await site.start()
-            except OSError as error:
-                raise ConfigurationError(
-                    f"cannot listen on {settings.host}:{settings.port}: {error.strerror}; choose another --port"
-                ) from error
-            port = runner.addresses[0][1]
-            host = f"[{settings.host}]" if ":" in settings.host else settings.host
+                await _until(lambda: leader.accepted, leading)
+                accepted()
+                await _until(lambda: service.ready()[0], leading)
             caller = asyncio.current_task()
             leading.add_done_callback(lambda done: _fall(done, caller))
-            yield Running(f"http://{host}:{port}", service, service, executor)
+            yield Running(url, service, service, executor)
         finally:
+            for server in servers:
+                server.close()
             await runner.cleanup()
             leading.cancel()
             planning.cancel()
             watching.cancel()
-            await asyncio.gather(leading, planning, watching, return_exceptions=True)
+            beating.cancel()
+            await asyncio.gather(leading, planning, watching, beating, return_exceptions=True)
+
+
+async def _listen(
+    connections: Connections, protocols: Any, settings: Settings, sockets: Sequence[socket.socket]
+) -> Sequence[asyncio.Server]:
+    """Open the port.
+
+    Raises:
+        ConfigurationError: It cannot be opened.
+    """
+    if not sockets:
+        sockets = await asyncio.to_thread(listening.bound, settings.host, settings.port)
+    return await connections.listen(protocols, sockets, listening.BACKLOG)
+
+
+def _url_of(settings: Settings, servers: Sequence[asyncio.Server]) -> str:
+    """The URL of the service."""
+    host = f"[{settings.host}]" if ":" in settings.host else settings.host
+    url = f"http://{host}:{servers[0].sockets[0].getsockname()[1]}"
+    structlog.get_logger(__name__).info("listening", url=url)
+    return url
 
 
 def _fall(done: asyncio.Task[None], caller: asyncio.Task[Any] | None) -> None:
@@ -354,15 +489,64 @@ def _fall(done: asyncio.Task[None], caller: asyncio.Task[Any] | None) -> None:
             caller.cancel()
 
 
-async def _until_ready(service: Any, leading: asyncio.Task[None]) -> None:
-    while not service.ready()[0]:
+async def _until(reached: Callable[[], bool], leading: asyncio.Task[None]) -> None:
+    while not reached():
         if leading.done():
             leading.result()
         await asyncio.sleep(0.005)
 
 
-async def serve(settings: Settings) -> None:
-    """Run until SIGINT or SIGTERM, also while it waits to lead. Running tasks go on; the next start adopts them."""
+def lay_out(settings: Settings) -> None:
+    """Make the root, and the service's own secret in it. May be tried again.
+
+    Raises:
+        OSError: It cannot be made; perhaps there is no room.
+    """
+    make_root(settings.root)
+    _secret(settings.root)
+
+
+async def _prepared(
+    settings: Settings, sockets: Sequence[socket.socket], prepare: Callable[[], Settings]
+) -> Settings:
+    """Prepare what the service needs on its disk; while that disk is full, answer that it waits for room.
+
+    Raises:
+        OSError: It cannot be prepared, for another reason.
+    """
+    from flowsched.api.waiting import waiting
+    from flowsched.cluster.space import Space, is_full
+
+    space, said = Space(settings.root.absolute()), False
+    async with AsyncExitStack() as answering:
+        while True:
+            try:
+                return await asyncio.to_thread(prepare)
+            except OSError as error:
+                if not is_full(error):
+                    raise
+                space.note(error)
+            if not said:
+                said = True
+                structlog.get_logger(__name__).warning("the root cannot be made yet", why=space.trouble)
+                await answering.enter_async_context(
+                    waiting(sockets, f"the root cannot be made yet: {space.trouble}")
+                )
+            await asyncio.sleep(_ROOM_PAUSE_S)
+
+
+async def serve(
+    settings: Settings,
+    sockets: Sequence[socket.socket] = (),
+    prepare: Callable[[], Settings] | None = None,
+) -> None:
+    """Run until SIGINT or SIGTERM, also while it waits to lead. Running tasks go on; the next start adopts them.
+
+    Args:
+        settings: How it runs.
+        sockets: See `running`.
+        prepare: Lays out the root, and returns how the service runs then. Tried again while there is no room for that.
+    """
     serving = asyncio.current_task()
     stopped = False
 
@@ -372,14 +556,23 @@ async def serve(settings: Settings) -> None:
             stopped = True
             serving.cancel()
 
+    from flowsched.api.connections import QuietLoop, raise_file_limit
+
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop)
     configure_logging(settings)
+    raise_file_limit()
+    loop.set_exception_handler(QuietLoop())
     gc.set_threshold(*COLLECT)
+    give_memory_back()
     try:
-        async with running(settings) as service:
+        if prepare is not None:
+            settings = await _prepared(settings, sockets, prepare)
+        async with running(settings, sockets, supervisor.accepted) as service:
             spare_the_collector()
+            supervisor.accepted()  # a replica of several is, before it leads
+            listening.notify("READY=1")
             structlog.get_logger(__name__).info(
                 "ready", url=service.url, database=settings.url.split("@")[-1]
             )
@@ -395,9 +588,38 @@ def spare_the_collector() -> None:
     Python's defaults look after every 700 new objects, and took a third of the CPU of placing pods (`bench/kube`). What is
     there at the start is never looked at again.
     """
-    gc.collect()
-    gc.freeze()
+    gc.freeze()  # not collected before: that would hold the event loop for up to half a second
     gc.set_threshold(*COLLECT)
+
+
+def give_memory_back() -> None:
+    """Let large arrays go back to the system as soon as they are freed.
+
+    glibc raises its threshold for that with each large block that is freed, up to 32 MiB, and then keeps what a workflow of a
+    million tasks needed for a moment. Other C libraries have no `mallopt`.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(_M_MMAP_THRESHOLD, _MMAPPED_BYTES)
+        mallopt(_M_TRIM_THRESHOLD, 2 * _MMAPPED_BYTES)
+        mallopt(_M_ARENA_MAX, 2)  # what a thread freed is used by others
+
+
+class FreedMemory:
+    """What a large workflow leaves behind in the C library's heap, between blocks that live on."""
+
+    def __init__(self) -> None:
+        self._trim: Callable[[int], int] | None = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's
+        self._due: asyncio.TimerHandle | None = None
+
+    def give_back_soon(self) -> None:
+        """Give it to the system, once all that the workflow's last step needed is freed too."""
+        if self._due is None and self._trim is not None:
+            self._due = asyncio.get_running_loop().call_later(TRIM_S, self._give_back, self._trim)
+
+    def _give_back(self, trim: Callable[[int], int]) -> None:
+        self._due = None
+        asyncio.get_running_loop().run_in_executor(None, trim, 0)
 
 
 async def database_upgrade(url: str) -> str:

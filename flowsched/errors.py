@@ -9,10 +9,12 @@ FlowschedError                 500
 ├── NotFound                   404
 ├── Conflict                   409  the state does not allow it, or an idempotency key was used for another body
 ├── Unsupported                422  asked for something this installation cannot do (says what would)
+├── TooMuch                    429  so much lives already that this is not accepted now: cancel some, or come again
 ├── Unavailable                503  the database or the leader is not there; try again
 │   └── StorageBusy            503  the database stayed locked beyond the limit
 │       └── OutcomeUnknown     503  ... and whether the last try was committed could not be found out
 ├── LeadershipLost             500  another process leads with a higher epoch: this one must stop writing
+├── StorageCorrupt             500  the database's files are damaged: the service stops, since writing on could lose more
 ├── StaleWrite                 500  a compare-and-set found another version: memory and SQL disagree
 │   └── CancelRequested        500  pods were to be launched for workflows that have been cancelled meanwhile
 ├── IllegalTransition          500  an event that cannot happen in a state: a bug, never the user's fault
@@ -64,6 +66,13 @@ class TooLarge(InvalidRequest):
 
     status = 413
     title = "A limit is exceeded"
+
+
+class TooMuch(FlowschedError):
+    """So much lives already that this is not accepted now; the message has the numbers."""
+
+    status = 429
+    title = "Too much at a time"
 
 
 class InvalidDocument(InvalidRequest):
@@ -134,6 +143,10 @@ class OutcomeUnknown(StorageBusy):
 
 class LeadershipLost(FlowschedError):
     """Another process leads with a higher epoch; this one must stop writing at once."""
+
+
+class StorageCorrupt(FlowschedError):
+    """The database says that its files are damaged. The service stops: restore a backup, then start it again."""
 
 
 class StaleWrite(FlowschedError):

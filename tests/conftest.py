@@ -5,7 +5,10 @@ On a laptop it goes on exploring, and `HYPOTHESIS_PROFILE=explore` does so on CI
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
+import tempfile
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,11 +16,20 @@ import pytest
 import structlog
 from hypothesis import HealthCheck, settings
 
+from tests.reruns import pytest_sessionfinish, pytest_terminal_summary
+
+__all__ = ["pytest_sessionfinish", "pytest_terminal_summary"]
+
 #: How long an example takes, and how long it takes to draw one, says more of the machine than of the code.
 PATIENT: dict[str, Any] = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
 settings.register_profile("ci", derandomize=True, **PATIENT)
 settings.register_profile("explore", derandomize=False, **PATIENT)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if os.environ.get("CI") else "explore"))
+
+
+#: Services announce their tokens there; those of tests do not belong among the user's.
+os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="flowsched-tests-")
+atexit.register(shutil.rmtree, os.environ["XDG_STATE_HOME"], ignore_errors=True)
 
 
 @pytest.fixture(autouse=True)

@@ -103,4 +103,5 @@ def policy_of(request: web.Request, policies: Mapping[tuple[str, str], Policy]) 
     """
     resource = request.match_info.route.resource
     method = "GET" if request.method == "HEAD" else request.method
-    return policies.get((method, resource.canonical if resource else ""), Policy.WRITE)
+    path = "" if resource is None else resource.canonical
+    return policies.get((method, path.rstrip("/") or path), Policy.WRITE)

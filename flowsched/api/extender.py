@@ -6,10 +6,9 @@ pass: nodes that flowsched does not know stay in, a list that is not there is no
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Final, ParamSpec, TypeVar
+from typing import Annotated, Final, TypeVar
 
 import msgspec
 from aiohttp import web
@@ -17,15 +16,24 @@ from aiohttp import web
 from flowsched.api.parameters import read_body
 from flowsched.api.problems import encode
 from flowsched.api.routes import Call, Query
-from flowsched.errors import InvalidRequest
+from flowsched.control.aside import aside
+from flowsched.errors import InvalidRequest, TooLarge
+from flowsched.workflow.json_pieces import Malformed, Span, Structure, groups
+from flowsched.workflow.limits import Limits as DocumentLimits
 
-P = ParamSpec("P")
 T = TypeVar("T")
 
 #: Without `nodeCacheCapable` a question holds every node as an object: 5,000 of them are 10 to 30 MB.
 LARGEST_QUESTION: Final = 64 << 20
-#: Bigger questions are taken apart in a thread, so that the loop does not stall.
-THREAD_BYTES: Final = 256 << 10
+#: A pod, or any member that flowsched does not know. etcd takes objects of 1.5 MiB.
+LARGEST_OBJECT: Final = 2 << 20
+#: Nodes of one question: ten times what Kubernetes is tested with.
+MOST_NODES: Final = 50_000
+#: Members of the question, and of its list of nodes: kube-scheduler writes three.
+MOST_MEMBERS: Final = 100
+LIMITS: Final = DocumentLimits(
+    document_bytes=LARGEST_QUESTION, depth=100, objects=4_000_000, values=8_000_000
+)
 _NULL: Final = b"null"
 
 
@@ -62,14 +70,18 @@ class Question:
     """A question as it came.
 
     Args:
+        raw: The whole question.
         pod: The object.
         names: Of all nodes asked about; None where no list was given.
-        nodes: The list of objects, in the order of `names`; None where there are only names.
+        nodes: Where the list of objects stands in `raw`; None where there are only names.
+        items: Where each object stands, in the order of `names`.
     """
 
+    raw: bytes
     pod: bytes
     names: Sequence[str] | None
-    nodes: bytes | None = None
+    nodes: Span | None = None
+    items: Sequence[Span] = ()
 
 
 class _Metadata(msgspec.Struct):
@@ -80,49 +92,98 @@ class _Object(msgspec.Struct):
     metadata: _Metadata = msgspec.field(default_factory=_Metadata)
 
 
-class _Names(msgspec.Struct):
-    items: list[_Object] | None = None
-
-
-class _Objects(msgspec.Struct):
-    items: list[msgspec.Raw] | None = None
+_OBJECTS: Final = msgspec.json.Decoder(list[_Object])
+_NAMES: Final = msgspec.json.Decoder(list[str])
 
 
 async def filter_nodes(call: Call[Query]) -> web.Response:
     """Which of these nodes the pod may have."""
-    question, size = await _question(call)
+    question = await _question(call)
     refused = await call.facade.refused_nodes(question.pod)
-    return _answer(await _aside(size, filtered, question, refused))
+    return _answer(await aside(len(question.raw), _filtered, question, refused))
 
 
 async def prioritize_nodes(call: Call[Query]) -> web.Response:
     """Which of these nodes rather."""
-    question, _ = await _question(call)
+    question = await _question(call)
     names = question.names or ()
     points = await call.facade.node_scores(question.pod, names)
-    return _answer([HostPriority(name, score) for name, score in zip(names, points, strict=True)])
+    return _answer(await aside(len(question.raw), _liked, names, points))
 
 
 def read_question(raw: bytes) -> Question:
-    """Take a question apart. Of nodes only the names are read.
+    """Take a question apart, piece by piece. Of nodes only the names are read.
 
     Raises:
         InvalidRequest: It is none.
+        TooLarge: It has too many nodes, or a part of it is too large.
     """
+    structure = Structure(raw, LIMITS)
     try:
-        parts = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
-        parts = {name.lower(): part for name, part in parts.items()}
+        parts = _members(structure, structure.whole, "the question")
         if "pod" not in parts:
             raise InvalidRequest("the question has no Pod")
-        pod, nodes, names = bytes(parts["pod"]), _given(parts, "nodes"), _given(parts, "nodenames")
-        if names is not None:
-            return Question(pod, msgspec.json.decode(names, type=list[str]))
-        if nodes is None:
-            return Question(pod, None)
-        items = msgspec.json.decode(nodes, type=_Names).items or []
-        return Question(pod, [each.metadata.name for each in items], nodes)
+        for name, part in parts.items():
+            if name not in ("nodes", "nodenames"):
+                _check_object(structure, part, name)
+        pod, nodes, names = structure.text(parts["pod"]), parts.get("nodes"), parts.get("nodenames")
+        if names is not None and structure.text(names) != _NULL:
+            entries = _entries(structure, names)
+            return Question(raw, pod, list(_read(structure, entries, _NAMES)))
+        if nodes is None or structure.text(nodes) == _NULL:
+            return Question(raw, pod, None)
+        items = _members(structure, nodes, "Nodes", lower=False).get("items")
+        if items is None or structure.text(items) == _NULL:
+            return Question(raw, pod, [], nodes)
+        entries = _entries(structure, items)
+        found = [each.metadata.name for each in _read(structure, entries, _OBJECTS)]
+        return Question(raw, pod, found, nodes, entries)
+    except Malformed:
+        raise InvalidRequest(
+            "not a question of a kube-scheduler: it is no JSON object of the right form"
+        ) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidRequest(f"not a question of a kube-scheduler: {error}") from error
+
+
+def _members(structure: Structure, span: Span, what: str, *, lower: bool = True) -> dict[str, Span]:
+    """An object's members by name; by its small letters, as Go reads it."""
+    if not structure.is_object(span):
+        raise Malformed
+    if structure.count(span) > MOST_MEMBERS:
+        raise TooLarge(f"{what} has {structure.count(span):,} members; it may have {MOST_MEMBERS}")
+    made = {}
+    for entry in structure.entries(span):
+        key, value = structure.member(entry)
+        name = msgspec.json.decode(structure.text(key), type=str)
+        made[name.lower() if lower else name] = value
+    return made
+
+
+def _check_object(structure: Structure, span: Span, name: str) -> None:
+    """Refuse a member that is too large or is no JSON. It is read elsewhere, or not at all."""
+    size = span.end - span.start
+    if size > LARGEST_OBJECT:
+        raise TooLarge(f"{name[:60]!r} has {size:,} bytes; it may have {LARGEST_OBJECT:,}")
+    msgspec.json.decode(structure.text(span), type=msgspec.Raw)
+
+
+def _entries(structure: Structure, span: Span) -> list[Span]:
+    """Where the entries of a list of nodes or names stand."""
+    if structure.is_object(span):
+        raise Malformed
+    if structure.count(span) > MOST_NODES:
+        raise TooLarge(f"the question has {structure.count(span):,} nodes; it may have {MOST_NODES:,}")
+    return structure.entries(span)
+
+
+def _read(structure: Structure, entries: list[Span], decoder: msgspec.json.Decoder[list[T]]) -> Iterator[T]:
+    """The entries, some at a time: a decoder keeps other threads waiting until it ends."""
+    for group in groups(entries):
+        found = decoder.decode(b"[" + structure.text(Span(group[0].start, group[-1].end)) + b"]")
+        if len(found) != len(group):
+            raise Malformed
+        yield from found
 
 
 def filtered(question: Question, refused: Mapping[str, str]) -> ExtenderFilterResult:
@@ -134,30 +195,28 @@ def filtered(question: Question, refused: Mapping[str, str]) -> ExtenderFilterRe
     if question.nodes is None:
         kept = [name for name in names if name not in said]
         return ExtenderFilterResult(node_names=kept, failed_and_unresolvable_nodes=said)
-    nodes = question.nodes
+    raw = question.raw
+    nodes = raw[question.nodes.start : question.nodes.end]
     if said:
-        objects = msgspec.json.decode(nodes, type=_Objects).items or []
-        left = [node for name, node in zip(names, objects, strict=True) if name not in said]
-        nodes = b'{"metadata":{},"items":[' + b",".join(map(bytes, left)) + b"]}"
+        left = [
+            raw[at.start : at.end] for name, at in zip(names, question.items, strict=True) if name not in said
+        ]
+        nodes = b'{"metadata":{},"items":[' + b",".join(left) + b"]}"
     return ExtenderFilterResult(nodes=msgspec.Raw(nodes), failed_and_unresolvable_nodes=said)
 
 
-async def _question(call: Call[Query]) -> tuple[Question, int]:
-    """The question, and how many bytes it has."""
+def _filtered(question: Question, refused: Mapping[str, str]) -> bytes:
+    return encode(filtered(question, refused))
+
+
+def _liked(names: Sequence[str], points: Sequence[int]) -> bytes:
+    return encode([HostPriority(name, score) for name, score in zip(names, points, strict=True)])
+
+
+async def _question(call: Call[Query]) -> Question:
     raw = await read_body(call.request, LARGEST_QUESTION, call.serving.limits)
-    return await _aside(len(raw), read_question, raw), len(raw)
+    return await aside(len(raw), read_question, raw)
 
 
-async def _aside(size: int, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    if size > THREAD_BYTES:
-        return await asyncio.to_thread(function, *args, **kwargs)
-    return function(*args, **kwargs)
-
-
-def _given(parts: Mapping[str, msgspec.Raw], name: str) -> bytes | None:
-    part = parts.get(name)
-    return None if part is None or bytes(part) == _NULL else bytes(part)
-
-
-def _answer(view: object) -> web.Response:
-    return web.Response(body=encode(view), content_type="application/json")
+def _answer(body: bytes) -> web.Response:
+    return web.Response(body=body, content_type="application/json")

@@ -8,6 +8,8 @@ from typing import Any, Final
 import aiohttp
 from aiohttp import web
 
+from flowsched.api.parameters import read_body
+from flowsched.api.routes import Limits
 from flowsched.control.facade import Facade
 from flowsched.errors import Unavailable
 
@@ -25,25 +27,25 @@ _TIMEOUT_S: Final = 15.0
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
-def forwarding(facade: Facade) -> Any:
+def forwarding(facade: Facade, limits: Limits) -> Any:
     """The middleware: a standby sends some requests on to the leader."""
 
     @web.middleware
     async def forward(request: web.Request, handler: Handler) -> web.StreamResponse:
-        name = request.match_info.route.name
+        name = (request.match_info.route.name or "").partition(".")[0]
         if name not in LEADERS or MARK in request.headers:
             return await handler(request)
         url = await facade.leader()
         if url is None:
             return await handler(request)
-        return await _ask(request, url)
+        return await _ask(request, url, limits)
 
     return forward
 
 
-async def _ask(request: web.Request, url: str) -> web.Response:
+async def _ask(request: web.Request, url: str, limits: Limits) -> web.Response:
     headers = {name: request.headers[name] for name in _HEADERS if name in request.headers} | {MARK: "1"}
-    body = await request.read() if request.can_read_body else None
+    body = await read_body(request, limits.body_bytes, limits) if request.can_read_body else None
     timeout = aiohttp.ClientTimeout(_TIMEOUT_S)
     try:
         async with (

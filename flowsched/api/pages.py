@@ -43,9 +43,8 @@ async def get_readyz(call: Call[Query]) -> web.Response:
     return _health(*call.facade.ready())
 
 
-def _health(well: bool, missing: str) -> web.Response:
-    text = "ok\n" if well else f"{missing}\n"
-    return web.Response(text=text, status=200 if well else 503, content_type="text/plain")
+def _health(well: bool, said: str) -> web.Response:
+    return web.Response(text=f"{said}\n", status=200 if well else 503, content_type="text/plain")
 
 
 async def get_openapi(call: Call[Query]) -> web.Response:

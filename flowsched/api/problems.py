@@ -10,7 +10,7 @@ import msgspec
 import structlog
 from aiohttp import web
 
-from flowsched.errors import FlowschedError, Unauthorized, Unavailable
+from flowsched.errors import FlowschedError, TooMuch, Unauthorized, Unavailable
 from flowsched.workflow.views import ProblemView
 
 log = structlog.get_logger(__name__)
@@ -34,7 +34,10 @@ async def problems(request: web.Request, handler: Handler) -> web.StreamResponse
     except web.HTTPException as error:
         return foreign(request, error)
     except ConnectionError:
-        raise  # the client has gone: nobody is left to be answered
+        if request.transport is not None:
+            raise
+        # The client has gone. aiohttp logs what is raised with a traceback, and drops an answer without a word.
+        return web.Response(status=400)
     except Exception as error:  # noqa: BLE001 (the top of every request, logged with its traceback)
         return unexpected(request, error)
 
@@ -48,6 +51,8 @@ def refused(request: web.Request, error: FlowschedError) -> web.Response:
     answer = problem(error.status, error.title, str(error), request.path, faults)
     if isinstance(error, Unavailable):
         answer.headers["Retry-After"] = "2"
+    if isinstance(error, TooMuch):
+        answer.headers["Retry-After"] = "10"
     if isinstance(error, Unauthorized):
         answer.headers["WWW-Authenticate"] = 'Bearer realm="flowsched"'
     return answer

@@ -12,6 +12,7 @@ from typing import Any, Final
 from aiohttp import web
 
 from flowsched.api.access import admit, policy_of
+from flowsched.api.connections import Connections
 from flowsched.api.forwarding import forwarding
 from flowsched.api.openapi import openapi
 from flowsched.api.pages import CONTENT_SECURITY_POLICY
@@ -31,6 +32,7 @@ def build_api(
     token: str | None = None,
     limits: Limits | None = None,
     routes: Sequence[Route[Any]] = ROUTES,
+    connections: Connections | None = None,
 ) -> web.Application:
     """Wire the routes to a service.
 
@@ -43,20 +45,22 @@ def build_api(
         token: What clients must send as `Authorization: Bearer`; None asks for nothing.
         limits: What one request may cost.
         routes: The table.
+        connections: Those that it will be asked over, where they are bounded.
     """
     serving = Serving(facade, limits or Limits(), token, openapi(routes))
     served = (*routes, *ALIASES) if routes is ROUTES else routes
     policies = {(route.method, route.path): route.policy for route in served}
     application = web.Application(
-        middlewares=[problems, _access(policies, token), forwarding(facade)],
+        middlewares=[
+            *([] if connections is None else [_served(connections)]),
+            problems,
+            _access(policies, token),
+            forwarding(facade, serving.limits),
+        ],
         client_max_size=serving.limits.body_bytes,
     )
     for route in served:
-        handler = _bound(route, serving)
-        path = route.path.replace("{id}", _ID)
-        application.router.add_route(route.method, path, handler, name=route.name)
-        if route.policy is Policy.OPEN:
-            application.router.add_route("HEAD", path, handler)
+        _add(application.router, route, _bound(route, serving))
     application.on_response_prepare.append(_secure)
 
     async def drain(_: web.Application) -> None:
@@ -66,11 +70,35 @@ def build_api(
     return application
 
 
+def _add(router: web.UrlDispatcher, route: Route[Any], handler: Handler) -> None:
+    """A route under its path, and under the same with a slash at its end, which some TES clients write.
+
+    What can be had can be asked for its headers alone (RFC 9110), but for events, which go on for ever. Names of the other forms
+    begin with the route's own, and a dot.
+    """
+    path = route.path.replace("{id}", _ID)
+    methods = (route.method, "HEAD") if route.method == "GET" and route.tag != "events" else (route.method,)
+    for method in methods:
+        for end in ("", "/") if route.policy is not Policy.OPEN and path != "/" else ("",):
+            form = ".".join(["", *(["head"] if method == "HEAD" else []), *(["slash"] if end else [])])
+            name = None if route.name is None else route.name + form.rstrip(".")
+            router.add_route(method, path + end, handler, name=name)
+
+
 def _bound(route: Route[Any], serving: Serving) -> Handler:
     async def handle(request: web.Request) -> web.StreamResponse:
         return await route.handler(Call(request, serving, decode_query(request.query, route.query)))
 
     return handle
+
+
+def _served(connections: Connections) -> Any:
+    @web.middleware
+    async def served(request: web.Request, handler: Handler) -> web.StreamResponse:
+        with connections.serving(request.transport):
+            return await handler(request)
+
+    return served
 
 
 def _access(policies: Mapping[tuple[str, str], Policy], token: str | None) -> Any:

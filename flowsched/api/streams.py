@@ -153,9 +153,10 @@ async def get_logs(call: Call[LogsQuery]) -> web.StreamResponse:
     """Bytes of a log; with `follow`, as they come."""
     request, query = call.request, call.query
     path_text(request, "workflow"), path_text(request, "stage"), path_index(request)
-    size = call.serving.limits.log_bytes if query.follow else query.limit
+    follow = query.follow and request.method != "HEAD"
+    size = call.serving.limits.log_bytes if follow else query.limit
     chunk, more = await _log(call, query.offset, size)
-    if not query.follow:
+    if not follow:
         headers = {
             "Flowsched-Next-Offset": str(query.offset + len(chunk)),
             "Flowsched-More": "true" if more else "false",
@@ -219,6 +220,8 @@ async def get_output(call: Call[Query]) -> web.StreamResponse:
             response.content_type = "application/octet-stream"
             response.content_length = found.size_bytes
             await response.prepare(request)
+            if request.method == "HEAD":
+                return response
             try:
                 async for chunk in chunks:
                     await _send(call, response, chunk)

@@ -186,7 +186,7 @@ async def create_tes_task(call: Call[TesQuery]) -> web.Response:
     """Accept a task. A repeat gives the id that is there."""
     limits = call.serving.limits
     key = idempotency_key(call.request)
-    raw = await read_body(call.request, limits.body_bytes, limits)
+    raw = await read_body(call.request, limits.task_bytes, limits)
     ident = await call.facade.tes.create(raw, client=_client(call.request), idempotency_key=key)
     return _answer(encode(TesCreated(ident)))
 

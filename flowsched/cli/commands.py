@@ -11,9 +11,10 @@ import typer
 from flowsched import __version__
 from flowsched.cli import agent, ahead, cromwell_command, hollow, queues, simulation, upkeep
 from flowsched.cli import policy as policies
-from flowsched.cli.context import Options, ask, options, run
+from flowsched.cli.context import Options, ask, carry_out, options, run
 from flowsched.cli.options import (
     Advertise,
+    AllowPaths,
     CacheSize,
     Cluster,
     Context,
@@ -29,9 +30,12 @@ from flowsched.cli.options import (
     Image,
     Images,
     Inputs,
+    KeepDays,
     Kubeconfig,
     Labels,
     Limit,
+    MaxLiveBytes,
+    MaxLiveTasks,
     Memory,
     Namespace,
     NicRate,
@@ -46,8 +50,11 @@ from flowsched.cli.options import (
     Root,
     SizeScale,
     Sleep,
+    Supervise,
     Synthetic,
     TimeScale,
+    WdlPath,
+    folders_of,
     kubernetes_settings,
     replay_of,
     settings_for,
@@ -111,6 +118,7 @@ def run_command(
     sleep: Sleep = False,
     inputs: Inputs = None,
     image: Image = None,
+    allow_paths: AllowPaths = None,
     output: Output = Form.TABLE,
 ) -> None:
     """Run a workflow and show how it goes; needs no server.
@@ -126,6 +134,7 @@ def run_command(
     if root is not None or given.server is None:
         settings = settings_for(
             ctx, root=root, port=0, nodes=nodes, cpu=cpu, memory=memory, gpus=gpus, policy=policy, images=images,
+            allow_paths=folders_of(allow_paths),
         )  # fmt: skip
     results = None if out is None else running.Results(out, tuple(fetch or ()))
     replay = replay_of(synthetic, time_scale, size_scale, sleep, inputs, image)
@@ -157,9 +166,9 @@ def serve(
     token_file: Annotated[
         Path | None, typer.Option(help="A file that holds the token clients must send.")
     ] = None,
-    keep_days: Annotated[
-        float, typer.Option(min=0, help="Remove what ended longer ago, with its logs and data; 0 keeps all.")
-    ] = 30.0,
+    keep_days: KeepDays = 30.0,
+    max_live_tasks: MaxLiveTasks = 10_000_000,
+    max_live_bytes: MaxLiveBytes = "128Mi",
     take_over: Annotated[
         bool, typer.Option("--take-over", help="Use a database of another root, which is gone for good.")
     ] = False,
@@ -171,12 +180,26 @@ def serve(
     namespace: Namespace = None,
     advertise: Advertise = None,
     cromwell: Cromwell = "",
+    wdl_path: WdlPath = "",
+    allow_paths: AllowPaths = None,
+    supervise: Supervise = None,
+    no_token: Annotated[
+        bool,
+        typer.Option(
+            "--no-token",
+            help="Answer without a token: any account of this machine may run tasks as this user.",
+        ),
+    ] = False,
 ) -> None:
     """Start the service, on this machine or on Kubernetes.
 
-    It is the API, the scheduler and the runner in one process.
+    It is the API, the scheduler and the runner in one process. On this machine a small parent process holds the port and
+    starts the service again when it dies; clients wait meanwhile.
 
     Stops on SIGINT and SIGTERM; tasks that run go on, and the next start takes them up.
+
+    It makes a token at its first start. Commands, the SDK and plugins of the same user find it by themselves; `flowsched token`
+    prints it for other clients.
     """
     settings = settings_for(
         ctx, root=root, host=host, port=port, database=db, nodes=nodes, cpu=cpu, memory=memory, gpus=gpus,
@@ -184,10 +207,11 @@ def serve(
         labels=tuple(label or ()), policy=policy, profile=profile, images=images, log_level=log_level, log_json=log_json,
         keep_days=keep_days, take_over=take_over, token=token_from(token_file) or options(ctx).token,
         kubernetes=kubernetes_settings(cluster, kubeconfig, context, namespace), advertise=advertise, cromwell=cromwell,
+        wdl_path=wdl_path, max_live_tasks=max_live_tasks, max_live_bytes=max_live_bytes, allow_paths=folders_of(allow_paths),
     )  # fmt: skip
-    from flowsched import app as service
+    from flowsched.cli import serving
 
-    run(options(ctx), service.serve(settings))
+    carry_out(options(ctx), lambda: serving.serve(settings, supervise, no_token))
 
 
 @app.command()
@@ -394,6 +418,23 @@ def doctor(ctx: typer.Context, root: Root = None, db: Database = None, output: O
     settings = settings_for(ctx, root=root, database=db)
     place = checks.Place(settings.root, settings.url, given.server or DEFAULT_URL, given.token)
     run(given, checks.doctor(place, output))
+
+
+@app.command("token")
+def token_command(ctx: typer.Context, root: Root = None) -> None:
+    """Print the token of a service of this user.
+
+    For clients that do not find it by themselves: `export FLOWSCHED_TOKEN=$(flowsched token)`.
+    """
+    from flowsched.cli import serving
+    from flowsched.client.calls import DEFAULT_URL
+
+    given = options(ctx)
+    folder = settings_for(ctx, root=root).root
+    if root is not None:
+        carry_out(given, lambda: print(serving.token(str(folder), "", None)))
+    else:
+        carry_out(given, lambda: print(serving.token(str(folder), given.server or DEFAULT_URL, given.token)))
 
 
 @app.command()

@@ -59,16 +59,21 @@ def ask(ctx: typer.Context, work: Callable[[Client], Awaitable[int | None]]) -> 
 
 def run(given: Options, work: Coroutine[Any, Any, int | None]) -> None:
     """Run a coroutine to its end, and end with its exit code; errors become sentences."""
+    carry_out(given, lambda: asyncio.run(work))
+
+
+def carry_out(given: Options, work: Callable[[], int | None]) -> None:
+    """Run a function to its end, and end with its exit code; errors become sentences."""
     code = _guarded(given, work)
     if code:
         raise typer.Exit(code)
 
 
-def _guarded(given: Options, work: Coroutine[Any, Any, int | None]) -> int:
+def _guarded(given: Options, work: Callable[[], int | None]) -> int:
     from flowsched import errors
 
     try:
-        return asyncio.run(work) or DONE
+        return work() or DONE
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
@@ -114,7 +119,8 @@ def tell(error: Exception) -> None:
     for kind, step in (
         (
             errors.Unauthorized,
-            "give the server's token: --token TOKEN, or FLOWSCHED_TOKEN in the environment",
+            "give the server's token: --token TOKEN, or FLOWSCHED_TOKEN in the environment. It is found without for a server "
+            "that the same user runs on this machine; there `flowsched token` prints it",
         ),
         (errors.NotFound, "`flowsched ls` lists the workflows of this server"),
         (errors.Unavailable, "start one with `flowsched serve`, or name another: --server URL"),

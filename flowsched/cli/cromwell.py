@@ -14,10 +14,11 @@ import random
 import re
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 from urllib.parse import quote
 
+from flowsched import tokens
 from flowsched.cli import cromwell_job as jobs
 from flowsched.client.plain import Answer, Unreachable, ask, wrong_url
 
@@ -55,8 +56,8 @@ def main(argv: Sequence[str], server: str | None = None, token: str | None = Non
         wrong = wrong_url(server)
         if wrong is not None:
             raise jobs.Wrong(f"--server: {wrong}")
-        headers = _headers(given.token or token or os.environ.get("FLOWSCHED_TOKEN"))
-        commands: dict[str, Callable[[argparse.Namespace, str, Mapping[str, str]], int]] = {
+        headers = _Headers(given.token or token or os.environ.get("FLOWSCHED_TOKEN"), server)
+        commands: dict[str, Callable[[argparse.Namespace, str, _Headers], int]] = {
             "submit": _submit,
             "alive": _alive,
             "kill": _kill,
@@ -69,16 +70,18 @@ def main(argv: Sequence[str], server: str | None = None, token: str | None = Non
         return INTERRUPTED
 
 
-def _submit(given: argparse.Namespace, server: str, headers: Mapping[str, str]) -> int:
+def _submit(given: argparse.Namespace, server: str, headers: _Headers) -> int:
     """Hand in a job, as often as it takes: Cromwell never tries a submission that failed again."""
     job = _job(given)
     key = given.idempotency_key or jobs.idempotency_key(job)
     if not re.fullmatch(r"[!-~]([ -~]{0,253}[!-~])?", key):
         raise jobs.Wrong(f"--idempotency-key: found {key!r}, expected 1 to 255 printable ASCII characters")
     body = json.dumps(jobs.document(job)).encode()
-    sent = {**headers, "Content-Type": "application/json", "Idempotency-Key": key}
+    sent = {"Content-Type": "application/json", "Idempotency-Key": key}
     answer = _persist(
-        lambda: ask("POST", server + _WORKFLOWS, body=body, headers=sent), given.retry_for, "submit"
+        lambda: ask("POST", server + _WORKFLOWS, body=body, headers={**headers.now(), **sent}),
+        given.retry_for,
+        "submit",
     )
     if answer is None:
         return UNREACHABLE
@@ -93,13 +96,13 @@ def _submit(given: argparse.Namespace, server: str, headers: Mapping[str, str]) 
     return DONE
 
 
-def _alive(given: argparse.Namespace, server: str, headers: Mapping[str, str]) -> int:
+def _alive(given: argparse.Namespace, server: str, headers: _Headers) -> int:
     """0 unless the job is known to have ended, or known to be unknown: a dead answer costs Cromwell the call."""
     url = f"{server}{_WORKFLOWS}/{quote(given.id, safe='')}"
     why = ""
     for attempt in range(1, ALIVE_TRIES + 1):
         try:
-            answer = ask("GET", url, headers=headers, timeout_s=ALIVE_TIMEOUT_S)
+            answer = ask("GET", url, headers=headers.now(), timeout_s=ALIVE_TIMEOUT_S)
         except Unreachable as error:
             why = str(error)
         else:
@@ -119,10 +122,10 @@ def _alive(given: argparse.Namespace, server: str, headers: Mapping[str, str]) -
     return DONE
 
 
-def _kill(given: argparse.Namespace, server: str, headers: Mapping[str, str]) -> int:
+def _kill(given: argparse.Namespace, server: str, headers: _Headers) -> int:
     """Cancel a job. One that has ended, or was never there, needs no killing."""
     url = f"{server}{_WORKFLOWS}/{quote(given.id, safe='')}/cancel"
-    answer = _persist(lambda: ask("POST", url, headers=headers), given.retry_for, "kill")
+    answer = _persist(lambda: ask("POST", url, headers=headers.now()), given.retry_for, "kill")
     if answer is None:
         return UNREACHABLE
     if answer.status < 300 or answer.status in (404, 409):
@@ -227,15 +230,21 @@ def _decoded(name: str, text: str) -> str:
     return os.fsdecode(_ENCODED.sub(byte, os.fsencode(text)))
 
 
-def _headers(token: str | None) -> dict[str, str]:
-    from flowsched import __version__
+class _Headers:
+    """What is sent with each request. A token that is not given is looked for each time: the service may come up meanwhile."""
 
-    found = {"User-Agent": f"flowsched/{__version__} cromwell"}
-    if token:
-        if not token.isascii() or not token.isprintable():
+    def __init__(self, token: str | None, server: str) -> None:
+        if token and not (token.isascii() and token.isprintable()):
             raise jobs.Wrong("--token (or FLOWSCHED_TOKEN): expected printable ASCII")
-        found["Authorization"] = f"Bearer {token}"
-    return found
+        self._token, self._server = token, server
+
+    def now(self) -> dict[str, str]:
+        """The headers of the next request."""
+        from flowsched import __version__
+
+        token = self._token or tokens.found(self._server)
+        sent = {"User-Agent": f"flowsched/{__version__} cromwell"}
+        return sent | ({"Authorization": f"Bearer {token}"} if token else {})
 
 
 def _read(answer: Answer) -> dict[str, Any]:

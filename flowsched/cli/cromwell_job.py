@@ -88,9 +88,10 @@ def document(job: Job) -> dict[str, Any]:
     }
     files: dict[str, Any] = {"mounts": [mount._asdict() for mount in job.mounts]}
     if job.rc_file:
-        files["leave"] = [{"path": inside(job.mounts, job.rc_file), "content": ABANDONED}]
+        path = inside(job.mounts, job.rc_file)
+        files |= {"leave": [{"path": path, "content": ABANDONED}], "return_code": path}
     stage = {"name": _stage_name(call, job), "steps": [step], "files": files} | _asked(job)
-    found: dict[str, Any] = {"name": job.name[:LONGEST_NAME], "stages": [stage]}
+    found: dict[str, Any] = {"name": _name(call, job), "stages": [stage]}
     if job.queue:
         found["queue"] = job.queue
     if job.priority is not None:
@@ -155,8 +156,16 @@ def _covers(folder: str, path: str) -> bool:
     return path == folder or path.startswith(folder.rstrip("/") + "/")
 
 
+def _name(call: CallRoot | None, job: Job) -> str:
+    """The workflow's name. The service learns runtimes by it, so it is the same in every run.
+
+    Cromwell's own name of a job holds the id of its run: what one run teaches would be lost for the next.
+    """
+    return job.name[:LONGEST_NAME] if call is None else call.node[-LONGEST_NAME:]
+
+
 def _stage_name(call: CallRoot | None, job: Job) -> str:
-    """What the scheduler learns durations under: the call's name, the same in every run."""
+    """The call's name in its innermost workflow."""
     wished = call.node.rpartition(".")[2] if call is not None else job.name
     return _NO_STAGE_CHARACTER.sub("-", wished).lstrip("-_")[:63] or "call"
 

@@ -68,7 +68,7 @@ class Serving:
 
     async def start(self) -> None:
         """Start it; it recovers what it finds in its root."""
-        words = f"serve --port {self.port} --root {self.root} --nodes {NODES} --cpu {CPU} --memory {MEMORY}"
+        words = f"serve --no-supervise --port {self.port} --root {self.root} --nodes {NODES} --cpu {CPU} --memory {MEMORY}"
         command = [
             sys.executable,
             "-m",

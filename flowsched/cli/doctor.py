@@ -20,6 +20,7 @@ from rich.text import Text
 from flowsched.cli import inert, output, render
 from flowsched.cli.context import DONE, FAILED
 from flowsched.cli.output_form import Form
+from flowsched.cluster.running.cgroups import find_base
 from flowsched.cluster.running.namespace import WHAT_TO_DO, refusal
 from flowsched.errors import FlowschedError
 
@@ -137,14 +138,28 @@ def features(_: Place) -> list[Check]:
         if why
         else Check("namespaces", "ok", "private mounts, for tasks with paths of their own")
     )
-    controllers = Path("/sys/fs/cgroup/cgroup.controllers")
-    if controllers.exists():
-        names = controllers.read_text().split()
-        made.append(Check("cgroups", "ok", f"version 2 ({', '.join(names) or 'no controllers'})"))
-    else:
-        made.append(Check("cgroups", "warn", "no cgroup v2: memory limits are not enforced by the kernel"))
+    made.append(_control_groups())
     made.append(_loopback())
     return made
+
+
+def _control_groups() -> Check:
+    """What detached processes of an attempt are found and killed by: tried as the service does."""
+    base = find_base()
+    if base.folder:
+        passed_over = f"; not used: {'; '.join(base.why_not)}" if base.why_not else ""
+        return Check("cgroups", "ok", f"one for each attempt, in {base.folder} ({base.kind}){passed_over}")
+    if not sys.platform.startswith("linux"):
+        found = f"{sys.platform} has none: what a task detaches from its process group outlives it"
+        return Check("cgroups", "warn", found, "run tasks that do so on Linux")
+    return Check(
+        "cgroups",
+        "warn",
+        f"none for attempts ({'; '.join(base.why_not)}): should a runner be killed, what its task has detached is found by a "
+        "mark in its limits (RLIMIT_RTTIME), which a program may lose by setting that limit itself",
+        "systemd-run --user --scope -p Delegate=yes flowsched serve, Delegate=yes in the service's unit, or a container "
+        "with a writable /sys/fs/cgroup",
+    )
 
 
 def _private_mounts() -> str:

@@ -140,6 +140,39 @@ Cromwell = Annotated[
         help="Cromwell servers whose runs may be planned, by commas.",
     ),
 ]
+WdlPath = Annotated[
+    str,
+    typer.Option(
+        envvar="FLOWSCHED_WDL_PATH",
+        metavar="FOLDERS",
+        help="Where the WDL lies that those runs import, by colons.",
+    ),
+]
+KeepDays = Annotated[
+    float, typer.Option(min=0, help="Remove what ended longer ago, with its logs and data; 0 keeps all.")
+]
+MaxLiveTasks = Annotated[
+    int, typer.Option(min=1, help="Tasks of all workflows that have not ended; more is refused (429).")
+]
+MaxLiveBytes = Annotated[
+    str, typer.Option(help="Bytes of the documents of all workflows that have not ended.")
+]
+AllowPaths = Annotated[
+    str | None,
+    typer.Option(
+        envvar="FLOWSCHED_ALLOW_PATHS",
+        metavar="FOLDERS",
+        help="Inputs come from these folders alone, and outputs go there, by colons. [everywhere but /etc, /usr …]",
+    ),
+]
+Supervise = Annotated[
+    bool | None,
+    typer.Option(
+        "--supervise/--no-supervise",
+        help="Hold the port in a parent process, which starts the service again when it dies. "
+        "[on this machine; not on Kubernetes, nor with a socket of systemd]",
+    ),
+]
 Policy = Annotated[str, typer.Option(help="How to schedule.")]
 ProfilePath = Annotated[
     Path | None,
@@ -230,6 +263,23 @@ def token_from(path: Path | None) -> str | None:
     if not token:
         raise typer.BadParameter(f"{path} is empty", param_hint="--token-file")
     return token
+
+
+def folders_of(text: str | None) -> tuple[Path, ...] | None:
+    """Folders that are separated by colons; None if nothing was given.
+
+    Raises:
+        typer.BadParameter: One is not absolute, or is no folder.
+    """
+    if text is None:
+        return None
+    folders = tuple(Path(each).expanduser() for each in text.split(os.pathsep) if each)
+    for folder in folders:
+        if not folder.is_absolute() or not folder.is_dir():
+            raise typer.BadParameter(
+                f"{folder} is no folder with an absolute path", param_hint="--allow-paths"
+            )
+    return folders
 
 
 def amounts(key: str, pairs: list[str]) -> dict[str, str]:

@@ -54,6 +54,8 @@ _STATE_STYLES: Final = {
 }
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 BAR_WIDTH: Final = 24
+#: Of more different return codes only the number of tasks is shown.
+MOST_CODES: Final = 2
 #: Longer names of stages are cut in the live picture.
 NAME_WIDTH: Final = 28
 
@@ -88,6 +90,17 @@ def cores(millicores: int) -> str:
 def state(name: str) -> Text:
     """A state in its colour."""
     return Text(inert.line(name), _STATE_STYLES.get(name, ""))
+
+
+def state_of(view: WorkflowView | StageView, gap: str = " ") -> Text:
+    """A state, and what tasks that succeeded returned beside 0: `SUCCEEDED (1 returned 3)`."""
+    made = state(view.state)
+    if view.returned:
+        said = [f"{number} returned {code}" for code, number in view.returned.items()]
+        if len(said) > MOST_CODES:
+            said = [f"{sum(view.returned.values())} returned no 0"]
+        made = Text.assemble(made, gap, ("(" + f",{gap}".join(map(inert.line, said)) + ")", "yellow"))
+    return made
 
 
 def text(value: object, style: str = "") -> Text:
@@ -167,7 +180,7 @@ def _progress_line(stage: StageView, name_width: int, done_width: int) -> Text:
 
 def workflow_head(view: WorkflowView, now: datetime | None = None) -> Text:
     """A workflow in one line."""
-    made = Text.assemble(text(view.name, "bold"), " ", text(view.id, "dim"), " ", state(view.state))
+    made = Text.assemble(text(view.name, "bold"), " ", text(view.id, "dim"), " ", state_of(view))
     began, end = view.started_at or view.created_at, view.ended_at or now
     if end is not None:
         made.append(f" after {seconds(max(0.0, (end - began).total_seconds()))}", "dim")
@@ -189,7 +202,7 @@ def workflow_table(workflows: Iterable[WorkflowView]) -> Table:
         table.add_row(
             text(view.id),
             text(view.name),
-            state(view.state),
+            state_of(view, "\n"),
             text(view.queue),
             f"{found['done']}/{view.tasks}",
             str(found["running"]),
@@ -209,7 +222,7 @@ def stage_table(stages: Iterable[StageView]) -> Table:
         found = grouped(view.counts)
         table.add_row(
             text(view.name),
-            state(view.state),
+            state_of(view, "\n"),
             f"{found['done']}/{view.width * view.members}",
             str(found["running"]),
             str(found["failed"]),

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import secrets
 import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -137,6 +138,9 @@ async def run(
 async def _embedded(settings: Settings) -> AsyncIterator[Client]:
     from flowsched import app
 
+    settings = replace(
+        settings, token=secrets.token_hex(16)
+    )  # for this run: other accounts see the port, too
     app.configure_logging(settings)
     try:
         async with app.running(settings) as service, Client(service.url, settings.token) as client:

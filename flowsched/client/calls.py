@@ -60,7 +60,7 @@ class Client:
 
     Args:
         url: Where the service listens.
-        token: Its token, if it asks for one.
+        token: Its token; None = FLOWSCHED_TOKEN, else the one of a service that this user runs on this machine.
         timeout: Seconds for one request; streams have no end.
     """
 

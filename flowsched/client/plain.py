@@ -7,11 +7,14 @@ no stream and no error tree: a status and bytes, or `Unreachable`.
 from __future__ import annotations
 
 import http.client
+import re
 import ssl
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 from urllib.parse import SplitResult, urlsplit
 
+#: A URL without its scheme.
+_PLACE: Final = re.compile(r"[A-Za-z0-9.-]+(?::[0-9]{1,5})?(?:/[!-~]*)?|\[[0-9A-Fa-f:.]+\](?::[0-9]{1,5})?")
 #: An answer beyond this is none of ours.
 LARGEST_ANSWER: Final = 4 << 20
 
@@ -36,6 +39,8 @@ def wrong_url(url: str) -> str | None:
             return None
     except ValueError:
         pass
+    if "://" not in url and _PLACE.fullmatch(url):
+        return f"{url!r} has no scheme: write http://{url}"
     return f"{url!r} is no URL such as http://127.0.0.1:8470"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -11,7 +12,8 @@ from typing import Final, TypeVar
 import aiohttp
 import msgspec
 
-from flowsched import __version__, errors
+from flowsched import __version__, errors, tokens
+from flowsched.client.plain import wrong_url
 from flowsched.workflow.views import ProblemView
 
 T = TypeVar("T")
@@ -35,6 +37,7 @@ _ERRORS: Final[Mapping[int, type[errors.FlowschedError]]] = {
     409: errors.Conflict,
     413: errors.TooLarge,
     422: errors.Unsupported,
+    429: errors.TooMuch,
     503: errors.Unavailable,
 }
 
@@ -43,12 +46,15 @@ class Session:
     """Connections to one server."""
 
     def __init__(self, url: str, token: str | None, timeout: float) -> None:
+        wrong = wrong_url(url)
+        if wrong is not None:
+            raise errors.ConfigurationError(wrong)
         self.url = url.rstrip("/")
         self._timeout = aiohttp.ClientTimeout(total=timeout)
         self._stream_timeout = aiohttp.ClientTimeout(total=None, sock_connect=timeout, sock_read=SILENCE_S)
         self._headers = {"User-Agent": f"flowsched/{__version__}"}
-        if token is not None:
-            self._headers["Authorization"] = f"Bearer {token}"
+        self._given = token or os.environ.get("FLOWSCHED_TOKEN") or None
+        self._found: str | None = None
         self._http: aiohttp.ClientSession | None = None
 
     @property
@@ -59,6 +65,22 @@ class Session:
                 headers=self._headers, timeout=self._timeout, raise_for_status=False, trust_env=False
             )
         return self._http
+
+    def _authorization(self) -> dict[str, str]:
+        """The header with the token: the given one, else the one of a service that this user runs on this machine."""
+        if self._given is None and self._found is None:
+            self._found = tokens.found(
+                self.url
+            )  # looked for each time until it is there: the service may come up later
+        token = self._given or self._found
+        return {"Authorization": f"Bearer {token}"} if token else {}
+
+    def _is_outdated(self, status: int) -> bool:
+        """Whether a refusal was about a found token, and another one is to be found now: another service has the port."""
+        if status != 401 or self._given is not None:
+            return False
+        before, self._found = self._found, tokens.found(self.url)
+        return self._found not in (None, before)
 
     async def close(self) -> None:
         """Close all connections."""
@@ -97,13 +119,20 @@ class Session:
         for attempt in range(1, ATTEMPTS + 1):
             try:
                 async with self.http.request(
-                    method, self.url + path, params=params, data=body, headers=sent, allow_redirects=False
+                    method,
+                    self.url + path,
+                    params=params,
+                    data=body,
+                    headers=sent | self._authorization(),
+                    allow_redirects=False,
                 ) as response:
                     content = await response.read()
                     if response.status < 300:
                         return content, response.headers
                     error = problem_error(response.status, content)
                     wait = _retry_after(response.headers)
+                    if self._is_outdated(response.status) and attempt < ATTEMPTS:
+                        continue
                     if response.status != 503 or not again or attempt == ATTEMPTS:
                         raise error
             except aiohttp.InvalidURL:
@@ -140,7 +169,10 @@ class Session:
         """
         try:
             async with self.http.get(
-                self.url + path, params=params, headers=headers, timeout=self._stream_timeout
+                self.url + path,
+                params=params,
+                headers={**(headers or {}), **self._authorization()},
+                timeout=self._stream_timeout,
             ) as response:
                 if response.status >= 300:
                     raise problem_error(response.status, await response.read())

@@ -2,12 +2,15 @@
 
     nodes/<node>/attempts/<pod>/   made exclusively: who makes it may spawn the one runner it will ever have
         lock, started, exit.json, void, release, order   see `running.attempt`, the runner's side
+        reserve                    room for exit.json or void, which it becomes
         pod.json                   what it is, for people and for `orphans`
+        ended.json                 pod.json and exit.json or void, once nothing else is needed (`pack`)
         work/ stdout stderr runner.log
 
 A pod's folder may be on any node, but there is one of a name: a folder found anywhere means "launched, or void".
 Why at most one process tree ever runs for a name: only the maker of the folder spawns; a runner does nothing without
-the lock, and nothing after `started`, `exit.json` or `void` exist; `void` is only written by who holds the lock.
+the lock, and nothing after `started`, `exit.json` or `void` exist; `void` is only written by who holds the lock, and not
+before the last process of the attempt is gone, also one that has detached itself from all that holds the lock (`kin`).
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from flowsched.cluster import kin
-from flowsched.cluster.running.records import wall_ms, write_record
+from flowsched.cluster.running.records import RESERVE, reserve, wall_ms, write_end, write_record
 from flowsched.scheduling.executor import (
     ContainerReport,
     DeliveredFile,
@@ -35,6 +38,9 @@ from flowsched.scheduling.executor import (
     Usage,
 )
 
+#: What is left of a finished attempt once its end is in SQL: the records of `_RECORDS` in one file.
+PACKED: Final = "ended.json"
+_RECORDS: Final = ("pod.json", "exit.json", "void")
 #: How long a look waits for processes it has just killed, before it leaves them to the next look.
 _DYING_S: Final = 0.2
 
@@ -61,6 +67,7 @@ class Attempts:
 
     def open(self) -> None:
         """Make the folders. Nodes that the configuration no longer knows keep theirs, and are still looked at."""
+        (self.root / "nodes").mkdir(mode=0o700, parents=True, exist_ok=True)
         for node in self.nodes:
             (self.root / "nodes" / node / "attempts").mkdir(parents=True, exist_ok=True)
         there = sorted(path.name for path in (self.root / "nodes").iterdir())
@@ -72,7 +79,11 @@ class Attempts:
         return next((path for path in paths if path.is_dir()), None)
 
     def make(self, name: str, node: str) -> Path | None:
-        """Make a pod's folder; None if there is one of the name, on whatever node."""
+        """Make a pod's folder, with the room that its end will need; None if there is one of the name, on whatever node.
+
+        Raises:
+            OSError: There is no room. Then there is no folder either.
+        """
         if self.find(name) is not None:
             return None
         folder = self.root / "nodes" / node / "attempts" / name
@@ -80,6 +91,12 @@ class Attempts:
             folder.mkdir(mode=0o700)
         except FileExistsError:
             return None
+        try:
+            reserve(str(folder))
+            (folder / "lock").touch(0o600)
+        except OSError:
+            remove_tree(folder)
+            raise
         return folder
 
     def entomb(self, name: str, reason: str) -> PodGone:
@@ -119,10 +136,10 @@ def look(folder: Path, runner_lives: bool = False, released: bool = False) -> Si
     end = time.monotonic() + _DYING_S
     while True:
         with locked(folder) as mine:
-            if mine:
-                final = _final(folder)
-                if final is not None:  # the last thing the runner did, after our first glance
-                    return final
+            final = _final(folder) if mine else None
+            if final is not None:  # the last thing the runner did, after our first glance
+                return final
+            if mine and not kin.is_left(folder, started):
                 reason = "Released" if released else "RunnerLost" if started else "NotStarted"
                 return Sight(final=write_void(folder, reason, started=started is not None))
         if time.monotonic() > end:
@@ -142,6 +159,8 @@ def release(folder: Path, grace_ms: int) -> Sight | None:
                 return final
             started = read_record(folder, "started")
             kin.kill_attempt(folder, started)
+            if kin.is_left(folder, started):
+                return None  # `look` ends it, once the last of its processes is gone
             return Sight(final=write_void(folder, "Released", started=started is not None))
     temporary = folder / "release.tmp"
     temporary.write_text(str(grace_ms))
@@ -153,9 +172,9 @@ def release(folder: Path, grace_ms: int) -> Sight | None:
 def write_void(folder: Path, reason: str, *, started: bool) -> PodGone:
     """Record that an attempt is no more, for good. The caller holds its lock, or has just made its folder."""
     record = {"reason": reason, "started": started, "at_ms": wall_ms(), "lost_inputs": []}
-    write_record(str(folder), "void", record)
     with contextlib.suppress(FileNotFoundError):
         (folder / "order").unlink()
+    write_end(str(folder), "void", record)
     return _gone(folder.name, record)
 
 
@@ -174,26 +193,60 @@ def locked(folder: Path) -> Iterator[bool]:
         os.close(fd)
 
 
-def is_locked(folder: Path) -> bool:
-    """Whether anything of the attempt lives."""
+def is_alive(folder: Path) -> bool:
+    """Whether anything of the attempt lives: what holds its lock, or what has detached itself."""
     if not (folder / "lock").exists():
         return False
     with locked(folder) as mine:
-        return not mine
+        return not mine or kin.is_left(folder, read_record(folder, "started"))
 
 
 def read_record(folder: Path, name: str) -> dict[str, Any] | None:
     """A record of a folder, None if it is not there (or no record: somebody else has written there)."""
     try:
-        record: dict[str, Any] = json.loads((folder / name).read_bytes())
+        record: dict[str, Any] | None = json.loads((folder / name).read_bytes())
     except (FileNotFoundError, ValueError):
-        return None
+        record = None
+    if record is None and name != PACKED and (folder / PACKED).exists():
+        packed = read_record(folder, PACKED)
+        record = packed.get(name) if packed is not None else None
     return record
+
+
+def pack(folder: Path) -> bool:
+    """Leave of a finished attempt its folder, one record and the logs that are not empty: so its name stays taken, with 2 inodes
+    in place of 8. May be stopped anywhere, and done again. False: it is not finished, or something of it still lives.
+    """
+    if not is_finished(folder):
+        return False
+    with locked(folder) as mine:
+        if not mine:
+            return False
+    for name in ("lock", "started", "release", "release.tmp", "order", RESERVE, "exit.json.tmp", "void.tmp"):
+        (folder / name).unlink(missing_ok=True)
+    for name in ("stdout", "stderr", "runner.log"):
+        with contextlib.suppress(FileNotFoundError):
+            if (folder / name).stat().st_size == 0:
+                (folder / name).unlink()
+    if not (folder / PACKED).exists():
+        records = {name: read_record(folder, name) for name in _RECORDS}
+        write_record(str(folder), PACKED, {name: record for name, record in records.items() if record})
+    for name in _RECORDS:
+        (folder / name).unlink(missing_ok=True)
+    return True
+
+
+def workflow_of(folder: Path) -> str:
+    """The workflow of an attempt: by its name, as the engine gives it; else by what its folder says of it."""
+    parts = folder.name.split("-", 2)
+    if len(parts) == 3 and parts[0] == "fs":
+        return parts[1]
+    return str((read_record(folder, "pod.json") or {}).get("workflow", ""))
 
 
 def is_finished(folder: Path) -> bool:
     """Whether how it ended stands written."""
-    return (folder / "exit.json").exists() or (folder / "void").exists()
+    return any((folder / name).exists() for name in ("exit.json", "void", PACKED))
 
 
 def remove_tree(path: Path) -> None:
@@ -238,6 +291,7 @@ def _report(record: Mapping[str, Any] | None) -> ContainerReport | None:
     return ContainerReport(
         tuple(StepEnd(**step) for step in record["steps"]),
         tuple(DeliveredFile(file["path"], file["uri"], file["size"]) for file in record["outputs"]),
+        record.get("returned"),
     )
 
 

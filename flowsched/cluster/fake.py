@@ -19,6 +19,7 @@ from flowsched.cluster.site import Site
 from flowsched.scheduling.executor import (
     ClusterEvent,
     ContainerReport,
+    Known,
     NodeChanged,
     Opened,
     Pod,
@@ -207,6 +208,14 @@ class FakeProcesses:
         """None: a test knows what it launched."""
         return ()
 
+    async def settle(self, names: Sequence[str]) -> None:
+        """Nothing is kept."""
+
+    @property
+    def trouble(self) -> str:
+        """None."""
+        return ""
+
     async def forget(self, names: Sequence[str]) -> None:
         """Nothing is kept beside the records."""
 
@@ -214,10 +223,11 @@ class FakeProcesses:
         """Nothing is really copied here."""
         return {}
 
-    async def expire(self, before_ms: int) -> int:
-        """Drop the records of pods that ended before a moment."""
+    async def expire(self, known: Known) -> int:
+        """Drop the records of ended pods of workflows that are not known any more."""
+        kept = await known({a.pod.workflow for a in self._attempts.values()})
         old = [
-            name for name, a in self._attempts.items() if a.final is not None and a.final.at_ms < before_ms
+            name for name, a in self._attempts.items() if a.final is not None and a.pod.workflow not in kept
         ]
         for name in old:
             del self._attempts[name]

@@ -1,25 +1,37 @@
 """The processes of an attempt, as the service sees them once its runner may be dead.
 
-A pid alone is never signalled: it may belong to somebody else by now. A process is of an attempt if its environment
-names the attempt's folder, if it has the attempt's lock open, or if it is in the task's process group and not older than
-the task. Without /proc only a group whose lock is still held is signalled: then something of the attempt lives.
+A pid alone is never signalled: it may belong to another program by now. A process is of an attempt if it is in the attempt's
+control group, if its limits bear the attempt's mark, if its environment names the attempt's folder, or if it has the
+attempt's lock open. Without /proc only a process group whose lock is still held is signalled: then something of the attempt lives.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import signal
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from flowsched.cluster.running import cgroups
 from flowsched.cluster.running.kin import boot_id, start_time
 
 _PROC = Path("/proc")
+#: Marks lie in [2^60, 2^61): as a limit on real-time CPU time, in µs, they are 36,000 years and more.
+_LEAST_MARK = 1 << 60
 
-#: The `started` record of an attempt whose folder somebody has removed: no group is known.
-UNKNOWN: Mapping[str, Any] = {"pgid": -1, "start": 0, "boot": ""}
+
+def mark_of(path: Path) -> int:
+    """The mark of an attempt or a root: a number that its folder gives, and no other folder of this machine."""
+    digest = hashlib.blake2b(os.fsencode(path), digest_size=8).digest()
+    return _LEAST_MARK | int.from_bytes(digest) % _LEAST_MARK
+
+
+def removed(group: str) -> Mapping[str, Any]:
+    """What stands for the `started` record of an attempt whose folder is gone: no process group is known."""
+    return {"pgid": -1, "cgroup": group}
 
 
 def runner_of(folder: Path) -> int | None:
@@ -57,9 +69,23 @@ def kill_attempt(folder: Path, started: Mapping[str, Any] | None) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(started["pgid"], signal.SIGKILL)
         return
-    for pid in _members(folder, started):
+    if started.get("cgroup"):
+        cgroups.kill(started["cgroup"])
+    for pid in _members(folder):
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, signal.SIGKILL)
+
+
+def is_left(folder: Path, started: Mapping[str, Any] | None) -> bool:
+    """Whether a process of an attempt lives, its runner aside. Its group is removed once none does."""
+    if started is None or not (_PROC / "self/stat").exists():
+        return False
+    group = started.get("cgroup")
+    if (group and not cgroups.is_empty(group)) or _members(folder):
+        return True
+    if group:
+        cgroups.remove(group)
+    return False
 
 
 def lives(pid: int, start: int) -> bool:
@@ -77,24 +103,32 @@ def lives(pid: int, start: int) -> bool:
     return state not in (b"Z", b"X") and start_time(pid) == start
 
 
-def _members(folder: Path, started: Mapping[str, Any]) -> Iterator[int]:
-    mark = b"FLOWSCHED_FOLDER=" + os.fsencode(folder)
+def _members(folder: Path) -> list[int]:
+    variable = b"FLOWSCHED_FOLDER=" + os.fsencode(folder)
+    limit = b"%d" % mark_of(folder)
     lock = str(folder / "lock")
+    found = []
     for item in os.listdir(_PROC):
         if not item.isdigit() or int(item) == os.getpid():
             continue
         pid = int(item)
-        if _in_group(pid, started) or _marked(pid, mark) or _has_open(pid, lock):
-            yield pid
+        if (_limited(pid, limit) or _marked(pid, variable) or _has_open(pid, lock)) and not _is_dead(pid):
+            found.append(pid)
+    return found
 
 
-def _in_group(pid: int, started: Mapping[str, Any]) -> bool:
+def _limited(pid: int, mark: bytes) -> bool:
     try:
-        if os.getpgid(pid) != started["pgid"]:
-            return False
+        return mark in (_PROC / str(pid) / "limits").read_bytes()
     except OSError:
         return False
-    return start_time(pid) >= int(started["start"]) and boot_id() == started["boot"]
+
+
+def _is_dead(pid: int) -> bool:
+    try:
+        return (_PROC / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()[0] in (b"Z", b"X")
+    except (OSError, IndexError):
+        return True
 
 
 def _marked(pid: int, mark: bytes) -> bool:

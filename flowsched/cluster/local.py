@@ -7,10 +7,12 @@ It keeps the queue of events and one process at a time on a root; how pods run a
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import fcntl
 import os
 import socket
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
@@ -19,6 +21,7 @@ from flowsched.errors import ConfigurationError
 from flowsched.scheduling.executor import (
     Binder,
     ClusterEvent,
+    Known,
     NodeInfo,
     Opened,
     Pod,
@@ -76,6 +79,15 @@ class Processes(Protocol):
         """Attempts that live though nobody asked for them."""
         ...
 
+    async def settle(self, names: Sequence[str]) -> None:
+        """See `Executor.settle`."""
+        ...
+
+    @property
+    def trouble(self) -> str:
+        """See `Executor.trouble`."""
+        ...
+
     async def forget(self, names: Sequence[str]) -> None:
         """Remove what finished attempts left, but for their logs and records."""
         ...
@@ -84,8 +96,8 @@ class Processes(Protocol):
         """Node -> (bytes in, bytes out) that were really copied."""
         ...
 
-    async def expire(self, before_ms: int) -> int:
-        """Remove all of the attempts that finished before a moment; returns how many."""
+    async def expire(self, known: Known) -> int:
+        """See `Executor.expire`."""
         ...
 
     async def close(self) -> None:
@@ -138,6 +150,11 @@ class LocalCluster:
         return None
 
     @property
+    def trouble(self) -> str:
+        """Which file system is full, in words; "" = there is room."""
+        return self.processes.trouble
+
+    @property
     def remote_reads(self) -> bool:
         """True: all nodes' caches are on one machine."""
         return True
@@ -148,10 +165,11 @@ class LocalCluster:
         Raises:
             ConfigurationError: Another process uses the root.
         """
-        if self.processes.on_disk:
+        if self.processes.on_disk and self._lock is None:
             await self._take_root()
         await self.processes.open(self._site)
-        return self.nodes
+        trouble = self.processes.trouble
+        return [replace(node, ready=not trouble, trouble=trouble) for node in self.nodes]
 
     async def adopt(self, pods: Sequence[Pod]) -> None:
         """Take over pods that were intended or running: see `Executor.adopt`."""
@@ -186,7 +204,8 @@ class LocalCluster:
                 return
 
     async def settle(self, names: Sequence[str]) -> None:
-        """Nothing: what must go goes with `forget` and `expire`."""
+        """Keep of these attempts only what people look at, in as few files as possible."""
+        await self.processes.settle(names)
 
     async def logs(
         self, name: str, stream: str, offset: int, limit: int, node: str = ""
@@ -211,9 +230,9 @@ class LocalCluster:
         """Node -> (bytes in, bytes out) that were really copied since the start."""
         return self.processes.flows()
 
-    async def expire(self, before_ms: int) -> int:
-        """Remove logs and records of attempts that finished before a moment; returns how many."""
-        return await self.processes.expire(before_ms)
+    async def expire(self, known: Known) -> int:
+        """Remove logs and records of finished attempts of workflows that are not known any more; returns how many."""
+        return await self.processes.expire(known)
 
     async def stop(self) -> None:
         """Close it. Running pods go on: a restarted service adopts them. A second time does nothing."""
@@ -241,14 +260,16 @@ class LocalCluster:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
                 if asyncio.get_running_loop().time() > end:
-                    holder = os.pread(fd, 32, 0).decode()
+                    holder = os.pread(fd, 32, 0).decode().strip()
                     os.close(fd)
                     raise ConfigurationError(
                         f"process {holder} runs the local cluster in {self._site.root}: stop it, or use another folder"
                     ) from None
                 await asyncio.sleep(0.05)
             else:
-                os.ftruncate(fd, 0)
-                os.pwrite(fd, str(os.getpid()).encode(), 0)
+                with contextlib.suppress(
+                    OSError
+                ):  # on a full disk the old text stays; the lock is what counts
+                    os.pwrite(fd, f"{os.getpid():<32}".encode(), 0)
                 self._lock = fd
                 return

@@ -13,9 +13,12 @@ from typing import Any, Final
 
 from flowsched.cluster.cache import Cache, file_name
 from flowsched.cluster.environment import Paths, environment, hostfile
+from flowsched.cluster.kin import mark_of
 from flowsched.scheduling.executor import InputFile, Pod
 
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9._-]")
+
+_NO_BOUNDS: Final[Mapping[str, object]] = {}
 
 #: Bytes of a dataset on a node: (uri) -> (found there, brought there for the asker).
 Origin = Callable[[str], tuple[int, int]]
@@ -55,6 +58,9 @@ def compose(
     origin: Origin,
     refused: str = "",
     upload: Upload = dict,
+    cgroup: str = "",
+    clock_base_ms: int | None = None,
+    bounds: Mapping[str, object] = _NO_BOUNDS,
 ) -> dict[str, Any]:
     """The order as a value.
 
@@ -66,6 +72,9 @@ def compose(
         origin: See `Origin`.
         refused: Why its image is refused, if it is.
         upload: How object stores are written to, by those whose outputs go there.
+        cgroup: The control group to be made for it; "" for none.
+        clock_base_ms: What the service's clock is ahead of `records.elapsed_ms`; None = the runner reads the wall clock.
+        bounds: Which paths of this machine may be inputs and outputs, see `running.bounds`.
     """
     work = folder / "work"
     inputs = [_input(given, pod, caches) for given in pod.inputs]
@@ -93,11 +102,15 @@ def compose(
             for output in pod.outputs
         ],
         "hostfile": hostfile(pod.gang, pod.cpu_millicores) if pod.gang else None,
+        "cgroup": cgroup,
+        "mark": mark_of(folder),
+        "clock_base_ms": clock_base_ms,
         "timeout_ms": pod.timeout_ms or 0,
         "memory_bytes": pod.memory_limit_bytes or pod.memory_bytes,
         "secrets": dict(pod.secrets),
         "refused": refused,
         "container": _container(pod, caches, upload) if pod.container is not None else None,
+        "bounds": dict(bounds),
         "bytes_local": sum(local for local, _ in sources),
         "bytes_moved": sum(moved for _, moved in sources),
     }
@@ -144,6 +157,7 @@ def _container(pod: Pod, caches: Mapping[str, Cache], upload: Upload) -> dict[st
         "delivers": container.delivers,
         "mounts": [{"source": m.source, "path": m.path, "read_only": m.read_only} for m in container.mounts],
         "volumes": list(container.volumes),
+        "return_code": container.return_code,
         "leave": [{"path": left.path, "content": left.content} for left in container.leave],
         "upload": upload() if any(output["local"] is None for output in outputs) else None,
     }

@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final
 from urllib.parse import unquote, urlsplit
 
+from flowsched.cluster.running.bounds import Bounds
+
 #: HTTP statuses after which trying again is no use.
 _GONE_FOR_GOOD: Final = frozenset({400, 401, 403, 404, 405, 410, 414})
 
@@ -75,16 +77,18 @@ class Origins:
     """What may be fetched, and how fast.
 
     Args:
-        allowed_roots: Folders below which files of this machine may be taken; None = wherever the service may read.
+        allowed_roots: Folders below which files of this machine may be taken; None = see `bounds`.
         schemes: Schemes beside `file` that may be fetched; None = all that fsspec knows.
         rate: Bytes/s of all fetching from origins together; 0 = no limit.
         options: Per scheme, what fsspec is given (credentials, endpoints).
+        bounds: Which files of this machine may be taken; None = by `allowed_roots` alone.
     """
 
     allowed_roots: Sequence[Path] | None = None
     schemes: frozenset[str] | None = None
     rate: int = 0
     options: tuple[tuple[str, tuple[tuple[str, Any], ...]], ...] = ()
+    bounds: Bounds | None = None
 
     def local_path(self, uri: str) -> Path | None:
         """The path that a uri names on this machine; None if it is of another scheme.
@@ -101,11 +105,11 @@ class Origins:
             raise NotFetched(f"{uri!r} is neither an absolute path nor a uri", permanent=True)
         else:
             return None
+        roots = None if self.allowed_roots is None else [str(root) for root in self.allowed_roots]
+        refused = (self.bounds or Bounds(allowed=roots)).refusal(str(path), whole=True)
+        if refused:
+            raise NotFetched(refused, permanent=True)
         real = Path(os.path.realpath(path))
-        if self.allowed_roots is not None and not any(
-            real.is_relative_to(os.path.realpath(root)) for root in self.allowed_roots
-        ):
-            raise NotFetched(f"{uri} is not below any folder that inputs may come from", permanent=True)
         if not real.exists():
             raise NotFetched(f"there is no {real}", permanent=True)
         return real

@@ -10,9 +10,10 @@ import asyncio
 import contextlib
 import os
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Literal, TypeVar
 
@@ -26,11 +27,27 @@ from flowsched.cluster.orders import compose, write_order
 from flowsched.cluster.origins import Origins
 from flowsched.cluster.pokes import Pokes
 from flowsched.cluster.reading import open_dataset
-from flowsched.cluster.running.records import wall_ms
+from flowsched.cluster.running import cgroups
+from flowsched.cluster.running.bounds import Bounds
+from flowsched.cluster.running.cgroups import find_base
+from flowsched.cluster.running.records import elapsed_ms, wall_ms
 from flowsched.cluster.site import Site
+from flowsched.cluster.space import Space, is_full
 from flowsched.cluster.spawner import COMMAND, Spawner
 from flowsched.cluster.staging import Staging
-from flowsched.scheduling.executor import Opened, PiecesSeen, Pod, PodEnded, PodStarted, ReplicaSeen, Transfer
+from flowsched.cluster.writers import Writers
+from flowsched.scheduling.executor import (
+    Known,
+    NodeChanged,
+    Opened,
+    PiecesSeen,
+    Pod,
+    PodEnded,
+    PodGone,
+    PodStarted,
+    ReplicaSeen,
+    Transfer,
+)
 
 log = structlog.get_logger(__name__)
 T = TypeVar("T")
@@ -38,6 +55,10 @@ Images = Literal["ignore", "refuse"]
 
 #: How often all live attempts are looked at, should a poke have been lost. The promise of `Executor.events` is here.
 SCAN_S: Final = 0.5
+#: How often the room on the root's file system is looked at.
+SPACE_S: Final = 1.0
+#: What cannot be seen now is told of again after this.
+UNSEEN_S: Final = 60.0
 #: A released attempt whose runner has not ended it so long after the grace is ended without the runner.
 OVERDUE_S: Final = 3.0
 #: Attempts that one thread takes at a time: the others see to what comes meanwhile.
@@ -54,6 +75,7 @@ class _Live:
     inputs: frozenset[tuple[str, str]] = frozenset()  #: (uri, node) it reads there
     node: str = ""
     busy: bool = False  #: being launched: not to be looked at yet
+    held: Pod | None = None  #: to be launched once no other attempt writes what it writes
     told_start: bool = False
     overdue_at: float | None = None  #: on the loop's clock; set by a release
 
@@ -66,6 +88,8 @@ class RunnerProcesses:
         command: What forks runners, see `spawner`.
         threads: For work on folders.
         images: What to do with a pod that names an image: `ignore` it, or `refuse` the pod.
+        cache_limit: What the cache of each node may hold, where that is a part of a disk: asked again once a disk that was full
+            at the start has room.
     """
 
     on_disk = True
@@ -77,7 +101,13 @@ class RunnerProcesses:
         command: Sequence[str] = COMMAND,
         threads: int = 4,
         images: Images = "ignore",
+        cache_limit: Callable[[], int] | None = None,
     ) -> None:
+        self._cache_limit = cache_limit
+        #: Attempts that there was no room to void in a folder. None of them has one, and while this process has the root none
+        #: is made; after a restart SQL says whether their end is known.
+        self._denied: dict[str, PodGone] = {}
+        self._unseen_said: float | None = None
         self._images = images
         self._told_images: set[str] = set()
         self._origins = origins or Origins()
@@ -86,6 +116,8 @@ class RunnerProcesses:
         self._eyes = ThreadPoolExecutor(2, thread_name_prefix="watching")  # not behind a long launch
         self._stripes = [threading.Lock() for _ in range(64)]
         self._live: dict[str, _Live] = {}
+        self._writers = Writers()
+        self._launches: set[asyncio.Task[None]] = set()  #: of attempts that had been held
         self._poked: set[str] = set()
         self._wake = asyncio.Event()
         self._watcher: asyncio.Task[None] | None = None
@@ -97,13 +129,23 @@ class RunnerProcesses:
     async def open(self, site: Site) -> None:
         """Make the folders, read the caches, listen for pokes."""
         self._site = site
+        self._space = Space(site.root)
+        if self._origins.bounds is None:
+            self._origins = replace(self._origins, bounds=Bounds(str(site.root)))
         self._attempts = Attempts(site.root, list(site.nodes))
         self._caches = {
             name: Cache(site.root / "nodes" / name / "cache")  # the engine sees to its limit
             for name in site.nodes
         }
-        self._staging = Staging(site, self._caches, self._origins)
         await self._in_thread(self._attempts.open)
+        self._cgroups = await self._in_thread(find_base)
+        await self._in_thread(self._sweep)
+        for cache in self._caches.values():
+            cache.folder.mkdir(parents=True, exist_ok=True)
+        self._told_trouble = await self._in_thread(self._space.measure)
+        if not self._told_trouble:
+            self._cache_limit = None  # it was measured on a disk with room
+        self._staging = Staging(site, self._caches, self._origins)
         self._spawner = Spawner(self._command, site.root / "spawner.log")
         for name, cache in self._caches.items():
             await self._in_thread(cache.scan)
@@ -115,13 +157,16 @@ class RunnerProcesses:
         self._pokes = Pokes(site.root, self._on_poke)
         self._watcher = asyncio.create_task(self._watch(), name="attempts")
         self._meter = asyncio.create_task(self._measure(), name="disk meter")
+        self._minder = asyncio.create_task(self._mind_space(), name="space")
 
     async def close(self) -> None:
         """Stop watching and copying. Runners and tasks go on."""
         if self._watcher is not None:
             self._watcher.cancel()
             self._meter.cancel()
-            await asyncio.gather(self._watcher, self._meter, return_exceptions=True)
+            self._minder.cancel()
+            await asyncio.gather(self._watcher, self._meter, self._minder, return_exceptions=True)
+            await asyncio.gather(*self._launches, return_exceptions=True)
             self._pokes.close()
             await self._staging.close()
             await self._in_thread(self._spawner.close)
@@ -131,11 +176,21 @@ class RunnerProcesses:
     # --- what is asked ---------------------------------------------------------------------------------------
 
     async def launch(self, pods: Sequence[Pod]) -> None:
-        """Make folders and spawn runners. A pod whose folder is there was launched before: it is looked at."""
+        """Make folders and spawn runners. A pod whose folder is there was launched before: it is looked at.
+
+        A pod that writes a file which another attempt writes is launched when that one is gone.
+        """
         new = [pod for pod in pods if pod.name not in self._live]
         for pod in new:
-            self._live[pod.name] = _Live(pod.name, inputs=_reads(pod), node=pod.node, busy=True)
-        await self._each(new, self._launch_one)
+            live = self._live[pod.name] = _Live(pod.name, inputs=_reads(pod), node=pod.node, busy=True)
+            self._writers.enter(pod)
+            other = self._writers.before(pod.name)
+            if other is not None:
+                live.held = pod
+                log.info(
+                    "attempt waits for the writer of its output", pod=pod.name, writer=other[0], path=other[1]
+                )
+        await self._each([pod for pod in new if self._live[pod.name].held is None], self._launch_one)
         self._wake.set()
 
     async def adopt(self, pods: Sequence[Pod]) -> None:
@@ -143,7 +198,8 @@ class RunnerProcesses:
         for pod in pods:
             live = self._live.setdefault(pod.name, _Live(pod.name))
             live.inputs, live.node, live.told_start = _reads(pod), pod.node, False
-        await self._each([self._live[pod.name] for pod in pods], self._look_one)
+            self._writers.enter(pod)
+        await self._each([self._live[pod.name] for pod in pods], self._look_again)
         self._wake.set()
 
     async def release(self, names: Sequence[str], grace_ms: int) -> None:
@@ -185,6 +241,15 @@ class RunnerProcesses:
         """Folders with a held lock that nobody waits for."""
         return await self._in_thread(self._find_orphans, frozenset(self._live))
 
+    async def settle(self, names: Sequence[str]) -> None:
+        """Pack what is kept of attempts whose ends are durable."""
+        await self._in_thread(self._pack, list(names))
+
+    @property
+    def trouble(self) -> str:
+        """Why nothing can be started, in words; "" = it can."""
+        return self._space.trouble if self._watcher is not None else ""
+
     async def forget(self, names: Sequence[str]) -> None:
         """Remove working folders of finished attempts."""
         await self._in_thread(self._forget, list(names))
@@ -193,9 +258,11 @@ class RunnerProcesses:
         """Node -> (bytes in, bytes out) that were really copied."""
         return {node: (t.in_bytes, t.out_bytes) for node, t in self.staging.traffic.items()}
 
-    async def expire(self, before_ms: int) -> int:
-        """Remove finished attempts of long ago."""
-        return await self._in_thread(self._expire, before_ms)
+    async def expire(self, known: Known) -> int:
+        """Remove finished attempts of workflows that are not known any more; pack those that an earlier version left."""
+        workflows = await self._in_thread(self._kept_of)
+        gone = frozenset(workflows) - frozenset(await known(workflows))
+        return await self._in_thread(self._expire, gone)
 
     @property
     def staging(self) -> Staging:
@@ -207,10 +274,16 @@ class RunnerProcesses:
     def _launch_one(self, pod: Pod) -> tuple[_Live, Sight | None]:
         live = self._live[pod.name]
         with self._stripe(pod.name):
+            if pod.name in self._denied:
+                return live, Sight(final=self._denied[pod.name])
             if pod.node not in self._caches and self._attempts.find(pod.name) is None:
                 return live, self._absent(pod.name, "NoSuchNode")
-            folder = self._attempts.make(pod.name, pod.node)
+            try:
+                folder = self._attempts.make(pod.name, pod.node)
+            except OSError as error:
+                return live, self._no_room(pod.name, error, "DiskFull")
             if folder is not None:
+                spawning = False
                 self._site.failpoint("launch.made")
                 live.folder = folder
                 try:
@@ -222,16 +295,23 @@ class RunnerProcesses:
                         lambda uri: self._staging.charge(uri, pod.node, pod.remote.get(uri)),
                         self._refusal(pod),
                         self._origins.upload,
+                        self._cgroups.group(kin.mark_of(self._site.root), pod.name),
+                        self._site.clock() - elapsed_ms(),
+                        self._origins.bounds.record() if self._origins.bounds else {},
                     )
                     write_order(folder, pod, order)
                     self._site.failpoint("launch.ordered")
+                    spawning = True
                     live.runner = self._spawner.spawn(folder)
                     self._site.failpoint("launch.spawned")
                 except OSError as error:
+                    if is_full(error) and not spawning:
+                        attempts.remove_tree(folder)
+                        return live, self._no_room(pod.name, error, "DiskFull")
                     log.warning("runner not started", pod=pod.name, error=str(error))
                     live.runner = None
             live.busy = False
-        return self._look_one(live) if live.runner is None else (live, None)
+        return self._look_again(live) if live.runner is None else (live, None)
 
     def _refusal(self, pod: Pod) -> str:
         """Why a pod's image is refused; an image that is ignored is told once per workflow."""
@@ -255,7 +335,10 @@ class RunnerProcesses:
             if folder is None:
                 return live, self._absent(live.name, "NotLaunched")
             if not folder.is_dir():
-                kin.kill_attempt(folder, kin.UNKNOWN)
+                removed = kin.removed(self._cgroups.group(kin.mark_of(self._site.root), live.name))
+                kin.kill_attempt(folder, removed)
+                if kin.is_left(folder, removed):
+                    return live, None
                 return live, self._absent(live.name, "FolderGone")
             live.runner = _living(live.runner)
             sight = attempts.look(folder, live.runner is not None, live.overdue_at is not None)
@@ -266,8 +349,13 @@ class RunnerProcesses:
         """Look; what cannot be seen now (a full disk, a record that somebody changed) is left to the next scan."""
         try:
             return self._look_one(live)
-        except (OSError, ValueError, KeyError, TypeError):
-            log.exception("attempt not seen", pod=live.name)
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            if isinstance(error, OSError) and is_full(error):
+                self._space.note(error)
+            now = time.monotonic()
+            if self._unseen_said is None or now - self._unseen_said > UNSEEN_S:
+                self._unseen_said = now
+                log.exception("attempt not seen", pod=live.name)
             return live, None
 
     def _release_one(self, live: _Live, grace_ms: int) -> tuple[_Live, Sight | None]:
@@ -275,12 +363,39 @@ class RunnerProcesses:
             folder = live.folder = live.folder or self._attempts.find(live.name)
             if folder is None or not folder.is_dir():
                 return live, self._absent(live.name, "Released")
-            sight = attempts.release(folder, grace_ms)
+            try:
+                sight = attempts.release(folder, grace_ms)
+            except OSError as error:
+                if not is_full(error):
+                    raise
+                self._space.note(error)
+                kin.kill_runner(
+                    folder
+                )  # there is no room to ask it; what it leaves is ended by the next look
+                return live, None
             self._site.failpoint("release.marked")
             return live, sight
 
     def _absent(self, name: str, reason: str) -> Sight:
-        return Sight(final=self._attempts.entomb(name, reason))
+        if name in self._denied:
+            return Sight(final=self._denied[name])
+        try:
+            return Sight(final=self._attempts.entomb(name, reason))
+        except OSError as error:
+            return self._no_room(name, error, reason)
+
+    def _no_room(self, name: str, error: OSError, reason: str) -> Sight:
+        """There is no room for the folder of an attempt: it is no more, and this process will not make it.
+
+        Raises:
+            OSError: It was something else.
+        """
+        if not is_full(error):
+            raise error
+        self._space.note(error)
+        self._live[name].busy = False
+        gone = self._denied[name] = PodGone(name, wall_ms(), reason)
+        return Sight(final=gone)
 
     def _read_log(self, name: str, stream: str, offset: int, limit: int) -> tuple[bytes, bool]:
         folder = self._attempts.find(name)
@@ -289,17 +404,30 @@ class RunnerProcesses:
         finished = attempts.is_finished(folder)  # asked first: then nothing is written after the read
         try:
             with open(folder / stream, "rb") as file:
+                size = os.fstat(file.fileno()).st_size
+                if offset > size:  # file systems refuse to seek beyond what they can hold
+                    return b"", not finished
                 file.seek(offset)
                 data = file.read(limit)
                 return data, not finished or file.tell() < os.fstat(file.fileno()).st_size
         except FileNotFoundError:
             return b"", not finished
 
+    def _sweep(self) -> None:
+        """Remove the control groups of attempts that have ended, with what lives in them all the same."""
+        self._cgroups.sweep()
+        for name, group in self._cgroups.groups(kin.mark_of(self._site.root)).items():
+            folder = self._attempts.find(name)
+            if folder is None or attempts.is_finished(folder):
+                cgroups.kill(group)
+                cgroups.remove(group)
+
     def _find_orphans(self, wanted: frozenset[str]) -> list[str]:
+        self._sweep()
         return [
             folder.name
             for folder in self._attempts.all()
-            if folder.name not in wanted and not attempts.is_finished(folder) and attempts.is_locked(folder)
+            if folder.name not in wanted and not attempts.is_finished(folder) and attempts.is_alive(folder)
         ]
 
     def _forget(self, names: list[str]) -> None:
@@ -313,13 +441,31 @@ class RunnerProcesses:
                         with contextlib.suppress(FileNotFoundError):
                             (folder / file).unlink()
 
-    def _expire(self, before_ms: int) -> int:
+    def _pack(self, names: list[str]) -> None:
+        for name in names:
+            self._denied.pop(name, None)
+            with (
+                self._stripe(name),
+                contextlib.suppress(OSError),
+            ):  # no room: what was removed is gone, the rest is kept
+                folder = self._attempts.find(name)
+                if folder is not None:
+                    attempts.pack(folder)
+
+    def _kept_of(self) -> set[str]:
+        """The workflows that attempts are kept of."""
+        return {attempts.workflow_of(folder) for folder in self._attempts.all()}
+
+    def _expire(self, gone: frozenset[str]) -> int:
         expired = 0
         for folder in self._attempts.all():
-            record = attempts.read_record(folder, "exit.json") or attempts.read_record(folder, "void")
-            if record is not None and record["at_ms"] < before_ms:
+            if not attempts.is_finished(folder):
+                continue
+            if attempts.workflow_of(folder) in gone:
                 attempts.remove_tree(folder)
                 expired += 1
+            elif not (folder / attempts.PACKED).exists():
+                self._pack([folder.name])  # its end was not told of in this life of the service
         return expired
 
     # --- watching --------------------------------------------------------------------------------------------
@@ -342,6 +488,29 @@ class RunnerProcesses:
             todo = [self._live[name] for name in names if name in self._live]
             self._end_overdue(todo, loop.time())
             await self._each(todo, self._look_again, self._eyes)
+
+    async def _mind_space(self) -> None:
+        """Tell whether there is room on the root's file system, and which one it is if not."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(SPACE_S)
+            await loop.run_in_executor(self._eyes, self._space.measure)
+            self._tell_space()
+
+    def _tell_space(self) -> None:
+        """Let the nodes be ready, or not."""
+        trouble = self._space.trouble
+        if bool(trouble) == bool(self._told_trouble):
+            return
+        self._told_trouble = trouble
+        if trouble:
+            log.warning("nothing new is started", why=trouble)
+        else:
+            log.info("there is room again", root=str(self._site.root))
+        for node in self._site.nodes.values():
+            if not trouble and self._cache_limit is not None:
+                node = replace(node, cache_bytes=self._cache_limit())
+            self._site.report(NodeChanged(replace(node, ready=not trouble, trouble=trouble)))
 
     async def _measure(self) -> None:
         """What the disk carries, every few seconds."""
@@ -394,10 +563,36 @@ class RunnerProcesses:
             self._site.report(PodStarted(live.name, sight.started_ms))
         if sight.final is None:
             return
+        self._tell_space()  # first: what found no room is offered again at once
         del self._live[live.name]
         if isinstance(sight.final, PodEnded) and live.folder is not None:
             self._staging.published(live.folder.parents[1].name, sight.final.outputs)
         self._site.report(sight.final)
+        self._launch_held(self._writers.leave(live.name))
+
+    def _launch_held(self, names: Sequence[str]) -> None:
+        """Launch attempts that have waited for the one that has just gone."""
+        pods = []
+        for name in names:
+            live = self._live.get(name)
+            if live is not None and live.held is not None:
+                pods.append(live.held)
+                live.held = None
+        if pods:
+            task = asyncio.create_task(self._launch_late(pods), name="held launches")
+            self._launches.add(task)
+            task.add_done_callback(self._launches.discard)
+
+    async def _launch_late(self, pods: Sequence[Pod]) -> None:
+        """Launch attempts that had been held. One that cannot be launched is told as gone by the next scan."""
+        try:
+            await self._each(pods, self._launch_one)
+        except OSError as error:
+            log.warning("attempts not launched", pods=[pod.name for pod in pods], error=str(error))
+            for pod in pods:
+                if pod.name in self._live:
+                    self._live[pod.name].busy = False
+        self._wake.set()
 
     def _stripe(self, name: str) -> threading.Lock:
         return self._stripes[hash(name) % len(self._stripes)]

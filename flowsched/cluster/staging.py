@@ -14,7 +14,7 @@ import stat
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import BinaryIO, Final, TypeVar
@@ -26,6 +26,7 @@ from flowsched.cluster.cache import Cache, Entry, file_name
 from flowsched.cluster.origins import NotFetched, Origins, Section, failure, file_section
 from flowsched.cluster.pieces import Landed, Piece, bring, held_section
 from flowsched.cluster.site import Site
+from flowsched.cluster.space import is_full
 from flowsched.scheduling.executor import (
     NodeInfo,
     Published,
@@ -153,7 +154,8 @@ class Staging:
         except NotFetched as error:
             self._site.report(self._failed(order, error))
         except OSError as error:
-            self._site.report(self._failed(order, NotFetched(f"cannot copy {order.uri}: {error}")))
+            failed = self._failed(order, NotFetched(f"cannot copy {order.uri} to {order.dest}: {error}"))
+            self._site.report(replace(failed, full=is_full(error)))
         else:
             done = TransferDone(
                 order.uri, order.dest, self._site.clock(), landed.moved_bytes, order.source, landed.size_bytes,

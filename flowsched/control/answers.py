@@ -16,7 +16,8 @@ from flowsched.scheduling.node_info import NodeInfo
 from flowsched.scheduling.snapshot import ClaimKind
 from flowsched.store.rows import AttemptRow, StageRow, StoredEvent, WorkflowRow
 from flowsched.workflow.graph import StageGraph
-from flowsched.workflow.spec import StageSpec, WorkflowSpec, qos_class
+from flowsched.workflow.returned import added
+from flowsched.workflow.spec import RoleSpec, StageSpec, WorkflowSpec, qos_class
 from flowsched.workflow.states import TaskState
 from flowsched.workflow.views import (
     AttemptView,
@@ -36,7 +37,7 @@ def moment(ms: int | None) -> datetime | None:
     return None if ms is None else datetime.fromtimestamp(ms / 1000, UTC)
 
 
-def workflow_view(row: WorkflowRow, counts: dict[str, int]) -> WorkflowView:
+def workflow_view(row: WorkflowRow, counts: dict[str, int], codes: dict[str, int]) -> WorkflowView:
     """One workflow."""
     return WorkflowView(
         id=row.id,
@@ -53,18 +54,10 @@ def workflow_view(row: WorkflowRow, counts: dict[str, int]) -> WorkflowView:
         stages=row.stages,
         tasks=row.tasks,
         counts=counts,
+        returned=codes,
         paused=row.paused,
         cancel_requested=row.cancel_requested,
     )
-
-
-def add_counts(rows: list[StageRow]) -> dict[str, int]:
-    """Tasks by state over stages."""
-    counts: dict[str, int] = {}
-    for row in rows:
-        for name, number in row.counts.items():
-            counts[name] = counts.get(name, 0) + number
-    return counts
 
 
 def stage_view(row: StageRow, spec: WorkflowSpec, graph: StageGraph) -> StageView:
@@ -81,6 +74,7 @@ def stage_view(row: StageRow, spec: WorkflowSpec, graph: StageGraph) -> StageVie
         gang=stage.gang,
         needs=[spec.stages[edge.parent].name for edge in graph.edges_in[row.stage]],
         counts=dict(row.counts),
+        returned=added([totals]),
         started_at=moment(row.started_ms),
         ended_at=moment(row.ended_ms),
         queued_seconds=totals.get("queued_ms", 0) / 1000,
@@ -94,7 +88,7 @@ def stage_view(row: StageRow, spec: WorkflowSpec, graph: StageGraph) -> StageVie
 def task_view(row: TaskWrite, stage: StageSpec) -> TaskView:
     """One task from its row."""
     member = row.index % stage.members
-    role = [role for role in stage.roles for _ in range(role.replicas)][member]
+    role = _role_of(stage, member)
     shard = row.index // stage.members
     return TaskView(
         stage=stage.name,
@@ -115,6 +109,15 @@ def task_view(row: TaskWrite, stage: StageSpec) -> TaskView:
         bytes_local=row.bytes_local,
         bytes_moved=row.bytes_moved,
     )
+
+
+def _role_of(stage: StageSpec, member: int) -> RoleSpec:
+    """The role of a member of a gang: roles stand in the document's order."""
+    for role in stage.roles:
+        if member < role.replicas:
+            return role
+        member -= role.replicas
+    raise IndexError(f"stage {stage.name} has no member {member}")
 
 
 def task_state(name: str | None) -> TaskState | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from collections.abc import Sequence
@@ -11,6 +12,7 @@ import aiohttp
 import msgspec
 
 from flowsched.control.planner import PlanJob
+from flowsched.control.wdl_path import WdlPath
 from flowsched.errors import (
     ConfigurationError,
     Forbidden,
@@ -26,8 +28,9 @@ ANSWER_BYTES: Final = 32 << 20
 UUID: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 
 
-class _Submitted(msgspec.Struct):
+class _Submitted(msgspec.Struct, rename="camel"):
     workflow: str | None = None
+    workflow_url: str | None = None
     inputs: str | dict[str, Any] = "{}"
     imports: dict[str, str] | None = None
 
@@ -54,10 +57,14 @@ class Cromwell:
 
     Args:
         allowed: Their URLs: nothing else is ever contacted, whoever asks for it.
+        sources: Where imports are found: Cromwell's metadata have those of draft-2 workflows only.
     """
 
-    def __init__(self, allowed: Sequence[str], timeout_s: float = TIMEOUT_S) -> None:
+    def __init__(
+        self, allowed: Sequence[str], sources: WdlPath | None = None, timeout_s: float = TIMEOUT_S
+    ) -> None:
         self.allowed = tuple(allowed)
+        self._sources = sources or WdlPath()
         self._timeout = aiohttp.ClientTimeout(total=timeout_s)
 
     async def submitted(self, url: str, root: str) -> PlanJob:
@@ -66,7 +73,8 @@ class Cromwell:
         Raises:
             Forbidden: The server is not one of those allowed.
             InvalidRequest: The id is none of Cromwell's.
-            NotFound: The server knows no such workflow.
+            NotFound: The server knows no such workflow, or not yet its source: it stores both some time after the submission.
+            Unsupported: The workflow imports what is neither in the metadata nor in a folder of sources.
             Unavailable: It does not answer, or not in a form that can be read.
         """
         base = url.rstrip("/")
@@ -80,24 +88,37 @@ class Cromwell:
         try:
             found = msgspec.json.decode(await self._metadata(base, root), type=_Metadata).submitted_files
             if found is None or not found.workflow:
-                raise Unsupported(
-                    f"{base} has no source of {root}: workflows that were submitted by URL cannot be planned"
-                )
+                raise NotFound(f"{base} knows {root}, but has not stored its source yet")
             inputs = json.loads(found.inputs) if isinstance(found.inputs, str) else found.inputs
-            return msgspec.convert(
-                {"source": found.workflow, "imports": found.imports or {}, "inputs": inputs}, PlanJob
+            imports, missing = await asyncio.to_thread(
+                self._sources.imports, found.workflow, found.imports or {}, found.workflow_url
             )
+            if missing:
+                raise Unsupported(
+                    f"it imports {', '.join(missing[:5])}{' …' * (len(missing) > 5)}, and the metadata of {base} have no "
+                    "imports of WDL 1.0 and later: name the folder that holds them in `serve --wdl-path` "
+                    "(FLOWSCHED_WDL_PATH), or post the plan with its imports (docs/plans.md)"
+                )
+            return msgspec.convert({"source": found.workflow, "imports": imports, "inputs": inputs}, PlanJob)
         except (msgspec.MsgspecError, ValueError) as error:
             raise Unavailable(f"{base} answered with metadata that cannot be read: {error}") from error
 
-    async def any_of(self, root: str) -> PlanJob | None:
-        """What was submitted for a root workflow, from whichever server knows it; None if none does."""
+    async def any_of(self, root: str) -> PlanJob:
+        """What was submitted for a root workflow, by the first server that knows it.
+
+        Raises:
+            NotFound: No server knows it (yet).
+            Unavailable: One of the servers does not answer, and no other knows it.
+            FlowschedError: See `submitted`.
+        """
+        said: list[NotFound | Unavailable] = []
         for base in self.allowed:
             try:
                 return await self.submitted(base, root)
-            except (NotFound, Unavailable):
-                continue
-        return None
+            except (NotFound, Unavailable) as error:
+                said.append(error)
+        kind = Unavailable if any(isinstance(each, Unavailable) for each in said) else NotFound
+        raise kind("; ".join(map(str, said)))
 
     async def _metadata(self, base: str, root: str) -> bytes:
         address = f"{base}/api/workflows/v1/{root}/metadata"

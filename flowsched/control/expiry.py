@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Final
 
 import structlog
@@ -22,6 +22,8 @@ PERIOD_S: Final = 600.0
 _DAY_MS: Final = 86_400_000
 #: Between two transactions of a clean-up, so that others get their turn.
 _PAUSE_S: Final = 0.05
+#: Datasets that are looked at before the event loop gets its turn: some 20 ms.
+_SLICE: Final = 20_000
 
 
 class Expiry:
@@ -48,7 +50,7 @@ class Expiry:
         while self._keep_ms > 0:
             try:
                 await self.once()
-            except FlowschedError as error:
+            except (FlowschedError, OSError) as error:
                 log.warning("old workflows cannot be removed now, trying again later", error=str(error))
             await asyncio.sleep(PERIOD_S)
 
@@ -64,28 +66,41 @@ class Expiry:
                 break
             await asyncio.sleep(_PAUSE_S)
         await forget_ends(self._database, before, self._clock())
-        attempts = await self._executor.expire(before)
+        attempts = await self._executor.expire(self._known)
         datasets = await self._evict()
         if total or datasets:
             log.info("removed what ended long ago", workflows=total, attempts=attempts, datasets=datasets)
         return total
 
+    async def _known(self, workflows: Collection[str]) -> set[str]:
+        return await self._reads.existing(list(workflows))
+
     async def _evict(self) -> int:
-        """Datasets of workflows that nobody remembers leave the caches (the news comes back as events)."""
+        """Datasets of workflows that the database does not have leave the caches (the news comes back as events).
+
+        A workflow has its row from the moment it is accepted until expiry removes it. So the database alone says whose
+        datasets may go: whether a workflow is in memory may change between two awaits.
+        """
+        held = await self._held()
+        known = await self._reads.existing(list(held))
+        gone = [pair for name, pairs in held.items() if name not in known for pair in pairs]
+        for uri, holder in gone:
+            await self._executor.evict(uri, holder)
+        return len(gone)
+
+    async def _held(self) -> dict[str, list[tuple[str, str]]]:
+        """What is in caches: workflow -> (uri, node). The catalogue only grows, so it is read in slices."""
+        await self._dispatcher.rest()
         state = self._dispatcher.state
+        uris = state.catalogue.uris
         held: dict[str, list[tuple[str, str]]] = {}
-        for dataset, uri in enumerate(state.catalogue.uris):
+        for dataset in range(len(uris)):
+            if dataset % _SLICE == _SLICE - 1:
+                await asyncio.sleep(0)
+                await self._dispatcher.rest()
+            uri = uris[dataset]
             if uri.startswith("flowsched:"):
                 workflow = uri.removeprefix("flowsched:").partition("/")[0]
                 for node in state.catalogue.nodes_of(dataset):
                     held.setdefault(workflow, []).append((uri, state.snapshot.names[node]))
-        known = await self._reads.get_many([name for name in held if name not in state.runs])
-        gone = [
-            pair
-            for name, pairs in held.items()
-            if name not in known and name not in state.runs
-            for pair in pairs
-        ]
-        for uri, holder in gone:
-            await self._executor.evict(uri, holder)
-        return len(gone)
+        return held

@@ -35,6 +35,7 @@ POINTS: Final = (
     "release.before",
     "transfer.before",
     "recover.before",
+    "recover.slice",
     "recover.after",
     "launch.made",
     "launch.ordered",

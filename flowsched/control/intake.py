@@ -10,17 +10,20 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Final
+from weakref import WeakValueDictionary
 
 import structlog
 
-from flowsched.control.dispatch import Dispatcher
-from flowsched.control.recover import load_runs, make_run
+from flowsched.control.aside import aside
+from flowsched.control.dispatch import LONG_COST, Dispatcher, cost_of
+from flowsched.control.recover import load_run, make_run
 from flowsched.engine.events import Accepted, Command, EngineEvent, Revived
-from flowsched.errors import FlowschedError, NotFound
+from flowsched.errors import FlowschedError
 from flowsched.store.database import Database
 from flowsched.store.rows import CommandRow
 from flowsched.store.workflows import Workflows
 from flowsched.workflow.decode import decode_workflow
+from flowsched.workflow.run import WorkflowRun
 from flowsched.workflow.spec import WorkflowSpec
 
 log = structlog.get_logger(__name__)
@@ -28,23 +31,29 @@ log = structlog.get_logger(__name__)
 #: Look for what other processes accepted this often; what this one accepted wakes it at once.
 POLL_S: Final = 1.0
 _CACHED: Final = 256
-#: Bigger documents are decoded in a thread, so that the loop does not stall.
-THREAD_BYTES: Final = 256 << 10
+#: Of documents that no live workflow holds, as they were sent.
+_CACHED_BYTES: Final = 1 << 20
 
 
 class Documents:
-    """Decoded documents, the last few kept."""
+    """Decoded documents: all that a live workflow holds, and the last few of others, as far as they are small."""
 
     def __init__(self, reads: Workflows) -> None:
         self._reads = reads
-        self._kept: OrderedDict[str, WorkflowSpec] = OrderedDict()
+        self._kept: OrderedDict[str, tuple[WorkflowSpec, int]] = OrderedDict()
+        self._held: WeakValueDictionary[str, WorkflowSpec] = WeakValueDictionary()
 
-    def keep(self, workflow: str, spec: WorkflowSpec) -> None:
-        """Remember one that was just decoded."""
-        self._kept[workflow] = spec
+    def keep(self, workflow: str, spec: WorkflowSpec, size_bytes: int) -> None:
+        """Remember one that was just decoded, until `trim` at least."""
+        self._held[workflow] = spec
+        self._kept[workflow] = spec, size_bytes
         self._kept.move_to_end(workflow)
-        while len(self._kept) > _CACHED:
-            self._kept.popitem(last=False)
+
+    def trim(self) -> None:
+        """Keep no more than a few: one decoded document takes up to ten times its bytes."""
+        size = sum(size for _, size in self._kept.values())
+        while len(self._kept) > _CACHED or size > _CACHED_BYTES:
+            size -= self._kept.popitem(last=False)[1][1]
 
     async def spec(self, workflow: str) -> WorkflowSpec:
         """The checked document of an accepted workflow.
@@ -52,18 +61,24 @@ class Documents:
         Raises:
             NotFound: There is no such workflow.
         """
-        found = self._kept.get(workflow)
+        found = self._held.get(workflow)
         if found is None:
-            found = await decode(await self._reads.spec(workflow))
-            self.keep(workflow, found)
+            found = await self.decoded(workflow, await self._reads.spec(workflow))
+            self.trim()
+        return found
+
+    async def decoded(self, workflow: str, raw: bytes) -> WorkflowSpec:
+        """The same, where its bytes have been read already."""
+        found = self._held.get(workflow)
+        if found is None:
+            found = await decode(raw)
+            self.keep(workflow, found, len(raw))
         return found
 
 
 async def decode(raw: bytes) -> WorkflowSpec:
     """`decode_workflow`, in a thread if it may take long."""
-    if len(raw) > THREAD_BYTES:
-        return await asyncio.to_thread(decode_workflow, raw)
-    return decode_workflow(raw)
+    return await aside(len(raw), decode_workflow, raw)
 
 
 class Intake:
@@ -110,7 +125,7 @@ class Intake:
         for row in await self._reads.after(self._seq):
             self._seq = row.seq
             spec = await self._documents.spec(row.id)
-            events.append(Accepted(make_run(self._dispatcher.state, row.id, spec, row.seq)))
+            events.append(Accepted(await self._run(row.id, spec, row.seq)))
         commands = await self._reads.commands()
         self._told &= {command.id for command in commands}
         for command in commands:
@@ -119,14 +134,26 @@ class Intake:
                 events.append(await self._command(command))
         if events:
             self._dispatcher.tell(events)
+        self._documents.trim()
+
+    async def _run(self, workflow: str, spec: WorkflowSpec, seq: int) -> WorkflowRun:
+        """A fresh run; in a thread if that may take long."""
+        state = self._dispatcher.state
+        if cost_of(spec) > LONG_COST:
+            async with self._dispatcher.changing:  # ranks read what was learned
+                return await asyncio.to_thread(make_run, state, workflow, spec, seq)
+        await self._dispatcher.rest()
+        return make_run(state, workflow, spec, seq)
 
     async def _command(self, row: CommandRow) -> EngineEvent:
         """A retry of an ended workflow brings it back into memory first."""
+        await self._dispatcher.rest()
         ended = row.workflow not in self._dispatcher.state.runs
+        reason = str(row.body.get("reason") or "")
         if row.kind != "retry" or not ended:
-            return Command(row.workflow, row.kind, row.id)
-        try:
-            runs = await load_runs(self._database, self._documents, self._dispatcher.state, [row.workflow])
-        except NotFound:
-            return Command(row.workflow, row.kind, row.id)
-        return Revived(runs[0].run, row.id)
+            return Command(row.workflow, row.kind, row.id, reason)
+        async with self._dispatcher.changing:  # a run that is rebuilt may name nodes that are no more
+            run = await load_run(self._database, self._documents, self._dispatcher.state, row.workflow)
+        if run is None:
+            return Command(row.workflow, row.kind, row.id, reason)
+        return Revived(run, row.id, reason)

@@ -7,7 +7,7 @@ import contextlib
 import hashlib
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import replace
-from typing import Final
+from typing import Final, TypeVar
 
 import structlog
 
@@ -19,13 +19,14 @@ from flowsched.control.idle_keeping import IdleKeeping
 from flowsched.control.intake import Documents, Intake
 from flowsched.control.leftovers import Leftovers
 from flowsched.control.reconcile import Reconciler
-from flowsched.control.recover import Found, recover
+from flowsched.control.recover import Found, recover, runs_back
 from flowsched.engine.events import (
     BindingsSettled,
     EngineEvent,
     NodeDrained,
     ProfileChanged,
     QueueChanged,
+    Tick,
 )
 from flowsched.engine.idle import IdleBook
 from flowsched.engine.state import EngineState
@@ -35,15 +36,16 @@ from flowsched.errors import (
     LeadershipLost,
     OutcomeUnknown,
     StaleWrite,
-    StorageBusy,
+    StorageCorrupt,
     Unavailable,
 )
 from flowsched.scheduling.executor import ClusterEvent, Executor, NodeInfo
 from flowsched.scheduling.framework import Profile
 from flowsched.scheduling.queues import Queue, QueueTree
 from flowsched.store.database import Database
-from flowsched.store.lease import Lease
+from flowsched.store.lease import Lease, Renewal
 from flowsched.store.queues import Queues
+from flowsched.store.retry import chance, pauses
 from flowsched.store.rows import QueueRow
 from flowsched.store.writer import GroupWriter
 
@@ -51,8 +53,15 @@ log = structlog.get_logger(__name__)
 
 LEASE_MS: Final = 15_000
 RENEW_S: Final = 5.0
-#: Between two tries of a renewal that found the database busy.
-BUSY_PAUSE_S: Final = 0.2
+#: Between two tries of something that found the database away: from the first to the longest.
+FIRST_PAUSE_S: Final = 0.2
+LONGEST_PAUSE_S: Final = 2.0
+#: What waits for long says so again after this.
+SAY_AGAIN_S: Final = 60.0
+#: The event loop shows this often that it moves.
+BEAT_S: Final = 0.5
+#: A process in which nothing has moved for so long is stuck: it renews no more, and livez fails.
+STUCK_S: Final = 60.0
 #: Name of the row that says which cluster the database goes with; it never expires.
 CLUSTER: Final = "cluster"
 FOR_EVER_MS: Final = 1_000_000_000_000
@@ -61,6 +70,9 @@ STEADY_S: Final = 60.0
 #: How long the end of a process waits for its lease to be given back.
 GIVE_BACK_S: Final = 2.0
 Failpoint = Callable[[str], Awaitable[None]]
+#: What makes an event of a change, from the state that it concerns.
+_Change = Callable[[EngineState], EngineEvent]
+T = TypeVar("T")
 
 
 def _among(error: BaseException, kind: type[BaseException]) -> bool:
@@ -100,6 +112,13 @@ def queue_from(row: QueueRow, axes: tuple[str, ...]) -> Queue:
     )
 
 
+def _of_another_cluster(owner: str, ours: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"this database belongs to the cluster {owner}, not to {ours}: its tasks may still run there. "
+        "Use that root, or --take-over if that cluster is gone for good"
+    )
+
+
 class Leader:
     """One process's term (or terms) as the leader."""
 
@@ -117,6 +136,7 @@ class Leader:
         take_over: bool = False,
         holder: str,
         secret: bytes,
+        shrink: Callable[[], object] = lambda: None,
         clock: Callable[[], int],
         monotonic: Callable[[], float],
         failpoint: Failpoint,
@@ -132,29 +152,47 @@ class Leader:
         self._take_over = take_over
         self._holder = holder
         self._secret = secret
+        self._shrink = shrink
         self._clock = clock
         self._monotonic = monotonic
         self._failpoint = failpoint
         self._lease = Lease(database)
-        self._renewed = monotonic()
+        self._renewed = self._beat = monotonic()
         self.epoch = 0
         self.failures = 0  #: terms that failed one after the other
+        self.standing_by = ""  #: for which process, while another one leads
+        self.accepted = False  #: cluster and database may be led by this process: it leads, or stands by
+        self.waits_for = ""  #: what must come back before it can go on: the database, room on a disk
+        self.recovered = 0, 0  #: of how many workflows that live, how many are back in memory
         self.dispatcher: Dispatcher | None = None
         self.intake: Intake | None = None
         self.nodes: list[NodeInfo] = []
         self.idle = IdleBook()
+        self._changes: list[_Change] = []  #: told while a term recovered
 
     def runtimes(self, names: Collection[str]) -> dict[str, int]:
         """What was learned of tasks, by the name of their workflow or stage: name -> ms. Nothing where it does not lead."""
-        return {} if self.dispatcher is None else self.dispatcher.state.estimates.named(names)
+        if self.dispatcher is None or not self.dispatcher.at_rest:
+            return {}
+        return self.dispatcher.state.estimates.named(names)
 
     async def run(self) -> None:
-        """Lead for ever. Raises LeadershipLost when another has taken over."""
-        # The cluster first: a process that it refuses must not take the lease from whoever uses it.
-        self.nodes = list(await self._executor.start())
+        """Lead for ever, and wait for whatever is away: a database, room on a disk, another process that leads.
+
+        It ends only where going on could do harm:
+
+        Raises:
+            LeadershipLost: Another process has taken over; the memory of this one is not the truth any more.
+            StorageCorrupt: The database's files are damaged.
+            ConfigurationError: It cannot lead like this; the message says what to change.
+        """
+        await self._insist("the database cannot be opened yet", self._database.settle)
+        # The cluster first: a process that it refuses must not take the lease from the one that uses it.
+        self.nodes = list(await self._insist("the cluster cannot be opened yet", self._executor.start))
         try:
             self.epoch = await self._acquire()
-            await self._match()
+            await self._insist("the database does not answer", self._match)
+            self.accepted = True
             log.info("leading", epoch=self.epoch, nodes=len(self.nodes))
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._renew(), name="lease")
@@ -164,30 +202,62 @@ class Leader:
             await self._executor.stop()
             await self._give_back()
 
+    async def _insist(self, waits: str, act: Callable[[], Awaitable[T]]) -> T:
+        """Do something that needs the database or a disk, again and again until they let it.
+
+        Args:
+            waits: What a line of the log says meanwhile.
+            act: What to do. What it raises beside `Unavailable` and `OSError` is raised.
+        """
+        said = -SAY_AGAIN_S
+        for pause in pauses(chance, FIRST_PAUSE_S, LONGEST_PAUSE_S):
+            try:
+                done = await act()
+            except (Unavailable, OSError) as error:
+                self.waits_for = f"{waits}: {error}"
+                if self._monotonic() - said >= SAY_AGAIN_S:
+                    said = self._monotonic()
+                    log.warning(f"{waits}, trying again", error=str(error))
+                await asyncio.sleep(pause)
+            else:
+                self.waits_for = ""
+                return done
+        raise AssertionError("pauses never end")
+
     async def _terms(self) -> None:
         """Recover and work. Whatever goes wrong in a term, the next one begins from SQL and the cluster, the only truths.
 
-        Only the loss of the lease ends this: then somebody else works.
+        A term that ends because the database or a disk is away is no failure: the next one begins when they are back.
         """
         while True:
             begun = self._monotonic()
             try:
                 await self._term()
             except Exception as error:  # the top of the loops: logged, and begun anew
-                if _among(error, LeadershipLost):
+                if _among(error, LeadershipLost) or _among(error, StorageCorrupt):
                     raise
                 if self._monotonic() - begun > STEADY_S:
                     self.failures = 0
-                self.failures += 1
-                pause = 0.0 if self.failures == 1 else min(30.0, 0.5 * 2**self.failures)
                 if _among(error, StaleWrite) or _among(error, OutcomeUnknown):
                     log.warning("memory and database may disagree, recovering", error=_said(error))
+                    pause = self._failed()
+                elif _among(error, Unavailable):
+                    log.warning("the database is away, recovering when it is back", error=_said(error))
+                    pause = FIRST_PAUSE_S
                 else:
+                    pause = self._failed()
                     log.error("a loop failed, recovering", error=_said(error), pause_s=pause, exc_info=error)
                 await asyncio.sleep(pause)
+                await self._insist("the database does not answer", self._lease.look)
+
+    def _failed(self) -> float:
+        """Count a failed term; returns how long to wait before the next, in s."""
+        self.failures += 1
+        return 0.0 if self.failures == 1 else min(30.0, 0.5 * 2**self.failures)
 
     async def _term(self) -> None:
         await self._failpoint("recover.before")
+        self._changes.clear()  # what was changed until here is read below
         state = EngineState(
             profile=self.profile,
             epoch=self.epoch,
@@ -196,7 +266,8 @@ class Leader:
             remote_reads=self._executor.remote_reads,
         )
         state.transfer_limits = replace(state.transfer_limits, piece_bytes=self._piece_bytes)
-        found = await recover(self._database, self._documents, state, self.nodes)
+        found = await recover(self._database, state, self.nodes)
+        self.recovered = 0, len(found.living)
         state.queues = QueueTree(
             queue_from(row, state.snapshot.axes) for row in await Queues(self._database).list()
         )
@@ -211,13 +282,15 @@ class Leader:
             clock=self._clock,
             failpoint=self._failpoint,
             committed=self._history.committed,
+            shrink=self._shrink,
         )
         intake = Intake(
             self._database, self._documents, dispatcher, last_seq=found.last_seq, clock=self._clock
         )
-        await dispatcher.once(await self._adopt(found))
+        await self._bring_back(dispatcher, found)
         await self._failpoint("recover.after")
         self.dispatcher, self.intake = dispatcher, intake
+        dispatcher.tell([change(state) for change in self._changes])
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._listen(dispatcher), name="cluster")
@@ -236,22 +309,27 @@ class Leader:
             self._database, dispatcher, self._executor, keep_days=self._keep_days, clock=self._clock
         )
 
-    async def _adopt(self, found: Found) -> list[EngineEvent]:
-        """Ask what became of every pod whose end is not known. The answers come as events, after the first step.
+    async def _bring_back(self, dispatcher: Dispatcher, found: Found) -> None:
+        """The workflows that live, slice by slice, so that others get their turn; then what waits is placed for the first time.
 
-        Returns:
-            The first step's events: what was remembered, and all that others' pods are now. Nothing is placed before that
-            is complete.
+        Nothing is placed before all claims, and all that others' pods are now, are known. Before that, the executor is asked what
+        became of every pod whose end is not known; its answers come as events, after all of this.
         """
         if found.pods:
             await self._executor.adopt(found.pods)
-        drains = await remembered(self._database)
         binder = self._executor.binder
-        if binder is None:
-            return [*drains, *found.runs]
-        await binder.fence(found.bindings)
-        view = await binder.view()
-        return [BindingsSettled(tuple(found.bindings)), *drains, *found.runs, *view]
+        first: list[EngineEvent] = list(await remembered(self._database))
+        if binder is not None:
+            await binder.fence(found.bindings)
+            first.insert(0, BindingsSettled(tuple(found.bindings)))
+        await dispatcher.once(first, placing=False)
+        async for runs in runs_back(self._database, self._documents, dispatcher.state, found):
+            await dispatcher.once(runs, placing=False)
+            self._documents.trim()
+            self.recovered = self.recovered[0] + len(runs), self.recovered[1]
+            await self._failpoint("recover.slice")
+        log.info("recovered", workflows=self.recovered[0], open_pods=len(found.pods))
+        await dispatcher.once([Tick()] if binder is None else await binder.view())
 
     async def _listen(self, dispatcher: Dispatcher) -> None:
         """What the cluster says goes to the dispatcher, in order."""
@@ -268,19 +346,51 @@ class Leader:
 
     def holds(self) -> bool:
         """Whether this process leads, by its own monotonic clock: asked before anything is started in the cluster, since a
-        process that was paused does not know that another has taken over meanwhile.
+        process that was paused does not know that another has taken over meanwhile. With SQLite nobody can have.
         """
-        left = LEASE_MS / 1000 - (self._monotonic() - self._renewed)
-        return self.epoch > 0 and left > 1.0
+        return self.epoch > 0 and (self._database.kind == "sqlite" or self._left_s() > 0)
 
     async def _acquire(self) -> int:
+        """Wait until this process may lead; returns the new epoch.
+
+        Raises:
+            ConfigurationError: The database belongs to another cluster, which no process leads.
+        """
         while True:
-            asked = self._monotonic()
-            epoch = await self._lease.acquire(self._holder, LEASE_MS, self._clock())
+            epoch = await self._insist("the database does not answer", self._ask_to_lead)
             if epoch is not None:
-                self._renewed = asked
+                self.standing_by = ""
                 return epoch
             await asyncio.sleep(RENEW_S / 2)
+
+    async def _ask_to_lead(self) -> int | None:
+        """Take the lease if it is free; None: this process stands by, and `standing_by` says for whom."""
+        asked = self._monotonic()
+        owner = (await Lease(self._database, CLUSTER).look()).holder
+        holding = await self._lease.look()
+        if owner not in ("", self._executor.identity) and not self._take_over:
+            if not holding.live and not self.standing_by:
+                raise _of_another_cluster(owner, self._executor.identity)
+            if not holding.live:
+                text = f"no process leads {owner}: start flowsched there, or here with --take-over if it is gone for good"
+                self._stand_by(text)
+            else:
+                self._stand_by(f"{holding.holder} leads on {owner}")
+            return None
+        epoch = await self._lease.acquire(self._holder, LEASE_MS, self._clock())
+        if epoch is not None:
+            self._renewed = asked
+            return epoch
+        holding = await self._lease.look()
+        self._stand_by(f"{holding.holder} leads" + (f" on {owner}" if owner else ""))
+        return None
+
+    def _stand_by(self, text: str) -> None:
+        """Note for which process this one stands by, and say so once."""
+        self.accepted, text = True, f"standing by: {text}"
+        if text != self.standing_by:
+            self.standing_by = text
+            log.info(text)
 
     async def _give_back(self) -> None:
         """Let another begin at once; if the database does not answer, the lease runs out by itself."""
@@ -300,65 +410,109 @@ class Leader:
         claim = Lease(self._database, CLUSTER)
         known, ours = (await claim.look()).holder, self._executor.identity
         if known not in ("", ours) and not self._take_over:
-            raise ConfigurationError(
-                f"this database belongs to the cluster {known}, not to {ours}: its tasks may still run there. "
-                "Use that root, or --take-over if that cluster is gone for good"
-            )
+            raise _of_another_cluster(known, ours)
         if known != ours:
             if known:
                 await claim.release((await claim.look()).epoch)
             await claim.acquire(ours, FOR_EVER_MS, self._clock())
 
     async def _renew(self) -> None:
-        """Renew in time, by our own monotonic clock, or stop before another may begin (FAULTS.md row 14).
+        """Renew for ever; on PostgreSQL by a thread, that no step can starve.
 
-        A database that is busy, with our own large transaction perhaps, is asked again: only time ends the lease.
-        """
-        while True:
-            await asyncio.sleep(RENEW_S)
-            left_s = LEASE_MS / 1000 - (self._monotonic() - self._renewed) - 1.0
-            try:
-                async with asyncio.timeout(max(0.1, left_s)):
-                    await self._insist()
-            except TimeoutError as error:
-                raise LeadershipLost("the lease could not be renewed in time") from error
-
-    async def _insist(self) -> None:
-        """Ask to go on leading until there is an answer.
+        While the database is away the lease runs out by our own monotonic clock: `holds` is false from then on, and nothing new is
+        started (FAULTS.md row 14). If no other process has taken over when the database is back, this one leads on with the same
+        epoch. With SQLite the lock on the file is the leadership, and no other process can take over.
 
         Raises:
-            LeadershipLost: Another leads.
+            LeadershipLost: Another process leads.
         """
+        if self._database.kind != "sqlite":
+            await self._watch()
         while True:
-            asked = self._monotonic()
-            try:
+            await asyncio.sleep(RENEW_S)
+            await self._insist("the lease is not renewed yet", self._renew_once)
+            if not self._executor.trouble:
+                await self._database.keep_headroom()
+
+    async def _renew_once(self) -> None:
+        asked = self._monotonic()
+        try:
+            async with asyncio.timeout(RENEW_S):  # a connection may be half-open
                 held = await self._lease.renew(self.epoch, LEASE_MS, self._clock())
-            except (StorageBusy, Unavailable) as busy:
-                log.warning("the lease is not renewed yet", error=str(busy))
-                await asyncio.sleep(BUSY_PAUSE_S)
-                continue
-            if not held:
-                raise LeadershipLost("another process leads now")
-            self._renewed = asked
-            return
+        except TimeoutError:
+            outage = self._database.failed(TimeoutError(f"no answer in {RENEW_S:g} s"))
+            raise Unavailable(outage.message) from None
+        if not held:
+            raise LeadershipLost("another process leads now")
+        self._renewed = asked
+
+    async def _watch(self) -> None:
+        """See what the thread that renews meets with, and show it that the event loop moves: a stuck process renews no more.
+
+        Raises:
+            LeadershipLost: Another process leads.
+        """
+        self._beat = self._monotonic()
+        renewal = Renewal(
+            self._database,
+            self.epoch,
+            LEASE_MS,
+            period_s=RENEW_S,
+            pause_s=FIRST_PAUSE_S,
+            alive=lambda: self.stuck_s() < STUCK_S,
+            renewed=self._renewed,
+            monotonic=self._monotonic,
+        )
+        renewal.start()
+        said = ""
+        try:
+            while not renewal.lost:
+                self._beat, self._renewed = self._monotonic(), renewal.renewed
+                if renewal.trouble != said and (said := renewal.trouble):
+                    log.warning("the lease is not renewed yet", error=said)
+                if renewal.trouble and self._left_s() < 0:
+                    self._database.failed(OSError(renewal.trouble))
+                await asyncio.sleep(BEAT_S)
+        finally:
+            renewal.stop()
+            for _ in range(20):  # a renewal under way would bring back what is given back now
+                if renewal.stopped:
+                    break
+                await asyncio.sleep(0.1)
+        raise LeadershipLost("another process leads now")
+
+    def stuck_s(self) -> float:
+        """For how long nothing has moved, seconds: the event loop, or a step that is under way."""
+        now = self._monotonic()
+        dispatcher = self.dispatcher
+        began = dispatcher.busy_since if dispatcher is not None else None
+        return max(now - self._beat, 0.0 if began is None else (self._clock() - began) / 1000)
+
+    def _left_s(self) -> float:
+        """Seconds until we must not count on the lease any more."""
+        return LEASE_MS / 1000 - (self._monotonic() - self._renewed) - 1.0
 
     async def drain_changed(self, event: NodeDrained) -> None:
         """A node shall be empty, or is used again."""
+        self._change(lambda _: event)
         if self.dispatcher is not None:
-            self.dispatcher.tell([event])
             await self.dispatcher.settled()
 
     def profile_changed(self, profile: Profile) -> None:
         """Another policy is in force from now on, whoever leads."""
         self.profile = profile
-        if self.dispatcher is not None:
-            self.dispatcher.tell([ProfileChanged(profile)])
+        self._change(lambda _: ProfileChanged(profile))
 
     def queue_changed(self, row: QueueRow) -> None:
         """A queue was configured."""
-        if self.dispatcher is not None:
-            state = self.dispatcher.state
-            self.dispatcher.tell([QueueChanged(queue_from(row, state.snapshot.axes))])
+        self._change(lambda state: QueueChanged(queue_from(row, state.snapshot.axes)))
+
+    def _change(self, change: _Change) -> None:
+        """Tell the engine of a change. A term that is recovering may have read the older value: it is told afterwards."""
+        if self.dispatcher is None:
+            self._changes.append(change)
+        else:
+            self.dispatcher.tell([change(self.dispatcher.state)])
 
 
 __all__ = ["ClusterEvent", "Leader"]

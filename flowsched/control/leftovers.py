@@ -52,6 +52,7 @@ class Leftovers:
     async def once(self) -> int:
         """Tell of some. Returns how many."""
         told: list[Ended] = []
+        await self._dispatcher.rest()
         for workflow in self._unknown()[:_MOST]:
             try:
                 told.append(Ended(workflow, await self._specs.spec(workflow)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import PurePosixPath
 
 from flowsched.control import answers
@@ -16,7 +17,7 @@ from flowsched.workflow.spec import StageSpec
 async def open_output(
     reads: Workflows,
     executor: Executor,
-    state: EngineState | None,
+    memory: Callable[[], EngineState | None],
     task: tuple[str, int, StageSpec, int],
     name: str,
 ) -> OutputData:
@@ -25,7 +26,7 @@ async def open_output(
     Args:
         reads: What was published.
         executor: Who has it.
-        state: Where it is supposed to lie, if this process knows.
+        memory: Says where it is supposed to lie, if this process knows and can look now.
         task: Workflow, stage number, stage, index.
         name: Of the output.
 
@@ -41,7 +42,7 @@ async def open_output(
     rows = [row for row in await reads.outputs(workflow, number, index) if row.name == name]
     if not rows:
         raise NotFound(f"{stage.name}[{index}] has not written its output {name!r} (so far)")
-    view = answers.output_view(rows[0], state)
+    view = answers.output_view(rows[0], memory())
     opened = await executor.open_dataset(view.uri, view.nodes)
     if opened is None:
         raise Conflict(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping
@@ -16,13 +15,16 @@ import structlog
 from flowsched.control.cromwell import UUID, Cromwell
 from flowsched.control.planner import PlanJob
 from flowsched.control.planning import Planning
+from flowsched.control.run_planner import RunPlanner
 from flowsched.errors import FlowschedError, InvalidRequest, NotFound
 from flowsched.store.database import Database
 from flowsched.store.plans import PlanRow, Plans
+from flowsched.store.runs import Runs
 from flowsched.workflow.forecast import RankPlan, as_json, from_json, prefetch, rank_of, ranks, stages
 from flowsched.workflow.plan import NodePlan, Plan
 from flowsched.workflow.plan_views import PlanBody, PlanPage, PlanSummary, PlanView
 from flowsched.workflow.spec import Call
+from flowsched.workflow.states import RunState
 
 log = structlog.get_logger(__name__)
 
@@ -31,9 +33,6 @@ LABEL: Final = "flowsched-plan"
 #: Ranks that were worked out are used for so long: runtimes are learned meanwhile, and hundreds of calls may come in a second.
 FRESH_MS: Final = 10_000
 _KEPT: Final = 256
-#: Runs of Cromwell that wait to be planned, and runs that are remembered as tried.
-_WANTED: Final = 100
-_TRIED: Final = 10_000
 _RUN: Final = re.compile(r"[ -~]{0,255}")
 
 
@@ -74,8 +73,8 @@ class PlanBook:
         self._clock = clock
         self._new_id = new_id
         self._known: OrderedDict[str, tuple[int, Plan | None, Mapping[str, RankPlan]]] = OrderedDict()
-        self._tried: OrderedDict[str, None] = OrderedDict()
-        self._wanted: asyncio.Queue[str] = asyncio.Queue(_WANTED)
+        self._runs = Runs(database)
+        self._wanted = RunPlanner(self._plan_run, self._lives)
 
     # ------------------------------------------------------------------------------------------ for people
 
@@ -110,6 +109,7 @@ class PlanBook:
         ident = "p" + self._new_id()[1:]
         row = await self._kept.put(ident, plan.name, run, len(plan.nodes), as_json(plan), self._clock())
         self._known.clear()  # what was known of the run, by whichever of its names
+        self._wanted.planned(run)
         return row, plan
 
     async def get(self, ident: str) -> PlanView:
@@ -189,25 +189,26 @@ class PlanBook:
 
     def _want(self, call: Call) -> None:
         root = UUID.search(call.run)
-        if call.source != "cromwell" or root is None or not self._cromwell.allowed or root[0] in self._tried:
-            return
-        if not self._wanted.full():
-            self._tried[root[0]] = None
-            while len(self._tried) > _TRIED:
-                self._tried.popitem(last=False)
-            self._wanted.put_nowait(root[0])
+        if call.source == "cromwell" and root is not None and self._cromwell.allowed:
+            self._wanted.want(root[0], call.run)
 
     async def run(self) -> None:
         """Plan runs of Cromwell as their first calls arrive, for ever."""
-        while True:
-            root = await self._wanted.get()
-            try:
-                job = await self._cromwell.any_of(root)
-                if job is not None:
-                    row, plan = await self._make(job, root)
-                    log.info("a run was planned", run=root, plan=row.id, nodes=len(plan.nodes))
-            except FlowschedError as error:
-                log.warning("a run cannot be planned", run=root, error=str(error))
+        await self._wanted.run()
+
+    async def _plan_run(self, root: str) -> None:
+        if await self._kept.of_run(root) is not None:
+            return  # a client has posted one meanwhile
+        row, plan = await self._make(await self._cromwell.any_of(root), root)
+        log.info("a run was planned", run=root, plan=row.id, nodes=len(plan.nodes))
+
+    async def _lives(self, run: str) -> bool:
+        return any(not RunState(tally.state).terminal for tally in await self._runs.tallies([run]))
+
+    def why_not(self, run: str) -> str | None:
+        """Why a run of Cromwell has no plan; None where it has one, or where no server is asked for it."""
+        root = UUID.search(run)
+        return None if root is None else self._wanted.why_not(root[0])
 
     def _ranks(self, plan: Plan) -> dict[str, RankPlan]:
         """Runtimes are looked for under the names that a node's tasks may run under here."""

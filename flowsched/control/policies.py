@@ -57,10 +57,11 @@ class PolicyDesk:
 
     async def apply(self, raw: bytes) -> ProfileView:
         """See the protocol."""
-        self.book.apply(raw)
+        await self.book.apply(raw)
         dispatcher = self._leader.dispatcher
         if dispatcher is not None:
             for _ in range(int(IN_FORCE_S / _POLL_S)):
+                await dispatcher.rest()
                 if dispatcher.state.profile is self.book.profile:
                     break
                 await asyncio.sleep(_POLL_S)
@@ -91,16 +92,19 @@ class PolicyDesk:
             raise Unavailable("this process does not lead (yet): ask again in a moment")
         state = dispatcher.state
         tape: list[Draft | FlowschedError] = []
+        await dispatcher.rest()
         state.tape, steps = tape, dispatcher.steps
         try:
             dispatcher.tell([Tick()])
             for _ in range(int(SNAPSHOT_S / _POLL_S)):
                 if tape:
                     return tape[-1]
+                await dispatcher.rest()
                 if dispatcher.steps > steps and not state.ready and not state.foreign:
                     return recorded_idle(state, self.book.now())
                 await asyncio.sleep(_POLL_S)
         finally:
+            await dispatcher.rest()
             state.tape = None
         raise Conflict(
             f"no scheduling cycle took place within {SNAPSHOT_S:.0f} s (as many pods as may be are on their way, "

@@ -16,6 +16,7 @@ from typing import Final
 
 import structlog
 
+from flowsched.control.aside import aside
 from flowsched.control.extensions import Found, find_plugins
 from flowsched.errors import ConfigurationError, Conflict, Fault, InvalidDocument, InvalidRequest
 from flowsched.scheduling.framework import PROFILES, Profile
@@ -120,14 +121,14 @@ class ProfileBook:
         self._told.clear()
         self.changed(policies.default)
 
-    def apply(self, raw: bytes) -> None:
+    async def apply(self, raw: bytes) -> None:
         """Replace the profile in force. Where there is a profile file, that is what is replaced.
 
         Raises:
             InvalidRequest: The document is wrong; what was in force stays.
             Conflict: The file cannot be written.
         """
-        policies = read_policies(raw, self.look_for_plugins(), self._base)
+        policies = await aside(len(raw), read_policies, raw, self.look_for_plugins(), self._base)
         if self.path is not None:
             _replace(self.path, raw)
             self._seen = _mark(self.path)

@@ -7,6 +7,8 @@ from typing import Any, Final
 
 from flowsched.errors import Conflict, Fault, InvalidDocument, InvalidRequest
 from flowsched.store.rows import QueueRow
+from flowsched.workflow import names
+from flowsched.workflow.reader import shown
 from flowsched.workflow.resources import parse_bytes, parse_count, parse_cpu, parse_gpu
 
 #: In which order groups of a queue are looked at.
@@ -21,6 +23,8 @@ def queue_row(name: str, settings: Mapping[str, Any], before: QueueRow) -> Queue
         InvalidDocument: With everything that is wrong.
     """
     faults: list[Fault] = []
+    if names.PART.fullmatch(name) is None:  # no document could name it
+        faults.append(Fault("{name}", shown(name), names.PART_TEXT))
     changes: dict[str, Any] = {}
     for key, value in settings.items():
         if key in ("cap", "guarantee") and isinstance(value, Mapping):

@@ -33,13 +33,18 @@ class Reconciler:
         """Look for ever."""
         while True:
             await asyncio.sleep(PERIOD_S)
-            await self.look()
+            try:
+                await self.look()
+            except OSError as error:
+                log.warning("attempts cannot be looked through now, trying again", error=str(error))
 
     async def look(self) -> list[str]:
         """One look. Returns the orphans that were released by it."""
         now = self._clock()
+        found = await self._executor.orphans()
+        await self._dispatcher.rest()
         wanted = self._dispatcher.state.pods
-        living = {name for name in await self._executor.orphans() if name not in wanted}
+        living = {name for name in found if name not in wanted}
         for name in living - self._seen.keys():
             log.warning("an attempt lives that nobody asked for", pod=name, released_in_s=GRACE_MS // 1000)
         self._seen = {name: self._seen.get(name, now) for name in living}

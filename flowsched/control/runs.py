@@ -25,6 +25,7 @@ from flowsched.store.rows import Page, WorkflowRow
 from flowsched.store.runs import CallRow, RunRow, Runs, Tally
 from flowsched.store.workflows import Workflows, token_of, untoken
 from flowsched.workflow.idle_views import IdleReportView
+from flowsched.workflow.returned import added
 from flowsched.workflow.states import RunState, TaskState
 from flowsched.workflow.views import (
     EventView,
@@ -112,10 +113,11 @@ class RunService(Service):
         merged = sorted(both, key=lambda row: -row.seq)[:limit]
         chosen = [row for row in merged if isinstance(row, RunRow) and _labelled(row, key, value)]
         views = {view.id: view for view in await self._run_views(chosen)}
+        sums = await self._sums_of([row for row in merged if isinstance(row, WorkflowRow)])
         result: list[tuple[int, WorkflowView]] = []
         for row in merged:
             if isinstance(row, WorkflowRow):
-                result.append((row.seq, answers.workflow_view(row, await self._counts(row.id))))
+                result.append((row.seq, answers.workflow_view(row, *sums[row.id])))
             elif row.id in views:
                 result.append((row.seq, views[row.id]))
         return result, merged[-1].seq if len(merged) == limit else None
@@ -126,7 +128,13 @@ class RunService(Service):
         tallies: dict[str, list[Tally]] = {}
         for tally in await self._runs.tallies(names):
             tallies.setdefault(tally.run, []).append(tally)
-        return [_run_view(row, tallies.get(row.id, []), nodes.get(row.id, 0)) for row in rows]
+        totals: dict[str, list[Mapping[str, int]]] = {}
+        for run, each in await self._runs.returned(names):
+            totals.setdefault(run, []).append(each)
+        return [
+            _run_view(row, tallies.get(row.id, []), nodes.get(row.id, 0), added(totals.get(row.id, ())))
+            for row in rows
+        ]
 
     async def _find(self, run: str) -> RunRow:
         row = await self._runs.find(run)
@@ -183,6 +191,7 @@ class RunService(Service):
             members=1,
             needs=list(dict.fromkeys(parent for call in tries for parent in call.after)),
             counts=_added(self._lively(call) for call in last),
+            returned=added(call.totals for call in last),
             started_at=answers.moment(min(starts, default=None)),
             ended_at=answers.moment(max(ends, default=None)) if len(ends) == len(last) else None,
             queued_seconds=sum(each.get("queued_ms", 0) for each in totals) / 1000,
@@ -246,8 +255,9 @@ class RunService(Service):
         """Its tasks; of a run, the last try of each."""
         try:
             return await super().tasks(workflow, stage=stage, state=state, limit=limit, page_token=page_token)
-        except NotFound:
-            await self._find(workflow)
+        except NotFound as refusal:
+            if await self._runs.find(workflow) is None:
+                raise refusal
         calls = _last(await self._runs.calls(workflow))
         if stage is not None and all(call.node != stage for call in calls):
             raise NotFound(f"run {workflow} has no call {stage!r} so far")
@@ -272,7 +282,9 @@ class RunService(Service):
         """One task with its attempts and outputs."""
         try:
             return await super().task(workflow, stage, index)
-        except NotFound:
+        except NotFound as refusal:
+            if await self._runs.find(workflow) is None:
+                raise refusal  # it names what is missing: the workflow, its stage or the task
             return await self._task_view(await self._call(workflow, stage, index))
 
     async def logs(
@@ -310,7 +322,7 @@ class RunService(Service):
 
     async def idle(self, *, since: str = DAY) -> IdleReportView:
         """Why what was idle was idle. Only who leads knows."""
-        if self._state() is None:
+        if self._leader.dispatcher is None:
             raise Unavailable("this process does not lead (yet): ask again in a moment")
         return idle_report(self._leader.idle, self._clock(), since)
 
@@ -331,7 +343,20 @@ class RunService(Service):
             for view in await super().explain(call.workflow):
                 view.stage, view.shards = call.node, [] if call.shard is None else [call.shard]
                 found.append(view)
-        return _alike(found)
+        return _alike(found) + ([] if stage is not None else self._not_planned(workflow, calls))
+
+    def _not_planned(self, run: str, calls: Sequence[CallRow]) -> list[ExplanationView]:
+        """That the calls of a run have no rank, and why: it should have been planned and was not."""
+        live = [call for call in calls if not RunState(call.state).terminal]
+        why = self.plans.why_not(run) if live else None
+        if why is None:
+            return []
+        message = f"no plan says which of its calls to run first: {why}"
+        return [
+            ExplanationView(
+                stage="all calls", tasks=len(live), state="PENDING", code="NotPlanned", message=message
+            )
+        ]
 
 
 def _of_run(view: TaskView, call: CallRow) -> TaskView:
@@ -379,7 +404,7 @@ def _state(states: set[str]) -> str:
     return "SUCCEEDED"
 
 
-def _run_view(row: RunRow, tallies: Sequence[Tally], nodes: int) -> WorkflowView:
+def _run_view(row: RunRow, tallies: Sequence[Tally], nodes: int, returned: dict[str, int]) -> WorkflowView:
     starts = [tally.started_ms for tally in tallies if tally.started_ms is not None]
     ends = [tally.ended_ms for tally in tallies if tally.ended_ms is not None]
     state = _state({tally.state for tally in tallies})
@@ -396,6 +421,7 @@ def _run_view(row: RunRow, tallies: Sequence[Tally], nodes: int) -> WorkflowView
         stages=nodes,
         tasks=sum(tally.tasks for tally in tallies),
         counts=_added({_task_state(tally.state): tally.tasks} for tally in tallies),
+        returned=returned,
         source=row.source,
     )
 

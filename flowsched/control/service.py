@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
 from flowsched.control import answers
+from flowsched.control.admission import Admission, LiveLimits
 from flowsched.control.cromwell import Cromwell
 from flowsched.control.draining import Draining
 from flowsched.control.extender import Extender, scores
@@ -27,6 +30,7 @@ from flowsched.control.queue_settings import check_tree, queue_row
 from flowsched.control.queue_views import queue_views
 from flowsched.control.ranked import with_rank
 from flowsched.control.tes import TesService
+from flowsched.control.wdl_path import WdlPath
 from flowsched.control.whereabouts import Whereabouts
 from flowsched.engine.changes import task_row
 from flowsched.engine.explain import Explanation, explain
@@ -38,11 +42,12 @@ from flowsched.scheduling.executor import Executor
 from flowsched.store.database import Database
 from flowsched.store.queues import Queues
 from flowsched.store.requests import Submission
-from flowsched.store.rows import QueueRow
+from flowsched.store.rows import QueueRow, WorkflowRow
 from flowsched.store.tes import TesTasks
 from flowsched.store.workflows import Workflows
 from flowsched.store.writer import GroupWriter
 from flowsched.workflow.graph import StageGraph
+from flowsched.workflow.returned import added, as_totals
 from flowsched.workflow.run import WorkflowRun
 from flowsched.workflow.states import RunState, TaskState
 from flowsched.workflow.views import (
@@ -63,6 +68,8 @@ COMMANDS: Final = ("cancel", "pause", "resume", "retry")
 STUCK_MS: Final = 60_000
 #: And after so many failures in a row nobody should believe in the next try.
 STUCK_TERMS: Final = 5
+#: A database that has been away for so long is told of: one that was locked for a moment is not.
+OUTAGE_S: Final = 1.0
 #: How long a command's answer waits for the leader; it is durable anyway.
 CARRIED_OUT_S: Final = 5.0
 
@@ -84,7 +91,10 @@ class Service:
         failpoint: Callable[[str], Awaitable[None]],
         replicated: bool = False,
         cromwell: Sequence[str] = (),
+        wdl_path: Sequence[Path] = (),
+        ignores_images: bool = False,
         profiles: ProfileBook | None = None,
+        limits: LiveLimits = LiveLimits(),  # noqa: B008  # frozen
     ) -> None:
         self._replicated = replicated
         self._whereabouts = Whereabouts(database, clock)
@@ -92,13 +102,15 @@ class Service:
         self._reads = Workflows(database)
         self._queues = Queues(database)
         self._writer = writer
+        self._admission = Admission(writer, self._reads, limits)
         self._executor = executor
         self._history = history
         self._documents = documents
         self._leader = leader
         self.plans = PlanBook(
-            database, Planning(), Cromwell(cromwell), learned=leader.runtimes, clock=clock, new_id=new_id
-        )
+            database, Planning(), Cromwell(cromwell, WdlPath(wdl_path)),
+            learned=leader.runtimes, clock=clock, new_id=new_id,
+        )  # fmt: skip
         self.policies = PolicyDesk(profiles or ProfileBook(leader.profile, clock=clock), leader)
         self._clock = clock
         self._new_id = new_id
@@ -106,9 +118,9 @@ class Service:
         self._extender = Extender()
         self.draining = Draining(database, nodes=self.nodes, tell=leader.drain_changed, clock=clock)
         self.tes = TesService(
-            TesTasks(database), writer, documents, clock=clock, new_id=new_id, wake=self._wake,
+            TesTasks(database), self._admission, documents, clock=clock, new_id=new_id, wake=self._wake,
             cancel=lambda workflow: self.command(workflow, "cancel"), ranks=self.plans, memory=self._state,
-            failpoint=failpoint, replicated=replicated,
+            failpoint=failpoint, replicated=replicated, ignores_images=ignores_images,
         )  # fmt: skip
 
     # ------------------------------------------------------------------------------------------ workflows
@@ -120,7 +132,7 @@ class Service:
         spec, raw = await with_rank(spec, raw, self.plans)
         ident = self._new_id()
         await self._failpoint("submit.before")
-        submitted = await self._writer.submit(
+        submitted = await self._admission.submit(
             Submission(
                 id=ident,
                 name=spec.name,
@@ -138,7 +150,7 @@ class Service:
         )
         await self._failpoint("submit.after")
         if submitted.created:
-            self._documents.keep(submitted.workflow_id, spec)
+            self._documents.keep(submitted.workflow_id, spec, len(raw))
             self._wake()
         url = f"/api/v1/workflows/{submitted.workflow_id}"
         return SubmittedView(id=submitted.workflow_id, created=submitted.created, url=url)
@@ -161,19 +173,26 @@ class Service:
         page = await self._reads.list(
             states=states, name=name, queue=queue, labels=labels, run=run, limit=limit, token=page_token
         )
-        rows = [answers.workflow_view(row, await self._counts(row.id)) for row in page.items]
+        sums = await self._sums_of(page.items)
+        rows = [answers.workflow_view(row, *sums[row.id]) for row in page.items]
         return WorkflowPage(workflows=rows, next_page_token=page.next_token)
 
     async def workflow(self, workflow: str) -> WorkflowView:
         """One workflow."""
         row = await self._reads.get(workflow)
-        return answers.workflow_view(row, await self._counts(workflow))
+        return answers.workflow_view(row, *(await self._sums_of([row]))[workflow])
 
-    async def _counts(self, workflow: str) -> dict[str, int]:
-        run = self._run(workflow)
-        if run is not None:
-            return dict(run.totals())
-        return answers.add_counts(list(await self._reads.stages(workflow)))
+    async def _sums_of(self, rows: Sequence[WorkflowRow]) -> dict[str, tuple[dict[str, int], dict[str, int]]]:
+        """Over stages, by workflow: tasks by state, and by the exit code that they succeeded with though it is not 0."""
+        found = {}
+        for row in rows:
+            run = self._run(row.id)
+            if run is not None:
+                codes = added(as_totals(stage.returned) for stage in run.stages if stage.returned)
+                found[row.id] = dict(run.totals()), codes
+        ended = [row for row in rows if row.id not in found]
+        counts, totals = await self._reads.counts(ended), await self._reads.returned(ended)
+        return found | {row.id: (counts[row.id], added(totals.get(row.id, ()))) for row in ended}
 
     async def document(self, workflow: str) -> bytes:
         """The document as it was submitted."""
@@ -318,6 +337,7 @@ class Service:
         last = attempts[-1].attempt if attempt is None else attempt
         if last not in {row.attempt for row in attempts}:
             raise NotFound(f"{stage}[{index}] has no attempt {last}")
+        self._check_files_are_here()
         name = pod_name(workflow, stage, index, last)
         node = next(row.node for row in attempts if row.attempt == last)
         return await self._executor.logs(name, stream, offset, limit, node)
@@ -325,8 +345,21 @@ class Service:
     async def output(self, workflow: str, stage: str, index: int, name: str) -> OutputData:
         """The bytes of an output."""
         number, spec = await self._locate(workflow, stage, index)
+        self._check_files_are_here()
         task = (workflow, number, spec, index)
-        return await open_output(self._reads, self._executor, self._state(), task, name)
+        return await open_output(self._reads, self._executor, self._state, task, name)
+
+    def _check_files_are_here(self) -> None:
+        """Refuse to look for a task's files where they cannot be: under the root of a process that stands by for another root.
+
+        Raises:
+            Conflict: They lie elsewhere; the message says where.
+        """
+        if self._leader.standing_by and not self._replicated:
+            raise Conflict(
+                "the logs and outputs of tasks lie under the root of the process that leads, ask that one; "
+                f"this one is {self._leader.standing_by}"
+            )
 
     async def _locate(self, workflow: str, stage: str, index: int) -> tuple[int, Any]:
         spec = await self._documents.spec(workflow)
@@ -340,6 +373,7 @@ class Service:
     async def explain(self, workflow: str, *, stage: str | None = None) -> list[ExplanationView]:
         """Why what does not run does not run; for what has failed, why it failed."""
         await self._reads.get(workflow)  # there must be one
+        await self._at_rest()
         run, state = self._run(workflow), self._state()
         if run is not None and state is not None:
             found = await with_outlooks(state, explain(state, run, now := self._clock()), now)
@@ -362,7 +396,7 @@ class Service:
 
     async def queues(self) -> list[QueueView]:
         """All queues: those configured, those in use, and `default`."""
-        return queue_views(self._leading())
+        return queue_views(await self._leading())
 
     async def put_queue(self, name: str, settings: Mapping[str, Any]) -> QueueView:
         """Create or change a queue."""
@@ -374,14 +408,18 @@ class Service:
         dispatcher = self._leader.dispatcher
         if dispatcher is not None:
             await dispatcher.settled()
-        return next(view for view in await self.queues() if view.name == name)
+        for view in await self.queues():
+            if view.name == name:
+                return view
+        raise Unavailable(f"queue {name!r} is kept, and not in force yet: ask for it again in a moment")
 
     async def nodes(self) -> list[NodeView]:
         """All nodes."""
-        return answers.node_views(self._leading(), self._executor.flows())
+        return answers.node_views(await self._leading(), self._executor.flows())
 
     async def refused_nodes(self, pod: bytes) -> dict[str, str]:
         """Nodes that another scheduler's pod may not have now, and why."""
+        await self._at_rest()
         leading = self._leader.dispatcher
         if leading is None:
             return {}
@@ -389,6 +427,7 @@ class Service:
 
     async def node_scores(self, pod: bytes, nodes: Sequence[str]) -> list[int]:
         """How much each node is liked for such a pod, 0 to 10."""
+        await self._at_rest()
         state = self._state()
         return [0] * len(nodes) if state is None else scores(state, pod, nodes)
 
@@ -410,11 +449,21 @@ class Service:
         return True, "ok"
 
     def ready(self) -> tuple[bool, str]:
-        """Whether it leads and has recovered."""
+        """Whether it leads and has recovered, or stands by for the process that does; else what it waits for."""
+        outage = self._database.outage
+        if outage is not None and (away_s := time.monotonic() - outage.since) >= OUTAGE_S:
+            return False, f"database: {outage.message} (for {away_s:.0f} s; the service waits and goes on)"
+        if self._leader.standing_by:
+            return True, self._leader.standing_by
+        if self._leader.dispatcher is not None and self._executor.trouble:
+            return False, f"cluster: {self._executor.trouble}; nothing new is started"
+        if self._leader.dispatcher is None and self._leader.waits_for:
+            return False, self._leader.waits_for
         if self._leader.epoch == 0:
             return self._replicated, "leader: waiting for the lease"  # replicas answer all the same
         if self._leader.dispatcher is None:
-            return False, "recovery: not finished"
+            back, living = self._leader.recovered
+            return False, f"recovery: {back} of {living} workflows are back; reading and cancelling work"
         return True, "ok"
 
     def _wake(self) -> None:
@@ -422,16 +471,33 @@ class Service:
         self._history.committed()
         if self._leader.intake is not None:
             self._leader.intake.wake()
+        else:
+            self._documents.trim()
 
     def _state(self) -> EngineState | None:
+        """Memory, if it can be looked at now: this process leads, and no long step changes it."""
         dispatcher = self._leader.dispatcher
-        return None if dispatcher is None else dispatcher.state
+        return None if dispatcher is None or not dispatcher.at_rest else dispatcher.state
 
-    def _leading(self) -> EngineState:
+    async def _leading(self) -> EngineState:
+        """Memory, once it can be looked at. Nothing may be awaited between this and the look.
+
+        Raises:
+            Unavailable: This process does not lead.
+        """
+        await self._at_rest()
         state = self._state()
         if state is None:
-            raise Unavailable("this process does not lead (yet): ask again in a moment")
+            _, missing = self.ready()
+            raise Unavailable(
+                f"this process does not lead (yet): {self._leader.standing_by or missing}; ask again in a moment"
+            )
         return state
+
+    async def _at_rest(self) -> None:
+        """Wait until no long step changes memory."""
+        while (dispatcher := self._leader.dispatcher) is not None and not dispatcher.at_rest:
+            await dispatcher.rest()
 
     def _run(self, workflow: str) -> WorkflowRun | None:
         state = self._state()

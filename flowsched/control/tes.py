@@ -5,7 +5,6 @@ A repeated create gives the task that is there (`repeated`); a task whose workfl
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import zlib
 from collections import OrderedDict
@@ -17,17 +16,18 @@ from typing import Any, Final
 import msgspec
 import structlog
 
+from flowsched.control.admission import Admission
+from flowsched.control.aside import aside
 from flowsched.control.facade import TesPage
-from flowsched.control.intake import THREAD_BYTES, Documents
+from flowsched.control.intake import Documents
 from flowsched.control.ranked import Ranks, with_rank
 from flowsched.control.tes_edges import Edges
-from flowsched.control.tes_live import UnderWay, live
+from flowsched.control.tes_live import UnderWay, live, waits
 from flowsched.engine.state import EngineState
 from flowsched.errors import Conflict, NotFound, Unavailable
 from flowsched.store.requests import Repeats, Submission, TesTask
 from flowsched.store.rows import AttemptRow
 from flowsched.store.tes import TesFilter, TesRow, TesTasks, kept, page_token, read_token
-from flowsched.store.writer import GroupWriter
 from flowsched.workflow.formats import tes_answers
 from flowsched.workflow.formats.tes import Task, encode_task, read_task, without_content
 from flowsched.workflow.formats.tes_document import TaskWorkflow, workflow_of
@@ -98,7 +98,7 @@ class TesService:
     def __init__(
         self,
         reads: TesTasks,
-        writer: GroupWriter,
+        admission: Admission,
         documents: Documents,
         *,
         clock: Callable[[], int],
@@ -109,9 +109,10 @@ class TesService:
         memory: Callable[[], EngineState | None],
         failpoint: Callable[[str], Awaitable[None]],
         replicated: bool = False,
+        ignores_images: bool = False,
     ) -> None:
         self._reads = reads
-        self._writer = writer
+        self._admission = admission
         self._documents = documents
         self._clock = clock
         self._new_id = new_id
@@ -121,6 +122,7 @@ class TesService:
         self._memory = memory
         self._failpoint = failpoint
         self._replicated = replicated
+        self._ignores_images = ignores_images
         self._known = Known()
         self._heard: OrderedDict[str, None] = OrderedDict()
         self._edges = Edges(reads, refresh=replicated)
@@ -129,15 +131,15 @@ class TesService:
 
     async def create(self, raw: bytes, *, client: str = "", idempotency_key: str | None = None) -> str:
         """Accept a task durably; a repeat of one that is there gives that one's id."""
-        task = await _read(raw)
-        made = await self._workflow(task)
+        task = await aside(len(raw), read_task, raw)
+        made = await self._workflow(task, len(raw))
         body = encode_task(task)
-        stored = await asyncio.to_thread(zlib.compress, body) if len(body) > 65_536 else zlib.compress(body)
+        stored = await aside(len(body), zlib.compress, body)
         now = self._clock()
         key, repeats = self._key(task, raw, client, idempotency_key, now)
         spec, document = await with_rank(made.spec, made.document, self._ranks)
         await self._failpoint("submit.before")
-        submitted = await self._writer.submit(
+        submitted = await self._admission.submit(
             Submission(
                 id=self._new_id(),
                 name=spec.name,
@@ -158,21 +160,18 @@ class TesService:
         await self._failpoint("submit.after")
         if submitted.created:
             ident = submitted.workflow_id
-            self._documents.keep(ident, spec)
+            self._documents.keep(ident, spec, len(document))
             self._known.put(ident, _known(now, body, task))
             self._wake()
             if made.ignored:
                 log.info("parameters mean nothing here", task=ident, parameters=list(made.ignored))
         return submitted.workflow_id
 
-    async def _workflow(self, task: Task) -> TaskWorkflow:
+    async def _workflow(self, task: Task, size: int) -> TaskWorkflow:
         call = call_of(task)
         if call is not None and call.source != CROMWELL:  # whose folders say what its calls read
             call = replace(call, after=await self._edges.after(call, task))
-        size = sum(len(each.content or "") for each in task.inputs or ())
-        if size > THREAD_BYTES:
-            return await asyncio.to_thread(workflow_of, task, call=call)
-        return workflow_of(task, call=call)
+        return await aside(size, workflow_of, task, call=call)
 
     def _key(
         self, task: Task, raw: bytes, client: str, given: str | None, now: int
@@ -197,7 +196,7 @@ class TesService:
         if known is not None:
             self._hear(ident)
             if known.ended or self._look(ident, view, known):
-                return _shown(ident, view, known)
+                return self._shown(ident, view, known)
         try:
             row = await self._reads.get(ident, body=known is None)
             if row is None:
@@ -206,14 +205,22 @@ class TesService:
         except Unavailable:
             if known is None or not known.state:
                 raise
-            return _shown(ident, view, known)
+            return self._shown(ident, view, known)
         self._hear(ident)
         known = known or self._known.put(ident, _remembered(row))
         known.state, known.logs = _now(row, tries, view, known.logs)
         # A failed workflow can be tried again by another process, which this one does not hear of.
         again = self._replicated and row.run_state == RunState.FAILED
         known.ended = view != "MINIMAL" and known.state in tes_answers.FINAL and not again
-        return _shown(ident, view, known)
+        return self._shown(ident, view, known)
+
+    def _shown(self, ident: str, view: str, known: _Known) -> bytes:
+        """One answer. Why a task waits is worked out only for who asks for all of it."""
+        if view != "FULL":
+            return _shown(ident, view, known, known.logs)
+        why = waits(self._memory(), ident, self._clock()) if known.state not in tes_answers.FINAL else ()
+        logs = tes_answers.with_notes(known.logs, known.state, why, ignores_images=self._ignores_images)
+        return _shown(ident, view, known, logs)
 
     def _look(self, ident: str, view: str, known: _Known) -> bool:
         """Answer from memory, if it knows all that the view shows."""
@@ -274,7 +281,9 @@ class TesService:
                 known.state, known.logs = _now(row, tries.get(row.id, ()), view, ())
                 before = row.seq
                 if state in (None, known.state):
-                    found.append((row.seq, _listed(row, view, known)))
+                    if view == "BASIC":
+                        known.basic = _remembered(row).basic
+                    found.append((row.seq, self._shown(row.id, view, known)))
                     size += len(found[-1][1])
             more = len(rows) == limit
         return TesPage([shown for _, shown in found])
@@ -288,10 +297,6 @@ class TesService:
         self._hear(ident)
         with suppress(Conflict, NotFound):  # it has ended meanwhile, or expired
             await self._cancel(ident)
-
-
-async def _read(raw: bytes) -> Task:
-    return await asyncio.to_thread(read_task, raw) if len(raw) > THREAD_BYTES else read_task(raw)
 
 
 def _known(created_ms: int, body: bytes, task: Task) -> _Known:
@@ -340,16 +345,10 @@ def logs_of(row: TesRow, tries: Sequence[AttemptRow], state: str) -> Sequence[Ma
     return tes_answers.task_logs(tries, since, state, reason, row.ended_ms)
 
 
-def _shown(ident: str, view: str, known: _Known) -> bytes:
+def _shown(ident: str, view: str, known: _Known, logs: Sequence[Mapping[str, Any]]) -> bytes:
     if view == "MINIMAL":
         return tes_answers.minimal(ident, known.state)
     if view == "BASIC":
-        logs = tes_answers.in_basic(known.logs)
-        return tes_answers.joined(ident, known.state, known.created_ms, known.basic, logs)
-    return tes_answers.joined(ident, known.state, known.created_ms, known.full, known.logs)
-
-
-def _listed(row: TesRow, view: str, known: _Known) -> bytes:
-    if view == "BASIC":
-        known.basic = _remembered(row).basic
-    return _shown(row.id, view, known)
+        short = tes_answers.in_basic(logs)
+        return tes_answers.joined(ident, known.state, known.created_ms, known.basic, short)
+    return tes_answers.joined(ident, known.state, known.created_ms, known.full, logs)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from flowsched.engine.explain import explain
 from flowsched.engine.state import EngineState
 from flowsched.workflow.formats import tes_answers
 from flowsched.workflow.moves import STARTED
@@ -51,3 +52,11 @@ def live(state: EngineState | None, ident: str) -> Live | None:
         state.snapshot.names[node] if node >= 0 else "",
         began if began >= 0 else None,
     )
+
+
+def waits(state: EngineState | None, ident: str, now: int) -> list[str]:
+    """Why a task that lives does not run, as `explain` says it; nothing if it runs, or if this process does not lead."""
+    run = None if state is None else state.runs.get(ident)
+    if state is None or run is None or run.state.terminal:
+        return []
+    return [f"{each.code}: {each.message}" for each in explain(state, run, now, forecast=False)]

@@ -85,8 +85,10 @@ def collect(state: EngineState, now: int) -> Backlog:
         if _again(state, backlog, run, stage, now):
             continue
         queued = np.flatnonzero(stage.task_state == TaskState.QUEUED)
-        held = stage.not_before[queued] > now
-        all_of_it = not held.any()
+        all_of_it = stage.holds_only("not_before", 0)
+        if not all_of_it:
+            held = stage.not_before[queued] > now
+            all_of_it = not held.any()
         if not all_of_it:
             wake = int(stage.not_before[queued[held]].min())
             backlog.wake_ms = wake if backlog.wake_ms is None else min(backlog.wake_ms, wake)
@@ -172,7 +174,7 @@ def _told_anew(
     group = replace(
         group, runtime_ms=runtime_ms, high_ms=high_ms, staged_on=staged_on, promised_ms=promised_ms, home=home
     )
-    return Candidate(run, stage, group, candidate.tasks)
+    return replace(candidate, group=group)
 
 
 class _Alike:
@@ -184,8 +186,9 @@ class _Alike:
         self.remote = remote_specs(state, run, stage)
         call = run.spec.call
         self.workflow = run.id if call is None else call.run
-        # What comes after a call only its engine knows, or who has read the engine's document ahead.
-        self.rank_ms = max(int(run.ranks[stage.number]), 0 if call is None else call.rank_ms)
+        # Only the engine of a call knows what comes after it, or a plan. Their rank counts alone: the minute that a task of
+        # unknown runtime is taken for would hide every shorter rank, and all calls of a quick run would be equal.
+        self.rank_ms = call.rank_ms if call is not None and call.rank_ms else int(run.ranks[stage.number])
         self.gang = stage.spec.gang and state.profile.gang
         self.homed = state.profile.locality and not stage.spec.gang
         self.min_resources = _min_resources(state, stage)
@@ -370,11 +373,14 @@ def _bags(
         for at, (task, step) in enumerate(zip(numbers, steps, strict=True)):
             yield GroupKey(run.id, stage.number, task, step), (queued[at : at + 1],)
         return
-    steps = stage.memory_steps[queued]
     gather = divided(state, run, stage)
     if gather is not None:
         yield from _by_home(run, stage, queued[: state.profile.window], gather)
         return
+    if stage.holds_only("memory_steps", 0):
+        yield GroupKey(run.id, stage.number, -1, 0), (queued,)
+        return
+    steps = stage.memory_steps[queued]
     for step in np.unique(steps).tolist():
         yield GroupKey(run.id, stage.number, -1, step), (queued[steps == step],)
 

@@ -29,6 +29,7 @@ from flowsched.scheduling.snapshot import ClaimKind
 from flowsched.statement import Statement
 from flowsched.workflow.advance import Advance
 from flowsched.workflow.lifecycle import mask_of
+from flowsched.workflow.returned import as_totals
 from flowsched.workflow.run import TOTALS, StageRun, WorkflowRun
 from flowsched.workflow.states import RunState, TaskState
 
@@ -93,7 +94,7 @@ class Recorder:
     def recovered(self, run: WorkflowRun) -> None:
         """Derive what SQL does not keep; ask again for what was being taken away."""
         advance = self.advance(run)
-        if run.state is RunState.PENDING:
+        if run.state is RunState.PENDING and not run.cancel_requested:
             advance.begin()
             return
         advance.rebuild()
@@ -201,7 +202,7 @@ class Recorder:
             run = self._runs[workflow]
             changes = advance.changes
             for number, touched in sorted(changes.tasks.items()):
-                self._task_rows(run, run.stages[number], np.unique(np.concatenate(touched)))
+                self._task_rows(run, run.stages[number], touched)
             self.delta.stages.extend(stage_row(run, run.stages[number]) for number in sorted(changes.stages))
             if changes.workflow:
                 self.delta.workflows.append(
@@ -217,9 +218,10 @@ class Recorder:
         # A task that was placed and released again within one step never had a pod asked for.
         return Result(self.delta, ended)
 
-    def _task_rows(self, run: WorkflowRun, stage: StageRun, tasks: NDArray[np.int64]) -> None:
-        written = (stage.version[tasks] > 0) | _DURABLE[stage.task_state[tasks]]
-        tasks = tasks[written]
+    def _task_rows(self, run: WorkflowRun, stage: StageRun, touched: list[NDArray[np.int64]]) -> None:
+        """Rows of the tasks that need one. Most of a million that become ready, or are cancelled unseen, do not."""
+        written = [some[(stage.version[some] > 0) | _DURABLE[stage.task_state[some]]] for some in touched]
+        tasks = np.unique(np.concatenate(written))
         if len(tasks) == 0:
             return
         self.statement.add(stage.own("version"), tasks, 1)
@@ -284,5 +286,5 @@ def stage_row(run: WorkflowRun, stage: StageRun) -> StageWrite:
         started_ms=stage.started_ms,
         ended_ms=stage.ended_ms,
         reason=stage.reason,
-        totals=dict(zip(TOTALS, stage.totals.tolist(), strict=True)),
+        totals=dict(zip(TOTALS, stage.totals.tolist(), strict=True)) | as_totals(stage.returned),
     )

@@ -79,7 +79,7 @@ class StageWrite(NamedTuple):
     reason: str
     totals: Mapping[
         str, int
-    ]  #: queued_ms, staging_ms, running_ms, bytes_local, bytes_moved: sums over its tasks
+    ]  #: queued_ms, staging_ms, running_ms, bytes_local, bytes_moved: sums over its tasks; and `workflow.returned`
 
 
 class WorkflowWrite(NamedTuple):

@@ -25,6 +25,7 @@ class Command:
     workflow: str
     kind: str
     number: int | None = None
+    reason: str = ""  #: why, in the user's words
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,7 @@ class Revived:
 
     run: WorkflowRun
     number: int | None = None
+    reason: str = ""  #: why it is tried again, in the user's words
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,8 +69,14 @@ def _situation(state: EngineState, group: int, now: int) -> Situation:
     return Situation(state.snapshot, state.catalogue, state.queues, wanted, others, state.profile, now)
 
 
-def explain(state: EngineState, run: WorkflowRun, now: int) -> list[Explanation]:
-    """Everything of a live workflow that is neither running nor done, by stage and cause."""
+def explain(state: EngineState, run: WorkflowRun, now: int, *, forecast: bool = True) -> list[Explanation]:
+    """Everything of a live workflow that is neither running nor done, by stage and cause.
+
+    Args:
+        state, run: Not modified.
+        now: Wall-clock ms.
+        forecast: Also say how long a task is taken to run, and between which moments it will start, which costs more.
+    """
     found: list[Explanation] = []
     for stage in run.stages:
         if stage.state.terminal:
@@ -78,7 +84,7 @@ def explain(state: EngineState, run: WorkflowRun, now: int) -> list[Explanation]
         if stage.counts[TaskState.PENDING]:
             found.append(_pending(run, stage))
         if stage.counts[TaskState.QUEUED]:
-            found.extend(_queued(state, run, stage, now))
+            found.extend(_queued(state, run, stage, now, forecast))
         if stage.counts[TaskState.STAGING]:
             found.append(_staging(state, run, stage))
         for moving in (TaskState.BINDING, TaskState.RELEASING):
@@ -109,7 +115,9 @@ def _pending(run: WorkflowRun, stage: StageRun) -> Explanation:
     )
 
 
-def _queued(state: EngineState, run: WorkflowRun, stage: StageRun, now: int) -> Iterator[Explanation]:
+def _queued(
+    state: EngineState, run: WorkflowRun, stage: StageRun, now: int, forecast: bool
+) -> Iterator[Explanation]:
     queued = np.flatnonzero(stage.task_state == TaskState.QUEUED)
     if run.paused or state.queues.paused(run.spec.queue):
         what = "the workflow" if run.paused else f"queue {run.spec.queue!r}"
@@ -134,8 +142,10 @@ def _queued(state: EngineState, run: WorkflowRun, stage: StageRun, now: int) -> 
         if key in reasons:
             reason = reasons[key]
             told = _of(stage, at, reason.code, reason.message, reason.numbers, reason.start_ms, reason.group)
-            told = replace(told, estimate=estimate_text(state, run, stage, int(at[0])))
-            yield _with_interval(state, told, reason, now)
+            if forecast:
+                told = replace(told, estimate=estimate_text(state, run, stage, int(at[0])))
+                told = _with_interval(state, told, reason, now)
+            yield told
         else:
             yield _of(stage, at, ReasonCode.BACKLOG_WINDOW, "ready; it is placed as soon as its turn comes")
 

@@ -139,13 +139,15 @@ class IdleBook:
         if begin is None or now <= begin:  # a clock that went back is waited for
             return
         self._since = now
+        oldest = (now - 1) // HOUR_MS - KEPT_HOURS + 1
+        for hour in [hour for hour in self.hours if hour < oldest]:
+            del self.hours[hour]
+        begin = max(begin, oldest * HOUR_MS)  # after a long gap: what is forgotten is not counted first
         while begin < now:
             hour = begin // HOUR_MS
             end = min(now, (hour + 1) * HOUR_MS)
             self.hours.setdefault(hour, Hour()).add(self._now, end - begin)
             begin = end
-        while len(self.hours) > KEPT_HOURS:
-            del self.hours[min(self.hours)]
 
     def between(self, since: int, now: int) -> list[tuple[int, Hour]]:
         """The hours from the one that holds `since`, as (first ms, hour), oldest first, up to now."""

@@ -189,7 +189,7 @@ def container_of(stage: StageRun, shard: int, *, writes: bool = True) -> Contain
     """
     container = stage.spec.container
     if container is not None and not writes:
-        container = replace(container, delivers=False, leave=())
+        container = replace(container, delivers=False, leave=(), return_code=None)
     if container is None or not stage.spec.scattered:
         return container
     item = stage.spec.items[shard] if stage.spec.items is not None else "{item}"

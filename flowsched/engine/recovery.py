@@ -25,6 +25,7 @@ from flowsched.scheduling.usage import Payer
 from flowsched.statement import Statement
 from flowsched.workflow.graph import StageGraph
 from flowsched.workflow.moves import STARTED
+from flowsched.workflow.returned import in_totals
 from flowsched.workflow.run import TOTALS, Output, StageRun, WorkflowRun
 from flowsched.workflow.spec import On, WorkflowSpec, gets_whole_cores, qos_class
 from flowsched.workflow.states import HOLDING, RunState, TaskState
@@ -70,7 +71,7 @@ def rebuild_run(state: EngineState, spec: WorkflowSpec, graph: StageGraph, rows:
     run.reason = rows.reason
     run.started_ms = rows.started_ms
     run.paused = rows.paused
-    run.cancel_requested = rows.cancel_requested and run.state is RunState.CANCELLING
+    run.cancel_requested = rows.cancel_requested and not run.state.terminal
     for row in rows.stages:
         _stage(run.stages[row.stage], row)
     by_stage: dict[int, list[TaskWrite]] = {}
@@ -88,11 +89,23 @@ def rebuild_run(state: EngineState, spec: WorkflowSpec, graph: StageGraph, rows:
     return run
 
 
+def none_later(run: WorkflowRun, now: int) -> None:
+    """What rows say lies in the future is now: the wall clock was set back while the service was down, and nobody can tell by how
+    much. So no wait is longer, and no duration negative.
+    """
+    run.started_ms = None if run.started_ms is None else min(run.started_ms, now)
+    for stage in run.stages:
+        stage.started_ms = None if stage.started_ms is None else min(stage.started_ms, now)
+        if stage.uniform is None:
+            np.minimum(stage.times, now, out=stage.times)
+
+
 def _stage(stage: StageRun, row: StageWrite) -> None:
     stage.state = RunState(row.state)
     stage.reason = row.reason
     stage.started_ms, stage.ended_ms = row.started_ms, row.ended_ms
     stage.totals[:] = [row.totals.get(name, 0) for name in TOTALS]
+    stage.returned = in_totals(row.totals)
     stage.uniform = untouched_state(stage.state)
     stage.verdict = True if row.started_ms is not None else None
     if stage.state is RunState.SUCCEEDED:

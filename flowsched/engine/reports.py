@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 import msgspec
@@ -36,6 +37,7 @@ from flowsched.scheduling.executor import (
 )
 from flowsched.scheduling.loads import LoadMeasured
 from flowsched.workflow.advance import STARTED, Ended
+from flowsched.workflow.moves import BOUND
 from flowsched.workflow.run import StageRun, WorkflowRun
 
 _ENCODER: Final = msgspec.json.Encoder()
@@ -49,8 +51,9 @@ def report(recorder: Recorder, event: ClusterEvent) -> None:
             found = _find(recorder, name)
             if found is not None:
                 run, stage, ref = found
-                if recorder.advance(run).started(stage, ref.task, ref.attempt, at_ms):
-                    recorder.state.snapshot.started(name, at_ms, recorder.statement)
+                began_ms = _within(recorder, stage, ref.task, BOUND, at_ms)
+                if recorder.advance(run).started(stage, ref.task, ref.attempt, began_ms):
+                    recorder.state.snapshot.started(name, began_ms, recorder.statement)
         case PodHeld(name, reason, message):
             _held(recorder, name, reason, message)
         case PodEnded():
@@ -101,11 +104,19 @@ def _find(recorder: Recorder, name: str) -> tuple[WorkflowRun, StageRun, PodRef]
     return run, run.stages[ref.stage], ref
 
 
+def _within(recorder: Recorder, stage: StageRun, task: int, after: int, at_ms: int) -> int:
+    """A moment as another machine's or process's clock told it, after what came before it by ours, and not after now: durations are
+    not negative, however clocks differ.
+    """
+    return min(max(at_ms, int(stage.times[task, after])), recorder.now)
+
+
 def _pod_ended(recorder: Recorder, event: PodEnded) -> None:
     found = _find(recorder, event.name)
     if found is None:
         return
     run, stage, ref = found
+    event = replace(event, at_ms=_within(recorder, stage, ref.task, STARTED, event.at_ms))
     state = recorder.state
     node = state.snapshot.names[int(stage.node[ref.task])]
     started = int(stage.times[ref.task, STARTED])
@@ -115,7 +126,7 @@ def _pod_ended(recorder: Recorder, event: PodEnded) -> None:
     if event.exit_code == 0 and not event.reason and started >= 0:
         learn(recorder, run, stage, ref.task, event)
     outputs = tuple((o.name, o.uri, o.size_bytes, o.value) for o in event.outputs)
-    end = Ended(event.exit_code, event.reason, event.message, outputs)
+    end = Ended(event.exit_code, event.reason, event.message, outputs, returned_by(event))
     at = state.snapshot.index[node]
     recorder.advance(run).ended(stage, ref.task, ref.attempt, event.at_ms, end)
     if event.outputs and len(state.snapshot) > 1:
@@ -125,11 +136,24 @@ def _pod_ended(recorder: Recorder, event: PodEnded) -> None:
             think_again(recorder, run, stage)
 
 
+def returned_by(event: PodEnded) -> int:
+    """What an attempt that ended well has returned to its client: what it wrote into its file for that, else its last step's exit
+    code, which is not 0 where the failure of a step is to be ignored.
+    """
+    report = event.container
+    if report is None or event.exit_code or event.reason:
+        return event.exit_code
+    if report.returned is not None:
+        return report.returned
+    return report.steps[-1].exit_code if report.steps else 0
+
+
 def _pod_gone(recorder: Recorder, event: PodGone) -> None:
     found = _find(recorder, event.name)
     if found is None:
         return
     run, stage, ref = found
+    event = replace(event, at_ms=_within(recorder, stage, ref.task, STARTED, event.at_ms))
     node = recorder.state.snapshot.names[int(stage.node[ref.task])]
     started = int(stage.times[ref.task, STARTED])
     _note_end(recorder, event, started, None, Usage())

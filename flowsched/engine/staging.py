@@ -140,7 +140,7 @@ def failed(recorder: Recorder, event: TransferFailed) -> None:
     if event.source is not None:
         pass_over(recorder, pair[0], event.source)
     before = state.transfer_backoff.get(pair, Backoff(0, 0))
-    tries = before.tries + (0 if event.lost else 1)
+    tries = before.tries + (0 if event.lost or event.full else 1)
     if event.permanent or tries >= _MAX_TRIES:
         statement.pop(state.transfer_backoff, pair)
         for number, group in list(state.staging.items()):

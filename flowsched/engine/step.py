@@ -30,7 +30,7 @@ from flowsched.engine.events import (
 )
 from flowsched.engine.placing import place
 from flowsched.engine.readers import forget_readers, note_ended
-from flowsched.engine.recovery import reclaim
+from flowsched.engine.recovery import none_later, reclaim
 from flowsched.engine.reports import report
 from flowsched.engine.staging import order_transfers
 from flowsched.engine.state import EngineState
@@ -73,6 +73,11 @@ class Step:
 
     def keep(self) -> None:
         """The delta is durable: the state stays as it is."""
+        self.settle()
+        self.account()
+
+    def settle(self) -> None:
+        """The part of `keep` that changes the state."""
         self.statement.forget()
         for workflow in self.ended:
             if self.state.catalogue.shelves is not None and workflow in self.state.runs:
@@ -80,6 +85,9 @@ class Step:
             self.state.forget(workflow)
         for key in self.foreign_ended:
             self.state.forget_foreign(key)
+
+    def account(self) -> None:
+        """The part of `keep` that only reads the state: the book of idle room belongs to the process, not to the state."""
         again = self.state.idle.note(self.state, self.now) if self.state.idle is not None else None
         if again is not None:
             self.wake_ms = again if self.wake_ms is None else min(self.wake_ms, again)
@@ -94,13 +102,14 @@ class Step:
 _LETS_NOBODY_START = (PodStarted, PodHeld, RoomTaken, BudgetSeen, LoadMeasured, TransferDone)
 
 
-def step(state: EngineState, events: Sequence[EngineEvent], now: int) -> Step:
+def step(state: EngineState, events: Sequence[EngineEvent], now: int, *, placing: bool = True) -> Step:
     """Apply what happened, then decide what follows.
 
     Args:
         state: Everything; changed, see the module.
         events: What happened, in order.
         now: Wall-clock ms; never less than in the step before (the caller sees to it).
+        placing: Off while a recovery brings workflows back slice by slice: room is given only once all claims are known.
     """
     recorder = Recorder(state, Statement(), now, ticked=not events)
     state.snapshot.usage.begin(now, state.profile.half_life_ms)
@@ -108,9 +117,10 @@ def step(state: EngineState, events: Sequence[EngineEvent], now: int) -> Step:
     for event in events:
         _apply(recorder, event)
     # 2. What is ready gets room; what lacks bytes gets a target.
-    place(recorder)
+    if placing:
+        place(recorder)
     # 3. Bytes that shall move, as far as links allow.
-    transfers = order_transfers(recorder)
+    transfers = order_transfers(recorder) if placing else []
     if recorder.dirty:  # since the look at the backlog
         recorder.statement.assign(state, "restless", True)
     # 4. Rows.
@@ -155,14 +165,15 @@ def _apply(recorder: Recorder, event: EngineEvent) -> None:
                 statement.put(state.runs, run.id, run)
                 recorder.advance(run).begin()
         case Recovered(run, pods):
+            none_later(run, recorder.now)
             statement.put(state.runs, run.id, run)
             recorder.releases.extend(reclaim(state, run, pods, statement))
             recorder.recovered(run)
-        case Revived(run, number):
+        case Revived(run, number, reason):
             recorder.done(number)
             if run.id not in state.runs:  # asked twice: it is back already
                 statement.put(state.runs, run.id, run)
-                recorder.advance(run).retry()
+                recorder.advance(run).retry(reason)
         case Command():
             _command(recorder, event)
         case QueueChanged(queue):
@@ -194,10 +205,10 @@ def _command(recorder: Recorder, command: Command) -> None:
     advance = recorder.advance(run)
     match command.kind:
         case "cancel":
-            advance.cancel()
+            advance.cancel(command.reason)
         case "pause":
-            advance.pause(True)
+            advance.pause(True, command.reason)
         case "resume":
-            advance.pause(False)
+            advance.pause(False, command.reason)
         case "retry":
-            advance.retry()
+            advance.retry(command.reason)

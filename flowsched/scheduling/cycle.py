@@ -23,7 +23,7 @@ from flowsched.scheduling.catalogue import Catalogue
 from flowsched.scheduling.commitment import commit
 from flowsched.scheduling.conservative import promises_for
 from flowsched.scheduling.delay import Delays
-from flowsched.scheduling.explain import over_cap
+from flowsched.scheduling.explain import none_ready, over_cap
 from flowsched.scheduling.framework import Profile
 from flowsched.scheduling.given import Given
 from flowsched.scheduling.horizon import Horizon, half_a_node, work_ms
@@ -302,8 +302,9 @@ class _Cycle:
         if self.shares.paused(group.queue):
             return Reason(group.key, ReasonCode.PAUSED, f"queue {group.queue} is paused")
         if not self.any_ready:
-            text = f"none of {len(self.snapshot)} nodes is ready"
-            return Reason(group.key, ReasonCode.NO_NODES, text, {"nodes": len(self.snapshot)})
+            return Reason(
+                group.key, ReasonCode.NO_NODES, none_ready(self.snapshot), {"nodes": len(self.snapshot)}
+            )
         if self.profile.of(group.queue).locality and group.reads:
             lost = self.catalogue.lost_of(group.reads)
             if lost:

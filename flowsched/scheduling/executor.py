@@ -7,7 +7,7 @@ to SQL before. Nothing here raises for an expected refusal: refusals come back a
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -119,10 +119,14 @@ class DeliveredFile:
 
 @dataclass(frozen=True, slots=True)
 class ContainerReport:
-    """What an attempt of a container task did: the steps that ended, in order, and the files that were delivered."""
+    """What an attempt of a container task did: the steps that ended, in order, and the files that were delivered.
+
+    `returned` is what the task has written into its file `return_code`; None where there is no such file or no number in it.
+    """
 
     steps: tuple[StepEnd, ...] = ()
     outputs: tuple[DeliveredFile, ...] = ()
+    returned: int | None = None
 
 
 @quick
@@ -263,6 +267,7 @@ class TransferFailed:
     )
     undivided: bool = False  #: it cannot come in pieces: order it as a whole
     version: str = ""
+    full: bool = False  #: the destination's file system has no room: that is no fault of the copy, and passes
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,6 +322,10 @@ class Opened:
     chunks: AsyncGenerator[bytes, None]
 
 
+#: Which of some workflows the database has.
+Known = Callable[[Collection[str]], Awaitable[Collection[str]]]
+
+
 class Binder(Protocol):
     """What an executor can do beside, where others make pods too and leave it to us to place them."""
 
@@ -362,6 +371,11 @@ class Executor(Protocol):
     @property
     def binder(self) -> Binder | None:
         """Where others' pods are placed too; None where there are no others."""
+        ...
+
+    @property
+    def trouble(self) -> str:
+        """Why nothing can be started there now, in words; "" = it can."""
         ...
 
     @property
@@ -419,8 +433,13 @@ class Executor(Protocol):
         """Remove the working folders of ended attempts; logs and exit records stay."""
         ...
 
-    async def expire(self, before_ms: int) -> int:
-        """Remove logs and records of attempts that ended before a moment; returns how many."""
+    async def expire(self, known: Known) -> int:
+        """Remove logs and records of ended attempts of workflows that are not known any more; returns how many.
+
+        Args:
+            known: Which of some workflows the database has. Asked after the attempts were listed: a workflow has its row before it
+                has an attempt.
+        """
         ...
 
     async def evict(self, uri: str, node: str) -> bool:

@@ -73,6 +73,12 @@ def why_not(offer: Offer, room: Room, snapshot: Snapshot, profile: Profile) -> R
     return Reason(offer.group.key, code, f"{head}; {text}" if text else head, numbers)
 
 
+def none_ready(snapshot: Snapshot) -> str:
+    """What to say where no node takes new pods."""
+    text = f"none of {len(snapshot)} nodes is ready"
+    return f"{text}: {snapshot.troubles}" if snapshot.troubles else text
+
+
 def _with_cache(offer: Offer) -> Offer:
     """The offer as if all caches had room."""
     if not offer.group.shut:

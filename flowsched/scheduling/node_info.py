@@ -35,6 +35,7 @@ class NodeInfo:
     nic_out_busy_rate: int = 0
     cache_bytes: int = 0  #: how much the cache folder may hold
     ready: bool = True
+    trouble: str = ""  #: why it is not ready, in words; "" = its executor does not say
     zones: tuple[
         Zone, ...
     ] = ()  #: where its kubelet gives a pod with whole cores all it asks for in one zone, or refuses it

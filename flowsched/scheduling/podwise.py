@@ -20,7 +20,7 @@ import numpy as np
 from flowsched.scheduling.backlog import in_order
 from flowsched.scheduling.catalogue import Catalogue
 from flowsched.scheduling.company import beside_others
-from flowsched.scheduling.explain import why_not
+from flowsched.scheduling.explain import none_ready, why_not
 from flowsched.scheduling.framework import Profile
 from flowsched.scheduling.placement import NEVER, Ints, place_role
 from flowsched.scheduling.plan import Placement, Plan, Reason, ReasonCode
@@ -83,7 +83,7 @@ def _plan(
         if queues.paused(group.queue):
             reasons.append(Reason(group.key, ReasonCode.PAUSED, f"queue {group.queue} is paused"))
         elif not snapshot.ready.any():
-            reasons.append(Reason(group.key, ReasonCode.NO_NODES, f"none of {len(snapshot)} nodes is ready"))
+            reasons.append(Reason(group.key, ReasonCode.NO_NODES, none_ready(snapshot)))
         else:
             streams.append(_Stream(group, price(group, snapshot, catalogue, profile)))
     active = streams

@@ -116,6 +116,13 @@ class Snapshot:
         """A node as it was told last."""
         return self._infos[node]
 
+    @property
+    def troubles(self) -> str:
+        """Why nodes are not ready, in words: each cause once."""
+        return "; ".join(
+            dict.fromkeys(info.trouble for info in self._infos if info.trouble and not info.ready)
+        )
+
     def _matrix(self, name: str) -> NDArray[np.int64]:
         return self.matrices[name][: len(self.names), : len(self.axes)]
 

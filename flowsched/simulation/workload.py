@@ -134,7 +134,12 @@ def from_trace(
     trace = _without_empty(trace)
     used = {file for task in trace.tasks for file in task.inputs}
     files = tuple(
-        File(f.name, f.size_bytes, f.producer, final=f.producer is not None and at not in used)
+        File(
+            f.name,
+            f.size_bytes,
+            f.producer,
+            final=f.producer is not None and f.size_bytes > 0 and at not in used,
+        )
         for at, f in enumerate(trace.files)
     )
     jobs = []

@@ -11,18 +11,21 @@ from __future__ import annotations
 import asyncio
 import functools
 import os
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Self, TypeVar, cast
 
 from sqlalchemy import URL, Connection, event, make_url, text
 from sqlalchemy.exc import ArgumentError, DBAPIError
-from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
-from flowsched.errors import ConfigurationError, StorageBusy, Unavailable
+from flowsched.errors import ConfigurationError, FlowschedError, StorageBusy, StorageCorrupt, Unavailable
+from flowsched.private import make_database
 from flowsched.store import schema
+from flowsched.store.headroom import KeptLog
 from flowsched.store.lockfile import FileLock
 
 _DRIVERS: Final = {
@@ -30,13 +33,24 @@ _DRIVERS: Final = {
     "postgresql": "postgresql+psycopg",
     "postgres": "postgresql+psycopg",
 }
+#: Room in a SQLite file, and in its log, that is kept for when the disk is full. A cancel of a workflow takes about ten pages. The
+#: log is begun anew after `_CHECKPOINT_PAGES`, which must be well below what it has: half of SQLite's default costs one more
+#: checkpoint for each 2 MiB written.
+_HEADROOM_BYTES: Final = 3 << 20
+_CHECKPOINT_PAGES: Final = 512
+_PAGE_BYTES: Final = 4096
+#: The database, its log, the log's index and the lock.
+_FEW_INODES: Final = 4
 #: How long SQLite itself waits for a lock; the writer's own retries go on from there.
 _BUSY_MS: Final = 2_000
+#: How long a request waits for a database that is being opened: some 0.3 s on a quiet machine, more where a schema is brought up.
+OPENING_S: Final = 10.0
 _PRAGMAS: Final = (
     f"PRAGMA busy_timeout={_BUSY_MS}",  # first: switching to WAL may have to wait
     "PRAGMA journal_mode=WAL",
     "PRAGMA synchronous=FULL",
     "PRAGMA foreign_keys=ON",
+    f"PRAGMA wal_autocheckpoint={_CHECKPOINT_PAGES}",
     "PRAGMA cache_size=-65536",  # KiB when negative
     "PRAGMA temp_store=MEMORY",
 )
@@ -93,7 +107,12 @@ def _engine(url: URL) -> AsyncEngine:
             max_overflow=8,
             pool_timeout=30,
             pool_pre_ping=True,
-            connect_args={"connect_timeout": 5, "application_name": "flowsched", "keepalives_idle": 15},
+            connect_args={
+                "connect_timeout": 5,
+                "application_name": "flowsched",
+                "keepalives_idle": 15,
+                "tcp_user_timeout": 10_000,  # ms: a peer that acknowledges nothing for so long is gone
+            },
         )
     except ModuleNotFoundError as error:
         raise ConfigurationError(
@@ -159,15 +178,35 @@ def unbroken(method: Method) -> Method:
     return cast("Method", whole)
 
 
+@dataclass(frozen=True, slots=True)
+class Outage:
+    """The database does not answer, or cannot be written.
+
+    Args:
+        since: When that was first seen, on the monotonic clock, in s.
+        message: What was tried and what the database or the system said.
+    """
+
+    since: float
+    message: str
+
+
 class Database:
-    """An open database. Make one with `open`, share it in the process, `close` it at the end."""
+    """An open database. Make one with `open`, share it in the process, `close` it at the end.
+
+    A service uses `attach` and then `settle`: it can answer, if only that it waits, while its database is away.
+    """
 
     def __init__(self, url: URL, engine: AsyncEngine, lock: FileLock | None) -> None:
         self.url = url
         self.engine = engine
         self.kind = url.get_backend_name()  #: "sqlite" or "postgresql"
         self.instance = os.urandom(8).hex()  #: this opening of it, unlike any other
+        self.outage: Outage | None = None  #: while it does not answer, or cannot be written
         self._lock = lock
+        self._log = KeptLog(Path(str(url.database))) if lock is not None else None
+        self._settled = False
+        self._settler: asyncio.Task[Any] | None = None  #: what may use it before it is settled
         # One look is one snapshot: SQLite's WAL gives that to any transaction, PostgreSQL on demand.
         if self.kind == "sqlite":
             self._readers = engine.execution_options(flowsched_reading=True)
@@ -191,6 +230,21 @@ class Database:
             ConfigurationError: It cannot be used like this; the message says what to change.
             Unavailable: The server does not answer.
         """
+        database = cls.attach(url, create=create, exclusive=exclusive)
+        try:
+            await database.settle(migrate=migrate and exclusive)
+        except BaseException:
+            await database.close()
+            raise
+        return database
+
+    @classmethod
+    def attach(cls, url: str, *, create: bool = True, exclusive: bool = True) -> Self:
+        """Prepare to use it; it is neither locked nor asked anything yet. `settle` must follow.
+
+        Raises:
+            ConfigurationError: It cannot be used like this; the message says what to change.
+        """
         parsed = _parse(url)
         lock = None
         if parsed.get_backend_name() == "sqlite":
@@ -198,26 +252,121 @@ class Database:
             _check_file(path, create)
             lock = FileLock(path) if exclusive else None
         engine = _engine(parsed)
-        database = cls(parsed, engine, lock)
+        return cls(parsed, engine, lock)
+
+    async def settle(self, *, migrate: bool = True) -> None:
+        """Lock a SQLite file, check the schema, bring it up if allowed; from then on it can be used. May be tried again.
+
+        Raises:
+            ConfigurationError: It cannot be used like this; the message says what to change.
+            Unavailable: It does not answer, or there is no room to make it.
+        """
+        self._settler = asyncio.current_task()
         try:
-            if lock is not None:
-                lock.acquire()
-            await database._settle(migrate=migrate and exclusive)
-        except DBAPIError as error:
-            await database.close()
-            message = _first_line(error)
+            if self._lock is not None:
+                self._make_private()
+                self._lock.acquire()
+            await self._settle(migrate=migrate)
+        except (DBAPIError, StorageCorrupt) as error:
+            message = _first_line(error.__cause__ or error if isinstance(error, StorageCorrupt) else error)
             if message == "file is not a database":
                 message = "the file is not a SQLite database"
-            raise ConfigurationError(f"cannot use {database.shown}: {message}") from error
-        except BaseException:
-            await database.close()
-            raise
-        return database
+            raise ConfigurationError(f"cannot use {self.shown}: {message}") from error
+        else:
+            await self.keep_headroom()
+        finally:
+            self._settler = None
+        self._settled = True
+
+    def _make_private(self) -> None:
+        try:
+            make_database(Path(str(self.url.database)))
+        except OSError as error:
+            raise Unavailable(f"cannot make {self.shown}: {error.strerror}") from error
+
+    @unbroken
+    async def keep_headroom(self) -> None:
+        """See to it that a SQLite file has pages to write into when the disk is full: free ones in the file, and a log of that
+        length, both of which SQLite uses again. A cancel, or the end of a task, needs a few of them. To be called again and
+        again, since a file that grows uses its free pages up.
+
+        Does nothing where there is no room for that, and on PostgreSQL, whose disk is its own.
+        """
+        if self._log is None:
+            return
+        try:
+            async with self.engine.connect() as connection:
+                free = (await connection.execute(text("PRAGMA freelist_count"))).scalar() or 0
+                await connection.rollback()
+                if free >= _HEADROOM_BYTES // _PAGE_BYTES // 2 and self._log.log_bytes >= _HEADROOM_BYTES:
+                    self._log.hold()
+                    return
+                await connection.execute(
+                    text("DROP TABLE IF EXISTS headroom")
+                )  # of a start that was broken off
+                await connection.execute(text("CREATE TABLE headroom (bytes BLOB)"))
+                await connection.execute(text(f"INSERT INTO headroom VALUES (zeroblob({_HEADROOM_BYTES}))"))
+                await connection.commit()
+                await connection.execute(text("DROP TABLE headroom"))
+                await connection.commit()
+                self._log.hold()
+        except Exception as error:
+            from flowsched.store.retry import is_transient
+
+            if not is_transient(error):
+                raise
+            self.failed(error)
+
+    def shares_disk(self, folder: Path) -> bool:
+        """Whether a SQLite file lies on the file system of a folder."""
+        if self.kind != "sqlite":
+            return False
+        return Path(str(self.url.database)).parent.stat().st_dev == folder.stat().st_dev
+
+    async def opened(self) -> None:
+        """Wait until `settle` has come to its end: a moment after a start, in which requests may be there already.
+
+        Raises:
+            Unavailable: The database is away, or `settle` takes longer than `OPENING_S`.
+        """
+        end = time.monotonic() + OPENING_S
+        while not self._settled and asyncio.current_task() is not self._settler:
+            if self.outage is not None or time.monotonic() > end:
+                why = f": {self.outage.message}" if self.outage is not None else ""
+                raise Unavailable(f"the service has not opened its database yet{why}")
+            await asyncio.sleep(0.02)
+
+    def failed(self, error: BaseException) -> Outage:
+        """Note that it did not answer, or could not be written."""
+        verb = "is busy or cannot be written" if self.kind == "sqlite" else "does not answer"
+        since = time.monotonic() if self.outage is None else self.outage.since
+        self.outage = Outage(since, f"{self.shown} {verb}: {_first_line(error)}{self._fullness()}")
+        return self.outage
+
+    def _fullness(self) -> str:
+        """What is free on the file system of a SQLite file, in words, where that is a reason why it cannot be written."""
+        if self.kind != "sqlite":
+            return ""
+        folder = Path(str(self.url.database)).parent
+        try:
+            found = os.statvfs(folder)
+        except OSError as error:
+            return f" (the folder {folder} cannot be read: {error.strerror})"
+        free = found.f_bavail * found.f_frsize
+        if free >= _HEADROOM_BYTES and not (found.f_files and found.f_favail < _FEW_INODES):
+            return ""
+        return f" (the file system of {folder} is full: {free} bytes and {found.f_favail} inodes are free)"
+
+    def answered(self) -> None:
+        """Note that it answered."""
+        self.outage = None
 
     async def close(self) -> None:
         """Give back connections and the file lock."""
+        held = self._log.held() if self._log is not None else []
         await self.engine.dispose()
-        if self._lock is not None:
+        if self._log is not None and self._lock is not None:
+            self._log.bring_back(held)
             self._lock.release()
 
     async def __aenter__(self) -> Self:
@@ -250,6 +399,10 @@ class Database:
         """
         async with self._translated(self._readers) as connection:
             yield connection
+        if (
+            self.outage is not None and self.kind != "sqlite"
+        ):  # a SQLite file that can be read may still be full
+            self.answered()
 
     @asynccontextmanager
     async def writing(self) -> AsyncIterator[AsyncConnection]:
@@ -261,23 +414,30 @@ class Database:
         """
         async with self._translated(self.engine) as connection, connection.begin():
             yield connection
+        self.answered()
 
     @asynccontextmanager
     async def _translated(self, engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
-        """A connection whose database errors are ours: Unavailable where waiting helps, else as they are."""
-        from flowsched.store.retry import is_transient
+        """A connection whose database errors are ours: Unavailable where waiting helps, else as they are.
 
+        Drivers raise errors of their own too: what is sent to a new connection first is not wrapped by SQLAlchemy.
+        """
+        from flowsched.store.retry import is_corrupt, is_transient
+
+        await self.opened()
         try:
             async with engine.connect() as connection:
                 yield connection
-        except (DBAPIError, PoolTimeout, OSError) as error:
+        except FlowschedError:
+            raise
+        except Exception as error:
+            if is_corrupt(error):
+                raise StorageCorrupt(f"{self.shown} is damaged: {_first_line(error)}") from error
             if not is_transient(error):
                 raise
-            if self.kind == "sqlite":
-                raise StorageBusy(
-                    f"{self.shown} is busy or cannot be written: {_first_line(error)}"
-                ) from error
-            raise Unavailable(f"{self.shown} does not answer: {_first_line(error)}") from error
+            outage = self.failed(error)
+            busy = StorageBusy if self.kind == "sqlite" else Unavailable
+            raise busy(outage.message) from error
 
     async def current(self) -> str | None:
         """The schema's revision; None if the database is empty."""

@@ -7,15 +7,21 @@ another may take over.
 Whose time: on PostgreSQL the server's, always, and the `now_ms` passed in is not used: all processes then
 read one clock, and a jump of a machine's own clock steals no lease. On SQLite there is one process
 (`lockfile`), whose clock is the one passed in; opening the database ends whatever lease a dead process left,
-so a restart waits for nothing.
+so a restart waits for nothing. There the lock on the file is the leadership, and the row only shows it: a late
+renewal means nothing.
+
+On PostgreSQL a thread renews (`Renewal`), so that no step, request or garbage collection can starve the lease.
 """
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from sqlalchemy import text
+from sqlalchemy import Connection, Engine, TextClause, create_engine, text
+from sqlalchemy.exc import SQLAlchemyError
 
 from flowsched.store.changes import LEADER
 from flowsched.store.database import Database, unbroken
@@ -31,6 +37,7 @@ class Holding:
     holder: str
     renewed_ms: int
     expires_ms: int
+    live: bool = False  #: it has not expired, by the clock that counts
 
 
 class Lease:
@@ -47,9 +54,11 @@ class Lease:
             "expires_ms = excluded.expires_ms "
             f"WHERE lease.expires_ms <= {now} OR lease.holder = excluded.holder RETURNING epoch"
         )
-        self._renew = text(
-            f"UPDATE lease SET renewed_ms = {now}, expires_ms = {now} + :ttl "
-            "WHERE name = :name AND epoch = :epoch AND expires_ms > 0"
+        self._renew = _renewing(now)
+        self._look = text(
+            "SELECT epoch, holder, renewed_ms, expires_ms, "
+            f"{'expires_ms > 0' if database.kind == 'sqlite' else f'expires_ms > {now}'} AS live "
+            "FROM lease WHERE name = :name"
         )
 
     @unbroken
@@ -81,8 +90,10 @@ class Lease:
     async def look(self) -> Holding:
         """Who leads, for people and standbys."""
         async with self._database.reading() as connection:
-            row = (await connection.execute(_LOOK, {"name": self._name})).first()
-        return Holding(0, "", 0, 0) if row is None else Holding(*row)
+            row = (await connection.execute(self._look, {"name": self._name})).first()
+        if row is None:
+            return Holding(0, "", 0, 0)
+        return Holding(row.epoch, row.holder, row.renewed_ms, row.expires_ms, bool(row.live))
 
     def _with_time(self, values: dict[str, object], now_ms: int) -> dict[str, object]:
         """SQLite's statements take the time as a parameter."""
@@ -90,4 +101,93 @@ class Lease:
 
 
 _RELEASE: Final = text("UPDATE lease SET holder = '', expires_ms = 0 WHERE name = :name AND epoch = :epoch")
-_LOOK: Final = text("SELECT epoch, holder, renewed_ms, expires_ms FROM lease WHERE name = :name")
+
+
+def _renewing(now: str) -> TextClause:
+    return text(
+        f"UPDATE lease SET renewed_ms = {now}, expires_ms = {now} + :ttl "
+        "WHERE name = :name AND epoch = :epoch AND expires_ms > 0"
+    )
+
+
+#: What a session that renews waits for locks and answers: then it asks again, on another connection if need be.
+_IMPATIENT: Final = ("SET lock_timeout = '3s'", "SET statement_timeout = '4s'")
+
+
+class Renewal:
+    """Renews the leader's lease on PostgreSQL from a thread of its own, over a connection of its own.
+
+    A leader that is really stuck must lose its lease all the same: the thread asks `alive` before each renewal.
+
+    Attributes:
+        renewed: When the last renewal that succeeded was asked for, by `monotonic`.
+        lost: Another process leads.
+        trouble: Why the last one did not succeed; "" where it did.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        epoch: int,
+        ttl_ms: int,
+        *,
+        period_s: float,
+        pause_s: float,
+        alive: Callable[[], bool],
+        renewed: float,
+        monotonic: Callable[[], float],
+    ) -> None:
+        self.renewed = renewed
+        self.lost = False
+        self.trouble = ""
+        self._url = database.url
+        self._values = {"name": LEADER, "epoch": epoch, "ttl": ttl_ms}
+        self._period_s, self._pause_s = period_s, pause_s
+        self._alive, self._monotonic = alive, monotonic
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="lease", daemon=True)
+
+    def start(self) -> None:
+        """Begin to renew."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Renew no more. One that is under way may still take place; it harms nobody, for the lease is given back after it."""
+        self._stop.set()
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the thread has come to its end."""
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        arguments = {
+            "connect_timeout": 5, "application_name": "flowsched-lease", "keepalives_idle": 5,
+            "keepalives_interval": 2, "keepalives_count": 3, "tcp_user_timeout": 4_000,
+        }  # fmt: skip
+        engine = create_engine(self._url, pool_size=1, max_overflow=0, connect_args=arguments)
+        try:
+            wait_s = self._period_s
+            while not self._stop.wait(wait_s) and not self.lost:
+                wait_s = self._period_s if not self._alive() or self._asked(engine) else self._pause_s
+        finally:
+            engine.dispose()
+
+    def _asked(self, engine: Engine) -> bool:
+        """Ask once. False: there was no answer."""
+        asked = self._monotonic()
+        try:
+            with engine.begin() as connection:
+                self.lost = not self._is_held(connection)
+        except (SQLAlchemyError, OSError) as error:
+            self.trouble = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            return False
+        self.trouble = ""
+        if not self.lost:
+            self.renewed = asked
+        return True
+
+    def _is_held(self, connection: Connection) -> bool:
+        for setting in _IMPATIENT:
+            connection.exec_driver_sql(setting)
+        return connection.execute(_renewing(_SERVER_TIME), self._values).rowcount == 1

@@ -6,6 +6,8 @@ holds it.
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -13,26 +15,34 @@ import socket
 from datetime import UTC, datetime
 from pathlib import Path
 
-from flowsched.errors import ConfigurationError
+from flowsched.errors import ConfigurationError, Unavailable
+
+#: Bytes of what the file says, padded: it is written over, never emptied, so that it needs room only once.
+_WIDTH = 400
 
 
 class FileLock:
-    """The lock. Not re-entrant: a second one in the same process is refused as well."""
+    """The lock. A second one in the same process is refused as well."""
 
     def __init__(self, database: Path) -> None:
         self.path = database.with_name(f"{database.name}.lock")
         self._file: int | None = None
 
     def acquire(self) -> None:
-        """Take it, or say who has it.
+        """Take it, or say who has it. Does nothing where this object holds it.
 
         Raises:
             ConfigurationError: Another process holds it (or its folder cannot be written); the message names
                 it.
+            Unavailable: There is no room for it.
         """
+        if self._file is not None:
+            return
         try:
             file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise Unavailable(f"cannot make the lock file {self.path}: {error.strerror}") from error
             raise ConfigurationError(f"cannot open the lock file {self.path}: {error.strerror}") from error
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -42,8 +52,9 @@ class FileLock:
                 f"{self.path.with_suffix('')} is in use by {self.owner()}. One process may use a SQLite "
                 "file: stop that one, choose another file, or use PostgreSQL for several"
             ) from error
-        os.ftruncate(file, 0)
-        os.pwrite(file, json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode(), 0)
+        owner = json.dumps({"pid": os.getpid(), "host": socket.gethostname()})
+        with contextlib.suppress(OSError):  # on a full disk the old text stays; the lock is what counts
+            os.pwrite(file, f"{owner:<{_WIDTH}}".encode(), 0)
         self._file = file
 
     def owner(self) -> str:

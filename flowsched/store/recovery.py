@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import gc
 import zlib
-from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, NamedTuple
 
-from sqlalchemy import ColumnElement, Row, Select, TextClause, delete, exists, select, text, tuple_
+from sqlalchemy import ColumnElement, Row, Select, TextClause, and_, delete, exists, select, text, tuple_
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from flowsched.engine.delta import OutputWrite, TaskWrite
 from flowsched.scheduling.usage import UsageRow
 from flowsched.store import tables
 from flowsched.store.database import Database, unbroken
-from flowsched.store.rows import OpenAttempt, Recovered, Recovery, ReplicaRow
+from flowsched.store.rows import Living, OpenAttempt, Recovered, Recovery, ReplicaRow
 from flowsched.store.workflows import (
     OUTPUT_COLUMNS,
     STAGE_COLUMNS,
@@ -33,20 +33,53 @@ _TASK_ORDER: Final = (_t.stage, _t["index"])
 _FETCH: Final = 10_000
 _OPEN: Final = tuple(_a["workflow_id" if name == "workflow" else name] for name in OpenAttempt._fields)
 _LIVE: Final = text(f"workflows.{tables.LIVE}")
+_LIVING: Final = tuple(_w[name] for name in Living._fields)
 
 
 @unbroken
-async def load(database: Database, workflow_ids: Collection[str] | None = None) -> Recovery:
-    """Read every workflow that lives, or just the ones named (whatever their state), in one consistent look.
+async def outline(database: Database) -> Recovery:
+    """Read everything that a new leader needs but the workflows themselves, in one consistent look.
 
-    Finished workflows cost nothing: a partial index leaves them out.
-
-    Args:
-        database: What to read.
-        workflow_ids: The workflows to read; all that live if None.
+    Finished workflows cost nothing: a partial index leaves them out. Only the leader writes what hangs on a workflow, so that each
+    may be read back by itself later (`load`), while others already submit and cancel.
     """
+    async with database.reading() as connection:
+        living = await connection.execute(select(*_LIVING).where(_LIVE).order_by(_w.seq))
+        replicas = await connection.execute(select(_r.uri, _r.node, _r.size_bytes).order_by(_r.uri, _r.node))
+        bindings = await connection.execute(select(tables.bindings.c.uid).order_by(tables.bindings.c.uid))
+        usage = await connection.execute(select(*_u).order_by(_u.queue, _u.who))
+        counters = {
+            row.name: row.value for row in (await connection.execute(select(*tables.counters.c))).all()
+        }
+        return Recovery(
+            living=[Living._make(row) for row in living],
+            attempts=await _open_attempts(connection),
+            replicas=[ReplicaRow._make(row) for row in replicas],
+            last_seq=counters.get("workflow", 0),
+            last_event=counters.get("event", 0),
+            bindings=[row.uid for row in bindings],
+            usage=[
+                UsageRow(row.queue, row.who, row.at_ms, row.served_ms, _amounts(row.past)) for row in usage
+            ],
+        )
+
+
+@unbroken
+async def load_living(database: Database, first: int, last: int) -> dict[str, Recovered]:
+    """Read those that live of a range of submissions (`WorkflowRow.seq`, both ends included) back, in one consistent look."""
+    return await _loaded(database, and_(_LIVE, _w.seq.between(first, last)))
+
+
+@unbroken
+async def load(database: Database, workflow: str) -> Recovered | None:
+    """Read one workflow back, whatever its state. None: there is no such workflow."""
+    return (await _loaded(database, _w.id == workflow)).get(workflow)
+
+
+async def _loaded(database: Database, which: ColumnElement[bool]) -> dict[str, Recovered]:
     with _collector_paused():
-        return await _load_all(database, workflow_ids)
+        async with database.reading() as connection:
+            return await _load(connection, which)
 
 
 @contextmanager
@@ -61,35 +94,7 @@ def _collector_paused() -> Iterator[None]:
             gc.enable()
 
 
-async def _load_all(database: Database, workflow_ids: Collection[str] | None) -> Recovery:
-    """See `load`."""
-    async with database.reading() as connection:
-        if workflow_ids is None:
-            recovery = await _load(connection, _LIVE)
-            replicas = await connection.execute(
-                select(_r.uri, _r.node, _r.size_bytes).order_by(_r.uri, _r.node)
-            )
-            recovery.replicas = [ReplicaRow._make(row) for row in replicas]
-            bindings = await connection.execute(select(tables.bindings.c.uid).order_by(tables.bindings.c.uid))
-            recovery.bindings = [row.uid for row in bindings]
-            recovery.usage = [
-                UsageRow(row.queue, row.who, row.at_ms, row.served_ms, _amounts(row.past))
-                for row in await connection.execute(select(*_u).order_by(_u.queue, _u.who))
-            ]
-        else:
-            recovery = Recovery({}, [], [], 0, 0)
-            names = sorted(set(workflow_ids))
-            for start in range(0, len(names), 500):
-                part = await _load(connection, _w.id.in_(names[start : start + 500]))
-                recovery.workflows |= part.workflows
-                recovery.attempts += part.attempts
-        counters = (await connection.execute(select(*tables.counters.c))).all()
-        values = {row.name: row.value for row in counters}
-        recovery.last_seq, recovery.last_event = values.get("workflow", 0), values.get("event", 0)
-        return recovery
-
-
-async def _load(connection: AsyncConnection, which: ColumnElement[bool] | TextClause) -> Recovery:
+async def _load(connection: AsyncConnection, which: ColumnElement[bool]) -> dict[str, Recovered]:
     """Read workflows that meet a condition, with everything that hangs on them."""
     found: dict[str, Recovered] = {}
     async for rows in _streamed(connection, select(*WORKFLOW_COLUMNS, _w.spec).where(which).order_by(_w.seq)):
@@ -107,18 +112,17 @@ async def _load(connection: AsyncConnection, which: ColumnElement[bool] | TextCl
     async for rows in _streamed(connection, _of_workflows(OUTPUT_COLUMNS, which)):
         for row in rows:
             found[row[0]].outputs.append(OutputWrite._make(row))
-    attempts = _of_workflows(_OPEN, which).where(_a.ended_ms.is_(None))
-    return Recovery(
-        found,
-        [
-            OpenAttempt._make((*row[:-1], bytes(row.pod)))
-            async for rows in _streamed(connection, attempts.order_by(_w.seq, _a.stage, _a["index"]))
-            for row in rows
-        ],
-        [],
-        0,
-        0,
-    )
+    return found
+
+
+async def _open_attempts(connection: AsyncConnection) -> list[OpenAttempt]:
+    """Attempts of workflows that live whose end is not known."""
+    query = _of_workflows(_OPEN, _LIVE).where(_a.ended_ms.is_(None)).order_by(_w.seq, _a.stage, _a["index"])
+    return [
+        OpenAttempt._make((*row[:-1], bytes(row.pod)))
+        async for rows in _streamed(connection, query)
+        for row in rows
+    ]
 
 
 def _amounts(past: str) -> dict[str, int]:
@@ -153,7 +157,8 @@ async def remove_finished(
     database: Database, before_ms: int, *, workflows: int = 200, rows: int = 20_000
 ) -> Removed:
     """Remove workflows that ended before a time, with all that hangs on them. Call again until nothing is
-    removed. Those of TES tasks stay until it has been written down how they ended.
+    removed. Those of TES tasks stay until it has been written down how they ended, and those with a command
+    that the leader has not carried out stay until it has (a retry makes an old workflow live again).
 
     Each call is one transaction of bounded size, so that writers wait milliseconds and not minutes; a
     workflow's own row goes last, so that a stop in between leaves nothing behind that a later call would not
@@ -165,7 +170,7 @@ async def remove_finished(
         workflows: Of at most so many workflows at a time.
         rows: At most about so many rows of each kind at a time.
     """
-    ended = select(_w.id).where(_w.ended_ms < before_ms, _w.state.in_(_ENDED), ~_UNKEPT)
+    ended = select(_w.id).where(_w.ended_ms < before_ms, _w.state.in_(_ENDED), ~_UNKEPT, ~_ASKED)
     async with database.writing() as connection:
         found = await connection.execute(ended.order_by(_w.ended_ms).limit(workflows))
         names = [row.id for row in found]
@@ -198,5 +203,11 @@ async def remove_finished(
 #: Workflows of TES tasks of which nothing has been kept yet (`control.tes_keeping`).
 _UNKEPT: Final = (
     exists().where(tables.tes_tasks.c.id == _w.id, tables.tes_tasks.c.state == "").correlate(tables.workflows)
+)
+#: Workflows with a command that the leader has not carried out.
+_ASKED: Final = (
+    exists()
+    .where(tables.commands.c.workflow_id == _w.id, ~tables.commands.c.done)
+    .correlate(tables.workflows)
 )
 _ENDED: Final = tuple(state.value for state in RunState if state.terminal)

@@ -197,6 +197,14 @@ class Requests:
         ]
         return outcomes, [_submitted_event(submission) for submission, _ in new]
 
+    async def is_repeat(self, connection: AsyncConnection, submission: Submission) -> bool:
+        """Whether its key stands for a workflow already, so that accepting it again makes none."""
+        key = _key(submission)
+        if submission.idempotency_key is None:
+            return False
+        holder = (await self._holders(connection, {key})).get(key)
+        return holder is not None and not _is_over(submission, holder)
+
     async def _taken_keys(
         self, connection: AsyncConnection, firsts: Mapping[tuple[str, str], Submission]
     ) -> dict[tuple[str, str], tuple[str, str, int]]:

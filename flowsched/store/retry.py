@@ -14,8 +14,13 @@ from typing import Final
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-#: SQLite's primary result codes: BUSY, LOCKED, IOERR, FULL, CANTOPEN, PROTOCOL.
-_SQLITE: Final = frozenset({5, 6, 10, 13, 14, 15})
+#: SQLite's primary result codes: BUSY, LOCKED, READONLY (a file system that was remounted so), IOERR, FULL,
+#: CANTOPEN, PROTOCOL.
+_SQLITE: Final = frozenset({5, 6, 8, 10, 13, 14, 15})
+#: SQLite's NOTADB and CORRUPT.
+_SQLITE_CORRUPT: Final = frozenset({11, 26})
+#: SQLSTATEs of PostgreSQL's "data corrupted" and "index corrupted".
+_CORRUPT: Final = frozenset({"XX001", "XX002"})
 #: SQLSTATE classes: connection, rollback (serialization, deadlock), resources (disk full), operator
 #: (shutdown).
 _CLASSES: Final = frozenset({"08", "40", "53", "57"})
@@ -39,6 +44,14 @@ def _driver_says(error: BaseException | None) -> bool:
         return state[:2] in _CLASSES or state in _STATES
     # psycopg tells of a lost connection by an OperationalError without any state.
     return type(error).__name__ == "OperationalError" and hasattr(error, "sqlstate")
+
+
+def is_corrupt(error: BaseException) -> bool:
+    """Whether the database says that its own files are damaged: every further write could damage them more."""
+    cause = error.orig if isinstance(error, DBAPIError) else error
+    if isinstance(cause, sqlite3.Error):
+        return getattr(cause, "sqlite_errorcode", 0) & 0xFF in _SQLITE_CORRUPT
+    return getattr(cause, "sqlstate", None) in _CORRUPT
 
 
 def pauses(jitter: Callable[[], float], first_s: float = 0.01, longest_s: float = 1.0) -> Iterator[float]:

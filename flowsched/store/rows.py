@@ -148,11 +148,21 @@ class Recovered:
     outputs: list[OutputWrite] = field(default_factory=list)
 
 
+class Living(NamedTuple):
+    """A workflow that lives, as far as it says what reading it back costs."""
+
+    id: str
+    seq: int
+    stages: int
+    tasks: int
+    spec_bytes: int
+
+
 @dataclass(slots=True)
 class Recovery:
-    """What a new leader reads: one consistent look at everything that still lives."""
+    """What a new leader reads first: one consistent look at everything that lives, without the workflows themselves."""
 
-    workflows: dict[str, Recovered]  #: by id, in order of submission
+    living: list[Living]  #: in order of submission
     attempts: list[OpenAttempt]
     replicas: list[ReplicaRow]
     last_seq: int  #: newest submission seen: later ones are found by `after`

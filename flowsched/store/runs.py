@@ -9,7 +9,7 @@ from sqlalchemy import Row, Select, and_, func, select
 
 from flowsched.store import tables
 from flowsched.store.database import Database, unbroken
-from flowsched.store.workflows import decode
+from flowsched.store.workflows import RETURNED, decode
 
 _r, _w, _s = tables.runs.c, tables.workflows.c, tables.stages.c
 #: Which try of a task of a run is the last.
@@ -130,6 +130,16 @@ class Runs:
             ).where(c.turn == 1).group_by(c.run, c.state)
         )  # fmt: skip
         return [Tally._make(row) for row in await self._rows(query)]
+
+    async def returned(self, runs: Sequence[str]) -> Sequence[tuple[str, Mapping[str, int]]]:
+        """(run, totals of its stage) of each last try of a task that succeeded with another exit code than 0."""
+        if not runs:
+            return []
+        last = select(_w.id, _w.run, _TURN.label("turn")).where(_w.run.in_(runs)).subquery()
+        joined = last.join(tables.stages, _s.workflow_id == last.c.id)
+        query = select(last.c.run, _s.totals).select_from(joined)
+        some = query.where(last.c.turn == 1, RETURNED)
+        return [(row.run, decode(row.totals)) for row in await self._rows(some)]
 
     async def nodes(self, runs: Sequence[str]) -> dict[str, int]:
         """How many different calls runs have had so far."""

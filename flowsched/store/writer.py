@@ -30,11 +30,11 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from flowsched.engine.delta import Delta
-from flowsched.errors import FlowschedError, OutcomeUnknown, StorageBusy, Unavailable
+from flowsched.errors import FlowschedError, OutcomeUnknown, StorageBusy, StorageCorrupt, Unavailable
 from flowsched.store.changes import Changes, Step
-from flowsched.store.database import Database
+from flowsched.store.database import Database, unbroken
 from flowsched.store.requests import Command, Requests, Submission, Submitted, Submitting, compress
-from flowsched.store.retry import chance, is_transient, pauses
+from flowsched.store.retry import chance, is_corrupt, is_transient, pauses
 
 #: How long an item may wait for a database that does not let it in.
 RETRY_S: Final = 30.0
@@ -122,6 +122,8 @@ class GroupWriter:
         self._closing = False
         self._crowded = False  #: whether the last group held several submissions
         self._task: asyncio.Task[None] | None = None
+        #: Why no new work may be accepted, "" = it may: what is left of a full disk is for cancels and for ends of tasks.
+        self.refusal: Callable[[], str] = str
         self.commits = 0  #: transactions committed
         self.retries = 0  #: tries that had to be repeated
 
@@ -134,12 +136,20 @@ class GroupWriter:
             StorageBusy: Not accepted within the limit (OutcomeUnknown: perhaps accepted; ask again with the
                 same key).
         """
+        if why := self.refusal():
+            raise StorageBusy(f"no new work is accepted now: {why}")
         if len(submission.spec) > _THREAD_BYTES:
             spec = await asyncio.to_thread(compress, submission.spec)
         else:
             spec = compress(submission.spec)
         outcome: Submitted = await self._put(Submitting(submission, spec), 2 + len(submission.stages))
         return outcome
+
+    @unbroken
+    async def is_repeat(self, submission: Submission) -> bool:
+        """Whether `submit` would find that its key stands for a workflow already. Writes nothing."""
+        async with self._database.reading() as connection:
+            return await self._requests.is_repeat(connection, submission)
 
     async def command(self, workflow_id: str, kind: str, body: Mapping[str, Any], now_ms: int) -> int:
         """Leave a command for the leader; "cancel" forbids every further launch in the same transaction.
@@ -202,17 +212,7 @@ class GroupWriter:
                     continue
                 if self._crowded:
                     await self._more()
-                group = self._gather()
-                self._crowded = sum(isinstance(item.work, Submitting) for item in group) > 1
-                self._room.set()
-                try:
-                    await self._write(group)
-                except BaseException:
-                    for item in group:  # those whose writing was broken off have not heard yet
-                        item.settle(
-                            Unavailable("the writer was stopped; whether this was written is not known")
-                        )
-                    raise
+                await self._write_next()
         finally:
             self._closing = True
             self._room.set()
@@ -220,6 +220,18 @@ class GroupWriter:
                 item.settle(Unavailable("the writer was stopped before this was written"))
             self._waiting.clear()
         await self._forget_mark()
+
+    async def _write_next(self) -> None:
+        """Write the next group. Nothing of it is held afterwards: the writer may then wait for long."""
+        group = self._gather()
+        self._crowded = sum(isinstance(item.work, Submitting) for item in group) > 1
+        self._room.set()
+        try:
+            await self._write(group)
+        except BaseException:
+            for item in group:  # those whose writing was broken off have not heard yet
+                item.settle(Unavailable("the writer was stopped; whether this was written is not known"))
+            raise
 
     async def _more(self) -> None:
         """Where several submit at a time, let those who are about to do so come too: a transaction costs as much as many rows."""
@@ -279,16 +291,22 @@ class GroupWriter:
         for pause in pauses(self._jitter):
             try:
                 async with self._patience():
-                    return await self._try(attempt, group)
+                    outcomes = await self._try(attempt, group)
+                    self._database.answered()
+                    return outcomes
             except Exception as error:
+                if is_corrupt(error):
+                    raise StorageCorrupt(f"{self._database.shown} is damaged: {error}") from error
                 if not (is_transient(error) or attempt.in_doubt):
                     raise
                 self.retries += 1
+                self._database.failed(error)
                 if self._monotonic() + pause > deadline:
                     if attempt.in_doubt:
                         raise OutcomeUnknown("the database went away during a commit") from error
+                    why = outage.message if (outage := self._database.outage) is not None else str(error)
                     raise StorageBusy(
-                        f"the database stayed busy or away for {self._retry_s:.0f} s"
+                        f"the database stayed busy or away for {self._retry_s:.0f} s: {why}"
                     ) from error
             await self._sleep(pause)
         raise AssertionError("pauses never end")
@@ -299,6 +317,7 @@ class GroupWriter:
 
     async def _try(self, attempt: _Attempt, group: Sequence[_Item]) -> list[Any]:
         """One try of a transaction."""
+        await self._database.opened()
         async with self._database.engine.connect() as connection:
             transaction = await connection.begin()
             if not await self._raise_mark(connection, attempt, max(map(_moment, group))):

@@ -78,7 +78,7 @@ class Advance(Outcomes):
         """Its process ended and told how. False for old news."""
         if not self._holds(stage, task, attempt):
             return False
-        self._account(stage, task, attempt, at_ms, end.exit_code)
+        self._account(stage, task, attempt, at_ms, end.exit_code or end.returned)
         if stage.task_state[task] == _S.RELEASING and not self._in_time(stage, task, end):
             self._released(stage, task)
         elif end.exit_code == 0 and not end.reason:
@@ -151,25 +151,25 @@ class Advance(Outcomes):
         self._move(stage, spare, _E.READY)
         self._next_attempt(stage, spare)
 
-    def cancel(self) -> None:
-        """Nothing more is started; what holds a pod is taken away; the workflow ends CANCELLED."""
+    def cancel(self, why: str = "") -> None:
+        """Nothing more is started; what holds a pod is taken away; the workflow ends CANCELLED. `why`: in the user's words."""
         run = self.run
         if run.state.terminal or run.state is RunState.CANCELLING:
             return
         self.statement.assign(run, "cancel_requested", True)
-        self._set_run(RunState.CANCELLING, "cancelled by request")
+        self._set_run(RunState.CANCELLING, f"cancelled by request: {why}" if why else "cancelled by request")
         self._stop_all(_S.CANCELLED)
         self.settle()
 
-    def pause(self, paused: bool) -> None:
+    def pause(self, paused: bool, why: str = "") -> None:
         """Nothing new is started while paused."""
         run = self.run
         if run.state not in (RunState.RUNNING, RunState.PAUSED, RunState.PENDING):
             return
         self.statement.assign(run, "paused", paused)
-        self._set_run(RunState.PAUSED if paused else RunState.RUNNING)
+        self._set_run(RunState.PAUSED if paused else RunState.RUNNING, why=why)
 
-    def retry(self) -> None:
+    def retry(self, why: str = "") -> None:
         """Try again what failed, was cancelled or skipped; what succeeded stays."""
         run = self.run
         if not run.state.terminal:
@@ -183,7 +183,7 @@ class Advance(Outcomes):
             self.statement.assign(stage, "barriers", self._open_barriers(stage))
             if stage.uniform is None:
                 self.statement.set(stage.own("missing"), slice(None), self._open_missing(stage))
-        self._set_run(RunState.PAUSED if run.paused else RunState.RUNNING, "")
+        self._set_run(RunState.PAUSED if run.paused else RunState.RUNNING, "", why=why)
         for stage in again:
             if stage.barriers == 0:
                 self._open(stage)
@@ -201,6 +201,8 @@ class Advance(Outcomes):
             stage.barriers = self._open_barriers(stage)
             if stage.uniform is None:
                 stage.own("missing")[:] = self._open_missing(stage)
+        if self.run.cancel_requested and self.run.state is not RunState.CANCELLING:
+            self._set_run(RunState.CANCELLING, "cancelled by request")  # asked for since, and not carried out
         if self.run.cancel_requested or (self.run.reason and self.run.state is RunState.RUNNING):
             self._stop_all(
                 _S.CANCELLED

@@ -43,6 +43,7 @@ _FILES_KEYS: Final[Mapping[str, str]] = {
     "mounts": "",
     "volumes": "",
     "leave": "",
+    "return_code": "",
 }
 _PLACED_KEYS: Final[Mapping[str, str]] = {"path": "", "uri": "", "content": "", "directory": "", "size": ""}
 _DELIVERED_KEYS: Final[Mapping[str, str]] = {
@@ -103,6 +104,7 @@ def read_container(section: Section) -> ReadContainer | None:
         tuple(_mount(entry) for entry in files.sections("mounts", "inputs", _MOUNT_KEYS)),
         _volumes(files),
         tuple(_left(entry) for entry in files.sections("leave", "outputs", _LEFT_KEYS)),
+        return_code=_path(files, "return_code"),
     )
     return ReadContainer(container, inputs)
 

@@ -12,19 +12,9 @@ import re
 from math import isfinite
 from typing import Final
 
-import numpy as np
-
 from flowsched.errors import InvalidRequest
+from flowsched.workflow.json_pieces import Structure, parse
 from flowsched.workflow.limits import DEFAULT, Limits, exceeded
-
-#: All bytes but those that make structure.
-_NOT_STRUCTURE: Final = bytes(set(range(256)) - set(b'"[]{},'))
-#: What each byte does to the depth.
-_STEPS: Final = np.zeros(256, dtype=np.int8)
-_STEPS[list(b"[{")] = 1
-_STEPS[list(b"]}")] = -1
-
-_BLOCK: Final = 1 << 18  #: bytes of structure looked at together
 
 _SURROGATE: Final = re.compile(rb"\\u[dD][89a-fA-F]")
 _HALF: Final = re.compile(
@@ -47,52 +37,30 @@ def read_document(raw: bytes, limits: Limits = DEFAULT) -> object:
     if len(raw) > limits.document_bytes:
         exceeded("document_bytes", limits.document_bytes, "the document is too large (bytes)", len(raw))
     try:
-        text = raw.decode("utf-8")
+        raw.decode("utf-8")
     except UnicodeDecodeError as error:
         raise InvalidRequest(f"not UTF-8: byte {error.start} is {raw[error.start]:#04x}") from None
-    _check_structure(raw, limits)
-    _check_surrogates(raw)
+
+    def loads(piece: bytes, begin: int) -> object:
+        return _loads(piece, raw, begin)
+
+    return parse(Structure(raw, limits), loads)
+
+
+def _loads(piece: bytes, raw: bytes, begin: int) -> object:
+    """Parse a piece of `raw`, which begins there."""
+    _check_surrogates(piece)
     try:
         return json.loads(
-            text, object_pairs_hook=_object, parse_constant=_refuse_constant, parse_float=_finite
+            piece.decode(), object_pairs_hook=_object, parse_constant=_refuse_constant, parse_float=_finite
         )
     except json.JSONDecodeError as error:
-        where = f"line {error.lineno}, column {error.colno}"
-        raise InvalidRequest(f"not JSON: {error.msg}: {where}") from None
-    except RecursionError:
-        exceeded("depth", limits.depth, "nested too deeply", raw.count(b"["))
+        place = begin + len(piece.decode()[: error.pos].encode())
+        line = raw.count(b"\n", 0, place) + 1
+        column = len(raw[raw.rfind(b"\n", 0, place) + 1 : place].decode()) + 1
+        raise InvalidRequest(f"not JSON: {error.msg}: line {line}, column {column}") from None
     except ValueError:  # from int(): the interpreter refuses to convert more than 4,300 digits
         raise InvalidRequest("a whole number has more than 4,300 digits") from None
-
-
-def _check_structure(raw: bytes, limits: Limits) -> None:
-    """Depth and counts, without parsing: only brackets and commas outside of strings are left to look at."""
-    if b"\\" in raw:
-        raw = raw.replace(b"\\\\", b"").replace(b'\\"', b"")
-    structure = raw.translate(None, _NOT_STRUCTURE)
-    # Where two quotes meet, taking both away leaves every other byte on its side of a string's border.
-    everything = np.frombuffer(structure.replace(b'""', b""), dtype=np.uint8)
-    inside, depth, objects, values = False, 0, 0, 0
-    for start in range(0, len(everything), _BLOCK):
-        found = everything[start : start + _BLOCK]
-        quotes = found == ord('"')
-        if inside or quotes.any():
-            border = np.logical_xor.accumulate(quotes) ^ inside
-            inside = bool(border[-1])
-            found = found[~(border | quotes)]
-        steps = _STEPS[found]
-        depths = np.cumsum(steps, dtype=np.int32) + depth
-        if len(depths) == 0:
-            continue
-        if int(depths.max()) > limits.depth:
-            exceeded("depth", limits.depth, "nested too deeply", int(depths.max()))
-        depth = int(depths[-1])
-        objects += int(np.count_nonzero(steps == 1))
-        values += int(np.count_nonzero(found == ord(",")))
-    if objects > limits.objects:
-        exceeded("objects", limits.objects, "too many objects and arrays", objects)
-    if objects + values > limits.values:
-        exceeded("values", limits.values, "too many values", objects + values)
 
 
 def _check_surrogates(raw: bytes) -> None:

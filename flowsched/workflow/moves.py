@@ -64,6 +64,7 @@ class Ended:
     reason: str = ""
     message: str = ""
     outputs: tuple[tuple[str, str, int, str | None], ...] = ()  #: (name, uri, size, value)
+    returned: int = 0  #: to its client, though its own exit code is 0
 
 
 class Moves:
@@ -145,8 +146,15 @@ class Moves:
         self._put(stage, "local", tasks, 0)
 
     def _requeue_ended(self, stage: StageRun, tasks: Indices) -> None:
+        for code in stage.exit_code[tasks].tolist():
+            self._count_returned(stage, code, -1)
         self._move(stage, tasks, _E.LOSE)
         self._next_attempt(stage, tasks)
+
+    def _count_returned(self, stage: StageRun, code: int, by: int) -> None:
+        """A task has succeeded with this exit code, or one that had is to run again."""
+        if code > 0:
+            self.statement.put(stage.returned, code, stage.returned.get(code, 0) + by)
 
     def _release(self, stage: StageRun, tasks: Indices, goal: TaskState) -> None:
         """Take pods away. A stronger goal is not weakened: who shall be cancelled is not queued again."""
@@ -229,7 +237,8 @@ class Moves:
             (f"stage.{state.value.lower()}", {"stage": stage.spec.name, "reason": reason})
         )
 
-    def _set_run(self, state: RunState, reason: str | None = None) -> None:
+    def _set_run(self, state: RunState, reason: str | None = None, *, why: str = "") -> None:
+        """`reason` stays with the run (None: as it is); `why`, a user's words, is told once, with the event."""
         run = self.run
         if reason is not None:
             self.statement.assign(run, "reason", reason)
@@ -237,7 +246,7 @@ class Moves:
             return
         self.statement.assign(run, "state", state)
         self.changes.workflow = True
-        self.changes.events.append((f"workflow.{state.value.lower()}", {"reason": run.reason}))
+        self.changes.events.append((f"workflow.{state.value.lower()}", {"reason": why or run.reason}))
 
     def _event(self, kind: str, stage: StageRun, task: int, **body: Any) -> None:
         attempt = int(stage.attempt[task])
@@ -283,6 +292,6 @@ class Moves:
             if parent.state is RunState.SKIPPED:
                 missing -= self.run.graph.parents_per_shard(edge)
             elif parent.uniform is None:
-                for shard in np.flatnonzero(parent.shard_done).tolist():
-                    missing[np.asarray(self.run.graph.shard_children(edge, shard), dtype=np.int64)] -= 1
+                shards, fewer = self.run.graph.affected(edge, np.flatnonzero(parent.shard_done))
+                missing[shards] -= fewer
         return missing

@@ -61,6 +61,7 @@ class Outcomes(Settling):
         leaving = stage.task_state[task] == _S.RELEASING
         self._move(stage, np.array([task]), _E.END_SUCCEEDED if leaving else _E.SUCCEED)
         self.statement.pop(stage.reasons, task)
+        self._count_returned(stage, int(stage.exit_code[task]), 1)
 
     def _failed(self, stage: StageRun, task: int, attempt: int, end: Ended) -> None:
         reason = end.reason or f"exit code {end.exit_code}"

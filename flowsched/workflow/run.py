@@ -19,6 +19,7 @@ from flowsched.workflow.states import RunState, TaskState
 QUEUED_MS, STAGING_MS, RUNNING_MS, BYTES_LOCAL, BYTES_MOVED = range(5)
 TOTALS: Final = ("queued_ms", "staging_ms", "running_ms", "bytes_local", "bytes_moved")
 _STATES: Final = len(TaskState)
+_NAMES: Final = [state.name for state in sorted(TaskState)]
 _ENDED: Final = int(TaskState.SUCCEEDED)  #: this and all that follow are terminal
 #: Columns of which most stages have but one value, and what that is. They are arrays of one value, as long as nobody writes.
 _RARE: Final[Mapping[str, tuple[type[np.generic], int]]] = {
@@ -69,7 +70,7 @@ class StageRun:
         not_before: (T,) ms before which it is not offered to the scheduler (back-off).
         moved: (T,) input bytes that were copied for it.
         local: (T,) input bytes that were there.
-        exit_code: (T,) of the last attempt, -1 for none.
+        exit_code: (T,) of the last attempt, -1 for none; where it ended well, what it returned to its client.
         missing: (W,) parent shards not done, over `index` and `chunk` edges.
         closed: Nothing more of it is started (it failed, or what it needs did).
         upset: It was skipped because something before it failed (not by a condition).
@@ -78,6 +79,7 @@ class StageRun:
         counts: (states,) tasks in each state.
         totals: (5,) sums over its tasks, columns as named above.
         reasons: task -> word, for the few that ended badly.
+        returned: exit code -> tasks that succeeded with it though it is not 0.
     """
 
     __slots__ = (
@@ -102,6 +104,7 @@ class StageRun:
         "number",
         "reason",
         "reasons",
+        "returned",
         "role_of",
         "shard_done",
         "spec",
@@ -132,7 +135,7 @@ class StageRun:
     missing: NDArray[np.int32]
     shard_done: NDArray[np.bool_]
 
-    def __init__(self, number: int, spec: StageSpec) -> None:
+    def __init__(self, number: int, spec: StageSpec, counts: NDArray[np.int64]) -> None:
         self.number = number
         self.spec = spec
         self.state = RunState.PENDING
@@ -146,10 +149,11 @@ class StageRun:
         self.uniform: TaskState | None = TaskState.PENDING
         self.barriers = 0
         self.done = 0
-        self.counts = np.zeros(_STATES, dtype=np.int64)
+        self.counts = counts  #: its row of the workflow's
         self.counts[TaskState.PENDING] = spec.tasks
         self.totals = np.zeros(len(TOTALS), dtype=np.int64)
         self.reasons: dict[int, str] = {}
+        self.returned: dict[int, int] = {}
         roles = [role for role in spec.roles for _ in range(role.replicas)]
         numbers = [number for number, role in enumerate(spec.roles) for _ in range(role.replicas)]
         self.role_of = np.array(numbers, dtype=np.int32)
@@ -200,7 +204,7 @@ class StageRun:
 
     def counted(self) -> dict[str, int]:
         """Tasks by state name, zeros left out."""
-        return {state.name: int(self.counts[state]) for state in TaskState if self.counts[state]}
+        return _named(self.counts)
 
     def holding(self) -> int:
         """Tasks that may have a pod."""
@@ -223,6 +227,7 @@ class WorkflowRun:
     """One workflow's progress.
 
     Attributes:
+        counts: (stages, states) how many of each stage's tasks are in which state.
         outputs: (stage, output) -> shard -> what was published.
         ranks: (stages,) upward rank in ms.
         seq: Submission order.
@@ -231,6 +236,7 @@ class WorkflowRun:
 
     __slots__ = (
         "cancel_requested",
+        "counts",
         "ended_ms",
         "graph",
         "id",
@@ -258,7 +264,10 @@ class WorkflowRun:
         self.paused = False
         self.started_ms: int | None = None
         self.ended_ms: int | None = None
-        self.stages = [StageRun(number, stage) for number, stage in enumerate(spec.stages)]
+        self.counts = np.zeros((len(spec.stages), _STATES), dtype=np.int64)
+        self.stages = [
+            StageRun(number, stage, self.counts[number]) for number, stage in enumerate(spec.stages)
+        ]
         self.outputs: dict[tuple[int, str], dict[int, Output]] = {}
         self.ranks: NDArray[np.int64] = np.zeros(len(spec.stages), dtype=np.int64)
 
@@ -268,8 +277,9 @@ class WorkflowRun:
 
     def totals(self) -> Mapping[str, int]:
         """Tasks by state over all stages."""
-        counts: dict[str, int] = {}
-        for stage in self.stages:
-            for name, number in stage.counted().items():
-                counts[name] = counts.get(name, 0) + number
-        return counts
+        return _named(self.counts.sum(axis=0))
+
+
+def _named(counts: NDArray[np.int64]) -> dict[str, int]:
+    """Numbers by the name of their state, zeros left out."""
+    return {_NAMES[state]: number for state, number in enumerate(counts.tolist()) if number}

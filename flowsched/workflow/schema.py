@@ -146,7 +146,7 @@ def _resources() -> Schema:
 def _template(limits: Limits) -> Schema:
     """The properties that a stage and a role share."""
     image = {"image": _text("The image reference.", pattern=r"^[!-~]{1,1024}$")}
-    reference = r"^[!-~]{1,512}$"
+    reference = r"^[A-Za-z0-9_-][A-Za-z0-9_.-]{0,252}(/[A-Za-z0-9_-][A-Za-z0-9_.-]{0,252})?$"
     return {
         "container": _object("The container the command runs in.", image, ["image"]),
         "command": _list(
@@ -285,6 +285,7 @@ def _files(limits: Limits) -> Schema:
         "mounts": _list(_object("", mount, ["source", "path"]), "Folders of the nodes.", limits.inputs),
         "volumes": _list(_inside(""), "Empty folders that the steps share.", limits.inputs),
         "leave": _list(_object("", left, ["path", "content"]), "Files left in any case.", limits.outputs),
+        "return_code": _inside("Where the steps write a return code that their client judges by."),
     }
     return _object("The files of steps, at absolute paths of their containers.", properties)
 

@@ -292,6 +292,9 @@ class Container:
     delivers: bool = (
         True  #: False in members of a gang but one: what they write at the paths of outputs stays theirs
     )
+    return_code: str | None = (
+        None  #: the file into which the steps write a return code that their client judges by
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -364,7 +367,7 @@ class StageSpec:
         return self.width * self.members
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class WorkflowSpec:
     """A DAG of stages, checked: names are unique, edges exist, widths fit, there is no cycle."""
 

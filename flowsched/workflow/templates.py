@@ -31,7 +31,8 @@ _ROLE_KEYS: Final[Mapping[str, str]] = {**TEMPLATE_KEYS, "replicas": "", "min": 
 _CONTAINER_KEYS: Final[Mapping[str, str]] = {"image": ""}
 IMAGE: Final = re.compile(r"[!-~]{1,1024}")
 IMAGE_TEXT: Final = "an image reference without spaces"
-_REFERENCE: Final = re.compile(r"[!-~]{1,512}")
+#: A file in the local cluster's folder of secrets, or `SECRET/KEY` as Kubernetes names them: never a way out of the folder.
+_REFERENCE: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,252}(?:/[A-Za-z0-9_-][A-Za-z0-9_.-]{0,252})?")
 _NOTHING: Final = Resources(cpu_millicores=0, memory_bytes=0)
 
 #: Key of a document -> (its reader, its form in words).
@@ -79,7 +80,10 @@ def read_template(section: Section) -> Template:
 
 _COMMAND_TEXT: Final = 'what to run, as a list of arguments: ["./align.sh", "--fast"]'
 _TEXT: Final = 'text (a number needs quotes: "4")'
-_SECRET_TEXT: Final = "the name of a secret, 1-512 characters without spaces (never the secret itself)"
+_SECRET_TEXT: Final = (
+    "the name of a secret (never the secret itself): letters, digits, '.', '_' and '-', the first no '.'; "
+    "of one of its keys, as NAME/KEY"
+)
 
 
 def read_min_resources(section: Section) -> Resources | None:

@@ -32,6 +32,9 @@ class WorkflowView(View, kw_only=True):
     stages: int
     tasks: int
     counts: dict[str, int] = {}  #: task state -> tasks
+    returned: dict[
+        str, int
+    ] = {}  #: exit code -> tasks that succeeded though it is not 0: their client judges by it
     paused: bool = False
     cancel_requested: bool = False
     source: str = ""  #: the engine that keeps the DAG of this run; its calls are the stages
@@ -50,6 +53,7 @@ class StageView(View, kw_only=True):
     gang: bool = False
     needs: list[str] = []  #: names of the stages it waits for
     counts: dict[str, int] = {}
+    returned: dict[str, int] = {}  #: as in `WorkflowView`
     started_at: datetime | None = None
     ended_at: datetime | None = None
     queued_seconds: float = 0.0  #: sums over its tasks
@@ -97,7 +101,9 @@ class TaskView(View, kw_only=True):
     reason: str = ""
     attempt: int
     node: str | None = None
-    exit_code: int | None = None
+    exit_code: int | None = (
+        None  #: of one that succeeded, what it returned to its client: Cromwell reads that from a file
+    )
     ready_at: datetime | None = None
     bound_at: datetime | None = None
     started_at: datetime | None = None

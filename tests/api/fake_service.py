@@ -175,8 +175,8 @@ class FakeService:
         self.submissions = 0
         self.finish_on_submit: str | None = None
         self.leads_at: str | None = None
-        self.alive: tuple[bool, str] = (True, "")
-        self.prepared: tuple[bool, str] = (True, "")
+        self.alive: tuple[bool, str] = (True, "ok")
+        self.prepared: tuple[bool, str] = (True, "ok")
         self.refused: dict[str, str] = {}
         self.points: dict[str, int] = {}
         self.pods: list[bytes] = []

@@ -263,3 +263,13 @@ def test_any_bytes_are_a_queue_or_a_refusal(raw: bytes) -> None:
         decode_body(raw, QueueBody)
     except (InvalidRequest, InvalidParameters):
         return
+
+
+async def test_a_tes_task_of_more_than_4_mib_is_refused_before_it_is_read() -> None:
+    """A thousand inputs are some 300 KiB; 800,000 tags were accepted, and held the service for seconds."""
+    body = b'{"executors":[{"image":"a","command":["b"]}],"description":"' + b"x" * (4 << 20) + b'"}'
+    async with TestClient(TestServer(build_api(FakeService()))) as client:
+        answered = await client.post("/ga4gh/tes/v1/tasks", data=body)
+        said = await answered.json()
+    assert answered.status == 413
+    assert said["detail"] == f"The body has {len(body)} bytes; at most 4194304 are accepted"

@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
+import re
 from typing import Any
 
 import pytest
 from aiohttp.test_utils import TestClient
 from fake_service import FakeService
 
-from flowsched.api.extender import LARGEST_QUESTION, THREAD_BYTES
-from flowsched.errors import InvalidRequest
+from flowsched.api.extender import LARGEST_QUESTION, MOST_NODES, read_question
+from flowsched.control.aside import LARGE_BYTES
+from flowsched.errors import InvalidRequest, TooLarge
 
 POD = {"metadata": {"name": "p", "namespace": "ns"}, "spec": {"containers": []}}
 BOTH = ["/scheduler/filter", "/scheduler/prioritize"]
@@ -108,8 +110,7 @@ async def test_the_case_of_names_does_not_matter(
     [
         b"", b"null", b"[]", b"hello", b"{}", b'{"Pod": {}, "NodeNames": "a"}', b'{"Pod": {}, "NodeNames": [1]}',
         b'{"Pod": {}, "Nodes": []}', b'{"Pod": {}, "Nodes": {"items": [{"metadata": {"name": 1}}]}}',
-        b'{"Pod": {}, "NodeNames": ["\xff"]}', b'{"Pod": {}, "NodeNames": ["\\ud800"]}', b"[" * 100_000,
-        b'{"Pod": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", json.dumps(question()).encode("utf-16"),
+        b'{"Pod": {}, "NodeNames": ["\xff"]}', b'{"Pod": {}, "NodeNames": ["\\ud800"]}', json.dumps(question()).encode("utf-16"),
     ],
     ids=lambda body: repr(body[:24]),
 )  # fmt: skip
@@ -147,7 +148,7 @@ async def test_a_large_question_is_answered(api: TestClient, service: FakeServic
     images = [{"names": ["x" * 400], "sizeBytes": 1} for _ in range(15)]
     nodes = {"items": [node(name, images=images) for name in names]}
     body = json.dumps(question(nodes=nodes)).encode()
-    assert len(body) > max(THREAD_BYTES, 10 << 20)
+    assert len(body) > max(LARGE_BYTES, 10 << 20)
     service.refused = {"n7": "held"}
     service.points = {"n7": 10}
     answer = await api.post("/scheduler/filter", data=body)
@@ -170,3 +171,45 @@ async def test_pages_of_other_origins_may_not_ask(api: TestClient, service: Fake
     headers = {"Host": "localhost:8470", "Origin": "https://evil.example"}
     assert (await api.post(path, json=question(), headers=headers)).status == 403
     assert service.pods == []
+
+
+SMALL = b'{"Pod": {"metadata": {"name": "p"}}, '
+POISON = {
+    "objects of three bytes": (
+        SMALL + b'"Nodes": {"items": [' + b"{}," * (20 << 20) + b"{}]}}",
+        "too many objects and arrays: 20,971,526, the limit 'objects' is 4,000,000",
+    ),
+    "five million names": (
+        SMALL + b'"NodeNames": [' + b",".join([b'"node-n"'] * 5_000_000) + b"]}",
+        "the question has 5,000,000 nodes; it may have 50,000",
+    ),
+    "unknown members": (
+        SMALL + b",".join(b'"k%d": 0' % n for n in range(3_000_000)) + b"}",
+        "the question has 3,000,001 members; it may have 100",
+    ),
+    "one unknown member": (
+        SMALL + b'"other": "' + b"x" * (60 << 20) + b'"}',
+        "'other' has 62,914,562 bytes; it may have 2,097,152",
+    ),
+    "a pod of 60 MiB": (
+        b'{"Pod": "' + b"x" * (60 << 20) + b'", "NodeNames": []}',
+        "'pod' has 62,914,562 bytes; it may have 2,097,152",
+    ),
+    "deep arrays": (
+        b"[" * 100_000,
+        "nested too deeply: 100,000, the limit 'depth' is 100",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", POISON)
+def test_a_question_with_too_much_of_anything_is_refused_with_the_number(case: str) -> None:
+    """60 MiB of such were decoded in one call, which held up the event loop until the leader had lost its lease."""
+    raw, words = POISON[case]
+    with pytest.raises(TooLarge, match=f"^{re.escape(words)}$"):
+        read_question(raw)
+
+
+def test_a_question_may_have_fifty_thousand_nodes() -> None:
+    names = [f"n{number}" for number in range(MOST_NODES)]
+    assert read_question(json.dumps(question(names=names)).encode()).names == names

@@ -252,7 +252,7 @@ async def test_errors_of_the_server_itself_are_problems_too(api: TestClient) -> 
     assert (missing.status, missing.content_type) == (404, "application/problem+json")
     wrong = await api.delete("/api/v1/workflows")
     assert (wrong.status, wrong.content_type, wrong.headers["Allow"]) == (
-        405, "application/problem+json", "GET,POST",
+        405, "application/problem+json", "GET,HEAD,POST",
     )  # fmt: skip
 
 

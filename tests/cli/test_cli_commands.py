@@ -21,6 +21,7 @@ from typer.testing import CliRunner
 from flowsched import errors
 from flowsched.cli.commands import app
 from flowsched.cli.options import hoisted
+from flowsched.cluster.running.cgroups import Base
 from flowsched.workflow.views import OutputView, StageView
 
 Run = Callable[..., Any]
@@ -294,7 +295,9 @@ def test_every_command_has_help() -> None:
 
 def test_fault_46e_serving_others_needs_a_token(tmp_path: Path) -> None:
     """Refused with what to do; nothing listens."""
-    result = CliRunner().invoke(app, ["serve", "--host", "0.0.0.0", "--root", str(tmp_path / "r")])
+    result = CliRunner().invoke(
+        app, ["serve", "--no-token", "--host", "0.0.0.0", "--root", str(tmp_path / "r")]
+    )
     assert result.exit_code == 2
     assert "needs a token" in result.stderr
     empty = tmp_path / "token"
@@ -316,6 +319,26 @@ def test_the_doctor_looks_at_everything(flowsched: Run, tmp_path: Path) -> None:
     assert result.exit_code == 0
     alone = CliRunner().invoke(app, ["doctor", "--root", str(tmp_path), "--server", "http://127.0.0.1:9"])
     assert "next: " in alone.stdout  # nobody serves there, or nobody may
+
+
+def test_the_doctor_says_what_detached_processes_are_found_by(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The folder of control groups, or why there is none and what is used instead."""
+    told = {}
+    for base in (
+        Base("/sys/fs/cgroup/x", "version 2", []),
+        Base("", "", ["version 2: /sys/fs/cgroup: Read-only file system"]),
+    ):
+        monkeypatch.setattr("flowsched.cli.doctor.find_base", lambda base=base: base)
+        result = CliRunner().invoke(app, ["doctor", "--root", str(tmp_path), "-o", "json"])
+        (check,) = (check for check in json.loads(result.stdout) if check["name"] == "cgroups")
+        told[check["mark"]] = check["found"]
+    assert told["ok"] == "one for each attempt, in /sys/fs/cgroup/x (version 2)"
+    assert told["warn"].startswith(
+        "none for attempts (version 2: /sys/fs/cgroup: Read-only file system): should a runner be killed, what its task has "
+        "detached is found by a mark in its limits (RLIMIT_RTTIME)"
+    )
 
 
 def test_help_imports_nothing_heavy() -> None:

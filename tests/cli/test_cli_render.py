@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from rich.console import Console, RenderableType
 
 from flowsched.cli import inert, output, render
-from flowsched.workflow.views import ExplanationView, NodeView, QueueUserView, QueueView
+from flowsched.workflow.views import ExplanationView, NodeView, QueueUserView, QueueView, WorkflowView
 
 
 def drawn(renderable: RenderableType, width: int = 120) -> str:
@@ -133,6 +133,37 @@ def test_tables_hold_what_the_views_say() -> None:
 
 
 HOSTILE = "\x1b]0;owned\x07\x1b[2J\u202egpj\r\n[red]x[/red]\x9b31m\x00\x7f"
+
+
+def test_what_tasks_returned_stands_beside_the_state() -> None:
+    """One code a line in a table; of many codes only how many tasks."""
+    at = datetime(2026, 1, 1, tzinfo=UTC)
+    base = {
+        "name": "w",
+        "queue": "q",
+        "priority": 0,
+        "labels": {},
+        "state": "SUCCEEDED",
+        "created_at": at,
+        "stages": 1,
+    }
+    views = [
+        WorkflowView(id=ident, tasks=40, returned=returned, **base)
+        for ident, returned in (
+            ("a", {"3": 1}),
+            ("b", {"1": 12, "137": 2}),
+            ("c", {"1": 1, "2": 1, "3": 2}),
+            ("d", {}),
+        )
+    ]
+    heads = [render.workflow_head(view).plain for view in views]
+    assert heads == [
+        "w a SUCCEEDED (1 returned 3)",
+        "w b SUCCEEDED (12 returned 1, 2 returned 137)",
+        "w c SUCCEEDED (4 returned no 0)",
+        "w d SUCCEEDED",
+    ]
+    assert render.state_of(views[1], "\n").plain == "SUCCEEDED\n(12 returned 1,\n2 returned 137)"
 
 
 def test_fault_46c_names_cannot_command_a_terminal() -> None:

@@ -210,3 +210,20 @@ def test_task_states_of_the_api_are_those_of_the_engine() -> None:
     from flowsched.api.workflows import TaskStateName
 
     assert get_args(get_args(TaskStateName)[0]) == tuple(TaskState.__members__)
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("localhost:8470", "'localhost:8470' has no scheme: write http://localhost:8470"),
+        ("10.0.0.7", "'10.0.0.7' has no scheme: write http://10.0.0.7"),
+        ("[::1]:8470", "'[::1]:8470' has no scheme: write http://[::1]:8470"),
+        ("ftp://host", "'ftp://host' is no URL such as http://127.0.0.1:8470"),
+        ("http://host:99999", "'http://host:99999' is no URL such as http://127.0.0.1:8470"),
+    ],
+)
+def test_a_server_that_is_no_url_is_refused_with_what_to_write(url: str, words: str) -> None:
+    """`--server host:port` was a traceback of the HTTP library."""
+    with pytest.raises(errors.ConfigurationError) as refused:
+        Client(url)
+    assert str(refused.value) == words

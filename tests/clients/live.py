@@ -42,7 +42,7 @@ class LiveService:
 
     def start(self, failpoints: str = "") -> None:
         """Start it (again); it listens as soon as it can."""
-        argv = ["serve", "--port", str(self.port), "--root", str(self.root)]
+        argv = ["serve", "--no-supervise", "--no-token", "--port", str(self.port), "--root", str(self.root)]
         argv += ["--nodes", "2", "--cpu", "8", "--memory", "16Gi", "--log-level", "warning"]
         if self._database is not None:
             argv += ["--db", self._database]
@@ -53,8 +53,8 @@ class LiveService:
             self._process.close()
         self._process = ServiceProcess(self._nursery.fork(argv, env, self.log, ""))
 
-    async def ready(self) -> None:
-        """Wait until it leads."""
+    async def ready(self, *, may_die: bool = False) -> None:
+        """Wait until it leads. With `may_die` also until it has died: a client that waits at its port reaches a failpoint first."""
         end = time.monotonic() + START_S
         async with aiohttp.ClientSession() as session:
             while True:
@@ -64,6 +64,8 @@ class LiveService:
                             return
                 assert time.monotonic() < end, f"the service does not come up: {self.tail()}"
                 assert self._process is not None
+                if may_die and self._process.dead():
+                    return
                 assert not self._process.dead(), f"the service ended: {self.tail()}"
                 await asyncio.sleep(0.02)
 

@@ -37,8 +37,9 @@ async def killed(service: LiveService, times: int, done: list[object], of: int) 
             while len(done) < of * number // (times + 2) and time.monotonic() < patience:
                 await asyncio.sleep(0.02)
             await service.kill()
-        service.start(UNANSWERED[number] if number < len(UNANSWERED) else "")
-        await service.ready()
+        armed = number < len(UNANSWERED)
+        service.start(UNANSWERED[number] if armed else "")
+        await service.ready(may_die=armed)
     return unanswered
 
 

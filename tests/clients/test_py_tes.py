@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import signal
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 
 from tests.clients.live import LiveService, live
 from tests.crash.harness import Nursery
+from tests.serving.processes import gone, served
 
 HERE = Path(__file__).parent
 pytestmark = [pytest.mark.clients, pytest.mark.slow]
@@ -65,3 +67,30 @@ async def test_py_tes_0_4_sees_what_it_expects(tmp_path: Path, nursery: Nursery,
     """The one that Snakemake's plugin and Toil pin: under /v1, with the service-info of TES 0.x."""
     seen = await session(snakemake_9, tmp_path, nursery)
     assert seen == json.loads((HERE / "expected" / "py-tes-0.4.json").read_text())
+
+
+async def test_a_run_of_py_tes_outlives_kill_9_of_the_service(tmp_path: Path, py_tes_1: Path) -> None:
+    """Its polls are not retried. Those that it sends while the service is dead are answered by the next life."""
+    with served(tmp_path / "root") as service:
+        killed = await asyncio.to_thread(service.ready)
+        client = await asyncio.create_subprocess_exec(
+            str(py_tes_1 / "bin" / "python"), str(HERE / "scripts" / "py_tes_polls.py"), service.url, str(tmp_path / "go"),
+            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
+        )  # fmt: skip
+        assert client.stdin is not None
+        assert client.stdout is not None
+        assert await client.stdout.readline() == b"created\n"
+        for _ in range(3):
+            os.kill(killed, signal.SIGKILL)
+            assert await asyncio.to_thread(gone, killed)
+            client.stdin.write(b"poll\n")  # it connects while no service lives
+            assert await asyncio.wait_for(client.stdout.readline(), 120) in (
+                b"RUNNING\n",
+                b"QUEUED\n",
+                b"INITIALIZING\n",
+            )
+            killed = await asyncio.to_thread(service.ready, killed)
+        (tmp_path / "go").touch()
+        client.stdin.write(b"poll until the end\n")
+        assert await asyncio.wait_for(client.stdout.readline(), 120) == b"COMPLETE\n"
+        assert await client.wait() == 0

@@ -112,6 +112,8 @@ class ExecutorContract:
         await ear.until(lambda: len(ear.finals("a")) >= 2)
         assert len(set(ear.finals("a"))) == 1
         log, more = await cluster.logs("a", "stdout", 0, 100)
+        for beyond in (1 << 44, (1 << 63) - 1):  # ext4 refuses to seek there
+            assert await cluster.logs("a", "stdout", beyond, 100) == (b"", more)
         assert (len(log.splitlines()), more) == (1, False)
 
     async def test_a_node_that_does_not_exist(self, world: World) -> None:

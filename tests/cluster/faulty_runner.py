@@ -22,7 +22,7 @@ def act(folder: str) -> None:
 
 
 real_lock, real_prepare = attempt.take_lock, attempt.prepare
-real_write = attempt.write_record
+real_started, real_end = task.write_record, attempt.write_end
 
 
 def take_lock(folder):
@@ -36,14 +36,14 @@ def prepare(folder, order):
 
 
 def write_started(folder, name, record):
-    real_write(folder, name, record)
+    real_started(folder, name, record)
     act(folder)
 
 
 def write_exit(folder, name, record):
     if name == "exit.json":
         act(folder)
-    real_write(folder, name, record)
+    real_end(folder, name, record)
 
 
 match sys.argv[2]:
@@ -54,6 +54,6 @@ match sys.argv[2]:
     case "after_started":
         task.write_record = write_started
     case "before_exit":
-        attempt.write_record = write_exit
+        attempt.write_end = write_exit
 spawner.serve()
 os._exit(0)

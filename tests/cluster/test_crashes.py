@@ -120,7 +120,7 @@ async def test_a_late_runner_finds_its_attempt_void(real_world: RealWorld) -> No
     await asyncio.sleep(0.3)
     assert starts(real_world) == 0
     assert not (folder / "started").exists()
-    await until(lambda: attempts.is_locked(folder) is False, "the late runner's end")
+    await until(lambda: attempts.is_alive(folder) is False, "the late runner's end")
 
 
 async def test_a_runner_that_cannot_lock_starts_nothing(real_world: RealWorld) -> None:
@@ -219,7 +219,7 @@ async def test_a_runner_is_killed_while_the_service_is_down(real_world: RealWorl
     await real_world.drop()
     os.kill(kin.runner_of(real_world.attempt("a")) or 0, signal.SIGKILL)
     await until(lambda: kin.runner_of(real_world.attempt("a")) is None)
-    assert attempts.is_locked(real_world.attempt("a"))  # by what the task has left
+    assert attempts.is_alive(real_world.attempt("a"))  # by what the task has left
     told = []
     for _ in range(2):
         cluster, ear, _ = await real_world.open()

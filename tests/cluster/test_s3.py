@@ -11,6 +11,7 @@ import pytest
 import s3fs
 from moto.server import ThreadedMotoServer
 
+from flowsched import credentials
 from flowsched.app import Settings, running
 from flowsched.cluster.origins import NotFetched, Origins
 
@@ -103,6 +104,36 @@ async def test_a_container_task_reads_and_writes_a_bucket(tmp_path: Path, bucket
     assert [item["Key"] for item in found] == ["out/a.txt", "out/folder/n"]
     assert client.get_object(Bucket=bucket, Key="out/a.txt")["Body"].read() == b"1deep/2"
     assert client.get_object(Bucket=bucket, Key="out/folder/n")["Body"].read().split() == [b"5000"]
+
+
+async def test_the_keys_reach_what_stages_and_no_task(
+    tmp_path: Path, bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are in no environment any more, as after the start of `serve`: inputs come, outputs go, a task sees none of them."""
+    taken = credentials.take(stores=True)
+    assert taken == {"AWS_ACCESS_KEY_ID": "testing", "AWS_SECRET_ACCESS_KEY": "testing"}
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+    stage = {
+        "name": "work",
+        "steps": [{"command": ["sh", "-c", "{ env; cat /in/reads; } > /out/a"]}],
+        "files": {
+            "inputs": [{"path": "/in/reads", "uri": f"s3://{bucket}/runs/L001.txt"}],
+            "outputs": [{"path": "/out/a", "uri": f"s3://{bucket}/out/a.txt"}],
+        },
+        "resources": {"memory": "64Mi"},
+    }
+    settings = Settings(port=0, root=tmp_path, log_level="error", stores=credentials.store_options(taken))
+    async with running(settings) as up:
+        ident = (await up.facade.submit(json.dumps({"name": "s3", "stages": [stage]}).encode())).id
+        async for _ in up.facade.events(ident, 0):
+            pass
+        view = await up.facade.workflow(ident)
+        assert (view.state, view.reason) == ("SUCCEEDED", "")
+    client = boto3.client("s3", aws_access_key_id="testing", aws_secret_access_key="testing")
+    seen = client.get_object(Bucket=bucket, Key="out/a.txt")["Body"].read()
+    assert (b"ACGT\n" * 1000 in seen, b"FLOWSCHED_STAGE=work" in seen, b"AWS_" in seen) == (True, True, False)
+    with pytest.raises(NotFetched, match="give the service credentials"):
+        Origins().open(f"s3://{bucket}/runs/L001.txt")
 
 
 async def test_a_bucket_that_does_not_take_an_output(tmp_path: Path, bucket: str) -> None:

@@ -94,7 +94,7 @@ async def test_dev_null_stays_a_device(real_world: RealWorld) -> None:
 
 
 IN_READ_ONLY: dict[str, dict[str, Any]] = {
-    "input": {"inputs": (Placed("/ro/in/x", source="/etc/passwd"),)},
+    "input": {"inputs": (Placed("/ro/in/x", source=__file__),)},
     "text": {"inputs": (Placed("/ro/text", content="t"),)},
     "output": {"outputs": (Delivered("/ro/out/x", "/nowhere/x"),)},
 }

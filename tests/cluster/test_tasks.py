@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 import pytest
@@ -380,6 +380,14 @@ async def test_logs_are_read_in_pieces(real_world: RealWorld) -> None:
     assert await cluster.logs("a", "../pod.json", 0, 100) == (b"", False)
 
 
+async def all_known(workflows: Collection[str]) -> Collection[str]:
+    return workflows
+
+
+async def none_known(_workflows: Collection[str]) -> Collection[str]:
+    return ()
+
+
 async def test_orphans_are_found_and_forgotten(real_world: RealWorld) -> None:
     """What lives and nobody asked for is named; after its release its folder shrinks, then vanishes (P5)."""
     cluster, ear, _ = await real_world.open()
@@ -397,7 +405,8 @@ async def test_orphans_are_found_and_forgotten(real_world: RealWorld) -> None:
     await cluster.forget(["a", "b", "nobody"])
     assert not (real_world.attempt("a") / "work").exists()
     assert await cluster.logs("a", "stdout", 0, 100) == (b"hello\n", False)
-    assert await cluster.expire(time.time_ns() // 1_000_000 + 1000) == 2
+    assert await cluster.expire(all_known) == 0
+    assert await cluster.expire(none_known) == 2
     assert not real_world.attempt("a").exists()
 
 

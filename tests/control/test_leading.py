@@ -11,8 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from flowsched.app import Settings, running
+from flowsched.app import Settings, assembled, running
 from flowsched.control import leader
+from flowsched.engine.events import NodeDrained
+from flowsched.errors import Unavailable
+from flowsched.scheduling.framework import PROFILES
 
 DOCUMENT = json.dumps(
     {
@@ -49,6 +52,34 @@ async def test_a_loop_that_fails_once_costs_no_workflow(
         task = await up.facade.task(ident, "read", 0)
         assert (task.state, task.outputs[0].value) == ("SUCCEEDED", "0\n1\n2\n")
         assert up.facade.live() == (True, "ok")
+
+
+async def test_what_is_configured_while_a_term_recovers_is_in_force_in_it(tmp_path: Path) -> None:
+    """Queues, drains and the policy have been read, the first step is not over: then each of them is changed."""
+    recovered, go_on = asyncio.Event(), asyncio.Event()
+
+    async def gate(point: str) -> None:
+        if point == "recover.after":
+            recovered.set()
+            await go_on.wait()
+
+    async with assembled(Settings(root=tmp_path, log_level="error")) as (service, leads, _, _):
+        leads._failpoint = gate
+        leading = asyncio.create_task(leads.run())
+        await recovered.wait()
+        with pytest.raises(Unavailable):  # it is durable, and cannot be shown yet
+            await service.put_queue("lab", {"weight": 7})
+        await leads.drain_changed(NodeDrained("node-0", 5))
+        leads.profile_changed(PROFILES["kube-like"])
+        go_on.set()
+        while leads.dispatcher is None:
+            await asyncio.sleep(0.005)
+        await leads.dispatcher.settled()
+        assert {queue.name: queue.weight for queue in await service.queues()} == {"default": 1, "lab": 7}
+        assert [node.drained_at is not None for node in await service.nodes()] == [True]
+        assert leads.dispatcher.state.profile.name == "kube-like"
+        leading.cancel()
+        await asyncio.gather(leading, return_exceptions=True)
 
 
 async def test_livez_tells_of_loops_that_fail_again_and_again(

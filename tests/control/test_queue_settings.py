@@ -66,3 +66,12 @@ def test_a_parent_must_be_there() -> None:
     """Create it first."""
     with pytest.raises(Conflict, match="no parent queue 'lab'"):
         check_tree(QueueRow("a", parent="lab"), {})
+
+
+@pytest.mark.parametrize("name", ["a b", "", "-a", "ä", "a/b", "x" * 64])
+def test_a_queue_has_a_name_that_documents_can_say(name: str) -> None:
+    """`PUT /queues/a%20b` made a queue that no document could name."""
+    with pytest.raises(InvalidDocument) as refused:
+        queue_row(name, {"weight": 2}, QueueRow(name))
+    (fault,) = refused.value.faults
+    assert (fault.path, fault.expected) == ("{name}", "1-63 letters, digits, -, _ or ., the first no - or .")

@@ -304,7 +304,7 @@ class Campaign:
 
     def start(self, failpoints: str = "") -> None:
         """Start the service (again)."""
-        argv = ["serve", "--port", str(self.port), "--root", str(self.root)]
+        argv = ["serve", "--no-supervise", "--no-token", "--port", str(self.port), "--root", str(self.root)]
         argv += ["--nodes", "3", "--cpu", "2", "--memory", "4Gi", "--log-level", "warning"]
         argv += self.more
         if self._database is not None:

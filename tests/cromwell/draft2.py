@@ -1,4 +1,4 @@
-"""What Cromwell does with a config backend's commands, written from its source (develop of 2026): no Cromwell can be had here.
+"""What Cromwell does with a config backend's commands, written from its source (develop of 2026) and held against a real one.
 
 Each of submit, submit-docker, kill, kill-docker and check-alive is the command of a draft-2 WDL task. Cromwell evaluates its
 `${…}` expressions (wdl.draft2: WdlParser, ValueEvaluator, ParameterCommandPart), takes common indentation off (StringUtil),
@@ -30,6 +30,10 @@ class NotSupplied(WdlError):
     """An optional without a value was added to something: the whole placeholder becomes the empty text."""
 
 
+class Long(int):
+    """What Cromwell makes of `memory_<unit>` and `disk_<unit>`, though they are declared as Int: it cannot be added to a text."""
+
+
 @dataclass(frozen=True)
 class Maybe:
     """A value of an optional type (`String?`): Cromwell boxes it even where it is there."""
@@ -40,13 +44,17 @@ class Maybe:
 Value = str | int | bool | Maybe
 
 
-def provider(path: Path) -> Any:
-    """A file's only provider: its actor factory and its config."""
+def whole(path: Path) -> Any:
+    """All that a file says itself."""
     text = path.read_text(encoding="utf-8")
     assert CLASSPATH in text, "without Cromwell's defaults no server starts"
-    whole = pyhocon.ConfigFactory.parse_string(text.replace(CLASSPATH, ""))
-    name = whole["backend"]["default"]
-    return whole["backend"]["providers"][name]
+    return pyhocon.ConfigFactory.parse_string(text.replace(CLASSPATH, ""))
+
+
+def provider(path: Path) -> Any:
+    """A file's only provider: its actor factory and its config."""
+    backend = whole(path)["backend"]
+    return backend["providers"][backend["default"]]
 
 
 def config(path: Path) -> Any:
@@ -197,8 +205,8 @@ def _add(left: Value, right: Value) -> Value:
         if right.value is None:
             raise NotSupplied("+")
         right = right.value
-    if isinstance(right, bool):
-        raise WdlError("a text and a Boolean cannot be added")
+    if isinstance(right, bool | Long):
+        raise WdlError(f"Cannot perform operation: {left} + {right!r}")
     return left + str(right)
 
 
@@ -287,10 +295,15 @@ def declared(attributes: str) -> dict[str, Value]:
         match = re.fullmatch(r"(Int|String|Float|Boolean)(\??)\s+(\w+)(?:\s*=\s*([0-9]+))?", line)
         if match is None:
             raise WdlError(f"no declaration: {line}")
+        unit = re.fullmatch(r"(memory|disk)_[kmgt]i?b?", match[3])
+        if match[2] and (unit or match[3] == "cpu"):
+            raise WdlError(
+                f"invalid runtime attribute {unit[1] if unit else 'cpu'} = !! NOT FOUND !!: the ? is lost, a default is needed"
+            )
         if match[2]:
             found[match[3]] = Maybe(None)
         elif match[4] is not None:
-            found[match[3]] = int(match[4])
+            found[match[3]] = Long(match[4]) if unit else int(match[4])
         else:
             raise WdlError(f"{match[3]} is required of every task")
     return found

@@ -72,6 +72,7 @@ class Service:
             str(port),
             "--root",
             str(root),
+            "--no-token",
             *options,
         ]
         self._log = root.with_suffix(".log")

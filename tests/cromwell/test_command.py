@@ -141,7 +141,7 @@ def test_something_else_at_the_address_is_no_id(answer: bytes, capsys: pytest.Ca
         ("--mount=/a", "--mount: found '/a', expected /FOLDER:/PATH"),
         ("--cpu=two", "--cpu: found 'two', expected a number such as 4 or 0.5"),
         ("--idempotency-key=ä", "--idempotency-key: found 'ä', expected 1 to 255 printable ASCII characters"),
-        ("--server=localhost", "--server: 'localhost' is no URL such as http://127.0.0.1:8470"),
+        ("--server=localhost", "--server: 'localhost' has no scheme: write http://localhost"),
         ("--server=http://h:99999", "--server: 'http://h:99999' is no URL such as http://127.0.0.1:8470"),
     ],
 )

@@ -85,7 +85,7 @@ def test_both_ways_name_calls_alike(cwd: str, expected: CallRoot) -> None:
 def test_the_whole_document() -> None:
     """One stage with one step, the return code that is left, the resources in their units, and the call."""
     assert document(JOB) == {
-        "name": "cromwell_3f2b8a0e_align",
+        "name": "germline.align",
         "queue": "genomics",
         "priority": 5,
         "call": {
@@ -108,6 +108,7 @@ def test_the_whole_document() -> None:
                 "files": {
                     "mounts": [{"source": CALL, "path": "/cromwell-executions/x"}],
                     "leave": [{"path": "/cromwell-executions/x/execution/rc", "content": "79\n"}],
+                    "return_code": "/cromwell-executions/x/execution/rc",
                 },
                 "resources": {"cpu": "4", "memory": "8192Mi", "disk": "50Gi", "gpu": "1"},
                 "limits": {"memory": "8192Mi"},
@@ -117,6 +118,15 @@ def test_the_whole_document() -> None:
             }
         ],
     }
+
+
+def test_a_call_has_the_same_name_in_every_run() -> None:
+    """The service learns runtimes by the names of workflow and stage. A folder that is no call's has the job's name."""
+    other = JOB._replace(name="cromwell_11111111_align", cwd=CALL.replace(WF, SUB))
+    assert (document(other)["name"], document(other)["stages"][0]["name"]) == ("germline.align", "align")
+    assert document(other._replace(cwd="/w"))["name"] == "cromwell_11111111_align"
+    deep = "/".join(f"s{number}/{WF}/call-{'x' * 30}{number}" for number in range(5))
+    assert document(JOB._replace(cwd=f"/{deep}"))["name"].endswith(f".{'x' * 30}3.{'x' * 30}4")
 
 
 def test_the_service_reads_the_document_as_it_was_meant() -> None:

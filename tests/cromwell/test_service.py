@@ -101,6 +101,8 @@ def test_the_commands_own_return_code_is_cromwells(cromwell: Cromwell, service: 
     job = call.submit()
     assert call.wait() == 3
     assert over(service, job) == "SUCCEEDED"
+    assert service.get(f"/api/v1/workflows/{job}")["returned"] == {"3": 1}
+    assert [each["returned"] for each in service.get("/api/v1/workflows")["workflows"]] == [{"3": 1}]
 
 
 def test_a_job_out_of_memory_can_be_tried_again(cromwell: Cromwell, service: Service) -> None:

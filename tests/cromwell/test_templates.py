@@ -12,7 +12,7 @@ from urllib.parse import unquote_to_bytes
 import pytest
 
 from tests.cromwell import draft2
-from tests.cromwell.draft2 import Maybe, Value, WdlError
+from tests.cromwell.draft2 import Long, Maybe, Value, WdlError
 from tests.cromwell.values import HOSTILE
 
 CONF = Path(__file__).parents[2] / "deploy" / "cromwell" / "flowsched.conf"
@@ -82,7 +82,7 @@ def option(arguments: list[str], name: str) -> str | None:
 @pytest.mark.parametrize(
     ("template", "texts", "count"),
     [
-        ("submit", {"job_name": "name", "cwd": "cwd", "script": "script", "job_shell": "shell"}, 14),
+        ("submit", {"job_name": "name", "cwd": "cwd", "script": "script", "job_shell": "shell"}, 15),
         (
             "submit-docker",
             {
@@ -92,7 +92,7 @@ def option(arguments: list[str], name: str) -> str | None:
                 "docker_script": "script",
                 "job_shell": "shell",
             },
-            16,
+            17,
         ),
     ],
     ids=["submit", "submit-docker"],
@@ -113,7 +113,7 @@ def test_every_text_arrives_as_it_was_written(
         assert option(arguments, name) == hostile
     assert option(arguments, "rc-file") == f"{hostile}/execution/rc"
     assert option(arguments, "stderr") == f"{hostile}.background"
-    assert arguments[-5:-2] == ["--cpu=1", "--memory-mb=2000", "--gpu=0"]
+    assert arguments[-6:-2] == ["--cpu=1", "--memory-mb=2000", "--disk-gb=10", "--gpu=0"]
 
 
 def test_a_zero_byte_is_marked_for_refusal(run: Run) -> None:
@@ -127,6 +127,7 @@ def test_a_zero_byte_is_marked_for_refusal(run: Run) -> None:
         assert [text for text in arguments[3:] if "a%00b" not in text] == [
             "--cpu=1",
             "--memory-mb=2000",
+            "--disk-gb=10",
             "--gpu=0",
         ]
 
@@ -146,19 +147,20 @@ def test_what_is_not_given_is_not_passed(run: Run) -> None:
         f"--stderr={cwd}/execution/stderr.background",
         "--cpu=1",
         "--memory-mb=2000",
+        "--disk-gb=10",
         "--gpu=0",
     ]
 
 
 def test_numbers_are_passed_where_they_are_given(run: Run) -> None:
     """Optional whole numbers too."""
-    given = {"cpu": 4, "memory_mb": 8192, "gpuCount": 2, "disk_gb": Maybe(50), "priority": Maybe(7)}
+    given = {"cpu": 4, "memory_mb": Long(8192), "gpuCount": 2, "disk_gb": Long(50), "priority": Maybe(7)}
     given |= {"timeout_minutes": Maybe(90), "runtime_minutes": Maybe(30)}
     assert run(CONFIG["submit"], standard(docker=False) | given)[-7:] == [
         "--cpu=4",
         "--memory-mb=8192",
-        "--gpu=2",
         "--disk-gb=50",
+        "--gpu=2",
         "--priority=7",
         "--timeout-minutes=90",
         "--runtime-minutes=30",
@@ -188,9 +190,22 @@ def test_both_files_say_what_cromwell_needs() -> None:
     assert tes["endpoint"] == "http://127.0.0.1:8470/ga4gh/tes/v1/tasks"
     assert tes["root"] == tes["dockerRoot"] == "/data/cromwell-executions"
     assert tes["use_tes_11_preview_backend_parameters"] is True
-    assert tes["default-runtime-attributes"]["maxRetries"] == 1
+    assert tes["default-runtime-attributes"]["maxRetries"] == 0
+    assert tes["filesystems"]["http"]["enabled"] is True
     assert CONFIG["exit-code-timeout-seconds"] == 120
-    assert CONFIG["default-runtime-attributes"]["maxRetries"] == 1
+    assert CONFIG["default-runtime-attributes"]["maxRetries"] == 0
+    for file in (CONF, tes_file):
+        whole = draft2.whole(file)
+        assert whole["docker.hash-lookup"] == {"enabled": True, "method": "remote"}
+        assert whole["system.abort.scan-frequency"].seconds == 5
+
+
+@pytest.mark.parametrize("name", ["disk_gb", "memory_mb", "cpu"])
+def test_what_cromwell_makes_compulsory_cannot_be_optional(name: str) -> None:
+    """Cromwell 52 and later lose the question mark of these: every task without the attribute is refused, 16 times."""
+    assert draft2.declared(f"Int {name} = 10") == {name: 10}
+    with pytest.raises(WdlError, match="NOT FOUND"):
+        draft2.declared(f"Int? {name}")
 
 
 # ------------------------------------------------------------------------------------------ the reading itself
@@ -227,10 +242,11 @@ def test_cromwells_expressions(template: str, values: dict[str, Value], expected
         (r"${'\d'}", {}),
         ("${y}", {"x": "1"}),
         ("${iffy}", {"iffy": "1"}),
+        ("${'--disk-gb=' + x}", {"x": Long(10)}),
     ],
 )
 def test_what_cromwell_refuses(template: str, values: dict[str, Value]) -> None:
-    """A lone brace, sub of an optional, a bad replacement, an escape that WDL has not, a name that is not declared."""
+    """A lone brace, sub of an optional, a bad replacement, an escape that WDL has not, a name that is not declared, an amount."""
     with pytest.raises(WdlError):
         draft2.instantiated(template, values)
 

@@ -10,6 +10,7 @@ from flowsched.engine.explain import explain, situations_of
 from flowsched.engine.recovery import reclaim
 from flowsched.engine.step import step
 from flowsched.scheduling.executor import PodEnded, Usage
+from flowsched.scheduling.loads import Load, LoadMeasured
 from flowsched.scheduling.snapshot import IO
 from flowsched.scheduling.suggest import outlook
 from flowsched.scheduling.whatif import changed
@@ -43,9 +44,9 @@ def taught(**more: Any) -> Scene:
     return scene
 
 
-def again(scene: Scene, *stages: dict[str, Any]) -> list[str]:
+def again(scene: Scene, *stages: dict[str, Any], workflow: str = "w2") -> list[str]:
     """The same workflow comes once more; what is launched."""
-    accepted = scene.accepted("w2", *stages)
+    accepted = scene.accepted(workflow, *stages)
     run = accepted.run
     run.spec = replace(run.spec, name="w")
     scene.tell(Accepted(run))
@@ -71,6 +72,21 @@ def test_four_samples_count_for_nothing() -> None:
     assert scene.launched == ["fs-w-sort-8-0"]  # the others of the four were placed before anything was known
     end(scene, 5, 6, 7)
     assert scene.launched == ["fs-w-sort-10-0", "fs-w-sort-9-0"]
+
+
+def test_what_was_learned_stays_with_an_offer_whose_expected_runtime_changes() -> None:
+    """A task of another run of the same kind ends, slower than those before: what waits is offered with the new runtime, and what
+    is measured of it is still taken for its own, not for others'.
+    """
+    scene = taught()
+    assert len(again(scene, sort(3))) == 3
+    assert again(scene, sort(1), workflow="w3") == []
+    scene.start("fs-w2-sort-1-0")
+    scene.tell(PodEnded("fs-w2-sort-1-0", scene.now, 0, usage=USED), after=2_100)
+    assert scene.launched == ["fs-w3-sort-0-0"]
+    end(scene, 0, 2, workflow="w2")
+    scene.tell(LoadMeasured(nodes=(Load("n0", 50 * MB, -1),)), after=5_000)
+    assert scene.state.others == {}
 
 
 def test_what_a_person_said_wins() -> None:
@@ -169,3 +185,12 @@ def test_what_nobody_measured_is_not_learned_as_nothing() -> None:
     assert scene.state.estimates.memory_bytes(*kind) is None
     assert scene.state.estimates.moved_bytes(*kind) is None
     assert scene.state.estimates.disk_bytes(*kind) == 100 * MB
+
+
+def test_a_writer_goes_to_the_faster_of_two_disks() -> None:
+    """6 GB take 3 s on the disk of 2 GB/s and 40 s on that of 150 MB/s: the small node, which packs better, is no choice."""
+    fast, slow = node("fast", cpu=32, disk_rate=2_000 * MB), node("slow", cpu=8, disk_rate=150 * MB)
+    for nodes in ((fast, slow), (slow, fast)):
+        scene = Scene(*nodes)
+        scene.submit("w", sort(1, io={"write": 6_000 * MB}, estimate={"runtime": "10s"}))
+        assert [scene.pods[name].node for name in scene.launched] == ["fast"]

@@ -21,9 +21,11 @@ import aiohttp
 
 from flowsched.cluster.cache import Entry
 from flowsched.cluster.kubernetes.agent import orders
+from flowsched.cluster.kubernetes.agent.keys import bearer_of, signing_key_of
 from flowsched.cluster.kubernetes.agent.node_agent import Agent
 from flowsched.cluster.kubernetes.agent.server import Door
 from flowsched.cluster.kubernetes.agent.settings import Settings
+from flowsched.cluster.running.records import wall_ms
 
 KEY = b"a-key-of-the-agents-in-these-tests"
 PATIENCE_S = 200
@@ -67,9 +69,10 @@ class Node:
         )
         return replace(plain, **changes)
 
-    def pod(self, uid: str | None = None) -> str:
-        """A pod's volumes, as they are before its first container starts; returns its uid."""
+    def pod(self, uid: str | None = None, name: str = "fs-wf-s-0-1") -> str:
+        """A pod's volumes and folder of logs, as they are before its first container starts; returns its uid."""
         uid = uid or str(uuid.uuid4())
+        (self.folder / "logs" / f"flowsched_{name}_{uid}").mkdir(exist_ok=True)
         for volume in ("inputs", "work"):
             path = self.volume(uid, volume)
             path.mkdir(parents=True)
@@ -97,9 +100,16 @@ class Node:
 class Served:
     """A real agent in this process, with its door open."""
 
-    def __init__(self, node: Node, *, link: Callable[..., None] | None = None, **changes: Any) -> None:
+    def __init__(
+        self,
+        node: Node,
+        *,
+        link: Callable[..., None] | None = None,
+        clock: Callable[[], int] = wall_ms,
+        **changes: Any,
+    ) -> None:
         self.node = node
-        self.agent = Agent(node.settings(**changes), link=link)
+        self.agent = Agent(node.settings(**changes), link=link, clock=clock)
         self.door = Door(self.agent)
         self.session: aiohttp.ClientSession | None = None
 
@@ -151,7 +161,7 @@ class Served:
         """Follow the events until there are enough; heartbeats are left out."""
         assert self.session is not None
         heard: list[dict[str, Any]] = []
-        headers = {"Authorization": f"Bearer {KEY.decode()}"}
+        headers = {"Authorization": f"Bearer {bearer_of(KEY)}"}
         async with asyncio.timeout(PATIENCE_S):
             async with self.session.get(
                 f"{self.url}/v1/events", params={"after": str(after), **params}, headers=headers
@@ -182,7 +192,7 @@ async def call(
     session: aiohttp.ClientSession | None, method: str, url: str, key: bytes | None = KEY, **given: Any
 ) -> Reply:
     assert session is not None
-    headers = {"Authorization": f"Bearer {key.decode()}"} if key is not None else {}
+    headers = {"Authorization": f"Bearer {bearer_of(key)}"} if key is not None else {}
     headers |= given.pop("headers", {})
     timeout = aiohttp.ClientTimeout(total=PATIENCE_S)
     async with session.request(method, url, headers=headers, timeout=timeout, **given) as answer:
@@ -198,7 +208,15 @@ async def until(holds: Callable[[], Any]) -> None:
 
 def order(pod: str = "fs-wf-s-0-1", **changes: Any) -> dict[str, Any]:
     """An order that asks for nothing, but for what is said."""
-    return {"pod": pod, "inputs": [], "outputs": [], "folders": ["."], "hostfile": None, **changes}
+    return {
+        "pod": pod,
+        "inputs": [],
+        "outputs": [],
+        "folders": ["."],
+        "hostfile": None,
+        "expires_ms": 1 << 53,
+        **changes,
+    }
 
 
 def reads(uri: str, path: str = "data/data.bin", name: str = "data") -> dict[str, Any]:
@@ -213,7 +231,7 @@ def writes(path: str, uri: str = "", *, optional: bool = False, value: bool = Fa
 
 def signed(asked: Mapping[str, Any], key: bytes = KEY) -> dict[str, str]:
     text = orders.pack(asked)
-    return {"order": text, "signature": orders.sign(key, text)}
+    return {"order": text, "signature": orders.sign(signing_key_of(key), text)}
 
 
 async def several(stack: AsyncExitStack, folder: Path, count: int, **changes: Any) -> list[Served]:

@@ -13,6 +13,7 @@ import aiohttp
 import pytest
 
 from flowsched.cluster.kubernetes.agent import kernel
+from flowsched.cluster.kubernetes.agent.keys import bearer_of
 from flowsched.cluster.kubernetes.agent.meter import Meter
 from flowsched.cluster.measuring import disk_of
 from tests.kubernetes.agent_world import KEY, AgentProcess, Node, Served, call, order, until, writes
@@ -325,7 +326,7 @@ async def test_a_real_agent_measures_the_host_that_it_is_shown(tmp_path: Path) -
 
 async def first_load(session: aiohttp.ClientSession, url: str) -> dict[str, Any]:
     """The first measurement that an agent tells."""
-    headers = {"Authorization": f"Bearer {KEY.decode()}"}
+    headers = {"Authorization": f"Bearer {bearer_of(KEY)}"}
     async with asyncio.timeout(200):
         async with session.get(f"{url}/v1/events", headers=headers) as answer:
             async for line in answer.content:

@@ -23,10 +23,11 @@ from aiohttp.test_utils import TestServer
 
 from flowsched.cluster.cache import Cache
 from flowsched.cluster.kubernetes.agent import orders
+from flowsched.cluster.kubernetes.agent.keys import bearer_of, signing_key_of
 from flowsched.cluster.kubernetes.agent.ledger import Ledger
 from flowsched.cluster.kubernetes.agent.orders import BadOrder
 from flowsched.cluster.kubernetes.names import pod_name
-from tests.kubernetes.agent_world import Node, Served, order, reads, several, signed, writes
+from tests.kubernetes.agent_world import KEY, Node, Served, order, reads, several, signed, writes
 
 X = "flowsched:wf/a/0/1/x"
 
@@ -162,7 +163,7 @@ FURNISH = """
     import os, sys
     from flowsched.cluster.kubernetes.agent import layout
     from flowsched.cluster.kubernetes.agent.orders import Order
-    layout.furnish(os.open(sys.argv[1], os.O_RDONLY), Order("p", (), (), ("a/b",), "h"))
+    layout.furnish(os.open(sys.argv[1], os.O_RDONLY), Order("p", (), (), ("a/b",), "h", 0))
 """
 
 
@@ -186,7 +187,7 @@ async def test_the_first_to_use_what_was_brought_is_charged(node: Served, tmp_pa
     file.parent.mkdir()
     file.write_bytes(b"12345")
     await node.bring({"uri": str(file)})
-    first, second = node.node.pod(), node.node.pod()
+    first, second = node.node.pod(name="one"), node.node.pod(name="two")
     one, two = (order(pod, inputs=[reads(str(file), "x")]) for pod in ("one", "two"))
     told = [await node.inputs(first, one), await node.inputs(second, two), await node.inputs(first, one)]
     assert [(reply.json["bytes_local"], reply.json["bytes_moved"]) for reply in told] == [
@@ -284,7 +285,7 @@ async def test_an_order_that_was_not_signed(node: Served) -> None:
 
 async def test_a_pod_has_one_order_and_an_order_one_pod(node: Served) -> None:
     """Whoever learns of a pod's uid, or of another pod's order, can have nothing done with it."""
-    mine, victim = node.node.pod(), node.node.pod()
+    mine, victim = node.node.pod(name="mine"), node.node.pod(name="victim")
     (node.node.work(victim) / "secret").write_text("s")
     assert (await node.inputs(victim, order("victim"))).status == 200
     steals = order("mine", outputs=[writes("secret")])
@@ -306,18 +307,64 @@ async def test_an_order_is_only_good_for_the_pod_that_it_names(
     node: Served, engine_name: str, object_name: str, status: int
 ) -> None:
     """The kubelet has written down whose uid it is: an order of another pod is refused before anything is done."""
-    uid = node.node.pod()
-    (node.node.folder / "logs" / f"flowsched_{object_name}_{uid}").mkdir()
+    uid = node.node.pod(name=object_name)
     (node.node.work(uid) / "o").write_text("x")
     told = order(engine_name, outputs=[writes("o")])
     assert (await node.inputs(uid, told)).status == status
     assert (await node.outputs(uid, told)).status == status
 
 
+async def test_no_order_is_carried_out_before_the_pods_name_is_known(node: Served) -> None:
+    """The kubelet has not written down whose uid it is: 404, which steps take for "ask again". Nothing is done."""
+    uid = node.node.pod()
+    named = node.node.folder / "logs" / f"flowsched_fs-wf-s-0-1_{uid}"
+    named.rmdir()
+    (node.node.work(uid) / "o").write_text("x")
+    told = order(outputs=[writes("o")])
+    assert (await node.inputs(uid, told)).status == 404
+    assert (await node.outputs(uid, told)).status == 404
+    assert await node.replicas() == {}
+    named.mkdir()
+    assert (await node.outputs(uid, told)).status == 200
+
+
+async def test_an_expired_order_begins_nothing_but_ends_what_has_begun(tmp_path: Path) -> None:
+    """A copy of an old order is refused (403); a task that ran past the end of its order is published all the same."""
+    now = [1_000_000]
+    async with Served(Node(tmp_path / "n"), clock=lambda: now[0]) as node:
+        late, early = node.node.pod(name="late"), node.node.pod(name="early")
+        orders_of = {
+            uid: order(name, outputs=[writes("o", f"flowsched:{name}")], expires_ms=1_000_001)
+            for uid, name in ((late, "late"), (early, "early"))
+        }
+        assert (await node.inputs(early, orders_of[early])).status == 200
+        now[0] = 1_000_001
+        (node.node.work(early) / "o").write_text("x")
+        (node.node.work(late) / "o").write_text("x")
+        refused = [await node.inputs(late, orders_of[late]), await node.outputs(late, orders_of[late])]
+        assert [reply.status for reply in refused] == [403, 403]
+        assert "expired 0 s ago" in refused[0].json["message"]
+        assert (await node.outputs(early, orders_of[early])).status == 200
+        assert list(await node.replicas()) == ["flowsched:early"]
+
+
+async def test_the_secret_itself_signs_no_order_and_opens_no_route(node: Served) -> None:
+    """Two keys are derived from it: neither stands for the other, nor does the secret stand for one of them."""
+    uid = node.node.pod()
+    text = orders.pack(order())
+    for key in (KEY, bearer_of(KEY).encode(), bytes.fromhex(bearer_of(KEY))):
+        body = {"order": text, "signature": orders.sign(key, text)}
+        reply = await node.call("POST", f"/v1/pods/{uid}/inputs", key=None, json=body)
+        assert reply.status == 403
+    for given in (KEY.decode(), signing_key_of(KEY).hex()):
+        headers = {"Authorization": f"Bearer {given}"}
+        assert (await node.call("GET", "/v1/replicas", key=None, headers=headers)).status == 401
+
+
 async def test_the_binding_of_pod_and_order_outlives_the_agent(tmp_path: Path) -> None:
     """It is on the disk."""
     place = Node(tmp_path / "n")
-    uid = place.pod()
+    uid = place.pod(name="one")
     async with Served(place) as before:
         assert (await before.inputs(uid, order("one"))).status == 200
     async with Served(place) as after:
@@ -593,7 +640,7 @@ async def test_links_that_stay_inside_are_followed(node: Served) -> None:
 
 async def test_a_value_that_is_too_long_is_refused(node: Served) -> None:
     """4 KiB at most; a folder is no value."""
-    uid, other = node.node.pod(), node.node.pod()
+    uid, other = node.node.pod(name="p0"), node.node.pod(name="p1")
     (node.node.work(uid) / "n").write_bytes(bytes(4097))
     (node.node.work(other) / "n").mkdir()
     for number, pod in enumerate((uid, other)):

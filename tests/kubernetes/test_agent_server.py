@@ -14,6 +14,7 @@ import pytest
 
 from flowsched.cluster.kubernetes.agent import streams
 from flowsched.cluster.kubernetes.agent.guard import Forbidden, Guard
+from flowsched.cluster.kubernetes.agent.keys import bearer_of, signing_key_of
 from flowsched.cluster.kubernetes.agent.news import News
 from flowsched.cluster.kubernetes.agent.server import Policy
 from flowsched.cluster.kubernetes.agent.settings import Settings
@@ -57,9 +58,11 @@ async def test_what_strangers_may_do_on_every_route(node: Served) -> None:
         {},
         {"Authorization": "Bearer "},
         {"Authorization": "Bearer wrong"},
-        {"Authorization": KEY.decode()},
-        {"Authorization": f"Basic {KEY.decode()}"},
-        {"Authorization": f"Bearer {KEY.decode()}x"},
+        {"Authorization": bearer_of(KEY)},
+        {"Authorization": f"Basic {bearer_of(KEY)}"},
+        {"Authorization": f"Bearer {KEY.decode()}"},  # the secret is never sent, and so never taken
+        {"Authorization": f"Bearer {signing_key_of(KEY).hex()}"},
+        {"Authorization": f"Bearer {bearer_of(KEY)}x"},
         {"Authorization": "Bearer \udcff\udcfe"},
     ]
     for (method, path), status in STRANGERS.items():
@@ -203,7 +206,7 @@ async def test_a_slow_reader_holds_no_memory_and_is_cut(tmp_path: Path) -> None:
         loop = asyncio.get_running_loop()
         await loop.sock_connect(sock, ("127.0.0.1", node.door.port))
         request = (
-            f"GET /v1/datasets?uri={X} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {KEY.decode()}\r\n\r\n"
+            f"GET /v1/datasets?uri={X} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {bearer_of(KEY)}\r\n\r\n"
         )
         await loop.sock_sendall(sock, request.encode())
         async with asyncio.timeout(200):
@@ -224,7 +227,7 @@ async def test_a_dataset_that_vanishes_while_it_is_read(node: Served, tmp_path: 
     (tree / "b").write_bytes(b"b")
     await node.bring({"uri": str(tree)})
     assert node.session is not None
-    headers = {"Authorization": f"Bearer {KEY.decode()}"}
+    headers = {"Authorization": f"Bearer {bearer_of(KEY)}"}
     async with node.session.get(
         f"{node.url}/v1/datasets", params={"uri": str(tree)}, headers=headers
     ) as answer:
@@ -276,7 +279,7 @@ async def test_heartbeats(tmp_path: Path) -> None:
     """One at the beginning, which says whose events they are, and one whenever nothing happens for long."""
     async with Served(Node(tmp_path / "n"), heartbeat_s=0.05) as node:
         assert node.session is not None
-        headers = {"Authorization": f"Bearer {KEY.decode()}"}
+        headers = {"Authorization": f"Bearer {bearer_of(KEY)}"}
         async with node.session.get(f"{node.url}/v1/events?after=0", headers=headers) as answer:
             lines = [json.loads(await answer.content.readline()) for _ in range(3)]
     assert lines == [{"seq": 0, "kind": "heartbeat", "instance": node.agent.instance}] * 3
@@ -308,7 +311,7 @@ async def test_an_agent_that_stops_lets_its_followers_go(tmp_path: Path) -> None
     """At once, with the stream's end."""
     async with aiohttp.ClientSession() as session:
         async with Served(Node(tmp_path / "n")) as node:
-            headers = {"Authorization": f"Bearer {KEY.decode()}"}
+            headers = {"Authorization": f"Bearer {bearer_of(KEY)}"}
             answer = await session.get(f"{node.url}/v1/events?after=0", headers=headers)
             await answer.content.readline()
         async with asyncio.timeout(200):

@@ -346,7 +346,7 @@ def document(script: str) -> bytes:
         "name": "make",
         "scatter": {"items": ["x", "y", "z"]},
         "steps": [
-            {"command": ["sh", "-c", "cat /in/greeting > /out/said"]},
+            {"command": ["cat", "/in/greeting"], "stdout": "/out/said"},
             {"command": ["sh", "-c", script], "stdout": "/out/said"},
         ],
         "files": {

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from flowsched.cluster.environment import Paths, environment
 from flowsched.cluster.kubernetes.agent import orders
+from flowsched.cluster.kubernetes.agent.keys import signing_key_of
 from flowsched.cluster.kubernetes.manifests import pod_manifest
 from flowsched.cluster.kubernetes.podenv import addressed
 from flowsched.cluster.kubernetes.podorder import input_path
@@ -102,14 +103,14 @@ def test_a_step_is_told_what_it_may_do() -> None:
     """In its environment, in an order in which the kubelet can expand it; the order is one the agent understands."""
     outputs = (OutputFile("bam", "out/a.bam", "flowsched:w1/align/0/1/bam"),)
     inputs = (InputFile("reads", ("s3://lab/x$(HOST_IP).fq",)), InputFile("all", ("s3://a", "s3://b"), True))
-    manifest = w.written(w.task(inputs=inputs, outputs=outputs))
+    manifest = w.written(w.task(inputs=inputs, outputs=outputs), extras=Extras(expires_ms=1_700_000_000_000))
     for name in ("stage-in", "stage-out"):
         env, command = w.started(manifest, name, {})
         assert command == ["flowsched", "pod", name]
         assert env["FLOWSCHED_AGENT"] == "http://<status.hostIP>:8475"
         assert env["POD_UID"] == "<metadata.uid>"
         assert (env["FLOWSCHED_INPUTS"], env["FLOWSCHED_WORK"]) == ("/flowsched/inputs", "/flowsched/work")
-        assert orders.is_signed(b"key", env["FLOWSCHED_ORDER"], env["FLOWSCHED_SIGNATURE"])
+        assert orders.is_signed(signing_key_of(b"key"), env["FLOWSCHED_ORDER"], env["FLOWSCHED_SIGNATURE"])
         order = orders.read(env["FLOWSCHED_ORDER"])
         assert order.pod == "fs-w1-align-0-1"
         assert order.inputs[0] == orders.Input(
@@ -120,6 +121,7 @@ def test_a_step_is_told_what_it_may_do() -> None:
             orders.Output("bam", "out/a.bam", "flowsched:w1/align/0/1/bam", False, False),
         )
         assert (order.folders, order.hostfile) == (("out", "tmp"), None)
+        assert order.expires_ms == 1_700_000_000_000
 
 
 def test_success_follows_stage_out() -> None:

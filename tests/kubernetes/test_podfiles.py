@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -102,6 +101,23 @@ def test_an_output_replaces_what_was_there_whole(tmp_path: Path) -> None:
     assert os.listdir(Path(uri).parent) == ["x"]
 
 
+@pytest.mark.parametrize(
+    ("text", "returned"),
+    [("3\n", 3), ("0", 0), (" 12 \n", 12), ("-1\n", None), ("three", None), (None, None)],
+)
+def test_the_return_code_that_a_task_wrote_is_told(
+    tmp_path: Path, text: str | None, returned: int | None
+) -> None:
+    """Its client judges by the file; what is no number is not told."""
+    outputs = (Delivered("/out/rc", str(tmp_path / "shared/rc")),)
+    task = Task(tmp_path, Container((RUN,), outputs=outputs, return_code="/out/rc"))
+    task.begin()
+    if text is not None:
+        (task.inputs / "d/0/rc").write_text(text)
+    task.ended(0)
+    assert task.deliver()["returned"] == returned
+
+
 def test_a_file_mounted_alone_that_nobody_wrote_is_missing(tmp_path: Path) -> None:
     """It is there because a mount needs something; written, were it with nothing, it is an output."""
     uris = [str(tmp_path / f"shared/{name}") for name in "ab"]
@@ -191,7 +207,8 @@ def test_a_timeout_is_an_end_of_its_own(tmp_path: Path) -> None:
     task = Task(tmp_path, left_behind(tmp_path), timeout_ms=60_000)
     task.begin()
     task.told_to_end()
-    (task.work / "steps/started").write_text(str(time.time() - 61))
+    started = task.work / "steps/started"
+    started.write_text(str(float(started.read_text()) - 61))
     task.deliver()
     assert os.listdir(task.shared) == ["rc"]
 
@@ -322,7 +339,44 @@ def test_a_folder_of_an_object_store_is_an_input(tmp_path: Path, bucket: Any) ->
     """All that lies below it, as a folder of the agent's cache."""
     for key in ("db/one", "db/deep/two", "dbx"):
         bucket.put_object(Bucket="lab", Key=key, Body=key.encode())
-    entry = Sources(Origins(), b"").bring("s3://lab/db/", None, tmp_path, lambda _: None)
+    entry = Sources(Origins(), "").bring("s3://lab/db/", None, tmp_path, lambda _: None)
     assert (entry.name, entry.size_bytes, entry.directory) == ("db", 17, True)
     found = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file())
     assert found == ["db/deep/two", "db/one"]
+
+
+def test_folders_of_outputs_below_a_workdir_are_left_to_the_program(tmp_path: Path) -> None:
+    """`mkdir out` works there; the workdir itself and folders elsewhere are there from the start."""
+    outputs = (
+        Delivered("/work/out/x", f"{tmp_path}/x"),
+        Delivered("/work/texts/*.{txt,md}", f"{tmp_path}/texts", path_prefix="/work"),
+        Delivered("/work/folder", f"{tmp_path}/folder", directory=True),
+        Delivered("/elsewhere/deep/y", f"{tmp_path}/y"),
+    )
+    container = Container((Step(("true",), workdir="/work"),), outputs=outputs)
+    layout = lay_out(container, (SharedVolume("lab", str(tmp_path)),))
+    assert not isinstance(layout, Refusal), layout
+    assert layout.view == ((str(tmp_path), str(tmp_path)), ("/elsewhere/deep", "d/0"), ("/work", "d/1"))
+    assert layout.folders == ("d/0", "d/1")
+
+
+def test_wildcards_as_engines_send_them(tmp_path: Path) -> None:
+    """Braces choose, and `**` goes through folders."""
+    outputs = (
+        Delivered("/out/*.{bam,bai}", f"{tmp_path}/shared/r", path_prefix="/out"),
+        Delivered("/out/**.txt", f"{tmp_path}/shared/r", path_prefix="/out"),
+    )
+    task = Task(tmp_path, Container((RUN,), outputs=outputs))
+    task.begin()
+    (task.inputs / "d/0/deep").mkdir()
+    for name in ("x.bam", "x.bai", "x.sam", "deep/x.bam", "deep/y.txt", "z.txt"):
+        (task.inputs / "d/0" / name).write_text(name)
+    task.ended(0)
+    told = task.deliver()
+    assert told["reason"] == ""
+    assert [path for path, _, _ in told["delivered"]] == [
+        "/out/x.bam",
+        "/out/x.bai",
+        "/out/deep/y.txt",
+        "/out/z.txt",
+    ]

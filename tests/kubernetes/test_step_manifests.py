@@ -294,11 +294,11 @@ def test_a_hostile_text_arrives_as_it_was(text: str) -> None:
     """As an argument of each step behind the script's own, as a variable, as a file: and the pod stays restricted."""
     manifest = w.written(hostile(text), SETTINGS)
     assert violations(manifest) == []
-    for name, ignored in (("step-0", ""), ("task", "1")):
+    for name, ignored, fresh in (("step-0", "", "o"), ("task", "1", "")):
         env, command = w.started(manifest, name, {})
         assert env["MODE"] == text
         assert command[:2] == ["/bin/sh", "-c"]
-        assert command[3:] == ["flowsched", "", "/out/x", "", ignored, "run", text]
+        assert command[3:] == ["flowsched", "", "/out/x", "", ignored, fresh, "run", text]
         assert command[2] == w.started(w.written(hostile("plain"), SETTINGS), name, {})[1][2]
     assert files_order(manifest)["leave"] == [["/data/x", text]]
 

@@ -40,6 +40,18 @@ def test_all_steps_went_well() -> None:
     assert final(seen) == PodEnded("fs-a", FINISHED_MS, 0, container=report)
 
 
+def test_what_the_task_returned_to_its_client_is_in_the_report() -> None:
+    """Stage-out has read it."""
+    seen = three(
+        "Succeeded", ended("stage-in", 0), ended("stage-out", 0, message=OUT | {"returned": 3}), ended("step-0", 0),
+        ended("step-1", 0), ended("task", 0),
+    )  # fmt: skip
+    end = final(seen)
+    assert isinstance(end, PodEnded)
+    assert end.container is not None
+    assert (end.exit_code, end.container.returned) == (0, 3)
+
+
 def test_it_starts_with_its_first_step() -> None:
     """Not with the container that is called task, which is its last."""
     seen = three(

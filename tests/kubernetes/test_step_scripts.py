@@ -6,7 +6,9 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -26,36 +28,88 @@ def shell(request: pytest.FixtureRequest) -> list[str]:
     return found
 
 
-def started(shell: list[str], step: Step, tmp_path: Path, *, watch: bool) -> subprocess.Popen[bytes]:
+def started(
+    shell: list[str],
+    step: Step,
+    tmp_path: Path,
+    *,
+    watch: bool,
+    before: Sequence[Step] = (),
+    around: Sequence[str] = (),
+) -> subprocess.Popen[bytes]:
     """A step's container as a process."""
-    _, *rest = [kubelet_expand(part, {}) for part in command_of(step, watch=watch)]
+    _, *rest = [kubelet_expand(part, {}) for part in command_of(step, watch=watch, before=before)]
     env = {
         "PATH": os.environ["PATH"],
         "FLOWSCHED_STEP": str(tmp_path / "0"),
         "FLOWSCHED_TERMINATION_LOG": str(tmp_path / "message"),
     }
     return subprocess.Popen(
-        [*shell, *rest], env=env, cwd=tmp_path, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL
+        [*around, *shell, *rest], env=env, cwd=tmp_path, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL
     )
+
+
+@pytest.fixture
+def container() -> Sequence[str]:
+    """What makes a program the first process of a namespace of its own, as a container runtime does."""
+    around = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
+    if os.geteuid() != 0:
+        around[1:1] = ["--user", "--map-root-user"]
+    if subprocess.run([*around, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("this system permits no namespace of processes")
+    return around
 
 
 def note(tmp_path: Path, name: str) -> str:
     return (tmp_path / f"0.{name}").read_text().strip()
 
 
-def test_files_are_connected_and_never_truncated(shell: list[str], tmp_path: Path) -> None:
-    """Its input comes from a file, what it prints is added to files, and shown; the exit code is the program's."""
+def test_files_are_connected(shell: list[str], tmp_path: Path) -> None:
+    """Its input comes from a file, what it prints is added to what earlier steps wrote, and shown; the exit code is its own."""
     (tmp_path / "in").write_text("given")
     (tmp_path / "out").write_text("before ")
     files = {
         name: str(tmp_path / path) for name, path in (("stdin", "in"), ("stdout", "out"), ("stderr", "err"))
     }
     step = Step(("sh", "-c", 'cat; echo " $1"; echo oops >&2; exit 4', "-", "$HOME"), **files)
-    process = started(shell, step, tmp_path, watch=False)
+    earlier = [Step(("true",), stdout=str(tmp_path / "out"))]
+    process = started(shell, step, tmp_path, watch=False, before=earlier)
     assert (process.communicate(timeout=120), process.returncode) == ((b"given $HOME\n", None), 4)
     assert (tmp_path / "out").read_text() == "before given $HOME\n"
     assert (tmp_path / "err").read_text() == "oops\n"
     assert (note(tmp_path, "begun"), note(tmp_path, "code")) == ("", "4")
+
+
+def test_the_first_step_that_names_a_file_empties_it(shell: list[str], tmp_path: Path) -> None:
+    """What another attempt wrote there is not this one's; nothing is shown of it. A device stays as it is."""
+    (tmp_path / "out").write_text("of an attempt before\n")
+    step = Step(("sh", "-c", "echo out; echo err >&2"), stdout=f"{tmp_path}/out", stderr=f"{tmp_path}/out")
+    process = started(shell, step, tmp_path, watch=False, before=[Step(("true",), stdout="/elsewhere")])
+    assert (process.communicate(timeout=120), process.returncode) == ((b"out\nerr\n", None), 0)
+    assert (tmp_path / "out").read_text() == "out\nerr\n"
+    assert started(shell, Step(("echo", "x"), stdout="/dev/null"), tmp_path, watch=False).wait(120) == 0
+
+
+def test_a_tee_that_the_program_does_not_wait_for_finishes(
+    shell: list[str], tmp_path: Path, container: Sequence[str]
+) -> None:
+    """It begins to read when the program has ended, and the first process of the container ends after it."""
+    script = f"mkfifo {tmp_path}/p; (sleep 1; tee {tmp_path}/copy) < {tmp_path}/p & echo line > {tmp_path}/p; exit 5"
+    step = Step(("sh", "-c", script), stdout=f"{tmp_path}/out")
+    assert started(shell, step, tmp_path, watch=True, around=container).wait(120) == 5
+    assert (tmp_path / "copy").read_text() == "line\n"
+    assert (tmp_path / "out").read_text() == "line\n"
+
+
+def test_a_daemon_that_the_program_leaves_is_not_waited_for(
+    shell: list[str], tmp_path: Path, container: Sequence[str]
+) -> None:
+    """The container ends with its program, also where the daemon has both ends of a pipe open."""
+    talks = "import os, time; os.pipe(); time.sleep(600)"
+    step = Step(("sh", "-c", f"{sys.executable} -c '{talks}' & exit 6"), stdout=f"{tmp_path}/out")
+    began = time.monotonic()
+    assert started(shell, step, tmp_path, watch=True, around=container).wait(120) == 6
+    assert time.monotonic() - began < 50
 
 
 def test_of_a_long_file_the_end_is_shown(shell: list[str], tmp_path: Path) -> None:

@@ -101,6 +101,25 @@ def test_sub_workflows_of_sub_workflows_end() -> None:
         plan_wdl(sources(f'version 1.0\nimport "sub.wdl" as s\nworkflow w {{ {many} }}', {"sub.wdl": sub}))
 
 
+def test_a_source_with_too_many_calls_is_refused_before_its_types_are_checked() -> None:
+    """Types of 30,000 calls take two minutes and 2 GiB: counted first, in sections too, and in imports."""
+    task = "version 1.0\ntask t { command {} }\n"
+    half = " ".join(f"call t as c{k}" for k in range(3_000))
+    more = " ".join(f"call t as d{k}" for k in range(3_000))
+    source = f"{task}workflow w {{ {half} if (true) {{ scatter (x in [1]) {{ {more} }} }} output {{ }} }}"
+    with pytest.raises(errors.TooLarge, match=r"main\.wdl has 6,000 calls, and a plan has at most 5,000"):
+        plan_wdl(sources(source))
+    importing = 'version 1.0\nimport "a.wdl" as a\nworkflow v { call a.w }'
+    with pytest.raises(errors.TooLarge, match=r"a\.wdl has 6,000 calls, and a plan has at most 5,000"):
+        plan_wdl(sources(importing, {"a.wdl": source}))
+
+
+def test_the_word_call_in_a_command_is_no_call() -> None:
+    """What counts is what is called."""
+    task = f"task t {{ command {{ {'call t ' * 6_000} }} }}"
+    assert len(plan_wdl(sources(f"version 1.0\n{task}\nworkflow w {{ call t }}")).nodes) == 1
+
+
 @pytest.mark.parametrize("text", ["[" * 3000 + "]" * 3000, "!" * 20000 + "true"])
 def test_deep_expressions_are_refused(text: str) -> None:
     """Python's stack is not theirs."""

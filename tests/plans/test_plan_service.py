@@ -135,9 +135,9 @@ async def test_a_run_of_cromwell_is_planned_on_request(
     """Source, imports and inputs are those that were submitted; the plan goes by the run's id."""
     fake, url = far
     fake.runs[ROOT] = (
-        'version 1.0\nimport "lib/t.wdl" as t\nworkflow w { input { Int n } scatter (x in range(n)) { call t.t } }',
+        'import "lib/t.wdl" as t\nworkflow w { Int n scatter (x in range(n)) { call t.t } }',
         {"w.n": 9},
-        {"lib/t.wdl": "version 1.0\ntask t { command {} }"},
+        {"lib/t.wdl": "task t { command {} }"},
     )
     made = await client.plan_cromwell(url, ROOT)
     assert ([node.tasks for node in made.plan.nodes], made.run) == ([9], ROOT)
@@ -147,18 +147,87 @@ async def test_a_run_of_cromwell_is_planned_on_request(
 async def test_a_run_of_cromwell_is_planned_when_its_first_call_arrives(
     client: flowsched.Client, far: tuple[FakeCromwell, str]
 ) -> None:
-    """The first call is accepted at once, without a rank; the next ones have theirs. A run that is not known is asked for once."""
+    """The first call is accepted at once, without a rank; the next ones have theirs."""
     fake, _ = far
     fake.runs[ROOT] = (WDL, INPUTS, {})
     assert await rank_of(client, call_of(ROOT, "CramToBam")) == 0
     while not [plan async for plan in client.plans(run=ROOT)]:
         await asyncio.sleep(0.02)
     assert await rank_of(client, call_of(ROOT, "HaplotypeCaller")) == 120_000
-    for _ in range(3):
-        assert await rank_of(client, call_of(OTHER, "HaplotypeCaller")) == 0
-    while len(fake.asked) < 2:
-        await asyncio.sleep(0.01)
-    assert [path.split("/")[4] for path in fake.asked] == [ROOT, OTHER]
+    assert [path.split("/")[4] for path in fake.asked] == [ROOT]
+
+
+async def test_a_run_is_asked_for_until_cromwell_knows_it(
+    client: flowsched.Client, far: tuple[FakeCromwell, str]
+) -> None:
+    """Its metadata are 404 for some seconds after the submission, then without the source for a moment; the run lives meanwhile."""
+    fake, _ = far
+    fake.runs[ROOT] = (WDL, INPUTS, {})
+    fake.early = [404, 200]
+    lasting = {"stages": [{"name": "s", "command": ["sleep", "300"]}]}
+    await client.submit(call_of(ROOT, "CramToBam") | lasting)
+    while not [plan async for plan in client.plans(run=ROOT)]:
+        await asyncio.sleep(0.02)
+    assert len(fake.asked) == 3
+    assert await rank_of(client, call_of(ROOT, "HaplotypeCaller")) == 120_000
+    assert "NotPlanned" not in [view.code for view in await client.explain(ROOT)]
+    await client.cancel(ROOT)
+
+
+async def test_a_run_that_has_ended_is_not_asked_for_again_until_a_call_comes(
+    client: flowsched.Client, service: app.Running, far: tuple[FakeCromwell, str]
+) -> None:
+    """A run of a Cromwell that is not among the servers costs one question for each time it lives."""
+    fake, _ = far
+    for asked in (1, 2):
+        made = await client.submit(call_of(OTHER, "HaplotypeCaller"))
+        while len(fake.asked) < asked:
+            await asyncio.sleep(0.01)
+        await client.wait(made.id)
+        while service.service.plans.why_not(OTHER) is not None:
+            await asyncio.sleep(0.02)
+    assert [path.split("/")[4] for path in fake.asked] == [OTHER, OTHER]
+
+
+async def test_explain_says_why_a_run_has_no_plan(
+    client: flowsched.Client, far: tuple[FakeCromwell, str]
+) -> None:
+    """Cromwell has no imports of WDL 1.0: what to do about it is said. A plan that a client posts for the run ends it."""
+    fake, url = far
+    wdl = 'version 1.0\nimport "lib/t.wdl" as t\nworkflow w { call t.t }'
+    task = "version 1.0\ntask t { command {} }"
+    fake.runs[ROOT] = (wdl, {}, {"lib/t.wdl": task})
+    lasting = {"stages": [{"name": "s", "command": ["sleep", "300"]}]}
+    await client.submit(call_of(ROOT, "w.t") | lasting)
+    while not (told := [view for view in await client.explain(ROOT) if "imports" in view.message]):
+        await asyncio.sleep(0.02)
+    assert (told[0].code, told[0].tasks) == ("NotPlanned", 1)
+    assert told[0].message == (
+        f"no plan says which of its calls to run first: it imports lib/t.wdl, and the metadata of {url} have no imports of "
+        "WDL 1.0 and later: name the folder that holds them in `serve --wdl-path` (FLOWSCHED_WDL_PATH), or post the plan with "
+        "its imports (docs/plans.md)"
+    )
+    await client.plan(wdl, imports={"lib/t.wdl": task}, run=ROOT)
+    assert "NotPlanned" not in [view.code for view in await client.explain(ROOT)]
+    assert len(fake.asked) == 1
+    await client.cancel(ROOT)
+
+
+async def test_imports_are_found_in_the_folders_of_the_wdl_path(
+    tmp_path: Path, far: tuple[FakeCromwell, str]
+) -> None:
+    """As in Cromwell's zip file of imports; and beside the workflow's own file, where it was submitted by its path."""
+    fake, url = far
+    (tmp_path / "wdl" / "lib").mkdir(parents=True)
+    (tmp_path / "wdl" / "lib" / "t.wdl").write_text(
+        'version 1.0\nimport "../u.wdl" as u\nworkflow t { call u.u }'
+    )
+    (tmp_path / "wdl" / "u.wdl").write_text("version 1.0\ntask u { command {} }")
+    fake.runs[ROOT] = ('version 1.0\nimport "lib/t.wdl" as t\nworkflow w { call t.t }', {}, {})
+    settings = app.Settings(root=tmp_path / "root", port=0, cromwell=url, wdl_path=str(tmp_path / "wdl"))
+    async with app.running(settings) as running, flowsched.Client(running.url) as client:
+        made = await client.plan_cromwell(url, ROOT)
+    assert [node.path for node in made.plan.nodes] == ["w.t.u"]
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import pytest
 
 from flowsched.cluster.fake import FakeProcesses, Outcome
 from flowsched.control import service as commands
+from flowsched.errors import NotFound
 from flowsched.scheduling.executor import Pod
 from flowsched.store.database import url_for
 from tests.service.processes import Process, process
@@ -81,3 +82,38 @@ async def test_followers_are_woken_by_submissions_and_commits(
 async def _all(one: Process, ident: str) -> None:
     async for _ in one.service.events(ident, 0):
         pass
+
+
+async def test_the_reason_of_a_cancel_is_the_workflows_and_is_in_its_history(tmp_path: Path) -> None:
+    """`flowsched cancel --reason` was accepted and dropped."""
+    world = FakeProcesses(lambda _: Outcome(runtime_ms=600_000))
+    async with process(url_for(tmp_path / "db"), tmp_path, world) as one:
+        one.lead()
+        await one.ready()
+        ident = (await one.service.submit(DOCUMENT)).id
+        await until(one, ident, "RUNNING")
+        await one.service.command(ident, "pause", {"reason": "disk is full"})
+        await one.service.command(ident, "resume", {"reason": "disk is empty"})
+        await one.service.command(ident, "cancel", {"reason": "wrong samples"})
+        await until(one, ident, "CANCELLED")
+        assert (await one.service.workflow(ident)).reason == "cancelled by request: wrong samples"
+        events = [event async for batch in one.service.events(ident, 0) for event in batch]
+    told = {event.kind: event.body.get("reason") for event in events}
+    assert told["workflow.paused"] == "disk is full"
+    assert told["workflow.cancelling"] == "cancelled by request: wrong samples"
+    assert "disk is empty" in [
+        event.body.get("reason") for event in events if event.kind == "workflow.running"
+    ]
+
+
+async def test_what_is_missing_is_named_not_the_workflow_that_is_there(tmp_path: Path) -> None:
+    """`GET …/tasks/a/99` of a workflow said that there was no such workflow."""
+    async with process(url_for(tmp_path / "db"), tmp_path, FakeProcesses()) as one:
+        ident = (await one.service.submit(DOCUMENT)).id
+        with pytest.raises(NotFound, match=r"^stage 'a' has tasks 0 to 0, not 99$"):
+            await one.service.task(ident, "a", 99)
+        for ask in (one.service.task(ident, "b", 0), one.service.tasks(ident, stage="b")):
+            with pytest.raises(NotFound, match=f"^workflow {ident} has no stage 'b'$"):
+                await ask
+        with pytest.raises(NotFound, match=r"^there is no workflow nope$"):
+            await one.service.task("nope", "a", 0)

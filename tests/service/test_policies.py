@@ -198,18 +198,18 @@ async def test_a_plugin_that_fails_at_once_never_comes_into_force(tmp_path: Path
     )  # fmt: skip
     book = ProfileBook(clock=lambda: 7)
     with pytest.raises(InvalidDocument) as raised:
-        book.apply(b"{name: lab, costs: [hasty]}")
+        await book.apply(b"{name: lab, costs: [hasty]}")
     (fault,) = raised.value.faults
     assert fault.path == "$.costs[0]"
     assert fault.found == (
         "plugin hasty, which fails: WrongAnswer: an array of 3 int64 is asked for, this is an array (3,) of float64"
     )
     assert book.profile.name == "flowsched"
-    book.apply(b"{default: a, profiles: {a: {}}}")
+    await book.apply(b"{default: a, profiles: {a: {}}}")
     with pytest.raises(
         InvalidDocument, match=r"\$.profiles.b.step_costs\[0\]: found plugin hasty, which fails"
     ):
-        book.apply(b"{default: a, profiles: {a: {}, b: {step_costs: [hasty]}}}")
+        await book.apply(b"{default: a, profiles: {a: {}, b: {step_costs: [hasty]}}}")
 
 
 async def test_a_bad_profile_is_refused_over_the_api(tmp_path: Path) -> None:
@@ -238,14 +238,14 @@ async def test_what_is_applied_is_written_to_the_profile_file(tmp_path: Path) ->
     file.write_text("name: first\n")
     file.chmod(0o640)
     book = ProfileBook(path=file, clock=lambda: 7)
-    book.apply(b"# mine\nname: second\n")
+    await book.apply(b"# mine\nname: second\n")
     assert file.read_bytes() == b"# mine\nname: second\n"
     assert (file.stat().st_mode & 0o777, os.listdir(folder)) == (0o640, ["profile.yaml"])
     assert ProfileBook(path=file, clock=lambda: 8).profile.name == "second"
     assert (book.look(), book.kept) == (False, True)
     book.path = tmp_path / "gone" / "profile.yaml"
     with pytest.raises(Conflict, match=r"cannot be written .No such file or directory.: change it where"):
-        book.apply(b"name: third\n")
+        await book.apply(b"name: third\n")
     assert book.profile.name == "second"
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from flowsched.errors import InvalidDocument
@@ -11,8 +13,10 @@ from flowsched.simulation.documents import from_document
 from flowsched.simulation.figures import figures_of
 from flowsched.simulation.policies import simulated
 from flowsched.simulation.reference import REFERENCE, SimulatedCluster, SimulatedNode
+from flowsched.simulation.workload import from_trace
 from flowsched.workflow.decode import check_workflow
-from tests.simulation.small import CLUSTER, workload
+from flowsched.workflow.formats.wfformat import read_trace
+from tests.simulation.small import CLUSTER, document, workload
 
 DOCUMENT = {
     "name": "germline",
@@ -47,6 +51,18 @@ def test_a_document_takes_the_time_it_estimates() -> None:
     assert (told.tasks, told.lost) == (5, 0)
     assert told.makespan_s >= 17.0
     assert told.storage_bytes == 4 * 200_000_000
+
+
+@pytest.mark.parametrize("policy", ["flowsched", "heft", "wow"])
+def test_a_file_without_a_byte_is_no_final_that_could_be_lost(policy: str) -> None:
+    """Nobody moves it, so it never arrives on the storage: it is not counted as missing there."""
+    said = json.loads(document())
+    specification = said["workflow"]["specification"]
+    specification["files"].append({"id": "done", "sizeInBytes": 0})
+    specification["tasks"][-1]["outputFiles"].append("done")
+    work = from_trace(read_trace(json.dumps(said).encode()), "small", "small.json", CLUSTER)
+    world = simulated(policy, CLUSTER, [work])
+    assert figures_of(world, lower_bound(CLUSTER, [work])).undelivered == 0
 
 
 def test_the_bound_is_the_longest_of_path_work_and_bytes() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 import signal
@@ -53,6 +54,22 @@ async def test_a_new_database_is_durable_and_whole(database: Database) -> None:
         assert facts["integrity_check"] == "ok"
     else:
         assert facts["synchronous_commit"] == "on"
+
+
+async def test_a_request_that_comes_while_the_database_is_opened_waits_for_it(url: str) -> None:
+    """The port opens first, and clients have been waiting in its queue: they are answered, not refused."""
+    async with Database.attach(url) as database:
+        writer = GroupWriter(database)
+        async with writer:
+            early = asyncio.create_task(database.doctor())
+            accepted = asyncio.create_task(writer.submit(submission("wf-early")))
+            await asyncio.sleep(0.1)
+            assert not early.done()
+            assert not accepted.done()
+            await database.settle()
+            assert (await accepted).workflow_id == "wf-early"
+            facts = await early
+    assert facts["revision"] == facts["expected_revision"]
 
 
 async def test_the_revisions_make_the_tables(database: Database) -> None:

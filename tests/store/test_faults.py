@@ -176,7 +176,7 @@ async def test_fault_43_disk_full(sqlite: Database) -> None:
     async with GroupWriter(sqlite, retry_s=0.5) as writer:
         await writer.submit(submission("before"))
         most["pages"] = 1  # SQLite keeps it at the present size
-        spec = os.urandom(300_000)
+        spec = os.urandom(6_000_000)  # more than the headroom in the file
         with pytest.raises(StorageBusy, match="busy or away"):
             await writer.submit(submission("big", spec=spec))
         assert [row.id for row in (await Workflows(sqlite).list()).items] == ["before"]

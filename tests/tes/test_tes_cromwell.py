@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+import flowsched
 from tests.tes.recordings import RECORDINGS
 from tests.tes.running import Running, need_container_paths, running
 
@@ -141,6 +142,59 @@ async def test_a_command_that_fails_is_a_task_that_is_complete(service: Running,
     assert (task["state"], call.read("rc")) == ("COMPLETE", "3\n")
 
 
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.postgresql)])
+async def on_both(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Running]:
+    """The service on each database."""
+    need_container_paths(tmp_path)
+    postgres = request.param == "postgresql"
+    database = str(request.getfixturevalue("fresh_postgres")()) if postgres else None
+    async with running(tmp_path / "root", database=database) as made:
+        yield made
+
+
+async def test_what_a_call_returned_is_told(on_both: Running, tmp_path: Path) -> None:
+    """Its script ends with 0, so the task has succeeded: lists and views say what is in `rc`, by which Cromwell judges."""
+    call = Call(tmp_path / "data", "exit 3")
+    ident = await on_both.create(call.body())
+    task = await on_both.until(ident)
+    assert (task["state"], call.read("rc")) == ("COMPLETE", "3\n")
+    assert [step["exit_code"] for step in task["logs"][0]["logs"]] == [0]
+    async with flowsched.Client(on_both.url) as client:
+        one, run = await client.get(ident), await client.get("1111-22")
+        (listed,) = [view async for view in client.list()]
+        stages = await client.stages(ident) + await client.stages("1111-22")
+        (told,) = [each async for each in client.tasks(ident)]
+    assert [view.state for view in (one, run, listed)] == ["SUCCEEDED"] * 3
+    assert [view.returned for view in (one, run, listed, *stages)] == [{"3": 1}] * 5
+    assert (told.state, told.exit_code) == ("SUCCEEDED", 3)
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["echo 0 > '{cwd}/rc'", "mkdir '{cwd}/rc'", "echo no number > '{cwd}/rc'", "true"],
+    ids=["zero", "a folder", "no number", "no file"],
+)
+async def test_what_a_call_returned_is_not_guessed(service: Running, tmp_path: Path, command: str) -> None:
+    """0 is nothing to tell, and what is no number is not told."""
+    call = Call(tmp_path / "data", "true")
+    (call.host / "script").write_text(command.format(cwd=call.container) + "\n")
+    ident = await service.create(call.body())
+    await service.until(ident)
+    async with flowsched.Client(service.url) as client:
+        assert (await client.get(ident)).returned == {}
+
+
+async def test_an_ignored_failure_of_the_last_executor_is_told(service: Running) -> None:
+    """The task is COMPLETE, as TES wants it, and its log has the executor's own exit code."""
+    ident = await service.create(
+        {"executors": [{"image": "a", "command": ["sh", "-c", "exit 4"], "ignore_error": True}]}
+    )
+    task = await service.until(ident)
+    assert (task["state"], task["logs"][0]["logs"][0]["exit_code"]) == ("COMPLETE", 4)
+    async with flowsched.Client(service.url) as client:
+        assert (await client.get(ident)).returned == {"4": 1}
+
+
 async def test_an_abort_ends_canceled(service: Running, tmp_path: Path) -> None:
     """Cromwell writes 143 to rc, cancels, and polls until the end."""
     call = Call(tmp_path / "data", "sleep 600")
@@ -214,10 +268,12 @@ async def test_the_recorded_post_runs(service: Running, tmp_path: Path) -> None:
         ({"resources": {"backend_parameters": {"timeout": "1s"}},
           "executors": [{"image": "a", "command": ["sleep", "60"]}]}, "EXECUTOR_ERROR", [143], ("Timeout",)),
         ({"inputs": [{"path": "/in/x", "url": "/nowhere/x"}]}, "SYSTEM_ERROR", [], ("/nowhere/x",)),
-        ({"outputs": [{"path": "/out/x", "url": "/proc/nowhere/x"}],
-          "executors": [{"image": "a", "command": ["sh", "-c", "echo x > /out/x"]}]}, "SYSTEM_ERROR", [0], ("/proc/nowhere",)),
+        ({"outputs": [{"path": "/out/x", "url": f"{__file__}/x"}],
+          "executors": [{"image": "a", "command": ["sh", "-c", "echo x > /out/x"]}]}, "SYSTEM_ERROR", [0], (__file__,)),
+        ({"outputs": [{"path": "/out/x", "url": "/proc/nowhere/x"}]}, "SYSTEM_ERROR", [], ("PathRefused", "/proc/nowhere")),
+        ({"inputs": [{"path": "/in/x", "url": "file:///proc/self/environ"}]}, "SYSTEM_ERROR", [], ("/proc/self/environ",)),
     ],
-    ids=["exit code", "killed", "no program", "out of memory", "timeout", "no input", "no output"],
+    ids=["exit code", "killed", "no program", "out of memory", "timeout", "no input", "no output", "kernel output", "kernel input"],
 )  # fmt: skip
 async def test_how_tasks_fail(
     service: Running, changes: dict[str, Any], state: str, exit_codes: list[int], words: tuple[str, ...]

@@ -51,7 +51,7 @@ class Service:
         return f"http://127.0.0.1:{self.port}"
 
     def start(self) -> None:
-        command = [sys.executable, "-m", "flowsched", "serve"]
+        command = [sys.executable, "-m", "flowsched", "serve", "--no-supervise"]
         command += ["--root", str(self.root), "--port", str(self.port)]
         command += ["--nodes", "2", "--cpu", "4", "--memory", "4Gi"]
         self.root.mkdir(parents=True, exist_ok=True)

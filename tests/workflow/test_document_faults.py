@@ -5,6 +5,9 @@ from typing import Any
 import pytest
 from valid_documents import Json, document, faults_of, stage
 
+from flowsched.errors import InvalidDocument
+from flowsched.workflow.decode import check_workflow
+
 Faults = list[tuple[str, str, str]]
 OUT = [{"name": "o", "path": "o"}]
 VALUE = [{"name": "v", "path": "v", "value": True}]
@@ -291,7 +294,8 @@ def test_faults_of_a_stage(value: Any, faults: Faults) -> None:
                 (
                     "$.stages[0].secrets.A",
                     "a text of 9 characters",
-                    "the name of a secret, 1-512 characters without spaces (never the secret itself)",
+                    "the name of a secret (never the secret itself): letters, digits, '.', '_' and '-', the first no '.'; "
+                    "of one of its keys, as NAME/KEY",
                 )
             ],
         ),
@@ -1040,3 +1044,12 @@ def test_faults_of_policies(value: Any, faults: Faults) -> None:
 def test_faults_of_rules(value: Any, faults: Faults) -> None:
     """Where pods may run, and their traffic."""
     assert faults_of(value) == faults
+
+
+@pytest.mark.parametrize("name", ["../secret", "/etc/passwd", ".hidden", "a//b", "a/b/c", "a/../b", "a b"])
+def test_a_secrets_name_is_never_a_path(name: str) -> None:
+    """It was accepted, and refused only when the task started."""
+    document = {"name": "x", "stages": [{"name": "a", "command": ["x"], "secrets": {"KEY": name}}]}
+    with pytest.raises(InvalidDocument) as refused:
+        check_workflow(document)
+    assert [fault.path for fault in refused.value.faults] == ["$.stages[0].secrets.KEY"]

@@ -8,7 +8,15 @@ from typing import Any
 
 import pytest
 
-from flowsched.workflow.formats.tes_answers import final_state, in_basic, joined, live_state, tail, task_logs
+from flowsched.workflow.formats.tes_answers import (
+    final_state,
+    in_basic,
+    joined,
+    live_state,
+    tail,
+    task_logs,
+    with_notes,
+)
 from flowsched.workflow.states import RunState, TaskState
 
 
@@ -122,6 +130,23 @@ def test_each_attempt_that_began_has_a_log_the_first_first() -> None:
 def test_what_waits_has_no_log() -> None:
     """Neither before its first attempt nor while that is bound and has not begun."""
     assert task_logs([], None, "QUEUED", "", None) == []
+
+
+IGNORED = (
+    "ImageIgnored: this cluster runs tasks without their images, with the programs of its machine; "
+    "`flowsched serve --images refuse` ends such tasks instead"
+)
+
+
+def test_an_image_that_means_nothing_is_said_where_it_explains_something() -> None:
+    """While a task waits, and where a step found no program; not of tasks that do well."""
+    waiting = with_notes([], "QUEUED", ["Paused: by hand"], ignores_images=True)
+    assert waiting == [{"logs": [], "outputs": [], "system_logs": ["Paused: by hand", IGNORED]}]
+    ended = [{"logs": [{"exit_code": 127}], "outputs": []}]
+    assert with_notes(ended, "EXECUTOR_ERROR", [], ignores_images=True)[0]["system_logs"] == [IGNORED]
+    assert with_notes(ended, "EXECUTOR_ERROR", [], ignores_images=False) == ended
+    well = [{"logs": [{"exit_code": 0}], "outputs": []}]
+    assert with_notes(well, "COMPLETE", [], ignores_images=True) == well
     assert (
         task_logs([Attempt(started_ms=None, ended_ms=None, exit_code=None)], None, "INITIALIZING", "", None)
         == []

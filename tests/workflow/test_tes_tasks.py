@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -55,11 +56,50 @@ def test_a_task_that_says_nothing_of_its_needs_gets_a_core_and_two_gigabytes() -
     assert "limits" not in made
 
 
+@pytest.mark.parametrize(
+    ("url", "system"),
+    [("https://example.org/ref.fa", "http"), ("s3://genomics/ref.fa", "s3")],
+)
+def test_a_url_as_a_path_says_what_cromwell_lacks(url: str, system: str) -> None:
+    """Cromwell sends it so where its provider has no file system for the scheme."""
+    (fault,) = refused(inputs=[{"name": "f", "path": url, "url": url}])
+    assert (fault.path, fault.found) == ("$.inputs[0].path", f'"{url}"')
+    assert fault.expected == (
+        "an absolute path of the container, without .. and control characters; a URL belongs in `url`. Cromwell sends a URL as "
+        f"the path where its provider has no `filesystems.{system}`: see «Inputs from elsewhere» in docs/cromwell.md"
+    )
+
+
 def test_gigabytes_are_decimal_and_rounded_up() -> None:
-    """What is asked for is also the most that may be used of memory; 0 says nothing."""
+    """As TES defines them; 0 says nothing."""
     made = stage(resources={"cpu_cores": 0, "ram_gb": 6.1, "disk_gb": 0.0000000001})
     assert made["resources"] == {"cpu": 1, "memory": 6_100_000_000, "disk": 1}
-    assert made["limits"] == {"memory": 6_100_000_000}
+
+
+def test_the_memory_limit_is_what_an_engine_meant() -> None:
+    """Nextflow, Toil and Cromwell divide by 2^30: 300 MB of a process are 0.29296875, and it may use 300 MiB of memory."""
+    made = stage(resources={"ram_gb": 0.29296875})
+    assert made["resources"]["memory"] == 292_968_750
+    assert made["limits"] == {"memory": 314_572_800}
+
+
+@pytest.mark.parametrize(
+    ("path", "url", "prefix", "wanted"),
+    [
+        ("/work/f[12].txt", "/lab/ab/f[12].txt", None, Delivered("/work/f[12].txt", "/lab/ab", path_prefix="/work")),
+        ("/work/f[12].txt", "file:///lab/ab/f%5B12%5D.txt", None, Delivered("/work/f[12].txt", "/lab/ab", path_prefix="/work")),
+        ("/work/*/x?", "/lab/*/x?", None, Delivered("/work/*/x?", "/lab", path_prefix="/work")),
+        ("/work/*.txt", "s3://lab/ab", None, Delivered("/work/*.txt", "s3://lab/ab", path_prefix="/work")),
+        ("/work/*.{bam,bai}", "/lab/ab", "/work", Delivered("/work/*.{bam,bai}", "/lab/ab", path_prefix="/work")),
+        ("/work/x.{bam,bai}", "/lab/ab/x.{bam,bai}", None, Delivered("/work/x.{bam,bai}", "/lab/ab", path_prefix="/work")),
+        ("/work/x.{bam,bai}", "/lab/y", None, Delivered("/work/x.{bam,bai}", "/lab/y")),
+    ],
+)  # fmt: skip
+def test_wildcards_without_a_prefix(path: str, url: str, prefix: str | None, wanted: Delivered) -> None:
+    """Nextflow sends none: what is the same for all matches is cut off, and the wildcards off the url too."""
+    output = {"path": path, "url": url} | ({} if prefix is None else {"path_prefix": prefix})
+    (delivered,) = workflow_of(task(outputs=[output])).spec.stages[0].container.outputs
+    assert delivered == wanted
 
 
 def test_parts_of_cores_are_answered_whole() -> None:
@@ -112,7 +152,7 @@ def test_parameters_have_no_case() -> None:
         resources={
             "backend_parameters": {
                 "QUEUE": "lab", "User": "ann", "Priority": "7",
-                "gpu_count": "2", "gpuType": "A100", "timeout": "2h", "runtime": "90s",
+                "gpu_count": "2", "gpuType": "A100", "timeout": "2h", "expected_runtime": "90s",
                 "attempts": "3", "memory-factor": "1.5", "VmSize": "x", "workflow_execution_identity": "me",
             }
         }
@@ -254,3 +294,87 @@ def test_other_engines_name_their_runs_by_tags() -> None:
     assert call_of(task(name="s1", tags={"WORKFLOW_ID": "cwl-01"})) == Call("cwl-01", "cwl-01", "tes", "s1")
     assert call_of(task(name="s1", tags={"project": "x"})) is None
     assert call_of(task(tags={"workflow": " "})) is None
+
+
+CAMEL = {
+    "executors": [{**STEP, "ignoreError": True, "env": {"pathPrefix": "as it is"}}],
+    "outputs": [{"path": "/out/*.txt", "pathPrefix": "/out", "url": "file:///results", "type": "DIRECTORY"}],
+    "resources": {
+        "cpuCores": 3,
+        "ramGb": 6.5,
+        "diskGb": 40,
+        "backendParameters": {"gpuCount": "1", "gpu_type": "A100"},
+        "backendParametersStrict": True,
+    },
+    "tags": {"ramGb": "a tag keeps its name"},
+}
+
+
+def test_protobuf_json_of_funnels_client_means_the_same_and_is_answered_in_snake_case() -> None:
+    """Funnel's Go client marshals with protojson, which writes lowerCamelCase."""
+    task = read_task(json.dumps(CAMEL).encode())
+    assert json.loads(encode_task(task)) == {
+        "executors": [{**STEP, "ignore_error": True, "env": {"pathPrefix": "as it is"}}],
+        "outputs": [
+            {"path": "/out/*.txt", "path_prefix": "/out", "url": "file:///results", "type": "DIRECTORY"}
+        ],
+        "resources": {
+            "cpu_cores": 3,
+            "ram_gb": 6.5,
+            "disk_gb": 40.0,
+            "backend_parameters": {"gpuCount": "1", "gpu_type": "A100"},
+            "backend_parameters_strict": True,
+        },
+        "tags": {"ramGb": "a tag keeps its name"},
+    }
+
+
+@pytest.mark.parametrize("both", [{"ram_gb": 4, "ramGb": 4}, {"ram_gb": None, "ramGb": 4}])
+def test_both_spellings_with_one_value_are_that_value(both: dict[str, Any]) -> None:
+    assert task(resources=both).resources.ram_gb == 4  # type: ignore[union-attr]
+
+
+def test_both_spellings_with_two_values_are_a_fault_that_shows_both() -> None:
+    with pytest.raises(InvalidTask) as refused:
+        task(resources={"ram_gb": 4, "ramGb": 8})
+    (fault,) = refused.value.faults
+    assert (fault.path, fault.found, fault.expected) == (
+        "$.resources.ramGb",
+        "8, and 4 at ram_gb",
+        "one of the two spellings, or the same value in both",
+    )
+
+
+def test_a_wrong_value_in_camel_case_is_refused_as_in_snake_case() -> None:
+    with pytest.raises(InvalidTask) as refused:
+        task(resources={"cpuCores": "two"})
+    assert refused.value.faults[0].path == "$.resources.cpu_cores"
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"tags": {f"t{n}": "v" for n in range(1001)}}, "too many tags: 1,001, the limit 'labels' is 1,000"),
+        (
+            {"resources": {"backend_parameters": {f"p{n}": "v" for n in range(1001)}}},
+            "too many entries at $.resources.backend_parameters: 1,001, the limit 'labels' is 1,000",
+        ),
+        (
+            {"resources": {"backendParameters": {f"p{n}": "v" for n in range(1001)}}},
+            "too many entries at $.resources.backend_parameters: 1,001, the limit 'labels' is 1,000",
+        ),
+        ({"executors": [STEP] * 101}, "too many executors: 101, the limit 'roles' is 100"),
+        ({"inputs": [{"path": "/a", "url": "/a"}] * 1001}, "too many inputs: 1,001, the limit 'inputs' is 1,000"),
+        ({"outputs": [{"path": "/a", "url": "/a"}] * 1001}, "too many outputs: 1,001, the limit 'outputs' is 1,000"),
+        ({"volumes": ["/a"] * 1001}, "too many volumes: 1,001, the limit 'inputs' is 1,000"),
+        (
+            {"executors": [{**STEP, "env": {f"E{n}": "" for n in range(1001)}}]},
+            "too many entries at $.executors[0].env: 1,001, the limit 'environment' is 1,000",
+        ),
+    ],
+)  # fmt: skip
+def test_too_many_of_anything_is_refused_with_the_number_and_the_limit(
+    fields: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(TooLarge, match=re.escape(words)):
+        task(**fields)

@@ -17,6 +17,7 @@ import aiohttp
 import msgspec
 import structlog
 
+from flowsched.cluster.kubernetes.agent.keys import bearer_of
 from flowsched.cluster.kubernetes.agentnews import EVENT, REPLICAS, Event, Refusal
 from flowsched.cluster.kubernetes.loads import Loads
 from flowsched.cluster.kubernetes.messages import Result, read_result
@@ -58,7 +59,7 @@ class Agents:
     """All node agents.
 
     Args:
-        key: What they and the service share.
+        key: The secret that they and the service share.
         report: Takes events, on the event loop.
         clock: Wall-clock ms.
         has_node: Whether there is such a node.
@@ -72,7 +73,7 @@ class Agents:
         has_node: Callable[[str], bool],
     ) -> None:
         self._has_node = has_node
-        self._headers = {"Authorization": f"Bearer {key}"}
+        self._headers = {"Authorization": f"Bearer {bearer_of(key.encode())}"}
         self._report = report
         self._clock = clock
         self._agents: dict[str, _Agent] = {}

@@ -37,6 +37,7 @@ from flowsched.errors import ConfigurationError
 from flowsched.scheduling.executor import (
     Binder,
     ClusterEvent,
+    Known,
     NodeInfo,
     Opened,
     Pod,
@@ -259,6 +260,11 @@ class KubernetesCluster:
         """Our pods that nobody asked this executor for."""
         return self._own.orphans()
 
+    @property
+    def trouble(self) -> str:
+        """None that the whole cluster has: nodes say for themselves what they cannot."""
+        return ""
+
     async def settle(self, names: Sequence[str]) -> None:
         """Keep the logs of attempts whose ends are durable, then remove their pods."""
         by_node: dict[str, list[dict[str, str]]] = {}
@@ -274,7 +280,7 @@ class KubernetesCluster:
     async def forget(self, names: Sequence[str]) -> None:
         """Nothing: `settle` has removed the pods, and working folders went with them."""
 
-    async def expire(self, before_ms: int) -> int:
+    async def expire(self, known: Known) -> int:
         """Logs that agents keep expire by the agents' own setting."""
         return 0
 

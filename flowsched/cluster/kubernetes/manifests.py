@@ -240,7 +240,7 @@ def _as_step(task: Json, pod: Pod, settings: ReleaseSettings, layout: Layout, nu
     shm = [mount for mount in task["volumeMounts"] if mount["name"] == "shm"]
     task |= {
         "name": step_names(container)[number],
-        "command": command_of(step, watch=watched(container, layout)),
+        "command": command_of(step, watch=watched(container, layout), before=container.steps[:number]),
         "env": [*task["env"], *step_variables(number)],
         "volumeMounts": [*mounts.values(), *shm],
     }

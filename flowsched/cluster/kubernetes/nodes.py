@@ -83,6 +83,7 @@ def _read(node: Node, gpu_resource: str) -> tuple[NodeInfo, tuple[str, ...]]:
         rack=next((node.metadata.labels[key] for key in RACK_LABELS if node.metadata.labels.get(key)), ""),
         ready=ready is not None and ready.status == "True" and node.metadata.deletion_timestamp is None,
         zones=(),
+        trouble="",
         **_rates(node, wrong),
     )
     return info, tuple(wrong)

@@ -144,7 +144,9 @@ class _Seen:
             ends = told.stdio[number] if told is not None and number < len(told.stdio) else ("", "")
             moments = (_moment(ended.started_at) or self.now_ms, _moment(ended.finished_at) or self.now_ms)
             steps.append(StepEnd(_real_code(ended), *moments, shortened(ends[0]), shortened(ends[1])))
-        return ContainerReport(tuple(steps), told.files if told is not None else ())
+        if told is None:
+            return ContainerReport(tuple(steps))
+        return ContainerReport(tuple(steps), told.files, told.returned)
 
     def _usage(self) -> Usage:
         staged, out = self._staged(), self.terminated(STAGE_OUT)

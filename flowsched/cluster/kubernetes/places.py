@@ -13,12 +13,12 @@ A *place* is a text: absolute = of a shared volume, where stage-in and stage-out
 from __future__ import annotations
 
 import posixpath
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from flowsched.cluster.kubernetes.release import Refusal, SharedVolume
+from flowsched.cluster.running.patterns import fixed_part, is_pattern
 from flowsched.workflow.spec import Container, Delivered, Placed, Step
 
 #: Folders that an image needs: what is mounted there would hide its programs, or its own settings.
@@ -58,7 +58,6 @@ NOWHERE: Final = "/dev/null"
 #: Where the reason of a refusal is found in the documentation: see docs/kubernetes.md, Container tasks.
 NOT_SHARED: Final = "PathNotShared"
 REFUSED: Final = "ContainerPathsRefused"
-_WILD: Final = re.compile(r"[*?\[]")
 
 Json = dict[str, Any]
 
@@ -119,17 +118,6 @@ def local_path(uri: str) -> str | None:
     if uri.startswith("file://"):
         return tidy("/" + uri.removeprefix("file://").partition("/")[2])
     return tidy(uri) if uri.startswith("/") else None
-
-
-def literal_folder(pattern: str) -> str:
-    """The folder that all matches of a path with wildcards lie in."""
-    found = _WILD.search(pattern)
-    return posixpath.dirname(pattern[: found.start()] if found else pattern)
-
-
-def is_wild(path: str) -> bool:
-    """Whether a path stands for several."""
-    return _WILD.search(path) is not None
 
 
 def lay_out(container: Container, shared: Sequence[SharedVolume]) -> Layout | Refusal:
@@ -229,10 +217,10 @@ class _Planner:
         if self._seen(path):
             return
         self._check(path, what)
-        if folder in SYSTEM and not is_wild(path):
+        if folder in SYSTEM and not is_pattern(path):
             self._single(path)
         else:
-            self._folder(literal_folder(path), what)
+            self._folder(fixed_part(path), what)
 
     def _single(self, path: str, *, directory: bool = False) -> None:
         if path not in self._alone:
@@ -266,16 +254,21 @@ class _Planner:
         self._view[path] = place
 
     def _make_folders(self) -> None:
-        """What the task writes to is there before it starts, as are folders of what is brought."""
+        """What the task writes to is there before it starts, as are folders of what is brought.
+
+        But for folders of outputs in one that a step works in: the program makes these by itself, as `mkdir out`.
+        """
         given = [tidy(each.path) for each in self._container.inputs if each.source is None]
+        unmade = _made_by_the_program(self._container)
         for path in (*given, *(path for path, _ in _written(self._container))):
+            if path in unmade:
+                continue
             self._make(
-                posixpath.dirname(self._place(path))
-                if not is_wild(path)
-                else self._place(literal_folder(path))
+                self._place(fixed_part(path)) if is_pattern(path) else posixpath.dirname(self._place(path))
             )
         for path, _ in _folders_of(self._container):
-            self._make(self._place(path))
+            if path not in unmade:
+                self._make(self._place(path))
 
     def _make(self, place: str) -> None:
         if place.strip("/"):
@@ -402,9 +395,22 @@ def _folders_of(container: Container) -> Iterator[tuple[str, str]]:
         yield tidy(volume), f"the volume {volume}"
 
 
+def _made_by_the_program(container: Container) -> set[str]:
+    """Paths of outputs whose folder lies in one that a step works in, and is no step's file."""
+    works = [f"{tidy(step.workdir)}/" for step in container.steps if step.workdir is not None]
+    streams = {tidy(path) for step in container.steps for path in stdio_of(step)}
+    found = set()
+    for output in container.outputs:
+        path = _top(output) if output.directory else tidy(output.path)
+        folder = path if output.directory else fixed_part(path)
+        if path not in streams and any(folder.startswith(work) for work in works if work != "//"):
+            found.add(path)
+    return found
+
+
 def _top(output: Delivered) -> str:
     path = tidy(output.path)
-    return literal_folder(path) if is_wild(path) else path
+    return fixed_part(path) if is_pattern(path) else path
 
 
 def _is_taken(path: str) -> bool:

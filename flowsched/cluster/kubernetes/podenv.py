@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from flowsched.cluster.environment import Paths, environment
+from flowsched.cluster.kubernetes.agent.keys import signing_key_of
 from flowsched.cluster.kubernetes.agent.orders import pack, sign
 from flowsched.cluster.kubernetes.names import SecretKey, member_address, secret_key
 from flowsched.cluster.kubernetes.places import Layout
@@ -82,14 +83,14 @@ def step_environment(
     pod: Pod, settings: ReleaseSettings, extras: Extras, layout: Layout = _NO_LAYOUT
 ) -> list[EnvVar]:
     """The environment of stage-in and of stage-out."""
-    text = pack(order_of(pod, extras.file_names, layout.inputs))
+    text = pack(order_of(pod, extras.file_names, layout.inputs, extras.expires_ms))
     agent = f"http://$(HOST_IP):{settings.agent_port}" if settings.agent_port else ""
     return [
         {"name": "POD_UID", "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}}},
         {"name": "HOST_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.hostIP"}}},
         {"name": "FLOWSCHED_AGENT", "value": agent},
         {"name": "FLOWSCHED_ORDER", "value": literal(text)},
-        {"name": "FLOWSCHED_SIGNATURE", "value": sign(settings.agent_key, text)},
+        {"name": "FLOWSCHED_SIGNATURE", "value": sign(signing_key_of(settings.agent_key), text)},
         {"name": "FLOWSCHED_INPUTS", "value": INPUTS},
         {"name": "FLOWSCHED_WORK", "value": WORK},
     ]

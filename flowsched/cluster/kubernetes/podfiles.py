@@ -18,8 +18,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from flowsched.cluster.kubernetes.agent.orders import LARGEST, unpacked
-from flowsched.cluster.kubernetes.places import is_wild
 from flowsched.cluster.kubernetes.sight import Sight
+from flowsched.cluster.running.patterns import is_pattern
+from flowsched.cluster.running.return_code import code_in
 
 #: Exit code of stage-in: what the task asks for cannot be had, and trying again is no use.
 NOT_LAID: Final = 65
@@ -68,7 +69,7 @@ def prepare(env: Env) -> tuple[int, Message]:
             _make_folder(_real(env, place), mode)
         os.makedirs(_notes(env), exist_ok=True)
         with open(f"{_notes(env)}/started", "w") as file:
-            file.write(str(time.time()))
+            file.write(str(_elapsed_s()))
     except OSError as error:
         return NOT_LAID, {"reason": "StartFailed", "message": f"cannot make the task's folders: {error}"}
     return 0, {}
@@ -171,6 +172,8 @@ def deliver(env: Env) -> Message:
         told |= {"reason": "OutputFailed", "message": f"output {output['path']}: {error}"}
     if not interrupted:
         leave(env)
+    if order.get("return_code") and ended:
+        told["returned"] = code_in(_tail(sight, order["return_code"]).encode())
     told["stdio"] = [[_tail(sight, path) for path in files] for files in order["stdio"]]
     return told
 
@@ -195,12 +198,18 @@ def _ends(order: Json, env: Env) -> tuple[bool, bool]:
     return True, False
 
 
+def _elapsed_s() -> float:
+    """Seconds since the node's boot: the same in all containers of a pod, whatever the wall clock is set to."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
+
+
 def _is_late(order: Json, notes: str) -> bool:
     """Whether the timeout is over, or nearly."""
     timeout_s: float = order["timeout_ms"] / 1000
     if not timeout_s:
         return False
-    lasted_s = time.time() - float(_read(f"{notes}/started") or time.time())
+    now = _elapsed_s()
+    lasted_s = now - float(_read(f"{notes}/started") or now)
     return lasted_s >= timeout_s - min(_SLACK_S, timeout_s / 2)
 
 
@@ -222,7 +231,7 @@ def _take(output: Json, sight: Sight, env: Env) -> list[list[Any]]:
 def _matches(output: Json, sight: Sight) -> Iterator[tuple[str, str]]:
     """The files of an output: path of the container, and where each goes."""
     path, uri = output["path"], output["uri"]
-    if not is_wild(path) or (output["prefix"] is None and sight.real(path) is not None):
+    if not is_pattern(path) or (output["prefix"] is None and sight.real(path) is not None):
         yield from _files(path, uri, sight)
         return
     prefix = (output["prefix"] or "").rstrip("/")

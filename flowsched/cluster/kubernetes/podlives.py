@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 import structlog
 
+from flowsched.cluster.kubernetes.agent.orders import LIFE_MS
 from flowsched.cluster.kubernetes.bodies import binding, tombstone
 from flowsched.cluster.kubernetes.chores import Chores
 from flowsched.cluster.kubernetes.client import Client, decoded
@@ -125,7 +126,7 @@ class PodLives:
         if isinstance(group, Refusal):
             self._finish(live, PodEnded(live.name, self._clock(), 126, group.reason, group.message))
             return False
-        body = pod_manifest(order, self._settings, group, _extras(order))
+        body = pod_manifest(order, self._settings, group, _extras(order, self._clock() + LIFE_MS))
         if isinstance(body, Refusal):
             self._finish(live, PodEnded(live.name, self._clock(), 126, body.reason, body.message))
             return False
@@ -355,9 +356,9 @@ def engine_name(obj: PodObject) -> str | None:
     return name if name is not None and pod_name(name) == obj.metadata.name else None
 
 
-def _extras(order: Pod) -> Extras:
+def _extras(order: Pod, expires_ms: int) -> Extras:
     """What the manifest needs beyond the order's own fields."""
     resources = Resources(
         order.cpu_millicores, order.memory_bytes, order.disk_bytes, order.gpu_millis, dict(order.extended)
     )
-    return Extras(resources=resources, limits=order.limits, rules=order.rules or Rules())
+    return Extras(resources, order.limits, order.rules or Rules(), expires_ms=expires_ms)

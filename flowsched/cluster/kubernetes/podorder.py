@@ -22,7 +22,10 @@ TEMPORARY: Final = "tmp"
 
 
 def order_of(
-    pod: Pod, file_names: Mapping[str, str] = _NO_NAMES, places: Mapping[str, str] = _NO_NAMES
+    pod: Pod,
+    file_names: Mapping[str, str] = _NO_NAMES,
+    places: Mapping[str, str] = _NO_NAMES,
+    expires_ms: int = 0,
 ) -> dict[str, Any]:
     """The order of a pod's steps, as a value.
 
@@ -30,6 +33,7 @@ def order_of(
         pod: What to run. Its gang's addresses are those the hostfile shall have.
         file_names: uri -> its file's name, where that is not the last part of the uri.
         places: Name of an input -> where it shall lie in the `inputs` volume, where that is not its own folder.
+        expires_ms: Wall clock; from then on an agent begins nothing by it.
     """
     parents = {str(PurePosixPath(output.path).parent) for output in pod.outputs if inside(output.path)}
     return {
@@ -55,6 +59,7 @@ def order_of(
         ],
         "folders": sorted((parents - {"."}) | {TEMPORARY}),
         "hostfile": hostfile(pod.gang, pod.cpu_millicores) if pod.gang else None,
+        "expires_ms": expires_ms,
     }
 
 

@@ -34,7 +34,7 @@ class ReleaseSettings:
         namespace: Where pods, PodGroups, Services and Secrets are made.
         our_image: Of the steps (stage-in, stage-out), with `flowsched` in its PATH.
         default_image: Of tasks that name none; "" = such a task is refused.
-        agent_key: Signs the orders of the steps. Never written anywhere.
+        agent_key: From which the key is derived that signs the orders of the steps. Never written anywhere.
         agent_port: Where the node agent listens; 0 = there is none, steps fetch by themselves.
         instance: Which installation this is, for `app.kubernetes.io/instance`.
         labels, annotations: Added to everything; ours win.
@@ -138,12 +138,14 @@ class Extras:
         limits: For CPU and extended resources; 0 = not limited. Memory is the order's.
         rules: Tolerations for every scheduler; the rest of them only where another scheduler chooses the node.
         file_names: uri -> the name its file has in a cache, where that is not the last part of the uri.
+        expires_ms: When the order of its steps expires (wall clock).
     """
 
     resources: Resources | None = None
     limits: Resources | None = None
     rules: Rules = field(default_factory=Rules)
     file_names: Mapping[str, str] = field(default_factory=dict)
+    expires_ms: int = 0
 
 
 def extras_of(pod: Pod) -> Extras:

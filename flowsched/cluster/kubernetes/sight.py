@@ -6,14 +6,14 @@ volume (the image's own files, /proc, our own) is not there. So a link can never
 
 from __future__ import annotations
 
-import fnmatch
 import os
 import stat
 from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from flowsched.cluster.kubernetes.places import is_wild, place_in, tidy
+from flowsched.cluster.kubernetes.places import place_in, tidy
+from flowsched.cluster.running import patterns
 
 _MOST_LINKS: Final = 40
 #: Folders in each other: a tree is walked by recursion, and links may lead round in a circle.
@@ -78,22 +78,13 @@ class Sight:
                 yield path
 
     def matches(self, pattern: str) -> list[str]:
-        """The paths that fit a pattern (`*`, `?`, `[…]`, each within one name), in the order of their names.
-
-        As in a shell, a name that begins with a dot is only matched by a dot.
-        """
-        found = [""]
-        for part in tidy(pattern).split("/")[1:]:
-            if not is_wild(part):
-                found = [f"{path}/{part}" for path in found]
-                continue
-            found = [
-                f"{path}/{name}"
-                for path in found
-                for name in self._names(path or "/")
-                if fnmatch.fnmatchcase(name, part) and (part.startswith(".") or not name.startswith("."))
-            ]
+        """The paths that fit a pattern (see `running.patterns`), in the order of their names."""
+        found = patterns.matches(tidy(pattern), self._names, self._is_plain_folder)
         return [path for path in found if self.real(path) is not None]
+
+    def _is_plain_folder(self, path: str) -> bool:
+        real = self._at(path)
+        return real is not None and os.path.isdir(real) and not os.path.islink(real)
 
     def _names(self, folder: str) -> list[str]:
         real = self.real(folder)

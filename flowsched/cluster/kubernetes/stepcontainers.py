@@ -10,14 +10,15 @@ from __future__ import annotations
 import base64
 import json
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
 from flowsched.cluster.kubernetes.agent.orders import pack
-from flowsched.cluster.kubernetes.places import Layout, is_wild, local_path, stdio_of, tidy
+from flowsched.cluster.kubernetes.places import Layout, local_path, stdio_of, tidy
 from flowsched.cluster.kubernetes.references import literal
 from flowsched.cluster.kubernetes.release import WORK
+from flowsched.cluster.running.patterns import is_pattern
 from flowsched.scheduling.executor import Pod
 from flowsched.workflow.spec import Container, Delivered, Left, Step
 
@@ -32,20 +33,48 @@ _PIECE: Final = 100 << 10
 
 #: Connects the files and stays as the first process: notes how the program ended, passes on what the kubelet tells it, and shows
 #: the end of what has gone to files, so that a container's log and its report have it (where the image has wc and tail).
+#: A file that no earlier step of the pod has written to is emptied first: an earlier attempt may have written there.
+#: The container's other processes are killed with its first one. Therefore it waits, for a minute at most, as long as one of
+#: them reads a pipe that nothing writes to any more (Cromwell's `tee`): `left` is what `running.finishing` is elsewhere.
 _SCRIPT: Final = """\
-n=$FLOWSCHED_STEP o=$2 e=$3 g=$4 a= b= c=
+n=$FLOWSCHED_STEP o=$2 e=$3 g=$4 f=$5 a= b= c= t=0
 : >"$n.begun" || exit 125
 exec 3<"${1:-/dev/null}" || exit 1
 exec 4>&1 5>&2
+case $f in *o*) [ ! -f "$o" ] || : >"$o" || exit 1;; esac
+case $f in *e*) [ ! -f "$e" ] || : >"$e" || exit 1;; esac
 [ -z "$o" ] || { exec >>"$o" || exit 1; a=$(wc -c <"$o" 2>/dev/null); }
 [ -z "$e" ] || { exec 2>>"$e" || exit 1; b=$(wc -c <"$e" 2>/dev/null); }
-shift 4
+shift 5
+flags() { { read -r k; read -r k v; } <"${1%/fd/*}/fdinfo/${1##*/}" || v=; } 2>/dev/null
+left() {
+  [ $$ = 1 ] && [ / -ef / ] || return 1
+  for p in /proc/[0-9]*; do
+    [ "$p" != /proc/1 ] || continue
+    [ "$t" -ge 40 ] || ! read -r l <"$p/stat" || case ${l##*) } in R*) return 0;; esac
+    for d in "$p"/fd/*; do
+      [ -p "$d" ] && flags "$d" || continue
+      case $v in *0) written "$d" || return 0;; esac
+    done
+  done 2>/dev/null
+  return 1
+}
+written() {
+  for q in /proc/[0-9]*/fd/*; do
+    [ "$1" -ef "$q" ] && flags "$q" || continue
+    case $v in *[12]) return 0;; esac
+  done
+  return 1
+}
 trap ': >"$n.term"; [ -z "$c" ] || kill -TERM "$c" 2>/dev/null' TERM
 { exec "$@"; } <&3 3<&- 4>&- 5>&- &
 c=$!
 [ ! -e "$n.term" ] || kill -TERM "$c" 2>/dev/null
 wait "$c"; r=$?
 while kill -0 "$c" 2>/dev/null; do wait "$c"; r=$?; done
+while [ ! -e "$n.term" ] && [ "$t" -lt 1200 ] && left; do
+  t=$((t + 1)); sleep 0.05 2>/dev/null || sleep 1 2>/dev/null || :
+done
 echo "$r" >"$n.code"
 end() {
   s=$(wc -c <"$1") && s=$((s - ${2:-0})) && [ "$s" -gt 0 ] || return 0
@@ -93,19 +122,34 @@ def watched(container: Container, layout: Layout) -> bool:
 
 def in_place(output: Delivered, layout: Layout) -> bool:
     """Whether an output is written to where it shall be."""
-    if is_wild(output.path):
+    if is_pattern(output.path):
         prefix = output.path_prefix
         return prefix is not None and layout.place(prefix) == local_path(output.uri)
     return layout.place(output.path) == local_path(output.uri)
 
 
-def command_of(step: Step, *, watch: bool) -> list[str]:
-    """What a step's container runs, spelled so that a kubelet changes nothing of it."""
+def command_of(step: Step, *, watch: bool, before: Sequence[Step] = ()) -> list[str]:
+    """What a step's container runs, spelled so that a kubelet changes nothing of it.
+
+    Args:
+        step: It.
+        watch: Whether stage-out has to know how it ended.
+        before: The steps of the same task that run earlier.
+    """
     argv = [literal(argument) for argument in step.command]
     if not (watch or step.ignore_error or step.stdin or step.stdout or step.stderr):
         return argv
     files = [literal(path or "") for path in (step.stdin, step.stdout, step.stderr)]
-    return ["/bin/sh", "-c", literal(_SCRIPT), "flowsched", *files, "1" if step.ignore_error else "", *argv]
+    ignored = "1" if step.ignore_error else ""
+    return ["/bin/sh", "-c", literal(_SCRIPT), "flowsched", *files, ignored, _fresh(step, before), *argv]
+
+
+def _fresh(step: Step, before: Sequence[Step]) -> str:
+    """Which streams of a step go to a file that none before it has named: `o`, `e`, both or none."""
+    named = {tidy(path) for earlier in before for path in stdio_of(earlier)}
+    stdout, stderr = (tidy(path) if path else None for path in (step.stdout, step.stderr))
+    empty_stdout = "o" if stdout is not None and stdout not in named else ""
+    return empty_stdout + ("e" if stderr is not None and stderr not in {*named, stdout} else "")
 
 
 def step_variables(number: int) -> list[Json]:
@@ -166,6 +210,7 @@ def _order(pod: Pod, container: Container, layout: Layout) -> Mapping[str, Any]:
             }
             for output in _delivered(container)
         ],
+        "return_code": container.return_code,
         "leave": [
             [place, left.content]
             for left in container.leave

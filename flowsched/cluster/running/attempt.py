@@ -15,11 +15,12 @@ import marshal
 import os
 import resource
 import sys
+import time
 
 from . import kin
 from .kin import signal
 from .outputs import Refused, collect
-from .records import Record, poke, wall_ms, write_record
+from .records import Record, follow_clock, fullness, is_full, poke, wall_ms, write_end
 from .secret_values import SecretError, read_secrets
 from .task import StartError, Task, link_inputs, release_grace_s, supervise, take_lock
 
@@ -30,15 +31,16 @@ if TYPE_CHECKING:
 
 def main(folder: str) -> None:
     """Run the attempt in a folder, unless somebody else has, does or never shall."""
-    os.umask(0o022)
     wake = listen()  # before anybody can know whom to wake
     lock = take_lock(folder)
     if lock is None:
         return
-    if any(os.path.exists(f"{folder}/{name}") for name in ("void", "started", "exit.json")):
+    if any(os.path.exists(f"{folder}/{name}") for name in ("void", "started", "exit.json", "ended.json")):
         return
     with open(f"{folder}/order", "rb") as file:
         order: Record = marshal.load(file)
+    if order.get("clock_base_ms") is not None:  # an older service wrote none
+        follow_clock(order["clock_base_ms"])  # type: ignore[arg-type]
     os.unlink(f"{folder}/order")  # it holds the environment, and that may hold secrets
     task = Task(folder, order, lock)
     container = None
@@ -51,7 +53,10 @@ def main(folder: str) -> None:
         reason, message = refusal.args
         refuse(task, reason, message)
     except OSError as error:  # told as the task's failure, or a fault that stays would be tried for ever
-        refuse(task, "StartFailed", f"cannot lay out the working folder: {error}")
+        if is_full(error):
+            give_up(folder)
+        else:
+            refuse(task, "StartFailed", f"cannot lay out the working folder: {error}")
     else:
         if ready:
             run(task, wake, container)
@@ -67,12 +72,20 @@ def prepare(folder: str, order: Record) -> bool:
     if order["hostfile"] is not None:
         with open(f"{folder}/work/hostfile", "w") as file:
             file.write(str(order["hostfile"]))
+    for stream in ("stdout", "stderr"):
+        open(f"{folder}/{stream}", "a").close()
     if not lost and release_grace_s(folder) is None:
         return True
     reason = "InputLost" if lost else "Released"
     record: Record = {"reason": reason, "started": False, "at_ms": wall_ms(), "lost_inputs": lost}
-    write_record(folder, "void", record)
+    write_end(folder, "void", record)
     return False
+
+
+def give_up(folder: str) -> None:
+    """There is no room to begin: that is no fault of the task, which runs later, as another attempt."""
+    record: Record = {"reason": "DiskFull", "started": False, "at_ms": wall_ms(), "lost_inputs": []}
+    write_end(folder, "void", record)
 
 
 def admit(task: Task) -> None:
@@ -99,9 +112,10 @@ def contained(task: Task) -> Contained | None:
 def refuse(task: Task, reason: str, message: str) -> None:
     """End an attempt that nothing ran in."""
     if task.order.get("container") is not None:
+        from .bounds import Bounds
         from .deliver import leave
 
-        leave(None, task.order["container"])  # type: ignore[arg-type]
+        leave(None, task.order["container"], Bounds(**task.order["bounds"], own=task.folder))  # type: ignore[arg-type]
         end(task, 126, reason, message, container={"steps": [], "outputs": []})
         return
     end(task, 126, reason, message)
@@ -109,6 +123,18 @@ def refuse(task: Task, reason: str, message: str) -> None:
 
 def run(task: Task, wake: int, container: Contained | None) -> None:
     """Start the task, see it through, and write down how it ended."""
+    try:
+        carry_out(task, wake, container)
+    except OSError as error:
+        if not is_full(error) or os.path.exists(f"{task.folder}/started"):
+            raise
+        if task.pid:
+            kin.kill_everything(task.pid)
+        give_up(task.folder)
+
+
+def carry_out(task: Task, wake: int, container: Contained | None) -> None:
+    """Start the task, and see it through."""
     kin.become_subreaper()
     before = kin.io_counts()
 
@@ -123,11 +149,11 @@ def run(task: Task, wake: int, container: Contained | None) -> None:
         task.start()
         begun()
         reason, message = supervise(task, wake)
-        left = kin.kill_everything(task.pid)
+        left = task.kill_everything()
         code = 137 if reason == "OOMKilled" else task.exit_code
     except StartError as error:
         code, reason, message = error.exit_code, "StartFailed", str(error)
-        left = kin.kill_everything(task.pid) if task.pid else []
+        left = task.kill_everything() if task.pid else []
     outputs: list[Record] = []
     used = usage(task, before)
     if code == 0 and not reason:
@@ -159,7 +185,26 @@ def end(
         "usage": used or {},
         "container": container,
     }
-    write_record(task.folder, "exit.json", record)
+    if code and not reason:
+        record["message"] = "; ".join(filter(None, (message, no_room(task))))
+    while True:
+        try:
+            write_end(task.folder, "exit.json", record)
+            return
+        except OSError as error:
+            if not is_full(
+                error
+            ):  # longer than what was reserved: the end waits for room, and the service with it
+                raise
+            time.sleep(1)
+
+
+def no_room(task: Task) -> str:
+    """Which file system that the task writes to is full, in words; "" if none is."""
+    container: Record = task.order.get("container") or {}  # type: ignore[assignment]
+    mounts: list[Record] = container.get("mounts") or []  # type: ignore[assignment]
+    paths = [task.work, *(str(mount["source"]) for mount in mounts if not mount["read_only"])]
+    return next(filter(None, map(fullness, paths)), "")
 
 
 def published(task: Task) -> tuple[list[Record], str, str]:
@@ -170,7 +215,7 @@ def published(task: Task) -> tuple[list[Record], str, str]:
         reason, message = refusal.args
         return [], reason, message
     except OSError as error:
-        return [], "OutputFailed", f"cannot publish: {error}"
+        return [], "OutputFailed", "; ".join(filter(None, (f"cannot publish: {error}", fullness(task.work))))
 
 
 def usage(task: Task, before: dict[str, int]) -> Record:

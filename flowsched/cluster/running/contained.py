@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 
+from .bounds import Bounds
 from .deliver import Delivery, leave
 from .namespace import make
 from .outputs import Refused
-from .places import canonical, is_pattern, plan
-from .records import Record
+from .patterns import is_pattern
+from .places import canonical, plan
+from .records import Record, fullness, is_full
+from .return_code import CODE_BYTES, code_in
 from .steps import Ending, run_steps
 
 TYPE_CHECKING = False
@@ -30,12 +33,35 @@ class Contained:
         self.task = task
         self.order: Record = task.order["container"]  # type: ignore[assignment]
         self.report: Record = {"steps": [], "outputs": []}
+        self.bounds = Bounds(**task.order["bounds"], own=task.folder)  # type: ignore[arg-type]
+        self.check()
         self.places = plan(f"{os.path.realpath(task.folder)}/container", task.work, self.order)
+        self.places.bounds = self.bounds
         self.mounts = make(self.places)
+
+    def check(self) -> None:
+        """Refuse paths that may not be inputs or outputs, before anything is read or made. Raises Refused."""
+        for mount in self.entries("mounts"):
+            self.bounds.check(str(mount["source"]))
+        for given in self.entries("inputs"):
+            if given["content"] is not None:
+                continue
+            if given["uri"] == given["source"]:
+                self.bounds.check(str(given["source"]), whole=True)
+            else:  # staged: it lies in a cache
+                self.bounds.granted.append(os.path.realpath(str(given["source"])))
+        for output in self.entries("outputs"):
+            if output["local"] is not None:
+                self.bounds.check(str(output["local"]))
+
+    def entries(self, key: str) -> list[Record]:
+        """A part of the order."""
+        return self.order[key]  # type: ignore[return-value]
 
     def run(self, wake: int, begun: Callable[[], None]) -> tuple[int, str, str]:
         """Run it to its end: (exit code, reason, message). Its outputs are in place when this returns."""
         ending = run_steps(self.task, wake, self.places, self.mounts, begun)
+        self.report["returned"] = self.returned(ending)
         self.deliver(ending)
         if ending.reason != "Released":
             self.leave()
@@ -45,6 +71,17 @@ class Contained:
             ending.message += f"; these processes do not die: {ending.undead}"
         self.report["steps"] = ending.steps
         return ending.code, ending.reason, ending.message
+
+    def returned(self, ending: Ending) -> int | None:
+        """The return code in the file that the task's client judges by; None if there is no such file, or no number in it."""
+        path = self.order["return_code"]
+        if path is None or not ending.well:
+            return None
+        try:
+            with open(self.places.real(canonical(str(path))), "rb") as file:
+                return code_in(file.read(CODE_BYTES + 1))
+        except OSError:
+            return None
 
     def deliver(self, ending: Ending) -> None:
         """Take out what the task left; after a failure only what its steps said."""
@@ -68,7 +105,11 @@ class Contained:
         except Refused as refusal:
             self.failed(ending, *refusal.args)
         except OSError as error:
-            self.failed(ending, "OutputFailed", f"cannot deliver: {error}")
+            self.failed(
+                ending,
+                "OutputFailed",
+                "; ".join(filter(None, (f"cannot deliver: {error}", where_full(error)))),
+            )
         self.report["outputs"] = delivery.files
 
     def failed(self, ending: Ending, reason: str, message: str) -> None:
@@ -78,8 +119,15 @@ class Contained:
 
     def leave(self) -> None:
         """Write what shall be there after every end."""
-        leave(self.places, self.order)
+        leave(self.places, self.order, self.bounds)
 
     def steps(self) -> list[Record]:
         """As they were ordered."""
         return self.order["steps"]  # type: ignore[return-value]
+
+
+def where_full(error: OSError) -> str:
+    """Which file system was full for what could not be written, in words; "" if that is not known."""
+    if not is_full(error) or not isinstance(error.filename, str):
+        return ""
+    return fullness(os.path.dirname(error.filename))

@@ -11,8 +11,10 @@ import stat
 import sys
 from collections.abc import Iterator
 
+from .bounds import Bounds, inside
 from .outputs import Refused, remove
-from .places import Places, canonical, inside, is_pattern, join
+from .patterns import is_pattern, matches
+from .places import Places, canonical, join
 from .records import Record, sync_folder
 
 _BLOCK = 1 << 20
@@ -50,7 +52,7 @@ class Delivery:
                 self.put(clean, uri.rstrip("/"), local=output["local"] is not None)
             return
         prefix = canonical(str(output["prefix"])) if output["prefix"] is not None else "/"
-        for match in matches(self.places, clean):
+        for match in matches(clean, self.places.listed, self.is_plain_folder):
             if not self.is_there(match):
                 continue
             relative = match[len(prefix) :] if match.startswith(prefix.rstrip("/") + "/") else match
@@ -71,6 +73,11 @@ class Delivery:
         """Whether the task has something there: what only this machine has does not count."""
         return not self.places.is_foreign(path) and self.real_of(path) is not None
 
+    def is_plain_folder(self, path: str) -> bool:
+        """Whether a path is a folder, and no link to one."""
+        real = self.places.host_of(path)
+        return os.path.isdir(real) and not os.path.islink(real)
+
     def put(self, path: str, uri: str, *, local: bool) -> None:
         """Deliver a file or folder."""
         real = self.places.real(path)
@@ -81,13 +88,13 @@ class Delivery:
         elif stat.S_ISREG(mode):
             self.file(path, real, uri)
         elif stat.S_ISDIR(mode):
-            self.folder(path, real, uri)
+            self.folder(path, real, self.places.bounds.check(uri))
 
     def file(self, path: str, real: str, target: str) -> None:
         """Deliver one file of this machine."""
         size = os.stat(real).st_size
         if not same(real, target):
-            folder = os.path.dirname(target)
+            folder = os.path.dirname(self.places.bounds.check(target))
             os.makedirs(folder, exist_ok=True)
             temporary = self.temporary(target)
             try:
@@ -158,7 +165,15 @@ class Delivery:
             real = self.places.real(path)
         except OSError:
             return None
-        return real if os.path.exists(real) else None
+        if not os.path.exists(real):
+            return None
+        bounds = self.places.bounds
+        if any(inside(real, staged) for staged in bounds.granted):
+            return real
+        why = bounds.never(real) if os.path.isfile(real) else ""
+        if why:
+            raise Refused("PathRefused", f"the output {path}: {why}")
+        return real
 
     def bring(self, real: str, target: str) -> None:
         """Make a new file with the bytes of another; a link to them if nobody else has them."""
@@ -218,30 +233,13 @@ class Delivery:
         self.files.append({"path": printable(path), "uri": printable(uri), "size": size})
 
 
-def matches(places: Places, pattern: str) -> Iterator[str]:
-    """Paths of the container that fit a pattern, in order; names that begin with a dot only where it does."""
-    from fnmatch import fnmatchcase  # its import is for those who have wildcards
-
-    found = ["/"]
-    for part in pattern.strip("/").split("/"):
-        if not is_pattern(part):
-            found = [join(folder, part) for folder in found]
-            continue
-        found = [
-            join(folder, name)
-            for folder in found
-            for name in places.listed(folder)
-            if fnmatchcase(name, part) and (not name.startswith(".") or part.startswith("."))
-        ]
-    yield from found
-
-
-def leave(places: Places | None, container: Record) -> None:
+def leave(places: Places | None, container: Record, bounds: Bounds) -> None:
     """Write the files that shall be there after every end, where nobody has: in place for who waits for them outside.
 
     Args:
         places: Of the container; None if it did not come to that.
         container: The order's part, see `cluster.orders`.
+        bounds: Where it may be written.
     """
     for left in container["leave"]:  # type: ignore[attr-defined]
         path = canonical(str(left["path"]))
@@ -249,7 +247,8 @@ def leave(places: Places | None, container: Record) -> None:
         if not targets and places is not None:
             targets = [places.real(path)]
         for target in dict.fromkeys(targets):
-            write_left(target, str(left["content"]))
+            if not bounds.refusal(target):  # the attempt ends all the same, and what it ended by was said
+                write_left(target, str(left["content"]))
 
 
 def mounted_at(path: str, container: Record) -> list[str]:

@@ -1,7 +1,8 @@
 """The processes of an attempt, as its runner sees them: finding, measuring and ending them.
 
 The runner is their subreaper where Linux allows it: whatever the task starts, and however it detaches itself,
-stems from the runner and ends with it. Elsewhere only the task's process group is known.
+stems from the runner and ends with it. Elsewhere only the task's process group is known. For the service, which has to find
+them once the runner has been killed, they are in a control group where there are any, and bear a mark in their limits.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ import os
 import resource
 import sys
 import time
+
+from . import cgroups
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -171,12 +174,30 @@ def signal_group(pid: int, number: int) -> None:
             pass
 
 
-def kill_everything(task: int) -> list[int]:
-    """Kill and reap until nothing of the attempt is left; returns what would not die."""
+def set_mark(mark: int) -> None:
+    """Mark this process and all that it starts: by a limit on real-time CPU time, which no program takes for its own and no
+    program can raise again. It stays where the environment, the session and open files are given up.
+    """
+    try:  # noqa: SIM105 - as below
+        resource.setrlimit(resource.RLIMIT_RTTIME, (mark, mark))
+    except (AttributeError, ValueError, OSError):
+        pass  # no Linux, or a lower limit is set: then only the control group tells
+
+
+def kill_everything(task: int, group: str = "") -> list[int]:
+    """Kill and reap until nothing of the attempt is left; returns what would not die.
+
+    Args:
+        task: The task's process; its group is signalled where descendants are not known. It may have been reaped.
+        group: Its control group, "" for none.
+    """
     end = time.monotonic() + KILL_LIMIT_S
     pause = 0.0005
     while True:
-        signal_group(task, signal.SIGKILL)
+        if group:
+            cgroups.kill(group)
+        if not sys.platform.startswith("linux"):
+            signal_group(task, signal.SIGKILL)
         left = descendants()
         for pid in left:
             try:  # noqa: SIM105 - as above

@@ -67,9 +67,9 @@ def make(places: Places) -> list[Mount]:
                 os.chmod(target, os.stat(node.base).st_mode & 0o7777 | 0o700)
                 mounts += show(node.base, target, node.shown, node.read_only)
     for path in places.folders:
-        os.makedirs(places.real(path), exist_ok=True)
+        os.makedirs(places.writable(path), exist_ok=True)
     for path, text in places.texts.items():
-        write(places.real(path), text)
+        write(places.writable(path), text)
     return mounts
 
 

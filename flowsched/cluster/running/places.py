@@ -11,7 +11,9 @@ import errno
 import os
 from collections.abc import Iterator
 
+from .bounds import STREAMS, Bounds, inside
 from .outputs import Refused
+from .patterns import fits, fixed_part, is_pattern
 from .records import Record
 
 #: Entries of a folder of this machine that are shown one by one, because a path in it is the task's own.
@@ -19,7 +21,6 @@ MOST_SHOWN = 10_000
 MOST_LINKS = 40
 #: Where a great many entries are simply not shown.
 SCRATCH = ("/tmp", "/var/tmp")
-MAGIC = frozenset("*?[")
 
 
 class Node:
@@ -65,6 +66,9 @@ class Places:
         self.needed = False  #: whether any path means something else inside
         self.nodes: dict[str, Node] = {}
         self.texts: dict[str, str] = {}  #: path -> what is written there, in folders that are this machine's
+        self.bounds = (
+            Bounds()
+        )  #: which paths of this machine may be written; none is asked before a task's own are set
         self.folders: list[
             str
         ] = []  #: paths of folders that shall be there, in folders that are this machine's
@@ -137,6 +141,11 @@ class Places:
         """The path of this machine that a path of the container leads to."""
         return self.host_of(self.resolve(path))
 
+    def writable(self, path: str) -> str:
+        """The path of this machine that a path of the container leads to, if flowsched may write there. Raises Refused, OSError."""
+        real = self.real(path)
+        return real if real in STREAMS else self.bounds.check(real)
+
     def listed(self, path: str) -> list[str]:
         """The names in a folder of the container, but for what is only there because this machine has it."""
         try:
@@ -164,21 +173,6 @@ def canonical(path: str) -> str:
 def is_device(path: str) -> bool:
     """Whether this machine has something there that is neither file nor folder, as /dev/null: it is the same for all."""
     return os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path)
-
-
-def is_pattern(path: str) -> bool:
-    """Whether a path has wildcards."""
-    return not MAGIC.isdisjoint(path)
-
-
-def fixed_part(pattern: str) -> str:
-    """The folder that all matches of a pattern lie in."""
-    kept: list[str] = []
-    for part in pattern.split("/")[:-1]:
-        if is_pattern(part):
-            break
-        kept.append(part)
-    return "/".join(kept) or "/"
 
 
 def plan(room: str, work: str, container: Record, most: int = MOST_SHOWN) -> Places:
@@ -262,6 +256,13 @@ class _Planner:
             path, local = canonical(str(output["path"])), output["local"]
             if is_device(path):
                 continue
+            work = self.workdir_above(path if output["directory"] else fixed_part(path))
+            if work is not None:
+                if local is not None and canonical(str(local)) == path and not is_pattern(path):
+                    self.same.add(path)
+                elif not self.under_mount(path):
+                    self.own(work, path[len(work) :].strip("/").split("/")[0])
+                continue
             if self.under_mount(path):
                 self.make_folder(fixed_part(path))
                 continue
@@ -274,6 +275,14 @@ class _Planner:
                 self.own(path).results = True
             else:
                 self.own(os.path.dirname(path), os.path.basename(path))
+
+    def workdir_above(self, folder: str) -> str | None:
+        """The folder that a step works in, if another folder lies in it: the program makes that one by itself, as `mkdir out`."""
+        works = {
+            canonical(str(step["workdir"])) for step in self.entries("steps") if step["workdir"] is not None
+        }
+        above = (work for work in works if work not in ("/", folder) and inside(folder, work))
+        return max(above, key=len, default=None)
 
     def steps(self) -> None:
         for step in self.entries("steps"):
@@ -426,9 +435,7 @@ def shown(path: str, node: Node, children: set[str], most: int) -> frozenset[str
     names = set(there) - children - set(node.hidden)
     patterns = [hidden for hidden in node.hidden if is_pattern(hidden)]
     if patterns:
-        from fnmatch import fnmatchcase
-
-        names = {name for name in names if not any(fnmatchcase(name, pattern) for pattern in patterns)}
+        names = {name for name in names if not any(fits(name, pattern) for pattern in patterns)}
     if len(names) > most:
         raise Refused(
             "ContainerPathsRefused",
@@ -436,8 +443,3 @@ def shown(path: str, node: Node, children: set[str], most: int) -> frozenset[str
             "cannot be shown beside it; use another path, or a mount",
         )
     return frozenset(names)
-
-
-def inside(path: str, folder: str) -> bool:
-    """Whether a path is a folder, or lies in it."""
-    return path == folder or folder == "/" or path.startswith(folder + "/")

@@ -5,6 +5,7 @@ Written without `json`, whose import would cost a runner more than its whole sta
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 
@@ -51,6 +52,60 @@ def write_record(folder: str, name: str, record: Record) -> None:
     sync_folder(folder)
 
 
+RESERVE = "reserve"
+RESERVE_BYTES = 16 << 10
+
+
+def reserve(folder: str) -> None:
+    """Take the room that the end of an attempt will need: without it an attempt that is over could not say so on a full disk."""
+    fd = os.open(f"{folder}/{RESERVE}", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(fd, 0, RESERVE_BYTES)
+        else:
+            os.write(fd, bytes(RESERVE_BYTES))
+    finally:
+        os.close(fd)
+
+
+def write_end(folder: str, name: str, record: Record) -> None:
+    """As `write_record`, into the room that was reserved for it. The caller has the lock, or made the folder."""
+    held = f"{folder}/{RESERVE}"
+    try:
+        fd = os.open(held, os.O_WRONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        write_record(folder, name, record)
+        return
+    try:
+        text = json_text(record).encode()
+        rest = text
+        while rest:
+            rest = rest[os.write(fd, rest) :]
+        os.ftruncate(fd, len(text))
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+    os.rename(held, f"{folder}/{name}")
+    sync_folder(folder)
+
+
+def is_full(error: OSError) -> bool:
+    """Whether there is no room on a file system, or in the user's quota."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
+def fullness(path: str) -> str:
+    """That the file system of a path is full, in words; "" if it is not."""
+    try:
+        found = os.statvfs(path)
+    except OSError:
+        return ""
+    free = (found.f_bfree if os.geteuid() == 0 else found.f_bavail) * found.f_frsize
+    if free >= 64 << 10 and not (found.f_files and found.f_favail < 4):
+        return ""
+    return f"the file system of {path} is full: {free} bytes and {found.f_favail} inodes are free"
+
+
 def sync_folder(folder: str) -> None:
     """Make the names in a folder durable."""
     fd = os.open(folder, os.O_RDONLY)
@@ -60,8 +115,25 @@ def sync_folder(folder: str) -> None:
         os.close(fd)
 
 
+def elapsed_ms() -> int:
+    """Milliseconds since the boot, suspended or not: the same in all processes of this machine."""
+    if hasattr(time, "CLOCK_BOOTTIME"):
+        return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000
+    return time.monotonic_ns() // 1_000_000
+
+
+_CLOCK: dict[str, int] = {}  #: `base_ms` of the service's clock over `elapsed_ms`, in a runner
+
+
+def follow_clock(base_ms: int) -> None:
+    """In a runner: tell the time of the service that wrote its order, whatever the wall clock is set to meanwhile."""
+    _CLOCK["base_ms"] = base_ms
+
+
 def wall_ms() -> int:
-    """Wall-clock milliseconds."""
+    """Milliseconds since the epoch."""
+    if "base_ms" in _CLOCK:
+        return _CLOCK["base_ms"] + elapsed_ms()
     return time.time_ns() // 1_000_000
 
 

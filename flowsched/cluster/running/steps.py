@@ -1,8 +1,9 @@
 """The steps of a container task: run one after the other by the attempt's runner, each in the paths of the container.
 
 What a step writes to its standard streams goes to the attempt's own `stdout` and `stderr`, where people look, and also to the files
-that the step names. Such a file is added to, and the program may write it itself: Cromwell's script tees its output into the
-very file that is asked of us, which truncates it and leaves both to write the same bytes.
+that the step names. The attempt empties such a file when its first step opens it, since an earlier attempt may have written
+there; later steps add to it. The program may write it itself: Cromwell's script tees its output into the very file that is
+asked of us, which truncates it and leaves both to write the same bytes.
 """
 
 from __future__ import annotations
@@ -10,17 +11,21 @@ from __future__ import annotations
 import errno
 import os
 import select
+import stat
 import time
 
 from . import kin
+from .finishing import Inode, inode_of
 from .namespace import Mount, enter
 from .outputs import Refused
 from .places import Places, canonical
-from .records import Record, wall_ms
-from .task import StartError, Task, release_grace_s, supervise, wait
+from .records import Record, fullness, is_full, wall_ms
+from .task import StartError, Task, release_grace_s, say, supervise, wait
 
 TAIL_BYTES = 10 << 10
 _BLOCK = 1 << 16
+#: Bytes before our place in a file by which is told whether it has been written anew.
+_KNOWN = 4 << 10
 
 
 class Appended:
@@ -28,20 +33,51 @@ class Appended:
 
     What the program has written already at our place is not written again: then both have the same stream. If the program
     has written something else, ours comes after it. If it has emptied the file, we begin anew with it.
+
+    Args:
+        path: Of this machine.
+        fresh: Empty it: it is the first time that this attempt opens it.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, *, fresh: bool) -> None:
+        self.path = path
         self.at = 0
+        self._last = b""  #: what lies before our place, as we know it
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
         self._fd = os.open(path, flags, 0o644)
         self._end = os.open(path, flags | os.O_APPEND)
-        self.at = os.fstat(self._fd).st_size
+        if fresh and stat.S_ISREG(os.fstat(self._fd).st_mode):
+            os.ftruncate(self._fd, 0)
+        self._settle(os.fstat(self._fd).st_size)
+
+    @property
+    def inode(self) -> Inode:
+        """Which file it is."""
+        status = os.fstat(self._fd)
+        return status.st_dev, status.st_ino
 
     def write(self, block: bytes) -> None:
         """Add bytes."""
-        size = os.fstat(self._fd).st_size
-        if size < self.at:
+        if self._emptied():
             self.at = 0
+        self._write(block)
+        self._settle(self.at)
+
+    def _settle(self, at: int) -> None:
+        """Remember our place, and what lies before it."""
+        self.at = at
+        start = max(0, at - _KNOWN)
+        self._last = os.pread(self._fd, at - start, start)
+
+    def _emptied(self) -> bool:
+        """Whether the program has truncated the file since: it is shorter, or has other bytes before our place.
+
+        Its size alone does not tell: the program may have written as much again before we look.
+        """
+        size = os.fstat(self._fd).st_size
+        return size < self.at or os.pread(self._fd, len(self._last), self.at - len(self._last)) != self._last
+
+    def _write(self, block: bytes) -> None:
         there = os.pread(self._fd, len(block), self.at)
         if block.startswith(there):
             while block:
@@ -66,6 +102,7 @@ class Pump:
         os.set_blocking(self.reading, False)
         self._log = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         self._file = file
+        self._paths = (log, file.path)
         self.error = ""  #: why not all could be written
 
     def move(self) -> bool:
@@ -82,9 +119,9 @@ class Pump:
                 rest = rest[os.write(self._log, rest) :]
             self._file.write(block)
         except OSError as error:
-            self.error = (
-                self.error or f"cannot write what the step said: {os.strerror(error.errno or errno.EIO)}"
-            )
+            full = [fullness(os.path.dirname(path)) for path in self._paths if is_full(error)]
+            why = next(filter(None, full), os.strerror(error.errno or errno.EIO))
+            self.error = self.error or f"cannot write what the step said: {why}"
         return True
 
     def finish(self) -> None:
@@ -99,8 +136,11 @@ class Pump:
 class Step(Task):
     """One step's process, from the runner's side."""
 
-    def __init__(self, task: Task, step: Record, places: Places, mounts: list[Mount]) -> None:
+    def __init__(
+        self, task: Task, step: Record, places: Places, mounts: list[Mount], opened: set[Inode]
+    ) -> None:
         super().__init__(task.folder, task.order, task.lock)
+        self.opened = opened  #: files that this attempt has opened for a stream; takes those of this step
         self.argv = [str(word) for word in step["argv"]]  # type: ignore[attr-defined]
         self.step, self.places, self.mounts = step, places, mounts
         workdir = step["workdir"]
@@ -121,13 +161,14 @@ class Step(Task):
             if self.step[key] is None:
                 continue
             try:
-                path = self.places.real(str(self.step[key]))
+                path = self.places.writable(str(self.step[key]))
                 if self.places.is_read_only(
                     str(self.step[key])
                 ):  # not so for this process, outside of the namespace
                     raise OSError(errno.EROFS, os.strerror(errno.EROFS))
                 if path not in self.files:
-                    self.files[path] = Appended(path)
+                    self.files[path] = Appended(path, fresh=not inode_of(path) & self.opened)
+                    self.opened.add(self.files[path].inode)
             except OSError as error:
                 raise StartError(
                     str(self.step[key]), error.errno or errno.EIO, f", the file for {key}"
@@ -137,12 +178,20 @@ class Step(Task):
             try:
                 # A pipe would let the runner wait for a writer, and hear of nothing meanwhile.
                 flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
-                self.stdin = os.open(self.places.real(str(self.step["stdin"])), flags)
+                self.stdin = os.open(self.places.writable(str(self.step["stdin"])), flags)
                 os.set_blocking(self.stdin, True)
             except OSError as error:
                 raise StartError(
                     str(self.step["stdin"]), error.errno or errno.EIO, ", the file for stdin"
                 ) from None
+
+    def streams(self) -> set[Inode]:
+        """Device and inode of its standard output and error: pipes, where a file is named for them."""
+        found: set[Inode] = set()
+        for number, key in ((1, "stdout"), (2, "stderr")):
+            pump = self.pumps.get(number)
+            found |= inode_of(f"{self.folder}/{key}" if pump is None else pump.reading)
+        return found
 
     def connect(self) -> None:
         """In the child: the standard streams."""
@@ -234,12 +283,13 @@ def run_steps(task: Task, wake: int, places: Places, mounts: list[Mount], begun:
         begun: Called once the first step runs.
     """
     ending = Ending()
+    opened: set[Inode] = set()
     steps: list[Record] = task.order["container"]["steps"]  # type: ignore[index]
     for number, order in enumerate(steps):
         if release_grace_s(task.folder) is not None:
             ending.code, ending.reason = 143, "Released"
             break
-        step = Step(task, order, places, mounts)
+        step = Step(task, order, places, mounts, opened)
         run_step(step, task, wake, ending, begun if number == 0 else lambda: None)
         if ending.reason and not (ending.reason == "StartFailed" and order["ignore_error"]):
             break
@@ -272,7 +322,7 @@ def run_step(step: Step, task: Task, wake: int, ending: Ending, begun: object) -
         ending.reason, ending.message = refusal.args
     finally:
         if step.pid:
-            ending.undead = kin.kill_everything(step.pid)
+            ending.undead = step.kill_everything()
         step.finish()
     task.peak_bytes = max(task.peak_bytes, step.peak_bytes)
     if step.unsaid and not ending.code and not ending.reason:
@@ -305,9 +355,3 @@ def tail(path: str, start: int) -> str:
             return file.read(TAIL_BYTES).decode(errors="replace")
     except OSError:
         return ""
-
-
-def say(path: str, text: str) -> None:
-    """Add a line to a log."""
-    with open(path, "a", encoding="utf-8", errors="replace") as file:
-        file.write(text)

@@ -9,7 +9,8 @@ import resource
 import select
 import time
 
-from . import kin
+from . import cgroups, kin
+from .finishing import Finishing, inode_of, look
 from .kin import signal
 from .outputs import Refused
 from .records import Record, wall_ms, write_record
@@ -83,11 +84,13 @@ class Task:
         self.argv: list[str] = order["argv"]  # type: ignore[assignment]
         self.work = f"{folder}/work"
         self.lock = lock
+        self.group: str = order["cgroup"]  # type: ignore[assignment]
         self.pid = 0
         self.started_ms = 0
         self.status: int | None = None
         self.peak_bytes = 0
         self.began = 0.0  #: monotonic; a timeout counts from here
+        self.finishing: Finishing | None = None  #: of what the process has left, once it has ended
 
     def program(self) -> str:
         """Where the program lies. Raises StartError."""
@@ -103,6 +106,9 @@ class Task:
         if not self.argv:
             raise StartError("", errno.ENOENT, ": the command is empty")
         program = self.program()
+        if self.group and (why := cgroups.make(self.group)):
+            complain(why)
+            self.group = ""
         go_read, go_write = os.pipe()
         failed_read, failed_write = os.pipe()
         self.pid = os.fork()
@@ -121,6 +127,7 @@ class Task:
             "start": start,
             "boot": kin.boot_id(),
             "at_ms": self.started_ms,
+            "cgroup": self.group,
         }
         write_record(self.folder, "started", record)
         try:  # noqa: SIM105 - see kin
@@ -141,6 +148,9 @@ class Task:
         try:
             os.setsid()
             kin.die_with_parent()
+            if self.group and (why := cgroups.join(self.group)):
+                complain(why)
+            kin.set_mark(self.order["mark"])  # type: ignore[arg-type]
             self.connect()
             for number in (signal.SIGPIPE, signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
                 signal.signal(number, signal.SIG_DFL)
@@ -194,18 +204,40 @@ class Task:
         except OSError:
             pass
 
+    def kill_everything(self) -> list[int]:
+        """Kill what is left of it; returns what would not die."""
+        left = kin.kill_everything(self.pid, self.group)
+        if self.group:
+            cgroups.remove(self.group)
+        return left
+
+    def streams(self) -> set[tuple[int, int]]:
+        """Device and inode of its standard output and error."""
+        return inode_of(f"{self.folder}/stdout") | inode_of(f"{self.folder}/stderr")
+
     def reap(self) -> bool:
-        """Collect what has ended; True when the task itself has."""
+        """Collect what has ended; True when the task itself has, and all that it left."""
         try:
-            while self.status is None:
+            while True:
                 pid, status = os.waitpid(-1, os.WNOHANG)
                 if pid == 0:
                     return False
                 if pid == self.pid:
                     self.status = status
         except ChildProcessError:
-            self.status = 255 << 8  # somebody else reaped it, which nobody should
+            if self.status is None:
+                self.status = 255 << 8  # somebody else reaped it, which nobody should
         return True
+
+    def has_finished(self) -> bool:
+        """Whether the task has ended, and nothing that it left may go on (see `finishing`)."""
+        if self.reap():
+            return True
+        if self.status is None:
+            return False
+        if self.finishing is None:
+            self.finishing = Finishing(self.streams())
+        return not look(self.finishing)
 
     @property
     def exit_code(self) -> int:
@@ -226,14 +258,16 @@ def release_grace_s(folder: str) -> float | None:
 def supervise(task: Task, wake: int) -> tuple[str, str]:
     """Wait for the task's end, or bring it about: (reason, message), both empty for an end of its own.
 
-    Time is monotonic and counted here, so a timeout and a release hold while the service is down.
+    The end includes what the task has left and what may finish. Time is monotonic and counted here, so a timeout and a
+    release hold while the service is down.
     """
     timeout_s: float = task.order["timeout_ms"] / 1000 or FOREVER  # type: ignore[operator]
     memory: int = task.order["memory_bytes"]  # type: ignore[assignment]
     began = task.began
     released, kill_at = FOREVER, FOREVER
     reason = message = ""
-    while not task.reap():
+    pause_left = 0.002
+    while not task.has_finished():
         now = time.monotonic()
         used = kin.resident_bytes(kin.descendants(), memory)
         task.peak_bytes = max(task.peak_bytes, used)
@@ -250,12 +284,33 @@ def supervise(task: Task, wake: int) -> tuple[str, str]:
         if not reason and memory and used > memory:
             reason, message = "OOMKilled", f"it used {used} bytes of memory and may use {memory}"
             kill_at = now
+        if reason and task.status is not None:
+            break  # nothing is left but what the caller ends
         if now >= kill_at:
             kin.signal_group(task.pid, signal.SIGKILL)
         pause = 0.2 if now - began < 2 else 0.5
+        if task.status is not None:
+            pause = pause_left = min(2 * pause_left, 0.1)
         due = kill_at if reason else began + timeout_s
         task.rest(wake, min(pause, max(0.01, due - now)))
+    if task.finishing is not None and task.finishing.cut_short:
+        say(
+            f"{task.folder}/stderr",
+            f"flowsched: ended the processes {task.finishing.cut_short}, which still read what the task had written: a task "
+            "that needs them longer has to wait for them\n",
+        )
     return reason, message
+
+
+def complain(text: str) -> None:
+    """Write to the runner's log: the attempt goes on without what it is about."""
+    os.write(2, f"flowsched: {text}\n".encode())
+
+
+def say(path: str, text: str) -> None:
+    """Add a line to a log."""
+    with open(path, "a", encoding="utf-8", errors="replace") as file:
+        file.write(text)
 
 
 def wait(wake: int, seconds: float) -> None:

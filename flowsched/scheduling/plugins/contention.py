@@ -42,7 +42,9 @@ def slowdown_step(
 def slowdown_now(
     snapshot: Snapshot, catalogue: Catalogue, group: PodGroup, role: RoleRequest
 ) -> NDArray[np.int64] | None:
-    """(N,) ms that the IO-heavy tasks which are there already add, and what others use of the disk as it was measured."""
+    """(N,) ms that the IO-heavy tasks which are there already add, what others use of the disk as it was measured, and what the
+    node's own disk costs more than the fastest one.
+    """
     step = slowdown_step(snapshot, catalogue, group, role)
     if step is None:
         return None
@@ -51,4 +53,23 @@ def slowdown_now(
     if not role.shape.direct and (left != disk).any():
         bytes_ms = min(role.shape.io_bytes * 1000, _MOST)
         cost = cost + np.where(left > 0, bytes_ms // np.maximum(left, 1) - bytes_ms // np.maximum(disk, 1), 0)
-    return cost
+    own = _own_disk(snapshot, role)
+    return cost if own is None else cost + own
+
+
+def _own_disk(snapshot: Snapshot, role: RoleRequest) -> NDArray[np.int64] | None:
+    """(N,) ms that the pod's own bytes take longer than on the fastest disk; None where all disks are alike."""
+    stated = snapshot.disk_rate[snapshot.disk_rate > 0]
+    if role.shape.direct or len(stated) == 0 or stated.min() == stated.max():
+        return None
+    key = ("own disk", role.shape.io_bytes)
+    known: NDArray[np.int64] | None = snapshot.cache.get(key)
+    if known is not None:
+        return known
+    bytes_ms = min(role.shape.io_bytes * 1000, _MOST)
+    took = np.minimum(bytes_ms // np.maximum(snapshot.disk_rate, 1), _LONGEST_MS)
+    own = np.where(snapshot.disk_rate > 0, took - bytes_ms // stated.max(), 0)
+    own = np.maximum(own, 0)
+    own.setflags(write=False)
+    snapshot.cache[key] = own
+    return own

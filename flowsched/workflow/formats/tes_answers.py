@@ -49,6 +49,13 @@ _PLAIN: Final = frozenset({"", "Released"})
 #: Cromwell asks for the short view once it has seen a price.
 _PRICE: Final = {"vm_price_per_hour_usd": "0"}
 _MOST_OUTPUTS: Final = 10_000
+#: What is said where tasks run without their images.
+IMAGE_IGNORED: Final = (
+    "ImageIgnored: this cluster runs tasks without their images, with the programs of its machine; "
+    "`flowsched serve --images refuse` ends such tasks instead"
+)
+#: Exit codes of a shell that found no such program, or could not start it.
+_NO_PROGRAM: Final = (126, 127)
 
 
 class Try(Protocol):
@@ -245,6 +252,29 @@ def tail(text: str) -> str:
 def time_text(ms: int) -> str:
     """Wall-clock ms in RFC 3339."""
     return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def with_notes(
+    logs: Sequence[Mapping[str, Any]], state: str, waits: Sequence[str], *, ignores_images: bool
+) -> Sequence[Mapping[str, Any]]:
+    """Logs with what else the system has to say in `system_logs`, the one place that TES has for it.
+
+    A task that waits gets a last entry without times: why it waits, and that its image will mean nothing. A step that
+    found no program gets a word of its image too, since that is the likely cause.
+
+    Args:
+        logs: As `task_logs` made them.
+        state: The task's, as answered.
+        waits: Why it waits.
+        ignores_images: Whether its images mean nothing here.
+    """
+    notes = [IMAGE_IGNORED] if ignores_images else []
+    if state in (QUEUED, INITIALIZING) and waits:
+        return [*logs, {"logs": [], "outputs": [], "system_logs": [*map(tail, waits), *notes]}]
+    if notes and logs and any(step.get("exit_code") in _NO_PROGRAM for step in logs[-1]["logs"]):
+        last = {**logs[-1], "system_logs": [*logs[-1].get("system_logs", ()), *notes]}
+        return [*logs[:-1], last]
+    return logs
 
 
 def in_basic(logs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -16,8 +16,17 @@ import msgspec
 
 from flowsched.errors import Fault, InvalidDocument
 from flowsched.workflow.decode import check_workflow
-from flowsched.workflow.formats.tes import Asked, Input, InvalidTask, Output, Task, TaskExecutor, wild
-from flowsched.workflow.formats.tes_runs import call_of
+from flowsched.workflow.formats.tes import (
+    Asked,
+    Input,
+    InvalidTask,
+    Output,
+    Task,
+    TaskExecutor,
+    folder_and_prefix,
+    wild,
+)
+from flowsched.workflow.formats.tes_runs import CROMWELL, call_of
 from flowsched.workflow.limits import DEFAULT, Limits
 from flowsched.workflow.reader import child, shown
 from flowsched.workflow.spec import Call, WorkflowSpec
@@ -39,7 +48,7 @@ PARAMETERS: Final[Mapping[str, str]] = {
         "gpuCount",
         "gpuType",
         "timeout",
-        "runtime",
+        "expectedRuntime",
         "attempts",
         "memoryFactor",
         "gang",
@@ -86,7 +95,8 @@ def workflow_of(task: Task, limits: Limits = DEFAULT, call: Call | None = None) 
     try:
         spec = check_workflow(document, limits)
     except InvalidDocument as error:
-        raise InvalidTask([_in_their_words(fault) for fault in error.faults]) from None
+        faults = [_of_a_url(task, _in_their_words(fault)) for fault in error.faults]
+        raise InvalidTask(faults) from None
     return TaskWorkflow(msgspec.json.encode(document), spec, ignored)
 
 
@@ -126,7 +136,17 @@ def _document(task: Task, asked: Asked, known: Mapping[str, str], call: Call | N
     if call is not None:
         document["call"] = _said(call)
     document["stages"] = [_stage(task, asked, known)]
+    return_code = _return_code(task, call)
+    if return_code is not None:
+        document["stages"][0]["files"]["return_code"] = return_code
     return document
+
+
+def _return_code(task: Task, call: Call | None) -> str | None:
+    """The file into which a task of Cromwell's writes its return code. Its script ends with 0 whatever its command did."""
+    if call is None or call.source != CROMWELL:
+        return None
+    return next((each.path for each in task.outputs or () if each.name == "rc" and not wild(each)), None)
 
 
 def _name(task: Task) -> str:
@@ -162,15 +182,15 @@ def _stage(task: Task, asked: Asked, known: Mapping[str, str]) -> dict[str, Any]
     if files:
         stage["files"] = files
     if asked.ram_gb:
-        stage["limits"] = {"memory": _bytes(asked.ram_gb)}
+        stage["limits"] = {"memory": _bytes(asked.ram_gb, 1 << 30)}  # what engines divide by
     if known.get("gputype"):
         stage["selector"] = {GPU_LABEL: known["gputype"]}
     if known.get("gang"):
         stage |= {"gang": True, "roles": {MEMBER: {"replicas": _number(known["gang"])}}}
     if known.get("timeout"):
         stage["timeout"] = known["timeout"]
-    if known.get("runtime"):
-        stage["estimate"] = {"runtime": known["runtime"]}
+    if known.get("expectedruntime"):
+        stage["estimate"] = {"runtime": known["expectedruntime"]}
     retry = {
         key: _number(known[name]) if key == "attempts" else known[name]
         for key, name in (("attempts", "attempts"), ("memory_factor", "memoryfactor"))
@@ -193,9 +213,14 @@ def _resources(asked: Asked, known: Mapping[str, str]) -> dict[str, Any]:
     return resources
 
 
-def _bytes(gigabytes: float) -> int:
-    """Decimal gigabytes as bytes, rounded up: 6.1 is 6,100,000,000, whatever binary fractions say."""
-    return math.ceil(Fraction(repr(gigabytes)) * 10**9)
+def _bytes(gigabytes: float, unit: int = 10**9) -> int:
+    """Gigabytes as bytes, rounded up: 6.1 is 6,100,000,000, whatever binary fractions say.
+
+    Args:
+        gigabytes: As the task has them.
+        unit: Bytes of one. TES says 10⁹; engines send memory divided by 2³⁰.
+    """
+    return math.ceil(Fraction(repr(gigabytes)) * unit)
 
 
 def _step(executor: TaskExecutor) -> dict[str, Any]:
@@ -220,16 +245,17 @@ def _placed(given: Input) -> dict[str, Any]:
 
 
 def _delivered(taken: Output) -> dict[str, Any]:
-    wildcards = wild(taken.path)
+    wildcards = wild(taken)
     folder = taken.type == "DIRECTORY" or wildcards
+    uri, prefix = folder_and_prefix(taken) if wildcards else (taken.url, None)
     delivered: dict[str, Any] = {
         "path": taken.path if wildcards else _folder(taken.path) if folder else taken.path,
-        "uri": _folder(taken.url) if folder else taken.url,
+        "uri": _folder(uri) if folder else uri,
     }
     if taken.type == "DIRECTORY":
         delivered["directory"] = True
-    if wildcards and taken.path_prefix is not None:
-        delivered["path_prefix"] = _folder(taken.path_prefix)
+    if prefix is not None:
+        delivered["path_prefix"] = _folder(prefix)
     if taken.name:
         delivered["name"] = taken.name
     return delivered
@@ -253,7 +279,7 @@ _WORDS: Final = (
     (re.compile(r"^\$\.stages\[0\]\.selector.*"), f"{_PARAMETERS}.gpuType"),
     (re.compile(r"^\$\.stages\[0\]\.roles.*"), f"{_PARAMETERS}.gang"),
     (re.compile(r"^\$\.stages\[0\]\.timeout"), f"{_PARAMETERS}.timeout"),
-    (re.compile(r"^\$\.stages\[0\]\.estimate\.runtime"), f"{_PARAMETERS}.runtime"),
+    (re.compile(r"^\$\.stages\[0\]\.estimate\.runtime"), f"{_PARAMETERS}.expectedRuntime"),
     (re.compile(r"^\$\.stages\[0\]\.retry\.attempts"), f"{_PARAMETERS}.attempts"),
     (re.compile(r"^\$\.stages\[0\]\.retry\.memory_factor"), f"{_PARAMETERS}.memoryFactor"),
     (re.compile(r"^\$\.labels"), "$.tags"),
@@ -266,3 +292,21 @@ def _in_their_words(fault: Fault) -> Fault:
         if pattern.match(fault.path):
             return Fault(pattern.sub(words, fault.path), fault.found, fault.expected.replace("uri", "url"))
     return fault
+
+
+#: Cromwell's file system for the URLs of a scheme.
+_FILE_SYSTEMS: Final = {"http": "http", "https": "http", "s3": "s3", "gs": "gcs", "ftp": "ftp"}
+
+
+def _of_a_url(task: Task, fault: Fault) -> Fault:
+    """A URL in place of a path: what Cromwell sends for an input of which none of its file systems knows the scheme."""
+    place = re.fullmatch(r"\$\.inputs\[(\d+)\]\.path", fault.path)
+    scheme = place and re.match(r"([a-z0-9]+)://", (task.inputs or [])[int(place[1])].path)
+    if not scheme:
+        return fault
+    system = _FILE_SYSTEMS.get(scheme[1], scheme[1])
+    advice = (
+        "; a URL belongs in `url`. Cromwell sends a URL as the path where its provider has no "
+        f"`filesystems.{system}`: see «Inputs from elsewhere» in docs/cromwell.md"
+    )
+    return Fault(fault.path, fault.found, fault.expected + advice)

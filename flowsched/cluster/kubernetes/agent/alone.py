@@ -85,7 +85,7 @@ def _fetch(order: Order, env: Env, into: Path) -> tuple[dict[str, Held], dict[st
     schemes = frozenset((env.get("FLOWSCHED_SCHEMES") or "http,https,s3").split(","))
     guarded = (("get_client", Guard(tuple((env.get("FLOWSCHED_NETWORKS") or "").split()))),)
     origins = Origins((), schemes, options=(("http", guarded), ("https", guarded)))
-    sources = Sources(origins, b"")
+    sources = Sources(origins, "")
     held: dict[str, Held] = {}
     lost: dict[str, str] = {}
     for number, uri in enumerate(order.uris):

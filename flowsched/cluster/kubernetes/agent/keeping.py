@@ -247,9 +247,12 @@ class Logs:
         offset = max(offset, first)
         try:
             with open(self._folder / uid / name, "rb") as file:
+                size = os.fstat(file.fileno()).st_size
+                if offset - first > size:  # file systems refuse to seek beyond what they can hold
+                    return Piece(offset, b""), False
                 file.seek(offset - first)
                 data = file.read(limit)
-                return Piece(offset, data), file.tell() < os.fstat(file.fileno()).st_size
+                return Piece(offset, data), file.tell() < size
         except FileNotFoundError:
             return Piece(offset, b""), False
 

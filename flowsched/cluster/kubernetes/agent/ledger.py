@@ -21,7 +21,7 @@ _SUFFIX: Final = ".json"
 
 
 class OtherOrder(Exception):
-    """The pod has another order, or the order another pod."""
+    """The pod has another order, or the order another pod, or it has expired."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ import structlog
 
 from flowsched.cluster.cache import Cache, Entry
 from flowsched.cluster.kubernetes.agent.keeping import Logs
+from flowsched.cluster.kubernetes.agent.keys import bearer_of
 from flowsched.cluster.kubernetes.agent.ledger import Ledger
 from flowsched.cluster.kubernetes.agent.meter import Meter
 from flowsched.cluster.kubernetes.agent.news import News
@@ -68,7 +69,7 @@ class Agent:
         self._clock = clock
         self._link = link or (no_link if settings.copies else os.link)
         self._publisher = Publisher(self.cache, settings.state / "outgoing", at)
-        self._sources = Sources(settings.origins, settings.key, self.rates.piece_bytes)
+        self._sources = Sources(settings.origins, bearer_of(settings.key), self.rates.piece_bytes)
         self._meter = Meter(settings.cache, settings.host_root) if settings.host_root is not None else None
         self._sweeper: asyncio.Task[None] | None = None
         self._measurer: asyncio.Task[None] | None = None

@@ -27,6 +27,11 @@ LONGEST_URI: Final = 4096
 _PACKED: Final = "z:"
 
 
+#: How long after its signature an order may be shown for the first time: a pod may wait so long for its image. Agents remember
+#: orders for as long (`--keep-days`), so a copy of an old one is either known as used, or expired.
+LIFE_MS: Final = 7 * 24 * 3600 * 1000
+
+
 class BadOrder(Exception):
     """An order that cannot be understood, or asks for what no order may."""
 
@@ -61,6 +66,7 @@ class Order:
     outputs: tuple[Output, ...]
     folders: tuple[str, ...]  #: to be made in `work`
     hostfile: str | None
+    expires_ms: int  #: wall clock; until then it can begin something
 
     @property
     def uris(self) -> tuple[str, ...]:
@@ -89,7 +95,7 @@ def packed(value: Any) -> str:
 
 
 def sign(key: bytes, text: str) -> str:
-    """The signature of an order's text."""
+    """The signature of an order's text. The key is the one of `keys.signing_key_of`."""
     return hmac.new(key, text.encode("utf-8", "surrogatepass"), hashlib.sha256).hexdigest()
 
 
@@ -189,6 +195,7 @@ def _order(given: Any) -> Order:
         outputs=tuple(_output(each) for each in _list(given["outputs"])),
         folders=tuple(_text(each) for each in _list(given["folders"]) if each not in ("", ".")),
         hostfile=None if hostfile is None else _text(hostfile),
+        expires_ms=_number(given["expires_ms"]),
     )
 
 
@@ -205,6 +212,12 @@ def _output(given: Any) -> Output:
 def _text(value: Any) -> str:
     if not isinstance(value, str):
         raise TypeError(f"found {type(value).__name__}, expected text")
+    return value
+
+
+def _number(value: Any) -> int:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise TypeError(f"found {type(value).__name__}, expected a whole number")
     return value
 
 

@@ -21,7 +21,7 @@ from flowsched.cluster.kubernetes.agent.orders import Order
 from flowsched.cluster.kubernetes.agent.publishing import Publisher, as_moving, look
 from flowsched.cluster.kubernetes.agent.transfers import Transfers
 from flowsched.cluster.kubernetes.agent.trees import Link
-from flowsched.cluster.kubernetes.agent.volumes import INPUTS, WORK, Volumes
+from flowsched.cluster.kubernetes.agent.volumes import INPUTS, WORK, NoVolume, Volumes
 from flowsched.cluster.kubernetes.names import pod_name
 from flowsched.cluster.origins import NotFetched
 from flowsched.cluster.running.outputs import Refused
@@ -188,7 +188,21 @@ class Pods:
             self._ledger.release(uid)
 
     def _begin(self, request: Request) -> Page:
-        page = Page(request.order.pod, orders.digest(request.text), self._clock(), request.order.uris)
+        """The page of the request's pod: the one that it has, or a new one if its order may still begin something.
+
+        What has begun goes on under an expired order: a task may run for months before its outputs are published.
+
+        Raises:
+            OtherOrder: It has another order, or its own had expired before it began.
+        """
+        now, order = self._clock(), request.order
+        if self._ledger.page(request.uid) is None and order.expires_ms <= now:
+            ago_s = (now - order.expires_ms) // 1000
+            raise OtherOrder(
+                f"the order of {order.pod} expired {ago_s} s ago, and this node has begun nothing by it: let flowsched make the "
+                "pod anew; if it is new, compare the clocks of the nodes"
+            )
+        page = Page(order.pod, orders.digest(request.text), now, order.uris)
         return self._ledger.begin(request.uid, page)
 
     async def _fetch(self, uris: tuple[str, ...]) -> dict[str, str]:
@@ -218,7 +232,11 @@ class Pods:
         the node: a kubelet names a pod's folder of logs before it starts the first container.
         """
         name = self._pod_of(request.uid)
-        if name is not None and name != pod_name(request.order.pod):
+        if name is None:  # not yet: the step asks again
+            raise NoVolume(
+                f"the kubelet of this node has no folder of logs of a pod {request.uid}, by which its name is checked; see --logs"
+            )
+        if name != pod_name(request.order.pod):
             raise OtherOrder(f"the pod {request.uid} is {name}, and the order is of {request.order.pod}")
         with self._volumes.open(request.uid, WORK):
             if request.order.inputs:

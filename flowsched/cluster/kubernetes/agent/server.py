@@ -1,7 +1,7 @@
 """The agent's door: HTTP for the service, for other agents, and for the steps in pods.
 
-Who may ask what is said at each route: nobody in particular (OPEN), who has the key (KEY), or who has an order that was
-signed with it (ORDER; the handler checks, since the order is in the body). What matches no route needs the key too: a
+Who may ask what is said at each route: nobody in particular (OPEN), who has the bearer key (KEY), or who has an order that was
+signed with the other key (ORDER; the handler checks, since the order is in the body). What matches no route needs the key too: a
 stranger does not learn which routes exist.
 """
 
@@ -33,6 +33,7 @@ from flowsched.cluster.kubernetes.agent.bodies import (
     uri_of,
 )
 from flowsched.cluster.kubernetes.agent.keeping import BadName, PodId
+from flowsched.cluster.kubernetes.agent.keys import bearer_of, signing_key_of
 from flowsched.cluster.kubernetes.agent.ledger import OtherOrder
 from flowsched.cluster.kubernetes.agent.node_agent import Agent
 from flowsched.cluster.kubernetes.agent.pods import Request
@@ -65,6 +66,8 @@ class Door:
 
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
+        self._bearer = bearer_of(agent.settings.key).encode()
+        self._signing = signing_key_of(agent.settings.key)
         self._streams = Streams(agent)
         self._policies = {(method, path): policy for policy, method, path, _ in self.routes}
         self._runner: web.AppRunner | None = None
@@ -125,7 +128,7 @@ class Door:
         path = resource.canonical if resource is not None else ""
         policy = self._policies.get((request.method, path), Policy.KEY)
         if policy is Policy.KEY and not self._has_key(request):
-            return _problem(401, "send the header `Authorization: Bearer <key>` with the agents' key")
+            return _problem(401, "send the header `Authorization: Bearer <key>` with the agents' bearer key")
         try:
             return await handler(request)
         except BadRequest as error:
@@ -145,7 +148,7 @@ class Door:
 
     def _has_key(self, request: web.Request) -> bool:
         scheme, _, given = request.headers.get("Authorization", "").partition(" ")
-        same = hmac.compare_digest(given.strip().encode("utf-8", "surrogateescape"), self._agent.settings.key)
+        same = hmac.compare_digest(given.strip().encode("utf-8", "surrogateescape"), self._bearer)
         return scheme.lower() == "bearer" and same
 
     # --- the node --------------------------------------------------------------------------------------------
@@ -274,8 +277,10 @@ class Door:
     async def _asking(self, request: web.Request, path: str) -> Request:
         """A step's request, if its order is signed."""
         told = await body_of(request, Asking, LARGEST_ASKING)
-        if not orders.is_signed(self._agent.settings.key, told.order, told.signature):
-            raise BadRequest(403, "this order was not signed with the agents' key")
+        if not orders.is_signed(self._signing, told.order, told.signature):
+            raise BadRequest(
+                403, "this order was not signed with the agents' key, or by a service of another version"
+            )
         mounted: str = getattr(told, path)
         if not mounted.startswith("/") or len(mounted) > 4096 or any(ord(char) < 0x20 for char in mounted):
             raise BadRequest(400, f"{path} is no absolute path")

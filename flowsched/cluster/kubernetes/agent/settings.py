@@ -26,7 +26,7 @@ class Settings:
 
     Args:
         node: Its node's name.
-        key: What the service and all agents share.
+        key: The secret that the service and all agents share; see `keys` for what is derived from it.
         cache: The node's datasets. On one mount with `pods`, or nothing can be linked; link(2) minds the mount.
         pods: Where the kubelet has its pods' folders.
         logs: Where the kubelet has its pods' logs.

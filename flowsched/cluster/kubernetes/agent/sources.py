@@ -50,13 +50,13 @@ class Sources:
 
     Args:
         origins: What may be fetched from outside.
-        key: Which the agents share.
+        bearer: What other agents are shown.
         piece_bytes: To be read at a time.
     """
 
-    def __init__(self, origins: Origins, key: bytes, piece_bytes: int = 1 << 20) -> None:
+    def __init__(self, origins: Origins, bearer: str, piece_bytes: int = 1 << 20) -> None:
         self._origins = origins
-        self._key = key
+        self._bearer = bearer
         self._piece = piece_bytes
         self._connections: set[http.client.HTTPConnection] = set()
         self._lock = threading.Lock()
@@ -170,7 +170,7 @@ class Sources:
     ) -> http.client.HTTPResponse:
         """Ask an agent for a dataset."""
         base = urlsplit(peer.url).path.rstrip("/")
-        headers = {"Authorization": f"Bearer {self._key.decode()}", "Accept-Encoding": "identity", **more}
+        headers = {"Authorization": f"Bearer {self._bearer}", "Accept-Encoding": "identity", **more}
         try:
             connection.connect()
         except OSError as error:

@@ -1,0 +1,281 @@
+"""The place of a run: namespaces and file systems of its own, processes found by their marks, and a clock that can jump.
+
+Everything lies below one tmpfs that only this run's mount namespace sees, and every process lives in its PID namespace, so the
+kernel takes all of it away with the harness, however that ends. Only control groups outlive it: `Arena.close` removes those.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import fcntl
+import os
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from bench.blackbox.workloads import Folders
+
+#: In the environment of the harness once it is inside: the folder for its mounts.
+INSIDE = "BLACKBOX_INSIDE"
+_HERE = Path(__file__).parent
+_UNSHARE = (
+    "unshare",
+    "--mount",
+    "--pid",
+    "--fork",
+    "--kill-child",
+    "--mount-proc",
+    "--ipc",
+    "--net",
+    "--propagation",
+    "private",
+)
+_GROUPS = Path("/sys/fs/cgroup")
+
+
+def now() -> float:
+    """Seconds of the machine's clock that only goes forward: the one of `/proc/uptime`, which tasks read."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def enter(arguments: list[str]) -> int:
+    """Run the harness again inside namespaces of its own; its exit status."""
+    if shutil.which("unshare") is None:
+        print("blackbox: found no unshare(1), expected the one of util-linux: install it", file=sys.stderr)
+        return 2
+    rootless = () if os.geteuid() == 0 else ("--user", "--map-root-user")
+    command = [_UNSHARE[0], *rootless, *_UNSHARE[1:], sys.executable, "-m", "bench.blackbox", *arguments]
+    base = _mount_point()
+    environment = {**os.environ, INSIDE: str(base)}
+    process = subprocess.Popen(command, env=environment, preexec_fn=die_with_parent)
+    signal.signal(signal.SIGTERM, lambda *_: process.terminate())
+    try:
+        while True:
+            try:
+                return process.wait()
+            except KeyboardInterrupt:
+                process.terminate()
+    finally:
+        with contextlib.suppress(OSError):
+            base.rmdir()
+
+
+def be_init() -> None:
+    """Become the first process of the PID namespace: it reaps, and ends with the child that goes on from here."""
+    child = os.fork()
+    if child == 0:
+        return
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: os.kill(child, signal.SIGTERM))
+    while True:
+        pid, status = os.wait()
+        if pid == child:
+            os._exit(os.waitstatus_to_exitcode(status) & 0xFF)
+
+
+def raise_loopback() -> None:
+    """`ip link set lo up`, which is down in a new network namespace."""
+    request = struct.pack("16sH14x", b"lo", 0x1 | 0x40)  # IFF_UP, IFF_RUNNING
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        fcntl.ioctl(sock, 0x8914, request)  # SIOCSIFFLAGS
+
+
+class Arena:
+    """The folders and file systems of one run.
+
+    Args:
+        size_mib: Of the file system of the service's root.
+        inodes: Of the same.
+    """
+
+    def __init__(self, size_mib: int = 1024, inodes: int = 400_000) -> None:
+        self.base = Path(os.environ[INSIDE])
+        _mount(self.base, "size=90%,mode=755")
+        self.size_bytes, self.inodes = size_mib << 20, inodes
+        self.cluster = self.base / "cluster"  #: file system of the service's root
+        self.root = self.cluster / "root"
+        self.temporary = self.base / "tmp"
+        self.folders = Folders(
+            self.base / "tools", self.base / "journal", self.base / "marks", self.base / "data"
+        )
+        for folder in (self.cluster, self.folders.tools, self.folders.marks, self.folders.data):
+            folder.mkdir(mode=0o755)
+        self.temporary.mkdir(mode=0o777)
+        self.temporary.chmod(0o1777)
+        self.folders.journal.touch(mode=0o666)
+        shutil.copy(_HERE / "task.sh", self.folders.tools / "task.sh")
+        _mount(self.cluster, f"size={self.size_bytes},nr_inodes={inodes},mode=755")
+        _mount(Path("/dev/shm"), "size=50%,mode=1777")  # PostgreSQL's, should it be killed
+        self._filler = self.cluster / "filler"
+        self._groups = set(_groups())
+        self.clock = self._make_clock()
+
+    # ------------------------------------------------------------------------------------------------ faults
+
+    def fill_bytes(self, left: int) -> None:
+        """Leave so many bytes of the cluster's file system."""
+        with self._filler.open("ab") as file:
+            for _ in range(20):
+                free = os.statvfs(self.cluster)
+                size = free.f_bavail * free.f_frsize - left
+                if size <= 0:
+                    return
+                with contextlib.suppress(OSError):  # others took room meanwhile: look again
+                    os.posix_fallocate(file.fileno(), self._filler.stat().st_size, size)
+
+    def free_bytes(self) -> None:
+        """Take the filler away."""
+        self._filler.unlink(missing_ok=True)
+
+    def fill_inodes(self, left: int) -> None:
+        """Leave so many inodes: as many files as are there, and these few. (Making 400,000 files would load the machine.)"""
+        stat = os.statvfs(self.cluster)
+        self._remount(stat.f_files - stat.f_ffree + left)
+
+    def free_inodes(self) -> None:
+        """As many inodes as in the beginning."""
+        self._remount(self.inodes)
+
+    def _remount(self, inodes: int) -> None:
+        for extra in (0, 20, 200, 2000):  # others make files meanwhile
+            done = subprocess.run(
+                ["mount", "-o", f"remount,nr_inodes={inodes + extra}", str(self.cluster)],
+                capture_output=True,
+                text=True,
+            )
+            if done.returncode == 0:
+                return
+        raise OSError(f"cannot limit the inodes of {self.cluster}: {done.stderr.strip()}")
+
+    def jump(self, seconds: int) -> None:
+        """Put the service's wall clock so many seconds off."""
+        with (self.base / "clock").open("r+b", buffering=0) as file:
+            file.write(struct.pack("q", seconds))
+
+    def _make_clock(self) -> dict[str, str]:
+        """The environment in which a process has the clock that jumps; empty where there is no C compiler."""
+        (self.base / "clock").write_bytes(struct.pack("q", 0))
+        library = self.folders.tools / "clock.so"
+        compiler = shutil.which("cc") or shutil.which("gcc")
+        if compiler is None:
+            print("blackbox: found no C compiler: the clock will not jump in this run", flush=True)
+            return {}
+        command = [compiler, "-O2", "-shared", "-fPIC", "-o", str(library), str(_HERE / "clock.c"), "-ldl"]
+        subprocess.run(command, check=True)
+        return {"LD_PRELOAD": str(library), "BLACKBOX_CLOCK": str(self.base / "clock")}
+
+    # ------------------------------------------------------------------------------------------------ what is left
+
+    def tasks(self) -> dict[int, str]:
+        """Live processes of tasks: pid -> key. Found by an environment or a command line that names it."""
+        found = {}
+        for pid, words, environment in _processes():
+            for part in environment.split(b"\0"):
+                if part.startswith(b"BLACKBOX_KEY="):
+                    found[pid] = part[13:].decode()
+            for part in words.split(b"\0"):
+                if part.startswith(b"blackbox-child:"):
+                    found[pid] = part[15:].decode()
+        return found
+
+    def runners(self) -> list[int]:
+        """Pids of the service's runners: the nearest ancestor of each task that is no task."""
+        tasks = self.tasks()
+        found = set()
+        for pid in tasks:
+            parent = pid
+            while parent in tasks:
+                parent = _parent(parent)
+            if parent > 1:
+                found.add(parent)
+        return sorted(found - {os.getpid()})
+
+    def strays(self, own: set[int]) -> dict[int, str]:
+        """All processes but these, the harness and the first one: pid -> command line."""
+        skip = own | {1, os.getpid()}
+        return {
+            pid: words.replace(b"\0", b" ").decode(errors="replace").strip()
+            for pid, words, _ in _processes()
+            if pid not in skip and words
+        }
+
+    def new_groups(self) -> list[Path]:
+        """Control groups that are there now and were not in the beginning. Other programs of the machine make some, too."""
+        return [
+            group for group in _groups() if group not in self._groups and "flowsched" in str(group).lower()
+        ]
+
+    def close(self) -> None:
+        """Unmount everything, and remove the control groups that were left."""
+        for group in sorted(self.new_groups(), reverse=True):
+            if _foreign(group):
+                continue
+            with contextlib.suppress(OSError):
+                group.rmdir()
+        for path in (Path("/dev/shm"), self.cluster, self.base):
+            subprocess.run(["umount", "--lazy", str(path)], capture_output=True)
+
+
+def _foreign(group: Path) -> bool:
+    """Whether live processes of other namespaces are in a group (they show as 0)."""
+    with contextlib.suppress(OSError):
+        return bool((group / "cgroup.procs").read_text().split())
+    return False
+
+
+def _mount_point() -> Path:
+    """A fresh folder: not below /tmp, which tasks have one of their own of."""
+    for parent in (Path("/mnt"), Path("/srv"), Path("/var/tmp")):
+        folder = parent / f"blackbox-{time.time_ns():x}"
+        with contextlib.suppress(OSError):
+            folder.mkdir(mode=0o755)
+            return folder
+    raise OSError("cannot make a folder in /mnt, /srv or /var/tmp")
+
+
+def _mount(where: Path, options: str) -> None:
+    subprocess.run(["mount", "-t", "tmpfs", "-o", options, "blackbox", str(where)], check=True)
+
+
+def _groups() -> Iterator[Path]:
+    for folder, _, _ in os.walk(_GROUPS):
+        yield Path(folder)
+
+
+def _processes() -> Iterator[tuple[int, bytes, bytes]]:
+    """Pid, command line and environment of every process of this namespace, threads and zombies aside."""
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            with contextlib.suppress(OSError):
+                words = Path("/proc", entry, "cmdline").read_bytes()
+                yield int(entry), words, Path("/proc", entry, "environ").read_bytes()
+
+
+def _parent(pid: int) -> int:
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    return 0
+
+
+def children_of(pid: int) -> list[int]:
+    """All that stem from a process."""
+    found, unseen = [], [pid]
+    while unseen:
+        for task in Path(f"/proc/{unseen.pop()}/task").glob("*/children"):
+            with contextlib.suppress(OSError):
+                more = [int(word) for word in task.read_text().split()]
+                found += more
+                unseen += more
+    return found
+
+
+def die_with_parent() -> None:
+    """For `preexec_fn`: be killed with the harness."""
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)

@@ -1,0 +1,201 @@
+"""Connections as clients open them: how many there may be, and how long one may take to ask for something.
+
+Whoever can connect can hold descriptors without a token: by opening connections, and by sending half of a request. Two bounds keep
+that from stopping the service. A request's head must have arrived `head_seconds` after its first byte (or after the connection was
+opened), and of too many connections the one that has waited longest without being served is closed for the newcomer.
+
+It knows nothing of requests but when they begin and end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any, Final
+
+import structlog
+
+log = structlog.get_logger(__name__)
+
+#: A request's head is 8 KiB at most: a client on the slowest line has sent it by then.
+HEAD_SECONDS: Final = 30.0
+#: Between two requests of a connection, as nginx has it. Half of a request that came together with a whole one has so long, too.
+IDLE_SECONDS: Final = 75.0
+#: Connections at once, where the process may open enough files.
+MOST: Final = 16_384
+#: The part of the process's descriptors that connections may take; the rest is for the database, logs and tasks.
+SHARE: Final = 2
+#: A full house is logged once in so many seconds.
+QUIET_SECONDS: Final = 60.0
+
+
+def allowed() -> int:
+    """How many connections there may be at once, by the limit on this process's open files."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return MOST if soft == resource.RLIM_INFINITY else max(16, min(MOST, soft // SHARE))
+
+
+def raise_file_limit(most: int = 65_536) -> int:
+    """Let this process open as many files as the system allows it, up to `most`; returns how many."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = most if hard == resource.RLIM_INFINITY else min(most, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+
+
+class Connections:
+    """The open connections of one server.
+
+    Args:
+        most: How many there may be; None = `allowed()`.
+        head_seconds: How long a request's head may take.
+    """
+
+    def __init__(self, most: int | None = None, head_seconds: float = HEAD_SECONDS) -> None:
+        self._most = allowed() if most is None else most
+        self._head_seconds = head_seconds
+        self._open: dict[asyncio.BaseTransport, _Connection] = {}
+        self._waiting: dict[asyncio.BaseTransport, None] = {}  #: not being served, longest first
+        self._cut = 0
+        self._told_at = -QUIET_SECONDS
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    async def listen(
+        self, protocols: Callable[[], Any], sockets: Sequence[socket.socket], backlog: int
+    ) -> list[asyncio.Server]:
+        """Accept connections on these sockets, each for a protocol of its own."""
+        loop = asyncio.get_running_loop()
+        return [
+            await loop.create_server(lambda: _Connection(protocols(), self), sock=sock, backlog=backlog)
+            for sock in sockets
+        ]
+
+    @contextmanager
+    def serving(self, transport: asyncio.BaseTransport | None) -> Iterator[None]:
+        """A request of this connection is being answered: it is not cut off for a newcomer, nor for its silence."""
+        connection = None if transport is None else self._open.get(transport)
+        if connection is None or transport is None:
+            yield
+            return
+        connection.stop_clock()
+        self._waiting.pop(transport, None)
+        connection.served += 1
+        try:
+            yield
+        finally:
+            connection.served -= 1
+            if connection.served == 0 and transport in self._open:
+                self._waiting[transport] = None
+
+    def opened(self, transport: asyncio.BaseTransport, connection: _Connection) -> None:
+        """One more; the one that has waited longest is closed if that is one too many."""
+        self._open[transport] = connection
+        self._waiting[transport] = None
+        connection.start_clock(self._head_seconds)
+        if len(self._open) > self._most:
+            self._cut_off(next(iter(self._waiting)))
+
+    def received(self, connection: _Connection) -> None:
+        """Something came: where nothing is being served it is, or will be, the head of a request."""
+        if connection.served == 0:
+            connection.start_clock(self._head_seconds)
+
+    def closed(self, transport: asyncio.BaseTransport) -> None:
+        """One fewer."""
+        self._open.pop(transport, None)
+        self._waiting.pop(transport, None)
+
+    def _cut_off(self, transport: asyncio.BaseTransport) -> None:
+        self.closed(transport)
+        if isinstance(transport, asyncio.WriteTransport):
+            transport.abort()
+        self._cut += 1
+        now = asyncio.get_running_loop().time()
+        if now - self._told_at >= QUIET_SECONDS:
+            log.warning("too many connections", most=self._most, cut_off=self._cut, next="raise `ulimit -n`")
+            self._told_at = now
+
+
+class _Connection(asyncio.Protocol):
+    """Stands between a transport and the protocol that speaks HTTP, and passes everything on."""
+
+    def __init__(self, inner: Any, among: Connections) -> None:
+        self._inner = inner
+        self._among = among
+        self._transport: asyncio.Transport | None = None
+        self._clock: asyncio.TimerHandle | None = None
+        self.served = 0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self._inner.connection_made(transport)
+        self._among.opened(transport, self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.stop_clock()
+        if self._transport is not None:
+            self._among.closed(self._transport)
+        self._inner.connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        self._among.received(self)
+        self._inner.data_received(data)
+
+    def eof_received(self) -> Any:
+        return self._inner.eof_received()
+
+    def pause_writing(self) -> None:
+        self._inner.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._inner.resume_writing()
+
+    def start_clock(self, seconds: float) -> None:
+        """Cut the connection off in so many seconds, unless a request is served by then. The first call counts."""
+        if self._clock is None:
+            self._clock = asyncio.get_running_loop().call_later(seconds, self._late)
+
+    def stop_clock(self) -> None:
+        """A whole head has arrived, or the connection is closed."""
+        if self._clock is not None:
+            self._clock.cancel()
+            self._clock = None
+
+    def _late(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+
+class QuietLoop:
+    """What the event loop has to say of accepting connections, said once a minute.
+
+    Without descriptors left, asyncio says so for every connection that waits, with a traceback, every second.
+    """
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._told_at = -QUIET_SECONDS
+
+    def __call__(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """An exception handler of an event loop."""
+        if "accept" not in context.get("message", ""):
+            loop.default_exception_handler(context)
+            return
+        self._count += 1
+        if loop.time() - self._told_at >= QUIET_SECONDS:
+            error = context.get("exception")
+            log.error(
+                "connections cannot be accepted",
+                error=str(error),
+                times=self._count,
+                next="raise `ulimit -n`",
+            )
+            self._told_at = loop.time()

@@ -1,0 +1,41 @@
+"""What a service answers before it has a root: that it lives, and what it waits for. It has neither a database nor a token yet."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+from aiohttp import web
+
+from flowsched.listening import BACKLOG
+
+_RETRY_S = "5"
+
+
+@asynccontextmanager
+async def waiting(sockets: Sequence[socket.socket], why: str) -> AsyncIterator[None]:
+    """Answer on some sockets while the block runs. The sockets stay open after it.
+
+    Args:
+        sockets: That the service listens on.
+        why: What it waits for, in words.
+    """
+
+    async def live(_request: web.Request) -> web.Response:
+        return web.Response(text="ok\n")
+
+    async def other(_request: web.Request) -> web.Response:
+        return web.Response(status=503, text=f"{why}\n", headers={"Retry-After": _RETRY_S})
+
+    app = web.Application()
+    app.router.add_get("/livez", live)
+    app.router.add_route("*", "/{path:.*}", other)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=2.0)
+    await runner.setup()
+    try:
+        for sock in sockets:
+            await web.SockSite(runner, sock.dup(), backlog=BACKLOG).start()
+        yield
+    finally:
+        await runner.cleanup()

@@ -1,0 +1,123 @@
+"""Which paths of this machine may be inputs and outputs. The service asks it about what it stages, a runner about what it delivers.
+
+    never         /proc, /sys, /dev (also where they are mounted a second time), and what the service keeps in its root
+    --allow-paths  given: only what lies below one of its folders; not given: everything but the system's own folders
+
+Links and `..` are followed before a path is compared. This bounds what flowsched reads and writes for a document, not what a
+task does: tasks run as the service's user. Standard library alone.
+"""
+
+from __future__ import annotations
+
+import os
+
+from .outputs import Refused
+
+KERNEL = ("/proc", "/sys", "/dev")
+SYSTEM = ("/bin", "/boot", "/etc", "/lib", "/lib32", "/lib64", "/libx32", "/run", "/sbin", "/usr")
+#: Where disks of users are mounted, below one of them.
+SPARED = ("/run/media",)
+#: Streams of steps may be these.
+STREAMS = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
+#: What a service keeps in its root. What else lies there was put there by the user: a root may be a home folder.
+KEPT = ("in-use", "nodes", "poke.sock", "secret", "secrets", "spawner.log", "token")
+
+
+class Bounds:
+    """The rules of one service.
+
+    Args:
+        root: The service's folder; "" = it has none on this machine.
+        allowed: Folders of `--allow-paths`; None = not given.
+        own: A folder in the root that may be read and written all the same: the attempt's own.
+
+    Attributes:
+        granted: Real paths in the root that may be read all the same: the attempt's staged inputs.
+    """
+
+    def __init__(self, root: str = "", allowed: list[str] | None = None, own: str = "") -> None:
+        self.root = os.path.realpath(root) if root else ""
+        self.allowed = None if allowed is None else [os.path.realpath(folder) for folder in allowed]
+        self.own = os.path.realpath(own) if own else ""
+        self.granted: list[str] = []
+
+    def record(self) -> dict[str, object]:
+        """What a runner makes its `Bounds` of."""
+        return {"root": self.root, "allowed": self.allowed}
+
+    def refusal(self, path: str, *, whole: bool = False) -> str:
+        """Why a path may be neither input nor output; "" if it may.
+
+        Args:
+            path: Absolute. It need not exist.
+            whole: All that lies below it is meant, too: a folder that is copied.
+        """
+        real, hard = os.path.realpath(path), self.never(path, whole=whole)
+        if hard or self.is_own(real):
+            return hard
+        if self.allowed is not None:
+            if any(inside(real, folder) for folder in self.allowed):
+                return ""
+            said, there = _said(path, real), ", ".join(self.allowed) or "none"
+            return f"{said} is not below any folder that inputs may come from and outputs go to ({there}): see --allow-paths"
+        system = (
+            "/" if real == "/" else next((top for top in SYSTEM if inside(real, os.path.realpath(top))), "")
+        )
+        if not system or any(inside(real, spared) for spared in SPARED):
+            return ""
+        return f"{_said(path, real)} is in {system}, a folder of the system: allow it by --allow-paths, or use another folder"
+
+    def never(self, path: str, *, whole: bool = False) -> str:
+        """Why a path may be neither input nor output whatever is allowed; "" if nothing speaks against it so far."""
+        real = os.path.realpath(path)
+        if self.is_own(real):
+            return ""
+        said = _said(path, real)
+        kernel = next((top for top in KERNEL if inside(real, top) or inside(os.path.normpath(path), top)), "")
+        kernel = kernel or _mounted_again(real)
+        if kernel:
+            return f"{said} is in {kernel}, which belongs to the kernel: no input comes from there, and no output goes there"
+        if not self.root:
+            return ""
+        kept = real[len(self.root) :].strip("/").split("/")[0] if inside(real, self.root) else None
+        if kept is not None and (kept in ("", *KEPT) or kept.startswith("flowsched.db")):
+            return f"{said} is what the service keeps in its root, {self.root}: name an output by `from`, not by its path"
+        if whole and inside(self.root, real):
+            return f"{said} holds the service's root, {self.root}: name the folders in it that are meant"
+        return ""
+
+    def is_own(self, real: str) -> bool:
+        """Whether a real path lies in the attempt's own folder."""
+        return bool(self.own) and inside(real, self.own)
+
+    def check(self, path: str, *, whole: bool = False) -> str:
+        """A path that may be an input or output, as it was given.
+
+        Raises:
+            Refused: It may not.
+        """
+        why = self.refusal(path, whole=whole)
+        if why:
+            raise Refused("PathRefused", why)
+        return path
+
+
+def inside(path: str, folder: str) -> bool:
+    """Whether a path is a folder, or lies in it."""
+    return path == folder or folder == "/" or path.startswith(folder + "/")
+
+
+def _mounted_again(real: str) -> str:
+    """The kernel's file system that a path lies in, though its name does not say so; "" if there is none."""
+    there = real
+    while not os.path.lexists(there):
+        there = os.path.dirname(there)
+    try:
+        device, top = os.stat(there).st_dev, os.stat("/").st_dev
+        return next((each for each in KERNEL if os.stat(each).st_dev == device != top), "")
+    except OSError:
+        return ""
+
+
+def _said(path: str, real: str) -> str:
+    return path if os.path.normpath(path) == real else f"{path} (it leads to {real})"

@@ -1,0 +1,240 @@
+"""A control group for each attempt, so that its processes are known and killed however they detach themselves.
+
+A process that is started in a session of its own, with another environment and without open files, belongs to nothing that a
+runner's death leaves behind, but to its control group. Version 2 (`cgroup.kill`) and the freezer of version 1 kill a group
+wholly, also one whose processes fork meanwhile. Used by the runner, by the service and by `flowsched doctor`; standard
+library only. What it takes is a folder of control groups that this process may write to: its own, as root or delegated.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+
+#: A name begins so; the rest says of which root and attempt it is.
+PREFIX = "flowsched-"
+#: Hierarchies of version 1 that are tried, the best first: the freezer stops a group while it is killed.
+_VERSION_1 = ("freezer", "pids", "name=systemd")
+#: An empty group of any root is removed when it is so old: its runner and its service have been killed.
+_STALE_S = 3600.0
+_TRIAL_S = 5.0
+_SIGKILL = 9
+
+
+class Base:
+    """Where the groups of attempts are made.
+
+    Args:
+        folder: Of control groups; "" if there is none, and then no attempt has one.
+        kind: For people: `version 2`, `version 1, freezer` …
+        why_not: Why others, or all, cannot be used.
+    """
+
+    __slots__ = ("folder", "kind", "why_not")
+
+    def __init__(self, folder: str, kind: str, why_not: list[str]) -> None:
+        self.folder, self.kind, self.why_not = folder, kind, why_not
+
+    def group(self, mark: int, name: str) -> str:
+        """The group of an attempt; "" where there are none.
+
+        Args:
+            mark: Of the root.
+            name: Of the attempt.
+        """
+        return f"{self.folder}/{PREFIX}{mark:016x}-{name}" if self.folder else ""
+
+    def groups(self, mark: int) -> dict[str, str]:
+        """Name of the attempt -> its group, of one root."""
+        prefix = f"{PREFIX}{mark:016x}-"
+        return {
+            name.removeprefix(prefix): f"{self.folder}/{name}"
+            for name in self._names()
+            if name.startswith(prefix)
+        }
+
+    def sweep(self) -> None:
+        """Remove empty groups that killed services have left, of whatever root."""
+        for name in self._names():
+            path = f"{self.folder}/{name}"
+            try:
+                if time.time() - os.stat(path).st_mtime > _STALE_S:
+                    os.rmdir(path)  # refused while anything lives in it
+            except OSError:
+                pass
+
+    def _names(self) -> list[str]:
+        if not self.folder:
+            return []
+        try:
+            return [name for name in os.listdir(self.folder) if name.startswith(PREFIX)]
+        except OSError:
+            return []
+
+
+def find_base() -> Base:
+    """The first folder of control groups in which a process can be moved and killed: tried with a real one."""
+    why_not: list[str] = []
+    for kind, folder in own_groups():
+        why = trial(folder)
+        if not why:
+            return Base(folder, kind, why_not)
+        why_not.append(f"{kind}: {why}")
+    return Base("", "", why_not or ["no hierarchy of control groups is mounted"])
+
+
+def own_groups() -> list[tuple[str, str]]:
+    """(kind, folder) of the control groups that this process is in, the preferred one first."""
+    try:
+        with open("/proc/self/cgroup") as file:
+            mine = [line.rstrip("\n").split(":", 2) for line in file]
+        with open("/proc/self/mountinfo") as file:
+            mounts = [line.split() for line in file]
+    except OSError:
+        return []
+    paths = {names: path for _, names, path in mine}  # "" is version 2
+    found: list[tuple[str, str]] = []
+    for wanted in ("", *_VERSION_1):
+        names = next((key for key in paths if wanted in (key.split(",") if wanted else [key])), None)
+        if names is None:
+            continue
+        for fields in mounts:
+            kind, options = fields[fields.index("-") + 1], fields[-1].split(",")
+            if kind != ("cgroup" if wanted else "cgroup2") or (wanted and wanted not in options):
+                continue
+            inner = _below(paths[names], _plain(fields[3]))
+            if inner is not None:
+                said = f"version 1, {wanted}" if wanted else "version 2"
+                found.append((said, _plain(fields[4]) + inner))
+                break
+    return found
+
+
+def _below(path: str, top: str) -> str | None:
+    """What a mount of `top` shows a group as, with a slash before it; None if it does not show it."""
+    if path.startswith("/.."):
+        return None
+    path, top = path.rstrip("/"), top.rstrip("/")
+    return path[len(top) :] if path == top or path.startswith(top + "/") else None
+
+
+def _plain(text: str) -> str:
+    """A path of /proc/self/mountinfo, which writes blanks as \\040."""
+    return text.replace("\\040", " ").replace("\\011", "\t").replace("\\134", "\\")
+
+
+def trial(folder: str) -> str:
+    """Why attempts cannot have groups in a folder, "" if they can: a process is moved into one and killed with it."""
+    path = f"{folder}/{PREFIX}trial-{os.getpid()}-{time.monotonic_ns()}"
+    try:
+        os.mkdir(path)
+    except OSError as error:
+        return f"{folder}: {error.strerror}"
+    program = (sys.executable, "-I", "-S", "-c", f"import time; time.sleep({2 * _TRIAL_S})")
+    pid = os.posix_spawn(program[0], program, {})
+    why = join(path, pid)
+    end = time.monotonic() + _TRIAL_S
+    killed = False
+    while not why and not killed and time.monotonic() < end:
+        kill(path)
+        killed = os.waitpid(pid, os.WNOHANG)[0] == pid
+        time.sleep(0.001)
+    if not killed:
+        os.kill(pid, _SIGKILL)
+        os.waitpid(pid, 0)
+    gone = remove(path)
+    if why or (killed and gone):
+        return why
+    return f"{folder}: a process in a group of it was not killed with the group"
+
+
+def make(path: str) -> str:
+    """Make a group; "" if that worked, or why not. One that is there is used."""
+    try:
+        os.mkdir(path, 0o700)
+    except FileExistsError:
+        pass
+    except OSError as error:
+        return f"cannot make the control group {path}: {error.strerror}"
+    return ""
+
+
+def join(path: str, pid: int = 0) -> str:
+    """Move a process, by default this one, into a group; "" if that worked, or why not."""
+    try:
+        with open(f"{path}/cgroup.procs", "w") as file:
+            file.write(str(pid))
+    except OSError as error:
+        return f"cannot join the control group {path}: {error.strerror}"
+    return ""
+
+
+def members(path: str) -> list[int]:
+    """The processes of a group and of the groups in it; 0 stands for one that this process cannot see."""
+    found: list[int] = []
+    for folder, _, _ in os.walk(path):
+        try:
+            with open(f"{folder}/cgroup.procs") as file:
+                found += [int(line) for line in file]
+        except (OSError, ValueError):
+            pass
+    return found
+
+
+def is_empty(path: str) -> bool:
+    """Whether no process lives in a group: zombies do not count. True for one that is not there."""
+    try:
+        with open(f"{path}/cgroup.events") as file:
+            return "populated 1" not in file.read()
+    except OSError:
+        return not members(path)
+
+
+def kill(path: str) -> None:
+    """Kill every process of a group. They are gone once `is_empty` says so; without `cgroup.kill` call it until then."""
+    if _write(f"{path}/cgroup.kill", "1"):
+        return
+    freeze = next(
+        (
+            (f"{path}/{name}", on, off)
+            for name, on, off in (("cgroup.freeze", "1", "0"), ("freezer.state", "FROZEN", "THAWED"))
+            if os.path.exists(f"{path}/{name}")
+        ),
+        None,
+    )
+    if freeze is not None:
+        _write(freeze[0], freeze[1])  # what is stopped does not fork while we read who is there
+    try:
+        for pid in filter(None, members(path)):
+            try:  # noqa: SIM105 - as in kin
+                os.kill(pid, _SIGKILL)
+            except OSError:
+                pass
+    finally:
+        if freeze is not None:
+            _write(freeze[0], freeze[2])  # a process that the freezer of version 1 has stopped dies only now
+
+
+def remove(path: str) -> bool:
+    """Remove a group that is empty, with the groups that a task has made in it. Whether it is gone."""
+    for folder, _, _ in os.walk(path, topdown=False):
+        try:  # noqa: SIM105 - as in kin
+            os.rmdir(folder)
+        except OSError:
+            pass
+    return not os.path.isdir(path)
+
+
+def _write(path: str, text: str) -> bool:
+    try:
+        fd = os.open(path, os.O_WRONLY)
+    except OSError:
+        return False
+    try:
+        os.write(fd, text.encode())
+    except OSError:
+        return False
+    finally:
+        os.close(fd)
+    return True

@@ -1,0 +1,169 @@
+"""What a step leaves running when its own process ends, and how long that may go on.
+
+A process that reads a pipe without writers holds a part of the step's result, and ends by itself once it has passed it on: the
+``tee`` behind a named pipe in Cromwell's script, which no shell waits for, or a shell's ``>(gzip > x)``. It may finish. A
+process that only holds the step's standard output or error may still write to it: it gets a short grace. Everything else,
+such as a daemon, is ended at once, as a container runtime does when the first process of a container ends.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+
+from . import kin
+
+#: For what may still write to the step's standard output or error. Seconds in which a process waits for a CPU do not count.
+GRACE_S = 2.0
+#: A reader that has been given neither a CPU nor bytes for so long will not finish.
+IDLE_S = 30.0
+#: A reader that is still at work so long after the step is ended: a task that needs more waits for it by itself.
+LIMIT_S = 600.0
+
+Inode = tuple[int, int]
+
+
+class Process:
+    """One process that the step left.
+
+    Args:
+        pid: Of the process.
+        state: Its letter in /proc/PID/stat: R runs or waits for a CPU, D waits for a device, S sleeps.
+        cpu: How long it has run, in any unit that grows.
+        reads: Pipes and named pipes that it has open for reading.
+        writes: Pipes, named pipes and streams of the step that it has open for writing.
+    """
+
+    __slots__ = ("cpu", "pid", "reads", "state", "writes")
+
+    def __init__(self, pid: int, state: str, cpu: int, reads: set[Inode], writes: set[Inode]) -> None:
+        self.pid, self.state, self.cpu = pid, state, cpu
+        self.reads, self.writes = reads, writes
+
+
+class Finishing:
+    """The clocks of what one step has left.
+
+    Args:
+        streams: Device and inode of the step's standard output and error.
+    """
+
+    def __init__(self, streams: set[Inode]) -> None:
+        self.streams = streams
+        self.cut_short: list[int] = []  #: readers that were not waited for any longer
+        self._ended_at = self._looked_at = -1.0
+        self._grace = self._idle = 0.0
+        self._cpu: dict[int, int] = {}
+
+    def goes_on(self, processes: list[Process], now: float) -> bool:
+        """Whether to wait for what is left.
+
+        Args:
+            processes: What lives of the step now, its own process not among them.
+            now: Monotonic seconds. The first call is at the end of the step's own process.
+        """
+        first = self._ended_at < 0
+        if first:
+            self._ended_at = self._looked_at = now
+        passed, self._looked_at = now - self._looked_at, now
+        ran = [process for process in processes if self._cpu.get(process.pid) != process.cpu]
+        # A reader may be inside of open() still, woken by a writer that has gone since: it shows no pipe before it runs.
+        starved = any(process.state == "R" and (first or process not in ran) for process in processes)
+        self._cpu = {process.pid: process.cpu for process in processes}
+        readers = draining(processes)
+        if readers:
+            busy = ran or any(process.state in "RD" for process in processes)
+            self._idle = 0.0 if busy else self._idle + passed
+            if self._idle < IDLE_S and now - self._ended_at < LIMIT_S:
+                return True
+            self.cut_short = sorted(process.pid for process in readers)
+            return False
+        if starved:
+            return now - self._ended_at < LIMIT_S
+        self._grace += passed
+        writes = any(process.writes & self.streams for process in processes)
+        return writes and self._grace < GRACE_S
+
+
+def draining(processes: list[Process]) -> list[Process]:
+    """The processes that read a pipe which nothing but such processes writes to any more."""
+    found: list[Process] = []
+    while True:
+        others = [process for process in processes if process not in found]
+        written = set().union(*(process.writes for process in others))
+        more = [process for process in others if process.reads - written - process.writes]
+        if not more:
+            return found
+        found += more
+
+
+def left_of(streams: set[Inode]) -> list[Process]:
+    """What lives of the step, once its own process has ended. Processes that end meanwhile are left out."""
+    found = []
+    for pid in kin.descendants():
+        try:
+            with open(f"/proc/{pid}/stat", "rb") as file:
+                fields = file.read().rpartition(b")")[2].split()
+            state = fields[0].decode()
+            if state in "ZX":
+                continue
+            reads, writes = open_pipes(pid, streams)
+            cpu = _ran_ns(pid) or int(fields[11]) + int(fields[12])
+        except (OSError, ValueError, IndexError):
+            continue
+        found.append(Process(pid, state, cpu, reads, writes))
+    return found
+
+
+def open_pipes(pid: int, streams: set[Inode]) -> tuple[set[Inode], set[Inode]]:
+    """The pipes that a process has open for reading, and the pipes and `streams` it has open for writing."""
+    reads: set[Inode] = set()
+    writes: set[Inode] = set()
+    folder = f"/proc/{pid}/fd"
+    try:
+        names = os.listdir(folder)
+    except PermissionError:  # a program with another user's rights: nothing is known of its files
+        return reads, writes
+    for name in names:
+        try:
+            status = os.stat(f"{folder}/{name}")
+            inode = (status.st_dev, status.st_ino)
+            if not stat.S_ISFIFO(status.st_mode) and inode not in streams:
+                continue
+            mode = os.lstat(f"{folder}/{name}").st_mode  # of the link: how it was opened
+        except OSError:
+            continue
+        if mode & 0o400 and stat.S_ISFIFO(status.st_mode):
+            reads.add(inode)
+        if mode & 0o200:
+            writes.add(inode)
+    return reads, writes
+
+
+def inode_of(path: str | int) -> set[Inode]:
+    """Device and inode of a path or descriptor, as a set; empty if there is nothing."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return set()
+    return {(status.st_dev, status.st_ino)}
+
+
+def knows_processes() -> bool:
+    """Whether this system tells of processes and their files; elsewhere what is left is ended at once."""
+    return os.path.isdir("/proc/self/fd")
+
+
+def look(finishing: Finishing) -> bool:
+    """Whether to wait for what a step has left, now."""
+    return knows_processes() and finishing.goes_on(left_of(finishing.streams), time.monotonic())
+
+
+def _ran_ns(pid: int) -> int:
+    """Nanoseconds that a process has had a CPU; 0 where the kernel does not count so finely."""
+    try:
+        with open(f"/proc/{pid}/schedstat", "rb") as file:
+            return int(file.read().split()[0])
+    except (OSError, ValueError, IndexError):
+        return 0

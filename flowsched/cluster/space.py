@@ -1,0 +1,92 @@
+"""Room on the file system of a cluster's root: whether there is enough of it to start anything, and which file system it is.
+
+A full file system is a state, not an error: nothing new is started, and what runs goes on. Blocks: called in worker threads.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from flowsched.workflow.resources import format_bytes
+
+#: Below a hundredth of the file system, but between these, nothing is started: what runs must be able to write its end.
+_LEAST_BYTES: Final = (1 << 20, 64 << 20)
+_LEAST_FILES: Final = (64, 1024)
+#: Once it was full, it is so until there is twice as much: a service that frees and fills the last block starts nothing.
+_RELIEF: Final = 2
+#: What the system says where there is no room: the file system is full, or the quota of the user.
+_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+_PROBE_BYTES: Final = 1 << 16
+
+
+def is_full(error: BaseException) -> bool:
+    """Whether an error says that there is no room."""
+    return isinstance(error, OSError) and error.errno in _FULL
+
+
+@dataclass(slots=True)
+class Space:
+    """Room for the files below a folder.
+
+    Args:
+        folder: It need not be there yet.
+    """
+
+    folder: Path
+    trouble: str = ""  #: why nothing can be started, in words; "" = there is room
+    _refused: str = field(default="", repr=False)  #: what a write was answered that found no room
+
+    def note(self, error: OSError) -> None:
+        """A write found no room, whatever the system says of free blocks (a quota)."""
+        self._refused = os.strerror(error.errno or errno.ENOSPC)
+        self.trouble = self.trouble or f"{self._name()}: {self._refused}"
+
+    def measure(self) -> str:
+        """Look again; returns `trouble`."""
+        try:
+            found = os.statvfs(self.folder)
+        except OSError as error:
+            self.trouble = f"the file system of {self.folder} cannot be read: {error.strerror}"
+            return self.trouble
+        times = _RELIEF if self.trouble else 1
+        free = found.f_bavail * found.f_frsize
+        need = times * _between(found.f_blocks * found.f_frsize // 100, _LEAST_BYTES)
+        files, need_files = found.f_favail, times * _between(found.f_files // 100, _LEAST_FILES)
+        if free < need or (found.f_files > 0 and files < need_files):
+            self.trouble = (
+                f"{self._name()} is full: {format_bytes(free)} and {files} inodes are free, "
+                f"{format_bytes(need)} and {need_files} are needed to start anything"
+            )
+        elif not self._refused or self._probe():
+            self.trouble = self._refused = ""
+        return self.trouble
+
+    def _probe(self) -> bool:
+        """Whether a small file can be written."""
+        path = self.folder / f".probe-{os.getpid()}"
+        try:
+            path.write_bytes(b"\1" * _PROBE_BYTES)
+        except OSError:
+            return False
+        finally:
+            path.unlink(missing_ok=True)
+        return True
+
+    def _name(self) -> str:
+        return f"the file system {mount_point(self.folder)} with {self.folder}"
+
+
+def mount_point(path: Path) -> Path:
+    """Where the file system of a path is mounted."""
+    here = path
+    while here != here.parent and not (here.exists() and os.path.ismount(here)):
+        here = here.parent
+    return here
+
+
+def _between(wanted: int, bounds: tuple[int, int]) -> int:
+    return max(bounds[0], min(bounds[1], wanted))

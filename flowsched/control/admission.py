@@ -1,0 +1,104 @@
+"""Admission: how much may live at a time, over all workflows. What is beyond is refused with the numbers, and accepted later.
+
+Each task that lives takes some 60 bytes and each byte of a document up to ten, in memory and again at a restart. So a service that
+accepted whatever it is sent could be filled by a few hundred bytes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from flowsched.errors import TooLarge, TooMuch
+from flowsched.store.requests import Submission, Submitted
+from flowsched.store.workflows import Workflows
+from flowsched.store.writer import GroupWriter
+
+#: What other processes accepted, and what has ended, is counted again this often at most, and at least.
+RECOUNT_S: Final = 0.5
+STALE_S: Final = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class LiveLimits:
+    """What may live at a time. A workflow counts as a whole until it has ended.
+
+    Args:
+        tasks: Of all workflows that live: two documents of the largest size.
+        document_bytes: Of their documents, as they were sent.
+    """
+
+    tasks: int = 10_000_000
+    document_bytes: int = 128 << 20
+
+
+class Admission:
+    """Lets submissions through to the writer as long as there is room."""
+
+    def __init__(
+        self,
+        writer: GroupWriter,
+        reads: Workflows,
+        limits: LiveLimits,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._writer = writer
+        self._reads = reads
+        self._limits = limits
+        self._monotonic = monotonic
+        self._counted = (0, 0)  #: tasks and bytes, as of the last count
+        self._since = (0, 0)  #: accepted since it began
+        self._pending = (0, 0)  #: let through, and not committed yet
+        self._at = float("-inf")
+        self._lock = asyncio.Lock()
+
+    async def submit(self, submission: Submission) -> Submitted:
+        """Accept a workflow, see `GroupWriter.submit`. A repeat of one that was accepted needs no room.
+
+        Raises:
+            TooLarge: It would not even be accepted alone.
+            TooMuch: It would be accepted once enough of what lives has ended.
+        """
+        wanted = sum(width * members for _, width, members in submission.stages), len(submission.spec)
+        async with self._lock:
+            age = self._monotonic() - self._at
+            if age > STALE_S or (age > RECOUNT_S and not self._fits(wanted)):
+                self._at, self._since = self._monotonic(), (0, 0)
+                self._counted = await self._reads.live_load()
+            if not self._fits(wanted):
+                if await self._writer.is_repeat(submission):
+                    return await self._writer.submit(submission)
+                self._check(wanted)
+            self._pending = _sum(self._pending, wanted)
+        try:
+            return await self._writer.submit(submission)
+        finally:  # what was not accepted counts until the next look: never too little
+            self._pending = _sum(self._pending, (-wanted[0], -wanted[1]))
+            self._since = _sum(self._since, wanted)
+
+    def _fits(self, wanted: tuple[int, int]) -> bool:
+        tasks, size = _sum(wanted, self._counted, self._since, self._pending)
+        return tasks <= self._limits.tasks and size <= self._limits.document_bytes
+
+    def _check(self, wanted: tuple[int, int]) -> None:
+        live = _sum(self._counted, self._since, self._pending)
+        most = self._limits.tasks, self._limits.document_bytes
+        named = (("tasks", "--max-live-tasks"), ("bytes of documents", "--max-live-bytes"))
+        for new, there, limit, (what, option) in zip(wanted, live, most, named, strict=True):
+            if new > limit:
+                raise TooLarge(
+                    f"this workflow has {new:,} {what}; all that live together may have {limit:,} "
+                    f"(serve {option}): divide it, or raise the limit"
+                )
+            if there + new > limit:
+                raise TooMuch(
+                    f"workflows that have not ended have {there:,} {what}, this one has {new:,}, and the limit is {limit:,} "
+                    f"(serve {option}): send it again when some have ended, or cancel some (`flowsched ls`, `flowsched cancel`)"
+                )
+
+
+def _sum(*loads: tuple[int, int]) -> tuple[int, int]:
+    return sum(load[0] for load in loads), sum(load[1] for load in loads)

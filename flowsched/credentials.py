@@ -1,0 +1,135 @@
+"""The secrets that a service is given by its environment and command line: read once, then gone from where others can read them.
+
+    FLOWSCHED_TOKEN, FLOWSCHED_DATABASE, FLOWSCHED_AGENT_KEY    settings
+    AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY …                  for object stores; what stages is given them as options
+
+`/proc/PID/environ` shows the first environment of a process for as long as it lives, to root and to every process of the same
+user: tasks too. So variables are removed *and* overwritten where they lay. The supervisor keeps them for later lives in a file
+that exists in memory alone (memfd), and both processes are closed to others of their user (`PR_SET_DUMPABLE`). Standard library
+alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+#: The variable that names the descriptor from which a later life reads what the first one was given.
+KEPT_FD: Final = "FLOWSCHED_CREDENTIALS_FD"
+SETTINGS: Final = ("FLOWSCHED_TOKEN", "FLOWSCHED_DATABASE", "FLOWSCHED_AGENT_KEY")
+#: variable -> schemes of fsspec, and the option by which their file systems take it.
+STORES: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
+    "AWS_ACCESS_KEY_ID": (("s3", "s3a"), "key"),
+    "AWS_SECRET_ACCESS_KEY": (("s3", "s3a"), "secret"),
+    "AWS_SESSION_TOKEN": (("s3", "s3a"), "token"),
+    "AZURE_STORAGE_ACCOUNT_KEY": (("abfs", "abfss", "az"), "account_key"),
+    "AZURE_STORAGE_CLIENT_SECRET": (("abfs", "abfss", "az"), "client_secret"),
+    "AZURE_STORAGE_CONNECTION_STRING": (("abfs", "abfss", "az"), "connection_string"),
+    "AZURE_STORAGE_SAS_TOKEN": (("abfs", "abfss", "az"), "sas_token"),
+}
+#: Options whose values are secrets, and the variables that say the same.
+_OPTIONS: Final = {"--token": "FLOWSCHED_TOKEN", "--db": "FLOWSCHED_DATABASE"}
+_PR_SET_DUMPABLE: Final = 4
+#: Fields of /proc/self/stat, counted from behind the program's name: arg_start, arg_end, env_start, env_end.
+_ARGUMENTS, _ENVIRONMENT = (45, 46), (47, 48)
+
+
+def take(*, stores: bool) -> dict[str, str]:
+    """Remove the secrets from this process's environment; returns them, by variable.
+
+    Args:
+        stores: Those for object stores, too. Not where another program is still to find them there (a plugin of a kubeconfig).
+    """
+    names = (*SETTINGS, *STORES) if stores else SETTINGS
+    taken = {name: os.environ.pop(name) for name in names if name in os.environ}
+    known = {os.fsencode(name) for name in taken}
+
+    def begins(entry: bytes) -> int | None:
+        name = entry.partition(b"=")[0]
+        return len(name) + 1 if name in known else None
+
+    _overwrite(_ENVIRONMENT, begins)
+    return taken
+
+
+def store_options(taken: Mapping[str, str]) -> tuple[tuple[str, tuple[tuple[str, Any], ...]], ...]:
+    """The options of fsspec's file systems that say what the variables said, by scheme."""
+    found: dict[str, dict[str, str]] = {}
+    for name, value in taken.items():
+        for scheme in STORES[name][0] if name in STORES and value else ():
+            found.setdefault(scheme, {})[STORES[name][1]] = value
+    return tuple((scheme, tuple(options.items())) for scheme, options in found.items())
+
+
+def hide_options(argv: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+    """A command line without its secrets, and these by the variable that says the same; they are overwritten in this process's own.
+
+    A later life is told them as variables. `--db` is a secret only if it can hold a password.
+    """
+    shown, hidden, words = list[str](), dict[str, str](), list(argv)
+    while words:
+        word = words.pop(0)
+        option, equals, value = word.partition("=")
+        if option in _OPTIONS and not equals and words:
+            value = words[0]
+        if option not in _OPTIONS or not value or (option == "--db" and "@" not in value):
+            shown.append(word)
+            continue
+        if not equals:
+            del words[0]
+        hidden[_OPTIONS[option]] = value
+    begins = {os.fsencode(value): 0 for value in hidden.values()}
+    begins |= {
+        os.fsencode(f"{name}={hidden[said]}"): len(name) + 1
+        for name, said in _OPTIONS.items()
+        if said in hidden
+    }
+    _overwrite(_ARGUMENTS, begins.get)
+    return shown, hidden
+
+
+def keep(taken: Mapping[str, str]) -> int:
+    """Put secrets into a file that only exists in memory; returns its descriptor, which is inherited."""
+    fd = os.memfd_create("flowsched-credentials", 0)
+    os.write(fd, json.dumps(dict(taken)).encode())
+    return fd
+
+
+def restore() -> None:
+    """In a later life, before the command line is read: set the variables that the first life was given."""
+    text = os.environ.pop(KEPT_FD, "")
+    if text.isdecimal():
+        os.environ.update(json.loads(os.pread(int(text), 1 << 20, 0)))
+        os.close(int(text))
+
+
+def close_process() -> None:
+    """Keep other processes of this user from reading this one's memory, descriptors and environment. Root still can."""
+    if sys.platform.startswith("linux"):
+        ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
+
+
+def _overwrite(fields: tuple[int, int], secret: Callable[[bytes], int | None]) -> None:
+    """Overwrite the secret ends of what the kernel shows of this process; where it shows nothing there is nothing to do.
+
+    Args:
+        fields: Of its first and last address in /proc/self/stat.
+        secret: Where the secret of an entry begins; None = it holds none.
+    """
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        with open("/proc/self/stat", "rb") as file:
+            numbers = file.read().rpartition(b")")[2].split()
+        start, end = (int(numbers[field]) for field in fields)
+        if not 0 < start < end:
+            return
+        at = start
+        for entry in ctypes.string_at(start, end - start).split(b"\0"):
+            begins = secret(entry)
+            if begins is not None:
+                ctypes.memset(at + begins, 0, len(entry) - begins)
+            at += len(entry) + 1

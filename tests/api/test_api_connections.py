@@ -1,0 +1,184 @@
+"""Half-sent requests and too many connections: on real sockets, and nothing of it stops the service."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import resource
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from aiohttp import web
+from fake_service import LIMITS, FakeService
+
+from flowsched.api.connections import Connections, QuietLoop
+from flowsched.api.server import build_api
+
+WHOLE = b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+
+@asynccontextmanager
+async def served(connections: Connections) -> AsyncIterator[int]:
+    """The port of an API whose connections are bounded."""
+    runner = web.AppRunner(build_api(FakeService(), limits=LIMITS, connections=connections), access_log=None)
+    await runner.setup()
+    sock = socket.create_server(("127.0.0.1", 0))
+    assert runner.server is not None
+    (server,) = await connections.listen(runner.server, [sock], 64)
+    try:
+        yield sock.getsockname()[1]
+    finally:
+        server.close()
+        await runner.cleanup()
+
+
+async def begin(port: int, text: bytes) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(text)
+    await writer.drain()
+    return reader, writer
+
+
+async def is_cut_off(reader: asyncio.StreamReader) -> bool:
+    """Whether the server closes the connection; waits until it does."""
+    async with asyncio.timeout(60):
+        try:
+            while await reader.read(4096):
+                pass
+        except ConnectionResetError:
+            pass
+        return True
+
+
+@pytest.mark.parametrize("text", [b"", b"GET /livez HT", b"GET /livez HTTP/1.1\r\nHost: loc"])
+async def test_a_head_that_does_not_arrive_ends_its_connection(text: bytes) -> None:
+    """No byte, half a line, half a head: 356 such stopped the service for good."""
+    async with served(Connections(head_seconds=0.2)) as port:
+        reader, writer = await begin(port, text)
+        assert await is_cut_off(reader)
+        writer.close()
+
+
+async def test_half_of_a_second_request_ends_its_connection_too() -> None:
+    """After a whole one that was answered."""
+    async with served(Connections(head_seconds=0.5)) as port:
+        reader, writer = await begin(port, WHOLE)
+        async with asyncio.timeout(60):
+            await reader.readuntil(b"\r\n\r\nok\n")
+        writer.write(b"GET /li")
+        assert await is_cut_off(reader)
+        writer.close()
+
+
+async def test_bytes_that_drip_do_not_buy_time() -> None:
+    """One byte now and then is no reason to wait longer (slowloris)."""
+    async with served(Connections(head_seconds=0.5)) as port:
+        reader, writer = await begin(port, b"GET /livez HTTP/1.1\r\n")
+
+        async def drip() -> None:
+            while not writer.is_closing():
+                writer.write(b"X")
+                await asyncio.sleep(0.05)
+
+        dripping = asyncio.create_task(drip())
+        assert await is_cut_off(reader)
+        dripping.cancel()
+        writer.close()
+
+
+async def test_a_client_that_goes_away_in_the_middle_of_a_body_is_not_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Each one logged two tracebacks: 400 of them were a megabyte."""
+    head = b"POST /api/v1/workflows HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    async with served(Connections()) as port:
+        for _ in range(3):
+            _, writer = await begin(port, head + b"Content-Length: 1000\r\n\r\n{")
+            await asyncio.sleep(
+                0.1
+            )  # the service reads the body by now; if not yet, nothing is logged either way
+            writer.transport.abort()
+        reader, writer = await begin(port, WHOLE)
+        assert (await reader.readline()).startswith(b"HTTP/1.1 200")
+        writer.close()
+        await asyncio.sleep(0.1)
+    assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == []
+
+
+async def test_a_stream_and_a_connection_between_two_requests_are_left_alone() -> None:
+    """Neither waits for a head."""
+    async with served(Connections(head_seconds=0.2)) as port:
+        reader, writer = await begin(port, WHOLE)
+        stream, following = await begin(port, b"GET /api/v1/events HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert b"200" in await reader.readline()
+        assert b"200" in await stream.readline()
+        await asyncio.sleep(1)
+        writer.write(WHOLE)
+        async with asyncio.timeout(60):
+            await reader.readuntil(b"200 OK")
+            assert await stream.read(1)
+        writer.close()
+        following.close()
+
+
+async def test_of_too_many_connections_the_one_that_waits_longest_makes_room() -> None:
+    """A newcomer is answered, however many others hold theirs open; a stream that is being served stays."""
+    connections = Connections(8, head_seconds=600)
+    async with served(connections) as port:
+        stream, following = await begin(port, b"GET /api/v1/events HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert b"200" in await stream.readline()
+        held = [await begin(port, b"GET /livez") for _ in range(40)]
+        reader, writer = await begin(port, WHOLE)
+        async with asyncio.timeout(60):
+            assert b"200" in await reader.readline()
+            assert await stream.read(1)
+        assert await is_cut_off(held[0][0])
+        assert len(connections) <= 8
+        for _, each in (*held, (stream, following), (reader, writer)):
+            each.close()
+
+
+def test_a_process_without_descriptors_says_so_once_a_minute(capsys: pytest.CaptureFixture[str]) -> None:
+    """Asyncio said it 1,024 times a second, each with a traceback: 0.9 MB/s of log."""
+    said: list[Any] = []
+
+    class Loop:
+        now = 0.0
+
+        def time(self) -> float:
+            return self.now
+
+        def default_exception_handler(self, context: dict[str, Any]) -> None:
+            said.append(context)
+
+    loop, handler = Loop(), QuietLoop()
+    context = {"message": "socket.accept() out of system resource", "exception": OSError(24, "no files")}
+    call: Callable[..., None] = handler
+    for second in range(120):
+        loop.now = float(second)
+        for _ in range(100):
+            call(loop, context)
+    assert capsys.readouterr().out.count("connections cannot be accepted") == 2
+    call(loop, {"message": "another"})
+    assert said == [{"message": "another"}]
+
+
+def test_the_limit_on_open_files_is_raised_as_far_as_the_system_allows() -> None:
+    """In a process of its own: soft 64 of hard 512."""
+    code = (
+        "from flowsched.api.connections import allowed, raise_file_limit\n"
+        "print(allowed(), raise_file_limit(), allowed(), raise_file_limit(100))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (64, 512)),
+    )
+    assert done.stdout.split() == ["32", "512", "256", "512"]

@@ -1,0 +1,237 @@
+"""What detaches itself from everything that a runner leaves behind, and the runner is killed -9 (P2, P5)."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from flowsched.cluster import attempts, kin, runners
+from flowsched.cluster.running import cgroups
+from flowsched.cluster.running.cgroups import Base, find_base
+from flowsched.scheduling.executor import Pod
+from flowsched.workflow.spec import Delivered, Step
+from tests.cluster.conftest import RealWorld
+from tests.cluster.samples import contained, pod
+from tests.cluster.test_crashes import until
+
+pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc to find them")
+
+#: Starts a program with no environment, in a session of its own, without open files; then the task goes on.
+DETACH = """
+import subprocess, sys, time
+child = subprocess.Popen([sys.executable, "-I", "-S", "-c", sys.argv[1]], start_new_session=True, env={}, close_fds=True,
+                         stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+open(sys.argv[2] + ".tmp", "w").write(str(child.pid))
+import os
+os.rename(sys.argv[2] + ".tmp", sys.argv[2])
+time.sleep(600)
+"""
+SLEEPS = "import time; time.sleep(600)"
+#: Forks and ends, again and again: each of its processes lives for a moment.
+RUNS_AWAY = """
+import os, time
+while True:
+    if os.fork():
+        os._exit(0)
+    time.sleep(0.001)
+"""
+
+
+@pytest.fixture(params=["control groups", "a mark"])
+def by(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """What the service finds processes by."""
+    if request.param == "a mark":
+        monkeypatch.setattr(runners, "find_base", lambda: Base("", "", ["not in this test"]))
+    elif not find_base().folder:
+        pytest.skip(f"no control groups here: {find_base().why_not}")
+    return str(request.param)
+
+
+def detaching(name: str, pid_file: Path, form: str, program: str = SLEEPS) -> Pod:
+    command = (sys.executable, "-c", DETACH, program, str(pid_file))
+    if form == "plain":
+        return pod(name, *command)
+    outputs = (
+        Delivered("/o/x", f"{pid_file}.delivered"),
+    )  # a path of its own: the steps have private mounts
+    return contained(name, steps=(Step(command),), outputs=outputs)
+
+
+def lives(pid: int) -> bool:
+    return kin.start_time(pid) != 0 and kin.lives(pid, kin.start_time(pid))
+
+
+async def child_of(pid_file: Path) -> int:
+    await until(pid_file.exists, "the detached child")
+    return int(pid_file.read_text())
+
+
+@contextlib.contextmanager
+def killed_at_the_end(pid: int):  # type: ignore[no-untyped-def]
+    try:
+        yield
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("form", ["plain", "container"])
+async def test_a_detached_child_dies_when_its_runner_was_killed(
+    real_world: RealWorld, tmp_path: Path, by: str, form: str
+) -> None:
+    """It is dead when the attempt is said to be gone, so that no next attempt runs beside it."""
+    cluster, ear, _ = await real_world.open()
+    await cluster.launch([detaching("a", tmp_path / "pid", form)])
+    child = await child_of(tmp_path / "pid")
+    with killed_at_the_end(child):
+        os.kill(kin.runner_of(real_world.attempt("a")) or 0, signal.SIGKILL)
+        gone = await ear.gone("a")
+        assert (gone.reason, gone.started, lives(child)) == ("RunnerLost", True, False)
+
+
+@pytest.mark.parametrize("form", ["plain", "container"])
+async def test_a_detached_child_dies_when_its_runner_was_killed_while_the_service_was_down(
+    real_world: RealWorld, tmp_path: Path, by: str, form: str
+) -> None:
+    """Nothing holds the attempt's lock, and yet it is not free before the child is dead."""
+    cluster, ear, _ = await real_world.open()
+    what = detaching("a", tmp_path / "pid", form)
+    await cluster.launch([what])
+    await ear.started("a")
+    child = await child_of(tmp_path / "pid")
+    with killed_at_the_end(child):
+        await real_world.drop()
+        os.kill(kin.runner_of(real_world.attempt("a")) or 0, signal.SIGKILL)
+        await until(lambda: kin.runner_of(real_world.attempt("a")) is None)
+        assert attempts.is_alive(real_world.attempt("a"))
+        cluster, ear, _ = await real_world.open()
+        await cluster.adopt([what])
+        assert (await ear.gone("a")).started
+        assert not lives(child)
+
+
+async def test_a_cancel_reaches_a_detached_child_of_a_dead_runner(
+    real_world: RealWorld, tmp_path: Path, by: str
+) -> None:
+    """Released after the runner's death: the child is gone with the attempt (P8)."""
+    cluster, ear, _ = await real_world.open()
+    await cluster.launch([detaching("a", tmp_path / "pid", "plain")])
+    child = await child_of(tmp_path / "pid")
+    with killed_at_the_end(child):
+        os.kill(kin.runner_of(real_world.attempt("a")) or 0, signal.SIGKILL)
+        await cluster.release(["a"], 0)
+        await ear.gone("a")
+        assert not lives(child)
+
+
+async def test_a_program_that_forks_all_the_time_is_killed(
+    real_world: RealWorld, tmp_path: Path, by: str
+) -> None:
+    """Each of its processes has ended before it could be looked at; its control group is killed as a whole."""
+    if by != "control groups":
+        pytest.skip("only a control group is killed in one act")
+    cluster, ear, _ = await real_world.open()
+    await cluster.launch([detaching("a", tmp_path / "pid", "plain", RUNS_AWAY)])
+    await child_of(tmp_path / "pid")
+    group = str((attempts.read_record(real_world.attempt("a"), "started") or {})["cgroup"])
+    os.kill(kin.runner_of(real_world.attempt("a")) or 0, signal.SIGKILL)
+    assert (await ear.gone("a")).started
+    assert cgroups.members(group) == []
+
+
+async def test_the_control_group_of_an_attempt_goes_with_it(real_world: RealWorld) -> None:
+    """Also of one whose runner was killed, and of one whose folder was removed while no service ran (P5)."""
+    base = find_base()
+    if not base.folder:
+        pytest.skip(f"no control groups here: {base.why_not}")
+    root = kin.mark_of(real_world.root.resolve())
+    cluster, ear, _ = await real_world.open()
+    await cluster.launch([pod("ends"), pod("killed", "sleep", "600"), pod("removed", "sleep", "600")])
+    await ear.ended("ends")
+    for name in ("killed", "removed"):
+        await ear.started(name)
+    assert sorted(base.groups(root)) == ["killed", "removed"]
+    os.kill(kin.runner_of(real_world.attempt("killed")) or 0, signal.SIGKILL)
+    await ear.gone("killed")
+    await real_world.drop()
+    attempts.remove_tree(real_world.attempt("removed"))
+    await real_world.open()
+    await until(lambda: base.groups(root) == {}, "the last group to go")
+
+
+async def test_two_services_do_not_meet(real_world: RealWorld, tmp_path: Path) -> None:
+    """An attempt of the same name under another root has a group of its own."""
+    (tmp_path / "other").mkdir()
+    other = RealWorld(tmp_path / "other")
+    cluster, ear, _ = await real_world.open()
+    theirs, heard, _ = await other.open()
+    await cluster.launch([pod("a", "sleep", "600")])
+    await theirs.launch([pod("a", "sleep", "600")])
+    await ear.started("a")
+    await heard.started("a")
+    groups = {
+        (attempts.read_record(world.attempt("a"), "started") or {})["cgroup"] for world in (real_world, other)
+    }
+    assert len(groups) == 2 or groups == {""}
+    await cluster.release(["a"], 0)
+    await ear.final("a")
+    await theirs.orphans()  # looks for what others have left
+    assert kin.runner_of(other.attempt("a")) is not None
+    await other.end()
+
+
+def test_a_group_of_version_1_is_killed_while_it_is_frozen(tmp_path: Path) -> None:
+    """Where there is no `cgroup.kill`; nothing of it stays frozen."""
+    freezer = next((folder for kind, folder in cgroups.own_groups() if kind.endswith("freezer")), None)
+    if freezer is None or cgroups.trial(freezer):
+        pytest.skip("no freezer of version 1 here that may be written to")
+    path = f"{freezer}/{cgroups.PREFIX}test-{os.getpid()}"
+    assert cgroups.make(path) == ""
+    program = f"import os; open({path + '/cgroup.procs'!r}, 'w').write('0')\n{RUNS_AWAY}"
+    child = subprocess.Popen([sys.executable, "-c", program])
+    try:
+        child.wait(60)  # it has forked
+        assert not cgroups.is_empty(path)
+        end = time.monotonic() + 60
+        while not cgroups.is_empty(path):
+            cgroups.kill(path)
+            assert time.monotonic() < end
+            time.sleep(0.002)
+    finally:
+        cgroups.kill(path)
+        assert cgroups.remove(path)
+
+
+def test_a_folder_of_control_groups_that_cannot_be_written_to() -> None:
+    """Its name and the system's words say why."""
+    assert cgroups.trial("/nowhere") == "/nowhere: No such file or directory"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_another_user_without_a_delegated_group_has_none() -> None:
+    """Each hierarchy is named with the system's words: nothing is made, and no attempt fails for it."""
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.setgroups([])
+            os.setgid(65534)
+            os.setuid(65534)
+            base = find_base()
+            os.write(write, "\n".join([base.folder, *base.why_not]).encode())
+        finally:
+            os._exit(0)
+    os.close(write)
+    with open(read) as answer:
+        folder, *why_not = answer.read().split("\n")
+    os.waitpid(child, 0)
+    assert folder == ""
+    assert all("Permission denied" in why or "Read-only" in why or "mounted" in why for why in why_not)
+    assert why_not

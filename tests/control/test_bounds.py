@@ -1,0 +1,224 @@
+"""However much was asked for: the service answers, its work can be cancelled, and it goes on leading."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from sqlite3 import connect
+
+import pytest
+
+from flowsched.app import Settings, running
+from flowsched.cluster.fake import FakeProcesses
+from flowsched.control import leader
+from flowsched.errors import LeadershipLost, Unavailable
+from flowsched.store.database import Database, url_for
+from flowsched.store.lease import Lease
+from tests.postgres import fresh_postgres, postgres_server, postgres_url
+from tests.service.processes import Process, process
+
+__all__ = ["fresh_postgres", "postgres_server", "postgres_url"]
+
+#: 5,000,000 tasks in 453 bytes.
+POISON = json.dumps(
+    {
+        "name": "poison",
+        "stages": [
+            {"name": f"s{n}", "scatter": {"count": 1_000_000}, "command": ["true"], "resources": {"cpu": 900}}
+            for n in range(5)
+        ],
+    }
+).encode()
+SMALL = b'{"name": "w", "stages": [{"name": "a", "command": ["x"], "resources": {"cpu": 900}}]}'
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.postgresql)])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A database of each kind."""
+    if request.param == "sqlite":
+        return url_for(tmp_path / "db")
+    found: str = request.getfixturevalue("fresh_postgres")()
+    return found
+
+
+class Gate:
+    """A failpoint that holds whoever passes a point until it is opened."""
+
+    def __init__(self, name: str) -> None:
+        self._name, self.open, self.reached = name, asyncio.Event(), asyncio.Event()
+
+    async def __call__(self, name: str) -> None:
+        if name == self._name:
+            self.reached.set()
+            await self.open.wait()
+
+
+@contextmanager
+def served(root: Path, failpoints: str) -> Iterator[int]:
+    """`flowsched serve` in a process of its own; its port."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [
+        sys.executable,
+        "-m",
+        "flowsched",
+        "serve",
+        "--root",
+        str(root),
+        "--port",
+        str(port),
+        "--no-token",
+    ]
+    environment = os.environ | {"FLOWSCHED_FAILPOINTS": failpoints}
+    with (root.parent / "log").open("ab") as log:
+        running_process = subprocess.Popen(command, env=environment, stderr=log, stdout=log)
+    try:
+        yield port
+    finally:
+        running_process.send_signal(signal.SIGTERM)
+        running_process.wait(60)
+
+
+def ask(port: int, method: str, path: str) -> tuple[int, str]:
+    """One request, asked again while nothing listens."""
+    for _ in range(600):
+        with suppress(ConnectionRefusedError), closing(http.client.HTTPConnection("127.0.0.1", port)) as made:
+            made.request(method, path)
+            answer = made.getresponse()
+            return answer.status, answer.read().decode()
+        time.sleep(0.1)
+    raise AssertionError("the port was never opened")
+
+
+async def wait(one: Process, ident: str, state: str) -> None:
+    """Until a workflow is in this state."""
+    async with asyncio.timeout(60):
+        while (await one.service.workflow(ident)).state != state:
+            await asyncio.sleep(0.02)
+
+
+async def take_over(database: str) -> int:
+    """Lead as soon as nobody else does; the epoch."""
+    async with await Database.open(database) as opened:
+        while (epoch := await Lease(opened).acquire("another", 60_000, 0)) is None:
+            await asyncio.sleep(0.1)
+        return epoch
+
+
+async def test_the_port_is_open_before_anything_is_recovered(tmp_path: Path) -> None:
+    """A recovery that takes an hour: the service says so, lists what there is, and takes a cancel."""
+    root = tmp_path / "root"
+    async with running(Settings(port=0, root=root, log_level="error")) as up:
+        ident = (await up.facade.submit(POISON)).id
+    with served(root, "recover.before=sleep:3600") as port:
+        assert await asyncio.to_thread(ask, port, "GET", "/livez") == (200, "ok\n")
+        async with asyncio.timeout(60):
+            while not (said := await asyncio.to_thread(ask, port, "GET", "/readyz"))[1].startswith(
+                "recovery"
+            ):
+                assert said[0] == 503
+        assert said == (503, "recovery: 0 of 0 workflows are back; reading and cancelling work\n")
+        status, listed = await asyncio.to_thread(ask, port, "GET", "/api/v1/workflows")
+        assert (status, [each["id"] for each in json.loads(listed)["workflows"]]) == (200, [ident])
+        status, _ = await asyncio.to_thread(ask, port, "POST", f"/api/v1/workflows/{ident}/cancel")
+        assert status == 200
+
+
+async def test_what_was_cancelled_before_it_was_recovered_is_never_expanded(url: str, tmp_path: Path) -> None:
+    """A document that is too much for the service can be got rid of while the service cannot lead."""
+    async with process(url, tmp_path, FakeProcesses()) as one:
+        poison = (await one.service.submit(POISON)).id
+        small = (await one.service.submit(SMALL)).id
+        one.lead()
+        await one.ready()
+        await wait(one, small, "RUNNING")
+    gate = Gate("recover.slice")
+    async with process(url, tmp_path, FakeProcesses(), "two", failpoint=gate) as two:
+        await two.service.command(poison, "cancel")
+        two.lead()
+        await gate.reached.wait()
+        assert two.service.ready() == (
+            False,
+            "recovery: 1 of 2 workflows are back; reading and cancelling work",
+        )
+        with pytest.raises(Unavailable, match="1 of 2 workflows are back"):
+            await two.service.queues()
+        assert (await two.service.workflow(poison)).state == "CANCELLED"
+        assert (await two.service.workflow(small)).state == "RUNNING"
+        gate.open.set()
+        await two.ready()
+        assert (await two.service.command(small, "cancel")).state == "CANCELLED"
+        async with asyncio.timeout(60):  # the command that was answered before is done with, too
+            while await two.service._reads.commands():
+                await asyncio.sleep(0.02)
+
+
+async def test_with_sqlite_a_late_renewal_is_no_reason_to_stop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lock on the file is the leadership: the database is locked for longer than a lease, and the same term goes on."""
+    monkeypatch.setattr(leader, "RENEW_S", 0.05)
+    monkeypatch.setattr(leader, "LEASE_MS", 1_200)
+    async with running(Settings(port=0, root=tmp_path, log_level="error")) as up:
+        epoch = up.service._leader.epoch
+        with closing(connect(tmp_path / "flowsched.db", isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            await asyncio.sleep(3)
+            other.execute("ROLLBACK")
+        assert up.service._leader.holds()
+        ident = (await up.facade.submit(SMALL)).id
+        assert (await up.facade.command(ident, "cancel")).state == "CANCELLED"
+        assert up.service._leader.epoch == epoch
+
+
+@pytest.mark.postgresql
+async def test_a_lease_outlives_a_loop_that_stands_still(
+    fresh_postgres: Callable[[], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A long step, request or garbage collection: the lease is renewed all the same, by a thread."""
+    monkeypatch.setattr(leader, "RENEW_S", 0.2)
+    monkeypatch.setattr(leader, "LEASE_MS", 6_000)
+    async with process(fresh_postgres(), tmp_path, FakeProcesses()) as one:
+        one.lead()
+        await one.ready()
+        time.sleep(9)  # noqa: ASYNC251  # the point of it
+        assert await Lease(one.database).acquire("another", 6_000, 0) is None
+        assert one.leader.holds()
+        ident = (await one.service.submit(SMALL)).id
+        assert (await one.service.command(ident, "cancel")).state == "CANCELLED"
+        assert one.leader.epoch == 1
+
+
+@pytest.mark.postgresql
+async def test_a_process_that_is_stuck_loses_its_lease_in_spite_of_the_thread(
+    fresh_postgres: Callable[[], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing has moved for too long: another may begin, and the old leader stops as soon as it moves again."""
+    monkeypatch.setattr(leader, "RENEW_S", 0.1)
+    monkeypatch.setattr(leader, "LEASE_MS", 2_000)
+    monkeypatch.setattr(leader, "STUCK_S", 1.0)
+    database, taken = fresh_postgres(), list[int]()
+    async with process(database, tmp_path, FakeProcesses()) as one:
+        one.lead()
+        await one.ready()
+        another = threading.Thread(target=lambda: taken.append(asyncio.run(take_over(database))), daemon=True)
+        another.start()
+        another.join(60)  # the event loop stands still until another process leads
+        assert taken == [2]
+        assert one.task is not None
+        with pytest.raises(BaseException, match="unhandled errors") as ended:
+            await one.task
+        assert isinstance(ended.value, BaseExceptionGroup)
+        assert ended.value.subgroup(LeadershipLost) is not None

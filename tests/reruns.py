@@ -1,0 +1,92 @@
+"""Failed tests get a second run, each alone, so that one flaky test does not cost a whole run of CI.
+
+`FLOWSCHED_RERUN_FAILED=N` (`.ci/run` sets it) asks for it where at most N tests fail: at the end of the session each failed
+test runs again in a pytest process of its own, with nothing beside it. A test that passes then is reported as FLAKY by
+name, and does not fail the run; a test that fails twice does. When more than N tests fail, the change is broken rather
+than the machine busy, and no test runs again.
+
+`tests/conftest.py` imports the hooks.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+VARIABLE = "FLOWSCHED_RERUN_FAILED"
+#: Longer than the timeout of one test and its fixtures (`timeout` in pyproject.toml).
+ALONE_S = 900
+SHOWN_LINES = 60
+#: Variables that a worker of pytest-xdist and a running test set; a process of its own starts without them.
+OF_A_WORKER = ("PYTEST_XDIST_", "PYTEST_CURRENT_TEST")
+
+
+def _failures(reporter: pytest.TerminalReporter) -> list[str]:
+    """The node ids that failed or could not be set up, once each, in the order of their reports."""
+    reports = [*reporter.stats.get("failed", []), *reporter.stats.get("error", [])]
+    return list(dict.fromkeys(report.nodeid for report in reports))
+
+
+def _passes_alone(config: pytest.Config, node: str) -> tuple[bool, str]:
+    """Run one test in a process of its own; whether it passed, and the end of what it printed."""
+    environment = {k: v for k, v in os.environ.items() if k != VARIABLE and not k.startswith(OF_A_WORKER)}
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", node]
+    try:
+        done = subprocess.run(
+            command,
+            cwd=config.rootpath,
+            env=environment,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=ALONE_S,
+        )
+    except subprocess.TimeoutExpired:
+        return False, f"it did not end within {ALONE_S} s"
+    return done.returncode == 0, "\n".join((done.stdout + done.stderr).splitlines()[-SHOWN_LINES:])
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Run what failed again, and take what passes alone out of the failures."""
+    allowed = int(os.environ.get(VARIABLE) or 0)
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if not allowed or reporter is None or hasattr(session.config, "workerinput"):
+        return
+    failed = _failures(reporter)
+    if not failed or session.exitstatus != pytest.ExitCode.TESTS_FAILED:
+        return
+    reporter.ensure_newline()
+    if len(failed) > allowed:
+        reporter.write_line(f"{len(failed)} tests failed, more than {allowed}: none of them runs again")
+        return
+    flaky = set()
+    for node in failed:
+        passed, output = _passes_alone(session.config, node)
+        reporter.write_line(f"run again alone: {node} {'passed: FLAKY' if passed else 'FAILED again'}")
+        if passed:
+            flaky.add(node)
+        else:
+            reporter.write_line(output)
+    for kind in ("failed", "error"):
+        reports = reporter.stats.get(kind, [])
+        reporter.stats.setdefault("flaky", []).extend(r for r in reports if r.nodeid in flaky)
+        reporter.stats[kind] = [r for r in reports if r.nodeid not in flaky]
+        if not reporter.stats[kind]:
+            del reporter.stats[kind]
+    if len(flaky) == len(failed):
+        session.exitstatus = pytest.ExitCode.OK
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Name the flaky tests right before pytest's last line, each with how it failed the first time."""
+    reports = terminalreporter.stats.get("flaky", [])
+    for report in reports:
+        terminalreporter.write_sep("_", f"first failure of {report.nodeid}")
+        terminalreporter.write_line(str(report.longrepr))
+    if reports:
+        terminalreporter.write_sep("=", "flaky tests: failed among the others, passed alone")
+    for node in dict.fromkeys(report.nodeid for report in reports):
+        terminalreporter.write_line(f"FLAKY {node}")

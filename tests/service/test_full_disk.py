@@ -1,0 +1,273 @@
+"""The file system of the root is full, of bytes or of inodes: nothing new starts, all else works, and it goes on by itself."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import sqlite3
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flowsched import Client
+from flowsched.errors import Unavailable
+from flowsched.workflow.views import ExplanationView, TaskView
+from tests.postgres import fresh_postgres, postgres_server  # noqa: F401
+from tests.service.serving import Service, end_users_of
+
+#: What one small attempt, and the service itself, need many times over.
+SIZE, INODES = "64m", 2_000
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """A small file system of its own."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    made = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={SIZE},nr_inodes={INODES}", "small", str(folder)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if made.returncode != 0:
+        pytest.skip(f"a small file system cannot be mounted here (root can): {made.stderr.strip()}")
+    yield folder
+    end_users_of(folder)
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.postgresql)])
+def database(request: pytest.FixtureRequest) -> tuple[str, ...]:
+    """Words of the command line: SQLite on the full file system, or PostgreSQL elsewhere."""
+    if request.param == "sqlite":
+        return ()
+    return ("--db", str(request.getfixturevalue("fresh_postgres")()))
+
+
+def fill_bytes(folder: Path) -> Callable[[], None]:
+    """Leave no byte; returns what gives the room back."""
+    path = folder / "filler"
+    with path.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+        while True:
+            file.write(b"\1" * 4096)
+    return path.unlink
+
+
+def fill_inodes(folder: Path) -> Callable[[], None]:
+    """Leave no inode; returns what gives them back."""
+    files: list[Path] = []
+    with contextlib.suppress(OSError):
+        while True:
+            path = folder / f"filler-{len(files)}"
+            path.touch()
+            files.append(path)
+
+    def free() -> None:
+        for path in files:
+            path.unlink()
+
+    return free
+
+
+FILLERS = {"bytes": fill_bytes, "inodes": fill_inodes}
+
+
+def stage(form: str, script: str) -> dict[str, Any]:
+    """A stage in the plain form, or in that of a container with steps."""
+    command = ["sh", "-c", script]
+    return (
+        {"name": "work", "steps": [{"command": command}]}
+        if form == "container"
+        else {"name": "work", "command": command}
+    )
+
+
+def asked(url: str, act: Callable[[Client], Any]) -> Any:
+    async def ask() -> Any:
+        async with Client(url) as client:
+            return await act(client)
+
+    return asyncio.run(ask())
+
+
+def submit(service: Service, form: str, script: str) -> str:
+    document = {"name": "w", "stages": [stage(form, script)]}
+    return str(asked(service.url, lambda client: client.submit(document)).id)
+
+
+def state(service: Service, workflow: str) -> str:
+    return str(json.loads(service.get(f"/api/v1/workflows/{workflow}")[1])["state"])
+
+
+def cancel(service: Service, workflow: str) -> str:
+    return str(asked(service.url, lambda client: client.cancel(workflow)).state)
+
+
+@pytest.mark.parametrize("form", ["plain", "container"])
+@pytest.mark.parametrize("kind", ["bytes", "inodes"])
+def test_a_full_file_system_is_named_and_all_goes_on_when_there_is_room(
+    tmp_path: Path, disk: Path, database: tuple[str, ...], kind: str, form: str
+) -> None:
+    """What runs ends well, what waits is explained, one workflow is cancelled, a restart opens its port; then the rest runs."""
+    marks, root, log = tmp_path / "marks", disk / "root", tmp_path / "log"
+    go = tmp_path / "go"
+    with Service(root, log, *database) as service:
+        service.ready()
+        running = submit(
+            service,
+            form,
+            f"echo START >> {marks}; until [ -e {go} ]; do sleep 0.1; done; echo END >> {marks}",
+        )
+        victim = submit(service, form, "sleep 600")
+        later = asked(
+            service.url,
+            lambda client: client.submit(
+                {
+                    "name": "later",
+                    "stages": [
+                        {"name": "first", "command": ["sh", "-c", f"until [ -e {go} ]; do sleep 0.1; done"]},
+                        {
+                            "name": "second",
+                            "needs": ["first"],
+                            "command": ["sh", "-c", f"echo LATER >> {marks}"],
+                        },
+                    ],
+                }
+            ),
+        ).id
+        service.until(lambda: marks.exists() and state(service, victim) == "RUNNING", "started")
+        free = FILLERS[kind](disk)
+        said = service.waits_for("is full")
+        assert str(disk) in said
+        assert service.alive()
+        if database:  # it lies elsewhere: work is accepted, and waits
+            accepted = [submit(service, form, f"echo ACCEPTED >> {marks}")]
+        else:
+            accepted = []
+            with pytest.raises(Unavailable, match=r"no new work is accepted now: .* is full"):
+                submit(service, form, "true")
+        assert cancel(service, victim) in ("CANCELLED", "CANCELLING")
+        service.until(lambda: state(service, victim) == "CANCELLED", "cancelled")
+        go.touch()
+        service.until(lambda: state(service, running) == "SUCCEEDED", "ended well")
+
+        def explained() -> list[ExplanationView]:
+            found = asked(service.url, lambda client: client.explain(later))
+            return [each for each in found if each.code == "NoNodes" and str(disk) in each.message]
+
+        service.until(explained, "explained")
+        service.process.kill()
+        service.process.wait()
+        with Service(root, log, *database) as again:
+            assert str(disk) in again.waits_for("is full")
+            assert state(again, running) == "SUCCEEDED"
+            free()
+            again.ready()
+            again.until(lambda: state(again, later) == "SUCCEEDED", "done later")
+            for each in accepted:
+                again.until(lambda each=each: state(again, each) == "SUCCEEDED", "done what was accepted")
+            assert sorted(marks.read_text().split()) == ["ACCEPTED"] * len(accepted) + [
+                "END",
+                "LATER",
+                "START",
+            ]
+            assert again.stop() == 0
+
+
+@pytest.mark.parametrize("form", ["plain", "container"])
+def test_a_task_whose_own_output_fills_the_disk_is_told_so_by_name(
+    tmp_path: Path, disk: Path, form: str
+) -> None:
+    """The attempt's message names the file system; the service lives, and works when the task's files are gone."""
+    with Service(disk / "root", tmp_path / "log") as service:
+        service.ready()
+        workflow = submit(service, form, 'head -c 100000000 /dev/zero > "$TMPDIR/big"')
+        service.until(lambda: state(service, workflow) == "FAILED", "failed")
+        task: TaskView = asked(service.url, lambda client: client.task(workflow, "work", 0))
+        assert "is full" in task.attempts[0].message
+        assert str(disk) in task.attempts[0].message
+        assert service.alive()
+
+
+def test_an_ended_attempt_keeps_two_inodes_and_its_log(tmp_path: Path) -> None:
+    """A folder, whose name stays taken, and one record; a log beside them where the task wrote one."""
+    with Service(tmp_path / "root", tmp_path / "log") as service:
+        service.ready()
+        document = {"name": "w", "stages": [{"name": "work", "scatter": {"count": 3}, "command": ["true"]},
+                                            {"name": "says", "command": ["echo", "hello"]}]}  # fmt: skip
+        workflow = asked(service.url, lambda client: client.submit(document)).id
+        service.until(lambda: state(service, workflow) == "SUCCEEDED", "done")
+        folders = tmp_path / "root" / "nodes" / "node-0" / "attempts"
+
+        def kept() -> dict[str, list[str]]:
+            return {each.name: sorted(os.listdir(each)) for each in sorted(folders.iterdir())}
+
+        expected = {
+            f"fs-{workflow}-says-0-0": ["ended.json", "stdout"],
+            **{f"fs-{workflow}-work-{number}-0": ["ended.json"] for number in range(3)},
+        }
+        service.until(lambda: kept() == expected, f"packed: {kept()}")
+        assert service.get(f"/api/v1/workflows/{workflow}/tasks/says/0/logs")[1] == "hello\n"
+
+
+@pytest.mark.parametrize("kind", ["bytes", "inodes"])
+def test_a_service_that_was_stopped_in_order_starts_on_a_full_disk(
+    tmp_path: Path, disk: Path, kind: str
+) -> None:
+    """There is not one free block, or inode: it opens its port, says so, and answers reads; then it goes on by itself."""
+    root, log = disk / "root", tmp_path / "log"
+    with Service(root, log) as service:
+        service.ready()
+        before = submit(service, "plain", "echo hello")
+        service.until(lambda: state(service, before) == "SUCCEEDED", "done")
+        assert service.stop() == 0
+    free = FILLERS[kind](disk)
+    with Service(root, log) as again:
+        assert str(disk) in again.waits_for("is full")
+        assert again.alive()
+        assert state(again, before) == "SUCCEEDED"
+        assert again.get(f"/api/v1/workflows/{before}/tasks/work/0/logs")[1] == "hello\n"
+        free()
+        again.ready()
+        after = submit(again, "plain", "true")
+        again.until(lambda: state(again, after) == "SUCCEEDED", "done later")
+        assert again.stop() == 0
+
+
+@pytest.mark.parametrize("kind", ["bytes", "inodes"])
+def test_a_first_start_on_a_full_disk_waits_with_its_port_open(tmp_path: Path, disk: Path, kind: str) -> None:
+    """Not even its root can be made: it says so, with the file system, and begins when there is room."""
+    free = FILLERS[kind](disk)
+    with Service(disk / "below" / "root", tmp_path / "log") as service:
+        assert f"the file system {disk} " in service.waits_for("the root cannot be made yet")
+        assert service.alive()
+        assert service.get("/api/v1/workflows")[0] == 503
+        free()
+        service.ready()
+        workflow = submit(service, "plain", "true")
+        service.until(lambda: state(service, workflow) == "SUCCEEDED", "done")
+        assert service.stop() == 0
+
+
+def test_free_pages_that_were_used_up_are_made_again_while_the_service_runs(tmp_path: Path) -> None:
+    """Another connection takes all that the file keeps for a full disk; a few seconds later there is as much again."""
+    root = tmp_path / "root"
+    with Service(root, tmp_path / "log") as service:
+        service.ready()
+        with contextlib.closing(sqlite3.connect(root / "flowsched.db", timeout=60)) as database:
+
+            def pages() -> int:
+                return int(database.execute("PRAGMA freelist_count").fetchone()[0])
+
+            service.until(lambda: pages() >= 384, "kept from the start")
+            database.execute("CREATE TABLE eater (bytes BLOB)")
+            database.execute("INSERT INTO eater VALUES (zeroblob(?))", (4096 * (pages() + 1000),))
+            assert pages() == 0
+            database.commit()
+            service.until(lambda: pages() >= 384, "made again")

@@ -1,0 +1,98 @@
+"""A real service whose wall clock is set while it works (FAULTS row 16)."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import sqlite3
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flowsched.client import Client
+from flowsched.errors import FlowschedError
+
+HOUR_S = 3_600
+pytestmark = pytest.mark.timeout(180)
+
+
+def waits(name: str, gate: Path, **stage: Any) -> dict[str, Any]:
+    """A task of the only core that ends once `gate` is there."""
+    command = ["sh", "-c", f"while [ ! -e {gate} ]; do sleep 0.05; done"]
+    return {"name": name, "stages": [{"name": "one", "command": command, "resources": {"cpu": 1}, **stage}]}
+
+
+async def until(client: Client, ident: str, *states: str) -> None:
+    while (await client.get(ident)).state not in states:
+        await asyncio.sleep(0.05)
+
+
+async def test_fault_16_the_wall_clock_is_set_while_the_service_works(tmp_path: Path) -> None:
+    """By an hour and by twenty years forward, and by two hours back: a wait of half an hour does not end, what runs ends well, what
+    comes is carried out at once, and no duration is negative.
+    """
+    offset, gate, log = tmp_path / "offset", tmp_path / "gate", tmp_path / "log"
+    offset.write_text("0")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    arguments = ["serve", "--port", str(port), "--root", str(tmp_path / "root"), "--cpu", "2", "--no-token"]
+    script = str(Path(__file__).with_name("shifted.py"))
+    with log.open("wb") as out:
+        served = await asyncio.create_subprocess_exec(
+            sys.executable,
+            script,
+            str(offset),
+            *arguments,
+            stdout=out,
+            stderr=out,
+            cwd=Path(__file__).parents[2],
+        )
+    try:
+        async with Client(f"http://127.0.0.1:{port}", timeout=60) as client:
+            await reached(client)
+            runs = (await client.submit(waits("runs", gate))).id
+            pending = {"event": "task_pending", "timeout": "30m", "action": "fail_stage"}
+            await client.put_queue("later", paused=True)
+            late = waits("late", gate, policies=[pending]) | {"queue": "later"}
+            waiting = (await client.submit(late)).id
+            await until(client, runs, "RUNNING")
+            for ahead in (HOUR_S, 20 * 365 * 24 * HOUR_S, -2 * HOUR_S):
+                offset.write_text(str(ahead))
+                beside = (await client.submit(waits("beside", Path("/")))).id
+                await until(client, beside, "SUCCEEDED", "FAILED")
+                assert (await client.get(beside)).state == "SUCCEEDED"
+                assert (await client.get(waiting)).state in ("PENDING", "RUNNING")
+                task = await client.task(waiting, "one")
+                assert task.state == "QUEUED"
+            await client.put_queue("later", paused=False)
+            gate.touch()
+            await until(client, runs, "SUCCEEDED", "FAILED")
+            await until(client, waiting, "SUCCEEDED", "FAILED")
+            assert (await client.get(waiting)).state == "SUCCEEDED"
+    finally:
+        gate.touch()  # the task outlives the service: it would wait for ever
+        served.kill()
+        await served.wait()
+    said = log.read_text(errors="replace")
+    assert said.count("the wall clock jumped") == 3
+    with sqlite3.connect(tmp_path / "root" / "flowsched.db") as database:
+        query = "SELECT ready_ms, bound_ms, started_ms, ended_ms FROM tasks"
+        rows = [[moment for moment in row if moment is not None] for row in database.execute(query)]
+    assert len(rows) == 5
+    for moments in rows:
+        assert moments == sorted(moments)
+        assert moments[-1] - moments[0] < 170_000
+
+
+async def reached(client: Client) -> None:
+    """Wait until the service answers."""
+    while True:
+        try:
+            await client.nodes()
+        except FlowschedError:
+            await asyncio.sleep(0.1)
+        else:
+            return
