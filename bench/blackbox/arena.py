@@ -1,7 +1,7 @@
 """The place of a run: namespaces and file systems of its own, processes found by their marks, and a clock that can jump.
 
 Everything lies below one tmpfs that only this run's mount namespace sees, and every process lives in its PID namespace, so the
-kernel takes all of it away with the harness, however that ends. Only control groups outlive it: `Arena.close` removes those.
+kernel takes all of it away with the harness, however that ends. Only its control groups outlive it: `enter` removes those.
 """
 
 from __future__ import annotations
@@ -37,7 +37,6 @@ _UNSHARE = (
     "--propagation",
     "private",
 )
-_GROUPS = Path("/sys/fs/cgroup")
 
 
 def now() -> float:
@@ -63,6 +62,8 @@ def enter(arguments: list[str]) -> int:
             except KeyboardInterrupt:
                 process.terminate()
     finally:
+        for group in _own_groups(base.name):
+            _remove(group)
         with contextlib.suppress(OSError):
             base.rmdir()
 
@@ -114,7 +115,7 @@ class Arena:
         _mount(self.cluster, f"size={self.size_bytes},nr_inodes={inodes},mode=755")
         _mount(Path("/dev/shm"), "size=50%,mode=1777")  # PostgreSQL's, should it be killed
         self._filler = self.cluster / "filler"
-        self._groups = set(_groups())
+        self._groups = _join(self.base.name)
         self.clock = self._make_clock()
 
     # ------------------------------------------------------------------------------------------------ faults
@@ -207,27 +208,48 @@ class Arena:
         }
 
     def new_groups(self) -> list[Path]:
-        """Control groups that are there now and were not in the beginning. Other programs of the machine make some, too."""
-        return [
-            group for group in _groups() if group not in self._groups and "flowsched" in str(group).lower()
-        ]
+        """Control groups that the service has made: all below those of this run."""
+        return [Path(folder) for own in self._groups for folder, _, _ in os.walk(own) if Path(folder) != own]
 
     def close(self) -> None:
-        """Unmount everything, and remove the control groups that were left."""
-        for group in sorted(self.new_groups(), reverse=True):
-            if _foreign(group):
-                continue
-            with contextlib.suppress(OSError):
-                group.rmdir()
+        """Unmount everything. `enter` removes the control groups once nothing lives in them."""
         for path in (Path("/dev/shm"), self.cluster, self.base):
             subprocess.run(["umount", "--lazy", str(path)], capture_output=True)
 
 
-def _foreign(group: Path) -> bool:
-    """Whether live processes of other namespaces are in a group (they show as 0)."""
-    with contextlib.suppress(OSError):
-        return bool((group / "cgroup.procs").read_text().split())
-    return False
+def _own_groups(name: str) -> list[Path]:
+    """In each hierarchy, the group of a run of this name below the one of this process, be it there or not."""
+    mounts = [line.split() for line in Path("/proc/self/mountinfo").read_text().splitlines()]
+    found = []
+    for line in Path("/proc/self/cgroup").read_text().splitlines():
+        _, controllers, path = line.split(":", 2)
+        for fields in mounts:
+            kind = fields[fields.index("-") + 1]
+            same = kind == "cgroup2" if not controllers else controllers in fields[-1] and kind == "cgroup"
+            if same and fields[3] == "/":
+                found.append(Path(fields[4] + path.rstrip("/"), name))
+                break
+    return found
+
+
+def _join(name: str) -> list[Path]:
+    """Move this process, and with it all that it starts, into groups of its own, where it may."""
+    joined = []
+    for group in _own_groups(name):
+        try:
+            group.mkdir()
+            (group / "cgroup.procs").write_text("0")
+        except OSError:  # of a controller that wants more, or without the right
+            _remove(group)
+        else:
+            joined.append(group)
+    return joined
+
+
+def _remove(group: Path) -> None:
+    for folder, _, _ in os.walk(group, topdown=False):
+        with contextlib.suppress(OSError):
+            os.rmdir(folder)
 
 
 def _mount_point() -> Path:
@@ -242,11 +264,6 @@ def _mount_point() -> Path:
 
 def _mount(where: Path, options: str) -> None:
     subprocess.run(["mount", "-t", "tmpfs", "-o", options, "blackbox", str(where)], check=True)
-
-
-def _groups() -> Iterator[Path]:
-    for folder, _, _ in os.walk(_GROUPS):
-        yield Path(folder)
 
 
 def _processes() -> Iterator[tuple[int, bytes, bytes]]:

@@ -318,7 +318,8 @@ class Run:
 
     async def _held(self) -> None:
         """Nothing runs any more: no node may hold anything."""
-        if any(user.story.ended_s is None for user in self.users):
+        ends = [user.story.states[-1][1] if user.story.states else "" for user in self.users]
+        if any(state not in TERMINAL for state in ends):
             return
         end = now() + GRACE_S
         while True:
@@ -383,9 +384,7 @@ class Run:
         self.evidence.leaks += [
             f"process {pid}: alive after the service had stopped: {words}" for pid, words in left.items()
         ]
-        self.evidence.leaks += [
-            f"control group {group}: left behind" for group in self.arena.new_groups() if _empty(group)
-        ]
+        self.evidence.leaks += [f"control group {group}: left behind" for group in self.arena.new_groups()]
         self.evidence.absences = [(round(a, 3), round(b, 3)) for a, b in self.service.absences]
         self.evidence.journal = self._journal()
         starts = sorted(self.service.starts_s)
@@ -424,13 +423,6 @@ class Run:
                 os.kill(pid, 9)
         self.arena.close()
         self._log.close()
-
-
-def _empty(group: Path) -> bool:
-    """A group without processes: one with some belongs to another program of this machine."""
-    with contextlib.suppress(OSError):
-        return not (group / "cgroup.procs").read_text().split()
-    return False
 
 
 def _free_ports(count: int) -> list[int]:
