@@ -42,8 +42,10 @@ def _driver_says(error: BaseException | None) -> bool:
     state = getattr(error, "sqlstate", None)
     if isinstance(state, str):
         return state[:2] in _CLASSES or state in _STATES
-    # psycopg tells of a lost connection by an OperationalError without any state.
-    return type(error).__name__ == "OperationalError" and hasattr(error, "sqlstate")
+    # psycopg tells of a lost connection, or one that was not made in time, by an OperationalError without any state.
+    return hasattr(error, "sqlstate") and any(
+        each.__name__ == "OperationalError" for each in type(error).__mro__
+    )
 
 
 def is_corrupt(error: BaseException) -> bool:

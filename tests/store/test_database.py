@@ -6,6 +6,7 @@ import asyncio
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -181,6 +182,14 @@ async def test_a_server_that_is_not_there_shows_no_password() -> None:
         await Database.open("postgres://ann:canary@127.0.0.1:1/flowsched")
     assert "127.0.0.1" in str(refusal.value)
     assert "canary" not in str(refusal.value)
+
+
+async def test_a_server_that_says_nothing_is_waited_for() -> None:
+    """A stopped server's port still takes connections; psycopg's error for that is a class of its own."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        with pytest.raises(Unavailable, match="does not answer"):
+            await Database.open(f"postgresql://ann@127.0.0.1:{port}/flowsched")
 
 
 async def test_a_file_that_is_no_database(tmp_path: Path) -> None:
