@@ -28,6 +28,9 @@ IDLE_SECONDS: Final = 75.0
 MOST: Final = 16_384
 #: The part of the process's descriptors that connections may take; the rest is for the database, logs and tasks.
 SHARE: Final = 2
+#: Connections that are accepted in one turn of the event loop, before any of them is counted. A process that may open 256 files
+#: still has room for others at 32, and none at 64; connections per second are the same at 8 and at 1,024.
+ACCEPTED_AT_ONCE: Final = 8
 #: A full house is logged once in so many seconds.
 QUIET_SECONDS: Final = 60.0
 
@@ -70,12 +73,24 @@ class Connections:
     async def listen(
         self, protocols: Callable[[], Any], sockets: Sequence[socket.socket], backlog: int
     ) -> list[asyncio.Server]:
-        """Accept connections on these sockets, each for a protocol of its own."""
+        """Accept connections on these sockets, each for a protocol of its own.
+
+        Args:
+            protocols: Makes a protocol.
+            sockets: That listen, or can.
+            backlog: Connections that the kernel keeps until they are accepted.
+        """
         loop = asyncio.get_running_loop()
-        return [
-            await loop.create_server(lambda: _Connection(protocols(), self), sock=sock, backlog=backlog)
-            for sock in sockets
-        ]
+        servers = []
+        for sock in sockets:
+            # asyncio takes `backlog` also for how many it accepts in one turn, before it makes a transport of any of them:
+            # what waits in the kernel's queue would take all descriptors before the first connection could be closed.
+            server = await loop.create_server(
+                lambda: _Connection(protocols(), self), sock=sock, backlog=ACCEPTED_AT_ONCE
+            )
+            sock.listen(backlog)
+            servers.append(server)
+        return servers
 
     @contextmanager
     def serving(self, transport: asyncio.BaseTransport | None) -> Iterator[None]:
@@ -119,7 +134,13 @@ class Connections:
         self._cut += 1
         now = asyncio.get_running_loop().time()
         if now - self._told_at >= QUIET_SECONDS:
-            log.warning("too many connections", most=self._most, cut_off=self._cut, next="raise `ulimit -n`")
+            log.warning(
+                "too many connections",
+                most=self._most,
+                cut_off=self._cut,
+                why="the one that has waited longest for its request's end is closed for each new one",
+                next="see who opens them (`ss -tn`), or raise the limit on open files (`ulimit -Hn`)",
+            )
             self._told_at = now
 
 

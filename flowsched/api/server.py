@@ -52,7 +52,7 @@ def build_api(
     policies = {(route.method, route.path): route.policy for route in served}
     application = web.Application(
         middlewares=[
-            *([] if connections is None else [_served(connections)]),
+            *([] if connections is None else [counted(connections)]),
             problems,
             _access(policies, token),
             forwarding(facade, serving.limits),
@@ -92,13 +92,15 @@ def _bound(route: Route[Any], serving: Serving) -> Handler:
     return handle
 
 
-def _served(connections: Connections) -> Any:
+def counted(connections: Connections) -> Any:
+    """A middleware that tells the connections when a request of theirs is being answered."""
+
     @web.middleware
-    async def served(request: web.Request, handler: Handler) -> web.StreamResponse:
+    async def serving(request: web.Request, handler: Handler) -> web.StreamResponse:
         with connections.serving(request.transport):
             return await handler(request)
 
-    return served
+    return serving
 
 
 def _access(policies: Mapping[tuple[str, str], Policy], token: str | None) -> Any:

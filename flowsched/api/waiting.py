@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 from aiohttp import web
 
+from flowsched.api.connections import IDLE_SECONDS, Connections
+from flowsched.api.server import counted
 from flowsched.listening import BACKLOG
 
 _RETRY_S = "5"
@@ -28,14 +31,18 @@ async def waiting(sockets: Sequence[socket.socket], why: str) -> AsyncIterator[N
     async def other(_request: web.Request) -> web.Response:
         return web.Response(status=503, text=f"{why}\n", headers={"Retry-After": _RETRY_S})
 
-    app = web.Application()
+    connections = Connections()
+    app = web.Application(middlewares=[counted(connections)])
     app.router.add_get("/livez", live)
     app.router.add_route("*", "/{path:.*}", other)
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=2.0)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=2.0, keepalive_timeout=IDLE_SECONDS)
     await runner.setup()
+    assert runner.server is not None
+    servers: Sequence[asyncio.Server] = ()
     try:
-        for sock in sockets:
-            await web.SockSite(runner, sock.dup(), backlog=BACKLOG).start()
+        servers = await connections.listen(runner.server, [sock.dup() for sock in sockets], BACKLOG)
         yield
     finally:
+        for server in servers:
+            server.close()
         await runner.cleanup()

@@ -18,6 +18,7 @@ from fake_service import LIMITS, FakeService
 
 from flowsched.api.connections import Connections, QuietLoop
 from flowsched.api.server import build_api
+from flowsched.api.waiting import waiting
 
 WHOLE = b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
@@ -141,6 +142,24 @@ async def test_of_too_many_connections_the_one_that_waits_longest_makes_room() -
         assert len(connections) <= 8
         for _, each in (*held, (stream, following), (reader, writer)):
             each.close()
+
+
+async def test_a_service_that_waits_for_its_root_bounds_its_connections_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It answers a newcomer while others hold half requests, and closes the one that has waited longest."""
+    monkeypatch.setattr("flowsched.api.connections.allowed", lambda: 8)
+    sock = socket.create_server(("127.0.0.1", 0))
+    port = sock.getsockname()[1]
+    async with waiting([sock], "the root cannot be made yet"):
+        held = [await begin(port, b"GET /livez") for _ in range(40)]
+        reader, writer = await begin(port, WHOLE)
+        async with asyncio.timeout(60):
+            assert b"200" in await reader.readline()
+            assert await is_cut_off(held[0][0])
+        for _, each in (*held, (reader, writer)):
+            each.close()
+    sock.close()
 
 
 def test_a_process_without_descriptors_says_so_once_a_minute(capsys: pytest.CaptureFixture[str]) -> None:

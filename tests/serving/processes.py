@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.request import Request, urlopen
@@ -33,6 +35,7 @@ class Served:
         env: Mapping[str, str] | None = None,
         port: int = 0,
         token: bool = False,
+        open_files: int = 0,
     ) -> None:
         self.root, self.port = root, port or free_ports(1)[0]
         self.url = f"http://127.0.0.1:{self.port}"
@@ -42,7 +45,12 @@ class Served:
         command += [] if token else ["--no-token"]
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env={**os.environ, **(env or {})}
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env={**os.environ, **(env or {})},
+                preexec_fn=partial(_allow, open_files) if open_files else None,
             )
 
     @property
@@ -86,6 +94,11 @@ class Served:
             except subprocess.TimeoutExpired:
                 self.process.kill()
                 self.process.wait(30)
+
+
+def _allow(open_files: int) -> None:
+    """In the child: let it, and all that it starts, open so many files."""
+    resource.setrlimit(resource.RLIMIT_NOFILE, (open_files, open_files))
 
 
 @contextmanager
