@@ -14,6 +14,7 @@ import numpy as np
 
 from flowsched.control import answers
 from flowsched.control.admission import Admission, LiveLimits
+from flowsched.control.aside import aside
 from flowsched.control.cromwell import Cromwell
 from flowsched.control.draining import Draining
 from flowsched.control.extender import Extender, scores
@@ -46,7 +47,6 @@ from flowsched.store.rows import QueueRow, WorkflowRow
 from flowsched.store.tes import TesTasks
 from flowsched.store.workflows import Workflows
 from flowsched.store.writer import GroupWriter
-from flowsched.workflow.graph import StageGraph
 from flowsched.workflow.returned import added, as_totals
 from flowsched.workflow.run import WorkflowRun
 from flowsched.workflow.states import RunState, TaskState
@@ -202,8 +202,7 @@ class Service:
         """All its stages."""
         spec = await self._documents.spec(workflow)
         rows = await self._reads.stages(workflow)
-        graph = StageGraph(spec)
-        return [answers.stage_view(row, spec, graph) for row in rows]
+        return await aside(len(rows) * answers.STAGE_BYTES, answers.stage_views, rows, spec)
 
     async def command(self, workflow: str, kind: str, body: Mapping[str, Any] | None = None) -> WorkflowView:
         """`cancel`, `pause`, `resume` or `retry`: durable when this returns, and where this process leads carried out."""
