@@ -38,6 +38,7 @@ class Counts:
 
     requests: Counter[str] = field(default_factory=Counter)
     broken: int = 0  #: connections that broke and were tried again
+    refused: int = 0  #: of them those that were never made: the port was closed
 
 
 @dataclass(frozen=True)
@@ -199,6 +200,7 @@ class Backend:
                 return await self._once(method, url, body)
             except _BROKEN as error:
                 self.counts.broken += 1
+                self.counts.refused += isinstance(error, aiohttp.ClientConnectorError)
                 if attempt == TRIES:
                     raise CallFailed(f"{method} {url}: {TRIES} tries: {error!r}") from error
             await asyncio.sleep(wait * self._random.uniform(0.7, 1.3))

@@ -1,4 +1,8 @@
-"""A service that really serves: a process of its own, its database, its local cluster, and a port that stays the same."""
+"""A service that really serves: a process of its own, its database, its local cluster, and a port that outlives it.
+
+As under the supervisor of `flowsched serve`, the port is open while the service is dead: its clients wait, for however long a
+start takes, and no connection is refused.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +18,6 @@ from typing import Any
 
 import aiohttp
 
-from flowsched.cluster.kubernetes.programs import free_ports
 from tests.crash.harness import Nursery, ServiceProcess, processes_under
 
 #: How long a start may take on a busy machine.
@@ -37,12 +40,12 @@ class LiveService:
         self.root, self.log = folder / "root", folder / "service.log"
         self._nursery, self._database, self._path = nursery, database, path
         self._process: ServiceProcess | None = None
-        self.port: int = free_ports(1)[0]
+        self.port = nursery.listen()
         self.url = f"http://127.0.0.1:{self.port}"
 
     def start(self, failpoints: str = "") -> None:
-        """Start it (again); it listens as soon as it can."""
-        argv = ["serve", "--no-supervise", "--no-token", "--port", str(self.port), "--root", str(self.root)]
+        """Start it (again); it answers as soon as it can."""
+        argv = ["serve", "--no-token", "--root", str(self.root)]
         argv += ["--nodes", "2", "--cpu", "8", "--memory", "16Gi", "--log-level", "warning"]
         if self._database is not None:
             argv += ["--db", self._database]
@@ -51,7 +54,7 @@ class LiveService:
             env["PATH"] = f"{self._path}{os.pathsep}{os.environ['PATH']}"
         if self._process is not None:
             self._process.close()
-        self._process = ServiceProcess(self._nursery.fork(argv, env, self.log, ""))
+        self._process = ServiceProcess(self._nursery.fork(argv, env, self.log, "", self.port))
 
     async def ready(self, *, may_die: bool = False) -> None:
         """Wait until it leads. With `may_die` also until it has died: a client that waits at its port reaches a failpoint first."""
@@ -85,6 +88,7 @@ class LiveService:
         if self._process is not None:
             await self._process.kill()
             self._process.close()
+        self._nursery.unlisten(self.port)
         for pid in processes_under(self.root):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)

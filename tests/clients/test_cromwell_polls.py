@@ -82,6 +82,7 @@ async def test_no_call_is_lost_and_none_runs_twice_while_the_service_dies(
         assert (scatter.folder(shard) / "result.txt").read_text() == f"{shard} squared is {shard * shard}\n"
         assert (scatter.folder(shard) / "stdout").read_text().count("done\n") >= 1
     counts = backend.counts
+    assert counts.refused == 0, "the port was closed while the service was dead"
     assert counts.requests["minimal"] > 0, "the start and the price were never told: every poll was FULL"
     tell(
         f"a client as Cromwell, {'SQLite' if database is None else 'PostgreSQL'}: {CALLS} calls, {KILLS} kill -9 ({unanswered} "

@@ -71,13 +71,30 @@ class Nursery:
             cwd=HERE.parents[1],
         )
 
-    def fork(self, argv: Sequence[str], env: dict[str, str], log: Path, mutant: str) -> int:
+    def fork(self, argv: Sequence[str], env: dict[str, str], log: Path, mutant: str, port: int = 0) -> int:
+        """Start a service; its pid.
+
+        Args:
+            port: One of `listen`, which the service takes over; 0 = it opens its own.
+        """
+        order = {"argv": list(argv), "env": env, "log": str(log), "mutant": mutant, "port": port}
+        return int(self._ask(order)["pid"])
+
+    def listen(self) -> int:
+        """Listen on a free port for the services to come, until `unlisten`; the port."""
+        return int(self._ask({"listen": True})["port"])
+
+    def unlisten(self, port: int) -> None:
+        """Give up a port of `listen`."""
+        self._ask({"close": port})
+
+    def _ask(self, order: dict[str, Any]) -> dict[str, Any]:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        order = {"argv": list(argv), "env": env, "log": str(log), "mutant": mutant}
         self._process.stdin.write(json.dumps(order) + "\n")
         self._process.stdin.flush()
-        return int(json.loads(self._process.stdout.readline())["pid"])
+        answer: dict[str, Any] = json.loads(self._process.stdout.readline())
+        return answer
 
     def close(self) -> None:
         assert self._process.stdin is not None

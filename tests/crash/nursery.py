@@ -3,7 +3,12 @@
 Starting an interpreter and importing takes longer than all the rest of a cycle, and is not what is tested here. The child is a
 real service process of its own, with its own session, environment and log; it runs `flowsched.__main__.main`.
 
-    {"argv": ["serve", …], "env": {…}, "log": "path", "mutant": ""} -> {"pid": 1234}
+    {"argv": ["serve", …], "env": {…}, "log": "path", "mutant": "", "port": 0} -> {"pid": 1234}
+    {"listen": true} -> {"port": 5678}
+    {"close": 5678} -> {}
+
+A port that the nursery listens on is handed over to each service that is forked for it (`LISTEN_FDS`), as the supervisor of
+`flowsched serve` does: while none of them lives, clients wait.
 """
 
 from __future__ import annotations
@@ -12,19 +17,37 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import sys
 from typing import Any
 
+#: The descriptor of a service's first socket, see `flowsched.listening`.
+FIRST_FD = 3
+BACKLOG = 1024
 
-def become(order: dict[str, Any]) -> None:
-    """In the child: be the service."""
+
+def become(order: dict[str, Any], held: dict[int, int]) -> None:
+    """In the child: be the service.
+
+    Args:
+        held: The listening sockets of all services, by port.
+    """
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     os.setsid()
     log = os.open(order["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     null = os.open(os.devnull, os.O_RDONLY)
     for target, source in enumerate((null, log, log)):
         os.dup2(source, target)
+    mine = held.get(order["port"], -1)
+    for fd in held.values():
+        if fd != mine:
+            os.close(fd)
     os.environ.update(order["env"])
+    if mine >= 0:
+        os.dup2(mine, FIRST_FD)
+        if mine != FIRST_FD:
+            os.close(mine)
+        os.environ.update({"LISTEN_FDS": "1", "LISTEN_PID": str(os.getpid())})
     sys.argv = ["flowsched", *order["argv"]]
     if order["mutant"]:
         from tests.crash import mutants
@@ -38,15 +61,25 @@ def become(order: dict[str, Any]) -> None:
 def serve() -> None:
     """Fork until stdin ends."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel buries the children
+    held: dict[int, int] = {}
     for line in sys.stdin:
-        pid = os.fork()
-        if pid == 0:
+        order = json.loads(line)
+        answer = {}
+        if "listen" in order:
+            made = socket.create_server(("127.0.0.1", 0), backlog=BACKLOG)
+            answer = {"port": made.getsockname()[1]}
+            held[answer["port"]] = made.detach()
+        elif "close" in order:
+            os.close(held.pop(order["close"]))
+        else:
+            answer = {"pid": os.fork()}
+        if answer.get("pid") == 0:
             try:
-                become(json.loads(line))
+                become(order, held)
             finally:
                 sys.stdout = None  # type: ignore[assignment]
                 os._exit(1)
-        print(json.dumps({"pid": pid}), flush=True)
+        print(json.dumps(answer), flush=True)
 
 
 if __name__ == "__main__":
