@@ -13,6 +13,7 @@ echo "$FLOWSCHED_ATTEMPT $$" >>"$me.starts"
 
 case $kind in
 serve) exec sleep "$seconds" ;;
+last) until [ -e "$marks/go" ]; do sleep 0.1; done ;;
 fail) exit 3 ;;
 flaky) [ -e "$me.failed" ] || { : >"$me.failed"; exit 3; } ;;
 esac

@@ -55,6 +55,17 @@ class Mix:
         self._count += 1
         return families[kind or turn]()
 
+    def lasting(self) -> Workload:
+        """One task that runs until `let_go`: each life of the service has to adopt it. Nothing takes its room."""
+        stage = self._stage("last", [], kind="last")
+        return Workload(
+            "lasting", {"name": "lasting", "priority": 9, "stages": [stage]}, outputs={"last": ["last.0.()"]}
+        )
+
+    def let_go(self) -> None:
+        """Let the task of `lasting` end."""
+        (self._marks / "go").touch()
+
     def fan(self) -> Workload:
         """Scatter, index edges, chunks, a barrier; some tasks fail once; an input from outside."""
         outside = self._outside.read_text()
