@@ -295,7 +295,7 @@ class RunnerProcesses:
                         lambda uri: self._staging.charge(uri, pod.node, pod.remote.get(uri)),
                         self._refusal(pod),
                         self._origins.upload,
-                        self._cgroups.group(kin.mark_of(self._site.root), pod.name),
+                        self._group(pod.name),
                         self._site.clock() - elapsed_ms(),
                         self._origins.bounds.record() if self._origins.bounds else {},
                     )
@@ -335,13 +335,14 @@ class RunnerProcesses:
             if folder is None:
                 return live, self._absent(live.name, "NotLaunched")
             if not folder.is_dir():
-                removed = kin.removed(self._cgroups.group(kin.mark_of(self._site.root), live.name))
+                removed = kin.removed(self._group(live.name))
                 kin.kill_attempt(folder, removed)
                 if kin.is_left(folder, removed):
                     return live, None
                 return live, self._absent(live.name, "FolderGone")
             live.runner = _living(live.runner)
             sight = attempts.look(folder, live.runner is not None, live.overdue_at is not None)
+            self._remove_group(live.name, sight)
             self._site.failpoint("look.seen")
             return live, sight
 
@@ -373,8 +374,17 @@ class RunnerProcesses:
                     folder
                 )  # there is no room to ask it; what it leaves is ended by the next look
                 return live, None
+            self._remove_group(live.name, sight)
             self._site.failpoint("release.marked")
             return live, sight
+
+    def _group(self, name: str) -> str:
+        return self._cgroups.group(kin.mark_of(self._site.root), name)
+
+    def _remove_group(self, name: str, sight: Sight | None) -> None:
+        """Remove the group of an attempt that is no more: its runner may have died between making it and writing that down."""
+        if sight is not None and isinstance(sight.final, PodGone) and (group := self._group(name)):
+            cgroups.remove(group)
 
     def _absent(self, name: str, reason: str) -> Sight:
         if name in self._denied:

@@ -1,7 +1,7 @@
 """The spawner of runners that die or wait at a chosen place: `python -I -S faulty_runner.py CLUSTER_FOLDER WHERE WHAT`.
 
-WHERE: before_lock, after_lock, after_started, before_exit. WHAT: `kill` (SIGKILL to itself), or `wait` until the attempt's
-folder holds a file `go`; it leaves `waiting` there meanwhile.
+WHERE: before_lock, after_lock, before_started, after_started, before_exit. WHAT: `kill` (SIGKILL to
+itself), or `wait` until the attempt's folder holds a file `go`; it leaves `waiting` there meanwhile.
 """
 
 import os
@@ -40,6 +40,11 @@ def write_started(folder, name, record):
     act(folder)
 
 
+def write_started_late(folder, name, record):
+    act(folder)
+    real_started(folder, name, record)
+
+
 def write_exit(folder, name, record):
     if name == "exit.json":
         act(folder)
@@ -51,6 +56,8 @@ match sys.argv[2]:
         attempt.take_lock = take_lock
     case "after_lock":
         attempt.prepare = prepare
+    case "before_started":
+        task.write_record = write_started_late
     case "after_started":
         task.write_record = write_started
     case "before_exit":

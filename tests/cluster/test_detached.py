@@ -19,7 +19,7 @@ from flowsched.scheduling.executor import Pod
 from flowsched.workflow.spec import Delivered, Step
 from tests.cluster.conftest import RealWorld
 from tests.cluster.samples import contained, pod
-from tests.cluster.test_crashes import until
+from tests.cluster.test_crashes import faulty, open_with, until
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc to find them")
 
@@ -164,6 +164,59 @@ async def test_the_control_group_of_an_attempt_goes_with_it(real_world: RealWorl
     attempts.remove_tree(real_world.attempt("removed"))
     await real_world.open()
     await until(lambda: base.groups(root) == {}, "the last group to go")
+
+
+async def test_a_runner_killed_before_its_task_is_known_leaves_no_control_group(
+    real_world: RealWorld,
+) -> None:
+    """The group is made before `started` names it: it goes with the attempt, not with a later clean-up."""
+    base = find_base()
+    if not base.folder:
+        pytest.skip(f"no control groups here: {base.why_not}")
+    cluster, ear = await open_with(real_world, faulty("before_started", "kill"))
+    await cluster.launch([pod("a", "sleep", "600")])
+    gone = await ear.gone("a")
+    assert (gone.reason, gone.started) == ("NotStarted", False)
+    assert base.groups(kin.mark_of(real_world.root.resolve())) == {}
+
+
+async def test_a_stopped_runner_killed_before_its_task_is_known_leaves_no_control_group(
+    real_world: RealWorld,
+) -> None:
+    """The same by a release that finds the lock free."""
+    base = find_base()
+    if not base.folder:
+        pytest.skip(f"no control groups here: {base.why_not}")
+    cluster, ear = await open_with(real_world, faulty("before_started", "wait"))
+    await cluster.launch([pod("a", "sleep", "600")])
+    folder = real_world.attempt("a")
+    await until((folder / "waiting").exists, "the runner")
+    runner = kin.runner_of(folder)
+    assert runner is not None
+    os.kill(runner, signal.SIGSTOP)
+    await cluster.release(["a"], 0)
+    assert (await ear.gone("a")).started is False
+    assert base.groups(kin.mark_of(real_world.root.resolve())) == {}
+
+
+def test_the_trial_of_a_killed_service_is_swept_long_before_the_group_of_an_attempt() -> None:
+    """A service that is killed while it tries control groups leaves an empty one; nothing of it is of use after a minute."""
+    base = find_base()
+    if not base.folder:
+        pytest.skip(f"no control groups here: {base.why_not}")
+    paths = [
+        f"{base.folder}/{cgroups.PREFIX}{name}-{os.getpid()}-1" for name in ("trial", "trial-new", "other")
+    ]
+    try:
+        for path in paths:
+            assert cgroups.make(path) == ""
+        for path in (paths[0], paths[2]):
+            os.utime(path, (time.time() - 120, time.time() - 120))
+        base.sweep()
+        assert [os.path.isdir(path) for path in paths] == [False, True, True]
+    finally:
+        for path in paths:
+            cgroups.remove(path)
 
 
 async def test_two_services_do_not_meet(real_world: RealWorld, tmp_path: Path) -> None:

@@ -129,7 +129,7 @@ def run(task: Task, wake: int, container: Contained | None) -> None:
         if not is_full(error) or os.path.exists(f"{task.folder}/started"):
             raise
         if task.pid:
-            kin.kill_everything(task.pid)
+            task.kill_everything()
         give_up(task.folder)
 
 

@@ -18,7 +18,10 @@ PREFIX = "flowsched-"
 _VERSION_1 = ("freezer", "pids", "name=systemd")
 #: An empty group of any root is removed when it is so old: its runner and its service have been killed.
 _STALE_S = 3600.0
+#: A trial lasts at most `_TRIAL_S`: the service whose trial has left an older group was killed in it.
+_TRIAL_STALE_S = 60.0
 _TRIAL_S = 5.0
+_TRIAL = "trial-"
 _SIGKILL = 9
 
 
@@ -58,8 +61,9 @@ class Base:
         """Remove empty groups that killed services have left, of whatever root."""
         for name in self._names():
             path = f"{self.folder}/{name}"
+            stale_s = _TRIAL_STALE_S if name.startswith(PREFIX + _TRIAL) else _STALE_S
             try:
-                if time.time() - os.stat(path).st_mtime > _STALE_S:
+                if time.time() - os.stat(path).st_mtime > stale_s:
                     os.rmdir(path)  # refused while anything lives in it
             except OSError:
                 pass
@@ -126,7 +130,7 @@ def _plain(text: str) -> str:
 
 def trial(folder: str) -> str:
     """Why attempts cannot have groups in a folder, "" if they can: a process is moved into one and killed with it."""
-    path = f"{folder}/{PREFIX}trial-{os.getpid()}-{time.monotonic_ns()}"
+    path = f"{folder}/{PREFIX}{_TRIAL}{os.getpid()}-{time.monotonic_ns()}"
     try:
         os.mkdir(path)
     except OSError as error:
