@@ -9,11 +9,13 @@ While the service is down, the kernel completes connections and queues requests;
 nothing from the sockets. It is the standard library alone and runs as a script (10 MB): it does not fail when the service does.
 
 Rules:
-    1. A first life that ends before its configuration is accepted ends the supervisor, with the same exit code or signal: the
-       command is wrong. After that (the port is open, the root and the database are its own) recovery may take long, and a
-       life that dies in it is followed by the next one.
-    2. A life that ends with 0 ends the supervisor: it was asked to stop.
-    3. SIGTERM, SIGINT and SIGHUP go to the service; the supervisor ends as the service does.
+    1. A life that ends with an error code before the configuration of any life is accepted ends the supervisor, with the same
+       code: the command is wrong. A life that is killed there is followed by the next one, since a kill says nothing of the
+       command: perhaps the life waited for its database. Once a configuration was accepted (the port is open, the root and
+       the database are the service's own) each life that dies is followed by the next one.
+    2. A life that ends with 0, or by a signal of rule 3, ends the supervisor: it was asked to stop.
+    3. SIGTERM, SIGINT and SIGHUP go to the service; the supervisor ends as the service does. One that comes before this
+       program runs waits for it.
     4. After any other end the next life begins: at once, then after waits that double up to `LONGEST_WAIT_S`. A life of
        `STEADY_S` resets them.
     5. When the supervisor is killed, the kernel kills the service (PR_SET_PDEATHSIG): `kill -9` of the process that the user
@@ -68,8 +70,11 @@ def keep(
     """
     supervisor = os.getpid()
     reading, writing = os.pipe()
+    # The service may be ready before this process has become the supervisor: a signal to it is kept until then.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _waited_for())
     pid = os.fork()
     if pid == 0:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
         os.close(reading)
         os.environ[ACCEPTED_FD] = str(writing)
         _end_with(supervisor)
@@ -104,13 +109,13 @@ def supervise(order: dict[str, Any]) -> NoReturn:
     life = Life(order["pid"], order["accepted_fd"], time.monotonic())
     for fd in (life.accepted_fd, order["credentials_fd"], *order["sockets"]):
         os.set_inheritable(fd, False)
-    wait_s, first = FIRST_WAIT_S, True
+    wait_s, ever_accepted = FIRST_WAIT_S, False
     while True:
         status, stopping = _ended(life)
-        was_accepted = os.read(life.accepted_fd, 1) == b"1"
+        ever_accepted = os.read(life.accepted_fd, 1) == b"1" or ever_accepted
         os.close(life.accepted_fd)
         code = os.waitstatus_to_exitcode(status)
-        if code == 0 or stopping or (first and not was_accepted):
+        if code == 0 or -code in _PASSED_ON or stopping or (code > 0 and not ever_accepted):
             _end_as(code)
         if time.monotonic() - life.begun >= STEADY_S:
             wait_s = FIRST_WAIT_S
@@ -118,7 +123,7 @@ def supervise(order: dict[str, Any]) -> NoReturn:
         if signal.sigtimedwait(_waited_for() - {signal.SIGCHLD}, wait_s) is not None:
             sys.exit(0)  # asked to stop while there is no service
         wait_s = min(2 * wait_s, LONGEST_WAIT_S)
-        life, first = _begin(order), False
+        life = _begin(order)
 
 
 def _waited_for() -> set[signal.Signals]:

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -36,11 +36,12 @@ class Served:
         port: int = 0,
         token: bool = False,
         open_files: int = 0,
+        python: Sequence[str] = ("-m", "flowsched"),
     ) -> None:
         self.root, self.port = root, port or free_ports(1)[0]
         self.url = f"http://127.0.0.1:{self.port}"
         self.log = root.with_name(f"{root.name}.log")
-        command = [sys.executable, "-m", "flowsched", "serve", "--root", str(root), "--port", str(self.port)]
+        command = [sys.executable, *python, "serve", "--root", str(root), "--port", str(self.port)]
         command += ["--cpu", "2", "--memory", "2Gi", *options]
         command += [] if token else ["--no-token"]
         with self.log.open("ab") as log:
