@@ -18,7 +18,7 @@ from flowsched import Client
 from flowsched.app import Settings, running
 from flowsched.control import leader
 from tests.postgres import Server, start_or_skip
-from tests.service.serving import Service
+from tests.service.serving import PATIENCE_S, Service
 
 
 @pytest.fixture
@@ -242,7 +242,7 @@ def test_a_damaged_database_ends_the_service(tmp_path: Path) -> None:
         file.seek((page - 1) * size)
         file.write(os.urandom(size))
     with Service(tmp_path / "root", tmp_path / "log") as service:
-        assert service.process.wait(60) == 2
+        assert service.process.wait(PATIENCE_S) == 2
         assert "malformed" in service.tail()
 
 

@@ -138,7 +138,7 @@ async def test_a_filter_of_the_documentation_works(tmp_path: Path, plugins: Path
     async with running(settings(tmp_path)) as here, Client(here.url) as client:
         await client.put_profile(BLOCKS["yaml"])
         run = await client.submit(WAITING)
-        await client.wait(run.id, timeout=30)
+        await client.wait(run.id, timeout=300)
         assert {task.node async for task in client.tasks(run.id)} == {"node-1"}
 
         await client.put_profile({"name": "lab", "filters": [{"name": "only-ssd", "disktype": "nvme"}]})
@@ -156,7 +156,7 @@ async def test_a_filter_of_the_documentation_works(tmp_path: Path, plugins: Path
         )  # fmt: skip
 
         await client.put_profile("name: any\n")  # and what waited goes on
-        await client.wait(run.id, timeout=30)
+        await client.wait(run.id, timeout=300)
 
 
 async def test_a_plugin_that_fails_keeps_the_service_alive(tmp_path: Path, plugins: Path) -> None:
@@ -185,7 +185,7 @@ async def _fails_and_lives(tmp_path: Path) -> None:
         assert wild.last_failure == "AttributeError: 'Snapshot' object has no attribute 'nothing' (wild.py:4)"
         here.service.policies.book.tell_trouble()
         await client.put_profile("name: plain")
-        done = await client.wait(run.id, timeout=30)
+        done = await client.wait(run.id, timeout=300)
         assert done.state == "SUCCEEDED"
 
 

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 import sqlite3
 import sys
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from flowsched.client import Client
+from flowsched.cluster.kubernetes.programs import free_ports
 from flowsched.errors import FlowschedError
 
 HOUR_S = 3_600
-pytestmark = pytest.mark.timeout(180)
 
 
 def waits(name: str, gate: Path, **stage: Any) -> dict[str, Any]:
@@ -35,9 +32,7 @@ async def test_fault_16_the_wall_clock_is_set_while_the_service_works(tmp_path: 
     """
     offset, gate, log = tmp_path / "offset", tmp_path / "gate", tmp_path / "log"
     offset.write_text("0")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    (port,) = free_ports(1)
     arguments = ["serve", "--port", str(port), "--root", str(tmp_path / "root"), "--cpu", "2", "--no-token"]
     script = str(Path(__file__).with_name("shifted.py"))
     with log.open("wb") as out:
@@ -84,7 +79,9 @@ async def test_fault_16_the_wall_clock_is_set_while_the_service_works(tmp_path: 
     assert len(rows) == 5
     for moments in rows:
         assert moments == sorted(moments)
-        assert moments[-1] - moments[0] < 170_000
+        assert (
+            moments[-1] - moments[0] < HOUR_S * 1000
+        )  # none of the jumps, and more than the limit of a test
 
 
 async def reached(client: Client) -> None:
