@@ -26,7 +26,7 @@ from flowsched.errors import ConfigurationError, FlowschedError, StorageBusy, St
 from flowsched.private import make_database
 from flowsched.store import schema
 from flowsched.store.headroom import KeptLog
-from flowsched.store.lockfile import FileLock
+from flowsched.store.lockfile import FileInUse, FileLock
 
 _DRIVERS: Final = {
     "sqlite": "sqlite+aiosqlite",
@@ -43,6 +43,10 @@ _PAGE_BYTES: Final = 4096
 _FEW_INODES: Final = 4
 #: How long SQLite itself waits for a lock; the writer's own retries go on from there.
 _BUSY_MS: Final = 2_000
+#: How long an opening waits for the process that has the file. A service that was killed while it started a child leaves its lock
+#: to the child until the child's own program begins: 40 ms on a busy machine.
+LOCK_WAIT_S: Final = 2.0
+_LOCK_PAUSE_S: Final = 0.05
 #: How long a request waits for a database that is being opened: some 0.3 s on a quiet machine, more where a schema is brought up.
 OPENING_S: Final = 10.0
 _PRAGMAS: Final = (
@@ -265,7 +269,7 @@ class Database:
         try:
             if self._lock is not None:
                 self._make_private()
-                self._lock.acquire()
+                await self._take_lock(self._lock)
             await self._settle(migrate=migrate)
         except (DBAPIError, StorageCorrupt) as error:
             message = _first_line(error.__cause__ or error if isinstance(error, StorageCorrupt) else error)
@@ -277,6 +281,19 @@ class Database:
         finally:
             self._settler = None
         self._settled = True
+
+    async def _take_lock(self, lock: FileLock) -> None:
+        clock = asyncio.get_running_loop().time
+        end = clock() + LOCK_WAIT_S
+        while True:
+            try:
+                lock.acquire()
+            except FileInUse:
+                if clock() > end:
+                    raise
+            else:
+                return
+            await asyncio.sleep(_LOCK_PAUSE_S)
 
     def _make_private(self) -> None:
         try:

@@ -21,6 +21,10 @@ from flowsched.errors import ConfigurationError, Unavailable
 _WIDTH = 400
 
 
+class FileInUse(ConfigurationError):
+    """Another process holds the lock."""
+
+
 class FileLock:
     """The lock. A second one in the same process is refused as well."""
 
@@ -32,8 +36,8 @@ class FileLock:
         """Take it, or say who has it. Does nothing where this object holds it.
 
         Raises:
-            ConfigurationError: Another process holds it (or its folder cannot be written); the message names
-                it.
+            FileInUse: Another process holds it; the message names it.
+            ConfigurationError: Its folder cannot be written.
             Unavailable: There is no room for it.
         """
         if self._file is not None:
@@ -48,7 +52,7 @@ class FileLock:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             os.close(file)
-            raise ConfigurationError(
+            raise FileInUse(
                 f"{self.path.with_suffix('')} is in use by {self.owner()}. One process may use a SQLite "
                 "file: stop that one, choose another file, or use PostgreSQL for several"
             ) from error

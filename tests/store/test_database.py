@@ -19,6 +19,7 @@ import flowsched
 from flowsched.errors import ConfigurationError, Unavailable
 from flowsched.store import schema
 from flowsched.store.database import Database, url_for
+from flowsched.store.lockfile import FileLock
 from flowsched.store.writer import GroupWriter
 
 ROOT = Path(flowsched.__file__).parents[1]
@@ -129,6 +130,32 @@ async def test_fault_18_a_second_process_is_refused(tmp_path: Path) -> None:
         assert other.stdout is not None
         other.stdout.close()
     await (await Database.open(url)).close()
+
+
+async def test_a_lock_that_a_killed_predecessor_has_just_left_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A child that it was starting has its lock until its own program begins: that is no second service."""
+    url = url_for(tmp_path / "store.db")
+    other = hold(url)
+    acquire = FileLock.acquire
+    refused: list[str] = []
+
+    def counted(lock: FileLock) -> None:
+        try:
+            acquire(lock)
+        except ConfigurationError as error:
+            if not refused:
+                other.kill()
+                other.wait()
+            refused.append(str(error))
+            raise
+
+    monkeypatch.setattr(FileLock, "acquire", counted)
+    await (await Database.open(url)).close()
+    assert len(refused) == 1
+    assert other.stdout is not None
+    other.stdout.close()
 
 
 async def test_fault_18_a_child_does_not_keep_the_lock(tmp_path: Path) -> None:
