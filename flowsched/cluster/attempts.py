@@ -2,7 +2,8 @@
 
     nodes/<node>/attempts/<pod>/   made exclusively: who makes it may spawn the one runner it will ever have
         lock, started, exit.json, void, release, order   see `running.attempt`, the runner's side
-        reserve                    room for exit.json or void, which it becomes
+        waits                      what the results of a task that has ended wait for
+    reserve                    room for exit.json or void, which it becomes
         pod.json                   what it is, for people and for `orphans`
         ended.json                 pod.json and exit.json or void, once nothing else is needed (`pack`)
         work/ stdout stderr runner.log
@@ -28,6 +29,7 @@ from typing import Any, Final
 
 from flowsched.cluster import kin
 from flowsched.cluster.running.records import RESERVE, reserve, wall_ms, write_end, write_record
+from flowsched.cluster.running.room import WAITS
 from flowsched.scheduling.executor import (
     ContainerReport,
     DeliveredFile,
@@ -51,6 +53,7 @@ class Sight:
 
     started_ms: int | None = None
     final: PodEnded | PodGone | None = None
+    waits: str = ""  #: what its results wait for
 
 
 class Attempts:
@@ -131,7 +134,7 @@ def look(folder: Path, runner_lives: bool = False, released: bool = False) -> Si
         return final
     started = read_record(folder, "started")
     if runner_lives or kin.runner_of(folder) is not None:
-        return Sight(started["at_ms"] if started else None)
+        return Sight(started["at_ms"] if started else None, waits=_waits(folder) if started else "")
     kin.kill_attempt(folder, started)
     end = time.monotonic() + _DYING_S
     while True:
@@ -222,7 +225,17 @@ def pack(folder: Path) -> bool:
     with locked(folder) as mine:
         if not mine:
             return False
-    for name in ("lock", "started", "release", "release.tmp", "order", RESERVE, "exit.json.tmp", "void.tmp"):
+    for name in (
+        "lock",
+        "started",
+        "release",
+        "release.tmp",
+        "order",
+        RESERVE,
+        WAITS,
+        "exit.json.tmp",
+        "void.tmp",
+    ):
         (folder / name).unlink(missing_ok=True)
     for name in ("stdout", "stderr", "runner.log"):
         with contextlib.suppress(FileNotFoundError):
@@ -273,6 +286,12 @@ def _final(folder: Path) -> Sight | None:
     if record is not None:
         return Sight(final=_gone(folder.name, record))
     return None
+
+
+def _waits(folder: Path) -> str:
+    if not (folder / WAITS).exists():
+        return ""
+    return str((read_record(folder, WAITS) or {}).get("why", ""))
 
 
 def _ended(name: str, record: Mapping[str, Any]) -> PodEnded:

@@ -35,7 +35,7 @@ from flowsched.cluster.site import Site
 from flowsched.cluster.space import Space, is_full
 from flowsched.cluster.spawner import COMMAND, Spawner
 from flowsched.cluster.staging import Staging
-from flowsched.cluster.writers import Writers
+from flowsched.cluster.writers import Writers, writes_outside, written_paths
 from flowsched.scheduling.executor import (
     Known,
     NodeChanged,
@@ -44,6 +44,7 @@ from flowsched.scheduling.executor import (
     Pod,
     PodEnded,
     PodGone,
+    PodHeld,
     PodStarted,
     ReplicaSeen,
     Transfer,
@@ -61,6 +62,9 @@ SPACE_S: Final = 1.0
 UNSEEN_S: Final = 60.0
 #: A released attempt whose runner has not ended it so long after the grace is ended without the runner.
 OVERDUE_S: Final = 3.0
+#: Why an attempt waits: another one writes its file; there is no room for its results.
+WRITER: Final = "OutputBusy"
+NO_ROOM: Final = "OutputNoRoom"
 #: Attempts that one thread takes at a time: the others see to what comes meanwhile.
 _BATCH: Final = 16
 
@@ -77,6 +81,7 @@ class _Live:
     busy: bool = False  #: being launched: not to be looked at yet
     held: Pod | None = None  #: to be launched once no other attempt writes what it writes
     told_start: bool = False
+    told_held: str = ""  #: what it waits for, as the engine knows it
     overdue_at: float | None = None  #: on the loop's clock; set by a release
 
 
@@ -182,14 +187,14 @@ class RunnerProcesses:
         """
         new = [pod for pod in pods if pod.name not in self._live]
         for pod in new:
-            live = self._live[pod.name] = _Live(pod.name, inputs=_reads(pod), node=pod.node, busy=True)
-            self._writers.enter(pod)
-            other = self._writers.before(pod.name)
-            if other is not None:
-                live.held = pod
-                log.info(
-                    "attempt waits for the writer of its output", pod=pod.name, writer=other[0], path=other[1]
-                )
+            self._live[pod.name] = _Live(pod.name, inputs=_reads(pod), node=pod.node, busy=True)
+        paths = await self._written(new)
+        new = [pod for pod in new if pod.name in self._live]  # the others were released meanwhile
+        for pod in new:
+            self._writers.enter(pod, paths[pod.name])
+            if self._writers.before(pod.name) is not None:
+                self._live[pod.name].held = pod
+                self._tell_held(self._live[pod.name], WRITER, self._writers.why(pod.name))
         await self._each([pod for pod in new if self._live[pod.name].held is None], self._launch_one)
         self._wake.set()
 
@@ -197,9 +202,12 @@ class RunnerProcesses:
         """Look at what SQL says is there."""
         for pod in pods:
             live = self._live.setdefault(pod.name, _Live(pod.name))
-            live.inputs, live.node, live.told_start = _reads(pod), pod.node, False
-            self._writers.enter(pod)
-        await self._each([self._live[pod.name] for pod in pods], self._look_again)
+            live.inputs, live.node, live.told_start, live.told_held = _reads(pod), pod.node, False, ""
+        paths = await self._written(pods)
+        there = [pod for pod in pods if pod.name in self._live]  # the ends of the others were told meanwhile
+        for pod in there:
+            self._writers.enter(pod, paths[pod.name])
+        await self._each([self._live[pod.name] for pod in there], self._look_again)
         self._wake.set()
 
     async def release(self, names: Sequence[str], grace_ms: int) -> None:
@@ -572,6 +580,8 @@ class RunnerProcesses:
             live.told_start = True
             self._site.report(PodStarted(live.name, sight.started_ms))
         if sight.final is None:
+            if sight.started_ms is not None:
+                self._tell_held(live, NO_ROOM, sight.waits)
             return
         self._tell_space()  # first: what found no room is offered again at once
         del self._live[live.name]
@@ -581,11 +591,15 @@ class RunnerProcesses:
         self._launch_held(self._writers.leave(live.name))
 
     def _launch_held(self, names: Sequence[str]) -> None:
-        """Launch attempts that have waited for the one that has just gone."""
+        """Launch attempts that have waited for the one that has just gone; tell what the others wait for now."""
         pods = []
         for name in names:
             live = self._live.get(name)
-            if live is not None and live.held is not None:
+            if live is None or live.held is None:
+                continue
+            why = self._writers.why(name)
+            self._tell_held(live, WRITER, why)
+            if not why:
                 pods.append(live.held)
                 live.held = None
         if pods:
@@ -603,6 +617,24 @@ class RunnerProcesses:
                 if pod.name in self._live:
                     self._live[pod.name].busy = False
         self._wake.set()
+
+    def _tell_held(self, live: _Live, reason: str, why: str) -> None:
+        """Tell what an attempt waits for, once; "" = for nothing any more."""
+        if why == live.told_held:
+            return
+        live.told_held = why
+        if why:
+            log.info("attempt waits", pod=live.name, reason=reason, why=why)
+        self._site.report(PodHeld(live.name, reason if why else "", why))
+
+    async def _written(self, pods: Sequence[Pod]) -> dict[str, frozenset[str]]:
+        """The files outside of them that pods write, by name."""
+        none: frozenset[str] = frozenset()
+        asked = [pod for pod in pods if writes_outside(pod)]
+        found = await self._in_thread(lambda: [written_paths(pod) for pod in asked]) if asked else []
+        return {pod.name: none for pod in pods} | {
+            pod.name: paths for pod, paths in zip(asked, found, strict=True)
+        }
 
     def _stripe(self, name: str) -> threading.Lock:
         return self._stripes[hash(name) % len(self._stripes)]

@@ -77,7 +77,36 @@ class Space:
         return True
 
     def _name(self) -> str:
-        return f"the file system {mount_point(self.folder)} with {self.folder}"
+        return _file_system(self.folder)
+
+
+def shortage(folder: Path, size_bytes: int) -> str:
+    """Why a file of this size is not begun in a folder, in words; "" = there is room.
+
+    What must stay free is what `Space` asks for: a copy that is too large must not stop the starts of others, again and again.
+    """
+    try:
+        found = os.statvfs(folder)
+    except OSError:
+        return ""  # whoever writes there is told why it cannot
+    free = found.f_bavail * found.f_frsize
+    spare = _between(found.f_blocks * found.f_frsize // 100, _LEAST_BYTES)
+    if free >= size_bytes + spare:
+        return ""
+    return (
+        f"the file system {mount_point(folder)} has {format_bytes(free)} free, "
+        f"{format_bytes(size_bytes)} are needed and {format_bytes(spare)} stay free"
+    )
+
+
+def no_room(folder: Path, error: OSError) -> str:
+    """What a write below a folder failed by that found no room: the system's words with the file system, or those of `shortage`."""
+    said = error.strerror or str(error)
+    return f"{said}: {_file_system(folder)}" if said == os.strerror(error.errno or 0) else said
+
+
+def _file_system(folder: Path) -> str:
+    return f"the file system {mount_point(folder)} with {folder}"
 
 
 def mount_point(path: Path) -> Path:

@@ -8,6 +8,7 @@ take turns, block by block. Large datasets move in pieces, several at a time, fr
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import secrets
 import stat
@@ -26,7 +27,7 @@ from flowsched.cluster.cache import Cache, Entry, file_name
 from flowsched.cluster.origins import NotFetched, Origins, Section, failure, file_section
 from flowsched.cluster.pieces import Landed, Piece, bring, held_section
 from flowsched.cluster.site import Site
-from flowsched.cluster.space import is_full
+from flowsched.cluster.space import is_full, no_room, shortage
 from flowsched.scheduling.executor import (
     NodeInfo,
     Published,
@@ -154,7 +155,8 @@ class Staging:
         except NotFetched as error:
             self._site.report(self._failed(order, error))
         except OSError as error:
-            failed = self._failed(order, NotFetched(f"cannot copy {order.uri} to {order.dest}: {error}"))
+            why = no_room(self._cache_at(order.dest).folder, error) if is_full(error) else str(error)
+            failed = self._failed(order, NotFetched(f"cannot copy {order.uri} to {order.dest}: {why}"))
             self._site.report(replace(failed, full=is_full(error)))
         else:
             done = TransferDone(
@@ -241,7 +243,7 @@ class Staging:
         there = await self._in_thread(cache.find, order.uri)
         if there is not None:
             return Landed(there.size_bytes, there.version, 0, there)
-        _check_room(cache, order, order.size_bytes)
+        await self._in_thread(_check_room, cache, order, order.size_bytes)
         temporary = await self._in_thread(cache.temporary)
         try:
             entry = await self._fill(temporary, order)
@@ -289,6 +291,7 @@ class Staging:
     async def _fetch(self, uri: str, target: Path, way: Sequence[TokenBucket]) -> int:
         stream, expected = await self._in_thread(self._origins.open, uri)
         try:
+            await self._in_thread(_check_disk, target.parent, expected or 0)
             size = await self._copy_stream(stream, target, way)
         except NotFetched:
             raise
@@ -314,6 +317,7 @@ class Staging:
             return sum([await self._copy_path(source / name, target / name, way) for name in sorted(names)])
         if not stat.S_ISREG(mode):
             raise NotFetched(f"{source} is neither a file nor a folder", permanent=True)
+        await self._in_thread(_check_disk, target.parent, (await self._in_thread(os.stat, source)).st_size)
         stream = await self._in_thread(open, source, "rb", 0)
         try:
             return await self._copy_stream(stream, target, way, mode)  # type: ignore[arg-type]
@@ -355,6 +359,14 @@ def _check_room(cache: Cache, order: Transfer, size_bytes: int) -> None:
     if not cache.room_for(size_bytes):
         free = cache.limit_bytes - cache.used_bytes - cache.partials.reserved_bytes
         raise NotFetched(f"the cache of {order.dest} has {free} bytes left, {size_bytes} are needed")
+    _check_disk(cache.folder, size_bytes)
+
+
+def _check_disk(folder: Path, size_bytes: int) -> None:
+    """Begin no file that the disk cannot hold. Raises OSError."""
+    why = shortage(folder, size_bytes)
+    if why:
+        raise OSError(errno.ENOSPC, why)
 
 
 def _peer_section(held: Cache, order: Transfer, start: int, end: int) -> Section:

@@ -1,4 +1,4 @@
-"""Which live attempt writes which path outside of its own: two never write one at the same time.
+"""Which live attempt writes which file outside of its own: two never write one at the same time.
 
 A client that was killed between sending a task and writing its id down sends it again; both then name the same files. The
 second waits here until the first is gone, with all its processes, and then writes them anew. Attempts come first in the
@@ -17,8 +17,14 @@ from flowsched.workflow.spec import Mount
 Owner = tuple[str, str, int]
 
 
+def writes_outside(pod: Pod) -> bool:
+    """Whether `written_paths` may find any, without asking the file system."""
+    container = pod.container
+    return container is not None and bool(container.outputs or container.mounts)
+
+
 def written_paths(pod: Pod) -> frozenset[str]:
-    """The files outside of it that a pod writes, by their text: links are not followed.
+    """The files outside of it that a pod writes. Blocks: links and `..` are followed, so that two spellings are one file.
 
     Folders and wildcards are left out: several tasks may deliver different files into one folder.
     """
@@ -35,7 +41,7 @@ def written_paths(pod: Pod) -> frozenset[str]:
             mounted = _mounted(path, container.mounts) if path is not None else None
             if mounted is not None:
                 paths.add(mounted)
-    clean = {os.path.normpath(path) if path.startswith("/") else path for path in paths}
+    clean = {os.path.realpath(path) if path.startswith("/") else path for path in paths}
     return frozenset(path for path in clean if not path.startswith("/dev/"))
 
 
@@ -54,15 +60,24 @@ class Writers:
     def __init__(self) -> None:
         self._paths: dict[str, frozenset[str]] = {}  #: by name of the attempt
         self._owners: dict[str, Owner] = {}
+        self._words: dict[str, str] = {}  #: attempts in words
         self._queues: dict[str, list[str]] = {}  #: names by path
 
-    def enter(self, pod: Pod) -> None:
-        """Add an attempt behind those that are there. A second time does nothing."""
+    def enter(self, pod: Pod, paths: frozenset[str]) -> None:
+        """Add an attempt behind those that are there. A second time does nothing.
+
+        Args:
+            pod: The attempt.
+            paths: What it writes, see `written_paths`.
+        """
         if pod.name in self._owners:
             return
         self._owners[pod.name] = pod.workflow, pod.stage, pod.shard
-        self._paths[pod.name] = written_paths(pod)
-        for path in self._paths[pod.name]:
+        self._words[pod.name] = (
+            f"attempt {pod.attempt} of task {pod.index} of stage {pod.stage!r} of workflow {pod.workflow}"
+        )
+        self._paths[pod.name] = paths
+        for path in paths:
             self._queues.setdefault(path, []).append(pod.name)
 
     def before(self, name: str) -> tuple[str, str] | None:
@@ -74,10 +89,16 @@ class Writers:
                     return other, path
         return None
 
+    def why(self, name: str) -> str:
+        """What an attempt waits for, in words; "" if it may start."""
+        other = self.before(name)
+        return "" if other is None else f"{self._words[other[0]]} still writes {other[1]}"
+
     def leave(self, name: str) -> list[str]:
-        """Take an attempt out; returns those behind it that may start now, or have started."""
+        """Take an attempt out; returns those behind it. `before` says which of them may start now, or have started."""
         paths = self._paths.pop(name, frozenset())
         self._owners.pop(name, None)
+        self._words.pop(name, None)
         behind: dict[str, None] = {}
         for path in sorted(paths):
             queue = self._queues[path]
@@ -85,4 +106,4 @@ class Writers:
             queue.remove(name)
             if not queue:
                 del self._queues[path]
-        return [other for other in behind if self.before(other) is None]
+        return list(behind)

@@ -90,6 +90,10 @@ def explain(state: EngineState, run: WorkflowRun, now: int, *, forecast: bool = 
         for moving in (TaskState.BINDING, TaskState.RELEASING):
             if stage.counts[moving]:
                 found.append(_in_passing(state, run, stage, moving))
+        for there, what in ((TaskState.BOUND, "pods do not start"), (TaskState.RUNNING, "tasks do not end")):
+            held = _held(state, run, stage, there, what) if stage.counts[there] else None
+            if held is not None:
+                found.append(held)
     return found
 
 
@@ -203,8 +207,9 @@ def _staging(state: EngineState, run: WorkflowRun, stage: StageRun) -> Explanati
     }
     left = sum(state.catalogue.sizes[dataset] for dataset, _ in pending)
     nodes = sorted({state.snapshot.names[node] for _, node in pending})
-    failed = [state.transfer_backoff[pair].tries for pair in pending if pair in state.transfer_backoff]
+    failed = [state.transfer_backoff[pair] for pair in sorted(pending) if pair in state.transfer_backoff]
     again = f"; {len(failed)} copies failed and are tried again" if failed else ""
+    again += next((f": {each.why}" for each in failed if each.why), "")
     return Explanation(
         stage=stage.spec.name,
         shards=_shards(stage, TaskState.STAGING),
@@ -217,7 +222,7 @@ def _staging(state: EngineState, run: WorkflowRun, stage: StageRun) -> Explanati
 
 
 def _in_passing(engine: EngineState, run: WorkflowRun, stage: StageRun, state: TaskState) -> Explanation:
-    held = _held(engine, run, stage) if state is TaskState.BINDING else None
+    held = _held(engine, run, stage, state, "pods do not start") if state is TaskState.BINDING else None
     if held is not None:
         return held
     said = "is being started"
@@ -235,12 +240,14 @@ def _in_passing(engine: EngineState, run: WorkflowRun, stage: StageRun, state: T
     )
 
 
-def _held(engine: EngineState, run: WorkflowRun, stage: StageRun) -> Explanation | None:
-    """What the cluster says of pods that were asked for and do not start."""
+def _held(
+    engine: EngineState, run: WorkflowRun, stage: StageRun, state: TaskState, what: str
+) -> Explanation | None:
+    """What the cluster says of pods that were asked for and do not start, or do not end."""
     if not engine.held:
         return None
-    binding = np.flatnonzero(stage.task_state == TaskState.BINDING).tolist()
-    names = {pod_name(run.id, stage.spec.name, task, int(stage.attempt[task])): task for task in binding}
+    there = np.flatnonzero(stage.task_state == state).tolist()
+    names = {pod_name(run.id, stage.spec.name, task, int(stage.attempt[task])): task for task in there}
     told = [(task, *engine.held[name]) for name, task in names.items() if name in engine.held]
     if not told:
         return None
@@ -249,9 +256,9 @@ def _held(engine: EngineState, run: WorkflowRun, stage: StageRun) -> Explanation
     return Explanation(
         stage=stage.spec.name,
         shards=shards,
-        tasks=len(binding),
-        state=TaskState.BINDING.name,
+        tasks=len(there),
+        state=state.name,
         code=reason,
-        message=f"{len(told)} of {len(binding)} pods do not start: {message or reason}",
+        message=f"{len(told)} of {len(there)} {what}: {message or reason}",
         numbers={"held": len(told)},
     )

@@ -147,9 +147,12 @@ def failed(recorder: Recorder, event: TransferFailed) -> None:
             if pair in group.pending:
                 _give_up(recorder, number, event)
         return
-    delay = min(_MAX_RETRY_MS, _FIRST_RETRY_MS << max(0, tries - 1))
+    waits = before.waits + 1 if event.full else 0
+    delay = min(_MAX_RETRY_MS, _FIRST_RETRY_MS << min(10, max(0, tries + waits - 1)))
     moment = recorder.now if event.lost else recorder.now + delay
-    statement.put(state.transfer_backoff, pair, Backoff(moment, tries))
+    statement.put(
+        state.transfer_backoff, pair, Backoff(moment, tries, waits, "" if event.lost else event.message)
+    )
     recorder.wake_at(moment)
 
 

@@ -86,6 +86,8 @@ class Backoff:
 
     not_before: int
     tries: int
+    waits: int = 0  #: how often it found no room, which is not counted as a try
+    why: str = ""  #: what the last one failed by, if people can do something about it
 
 
 class Coming(NamedTuple):

@@ -195,7 +195,10 @@ class PodStarted:
 
 @dataclass(frozen=True, slots=True)
 class PodHeld:
-    """The pod does not start (yet), and why: a quota, an image that cannot be pulled. "" = nothing holds it any more."""
+    """The pod does not start (yet), and why: a quota, an image that cannot be pulled; or it does not end: its results find no room.
+
+    "" = nothing holds it any more.
+    """
 
     name: str
     reason: str

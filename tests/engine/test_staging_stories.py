@@ -213,7 +213,7 @@ def test_the_wait_for_bytes_is_explained() -> None:
     assert told.message == "1 inputs (1000 B) are being copied to n0"
     scene.miss(scene.last.transfers[0])
     (told,) = explain(scene.state, scene.runs["w"], scene.now)
-    assert told.message.endswith("; 1 copies failed and are tried again")
+    assert told.message.endswith("; 1 copies failed and are tried again: reset")
 
 
 def test_who_stages_longer_than_its_policy_allows_fails() -> None:

@@ -8,6 +8,7 @@ import json
 import os
 import sqlite3
 import subprocess
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -193,6 +194,129 @@ def test_a_task_whose_own_output_fills_the_disk_is_told_so_by_name(
         assert "is full" in task.attempts[0].message
         assert str(disk) in task.attempts[0].message
         assert service.alive()
+
+
+def explained(service: Service, workflow: str, words: str) -> ExplanationView | None:
+    """What `explain` says of a workflow with some words in it."""
+    found = asked(service.url, lambda client: client.explain(workflow))
+    return next((each for each in found if words in each.message), None)
+
+
+def test_an_input_that_finds_no_room_waits_with_a_reason_and_disturbs_no_other(
+    tmp_path: Path, disk: Path
+) -> None:
+    """It is not even begun, so that the disk is never full of a half copy; others start, and it comes whole when there is room."""
+    big, filler = tmp_path / "big", disk / "filler"
+    big.write_bytes(b"\1" * (30 << 20))
+    with Service(disk / "root", tmp_path / "log") as service:
+        service.ready()
+        filler.write_bytes(b"\1" * (40 << 20))
+        inputs = [{"name": "big", "uri": str(big)}]
+        document = {
+            "name": "w",
+            "stages": [stage("plain", f'cmp "$FLOWSCHED_INPUT_BIG" {big}') | {"inputs": inputs}],
+        }
+        workflow = asked(service.url, lambda client: client.submit(document)).id
+        service.until(lambda: explained(service, workflow, "copies failed"), "explained")
+        told = explained(service, workflow, "30 MiB are needed")
+        assert told is not None
+        assert f"the file system {disk} has" in told.message
+        small = submit(service, "plain", "true")
+        service.until(lambda: state(service, small) == "SUCCEEDED", "another one done")
+        assert "is full" not in service.log.read_text()
+        filler.unlink()
+        service.until(lambda: state(service, workflow) == "SUCCEEDED", "copied")
+
+
+def delivering(form: str, target: Path, log: Path) -> dict[str, Any]:
+    """A task that notes its run and makes 10 MB, which are delivered to a path outside of the root: as a document, or TES's."""
+    command = ["sh", "-c", f"echo x >> {log}; head -c 10000000 /dev/zero > /made/f"]
+    if form == "tes":
+        return {"executors": [{"image": "i", "command": command, "workdir": "/made"}],
+                "outputs": [{"path": "/made/f", "url": f"file://{target}"}]}  # fmt: skip
+    files = {"outputs": [{"path": "/made/f", "uri": str(target)}]}
+    steps = [{"command": command, "workdir": "/made"}]
+    return {"name": "w", "stages": [{"name": "work", "steps": steps, "files": files}]}
+
+
+def sent(service: Service, form: str, document: dict[str, Any]) -> str:
+    path = "/ga4gh/tes/v1/tasks" if form == "tes" else "/api/v1/workflows"
+    body = json.dumps(document).encode()
+    request = urllib.request.Request(service.url + path, body, {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        return str(json.load(answer)["id"])
+
+
+@pytest.mark.parametrize("form", ["document", "tes"])
+def test_results_wait_for_room_where_they_are_delivered(tmp_path: Path, disk: Path, form: str) -> None:
+    """The task is not run again and has lost nothing: it says what it waits for, and its file is whole when it has succeeded."""
+    target, runs, filler = disk / "out" / "f", tmp_path / "runs", disk / "filler"
+    with Service(tmp_path / "root", tmp_path / "log") as service:
+        service.ready()
+        filler.write_bytes(b"\1" * (60 << 20))
+        ident = sent(service, form, delivering(form, target, runs))
+        told = service.until(lambda: explained(service, ident, "finds no room"), "explained")
+        assert (told.code, told.state) == ("OutputNoRoom", "RUNNING")
+        assert str(target) in told.message
+        assert not target.exists()
+        if form == "tes":
+            view = json.loads(service.get(f"/ga4gh/tes/v1/tasks/{ident}?view=FULL")[1])
+            assert view["state"] == "RUNNING"
+            assert [line for line in view["logs"][-1]["system_logs"] if "finds no room" in line]
+        filler.unlink()
+        service.until(lambda: state(service, ident) == "SUCCEEDED", "delivered")
+        assert target.stat().st_size == 10_000_000
+        assert os.listdir(target.parent) == ["f"]
+        assert runs.read_text() == "x\n"
+
+
+def test_a_task_whose_results_wait_for_room_can_be_cancelled(tmp_path: Path, disk: Path) -> None:
+    """Nothing of a half file is left where it should have been delivered; a restart of the service meanwhile changes nothing."""
+    target, runs = disk / "out" / "f", tmp_path / "runs"
+    (disk / "filler").write_bytes(b"\1" * (60 << 20))
+    root, log = tmp_path / "root", tmp_path / "log"
+    with Service(root, log) as service:
+        service.ready()
+        ident = sent(service, "document", delivering("document", target, runs))
+        service.until(lambda: explained(service, ident, "finds no room"), "explained")
+        service.process.kill()
+        service.process.wait()
+        with Service(root, log) as again:
+            again.ready()
+            again.until(lambda: explained(again, ident, "finds no room"), "explained after the restart")
+            cancel(again, ident)
+            again.until(lambda: state(again, ident) == "CANCELLED", "cancelled")
+            assert os.listdir(disk / "out") == []
+            assert runs.read_text() == "x\n"
+
+
+@pytest.mark.parametrize("kind", ["bytes", "inodes"])
+def test_results_wait_for_room_in_the_cache(tmp_path: Path, disk: Path, kind: str) -> None:
+    """The root is full when a task ends: its output is published when there is room, and what read it reads it whole."""
+    root, go, made = disk / "root", tmp_path / "go", tmp_path / "made"
+    first = stage(
+        "plain", f"seq 100000 > f; until [ -e {go} ]; do sleep 0.1; done; echo $$ > {made}"
+    ) | {"name": "first", "outputs": [{"name": "f", "path": "f"}]}  # fmt: skip
+    second = stage("plain", 'test "$(wc -l < "$FLOWSCHED_INPUT_F")" = 100000') | {
+        "name": "second",
+        "inputs": [{"name": "f", "from": "first.f", "match": "index"}],
+    }
+    with Service(root, tmp_path / "log") as service:
+        service.ready()
+        document = {"name": "w", "stages": [first, second]}
+        workflow = asked(service.url, lambda client: client.submit(document)).id
+        service.until(lambda: list(root.glob("nodes/*/attempts/*/work/f")), "begun")
+        service.until(
+            lambda: next(root.glob("nodes/*/attempts/*/work/f")).stat().st_size == 588895, "written"
+        )
+        free = FILLERS[kind](disk)
+        service.waits_for("is full")
+        go.touch()
+        service.until(lambda: made.exists() and made.read_text(), "made")
+        service.until(lambda: not Path(f"/proc/{made.read_text().strip()}").exists(), "ended")
+        free()
+        service.until(lambda: state(service, workflow) in ("SUCCEEDED", "FAILED"), "done")
+        assert state(service, workflow) == "SUCCEEDED"
 
 
 def test_an_ended_attempt_keeps_two_inodes_and_its_log(tmp_path: Path) -> None:

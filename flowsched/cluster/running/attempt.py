@@ -21,6 +21,7 @@ from . import kin
 from .kin import signal
 from .outputs import Refused, collect
 from .records import Record, follow_clock, fullness, is_full, poke, wall_ms, write_end
+from .room import with_room
 from .secret_values import SecretError, read_secrets
 from .task import StartError, Task, link_inputs, release_grace_s, supervise, take_lock
 
@@ -210,12 +211,15 @@ def no_room(task: Task) -> str:
 def published(task: Task) -> tuple[list[Record], str, str]:
     """The outputs in the node's cache, or the reason and message why there are none."""
     try:
-        return collect(task.work, task.order["outputs"]), "", ""  # type: ignore[arg-type]
+        outputs: list[Record] = task.order["outputs"]  # type: ignore[assignment]
+        return collect(task.work, outputs, lambda *what: with_room(task, *what)), "", ""
     except Refused as refusal:
         reason, message = refusal.args
         return [], reason, message
     except OSError as error:
-        return [], "OutputFailed", "; ".join(filter(None, (f"cannot publish: {error}", fullness(task.work))))
+        if is_full(error) and release_grace_s(task.folder) is not None:
+            return [], "Released", ""
+        return [], "OutputFailed", f"cannot publish: {error}"
 
 
 def usage(task: Task, before: dict[str, int]) -> Record:

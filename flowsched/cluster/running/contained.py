@@ -10,9 +10,11 @@ from .namespace import make
 from .outputs import Refused
 from .patterns import is_pattern
 from .places import canonical, plan
-from .records import Record, fullness, is_full
+from .records import Record, is_full
 from .return_code import CODE_BYTES, code_in
+from .room import with_room
 from .steps import Ending, run_steps
+from .task import release_grace_s
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -101,15 +103,19 @@ class Contained:
         delivery = Delivery(self.places, self.order["upload"])  # type: ignore[arg-type]
         try:
             for output in outputs:
-                delivery.take(output)
+                with_room(
+                    self.task,
+                    f"output {output['path']}",
+                    target_of(output),
+                    lambda output=output: delivery.take(output),  # type: ignore[misc]
+                )
         except Refused as refusal:
             self.failed(ending, *refusal.args)
         except OSError as error:
-            self.failed(
-                ending,
-                "OutputFailed",
-                "; ".join(filter(None, (f"cannot deliver: {error}", where_full(error)))),
-            )
+            if is_full(error) and release_grace_s(self.task.folder) is not None:
+                self.failed(ending, "Released", "")
+            else:
+                self.failed(ending, "OutputFailed", f"cannot deliver: {error}")
         self.report["outputs"] = delivery.files
 
     def failed(self, ending: Ending, reason: str, message: str) -> None:
@@ -126,8 +132,6 @@ class Contained:
         return self.order["steps"]  # type: ignore[return-value]
 
 
-def where_full(error: OSError) -> str:
-    """Which file system was full for what could not be written, in words; "" if that is not known."""
-    if not is_full(error) or not isinstance(error.filename, str):
-        return ""
-    return fullness(os.path.dirname(error.filename))
+def target_of(output: Record) -> str:
+    """The path of this machine that an output is delivered to; for object stores its uri, which is never full."""
+    return str(output["local"] or output["uri"])

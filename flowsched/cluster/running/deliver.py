@@ -40,8 +40,17 @@ class Delivery:
 
         Raises:
             Refused: An object store took it not.
-            OSError: It cannot be written.
+            OSError: It cannot be written. It can be taken again: files that are whole stay, and are not told twice.
         """
+        known = len(self.files)
+        try:
+            self.bring_out(output)
+        except OSError:
+            del self.files[known:]
+            raise
+
+    def bring_out(self, output: Record) -> None:
+        """Deliver one output, and remember its files."""
         path, uri = str(output["path"]), str(output["local"] or output["uri"])
         clean = canonical(path)
         if output["local"] is not None and not is_pattern(clean) and canonical(uri.rstrip("/")) == clean:

@@ -7,6 +7,10 @@ import stat
 
 from .records import Record, sync_folder, write_record
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 VALUE_LIMIT = 4096
 
 
@@ -111,19 +115,28 @@ def remove(path: str) -> None:
 
 
 def publish(entry: str, source: str, uri: str, size: int, keep: bool) -> None:
-    """Move (or, to keep it, copy) a result into the node's cache: one rename, with its record beside it."""
+    """Move (or, to keep it, copy) a result into the node's cache: one rename, with its record beside it.
+
+    Raises:
+        OSError: It cannot be written. The result is where it was, so that this can be done again.
+    """
     temporary = f"{os.path.dirname(entry)}/.out-{os.path.basename(entry)}-{os.getpid()}"
     remove(temporary)
     os.mkdir(temporary)
     name = os.path.basename(source)
-    payload = f"{temporary}/{name}"
+    payload, directory = f"{temporary}/{name}", os.path.isdir(source)
+    # The record first: what finds no room for it has moved nothing.
+    write_record(temporary, "meta.json", {"uri": uri, "size": size, "name": name, "directory": directory})
     if keep or linked_elsewhere(source):
         copy(source, payload)
+        settle(payload)
     else:
         os.rename(source, payload)
-    settle(payload)
-    directory = os.path.isdir(payload)
-    write_record(temporary, "meta.json", {"uri": uri, "size": size, "name": name, "directory": directory})
+        try:
+            settle(payload)
+        except OSError:
+            os.rename(payload, source)
+            raise
     remove(entry)
     os.rename(temporary, entry)
     sync_folder(os.path.dirname(entry))
@@ -138,8 +151,18 @@ def text_of(output: Record, path: str) -> str:
         return file.read().decode(errors="replace")
 
 
-def collect(work: str, outputs: list[Record]) -> list[Record]:
-    """Publish all outputs, or none: they are all looked at before the first is moved."""
+def collect(
+    work: str,
+    outputs: list[Record],
+    insist: Callable[[str, str, Callable[[], None]], None] = lambda _what, _target, act: act(),
+) -> list[Record]:
+    """Publish all outputs, or none: they are all looked at before the first is moved.
+
+    Args:
+        work: The task's working folder.
+        outputs: As they were ordered.
+        insist: Calls what publishes one output, given that output in words and its target; perhaps more than once.
+    """
     found: list[tuple[Record, str, int, str | None]] = []
     for output in outputs:
         path = find_output(work, output)
@@ -154,7 +177,13 @@ def collect(work: str, outputs: list[Record]) -> list[Record]:
             if later != number and (other != path or later > number)
         )
         holds_others = any(other.startswith(path + os.sep) for other in paths)
-        publish(str(output["entry"]), path, str(output["uri"]), size, keep=within or holds_others)
+
+        def move(
+            output: Record = output, path: str = path, size: int = size, keep: bool = within or holds_others
+        ) -> None:
+            publish(str(output["entry"]), path, str(output["uri"]), size, keep)
+
+        insist(f"output {output['name']!r}", str(output["entry"]), move)
     return [
         {"name": output["name"], "uri": output["uri"], "size": size, "value": value}
         for output, _, size, value in found

@@ -259,7 +259,8 @@ def with_notes(
 ) -> Sequence[Mapping[str, Any]]:
     """Logs with what else the system has to say in `system_logs`, the one place that TES has for it.
 
-    A task that waits gets a last entry without times: why it waits, and that its image will mean nothing. A step that
+    A task that waits gets a last entry without times: why it waits, and that its image will mean nothing. What keeps a task from
+    its end is said in the entry of the attempt that runs. A step that
     found no program gets a word of its image too, since that is the likely cause.
 
     Args:
@@ -269,6 +270,9 @@ def with_notes(
         ignores_images: Whether its images mean nothing here.
     """
     notes = [IMAGE_IGNORED] if ignores_images else []
+    if state == RUNNING and waits and logs:  # its steps have ended, and what they have made finds no room
+        last = {**logs[-1], "system_logs": [*logs[-1].get("system_logs", ()), *map(tail, waits)]}
+        return [*logs[:-1], last]
     if state in (QUEUED, INITIALIZING) and waits:
         return [*logs, {"logs": [], "outputs": [], "system_logs": [*map(tail, waits), *notes]}]
     if notes and logs and any(step.get("exit_code") in _NO_PROGRAM for step in logs[-1]["logs"]):

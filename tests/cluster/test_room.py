@@ -1,0 +1,81 @@
+"""Results that find no room: a runner tries again, loses nothing, and says what it waits for."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from flowsched.cluster.running import outputs
+from flowsched.cluster.running.room import with_room
+
+
+def runner(folder: Path) -> Any:
+    """What `with_room` asks of an attempt."""
+    return SimpleNamespace(folder=str(folder), order={"root": str(folder), "name": "a"})
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_a_result_that_finds_no_room_is_written_when_there_is_some(tmp_path: Path, number: int) -> None:
+    """A full disk and a used-up quota are the same; the reason is there while it waits, and gone after."""
+    told: list[str] = []
+
+    def act() -> None:
+        waits = tmp_path / "waits"
+        told.append(json.loads(waits.read_text())["why"] if waits.exists() else "")
+        if len(told) == 1:
+            raise OSError(number, os.strerror(number))
+
+    with_room(runner(tmp_path), "output f", f"{tmp_path}/not/yet/f", act)
+    assert told[0] == ""
+    assert told[1].startswith(f"output f finds no room: {os.strerror(number)}, at {tmp_path}/not/yet/f; ")
+    assert not (tmp_path / "waits").exists()
+
+
+@pytest.mark.parametrize("released", [False, True])
+def test_the_wait_ends(tmp_path: Path, released: bool) -> None:
+    """When no room was found in time, or the end of the attempt is asked for; another error is no reason to wait at all."""
+    if released:
+        (tmp_path / "release").write_text("0")
+
+    def full() -> None:
+        raise OSError(errno.ENOSPC, "full")
+
+    with pytest.raises(OSError, match="output f finds no room: full, at /f") as caught:
+        with_room(runner(tmp_path), "output f", "/f", full, wait_s=3600 if released else 0)
+    assert caught.value.errno == errno.ENOSPC
+
+    def broken() -> None:
+        raise OSError(errno.EIO, "broken")
+
+    with pytest.raises(OSError, match="broken"):
+        with_room(runner(tmp_path), "output f", "/f", broken)
+
+
+@pytest.mark.parametrize("fails", ["write_record", "settle"])
+def test_a_result_that_could_not_be_published_is_still_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: str
+) -> None:
+    """Whatever finds no room, the result can be published again, whole."""
+    (tmp_path / "work").mkdir()
+    (tmp_path / "cache").mkdir()
+    source, entry = tmp_path / "work/f", tmp_path / "cache/entry"
+    source.write_text("result")
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(outputs, fails, full)
+        with pytest.raises(OSError, match="full"):
+            outputs.publish(str(entry), str(source), "flowsched://f", 6, False)
+    assert source.read_text() == "result"
+    outputs.publish(str(entry), str(source), "flowsched://f", 6, False)
+    assert (entry / "f").read_text() == "result"
+    assert not source.exists()
+    assert os.listdir(tmp_path / "cache") == ["entry"]
