@@ -28,6 +28,7 @@ from flowsched.private import make_root
 if TYPE_CHECKING:
     from flowsched.api.connections import Connections
     from flowsched.cluster.kubernetes.settings import KubernetesSettings
+    from flowsched.cluster.space import Space
     from flowsched.control.admission import LiveLimits
 
 DEFAULT_PORT: Final = 8470
@@ -229,9 +230,12 @@ class _LogFile:
 
 
 def local_cluster(
-    settings: Settings, failpoint: Callable[[str], object], clock: Callable[[], int] | None = None
+    settings: Settings,
+    failpoint: Callable[[str], object],
+    clock: Callable[[], int] | None = None,
+    disk: Space | None = None,
 ) -> Any:
-    """The embedded default: virtual nodes on this machine."""
+    """The embedded default: virtual nodes on this machine. `disk`: of the database, if it is a file."""
     from flowsched.cluster.local import LocalCluster
     from flowsched.cluster.machine import cache_limit, labelled, virtual_nodes
     from flowsched.cluster.origins import Origins
@@ -259,6 +263,7 @@ def local_cluster(
         origins=Origins(options=settings.stores, bounds=Bounds(str(settings.root.absolute()), allowed)),
         images=images,
         cache_limit=lambda: cache_limit(settings.root, settings.cache, settings.nodes),
+        beside=[] if disk is None else [disk],
     )
     return LocalCluster(
         settings.root.absolute(), nodes, processes=processes, clock=clock, failpoint=failpoint
@@ -272,6 +277,7 @@ async def assembled(settings: Settings) -> AsyncIterator[tuple[Any, Any, Any, An
     Yields:
         (service, leader, writer, executor)
     """
+    from flowsched.cluster.space import Space
     from flowsched.control.cromwell import servers
     from flowsched.control.failpoints import from_environment
     from flowsched.control.history import ALONE_POLL_S, POLL_S, History
@@ -282,7 +288,7 @@ async def assembled(settings: Settings) -> AsyncIterator[tuple[Any, Any, Any, An
     from flowsched.control.wdl_path import folders
     from flowsched.scheduling.framework import PROFILES
     from flowsched.scheduling.transfers import parse_piece_size
-    from flowsched.store.database import Database
+    from flowsched.store.database import Database, sqlite_file
     from flowsched.store.workflows import Workflows
     from flowsched.store.writer import GroupWriter
 
@@ -291,7 +297,9 @@ async def assembled(settings: Settings) -> AsyncIterator[tuple[Any, Any, Any, An
     profiles = ProfileBook(PROFILES[settings.policy], path=settings.profile, clock=clock)
     failpoint = from_environment(os.environ)
     make_root(settings.root)
-    executor = await _executor(settings, failpoint, clock)
+    file = sqlite_file(settings.url) if settings.kubernetes is None else None
+    disk = None if file is None else Space(file.parent)
+    executor = await _executor(settings, failpoint, clock, disk)
     async with Database.attach(settings.url) as database:  # the leader settles it once it answers
         reads = Workflows(database)
         history = History(reads, ALONE_POLL_S if settings.url.startswith("sqlite") else POLL_S)
@@ -314,7 +322,7 @@ async def assembled(settings: Settings) -> AsyncIterator[tuple[Any, Any, Any, An
                 monotonic=elapsed_s,
                 failpoint=failpoint,
             )
-            _tie(settings, database, writer, executor, leader)
+            _tie(settings, database, writer, executor, leader, disk)
             service = RunService(
                 database,
                 writer,
@@ -343,10 +351,13 @@ def _live_limits(settings: Settings) -> LiveLimits:
     return LiveLimits(settings.max_live_tasks, parse_bytes(settings.max_live_bytes))
 
 
-def _tie(settings: Settings, database: Any, writer: Any, executor: Any, leader: Any) -> None:
+def _tie(
+    settings: Settings, database: Any, writer: Any, executor: Any, leader: Any, disk: Space | None
+) -> None:
     """What these ask of each other: whether work may be accepted, and whether a pod may be started."""
-    if database.shares_disk(settings.root):
-        writer.refusal = lambda: executor.trouble
+    if disk is not None:
+        shared = database.shares_disk(settings.root)
+        writer.refusal = lambda: executor.trouble if shared else disk.trouble
     if settings.kubernetes is not None:
         executor.may_act = leader.holds
 
@@ -372,10 +383,10 @@ def _tell_jump(jump_ms: int) -> None:
     )
 
 
-async def _executor(settings: Settings, failpoint: Any, clock: Callable[[], int]) -> Any:
+async def _executor(settings: Settings, failpoint: Any, clock: Callable[[], int], disk: Space | None) -> Any:
     """Where tasks run."""
     if settings.kubernetes is None:
-        return local_cluster(settings, failpoint.now, clock)
+        return local_cluster(settings, failpoint.now, clock, disk)
     from flowsched.cluster.kubernetes.settings import open_cluster
 
     return await open_cluster(settings.kubernetes, clock=clock, failpoint=failpoint)

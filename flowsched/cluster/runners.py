@@ -95,6 +95,8 @@ class RunnerProcesses:
         images: What to do with a pod that names an image: `ignore` it, or `refuse` the pod.
         cache_limit: What the cache of each node may hold, where that is a part of a disk: asked again once a disk that was full
             at the start has room.
+        beside: Further folders that must have room before anything is started; they are measured here. The folder of a SQLite
+            file is one: every start is written there.
     """
 
     on_disk = True
@@ -107,8 +109,10 @@ class RunnerProcesses:
         threads: int = 4,
         images: Images = "ignore",
         cache_limit: Callable[[], int] | None = None,
+        beside: Sequence[Space] = (),
     ) -> None:
         self._cache_limit = cache_limit
+        self._beside = tuple(beside)
         #: Attempts that there was no room to void in a folder. None of them has one, and while this process has the root none
         #: is made; after a restart SQL says whether their end is known.
         self._denied: dict[str, PodGone] = {}
@@ -135,6 +139,7 @@ class RunnerProcesses:
         """Make the folders, read the caches, listen for pokes."""
         self._site = site
         self._space = Space(site.root)
+        self._spaces = [self._space, *self._beside]
         if self._origins.bounds is None:
             self._origins = replace(self._origins, bounds=Bounds(str(site.root)))
         self._attempts = Attempts(site.root, list(site.nodes))
@@ -147,7 +152,7 @@ class RunnerProcesses:
         await self._in_thread(self._sweep)
         for cache in self._caches.values():
             cache.folder.mkdir(parents=True, exist_ok=True)
-        self._told_trouble = await self._in_thread(self._space.measure)
+        self._told_trouble = await self._in_thread(self._measure_space)
         if not self._told_trouble:
             self._cache_limit = None  # it was measured on a disk with room
         self._staging = Staging(site, self._caches, self._origins)
@@ -256,7 +261,11 @@ class RunnerProcesses:
     @property
     def trouble(self) -> str:
         """Why nothing can be started, in words; "" = it can."""
-        return self._space.trouble if self._watcher is not None else ""
+        return self._full if self._watcher is not None else ""
+
+    @property
+    def _full(self) -> str:
+        return next((space.trouble for space in self._spaces if space.trouble), "")
 
     async def forget(self, names: Sequence[str]) -> None:
         """Remove working folders of finished attempts."""
@@ -512,12 +521,17 @@ class RunnerProcesses:
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(SPACE_S)
-            await loop.run_in_executor(self._eyes, self._space.measure)
+            await loop.run_in_executor(self._eyes, self._measure_space)
             self._tell_space()
+
+    def _measure_space(self) -> str:
+        for space in self._spaces:
+            space.measure()
+        return self._full
 
     def _tell_space(self) -> None:
         """Let the nodes be ready, or not."""
-        trouble = self._space.trouble
+        trouble = self._full
         if bool(trouble) == bool(self._told_trouble):
             return
         self._told_trouble = trouble

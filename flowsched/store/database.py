@@ -75,6 +75,16 @@ def url_for(path: str | os.PathLike[str]) -> str:
     return URL.create("sqlite+aiosqlite", database=str(Path(path).absolute())).render_as_string()
 
 
+def sqlite_file(url: str) -> Path | None:
+    """The file of a SQLite URL; None if it is another database's.
+
+    Raises:
+        ConfigurationError: See `_parse`.
+    """
+    parsed = _parse(url)
+    return Path(str(parsed.database)).absolute() if parsed.get_backend_name() == "sqlite" else None
+
+
 def _parse(url: str) -> URL:
     """Accept a path, or the URL forms people write, and choose the driver.
 

@@ -319,6 +319,30 @@ def test_results_wait_for_room_in_the_cache(tmp_path: Path, disk: Path, kind: st
         assert state(service, workflow) == "SUCCEEDED"
 
 
+def test_a_database_on_a_full_disk_of_its_own_is_treated_like_the_root(tmp_path: Path, disk: Path) -> None:
+    """The root has room: nothing starts nor is accepted all the same, so that cancels and ends can be written; then all goes on."""
+    root, log, go = tmp_path / "root", tmp_path / "log", tmp_path / "go"
+    database = ("--db", f"sqlite:///{disk}/its.db")
+    with Service(root, log, *database) as service:
+        service.ready()
+        running = submit(service, "plain", f"until [ -e {go} ]; do sleep 0.1; done")
+        victim = submit(service, "plain", "sleep 600")
+        service.until(lambda: state(service, victim) == "RUNNING", "started")
+        free = fill_bytes(disk)
+        assert f"the file system {disk} with {disk} is full" in service.waits_for("is full")
+        with pytest.raises(Unavailable, match=r"no new work is accepted now: .* is full"):
+            submit(service, "plain", "true")
+        assert cancel(service, victim) in ("CANCELLED", "CANCELLING")
+        service.until(lambda: state(service, victim) == "CANCELLED", "cancelled")
+        go.touch()
+        service.until(lambda: state(service, running) == "SUCCEEDED", "ended well")
+        free()
+        service.ready()
+        after = submit(service, "plain", "true")
+        service.until(lambda: state(service, after) == "SUCCEEDED", "done later")
+        assert service.stop() == 0
+
+
 def test_an_ended_attempt_keeps_two_inodes_and_its_log(tmp_path: Path) -> None:
     """A folder, whose name stays taken, and one record; a log beside them where the task wrote one."""
     with Service(tmp_path / "root", tmp_path / "log") as service:
