@@ -445,6 +445,7 @@ async def running(
         servers: Sequence[asyncio.Server] = ()
         leading = asyncio.create_task(leader.run(), name="leader")
         planning = asyncio.create_task(service.plans.run(), name="plans")
+        ranking = asyncio.create_task(service.late_ranks.run(), name="ranks")
         watching = asyncio.create_task(service.policies.run(), name="profile")
         beating = asyncio.create_task(Heartbeat(Warnings()).run(), name="heartbeat")
         try:
@@ -464,9 +465,10 @@ async def running(
             await runner.cleanup()
             leading.cancel()
             planning.cancel()
+            ranking.cancel()
             watching.cancel()
             beating.cancel()
-            await asyncio.gather(leading, planning, watching, beating, return_exceptions=True)
+            await asyncio.gather(leading, planning, ranking, watching, beating, return_exceptions=True)
 
 
 async def _listen(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, Final, Protocol
@@ -75,6 +75,8 @@ class PlanBook:
         self._known: OrderedDict[str, tuple[int, Plan | None, Mapping[str, RankPlan]]] = OrderedDict()
         self._runs = Runs(database)
         self._wanted = RunPlanner(self._plan_run, self._lives)
+        #: Awaited with the name of a run that has a plan now.
+        self.planned: Callable[[str], Awaitable[None]] = _nothing
 
     # ------------------------------------------------------------------------------------------ for people
 
@@ -110,6 +112,7 @@ class PlanBook:
         row = await self._kept.put(ident, plan.name, run, len(plan.nodes), as_json(plan), self._clock())
         self._known.clear()  # what was known of the run, by whichever of its names
         self._wanted.planned(run)
+        await self.planned(run)
         return row, plan
 
     async def get(self, ident: str) -> PlanView:
@@ -127,6 +130,11 @@ class PlanBook:
         """Plans, newest first; of one run, if it is named."""
         page = await self._kept.list(limit, page_token, run)
         return PlanPage(plans=[_summary(row) for row in page.items], next_page_token=page.next_token)
+
+    async def newest(self) -> str | None:
+        """The id of the plan that was made last, by whichever process; None = there is none."""
+        page = await self._kept.list(1, None, None)
+        return page.items[0].id if page.items else None
 
     async def remove(self, ident: str) -> PlanSummary:
         """Remove a plan; returns what it was.
@@ -216,6 +224,10 @@ class PlanBook:
         return ranks(
             plan, lambda node: next((learned[name] for name in _names(node) if name in learned), None)
         )
+
+
+async def _nothing(_run: str) -> None:
+    """Nobody waits for plans."""
 
 
 def _names(node: NodePlan) -> tuple[str, ...]:

@@ -29,7 +29,7 @@ from flowsched.control.plans import PlanBook
 from flowsched.control.policies import PolicyDesk, ProfileBook
 from flowsched.control.queue_settings import check_tree, queue_row
 from flowsched.control.queue_views import queue_views
-from flowsched.control.ranked import with_rank
+from flowsched.control.ranked import LateRanks, with_rank
 from flowsched.control.tes import TesService
 from flowsched.control.wdl_path import WdlPath
 from flowsched.control.whereabouts import Whereabouts
@@ -111,6 +111,8 @@ class Service:
             database, Planning(), Cromwell(cromwell, WdlPath(wdl_path)),
             learned=leader.runtimes, clock=clock, new_id=new_id,
         )  # fmt: skip
+        self.late_ranks = LateRanks(self.plans, lambda: leader.dispatcher)
+        self.plans.planned = self.late_ranks.rank
         self.policies = PolicyDesk(profiles or ProfileBook(leader.profile, clock=clock), leader)
         self._clock = clock
         self._new_id = new_id

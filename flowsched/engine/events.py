@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from flowsched.scheduling.executor import ClusterEvent, Pod
@@ -43,6 +44,13 @@ class Revived:
     run: WorkflowRun
     number: int | None = None
     reason: str = ""  #: why it is tried again, in the user's words
+
+
+@dataclass(frozen=True, slots=True)
+class CallsRanked:
+    """A plan says how long it is from calls that were accepted without a rank to the end of their runs."""
+
+    ranks: Mapping[str, int]  #: workflow -> ms, see `Call.rank_ms`
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +107,7 @@ EngineEvent = (
     | Command
     | Recovered
     | Revived
+    | CallsRanked
     | BindingsSettled
     | QueueChanged
     | ProfileChanged

@@ -9,7 +9,7 @@ It changes `state` through one Statement. The caller commits `delta`, then calls
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from flowsched.engine.changes import Recorder
 from flowsched.engine.delta import Delta
@@ -17,6 +17,7 @@ from flowsched.engine.draining import change_drain
 from flowsched.engine.events import (
     Accepted,
     BindingsSettled,
+    CallsRanked,
     Command,
     Ended,
     EngineEvent,
@@ -182,6 +183,9 @@ def _apply(recorder: Recorder, event: EngineEvent) -> None:
             state.queues.put(queue)
         case ProfileChanged(profile):
             statement.assign(state, "profile", profile)
+        case CallsRanked(ranks):
+            for workflow, rank_ms in ranks.items():
+                _rank(recorder, workflow, rank_ms)
         case NodeDrained(node, until_ms):
             change_drain(recorder, node, until_ms)
         case Stored(uri):
@@ -195,6 +199,17 @@ def _apply(recorder: Recorder, event: EngineEvent) -> None:
             return
         case _:
             report(recorder, event)
+
+
+def _rank(recorder: Recorder, workflow: str, rank_ms: int) -> None:
+    """Order a call that waits by the rank that its plan gives it; one that says a rank itself keeps that."""
+    run = recorder.state.runs.get(workflow)
+    if run is None or run.spec.call is None or run.spec.call.rank_ms:
+        return
+    call = replace(run.spec.call, rank_ms=rank_ms)
+    recorder.statement.assign(run, "spec", replace(run.spec, call=call))
+    for stage in run.stages:
+        recorder.state.note_change(run, stage)
 
 
 def _command(recorder: Recorder, command: Command) -> None:

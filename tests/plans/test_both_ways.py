@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from datetime import datetime
@@ -123,6 +124,49 @@ async def test_a_planned_call_passes_waiting_shards_in_a_second_run(
     assert said["node"] == "W.First"
     assert 4_000 <= said["rank_ms"] < 60_000
     assert min(begun) == begun[0], begun
+
+
+@pytest.mark.parametrize("way", ["tes", "config"])
+async def test_calls_that_come_before_their_plan_are_ordered_by_it(
+    service: app.Running, tmp_path: Path, way: str
+) -> None:
+    """Cromwell's metadata come seconds after the first calls, or a client posts the plan: what still waits goes by it."""
+    async with flowsched.Client(service.url) as client:
+        cromwell = Cromwell(way, service.url, client, tmp_path / "data")
+        gate = tmp_path / "gate"
+        held = await client.submit(held_until(gate))
+        try:
+            shards = [await cromwell.start(FIRST_RUN, "Shard", "true", shard) for shard in range(3)]
+            first = await cromwell.start(FIRST_RUN, "First", "true")
+            await client.plan(WDL, inputs={}, run=FIRST_RUN)
+        finally:
+            gate.touch()
+        await client.wait(held.id)
+        begun = [await start_of(client, ident) for ident in (first, *shards)]
+    assert min(begun) == begun[0], begun
+
+
+async def test_a_restart_forgets_no_rank_of_a_call_that_came_before_its_plan(tmp_path: Path) -> None:
+    """Its document says none, and nothing asks for it but the new term."""
+    settings = app.Settings(root=tmp_path / "root", port=0, cpu="1")
+    gate = tmp_path / "gate"
+    try:
+        async with app.running(settings) as running, flowsched.Client(running.url) as client:
+            await client.submit(held_until(gate))
+            cromwell = Cromwell("tes", running.url, client, tmp_path / "data")
+            shard = await cromwell.start(FIRST_RUN, "Shard", "true", 0)
+            first = await cromwell.start(FIRST_RUN, "First", "true")
+            await client.plan(WDL, inputs={}, run=FIRST_RUN)
+        async with app.running(settings) as running, flowsched.Client(running.url) as client:
+            runs = running.service._leader.dispatcher.state.runs
+            async with asyncio.timeout(120):
+                while not runs[first].spec.call.rank_ms:
+                    await asyncio.sleep(0.05)
+            assert runs[first].spec.call.rank_ms > runs[shard].spec.call.rank_ms
+            gate.touch()
+            assert await start_of(client, first) < await start_of(client, shard)
+    finally:
+        gate.touch()
 
 
 async def test_a_rank_below_the_minute_that_an_unknown_task_is_taken_for_counts(
