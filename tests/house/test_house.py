@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import functools
 import inspect
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -53,6 +54,34 @@ def test_the_state_diagram_is_the_one_drawn_from_the_table() -> None:
     expected = f"<!-- states -->\n```mermaid\n{drawn()}\n```\n<!-- /states -->"
     start, end = text.index("<!-- states -->"), text.index("<!-- /states -->") + len("<!-- /states -->")
     assert text[start:end] == expected, f"put this into docs/architecture.md:\n\n{expected}\n"
+
+
+def test_the_modules_that_the_architecture_names_exist() -> None:
+    """Every path between backticks, and every name in the first column of a table of modules; `a/{b,c}` are two."""
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    tables = re.findall(r"^\| (?:layer|module)[^\n]*\n\|---[^\n]*\n((?:\|[^\n]*\n)+)", text, re.M)
+    assert len(tables) >= 6, "the tables of modules have another head: mend this test"
+    rows = [row.split("|")[1] for table in tables for row in table.splitlines()]
+    said = {name for row in rows for name in re.findall(r"`([a-z_/{},]+)`", row)}
+    said |= set(re.findall(r"`([a-z_]+(?:/[a-z_{},]+)+/?)`", text))
+    there = {f"/flowsched/{path.removesuffix('.py').removesuffix('/__init__')}" for path in parsed()}
+    there |= {above.as_posix() for path in there for above in Path(path).parents}
+    there |= {
+        f"/{path.relative_to(ROOT).as_posix()}"
+        for top in ("docs", "deploy", "bench")
+        for path in (ROOT / top).rglob("*")
+    }
+    wrong = {
+        name for path in said for name in spread(path) if not any(each.endswith(f"/{name}") for each in there)
+    }
+    assert not wrong, f"docs/architecture.md names what is not there: {sorted(wrong)}"
+
+
+def spread(path: str) -> list[str]:
+    """A path with one `{a,b}` as several."""
+    before, brace, rest = path.strip("/").partition("{")
+    names, _, after = rest.partition("}")
+    return [before + name + after for name in names.split(",")] if brace else [before]
 
 
 def test_every_task_state_is_reached_and_left() -> None:
