@@ -63,6 +63,19 @@ async def test_a_call_that_is_sent_again_leaves_its_lines_once(service: Running,
     assert lines == [("0\n", 1000)] * 3
 
 
+@BOTH
+async def test_a_task_that_runs_again_in_the_same_folder_does_not_double_its_output(
+    service: Running, tmp_path: Path
+) -> None:
+    """Its script waits for all that it has started, so nothing but the file of the run before can add a line."""
+    lines = []
+    for number in range(2):
+        sent = task(["sh", "-c", f"seq 1000; echo 0 > {tmp_path}/rc"], tmp_path, tags={"sent": str(number)})
+        assert (await service.until(await service.create(sent)))["state"] == "COMPLETE"
+        lines.append(len((tmp_path / "stdout").read_text().splitlines()))
+    assert lines == [1000, 1000]
+
+
 def runner(root: Path) -> int:
     """The runner of the one attempt that lives."""
     pids = [kin.runner_of(folder) for folder in root.glob("nodes/*/attempts/*")]
