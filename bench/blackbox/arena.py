@@ -285,8 +285,8 @@ def children_of(pid: int) -> list[int]:
     """All that stem from a process."""
     found, unseen = [], [pid]
     while unseen:
-        for task in Path(f"/proc/{unseen.pop()}/task").glob("*/children"):
-            with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # it may end while it is looked at
+            for task in Path(f"/proc/{unseen.pop()}/task").glob("*/children"):
                 more = [int(word) for word in task.read_text().split()]
                 found += more
                 unseen += more

@@ -102,7 +102,7 @@ class Run:
         """All of it; what was violated."""
         settings = self.settings
         self.service.start()
-        keeper = asyncio.create_task(self.service.keep())
+        keeper = asyncio.create_task(self._keep())
         try:
             await self._ready()
             if settings.row:
@@ -142,6 +142,14 @@ class Run:
                 process.kill()
             await self.web.close()
         return judge(self.evidence)
+
+    async def _keep(self) -> None:
+        """Keep the service up, whatever becomes of looking after it."""
+        while True:
+            try:
+                await self.service.keep()
+            except Exception as error:  # noqa: BLE001 - without a service, all that follows would be blamed on it
+                self.evidence.failures.append(f"keeping the service: {error!r}")
 
     async def _ready(self) -> None:
         for _ in range(1200):
