@@ -28,6 +28,7 @@ from flowsched.private import make_root
 if TYPE_CHECKING:
     from flowsched.api.connections import Connections
     from flowsched.cluster.kubernetes.settings import KubernetesSettings
+    from flowsched.cluster.running.bounds import Bounds
     from flowsched.cluster.space import Space
     from flowsched.control.admission import LiveLimits
 
@@ -240,7 +241,6 @@ def local_cluster(
     from flowsched.cluster.machine import cache_limit, labelled, virtual_nodes
     from flowsched.cluster.origins import Origins
     from flowsched.cluster.runners import Images, RunnerProcesses
-    from flowsched.cluster.running.bounds import Bounds
     from flowsched.workflow.resources import parse_bytes, parse_cpu
 
     nodes = virtual_nodes(
@@ -255,12 +255,9 @@ def local_cluster(
         cache_bytes=cache_limit(settings.root, settings.cache, settings.nodes),
     )
     nodes = labelled(nodes, settings.labels)
-    allowed = (
-        None if settings.allow_paths is None else [str(path.absolute()) for path in settings.allow_paths]
-    )
     images: Images = "refuse" if settings.images == "refuse" else "ignore"
     processes = RunnerProcesses(
-        origins=Origins(options=settings.stores, bounds=Bounds(str(settings.root.absolute()), allowed)),
+        origins=Origins(options=settings.stores, bounds=_bounds(settings)),
         images=images,
         cache_limit=lambda: cache_limit(settings.root, settings.cache, settings.nodes),
         beside=[] if disk is None else [disk],
@@ -277,7 +274,6 @@ async def assembled(settings: Settings) -> AsyncIterator[tuple[Any, Any, Any, An
     Yields:
         (service, leader, writer, executor)
     """
-    from flowsched.cluster.space import Space
     from flowsched.control.cromwell import servers
     from flowsched.control.failpoints import from_environment
     from flowsched.control.history import ALONE_POLL_S, POLL_S, History
@@ -288,7 +284,7 @@ async def assembled(settings: Settings) -> AsyncIterator[tuple[Any, Any, Any, An
     from flowsched.control.wdl_path import folders
     from flowsched.scheduling.framework import PROFILES
     from flowsched.scheduling.transfers import parse_piece_size
-    from flowsched.store.database import Database, sqlite_file
+    from flowsched.store.database import Database
     from flowsched.store.workflows import Workflows
     from flowsched.store.writer import GroupWriter
 
@@ -297,8 +293,7 @@ async def assembled(settings: Settings) -> AsyncIterator[tuple[Any, Any, Any, An
     profiles = ProfileBook(PROFILES[settings.policy], path=settings.profile, clock=clock)
     failpoint = from_environment(os.environ)
     make_root(settings.root)
-    file = sqlite_file(settings.url) if settings.kubernetes is None else None
-    disk = None if file is None else Space(file.parent)
+    disk = _database_disk(settings)
     executor = await _executor(settings, failpoint, clock, disk)
     async with Database.attach(settings.url) as database:  # the leader settles it once it answers
         reads = Workflows(database)
@@ -339,8 +334,32 @@ async def assembled(settings: Settings) -> AsyncIterator[tuple[Any, Any, Any, An
                 ignores_images=settings.kubernetes is None and settings.images == "ignore",
                 profiles=profiles,
                 limits=_live_limits(settings),
+                refusal=None if settings.kubernetes is not None else _refusal(_bounds(settings)),
             )
             yield service, leader, writer, executor
+
+
+def _database_disk(settings: Settings) -> Space | None:
+    """The room of a database file that the local cluster keeps an eye on; None if the database is another one."""
+    from flowsched.cluster.space import Space
+    from flowsched.store.database import sqlite_file
+
+    file = sqlite_file(settings.url) if settings.kubernetes is None else None
+    return None if file is None else Space(file.parent)
+
+
+def _bounds(settings: Settings) -> Bounds:
+    """Which paths of this machine may be inputs and outputs."""
+    from flowsched.cluster.running.bounds import Bounds
+
+    allowed = (
+        None if settings.allow_paths is None else [str(path.absolute()) for path in settings.allow_paths]
+    )
+    return Bounds(str(settings.root.absolute()), allowed)
+
+
+def _refusal(bounds: Bounds) -> Callable[[str, bool], str]:
+    return lambda path, whole: bounds.refusal(path, whole=whole)
 
 
 def _live_limits(settings: Settings) -> LiveLimits:

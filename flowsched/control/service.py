@@ -12,8 +12,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from flowsched.control import answers
+from flowsched.control import allowed_paths, answers
 from flowsched.control.admission import Admission, LiveLimits
+from flowsched.control.allowed_paths import Refusal
 from flowsched.control.aside import aside
 from flowsched.control.cromwell import Cromwell
 from flowsched.control.draining import Draining
@@ -95,7 +96,9 @@ class Service:
         ignores_images: bool = False,
         profiles: ProfileBook | None = None,
         limits: LiveLimits = LiveLimits(),  # noqa: B008  # frozen
+        refusal: Refusal | None = None,
     ) -> None:
+        self._refusal = refusal
         self._replicated = replicated
         self._whereabouts = Whereabouts(database, clock)
         self._database = database
@@ -122,7 +125,7 @@ class Service:
         self.tes = TesService(
             TesTasks(database), self._admission, documents, clock=clock, new_id=new_id, wake=self._wake,
             cancel=lambda workflow: self.command(workflow, "cancel"), ranks=self.plans, memory=self._state,
-            failpoint=failpoint, replicated=replicated, ignores_images=ignores_images,
+            failpoint=failpoint, replicated=replicated, ignores_images=ignores_images, refusal=refusal,
         )  # fmt: skip
 
     # ------------------------------------------------------------------------------------------ workflows
@@ -130,6 +133,7 @@ class Service:
     async def submit(self, raw: bytes, *, idempotency_key: str | None = None) -> SubmittedView:
         """Decode, check and durably accept a document; the same key with the same bytes gives the same workflow."""
         spec = await decode(raw)
+        await allowed_paths.check(spec, self._refusal)
         body_hash = hashlib.sha256(raw).hexdigest()
         spec, raw = await with_rank(spec, raw, self.plans)
         ident = self._new_id()

@@ -16,7 +16,9 @@ from typing import Any, Final
 import msgspec
 import structlog
 
+from flowsched.control import allowed_paths
 from flowsched.control.admission import Admission
+from flowsched.control.allowed_paths import Refusal
 from flowsched.control.aside import aside
 from flowsched.control.facade import TesPage
 from flowsched.control.intake import Documents
@@ -110,7 +112,9 @@ class TesService:
         failpoint: Callable[[str], Awaitable[None]],
         replicated: bool = False,
         ignores_images: bool = False,
+        refusal: Refusal | None = None,
     ) -> None:
+        self._refusal = refusal
         self._reads = reads
         self._admission = admission
         self._documents = documents
@@ -133,6 +137,7 @@ class TesService:
         """Accept a task durably; a repeat of one that is there gives that one's id."""
         task = await aside(len(raw), read_task, raw)
         made = await self._workflow(task, len(raw))
+        await allowed_paths.check(made.spec, self._refusal)
         body = encode_task(task)
         stored = await aside(len(body), zlib.compress, body)
         now = self._clock()

@@ -1,0 +1,89 @@
+"""Paths of a document that the service would refuse when a task reads or writes them: refused when the document is sent.
+
+What cannot be known then is refused later, by the task's failure: paths with `{item}` or `{index}`, paths through links that a task
+makes, and what lies behind mounts. Knows which fields of a document are paths of this machine; which are allowed is asked of
+`refusal`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from typing import Final
+from urllib.parse import unquote, urlsplit
+
+from flowsched.errors import InvalidRequest
+from flowsched.workflow.spec import WorkflowSpec
+
+#: Why a path may not be an input or output, in words; "" if it may. The second argument: all that lies below it is meant, too.
+Refusal = Callable[[str, bool], str]
+#: Paths of one document that are looked at: some 0.1 ms each. The others are checked when they are read or written.
+MOST_PATHS: Final = 10_000
+#: Refused paths that are named in one answer.
+_NAMED: Final = 5
+
+
+async def check(spec: WorkflowSpec, refusal: Refusal | None) -> None:
+    """Refuse a document whose paths the service refuses.
+
+    Args:
+        spec: The document.
+        refusal: The service's rules; None = it has none (Kubernetes).
+
+    Raises:
+        InvalidRequest: It names such paths: which, where, and what would allow them.
+    """
+    if refusal is None:
+        return
+    asked: dict[tuple[str, bool], str] = {}
+    for path, whole, where in paths_of(spec):
+        if len(asked) == MOST_PATHS:
+            break
+        asked.setdefault((path, whole), where)
+    if not asked:
+        return
+
+    def refused() -> list[str]:
+        answers = ((where, refusal(path, whole)) for (path, whole), where in asked.items())
+        return [f"{where}: {why}" for where, why in answers if why]
+
+    found = await asyncio.to_thread(refused)
+    if found:
+        more = f"; and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
+        raise InvalidRequest("; ".join(found[:_NAMED]) + more)
+
+
+def paths_of(spec: WorkflowSpec) -> Iterator[tuple[str, bool, str]]:
+    """(path, whether all below it is meant, where it stands) of each path of this machine that a document names."""
+    for stage in spec.stages:
+        for given in stage.inputs:
+            path = None if given.uri is None else _local(given.uri)
+            if path is not None:
+                yield path, True, f"input {given.name!r} of stage {stage.name!r}"
+        container = stage.container
+        if container is None:
+            continue
+        for placed in container.inputs:
+            if placed.source is not None and not _is_template(placed.source):
+                yield placed.source, True, f"the input at {placed.path} of stage {stage.name!r}"
+        for output in container.outputs:
+            path = _local(output.uri)
+            if path is not None:
+                yield path, False, f"the output {output.path} of stage {stage.name!r}"
+        for mount in container.mounts:
+            if not _is_template(mount.source):
+                yield mount.source, False, f"the mount at {mount.path} of stage {stage.name!r}"
+
+
+def _local(uri: str) -> str | None:
+    """The path of this machine that a uri names; None if it names none, or one that is known only once it is expanded."""
+    if _is_template(uri):
+        return None
+    if uri.startswith("/"):
+        return uri
+    parts = urlsplit(uri)
+    return unquote(parts.path) if parts.scheme == "file" and parts.path.startswith("/") else None
+
+
+def _is_template(text: str) -> bool:
+    return "{item}" in text or "{index}" in text
