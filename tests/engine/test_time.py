@@ -68,7 +68,7 @@ def test_twenty_years_between_two_steps_cost_no_more_than_the_hours_that_are_kep
     book.close(HOUR_MS)
     assert list(book.hours) == [0]
     book.close(YEARS)
-    assert len(book.hours) == KEPT_HOURS - 1  # the hour that begins now has nothing yet
-    assert min(book.hours) == YEARS // HOUR_MS - KEPT_HOURS + 1
+    assert len(book.hours) == KEPT_HOURS
+    assert min(book.hours) == YEARS // HOUR_MS - KEPT_HOURS  # the hour that begins now has nothing yet
     assert {hour.covered_ms for hour in book.hours.values()} == {HOUR_MS}
     assert {hour.capacity[0] for hour in book.hours.values()} == {4_000 * HOUR_MS}

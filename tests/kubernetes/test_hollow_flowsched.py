@@ -16,11 +16,12 @@ import msgspec
 import pytest
 import yaml
 
+from flowsched.cluster.kubernetes.agent.orders import LIFE_MS
 from flowsched.cluster.kubernetes.client import Client
 from flowsched.cluster.kubernetes.hollow.nodes import HollowNodes
 from flowsched.cluster.kubernetes.hollow.templates import NodeTemplate
 from flowsched.cluster.kubernetes.manifests import pod_manifest
-from flowsched.cluster.kubernetes.release import ReleaseSettings
+from flowsched.cluster.kubernetes.release import ReleaseSettings, extras_of
 from flowsched.scheduling.executor import InputFile, OutputFile
 from tests.kubernetes import written as w
 from tests.kubernetes.bound import PATIENCE_S, bind, ended, running, terminated
@@ -114,13 +115,14 @@ async def test_a_task_reads_what_another_one_wrote(
     )
     told = []
     for task in (first, second):
-        manifest = pod_manifest(task, settings)
+        now_ms = time.time_ns() // 1_000_000
+        manifest = pod_manifest(task, settings, None, replace(extras_of(task), expires_ms=now_ms + LIFE_MS))
         assert isinstance(manifest, bytes), manifest
         name = msgspec.json.decode(manifest)["metadata"]["name"]
         await post(client, f"/api/v1/namespaces/{namespace}/pods", manifest)
         await bind(client, namespace, name, node)
         pod = await ended(client, namespace, name)
-        assert pod["status"]["phase"] == "Succeeded", pod["status"]
+        assert pod["status"]["phase"] == "Succeeded", msgspec.json.encode(pod["status"]).decode()
         told.append(json.loads(terminated(pod, "stage-out")["message"]))
     assert [one["outputs"][0]["uri"] for one in told] == [
         "flowsched:w1/one/0/text",

@@ -7,14 +7,21 @@ import pytest
 
 from flowsched.statement import Statement
 from flowsched.workflow.decode import check_workflow
-from flowsched.workflow.run import StageRun
+from flowsched.workflow.graph import StageGraph
+from flowsched.workflow.run import StageRun, WorkflowRun
+from flowsched.workflow.spec import WorkflowSpec
 
 
 @pytest.fixture
 def stage() -> StageRun:
     """A stage of a million tasks, touched."""
     one = {"name": "s", "command": ["x"], "scatter": {"count": 1_000_000}}
-    run = StageRun(0, check_workflow({"name": "w", "stages": [one]}).stages[0])
+    return touched(check_workflow({"name": "w", "stages": [one]}))
+
+
+def touched(spec: WorkflowSpec) -> StageRun:
+    """The first stage of a new run, touched."""
+    run = WorkflowRun("w", spec, StageGraph(spec)).stages[0]
     run.touch(np.zeros(1_000_000, dtype=np.int32))
     return run
 
@@ -48,8 +55,7 @@ def test_writing_without_owning_is_refused(stage: StageRun) -> None:
 
 def test_an_owned_array_holds_what_it_held(stage: StageRun) -> None:
     """Minus one everywhere but where it is written; undone, minus one everywhere. Another stage's stays as it is."""
-    other = StageRun(1, stage.spec)
-    other.touch(np.zeros(1_000_000, dtype=np.int32))
+    other = touched(WorkflowSpec(name="other", stages=(stage.spec,)))
     statement = Statement()
     statement.set(stage.own("node"), np.array([1]), 7)
     assert stage.node[:3].tolist() == [-1, 7, -1]
