@@ -14,11 +14,12 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from flowsched.clock import elapsed_s
 from flowsched.cluster.running.records import write_record
 
 PREFIX: Final = ".part-"
@@ -51,10 +52,22 @@ class Partial:
         folder: Where it lies.
         header: What it will be.
         spans: What of it is there.
+        idle_s: How long ago a piece was added last.
+        elapsed: Seconds that go on whatever the wall clock is set to.
     """
 
-    def __init__(self, folder: Path, header: Header, spans: Iterable[Span] = ()) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        header: Header,
+        spans: Iterable[Span] = (),
+        *,
+        idle_s: float = 0.0,
+        elapsed: Callable[[], float] = elapsed_s,
+    ) -> None:
         self.folder = folder
+        self._elapsed = elapsed
+        self._added_s = elapsed() - idle_s
         self.header = header
         self.users = 0  #: pieces that are coming now; see `Partials.using`
         self._spans = merged(spans)
@@ -70,6 +83,11 @@ class Partial:
     def spans(self) -> tuple[Span, ...]:
         """What is there, for good: ranges of bytes, in order."""
         return tuple(self._spans)
+
+    @property
+    def idle_s(self) -> float:
+        """How long ago a piece was added last, seconds."""
+        return self._elapsed() - self._added_s
 
     @property
     def complete(self) -> bool:
@@ -119,6 +137,7 @@ class Partial:
                 self._write(spans)
             except FileNotFoundError as error:
                 raise Dropped(self.header.uri) from error
+            self._added_s = self._elapsed()
             self._spans = spans  # last: whoever sees that all is there moves the folder away
 
     def drop(self) -> None:
@@ -141,10 +160,12 @@ class Partials:
 
     Args:
         folder: The cache's.
+        elapsed: Seconds that go on whatever the wall clock is set to.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, elapsed: Callable[[], float] = elapsed_s) -> None:
         self._folder = folder
+        self._elapsed = elapsed
         self._known: dict[str, Partial] = {}
         self._lock = threading.Lock()
 
@@ -179,7 +200,9 @@ class Partials:
             return False
         if not long_enough or folder.name != PREFIX + named or idle_s > IDLE_S:
             return False
-        self._known[header.uri] = Partial(folder, header, spans)
+        self._known[header.uri] = Partial(
+            folder, header, spans, idle_s=max(idle_s, 0.0), elapsed=self._elapsed
+        )
         return True
 
     def begin(self, header: Header, named: str) -> Partial:
@@ -198,7 +221,7 @@ class Partials:
                 os.ftruncate(descriptor, header.size_bytes)
             finally:
                 os.close(descriptor)
-            made = self._known[header.uri] = Partial(folder, header)
+            made = self._known[header.uri] = Partial(folder, header, elapsed=self._elapsed)
             return made
 
     def drop(self, uri: str, only: Partial | None = None) -> bool:
@@ -215,11 +238,7 @@ class Partials:
         """Remove those that nobody adds to, and has not for so long; returns the bytes they would have taken."""
         freed = 0
         for partial in self.all:
-            try:
-                age_s = time.time() - (partial.folder / RECORD).stat().st_mtime
-            except OSError:
-                age_s = 0.0  # its first piece is on its way, or it has just become whole
-            if partial.users == 0 and age_s >= idle_s and self.drop(partial.header.uri, partial):
+            if partial.users == 0 and partial.idle_s >= idle_s and self.drop(partial.header.uri, partial):
                 freed += partial.header.size_bytes
         return freed
 

@@ -305,14 +305,18 @@ async def test_a_whole_copy_ends_what_came_in_pieces(rig: Rig, origin: RangeOrig
 
 def test_half_a_dataset_that_nobody_adds_to_goes_after_a_day(tmp_path: Path) -> None:
     """At the next start, and when another one begins."""
-    partials = Partials(tmp_path)
+    now_s = 0.0
+    partials = Partials(tmp_path, elapsed=lambda: now_s)
     old = partials.begin(Header("flowsched:old", 10, "", "data"), "old")
     descriptor = old.open()
     old.landed(descriptor, 0, 5)
     os.close(descriptor)
+    now_s = 86_000.0
     assert partials.drop_idle() == 0
-    os.utime(old.folder / "pieces.json", (1, 1))
+    os.utime(old.folder / "pieces.json", (1, 1))  # as if the wall clock had been set on by decades
+    assert partials.drop_idle() == 0
     assert not Partials(tmp_path).adopt(old.folder, "old")
+    now_s = 86_400.0
     assert partials.drop_idle() == 10
     assert os.listdir(tmp_path) == []
 

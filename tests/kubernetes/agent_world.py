@@ -25,7 +25,6 @@ from flowsched.cluster.kubernetes.agent.keys import bearer_of, signing_key_of
 from flowsched.cluster.kubernetes.agent.node_agent import Agent
 from flowsched.cluster.kubernetes.agent.server import Door
 from flowsched.cluster.kubernetes.agent.settings import Settings
-from flowsched.cluster.running.records import wall_ms
 
 KEY = b"a-key-of-the-agents-in-these-tests"
 PATIENCE_S = 200
@@ -105,7 +104,7 @@ class Served:
         node: Node,
         *,
         link: Callable[..., None] | None = None,
-        clock: Callable[[], int] = wall_ms,
+        clock: Callable[[], int] | None = None,
         **changes: Any,
     ) -> None:
         self.node = node

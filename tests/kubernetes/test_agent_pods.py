@@ -12,6 +12,7 @@ import stat
 import subprocess
 import sys
 import textwrap
+import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -528,6 +529,28 @@ async def test_the_sweeper_forgets_pods_that_are_gone(tmp_path: Path) -> None:
         await node.agent.pods.sweep(before_ms=1 << 60)
         assert node.agent.ledger.page(uid) is None
     assert os.listdir(place.folder / "state" / "pods") == []
+
+
+async def test_a_wall_clock_that_is_set_ends_nothing_that_is_kept_for_days(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The node's clock jumps by twenty years: what a pod did is still known, and the orders of today are good."""
+    ahead_ns = 20 * 365 * 86_400 * 10**9
+    place = Node(tmp_path / "n")
+    uid, other = place.pod(), place.pod(name="fs-wf-s-1-1")
+    tomorrow = time.time_ns() // 10**6 + 86_400_000
+    async with Served(place, sweep_s=0.01) as node:
+        node.put(X, b"12345")
+        assert (await node.inputs(uid, order(inputs=[reads(X, "x")]))).status == 200
+        right = time.time_ns
+        monkeypatch.setattr(time, "time_ns", lambda: right() + ahead_ns)
+        place.remove(uid)
+        async with asyncio.timeout(60):  # the sweeper has been here
+            while node.agent.ledger.users(X):
+                await asyncio.sleep(0.01)
+        assert node.agent.ledger.page(uid) is not None
+        told = order("fs-wf-s-1-1", inputs=[reads(X, "x")], expires_ms=tomorrow)
+        assert (await node.inputs(other, told)).status == 200
 
 
 # --- outputs -------------------------------------------------------------------------------------------------

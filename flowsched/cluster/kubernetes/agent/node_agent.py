@@ -14,6 +14,7 @@ from typing import Final
 
 import structlog
 
+from flowsched.clock import ServiceClock
 from flowsched.cluster.cache import Cache, Entry
 from flowsched.cluster.kubernetes.agent.keeping import Logs
 from flowsched.cluster.kubernetes.agent.keys import bearer_of
@@ -28,7 +29,6 @@ from flowsched.cluster.kubernetes.agent.sources import Sources
 from flowsched.cluster.kubernetes.agent.transfers import Transfers
 from flowsched.cluster.kubernetes.agent.trees import Link, no_link
 from flowsched.cluster.kubernetes.agent.volumes import Volumes
-from flowsched.cluster.running.records import wall_ms
 from flowsched.errors import ConfigurationError
 
 log = structlog.get_logger(__name__)
@@ -45,7 +45,8 @@ class Agent:
         settings: Of this node.
         link: Makes hard links; default `os.link`, if the settings have it.
         at: Told of each step of publishing that is done.
-        clock: Wall-clock ms.
+        clock: ms since the epoch; default: of a `ServiceClock`, since a wall clock that is set would end what is kept for days,
+            and every order, at once.
     """
 
     def __init__(
@@ -54,8 +55,9 @@ class Agent:
         *,
         link: Link | None = None,
         at: Callable[[str], object] = lambda _: None,
-        clock: Callable[[], int] = wall_ms,
+        clock: Callable[[], int] | None = None,
     ) -> None:
+        clock = clock or ServiceClock(jumped=_tell_jump).now_ms
         self.settings = settings
         self.instance = secrets.token_hex(8)
         self.news = News(self.instance)
@@ -192,6 +194,13 @@ class Agent:
                 await asyncio.to_thread(self.logs.expire, before_ms, self.settings.kept_log_bytes)
             except Exception:
                 log.exception("sweep broke")
+
+
+def _tell_jump(jump_ms: int) -> None:
+    """The node's wall clock was set: the agent goes on as before."""
+    log.warning(
+        "the wall clock jumped; this agent follows it by 1 %: restart it to take it over", by_s=jump_ms / 1000
+    )
 
 
 def same_mount(one: Path, other: Path) -> bool:
