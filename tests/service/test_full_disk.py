@@ -8,6 +8,7 @@ import json
 import os
 import sqlite3
 import subprocess
+import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,6 +21,7 @@ from flowsched.errors import Unavailable
 from flowsched.workflow.views import ExplanationView, TaskView
 from tests.postgres import fresh_postgres, postgres_server  # noqa: F401
 from tests.service.serving import Service, end_users_of
+from tests.serving.processes import served
 
 #: What one small attempt, and the service itself, need many times over.
 SIZE, INODES = "64m", 2_000
@@ -401,6 +403,27 @@ def test_a_first_start_on_a_full_disk_waits_with_its_port_open(tmp_path: Path, d
         workflow = submit(service, "plain", "true")
         service.until(lambda: state(service, workflow) == "SUCCEEDED", "done")
         assert service.stop() == 0
+
+
+def test_a_first_start_on_a_full_disk_makes_a_whole_token_later(tmp_path: Path, disk: Path) -> None:
+    """The root's folder is there, and no byte for the token: it waits, and no half token is taken for one when there is room."""
+    root, state_home = disk / "root", tmp_path / "state"
+    root.mkdir()
+    (disk / "root.log").symlink_to(tmp_path / "log")  # where `served` writes
+    free = fill_bytes(disk)
+    with served(root, token=True, env={"XDG_STATE_HOME": str(state_home)}) as service:
+        end = time.monotonic() + 90
+        while "the root cannot be made yet" not in service.told():
+            assert time.monotonic() < end, service.told()
+            time.sleep(0.1)
+        assert not (root / "token").exists() or not (root / "token").read_text()
+        free()
+        service.ready()
+        token = (root / "token").read_text().strip()
+        assert len(token) == 32
+        assert service.get("/api/v1/workflows", token=token)["workflows"] == []
+        (announced,) = state_home.rglob("*.json")
+        assert json.loads(announced.read_text()) == {"token": token}
 
 
 def test_free_pages_that_were_used_up_are_made_again_while_the_service_runs(tmp_path: Path) -> None:
