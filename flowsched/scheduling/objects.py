@@ -1,15 +1,14 @@
 """The core's objects as plain values and arrays, and back: what a snapshot file holds. No pickle: nothing in a file runs.
 
-Values of classes of `flowsched.scheduling` and `flowsched.workflow` are written with all their attributes, whatever they
-are, so that a new one is written too; caches are left out (`TRANSIENT`). Nothing is called when they are read: an object
-is made without its constructor and given its attributes.
+Values of the classes in `NAMES` are written with all their attributes, whatever they are, so that a new attribute is written
+too; caches are left out (`TRANSIENT`). Nothing is called when they are read: an object is made without its constructor and
+given its attributes. A file names classes by `NAMES`, so that a class may move or be renamed while its files stay readable.
 
 JSON has lists and objects only, so the rest is marked: `[...]` is a tuple, and `{"=": KIND, ...}` everything else.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from enum import Enum
@@ -20,10 +19,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowsched.errors import FlowschedError, InvalidRequest
+from flowsched.scheduling import neighbours
 from flowsched.scheduling.catalogue import Catalogue
+from flowsched.scheduling.devices import Devices
+from flowsched.scheduling.ledger import Claim, ClaimKind, DirectBook, Ledger
 from flowsched.scheduling.neighbours import Peers
-from flowsched.scheduling.queues import QueueTree
+from flowsched.scheduling.node_info import NodeInfo, Zone
+from flowsched.scheduling.plan import Nomination
+from flowsched.scheduling.podgroup import Home, Kept, PodGroup, RoleRequest, Shape
+from flowsched.scheduling.queues import Queue, QueueTree
+from flowsched.scheduling.rules import HostPort, NodeTerm, PodTerm, Requirement, Rules, Spread
 from flowsched.scheduling.snapshot import Snapshot
+from flowsched.scheduling.storages import Storage
+from flowsched.scheduling.usage import Account, Payer, UsageBook
+from flowsched.scheduling.zones import Zones
 
 #: What follows from the rest and is made again when it is asked for: (class, attribute) -> how it is without.
 TRANSIENT: Final[Mapping[tuple[str, str], type]] = {
@@ -35,8 +44,42 @@ TRANSIENT: Final[Mapping[tuple[str, str], type]] = {
     (QueueTree.__qualname__, "_facts"): NoneType,
     ("_Kind", "counts"): list,
 }
-#: Whose values may stand in a file.
-_HOMES: Final = ("flowsched.scheduling.", "flowsched.workflow.")
+#: What may stand in a file: its name there -> its class. A name stays when its class gets another one.
+NAMES: Final[Mapping[str, type]] = {
+    "Account": Account,
+    "Catalogue": Catalogue,
+    "Claim": Claim,
+    "ClaimKind": ClaimKind,
+    "Devices": Devices,
+    "DirectBook": DirectBook,
+    "Home": Home,
+    "HostPort": HostPort,
+    "Kept": Kept,
+    "Ledger": Ledger,
+    "NodeInfo": NodeInfo,
+    "NodeTerm": NodeTerm,
+    "Nomination": Nomination,
+    "Payer": Payer,
+    "PeerKind": neighbours._Kind,
+    "Peers": Peers,
+    "PodGroup": PodGroup,
+    "PodTerm": PodTerm,
+    "Queue": Queue,
+    "QueueTree": QueueTree,
+    "Requirement": Requirement,
+    "RoleRequest": RoleRequest,
+    "Rules": Rules,
+    "Shape": Shape,
+    "Snapshot": Snapshot,
+    "Spread": Spread,
+    "Storage": Storage,
+    "UsageBook": UsageBook,
+    "Zone": Zone,
+    "Zones": Zones,
+}
+_NAME_OF: Final = {kind: name for name, kind in NAMES.items()}
+#: Names of format 2 and before, `module:class`, whose class is not the name of now.
+_FORMER: Final = {"_Kind": "PeerKind"}
 _MARK: Final = "="
 #: Arrays of so few values stand among the objects.
 _SMALL: Final = 32
@@ -121,10 +164,13 @@ class Writer:
     @staticmethod
     def _look_at(kind: type, value: Any) -> tuple[str, list[str] | None]:
         """What all values of a class share: its name, and its attributes if they are always the same."""
-        where = f"{kind.__module__}:{kind.__qualname__}"
-        if not f"{kind.__module__}.".startswith(_HOMES) or callable(value):
-            raise FlowschedError(f"a value of {where} cannot be recorded: {value!r:.80}")
-        return where, _lasting(value) if is_dataclass(kind) else None
+        name = _NAME_OF.get(kind)
+        if name is None:
+            where = f"{kind.__module__}:{kind.__qualname__}"
+            raise FlowschedError(
+                f"a value of {where} cannot be recorded, since no snapshot has a name for it: {value!r:.80}"
+            )
+        return name, _lasting(value) if is_dataclass(kind) else None
 
 
 class Reader:
@@ -200,9 +246,9 @@ def attributes(value: object) -> list[str]:
 
 
 def _class(where: str) -> type:
-    module, _, name = where.partition(":")
-    found = getattr(sys.modules.get(module), name, None)
-    if not f"{module}.".startswith(_HOMES) or not isinstance(found, type) or issubclass(found, BaseException):
+    former = where.rpartition(":")[2]
+    found = NAMES.get(where) or NAMES.get(_FORMER.get(former, former))
+    if found is None:
         raise InvalidRequest(f"{where!r:.80} is no class of this version's scheduler")
     return found
 

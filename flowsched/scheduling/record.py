@@ -30,7 +30,9 @@ from flowsched.scheduling.policy import document_of, policies_from
 from flowsched.workflow.spec import EMPTY
 
 #: Grows when older readers could not understand a file.
-FORMAT: Final = 2
+FORMAT: Final = 3
+#: What this version reads: format 2 names classes by their Python modules.
+READABLE: Final = (2, 3)
 #: The largest part that is read: 4 GiB. A file from elsewhere must not fill the memory.
 _LARGEST: Final = 4 << 30
 #: Equal records are equal bytes: zip files tell when they were made.
@@ -146,10 +148,10 @@ def unpacked(
     try:
         with zipfile.ZipFile(io.BytesIO(raw)) as archive:
             about = json.loads(_read(archive, "record.json"))
-            if about["format"] != FORMAT:
+            if about["format"] not in READABLE:
                 raise InvalidRequest(
                     f"the snapshot is of format {about['format']!r:.20}, made by flowsched {about['version']}; "
-                    f"this is {__version__}, which reads format {FORMAT}"
+                    f"this is {__version__}, which reads formats {' and '.join(map(str, READABLE))}"
                 )
             names = sorted(name for name in archive.namelist() if name.startswith("arrays/"))
             arrays = [np.load(io.BytesIO(_read(archive, name)), allow_pickle=False) for name in names]
