@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -69,16 +69,24 @@ def _situation(state: EngineState, group: int, now: int) -> Situation:
     return Situation(state.snapshot, state.catalogue, state.queues, wanted, others, state.profile, now)
 
 
-def explain(state: EngineState, run: WorkflowRun, now: int, *, forecast: bool = True) -> list[Explanation]:
+def explain(
+    state: EngineState,
+    run: WorkflowRun,
+    now: int,
+    *,
+    forecast: bool = True,
+    stages: Sequence[StageRun] | None = None,
+) -> list[Explanation]:
     """Everything of a live workflow that is neither running nor done, by stage and cause.
 
     Args:
         state, run: Not modified.
         now: Wall-clock ms.
         forecast: Also say how long a task is taken to run, and between which moments it will start, which costs more.
+        stages: Of these stages of the run alone; None = of all.
     """
     found: list[Explanation] = []
-    for stage in run.stages:
+    for stage in run.stages if stages is None else stages:
         if stage.state.terminal:
             continue
         if stage.counts[TaskState.PENDING]:

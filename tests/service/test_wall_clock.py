@@ -48,12 +48,14 @@ async def test_fault_16_the_wall_clock_is_set_while_the_service_works(tmp_path: 
     try:
         async with Client(f"http://127.0.0.1:{port}", timeout=60) as client:
             await reached(client)
-            runs = (await client.submit(waits("runs", gate))).id
+            runs = (await client.submit(waits("runs", gate, timeout="30m"))).id
             pending = {"event": "task_pending", "timeout": "30m", "action": "fail_stage"}
             await client.put_queue("later", paused=True)
             late = waits("late", gate, policies=[pending]) | {"queue": "later"}
             waiting = (await client.submit(late)).id
             await until(client, runs, "RUNNING")
+            while (await client.task(waiting, "one")).state != "QUEUED":  # its half hour has begun
+                await asyncio.sleep(0.05)
             for ahead in (HOUR_S, 20 * 365 * 24 * HOUR_S, -2 * HOUR_S):
                 offset.write_text(str(ahead))
                 beside = (await client.submit(waits("beside", Path("/")))).id
@@ -66,6 +68,7 @@ async def test_fault_16_the_wall_clock_is_set_while_the_service_works(tmp_path: 
             gate.touch()
             await until(client, runs, "SUCCEEDED", "FAILED")
             await until(client, waiting, "SUCCEEDED", "FAILED")
+            assert (await client.get(runs)).state == "SUCCEEDED"
             assert (await client.get(waiting)).state == "SUCCEEDED"
     finally:
         gate.touch()  # the task outlives the service: it would wait for ever

@@ -1,0 +1,77 @@
+"""Requests that ask for much, each sent to a real service: none of them holds its event loop for more than 200 ms of CPU time."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flowsched.app import Settings, running
+from flowsched.control.heartbeat import BEAT_S, HELD_S, Heartbeat, Stall
+
+EXECUTOR = {"image": "a", "command": ["true"]}
+STAGE = {"command": ["true"], "resources": {"cpu": 900}}
+DOCUMENTS, TASKS = "/api/v1/workflows", "/ga4gh/tes/v1/tasks"
+
+
+def numbered(count: int, value: Any = "x") -> dict[str, Any]:
+    return {f"k{number}": value for number in range(count)}
+
+
+#: Where to, what, and the answer.
+REQUESTS: dict[str, tuple[str, Callable[[], Any], int]] = {
+    "800,000 tags": (TASKS, lambda: {"executors": [EXECUTOR], "tags": numbered(800_000)}, 413),
+    "400,000 executors": (TASKS, lambda: {"executors": [EXECUTOR] * 400_000}, 413),
+    "1,000,000 unknown keys": (DOCUMENTS, lambda: numbered(1_000_000, 1), 422),
+    "1,000,000 labels": (
+        DOCUMENTS,
+        lambda: {"name": "w", "labels": numbered(1_000_000, ""), "stages": [{"name": "s", **STAGE}]},
+        413,
+    ),
+    "10,000 stages": (
+        DOCUMENTS,
+        lambda: {"name": "w", "stages": [{"name": f"s{number}", **STAGE} for number in range(10_000)]},
+        202,
+    ),
+    "60 MiB of node names": (
+        "/scheduler/filter",
+        lambda: {"Pod": {}, "NodeNames": [f"node-{number:050d}" for number in range(1_000_000)]},
+        413,
+    ),
+}
+
+
+def sent(url: str, body: bytes | None = None) -> tuple[int, bytes]:
+    """Status and body of an answer."""
+    request = urllib.request.Request(url, data=body, headers={"Content-Type": "application/json"})
+    try:
+        with urllib.request.urlopen(request, timeout=300) as answer:
+            return answer.status, answer.read()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read()
+
+
+@pytest.mark.parametrize("name", REQUESTS)
+async def test_fault_41_no_request_holds_the_loop(tmp_path: Path, name: str) -> None:
+    """Reading, checking, refusing or accepting it, and answering what was made of it."""
+    path, make, status = REQUESTS[name]
+    body = json.dumps(make()).encode()
+    stalls: list[Stall] = []
+    async with running(Settings(port=0, root=tmp_path, cpu="1", log_level="error")) as up:
+        beating = asyncio.create_task(Heartbeat(stalls.append).run())
+        answered, said = await asyncio.to_thread(sent, up.url + path, body)
+        assert answered == status, said[:500]
+        if status == 202:
+            made = json.loads(said)["id"]
+            for of in ("", "/stages", "/explain"):
+                assert (await asyncio.to_thread(sent, f"{up.url}{path}/{made}{of}"))[0] == 200, of
+        await asyncio.sleep(4 * BEAT_S)  # the last beat counts what was used since the one before
+        beating.cancel()
+        await asyncio.gather(beating, return_exceptions=True)
+    assert stalls == [], f"held for more than {HELD_S} s"
