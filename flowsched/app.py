@@ -450,16 +450,14 @@ async def running(
     Raises:
         ConfigurationError: It cannot start like this.
     """
-    from aiohttp import web
-
-    from flowsched.api.connections import IDLE_SECONDS, Connections
-    from flowsched.api.server import build_api
+    from flowsched.api.connections import Connections
+    from flowsched.api.server import build_api, runner_of
     from flowsched.control.heartbeat import Heartbeat, Warnings
 
     async with assembled(settings) as (service, leader, _, executor):
         connections = Connections()
         app = build_api(service, token=settings.token, connections=connections)
-        runner = web.AppRunner(app, access_log=None, shutdown_timeout=2.0, keepalive_timeout=IDLE_SECONDS)
+        runner = runner_of(app)
         await runner.setup()
         servers: Sequence[asyncio.Server] = ()
         leading = asyncio.create_task(leader.run(), name="leader")

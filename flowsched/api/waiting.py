@@ -9,8 +9,8 @@ from contextlib import asynccontextmanager
 
 from aiohttp import web
 
-from flowsched.api.connections import IDLE_SECONDS, Connections
-from flowsched.api.server import counted
+from flowsched.api.connections import Connections
+from flowsched.api.server import counted, runner_of
 from flowsched.listening import BACKLOG
 
 _RETRY_S = "5"
@@ -35,7 +35,7 @@ async def waiting(sockets: Sequence[socket.socket], why: str) -> AsyncIterator[N
     app = web.Application(middlewares=[counted(connections)])
     app.router.add_get("/livez", live)
     app.router.add_route("*", "/{path:.*}", other)
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=2.0, keepalive_timeout=IDLE_SECONDS)
+    runner = runner_of(app)
     await runner.setup()
     assert runner.server is not None
     servers: Sequence[asyncio.Server] = ()

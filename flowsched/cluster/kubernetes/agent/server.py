@@ -107,7 +107,7 @@ class Door:
         for _, method, path, handler in self.routes:
             app.router.add_route(method, path, handler)
         settings = self._agent.settings
-        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=_LAST_S)
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=_LAST_S, auto_decompress=False)
         await self._runner.setup()
         site = web.TCPSite(self._runner, settings.host, settings.port, backlog=1024)
         await site.start()
