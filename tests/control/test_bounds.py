@@ -23,6 +23,7 @@ from sqlalchemy.event import listen
 from flowsched.app import Settings, running
 from flowsched.cluster.fake import FakeProcesses
 from flowsched.control import leader
+from flowsched.control.heartbeat import BEAT_S, HELD_S, Heartbeat, Stall
 from flowsched.errors import LeadershipLost, Unavailable
 from flowsched.store.database import Database, url_for
 from flowsched.store.lease import Lease
@@ -181,6 +182,28 @@ async def test_what_was_cancelled_before_it_was_recovered_is_never_expanded(
         async with asyncio.timeout(60):  # the command that was answered before is done with, too
             while await two.service._reads.commands():
                 await asyncio.sleep(0.02)
+
+
+@pytest.mark.parametrize("form", FORMS)
+async def test_no_step_over_five_million_tasks_holds_the_loop(
+    database_url: str | None, tmp_path: Path, form: str
+) -> None:
+    """Expanding, offering and cancelling them took 2 to 17 s in which nothing was answered."""
+    stalls: list[Stall] = []
+    settings = Settings(port=0, root=tmp_path / "root", database=database_url, cpu="1", log_level="error")
+    async with running(settings) as up:
+        beating = asyncio.create_task(Heartbeat(stalls.append).run())
+        ident = (await up.facade.submit(poison(form))).id
+        async with asyncio.timeout(300):
+            while (await up.facade.workflow(ident)).state != "RUNNING":
+                await asyncio.sleep(0.05)
+            await up.facade.command(ident, "cancel")
+            while (await up.facade.workflow(ident)).state != "CANCELLED":
+                await asyncio.sleep(0.05)
+        await asyncio.sleep(4 * BEAT_S)  # the last beat counts what was used since the one before
+        beating.cancel()
+        await asyncio.gather(beating, return_exceptions=True)
+    assert stalls == [], f"held for more than {HELD_S} s"
 
 
 async def test_with_sqlite_a_late_renewal_is_no_reason_to_stop(
