@@ -115,7 +115,7 @@ def _bomb() -> bytes:
     return gzip.compress(b'{"name":"' + b"x" * (200 << 20) + b'"}', 9)
 
 
-#: name -> (path, body). The first seven may be accepted, and are cancelled then.
+#: name -> (path, body). The first eight may be accepted, and are cancelled then.
 POISON: dict[str, tuple[str, Callable[[], bytes]]] = {
     "million": (WORKFLOWS, _million),
     "never": (WORKFLOWS, _never),
@@ -134,8 +134,13 @@ POISON: dict[str, tuple[str, Callable[[], bytes]]] = {
     "filter": ("/scheduler/filter", _filter),
     "bomb": (WORKFLOWS, _bomb),
 }
-#: Twenty in a row.
-ROW = ["million", "never", "100k", "gang", "big", "stages", "edges", "environment", "million", "never"] * 2
+#: Twenty in a row, of every kind. Those of millions of tasks come late: once one is live, the next is refused before it costs much.
+ROW = [
+    *("stages", "edges", "environment", "100k", "gang", "big"),
+    *("labels", "unknown", "deep", "number", "tags", "executors", "filter", "bomb"),
+    *("never", "million"),
+    *("stages", "edges", "environment", "100k"),
+]
 
 
 @functools.cache

@@ -228,7 +228,8 @@ class Run:
             begun = now()
             status, said = await self._command("cancel", ident)
             self.tell(f"flowsched cancel {ident}: exit {status} after {now() - begun:.1f} s")
-            self._expect(status == 0, f"flowsched cancel {ident} failed: {said}")
+            ended = "there is nothing to cancel" in said  # its tasks failed meanwhile
+            self._expect(status == 0 or ended, f"flowsched cancel {ident} failed: {said}")
         await self._poison_ends(180)
         end = now() + RETURN_S
         while (after := self.service.resident_bytes()) > before * 1.2 and now() < end:
