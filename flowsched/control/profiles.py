@@ -16,7 +16,6 @@ from typing import Final
 
 import structlog
 
-from flowsched.control.aside import aside
 from flowsched.control.extensions import Found, find_plugins
 from flowsched.errors import ConfigurationError, Conflict, Fault, InvalidDocument, InvalidRequest
 from flowsched.scheduling.framework import PROFILES, Profile
@@ -128,7 +127,7 @@ class ProfileBook:
             InvalidRequest: The document is wrong; what was in force stays.
             Conflict: The file cannot be written.
         """
-        policies = await aside(len(raw), read_policies, raw, self.look_for_plugins(), self._base)
+        policies = await asyncio.to_thread(read_policies, raw, self.look_for_plugins(), self._base)
         if self.path is not None:
             _replace(self.path, raw)
             self._seen = _mark(self.path)

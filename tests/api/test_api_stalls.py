@@ -47,9 +47,11 @@ REQUESTS: dict[str, tuple[str, Callable[[], Any], int]] = {
 }
 
 
-def sent(url: str, body: bytes | None = None) -> tuple[int, bytes]:
+def sent(url: str, body: bytes | None = None, method: str | None = None) -> tuple[int, bytes]:
     """Status and body of an answer."""
-    request = urllib.request.Request(url, data=body, headers={"Content-Type": "application/json"})
+    request = urllib.request.Request(
+        url, data=body, headers={"Content-Type": "application/json"}, method=method
+    )
     try:
         with urllib.request.urlopen(request, timeout=300) as answer:
             return answer.status, answer.read()
@@ -71,6 +73,19 @@ async def test_fault_41_no_request_holds_the_loop(tmp_path: Path, name: str) -> 
             made = json.loads(said)["id"]
             for of in ("", "/stages", "/explain"):
                 assert (await asyncio.to_thread(sent, f"{up.url}{path}/{made}{of}"))[0] == 200, of
+        await asyncio.sleep(4 * BEAT_S)  # the last beat counts what was used since the one before
+        beating.cancel()
+        await asyncio.gather(beating, return_exceptions=True)
+    assert stalls == [], f"held for more than {HELD_S} s"
+
+
+async def test_fault_41_no_profile_holds_the_loop(tmp_path: Path) -> None:
+    """PyYAML takes half a second for 31 KiB of brackets."""
+    stalls: list[Stall] = []
+    async with running(Settings(port=0, root=tmp_path, cpu="1", log_level="error")) as up:
+        beating = asyncio.create_task(Heartbeat(stalls.append).run())
+        answered, said = await asyncio.to_thread(sent, f"{up.url}/api/v1/profile", b"[" * 32_000, "PUT")
+        assert answered == 400, said[:500]
         await asyncio.sleep(4 * BEAT_S)  # the last beat counts what was used since the one before
         beating.cancel()
         await asyncio.gather(beating, return_exceptions=True)
