@@ -199,8 +199,31 @@ async def test_a_stopped_runner_killed_before_its_task_is_known_leaves_no_contro
     assert base.groups(kin.mark_of(real_world.root.resolve())) == {}
 
 
-def test_the_trial_of_a_killed_service_is_swept_long_before_the_group_of_an_attempt() -> None:
-    """A service that is killed while it tries control groups leaves an empty one; nothing of it is of use after a minute."""
+def test_the_next_service_sweeps_the_trial_of_a_killed_one() -> None:
+    """A service that is killed while it tries control groups leaves one, which empties itself."""
+    base = find_base()
+    if not base.folder:
+        pytest.skip(f"no control groups here: {base.why_not}")
+    program = f"""
+import os, sys
+sys.path.insert(0, {str(Path(cgroups.__file__).parents[3])!r})
+from flowsched.cluster.running import cgroups
+cgroups.kill = lambda path: (print(path, flush=True), os.kill(os.getpid(), 9))  # in the middle of the trial
+cgroups.trial({base.folder!r})
+"""
+    killed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    path = killed.stdout.strip()
+    assert killed.returncode == -signal.SIGKILL
+    assert os.path.isdir(path)
+    end = time.monotonic() + 30  # less than the minute after which any trial is swept
+    while os.path.isdir(path):
+        base.sweep()
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def test_the_trial_of_a_live_service_is_swept_long_before_the_group_of_an_attempt() -> None:
+    """Nothing of it is of use after a minute."""
     base = find_base()
     if not base.folder:
         pytest.skip(f"no control groups here: {base.why_not}")

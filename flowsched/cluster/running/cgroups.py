@@ -18,11 +18,20 @@ PREFIX = "flowsched-"
 _VERSION_1 = ("freezer", "pids", "name=systemd")
 #: An empty group of any root is removed when it is so old: its runner and its service have been killed.
 _STALE_S = 3600.0
-#: A trial lasts at most `_TRIAL_S`: the service whose trial has left an older group was killed in it.
+#: A trial lasts at most `_TRIAL_S`: the service whose trial has left an older group was killed in it. A younger group is left by a
+#: killed service, too, if its process is gone; but one of another PID namespace only looks as if it were, so its trial may go on.
 _TRIAL_STALE_S = 60.0
+_TRIAL_OF_THE_DEAD_S = 0.5
 _TRIAL_S = 5.0
 _TRIAL = "trial-"
 _SIGKILL = 9
+#: What is killed in a trial; should the service be killed before, it ends by itself, and its group can be removed.
+_WAITS = f"""
+import os, time
+service, end = os.getppid(), time.monotonic() + {2 * _TRIAL_S}
+while os.getppid() == service and time.monotonic() < end:
+    time.sleep(0.05)
+"""
 
 
 class Base:
@@ -61,7 +70,7 @@ class Base:
         """Remove empty groups that killed services have left, of whatever root."""
         for name in self._names():
             path = f"{self.folder}/{name}"
-            stale_s = _TRIAL_STALE_S if name.startswith(PREFIX + _TRIAL) else _STALE_S
+            stale_s = _stale_s(name)
             try:
                 if time.time() - os.stat(path).st_mtime > stale_s:
                     os.rmdir(path)  # refused while anything lives in it
@@ -75,6 +84,14 @@ class Base:
             return [name for name in os.listdir(self.folder) if name.startswith(PREFIX)]
         except OSError:
             return []
+
+
+def _stale_s(name: str) -> float:
+    """How old an empty group of this name has to be."""
+    trial, _, rest = name.removeprefix(PREFIX).partition("-")
+    if trial + "-" != _TRIAL:
+        return _STALE_S
+    return _TRIAL_STALE_S if os.path.exists(f"/proc/{rest.partition('-')[0]}") else _TRIAL_OF_THE_DEAD_S
 
 
 def find_base() -> Base:
@@ -135,8 +152,7 @@ def trial(folder: str) -> str:
         os.mkdir(path)
     except OSError as error:
         return f"{folder}: {error.strerror}"
-    program = (sys.executable, "-I", "-S", "-c", f"import time; time.sleep({2 * _TRIAL_S})")
-    pid = os.posix_spawn(program[0], program, {})
+    pid = os.posix_spawn(sys.executable, (sys.executable, "-I", "-S", "-c", _WAITS), {})
     why = join(path, pid)
     end = time.monotonic() + _TRIAL_S
     killed = False
