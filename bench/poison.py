@@ -84,8 +84,8 @@ def container(number: int) -> bytes:
     stage = {
         "name": "s",
         "scatter": {"count": 1_000_000},
-        "container": {"image": "alpine"},
-        "steps": [{"command": ["true"]}],
+        "steps": [{"image": "alpine", "command": ["true"]}],
+        "resources": TOO_MUCH,
     }
     return json.dumps({"name": f"container-{number}", "stages": [stage]}).encode()
 
@@ -95,7 +95,8 @@ def shards(number: int) -> bytes:
     first = {
         "name": "a",
         "scatter": {"count": 1_000_000},
-        "command": ["true"],
+        "command": ["touch", "o"],
+        "resources": TOO_MUCH,
         "outputs": [{"name": "o", "path": "o"}],
     }
     second = {
@@ -364,7 +365,7 @@ def measure(root: Path, options: argparse.Namespace) -> int:
         phases.append(prober.phase("cancelling"))
         print("all_ended_s", round(ended(service), 2))
         phases.append(prober.phase("ending"))
-        time.sleep(5)
+        time.sleep(15)  # the service gives memory back 10 s after the last large workflow has left
         after = service.memory()
         listed(service)
         phases.append(prober.phase("after"))

@@ -42,8 +42,9 @@ _M_TRIM_THRESHOLD: Final = -1
 _M_MMAP_THRESHOLD: Final = -3
 _M_ARENA_MAX: Final = -8
 _MMAPPED_BYTES: Final = 1 << 20
-#: Freed memory goes back this long after a large workflow has left.
-TRIM_S: Final = 2.0
+#: Freed memory goes back this long after the last of some large workflows has left: what answers and steps still held of it is
+#: free by then. After 2 s it was not yet (bench/poison.py --kinds stages).
+TRIM_S: Final = 10.0
 #: How long a service that finds no room for its root waits before it tries again.
 _ROOM_PAUSE_S: Final = 1.0
 _ALPHABET: Final = "0123456789abcdefghjkmnpqrstvwxyz"
@@ -644,7 +645,9 @@ class FreedMemory:
 
     def give_back_soon(self) -> None:
         """Give it to the system, once all that the workflow's last step needed is freed too."""
-        if self._due is None and self._trim is not None:
+        if self._due is not None:
+            self._due.cancel()
+        if self._trim is not None:
             self._due = asyncio.get_running_loop().call_later(TRIM_S, self._give_back, self._trim)
 
     def _give_back(self, trim: Callable[[int], int]) -> None:

@@ -34,7 +34,15 @@ RETURN_S = 120.0
 
 
 #: What an attempt says that failed for want of room.
-_FULL = ("No space left", "ENOSPC", "OutputFailed", "StartFailed", "ContainerPathsRefused", '"exit_code": 74')
+_FULL = (
+    "No space left",
+    "is full: ",
+    "ENOSPC",
+    "OutputFailed",
+    "StartFailed",
+    "ContainerPathsRefused",
+    '"exit_code": 74',
+)
 
 
 @dataclass(frozen=True, slots=True)
