@@ -19,9 +19,9 @@ from typing import TypeVar
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from flowsched.executor.nodes import NodeInfo
 from flowsched.scheduling.catalogue import Catalogue
 from flowsched.scheduling.cycle import cycle
-from flowsched.scheduling.executor import NodeInfo
 from flowsched.scheduling.framework import PROFILES
 from flowsched.scheduling.idle import split
 from flowsched.scheduling.podgroup import PodGroup, RoleRequest, Shape

@@ -29,7 +29,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from flowsched.control.idle_answers import idle_report
 from flowsched.engine.idle import HOUR_MS, IdleBook
 from flowsched.engine.state import EngineState
-from flowsched.scheduling.executor import NodeInfo
+from flowsched.executor.nodes import NodeInfo
 from flowsched.scheduling.queues import Queue, QueueTree
 from flowsched.simulation.drive import Drive
 from flowsched.workflow.decode import check_workflow

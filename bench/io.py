@@ -23,7 +23,7 @@ from typing import Literal
 from bench.pains import table
 from bench.trainings import FLOWSCHED, KUBE, MINUTE, machines
 from flowsched.engine.state import EngineState
-from flowsched.scheduling.foreign import RoomTaken
+from flowsched.executor.foreign import RoomTaken
 from flowsched.scheduling.framework import Profile
 from flowsched.simulation.disks import DiskDrive, Reading
 from flowsched.simulation.drive import Fate

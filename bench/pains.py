@@ -35,7 +35,8 @@ from bench.trainings import (
 from flowsched.control.idle_answers import idle_report
 from flowsched.engine.events import QueueChanged
 from flowsched.engine.idle import IdleBook
-from flowsched.scheduling.executor import NodeInfo, Pod
+from flowsched.executor.nodes import NodeInfo
+from flowsched.executor.protocol import Pod
 from flowsched.scheduling.framework import Profile
 from flowsched.scheduling.queues import Queue
 from flowsched.simulation.gathering import GatheringDrive

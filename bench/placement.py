@@ -30,9 +30,9 @@ from kubelike import Inlined, Node, Plugins, PodSpec, nodes_to_find
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from flowsched.executor.nodes import NodeInfo
 from flowsched.scheduling.catalogue import Catalogue
 from flowsched.scheduling.cycle import cycle
-from flowsched.scheduling.executor import NodeInfo
 from flowsched.scheduling.framework import PROFILES
 from flowsched.scheduling.placement import NEVER, RoleTable, place_role
 from flowsched.scheduling.plan import Plan

@@ -28,7 +28,8 @@ from flowsched.engine.events import EngineEvent  # noqa: E402
 from flowsched.engine.forecast import expected_starts  # noqa: E402
 from flowsched.engine.state import EngineState, GroupKey  # noqa: E402
 from flowsched.engine.step import Step  # noqa: E402
-from flowsched.scheduling.executor import NodeInfo, Pod  # noqa: E402
+from flowsched.executor.nodes import NodeInfo  # noqa: E402
+from flowsched.executor.protocol import Pod  # noqa: E402
 from flowsched.scheduling.forecast import Start  # noqa: E402
 from flowsched.scheduling.framework import PROFILES  # noqa: E402
 from flowsched.simulation.drive import Drive, Fate  # noqa: E402

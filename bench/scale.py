@@ -41,11 +41,12 @@ from flowsched.engine import placing as placing_module  # noqa: E402
 from flowsched.engine.events import Accepted, Tick  # noqa: E402
 from flowsched.engine.state import EngineState  # noqa: E402
 from flowsched.engine.step import Step, step  # noqa: E402
+from flowsched.executor.nodes import NodeInfo  # noqa: E402
+from flowsched.executor.protocol import NodeChanged, PodStarted, ReplicaSeen  # noqa: E402
 from flowsched.scheduling import cycle as cycle_module  # noqa: E402
 from flowsched.scheduling import wave as wave_module  # noqa: E402
 from flowsched.scheduling.catalogue import Catalogue  # noqa: E402
 from flowsched.scheduling.cycle import cycle  # noqa: E402
-from flowsched.scheduling.executor import NodeChanged, NodeInfo, PodStarted, ReplicaSeen  # noqa: E402
 from flowsched.scheduling.framework import PROFILES  # noqa: E402
 from flowsched.scheduling.plan import Plan  # noqa: E402
 from flowsched.scheduling.podgroup import PodGroup, RoleRequest, Shape  # noqa: E402
@@ -522,7 +523,7 @@ def latency_row(quick: bool, replicas: int) -> Row:
 
 
 def _next_events(result: Step, now: int) -> list[Any]:
-    from flowsched.scheduling.executor import PodEnded, TransferDone
+    from flowsched.executor.protocol import PodEnded, TransferDone
 
     events: list[Any] = [PodStarted(pod.name, now) for pod in result.launches]
     events += [PodEnded(pod.name, now + 900, 0) for pod in result.launches[::3]]

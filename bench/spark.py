@@ -19,8 +19,8 @@ from bench.pains import table
 from bench.trainings import FLOWSCHED, KUBE, minutes
 from flowsched.engine.events import QueueChanged
 from flowsched.engine.state import EngineState
-from flowsched.scheduling.executor import NodeInfo
-from flowsched.scheduling.foreign import RoomTaken
+from flowsched.executor.foreign import RoomTaken
+from flowsched.executor.nodes import NodeInfo
 from flowsched.scheduling.framework import Profile
 from flowsched.scheduling.queues import Queue
 from flowsched.simulation.applications import DRIVER, EXECUTOR, Application, ApplicationDrive

@@ -12,7 +12,8 @@ from itertools import zip_longest
 from typing import Any
 
 from flowsched.engine.state import EngineState
-from flowsched.scheduling.executor import NodeInfo, Pod
+from flowsched.executor.nodes import NodeInfo
+from flowsched.executor.protocol import Pod
 from flowsched.scheduling.framework import PROFILES, Profile
 from flowsched.simulation.drive import Fate
 from flowsched.simulation.gathering import GatheringDrive, Held

@@ -25,7 +25,7 @@ from flowsched.cluster.kubernetes.manifests import pod_manifest  # noqa: E402
 from flowsched.cluster.kubernetes.names import pod_name  # noqa: E402
 from flowsched.cluster.kubernetes.objects import Node, Pod  # noqa: E402
 from flowsched.cluster.kubernetes.release import ReleaseSettings  # noqa: E402
-from flowsched.scheduling.executor import Pod as Order  # noqa: E402
+from flowsched.executor.protocol import Pod as Order  # noqa: E402
 
 NAMESPACE = "bench"
 PATH = f"/api/v1/namespaces/{NAMESPACE}/pods"

@@ -30,7 +30,7 @@ from typing import Any, Final
 from flowsched.cluster import kin
 from flowsched.cluster.running.records import RESERVE, reserve, wall_ms, write_end, write_record
 from flowsched.cluster.running.room import WAITS
-from flowsched.scheduling.executor import (
+from flowsched.executor.protocol import (
     ContainerReport,
     DeliveredFile,
     PodEnded,

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from flowsched.scheduling.executor import GangSeat, Pod
+from flowsched.executor.protocol import GangSeat, Pod
 
 #: Members of this role start the others over the hostfile, so they are not in it themselves.
 LAUNCHER: Final = "launcher"

@@ -16,7 +16,7 @@ from typing import Final
 
 from flowsched.cluster.bucket import TokenBucket
 from flowsched.cluster.site import Site
-from flowsched.scheduling.executor import (
+from flowsched.executor.protocol import (
     ClusterEvent,
     ContainerReport,
     Known,

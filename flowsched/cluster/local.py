@@ -18,11 +18,11 @@ from typing import Protocol
 
 from flowsched.cluster.site import Site
 from flowsched.errors import ConfigurationError
-from flowsched.scheduling.executor import (
+from flowsched.executor.nodes import NodeInfo
+from flowsched.executor.protocol import (
     Binder,
     ClusterEvent,
     Known,
-    NodeInfo,
     Opened,
     Pod,
     PodEnded,

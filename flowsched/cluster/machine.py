@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from flowsched.errors import ConfigurationError, InvalidRequest
-from flowsched.scheduling.executor import NodeInfo
+from flowsched.executor.nodes import NodeInfo
 from flowsched.workflow.resources import parse_bytes
 
 #: Left to the system and the service when memory is divided.

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from flowsched.scheduling.loads import Load, LoadMeasured
+from flowsched.executor.nodes import Load, LoadMeasured
 
 #: s between two measurements: long enough for a mean, short beside what a task takes that disks matter to.
 INTERVAL_S: Final = 5.0

@@ -14,7 +14,7 @@ from typing import Any, Final
 from flowsched.cluster.cache import Cache, file_name
 from flowsched.cluster.environment import Paths, environment, hostfile
 from flowsched.cluster.kin import mark_of
-from flowsched.scheduling.executor import InputFile, Pod
+from flowsched.executor.protocol import InputFile, Pod
 
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9._-]")
 

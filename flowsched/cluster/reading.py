@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from flowsched.cluster.cache import Cache
-from flowsched.scheduling.executor import Opened
+from flowsched.executor.protocol import Opened
 
 _BLOCK: Final = 1 << 20
 _TAR_BLOCK: Final = 512

@@ -36,7 +36,7 @@ from flowsched.cluster.space import Space, is_full
 from flowsched.cluster.spawner import COMMAND, Spawner
 from flowsched.cluster.staging import Staging
 from flowsched.cluster.writers import Writers, writes_outside, written_paths
-from flowsched.scheduling.executor import (
+from flowsched.executor.protocol import (
     Known,
     NodeChanged,
     Opened,

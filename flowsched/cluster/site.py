@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from flowsched.scheduling.executor import ClusterEvent, NodeInfo
+from flowsched.executor.nodes import NodeInfo
+from flowsched.executor.protocol import ClusterEvent
 
 
 @dataclass(frozen=True, slots=True)

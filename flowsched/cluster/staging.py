@@ -28,14 +28,8 @@ from flowsched.cluster.origins import NotFetched, Origins, Section, failure, fil
 from flowsched.cluster.pieces import Landed, Piece, bring, held_section
 from flowsched.cluster.site import Site
 from flowsched.cluster.space import is_full, no_room, shortage
-from flowsched.scheduling.executor import (
-    NodeInfo,
-    Published,
-    ReplicaSeen,
-    Transfer,
-    TransferDone,
-    TransferFailed,
-)
+from flowsched.executor.nodes import NodeInfo
+from flowsched.executor.protocol import Published, ReplicaSeen, Transfer, TransferDone, TransferFailed
 
 log = structlog.get_logger(__name__)
 T = TypeVar("T")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 
-from flowsched.scheduling.executor import Pod
+from flowsched.executor.protocol import Pod
 from flowsched.workflow.spec import Mount
 
 #: The task that an attempt is of, or whose member it is: members of a gang share files on purpose.

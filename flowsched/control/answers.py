@@ -13,7 +13,7 @@ from flowsched.engine.draining import drained_until
 from flowsched.engine.explain import Explanation
 from flowsched.engine.state import EngineState
 from flowsched.errors import InvalidRequest
-from flowsched.scheduling.node_info import NodeInfo
+from flowsched.executor.nodes import NodeInfo
 from flowsched.scheduling.snapshot import ClaimKind
 from flowsched.store.rows import AttemptRow, StageRow, StoredEvent, WorkflowRow
 from flowsched.workflow.graph import StageGraph

@@ -18,8 +18,8 @@ from flowsched.engine.foreign_offers import verdicts
 from flowsched.engine.state import EngineState
 from flowsched.engine.step import Step, step
 from flowsched.errors import CancelRequested, OutcomeUnknown, StorageBusy
-from flowsched.scheduling.executor import Drop, Executor, PodHeld, PodStarted, ReplicaSeen
-from flowsched.scheduling.foreign import RoomTaken
+from flowsched.executor.foreign import RoomTaken
+from flowsched.executor.protocol import Drop, Executor, PodHeld, PodStarted, ReplicaSeen
 from flowsched.store.writer import GroupWriter
 from flowsched.workflow.data import redacted
 from flowsched.workflow.spec import WorkflowSpec

@@ -11,7 +11,7 @@ import structlog
 from flowsched.control.dispatch import Dispatcher
 from flowsched.control.tes_keeping import forget_ends, keep_ends
 from flowsched.errors import FlowschedError
-from flowsched.scheduling.executor import Executor
+from flowsched.executor.protocol import Executor
 from flowsched.store.database import Database
 from flowsched.store.recovery import remove_finished
 from flowsched.store.workflows import Workflows

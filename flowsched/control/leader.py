@@ -39,7 +39,8 @@ from flowsched.errors import (
     StorageCorrupt,
     Unavailable,
 )
-from flowsched.scheduling.executor import ClusterEvent, Executor, NodeInfo
+from flowsched.executor.nodes import NodeInfo
+from flowsched.executor.protocol import ClusterEvent, Executor
 from flowsched.scheduling.framework import Profile
 from flowsched.scheduling.queues import Queue, QueueTree
 from flowsched.store.database import Database

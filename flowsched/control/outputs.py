@@ -9,7 +9,7 @@ from flowsched.control import answers
 from flowsched.control.facade import OutputData
 from flowsched.engine.state import EngineState
 from flowsched.errors import Conflict, NotFound
-from flowsched.scheduling.executor import Executor
+from flowsched.executor.protocol import Executor
 from flowsched.store.workflows import Workflows
 from flowsched.workflow.spec import StageSpec
 

@@ -9,7 +9,7 @@ from typing import Final
 import structlog
 
 from flowsched.control.dispatch import Dispatcher
-from flowsched.scheduling.executor import Executor
+from flowsched.executor.protocol import Executor
 
 log = structlog.get_logger(__name__)
 

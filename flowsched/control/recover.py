@@ -13,7 +13,8 @@ from flowsched.engine.learning import relearn
 from flowsched.engine.pods import decode_pod
 from flowsched.engine.recovery import Remembered, rebuild_run
 from flowsched.engine.state import EngineState
-from flowsched.scheduling.executor import NodeInfo, Pod
+from flowsched.executor.nodes import NodeInfo
+from flowsched.executor.protocol import Pod
 from flowsched.store.database import Database
 from flowsched.store.recovery import load, load_living, outline
 from flowsched.store.rows import Living, StageRow

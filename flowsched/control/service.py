@@ -40,7 +40,7 @@ from flowsched.engine.pods import pod_name
 from flowsched.engine.recovery import untouched_state
 from flowsched.engine.state import EngineState
 from flowsched.errors import Conflict, InvalidRequest, NotFound, Unavailable
-from flowsched.scheduling.executor import Executor
+from flowsched.executor.protocol import Executor
 from flowsched.store.database import Database
 from flowsched.store.queues import Queues
 from flowsched.store.requests import Submission

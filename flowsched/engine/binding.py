@@ -19,8 +19,8 @@ from flowsched.engine.pods import Likenesses, encode_pod, likeness, make_pod, se
 from flowsched.engine.recovery import elastic_of
 from flowsched.engine.remote import begin_reading, sources
 from flowsched.engine.state import PodRef
+from flowsched.executor.protocol import GangSeat
 from flowsched.scheduling.devices import GPU, Parts, choose, parts_of
-from flowsched.scheduling.executor import GangSeat
 from flowsched.scheduling.snapshot import Claim, ClaimKind
 from flowsched.workflow.states import TaskState
 

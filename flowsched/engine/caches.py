@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from flowsched.engine.inputs import MissingInput, dataset_ids
 from flowsched.engine.readers import CERTAIN, Readers, note_outside
 from flowsched.engine.state import EngineState
+from flowsched.executor.protocol import Pod
 from flowsched.scheduling.eviction import Copy, Need
-from flowsched.scheduling.executor import Pod
 from flowsched.scheduling.shelves import Hold
 from flowsched.scheduling.snapshot import Claim
 from flowsched.statement import Statement

@@ -23,8 +23,8 @@ from flowsched.engine.delta import (
 from flowsched.engine.pods import pod_name
 from flowsched.engine.remote import end_reading
 from flowsched.engine.state import EngineState
-from flowsched.scheduling.executor import Drop, Pod
-from flowsched.scheduling.foreign import Bind, Evict
+from flowsched.executor.foreign import Bind, Evict
+from flowsched.executor.protocol import Drop, Pod
 from flowsched.scheduling.snapshot import ClaimKind
 from flowsched.statement import Statement
 from flowsched.workflow.advance import Advance

@@ -13,8 +13,8 @@ import numpy as np
 
 from flowsched.engine.changes import Recorder
 from flowsched.engine.state import EngineState
-from flowsched.scheduling.executor import NodeInfo
-from flowsched.scheduling.foreign import Evict
+from flowsched.executor.foreign import Evict
+from flowsched.executor.nodes import NodeInfo
 from flowsched.scheduling.snapshot import ClaimKind
 
 #: Foreign pods that were asked to go and have not are asked again after so long.

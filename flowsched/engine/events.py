@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from flowsched.scheduling.executor import ClusterEvent, Pod
+from flowsched.executor.protocol import ClusterEvent, Pod
 from flowsched.scheduling.framework import Profile
 from flowsched.scheduling.queues import Queue
 from flowsched.workflow.run import WorkflowRun

@@ -20,8 +20,8 @@ from flowsched.engine.changes import Recorder
 from flowsched.engine.delta import ReplicaWrite
 from flowsched.engine.pods import pod_name
 from flowsched.engine.state import EngineState, GroupKey
+from flowsched.executor.protocol import Drop
 from flowsched.scheduling.eviction import Copy, Need, choose
-from flowsched.scheduling.executor import Drop
 from flowsched.scheduling.plan import Plan, Reason, ReasonCode
 from flowsched.scheduling.podgroup import PodGroup
 from flowsched.scheduling.shelves import Hold, Shelves

@@ -14,7 +14,7 @@ from flowsched.engine.delta import BindingWrite
 from flowsched.engine.making_way import budget_seen, cover, stay
 from flowsched.engine.pace import left
 from flowsched.engine.recovery import node_index
-from flowsched.scheduling.foreign import (
+from flowsched.executor.foreign import (
     NO_STAKE,
     Bind,
     BindRefused,

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from flowsched.engine.changes import Recorder
 from flowsched.engine.foreign import HOLD_MS, ClassKey, ForeignWork, bind
 from flowsched.engine.state import EngineState, ForeignKey
+from flowsched.executor.foreign import ForeignGroup, Verdict
 from flowsched.scheduling.cycle import cycle
-from flowsched.scheduling.foreign import ForeignGroup, Verdict
 from flowsched.scheduling.plan import Placement, Reason, ReasonCode
 from flowsched.scheduling.podgroup import PodGroup, RoleRequest, Shape
 from flowsched.scheduling.snapshot import Claim, ClaimKind

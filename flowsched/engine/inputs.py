@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from flowsched.engine.state import EngineState
-from flowsched.scheduling.executor import InputFile, OutputFile
+from flowsched.executor.protocol import InputFile, OutputFile
 from flowsched.workflow.run import StageRun, WorkflowRun
 from flowsched.workflow.spec import InputSpec, Match, OutputSpec
 

@@ -8,7 +8,7 @@ from typing import Final
 
 from flowsched.engine.changes import Recorder
 from flowsched.engine.state import EngineState
-from flowsched.scheduling.executor import PodEnded, Usage
+from flowsched.executor.protocol import PodEnded, Usage
 from flowsched.workflow.advance import STARTED
 from flowsched.workflow.estimates import UNMEASURED, Measured
 from flowsched.workflow.run import StageRun, WorkflowRun

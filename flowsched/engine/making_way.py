@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from flowsched.scheduling.foreign import Evict, Stake
+from flowsched.executor.foreign import Evict, Stake
 from flowsched.scheduling.snapshot import ClaimKind
 
 if TYPE_CHECKING:

@@ -17,8 +17,7 @@ from typing import Final
 
 from flowsched.engine.changes import Recorder
 from flowsched.engine.demand import PER_MILLE, rounded
-from flowsched.scheduling.loads import Load, LoadMeasured
-from flowsched.scheduling.node_info import NodeInfo
+from flowsched.executor.nodes import Load, LoadMeasured, NodeInfo
 from flowsched.scheduling.snapshot import IO
 from flowsched.scheduling.storages import BURSTS, Storage
 

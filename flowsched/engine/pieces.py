@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from flowsched.engine.changes import Recorder
-from flowsched.scheduling.executor import PiecesSeen, TransferDone, TransferFailed
+from flowsched.executor.protocol import PiecesSeen, TransferDone, TransferFailed
 
 #: An origin that gives another version each time it is asked (mirrors that do not agree) is read as a whole, from one of them.
 _MOST_EDITIONS: Final = 3

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from flowsched.engine.backlog import Candidate, memory_limit, memory_steps, resources_of
 from flowsched.engine.inputs import input_files, output_files, outputs_of
 from flowsched.engine.state import EngineState
-from flowsched.scheduling.executor import GangSeat, Pod
+from flowsched.executor.protocol import GangSeat, Pod
 from flowsched.workflow.run import StageRun, WorkflowRun
 from flowsched.workflow.spec import EMPTY, Container, OutputSpec, Resources, RoleSpec, qos_class
 

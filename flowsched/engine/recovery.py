@@ -18,8 +18,9 @@ from flowsched.engine.delta import OutputWrite, StageWrite, TaskWrite
 from flowsched.engine.demand import Demand, demands_of, said_demand
 from flowsched.engine.remote import hold_sources
 from flowsched.engine.state import EngineState, PodRef
+from flowsched.executor.nodes import NodeInfo
+from flowsched.executor.protocol import Pod
 from flowsched.scheduling.devices import parts_held
-from flowsched.scheduling.executor import NodeInfo, Pod
 from flowsched.scheduling.snapshot import Claim, ClaimKind
 from flowsched.scheduling.usage import Payer
 from flowsched.statement import Statement

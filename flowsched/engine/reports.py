@@ -21,7 +21,8 @@ from flowsched.engine.pushing import note_written
 from flowsched.engine.retargeting import think_again
 from flowsched.engine.staging import arrived, failed
 from flowsched.engine.state import PodRef
-from flowsched.scheduling.executor import (
+from flowsched.executor.nodes import LoadMeasured
+from flowsched.executor.protocol import (
     ClusterEvent,
     ContainerReport,
     NodeChanged,
@@ -35,7 +36,6 @@ from flowsched.scheduling.executor import (
     TransferFailed,
     Usage,
 )
-from flowsched.scheduling.loads import LoadMeasured
 from flowsched.workflow.advance import STARTED, Ended
 from flowsched.workflow.moves import BOUND
 from flowsched.workflow.run import StageRun, WorkflowRun

@@ -18,7 +18,7 @@ from flowsched.engine.pods import pod_name
 from flowsched.engine.pushing import foreseen, pushes
 from flowsched.engine.spreading import spreading
 from flowsched.engine.state import Backoff, Coming, EngineState, GroupKey, StagingGroup
-from flowsched.scheduling.executor import Transfer, TransferDone, TransferFailed
+from flowsched.executor.protocol import Transfer, TransferDone, TransferFailed
 from flowsched.scheduling.snapshot import Claim, ClaimKind
 from flowsched.scheduling.transfers import TransferOrder, TransferWant, admit
 from flowsched.workflow.states import TaskState

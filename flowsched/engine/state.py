@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from flowsched.engine.draining import Drain
     from flowsched.engine.foreign import ClassKey, ForeignWork
     from flowsched.engine.idle import IdleBook
-    from flowsched.scheduling.foreign import PodTemplate
+    from flowsched.executor.foreign import PodTemplate
     from flowsched.scheduling.record import Draft
 
 

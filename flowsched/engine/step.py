@@ -35,9 +35,9 @@ from flowsched.engine.recovery import none_later, reclaim
 from flowsched.engine.reports import report
 from flowsched.engine.staging import order_transfers
 from flowsched.engine.state import EngineState
-from flowsched.scheduling.executor import Drop, Pod, PodHeld, PodStarted, Transfer, TransferDone
-from flowsched.scheduling.foreign import Bind, BudgetSeen, Evict, RoomTaken
-from flowsched.scheduling.loads import LoadMeasured
+from flowsched.executor.foreign import Bind, BudgetSeen, Evict, RoomTaken
+from flowsched.executor.nodes import LoadMeasured
+from flowsched.executor.protocol import Drop, Pod, PodHeld, PodStarted, Transfer, TransferDone
 from flowsched.statement import Statement
 
 

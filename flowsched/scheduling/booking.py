@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from flowsched.executor.nodes import ALIGNED
 from flowsched.scheduling.axes import IO
 from flowsched.scheduling.devices import GPU
 from flowsched.scheduling.ledger import Claim, ClaimKind
 from flowsched.scheduling.usage import Payer
-from flowsched.scheduling.zones import ALIGNED
 
 if TYPE_CHECKING:
     from flowsched.scheduling.snapshot import Snapshot

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from flowsched.executor.constraints import Rules
 from flowsched.scheduling.framework import APART_FILTERS, TOGETHER_FILTERS, Filter
 from flowsched.scheduling.podgroup import Shape
-from flowsched.scheduling.rules import Rules
 from flowsched.scheduling.selectors import collide, selects, term_selects
 from flowsched.scheduling.snapshot import Snapshot
 

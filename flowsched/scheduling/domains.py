@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from flowsched.scheduling.rules import NODE_NAME_FIELD, NodeTerm, Requirement
+from flowsched.executor.constraints import NODE_NAME_FIELD, NodeTerm, Requirement
 from flowsched.scheduling.selectors import allows
 from flowsched.scheduling.snapshot import Snapshot
 

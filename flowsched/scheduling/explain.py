@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from flowsched.executor.nodes import ALIGNED
 from flowsched.scheduling.backlog import minimum_of
 from flowsched.scheduling.devices import DEVICES, GPU, copies_by_device
 from flowsched.scheduling.framework import Profile
@@ -22,7 +23,6 @@ from flowsched.scheduling.queues import QueueTree, Shares
 from flowsched.scheduling.room import Room
 from flowsched.scheduling.sequence import reach
 from flowsched.scheduling.snapshot import IO, PODS, Snapshot
-from flowsched.scheduling.zones import ALIGNED
 
 _WORDS = {"cpu": "CPU", "memory": "memory", "disk": "disk", "gpu": "GPU", "io": "disk bandwidth"}
 #: Axes that only count pods, of one kind or all.

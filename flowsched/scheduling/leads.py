@@ -12,17 +12,17 @@ from typing import Final
 
 import numpy as np
 
+from flowsched.executor.constraints import Rules
+from flowsched.executor.nodes import ALIGNED
 from flowsched.scheduling.budgets import demands_of
 from flowsched.scheduling.placement import Ints, Spots
 from flowsched.scheduling.pricing import Offer, price
 from flowsched.scheduling.promises import runtime_of
 from flowsched.scheduling.reservation import Calendar
 from flowsched.scheduling.room import Room
-from flowsched.scheduling.rules import Rules
 from flowsched.scheduling.selectors import Labels
 from flowsched.scheduling.snapshot import AXES, PODS
 from flowsched.scheduling.whatif import Kind, Situation, Suggestion, free_on
-from flowsched.scheduling.zones import ALIGNED
 
 HOUR_MS: Final = 3_600_000
 _MIB: Final = 1 << 20

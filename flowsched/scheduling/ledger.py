@@ -14,8 +14,8 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
+from flowsched.executor.constraints import Rules
 from flowsched.scheduling.devices import Parts
-from flowsched.scheduling.rules import Rules
 from flowsched.values import quick
 
 #: In `until`: the end is not known.

@@ -18,7 +18,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from flowsched.scheduling.rules import HostPort, PodTerm, Rules, Selector
+from flowsched.executor.constraints import HostPort, PodTerm, Rules, Selector
 from flowsched.scheduling.selectors import Labels, collide, selects, term_selects
 from flowsched.scheduling.statement import Statement
 

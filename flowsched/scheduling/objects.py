@@ -19,16 +19,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowsched.errors import FlowschedError, InvalidRequest
+from flowsched.executor.constraints import HostPort, NodeTerm, PodTerm, Requirement, Rules, Spread
+from flowsched.executor.nodes import NodeInfo, Zone
 from flowsched.scheduling import neighbours
 from flowsched.scheduling.catalogue import Catalogue
 from flowsched.scheduling.devices import Devices
 from flowsched.scheduling.ledger import Claim, ClaimKind, DirectBook, Ledger
 from flowsched.scheduling.neighbours import Peers
-from flowsched.scheduling.node_info import NodeInfo, Zone
 from flowsched.scheduling.plan import Nomination
 from flowsched.scheduling.podgroup import Home, Kept, PodGroup, RoleRequest, Shape
 from flowsched.scheduling.queues import Queue, QueueTree
-from flowsched.scheduling.rules import HostPort, NodeTerm, PodTerm, Requirement, Rules, Spread
 from flowsched.scheduling.snapshot import Snapshot
 from flowsched.scheduling.storages import Storage
 from flowsched.scheduling.usage import Account, Payer, UsageBook

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from flowsched.executor.constraints import Rules
 from flowsched.scheduling.devices import Parts
-from flowsched.scheduling.rules import Rules
 from flowsched.values import quick
 
 

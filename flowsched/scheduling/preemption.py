@@ -18,6 +18,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from flowsched.executor.nodes import ALIGNED
 from flowsched.scheduling.devices import DEVICES, GPU
 from flowsched.scheduling.entitlement import PREEMPTED, RECLAIMED, Accounts, entitled, weighs
 from flowsched.scheduling.framework import Profile
@@ -40,7 +41,6 @@ from flowsched.scheduling.victims import (
     leaving_by_queue,
     leaving_devices,
 )
-from flowsched.scheduling.zones import ALIGNED
 
 #: How long a nomination lasts if those who shall leave do not, or others are on their room.
 NOMINATION_MS: Final = 600_000

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from flowsched.errors import Fault, InvalidDocument
+from flowsched.executor.nodes import NodeInfo
 from flowsched.scheduling.catalogue import Catalogue
-from flowsched.scheduling.executor import NodeInfo
 from flowsched.scheduling.extension import Guard
 from flowsched.scheduling.podgroup import PodGroup, RoleRequest, Shape
 from flowsched.scheduling.policy import Policies, plugin_fields

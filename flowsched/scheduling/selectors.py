@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from flowsched.scheduling.rules import ANY_ADDRESS, HostPort, PodTerm, Requirement, Selector
+from flowsched.executor.constraints import ANY_ADDRESS, HostPort, PodTerm, Requirement, Selector
 
 Labels = Mapping[str, str]
 

@@ -19,16 +19,16 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from flowsched.executor.nodes import ALIGNED, NodeInfo
 from flowsched.scheduling.axes import AXES, IO, MAX_AXES, PODS
 from flowsched.scheduling.booking import amounts_of, book, book_all, runs_of_plain
 from flowsched.scheduling.devices import GPU, Devices
-from flowsched.scheduling.executor import NodeInfo
 from flowsched.scheduling.ledger import Claim, ClaimKind, DirectBook, Ledger
 from flowsched.scheduling.neighbours import Peers
 from flowsched.scheduling.plan import Nomination
 from flowsched.scheduling.statement import Statement
 from flowsched.scheduling.usage import UsageBook
-from flowsched.scheduling.zones import ALIGNED, Zones
+from flowsched.scheduling.zones import Zones
 from flowsched.workflow.spec import Resources
 
 __all__ = ["AXES", "IO", "MAX_AXES", "PODS", "Claim", "ClaimKind", "Snapshot"]

@@ -15,19 +15,18 @@ from typing import Final
 
 import numpy as np
 
+from flowsched.executor.constraints import Rules
+from flowsched.executor.nodes import ALIGNED, PLENTY, NodeInfo
 from flowsched.scheduling.catalogue import Catalogue
 from flowsched.scheduling.cycle import cycle
 from flowsched.scheduling.devices import GPU, WHOLE, devices_for
-from flowsched.scheduling.executor import NodeInfo
 from flowsched.scheduling.framework import Profile
 from flowsched.scheduling.plan import Plan
 from flowsched.scheduling.podgroup import PodGroup, Shape
 from flowsched.scheduling.queues import QueueTree
 from flowsched.scheduling.reservation import expected_ends
-from flowsched.scheduling.rules import Rules
 from flowsched.scheduling.snapshot import AXES, PODS, ClaimKind, Snapshot
 from flowsched.scheduling.statement import Statement
-from flowsched.scheduling.zones import ALIGNED, PLENTY
 
 #: Nodes that are made up have no more of anything: their sums must fit 64 bits.
 _MOST: Final = 1 << 55

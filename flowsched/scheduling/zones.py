@@ -19,15 +19,11 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from flowsched.scheduling.executor import Zone
+from flowsched.executor.nodes import ALIGNED, Zone
 from flowsched.scheduling.statement import Statement
 
 Ints = NDArray[np.int64]
 
-#: The axis that marks pods which are aligned: each takes 1 of it, and nodes have more than enough. It exists where zones are told.
-ALIGNED: Final = "aligned"
-#: What a node has of the marker.
-PLENTY: Final = 1 << 30
 #: What there is in a zone of something that no zone of its node lists: it is not bound to zones.
 _ANY: Final = 1 << 60
 #: After everybody that is there already.

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from flowsched.engine.events import EngineEvent, Tick
 from flowsched.engine.step import Step
-from flowsched.scheduling.foreign import (
+from flowsched.executor.foreign import (
     ForeignGroup,
     ForeignPod,
     GroupSeen,

@@ -15,9 +15,9 @@ from flowsched.engine.delta import Delta
 from flowsched.engine.events import Accepted, Command, EngineEvent, Tick
 from flowsched.engine.state import EngineState
 from flowsched.engine.step import Step, step
-from flowsched.scheduling.executor import (
+from flowsched.executor.nodes import NodeInfo
+from flowsched.executor.protocol import (
     NodeChanged,
-    NodeInfo,
     Pod,
     PodEnded,
     PodStarted,

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from flowsched.engine.events import EngineEvent
-from flowsched.scheduling.executor import Pod, PodEnded, PodStarted
+from flowsched.executor.protocol import Pod, PodEnded, PodStarted
 from flowsched.simulation.drive import Drive, Fate
 
 #: Why a member ended that waited for the others in vain.

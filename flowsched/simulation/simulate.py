@@ -14,7 +14,8 @@ from typing import Any
 from flowsched.engine.events import Accepted, EngineEvent, Stored, Tick
 from flowsched.engine.state import EngineState
 from flowsched.engine.step import Step, step
-from flowsched.scheduling.executor import (
+from flowsched.executor.nodes import Load, LoadMeasured
+from flowsched.executor.protocol import (
     NodeChanged,
     Pod,
     PodEnded,
@@ -28,7 +29,6 @@ from flowsched.scheduling.executor import (
     Usage,
 )
 from flowsched.scheduling.framework import Profile
-from flowsched.scheduling.loads import Load, LoadMeasured
 from flowsched.scheduling.storages import Storage
 from flowsched.scheduling.transfers import TransferLimits
 from flowsched.simulation.losses import Loss

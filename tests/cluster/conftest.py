@@ -12,7 +12,7 @@ from flowsched.cluster.fake import FakeProcesses
 from flowsched.cluster.local import LocalCluster, Processes
 from flowsched.cluster.machine import virtual_nodes
 from flowsched.cluster.runners import RunnerProcesses
-from flowsched.scheduling.executor import NodeInfo
+from flowsched.executor.nodes import NodeInfo
 from tests.cluster.samples import Ear, scripted
 
 

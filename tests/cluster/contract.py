@@ -9,8 +9,8 @@ from typing import Any, Protocol
 import pytest
 
 from flowsched.cluster.local import LocalCluster
-from flowsched.scheduling.executor import (
-    NodeInfo,
+from flowsched.executor.nodes import NodeInfo
+from flowsched.executor.protocol import (
     PodEnded,
     PodGone,
     PodStarted,

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from flowsched.cluster.local import LocalCluster
 from flowsched.cluster.machine import virtual_nodes
-from flowsched.scheduling.executor import ClusterEvent, ContainerReport, Pod, PodEnded, PodGone
+from flowsched.executor.protocol import ClusterEvent, ContainerReport, Pod, PodEnded, PodGone
 from flowsched.workflow.spec import Container, Delivered, Step
 from tests.cluster.samples import pod
 

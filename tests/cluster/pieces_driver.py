@@ -8,7 +8,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from flowsched.scheduling.executor import Transfer
+from flowsched.executor.protocol import Transfer
 from tests.cluster.test_pieces import KB, Rig
 
 

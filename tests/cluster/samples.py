@@ -10,7 +10,7 @@ from typing import Any
 
 from flowsched.cluster.fake import Outcome
 from flowsched.cluster.local import LocalCluster
-from flowsched.scheduling.executor import (
+from flowsched.executor.protocol import (
     ClusterEvent,
     InputFile,
     OutputFile,

@@ -12,7 +12,14 @@ import pytest
 from flowsched.cluster.origins import Origins
 from flowsched.cluster.runners import RunnerProcesses
 from flowsched.cluster.running.bounds import Bounds
-from flowsched.scheduling.executor import InputFile, Pod, PodEnded, Transfer, TransferDone, TransferFailed
+from flowsched.executor.protocol import (
+    InputFile,
+    Pod,
+    PodEnded,
+    Transfer,
+    TransferDone,
+    TransferFailed,
+)
 from flowsched.workflow.spec import Delivered, Left, Mount, Placed, Step
 from tests.cluster.conftest import RealWorld
 from tests.cluster.samples import contained, pod

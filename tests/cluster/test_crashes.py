@@ -18,7 +18,7 @@ from flowsched.cluster import attempts, kin
 from flowsched.cluster.local import LocalCluster
 from flowsched.cluster.runners import RunnerProcesses
 from flowsched.errors import ConfigurationError
-from flowsched.scheduling.executor import PodEnded, PodGone, PodStarted
+from flowsched.executor.protocol import PodEnded, PodGone, PodStarted
 from tests.cluster.conftest import RealWorld
 from tests.cluster.samples import Ear, pod, shell
 

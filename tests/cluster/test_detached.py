@@ -15,7 +15,7 @@ import pytest
 from flowsched.cluster import attempts, kin, runners
 from flowsched.cluster.running import cgroups
 from flowsched.cluster.running.cgroups import Base, find_base
-from flowsched.scheduling.executor import Pod
+from flowsched.executor.protocol import Pod
 from flowsched.workflow.spec import Delivered, Step
 from tests.cluster.conftest import RealWorld
 from tests.cluster.samples import contained, pod

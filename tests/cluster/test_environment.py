@@ -7,7 +7,7 @@ import json
 import pytest
 
 from flowsched.cluster.environment import Paths, environment, expand, folded, hostfile
-from flowsched.scheduling.executor import GangSeat, InputFile, OutputFile
+from flowsched.executor.protocol import GangSeat, InputFile, OutputFile
 from tests.cluster.samples import pod
 
 PATHS = Paths("/a", "/a/work", {"reads": "/a/work/inputs/reads/x.fq", "all-bams": "/m"}, "/venv/bin:/bin")

@@ -11,7 +11,7 @@ import pytest
 from flowsched.cluster.fake import FakeProcesses, Outcome
 from flowsched.cluster.local import LocalCluster
 from flowsched.cluster.machine import virtual_nodes
-from flowsched.scheduling.executor import (
+from flowsched.executor.protocol import (
     NodeChanged,
     PodEnded,
     PodGone,

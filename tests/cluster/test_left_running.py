@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from flowsched.cluster.running.finishing import Finishing, Process, draining
-from flowsched.scheduling.executor import OutputFile, PodEnded
+from flowsched.executor.protocol import OutputFile, PodEnded
 from flowsched.workflow.spec import Delivered, Step
 from tests.cluster.conftest import RealWorld
 from tests.cluster.samples import contained, shell

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from flowsched.cluster.measuring import DiskMeter, parse_diskstats
-from flowsched.scheduling.loads import Load, LoadMeasured
+from flowsched.executor.nodes import Load, LoadMeasured
 
 DISKSTATS = """ 259       0 nvme0n1 10 0 1000 5 20 0 3000 5 0 5 5
  259       1 nvme0n1p1 1 0 10 5 2 0 30 5 0 5 5

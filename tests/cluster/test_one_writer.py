@@ -14,7 +14,7 @@ import pytest
 from flowsched.cluster import kin
 from flowsched.cluster.local import LocalCluster
 from flowsched.cluster.writers import Writers, written_paths
-from flowsched.scheduling.executor import Pod, PodHeld
+from flowsched.executor.protocol import Pod, PodHeld
 from flowsched.workflow.spec import Delivered, Mount, Step
 from tests.cluster.conftest import RealWorld
 from tests.cluster.samples import Ear, contained

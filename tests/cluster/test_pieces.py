@@ -19,7 +19,7 @@ from flowsched.cluster.origins import Origins
 from flowsched.cluster.partial import Header, Partial, Partials, merged
 from flowsched.cluster.site import Site
 from flowsched.cluster.staging import Staging
-from flowsched.scheduling.executor import ClusterEvent, Transfer, TransferDone, TransferFailed
+from flowsched.executor.protocol import ClusterEvent, Transfer, TransferDone, TransferFailed
 from tests.cluster.origin import RangeOrigin
 
 KB = 1000

@@ -18,7 +18,8 @@ from flowsched.cluster.machine import virtual_nodes
 from flowsched.cluster.origins import Origins
 from flowsched.cluster.site import Site
 from flowsched.cluster.staging import Staging
-from flowsched.scheduling.executor import ClusterEvent, NodeInfo, Transfer, TransferDone, TransferFailed
+from flowsched.executor.nodes import NodeInfo
+from flowsched.executor.protocol import ClusterEvent, Transfer, TransferDone, TransferFailed
 
 
 class Rig:

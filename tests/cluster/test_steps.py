@@ -20,7 +20,14 @@ from flowsched.cluster.running.outputs import Refused
 from flowsched.cluster.running.places import Places, plan
 from flowsched.cluster.running.steps import Appended
 from flowsched.cluster.running.task import Task
-from flowsched.scheduling.executor import ContainerReport, DeliveredFile, InputFile, Pod, PodEnded, Transfer
+from flowsched.executor.protocol import (
+    ContainerReport,
+    DeliveredFile,
+    InputFile,
+    Pod,
+    PodEnded,
+    Transfer,
+)
 from flowsched.workflow.spec import Delivered, Left, Mount, Placed, Step
 from tests.cluster.conftest import RealWorld
 from tests.cluster.samples import contained, pod

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from flowsched.scheduling.executor import InputFile, Pod, PodEnded, PodGone, Transfer
+from flowsched.executor.protocol import InputFile, Pod, PodEnded, PodGone, Transfer
 from flowsched.workflow.spec import Delivered, Mount, Placed, Step
 from tests.cluster.conftest import RealWorld
 from tests.cluster.samples import contained, pod

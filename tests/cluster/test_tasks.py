@@ -17,13 +17,7 @@ import pytest
 from flowsched.cluster.cache import Cache
 from flowsched.cluster.running import kin as running
 from flowsched.cluster.running.records import json_text
-from flowsched.scheduling.executor import (
-    GangSeat,
-    InputFile,
-    OutputFile,
-    PodEnded,
-    Transfer,
-)
+from flowsched.executor.protocol import GangSeat, InputFile, OutputFile, PodEnded, Transfer
 from tests.cluster.conftest import RealWorld
 from tests.cluster.samples import pod, shell
 from tests.cluster.test_crashes import living, until

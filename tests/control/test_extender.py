@@ -17,9 +17,16 @@ from flowsched.cluster.kubernetes.objects import Pod
 from flowsched.cluster.kubernetes.podhints import Hints, complaints, hints_of
 from flowsched.control.extender import BINDING, DISK, HELD, PROMISED, Extender, _points, scores
 from flowsched.errors import InvalidRequest
-from flowsched.scheduling.executor import NodeChanged, ReplicaSeen
-from flowsched.scheduling.foreign import ForeignGroup, ForeignPod, GroupSeen, PodTemplate, PodWaits, RoomTaken
-from flowsched.scheduling.rules import Rules
+from flowsched.executor.constraints import Rules
+from flowsched.executor.foreign import (
+    ForeignGroup,
+    ForeignPod,
+    GroupSeen,
+    PodTemplate,
+    PodWaits,
+    RoomTaken,
+)
+from flowsched.executor.protocol import NodeChanged, ReplicaSeen
 from flowsched.scheduling.snapshot import Claim, ClaimKind
 from flowsched.scheduling.statement import Statement
 from flowsched.workflow.spec import Resources

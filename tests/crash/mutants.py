@@ -25,7 +25,7 @@ def act_before_commit() -> None:
 def adopt_gives_up_what_runs() -> None:
     """Call every adopted attempt without a record lost, without taking its lock: the next attempt runs beside it (P2)."""
     from flowsched.cluster.runners import RunnerProcesses
-    from flowsched.scheduling.executor import PodGone
+    from flowsched.executor.protocol import PodGone
 
     adopt = RunnerProcesses.adopt
 
@@ -94,7 +94,7 @@ def keys_are_forgotten() -> None:
 def released_pods_are_left_alone() -> None:
     """Say of a released attempt that it is gone, and leave its processes (P5, P8)."""
     from flowsched.cluster.runners import RunnerProcesses
-    from flowsched.scheduling.executor import PodGone
+    from flowsched.executor.protocol import PodGone
 
     async def idle(self: Any, names: Any, grace_ms: int) -> None:
         for name in names:

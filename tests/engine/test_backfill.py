@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from flowsched.engine.events import EngineEvent
 from flowsched.engine.state import EngineState, GroupKey
 from flowsched.engine.step import Step
-from flowsched.scheduling.executor import NodeInfo, Pod
+from flowsched.executor.nodes import NodeInfo
+from flowsched.executor.protocol import Pod
 from flowsched.scheduling.framework import Profile
 from flowsched.simulation.drive import Drive, Fate
 from flowsched.workflow.decode import check_workflow

@@ -9,7 +9,8 @@ from flowsched.engine.explain import explain
 from flowsched.engine.recovery import reclaim
 from flowsched.engine.state import EngineState
 from flowsched.engine.step import step
-from flowsched.scheduling.executor import NodeChanged, NodeInfo, PodStarted, ReplicaSeen
+from flowsched.executor.nodes import NodeInfo
+from flowsched.executor.protocol import NodeChanged, PodStarted, ReplicaSeen
 from flowsched.simulation.drive import Drive, Fate
 from flowsched.statement import Statement
 from flowsched.workflow.advance import Advance, Ended

@@ -9,8 +9,8 @@ from flowsched.engine.events import Accepted
 from flowsched.engine.explain import explain, situations_of
 from flowsched.engine.recovery import reclaim
 from flowsched.engine.step import step
-from flowsched.scheduling.executor import PodEnded, Usage
-from flowsched.scheduling.loads import Load, LoadMeasured
+from flowsched.executor.nodes import Load, LoadMeasured
+from flowsched.executor.protocol import PodEnded, Usage
 from flowsched.scheduling.snapshot import IO
 from flowsched.scheduling.suggest import outlook
 from flowsched.scheduling.whatif import changed

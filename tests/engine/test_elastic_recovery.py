@@ -9,7 +9,7 @@ import pytest
 from flowsched.engine.delta import StageWrite, TaskWrite
 from flowsched.engine.recovery import Remembered, rebuild_run
 from flowsched.engine.state import EngineState
-from flowsched.scheduling.executor import NodeInfo
+from flowsched.executor.nodes import NodeInfo
 from flowsched.workflow.decode import check_workflow
 from flowsched.workflow.graph import StageGraph
 from flowsched.workflow.states import TaskState

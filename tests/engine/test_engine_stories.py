@@ -10,7 +10,7 @@ import pytest
 from flowsched.engine.events import Command, QueueChanged, Recovered, Tick
 from flowsched.engine.explain import explain
 from flowsched.engine.step import step
-from flowsched.scheduling.executor import NodeChanged, PodGone, PodStarted
+from flowsched.executor.protocol import NodeChanged, PodGone, PodStarted
 from flowsched.scheduling.queues import Queue
 from tests.engine.scene import Scene, node
 

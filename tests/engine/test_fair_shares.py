@@ -9,7 +9,7 @@ from flowsched.engine.events import Recovered, Tick
 from flowsched.engine.recovery import Remembered, rebuild_run
 from flowsched.engine.state import EngineState
 from flowsched.engine.step import step
-from flowsched.scheduling.executor import NodeChanged
+from flowsched.executor.protocol import NodeChanged
 from flowsched.scheduling.usage import Payer
 from tests.engine.scene import GIB, Scene, node
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from flowsched.engine.explain import explain
 from flowsched.engine.forecast import expected_starts
 from flowsched.engine.state import EngineState
-from flowsched.scheduling.executor import NodeInfo, Pod
+from flowsched.executor.nodes import NodeInfo
+from flowsched.executor.protocol import Pod
 from flowsched.simulation.drive import Drive, Fate
 from flowsched.workflow.decode import check_workflow
 

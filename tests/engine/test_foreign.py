@@ -7,8 +7,7 @@ from dataclasses import replace
 from flowsched.engine.events import NodeDrained
 from flowsched.engine.foreign import HOLD_MS, T_GANG_MS
 from flowsched.engine.foreign_offers import verdicts
-from flowsched.scheduling.executor import NodeChanged
-from flowsched.scheduling.foreign import (
+from flowsched.executor.foreign import (
     BindRefused,
     ForeignGroup,
     ForeignPod,
@@ -19,6 +18,7 @@ from flowsched.scheduling.foreign import (
     PodWaits,
     RoomTaken,
 )
+from flowsched.executor.protocol import NodeChanged
 from flowsched.workflow.spec import Resources
 from tests.engine.scene import Scene, node
 

@@ -8,7 +8,7 @@ from typing import Any
 from flowsched.engine.events import Stored, Tick
 from flowsched.engine.explain import explain
 from flowsched.engine.step import step
-from flowsched.scheduling.executor import NodeChanged, ReplicaSeen
+from flowsched.executor.protocol import NodeChanged, ReplicaSeen
 from tests.engine.scene import Scene, node
 
 MB = 1_000_000

@@ -7,8 +7,8 @@ from typing import Any
 from flowsched.engine.events import ProfileChanged, Tick
 from flowsched.engine.explain import explain
 from flowsched.engine.pods import decode_pod
-from flowsched.scheduling.executor import GangSeat, NodeChanged, Pod, PodGone, ReplicaSeen
-from flowsched.scheduling.foreign import PodLeft, RoomTaken
+from flowsched.executor.foreign import PodLeft, RoomTaken
+from flowsched.executor.protocol import GangSeat, NodeChanged, Pod, PodGone, ReplicaSeen
 from flowsched.scheduling.framework import PROFILES
 from flowsched.workflow.spec import Resources
 from tests.engine.scene import Scene, node

@@ -7,7 +7,7 @@ from flowsched.engine.events import Tick
 from flowsched.engine.idle import HOUR_MS, Hour, IdleBook, total
 from flowsched.engine.state import EngineState
 from flowsched.engine.step import step
-from flowsched.scheduling.executor import NodeInfo
+from flowsched.executor.nodes import NodeInfo
 from flowsched.scheduling.idle import Cause
 from flowsched.scheduling.queues import Queue, QueueTree
 from flowsched.simulation.drive import Drive

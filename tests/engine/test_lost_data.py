@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from flowsched.scheduling.executor import ReplicaSeen
+from flowsched.executor.protocol import ReplicaSeen
 from tests.engine.scene import Scene, node
 
 OUT = [{"name": "o", "path": "o"}]

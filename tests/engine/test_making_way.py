@@ -11,8 +11,7 @@ from flowsched.engine.foreign import T_GANG_MS
 from flowsched.engine.making_way import SPARE_MS
 from flowsched.engine.state import EngineState
 from flowsched.engine.step import step
-from flowsched.scheduling.executor import NodeChanged
-from flowsched.scheduling.foreign import (
+from flowsched.executor.foreign import (
     BindRefused,
     BudgetSeen,
     EvictionRefused,
@@ -25,6 +24,7 @@ from flowsched.scheduling.foreign import (
     RoomTaken,
     Stake,
 )
+from flowsched.executor.protocol import NodeChanged
 from flowsched.scheduling.framework import PROFILES, Profile
 from flowsched.scheduling.queues import Queue, QueueTree
 from flowsched.workflow.spec import Resources

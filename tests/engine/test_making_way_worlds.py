@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 from flowsched.engine.events import EngineEvent, Tick
 from flowsched.engine.state import EngineState
 from flowsched.engine.step import step
-from flowsched.scheduling.executor import NodeChanged, NodeInfo
-from flowsched.scheduling.foreign import (
+from flowsched.executor.foreign import (
     Bind,
     BudgetSeen,
     Evict,
@@ -27,6 +26,8 @@ from flowsched.scheduling.foreign import (
     RoomTaken,
     Stake,
 )
+from flowsched.executor.nodes import NodeInfo
+from flowsched.executor.protocol import NodeChanged
 from flowsched.workflow.spec import Resources
 
 NODES = {"n0": 4, "n1": 4}

@@ -9,8 +9,8 @@ from dataclasses import replace
 
 from flowsched.engine.explain import explain
 from flowsched.engine.step import step
-from flowsched.scheduling.executor import NodeChanged
-from flowsched.scheduling.loads import Load, LoadMeasured
+from flowsched.executor.nodes import Load, LoadMeasured
+from flowsched.executor.protocol import NodeChanged
 from flowsched.scheduling.record import plan_bytes, replayed, unpacked
 from flowsched.scheduling.snapshot import IO
 from flowsched.scheduling.storages import Storage

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from flowsched.scheduling.executor import NodeChanged
-from flowsched.scheduling.loads import Load, LoadMeasured
+from flowsched.executor.nodes import Load, LoadMeasured
+from flowsched.executor.protocol import NodeChanged
 from flowsched.scheduling.storages import Storage
 from tests.engine.scene import Scene, node
 from tests.engine.test_demand import MB

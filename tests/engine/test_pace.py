@@ -9,8 +9,8 @@ import pytest
 from flowsched.engine import pace, placing
 from flowsched.engine.events import Command, Tick
 from flowsched.engine.step import step
-from flowsched.scheduling.executor import NodeChanged, PodHeld, PodStarted
-from flowsched.scheduling.foreign import RoomTaken
+from flowsched.executor.foreign import RoomTaken
+from flowsched.executor.protocol import NodeChanged, PodHeld, PodStarted
 from flowsched.workflow.spec import Resources
 from tests.engine.scene import Scene, node
 from tests.engine.test_foreign import bag, waits

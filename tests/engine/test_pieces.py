@@ -5,7 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from flowsched.scheduling.executor import NodeChanged, PiecesSeen, Transfer, TransferDone, TransferFailed
+from flowsched.executor.protocol import (
+    NodeChanged,
+    PiecesSeen,
+    Transfer,
+    TransferDone,
+    TransferFailed,
+)
 from flowsched.scheduling.transfers import TransferLimits
 from tests.engine.scene import Scene, node
 

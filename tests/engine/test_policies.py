@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from flowsched.engine.events import Tick
-from flowsched.scheduling.executor import PodGone
+from flowsched.executor.protocol import PodGone
 from tests.engine.scene import Scene, node
 
 

@@ -13,8 +13,9 @@ from flowsched.engine.forecast import expected_starts
 from flowsched.engine.recovery import reclaim
 from flowsched.engine.remote import end_reading, hold_sources, reads_remotely, sources
 from flowsched.engine.state import PodRef
+from flowsched.executor.nodes import NodeInfo
+from flowsched.executor.protocol import NodeChanged, ReplicaSeen
 from flowsched.scheduling.eviction import Need
-from flowsched.scheduling.executor import NodeChanged, NodeInfo, ReplicaSeen
 from flowsched.statement import Statement
 from flowsched.workflow.estimates import Measured
 from flowsched.workflow.spec import EMPTY

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from flowsched.scheduling.executor import Transfer
+from flowsched.executor.protocol import Transfer
 from tests.engine.scene import Scene, node
 
 MB = 1_000_000

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from flowsched.engine.step import step
-from flowsched.scheduling.executor import PodStarted
+from flowsched.executor.protocol import PodStarted
 from tests.engine.scene import Scene, node
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from flowsched.engine.events import Tick
 from flowsched.engine.explain import explain
-from flowsched.scheduling.executor import NodeInfo
+from flowsched.executor.nodes import NodeInfo
 from tests.engine.scene import Scene, node
 
 MB = 1_000_000

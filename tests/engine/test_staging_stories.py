@@ -9,7 +9,7 @@ import pytest
 from flowsched.engine.events import Tick
 from flowsched.engine.explain import explain
 from flowsched.engine.step import step
-from flowsched.scheduling.executor import NodeChanged, ReplicaSeen
+from flowsched.executor.protocol import NodeChanged, ReplicaSeen
 from tests.engine.scene import Scene, node
 
 X = "s3://lab/x"

@@ -11,7 +11,7 @@ from flowsched.engine.explain import explain, situations_of
 from flowsched.engine.recovery import reclaim
 from flowsched.engine.state import EngineState
 from flowsched.engine.step import step
-from flowsched.scheduling.executor import NodeChanged, PodEnded
+from flowsched.executor.protocol import NodeChanged, PodEnded
 from flowsched.scheduling.policy import document_of, policies_from
 from flowsched.scheduling.record import plan_bytes, replayed, unpacked
 from flowsched.scheduling.storages import Storage

@@ -7,7 +7,7 @@ from typing import Any
 from flowsched.engine.events import NodeDrained
 from flowsched.engine.explain import explain
 from flowsched.engine.step import step
-from flowsched.scheduling.executor import NodeChanged, PodStarted
+from flowsched.executor.protocol import NodeChanged, PodStarted
 from flowsched.scheduling.plan import Nomination
 from tests.engine.scene import Scene, node
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from flowsched.engine.backlog import collect
 from flowsched.engine.state import GroupKey
-from flowsched.scheduling.executor import ReplicaSeen
+from flowsched.executor.protocol import ReplicaSeen
 from flowsched.scheduling.podgroup import Home
 from tests.engine.scene import Scene, node
 

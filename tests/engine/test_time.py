@@ -10,7 +10,7 @@ from flowsched.engine.idle import HOUR_MS, KEPT_HOURS, IdleBook
 from flowsched.engine.recovery import Remembered, rebuild_run
 from flowsched.engine.state import EngineState
 from flowsched.engine.step import step
-from flowsched.scheduling.executor import PodEnded, PodStarted
+from flowsched.executor.protocol import PodEnded, PodStarted
 from flowsched.workflow.decode import check_workflow
 from flowsched.workflow.graph import StageGraph
 from flowsched.workflow.states import TaskState

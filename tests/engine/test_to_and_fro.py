@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from flowsched.engine.state import EngineState
 from flowsched.engine.step import Step
-from flowsched.scheduling.executor import NodeInfo
+from flowsched.executor.nodes import NodeInfo
 from flowsched.scheduling.queues import Queue, QueueTree
 from flowsched.simulation.drive import Drive, Fate
 from flowsched.workflow.decode import check_workflow

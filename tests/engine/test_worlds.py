@@ -10,7 +10,7 @@ from typing import Any
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from flowsched.scheduling.executor import NodeInfo
+from flowsched.executor.nodes import NodeInfo
 from flowsched.workflow.decode import check_workflow
 from tests.engine.documents import clean, documents
 from tests.engine.world import Chances, World

@@ -17,9 +17,9 @@ from flowsched.engine.pods import decode_pod
 from flowsched.engine.recovery import Remembered, rebuild_run
 from flowsched.engine.state import EngineState
 from flowsched.engine.step import Step, step
-from flowsched.scheduling.executor import (
+from flowsched.executor.nodes import NodeInfo
+from flowsched.executor.protocol import (
     Drop,
-    NodeInfo,
     Pod,
     PodEnded,
     PodGone,

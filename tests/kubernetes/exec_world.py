@@ -15,7 +15,8 @@ from flowsched.cluster.kubernetes.cluster import ClusterSettings, KubernetesClus
 from flowsched.cluster.kubernetes.hollow.nodes import HollowNodes
 from flowsched.cluster.kubernetes.hollow.templates import NodeTemplate
 from flowsched.cluster.kubernetes.release import ReleaseSettings
-from flowsched.scheduling.executor import ClusterEvent, NodeInfo, PodEnded, PodGone, PodStarted
+from flowsched.executor.nodes import NodeInfo
+from flowsched.executor.protocol import ClusterEvent, PodEnded, PodGone, PodStarted
 from tests.cluster.samples import Ear
 
 KEY = "a key that agents and the service share"

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from flowsched.scheduling.executor import GangSeat, InputFile, OutputFile, Pod
+from flowsched.executor.protocol import GangSeat, InputFile, OutputFile, Pod
 
 TEXTS: Final = (
     # ends of lines and of strings

@@ -18,7 +18,13 @@ from aiohttp.test_utils import TestServer
 
 from flowsched.cluster.cache import Cache
 from flowsched.cluster.kubernetes.agents import Agents
-from flowsched.scheduling.executor import ClusterEvent, ReplicaSeen, Transfer, TransferDone, TransferFailed
+from flowsched.executor.protocol import (
+    ClusterEvent,
+    ReplicaSeen,
+    Transfer,
+    TransferDone,
+    TransferFailed,
+)
 from tests.cluster.origin import RangeOrigin
 from tests.kubernetes.agent_world import KEY, PATIENCE_S, AgentProcess, Node, Served, call, several
 

@@ -12,8 +12,8 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from flowsched.cluster.kubernetes.agents import Agents
-from flowsched.scheduling.executor import ClusterEvent, Transfer, TransferDone
-from flowsched.scheduling.loads import Load, LoadMeasured
+from flowsched.executor.nodes import Load, LoadMeasured
+from flowsched.executor.protocol import ClusterEvent, Transfer, TransferDone
 from tests.kubernetes.agent_world import until
 
 

@@ -12,7 +12,14 @@ from flowsched.cluster.kubernetes.alike import Kinds
 from flowsched.cluster.kubernetes.objects import Pod
 from flowsched.cluster.kubernetes.podrules import rules_of, template_of
 from flowsched.cluster.kubernetes.podspec import DEFAULT_GPU
-from flowsched.scheduling.rules import NodeTerm, Rules, narrowed, node_term, requirement, watched_by
+from flowsched.executor.constraints import (
+    NodeTerm,
+    Rules,
+    narrowed,
+    node_term,
+    requirement,
+    watched_by,
+)
 from tests.kubernetes import random_pods
 
 TERM = node_term([requirement("zone", "In", ("a",))])

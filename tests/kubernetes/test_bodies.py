@@ -15,7 +15,7 @@ from flowsched.cluster.kubernetes.bodies import binding, deletion, gang_secret, 
 from flowsched.cluster.kubernetes.client import Client
 from flowsched.cluster.kubernetes.manifests import pod_manifest
 from flowsched.cluster.kubernetes.marks import ours
-from flowsched.scheduling.executor import InputFile, OutputFile
+from flowsched.executor.protocol import InputFile, OutputFile
 from tests.kubernetes import written as w
 from tests.kubernetes.hostile import PLACES, TEXTS
 from tests.kubernetes.restricted import violations

@@ -14,7 +14,7 @@ import pytest
 
 from flowsched.cluster.kubernetes.client import Connection
 from flowsched.cluster.kubernetes.release import SharedVolume
-from flowsched.scheduling.executor import DeliveredFile, InputFile, Pod, PodEnded
+from flowsched.executor.protocol import DeliveredFile, InputFile, Pod, PodEnded
 from flowsched.workflow.spec import Container, Delivered, Left, Mount, Placed, Step
 from tests.cluster.samples import pod
 from tests.kubernetes.exec_world import KubeWorld

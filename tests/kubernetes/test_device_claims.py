@@ -16,7 +16,7 @@ from flowsched.cluster.kubernetes.deviceclaims import DeviceClaims
 from flowsched.cluster.kubernetes.devices import FINALIZER
 from flowsched.cluster.kubernetes.hollow.templates import NodeTemplate
 from flowsched.cluster.kubernetes.release import ReleaseSettings
-from flowsched.scheduling.executor import NodeChanged
+from flowsched.executor.protocol import NodeChanged
 from tests.cluster.samples import shell
 from tests.kubernetes import device_world as gpus
 from tests.kubernetes.device_world import CONFIG, Gpus, given, reserved, until, workflow

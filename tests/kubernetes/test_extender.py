@@ -21,7 +21,7 @@ from flowsched.cluster.kubernetes.client import Client
 from flowsched.cluster.kubernetes.controlplane import ControlPlane
 from flowsched.cluster.kubernetes.settings import KubernetesSettings
 from flowsched.control.extender import BINDING, HELD, PROMISED
-from flowsched.scheduling.executor import ReplicaSeen
+from flowsched.executor.protocol import ReplicaSeen
 from tests.kubernetes.conftest import require
 
 DEPLOY = Path(flowsched.__file__).parent.parent / "deploy"

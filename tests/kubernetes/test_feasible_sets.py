@@ -26,13 +26,13 @@ from flowsched.cluster.kubernetes.nodes import node_info
 from flowsched.cluster.kubernetes.objects import Node, PersistentVolume, PersistentVolumeClaim, Pod
 from flowsched.cluster.kubernetes.podrules import template_of
 from flowsched.cluster.kubernetes.volumes import Volumes
+from flowsched.executor.constraints import PodTerm, Rules, narrowed, watched_by
+from flowsched.executor.foreign import PodTemplate
+from flowsched.executor.nodes import NodeInfo
 from flowsched.scheduling.company import beside_others
-from flowsched.scheduling.executor import NodeInfo
-from flowsched.scheduling.foreign import PodTemplate
 from flowsched.scheduling.framework import PROFILES
 from flowsched.scheduling.plugins.ports import free_ports
 from flowsched.scheduling.podgroup import Shape
-from flowsched.scheduling.rules import PodTerm, Rules, narrowed, watched_by
 from flowsched.scheduling.selectors import selects
 from flowsched.scheduling.shape import allowed_nodes
 from flowsched.scheduling.snapshot import Claim, ClaimKind, Snapshot

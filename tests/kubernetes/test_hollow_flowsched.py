@@ -22,7 +22,7 @@ from flowsched.cluster.kubernetes.hollow.nodes import HollowNodes
 from flowsched.cluster.kubernetes.hollow.templates import NodeTemplate
 from flowsched.cluster.kubernetes.manifests import pod_manifest
 from flowsched.cluster.kubernetes.release import ReleaseSettings, extras_of
-from flowsched.scheduling.executor import InputFile, OutputFile
+from flowsched.executor.protocol import InputFile, OutputFile
 from tests.kubernetes import written as w
 from tests.kubernetes.bound import PATIENCE_S, bind, ended, running, terminated
 

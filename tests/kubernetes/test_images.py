@@ -6,7 +6,7 @@ import msgspec
 
 from flowsched.cluster.kubernetes.images import Images
 from flowsched.cluster.kubernetes.objects import Node
-from flowsched.scheduling.executor import ClusterEvent, ReplicaSeen
+from flowsched.executor.protocol import ClusterEvent, ReplicaSeen
 
 
 def node(name: str, *images: tuple[str, int]) -> Node:

@@ -6,7 +6,7 @@ import pytest
 
 from flowsched.cluster.kubernetes.agentnews import EVENT, NodeLoad
 from flowsched.cluster.kubernetes.loads import Loads
-from flowsched.scheduling.loads import Load, LoadMeasured
+from flowsched.executor.nodes import Load, LoadMeasured
 
 MB = 1_000_000
 

@@ -20,7 +20,7 @@ from flowsched.cluster.kubernetes.manifests import pod_manifest
 from flowsched.cluster.kubernetes.podenv import addressed
 from flowsched.cluster.kubernetes.podorder import input_path
 from flowsched.cluster.kubernetes.release import Extras, Refusal, SharedVolume
-from flowsched.scheduling.executor import InputFile, OutputFile, Pod
+from flowsched.executor.protocol import InputFile, OutputFile, Pod
 from flowsched.workflow.spec import Resources, Rules, Toleration
 from tests.kubernetes import written as w
 from tests.kubernetes.hostile import PLACES, TEXTS

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from flowsched.cluster.kubernetes.nodes import complaints, images_of, node_info
 from flowsched.cluster.kubernetes.objects import Node
-from flowsched.scheduling.executor import NodeInfo
+from flowsched.executor.nodes import NodeInfo
 
 READY = {"type": "Ready", "status": "True"}
 ALLOCATABLE = {

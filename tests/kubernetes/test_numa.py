@@ -19,8 +19,7 @@ from flowsched.cluster.kubernetes.pod import Pod
 from flowsched.cluster.kubernetes.podspec import DEFAULT_GPU
 from flowsched.cluster.kubernetes.release import ReleaseSettings
 from flowsched.cluster.kubernetes.watch import Batch
-from flowsched.scheduling.executor import NodeInfo, Zone
-from flowsched.scheduling.zones import ALIGNED, PLENTY
+from flowsched.executor.nodes import ALIGNED, PLENTY, NodeInfo, Zone
 from tests.kubernetes.bound import container, create
 from tests.kubernetes.service_world import serving
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from flowsched.cluster.kubernetes.messages import shortened
 from flowsched.cluster.kubernetes.objects import Pod
 from flowsched.cluster.kubernetes.outcomes import Outcome, Waiting, outcome, told_all
-from flowsched.scheduling.executor import PodEnded, PodGone, PodStarted, Published, Usage
+from flowsched.executor.protocol import PodEnded, PodGone, PodStarted, Published, Usage
 
 NOW = 2_000_000_000_000
 STARTED, FINISHED = "2026-11-21T12:00:00Z", "2026-11-21T12:00:09Z"

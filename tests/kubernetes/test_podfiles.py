@@ -23,7 +23,7 @@ from flowsched.cluster.kubernetes.release import Refusal, SharedVolume
 from flowsched.cluster.kubernetes.sight import Sight
 from flowsched.cluster.kubernetes.stepcontainers import files_variables
 from flowsched.cluster.origins import Origins
-from flowsched.scheduling.executor import DeliveredFile
+from flowsched.executor.protocol import DeliveredFile
 from flowsched.workflow.spec import Container, Delivered, Left, Placed, Step
 from tests.kubernetes import written as w
 

@@ -25,7 +25,7 @@ from flowsched.cluster.kubernetes.thirdparty import (
     rule_in,
 )
 from flowsched.errors import ConfigurationError
-from flowsched.scheduling.executor import GangSeat
+from flowsched.executor.protocol import GangSeat
 from flowsched.workflow.spec import Resources, Rules
 from tests.kubernetes import operators
 from tests.kubernetes import written as w

@@ -28,7 +28,7 @@ from flowsched.cluster.kubernetes.podspec import (
     unknown_in,
 )
 from flowsched.errors import InvalidRequest
-from flowsched.scheduling.rules import HostPort, NodeTerm, PodTerm, Requirement, Spread
+from flowsched.executor.constraints import HostPort, NodeTerm, PodTerm, Requirement, Spread
 from flowsched.workflow.spec import Resources
 
 FIXTURES = Path(__file__).parent / "thirdparty" / "pod_requests.jsonl"

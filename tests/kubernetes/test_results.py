@@ -8,7 +8,7 @@ from flowsched.cluster.kubernetes.agentnews import NodeLoad
 from flowsched.cluster.kubernetes.agents import Agents
 from flowsched.cluster.kubernetes.objects import Pod
 from flowsched.cluster.kubernetes.results import Results
-from flowsched.scheduling.executor import ClusterEvent, PodEnded, Usage
+from flowsched.executor.protocol import ClusterEvent, PodEnded, Usage
 
 POD = msgspec.convert(
     {"metadata": {"name": "a", "namespace": "lab", "uid": "u"}, "spec": {"nodeName": "n1"}}, Pod

@@ -18,7 +18,7 @@ from flowsched.cluster.kubernetes.cluster import ClusterSettings
 from flowsched.cluster.kubernetes.controlplane import ControlPlane
 from flowsched.cluster.kubernetes.forms import Form
 from flowsched.cluster.kubernetes.gangs import Gangs
-from flowsched.scheduling.foreign import Evict
+from flowsched.executor.foreign import Evict
 from tests.kubernetes.conftest import running as started
 from tests.kubernetes.definitions import apply_crds
 from tests.kubernetes.device_world import device_class, publish

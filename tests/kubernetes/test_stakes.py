@@ -12,8 +12,8 @@ from flowsched.cluster.kubernetes.metadata import Metadata
 from flowsched.cluster.kubernetes.pod import Pod
 from flowsched.cluster.kubernetes.stakes import preemptible_of, stake_of
 from flowsched.cluster.kubernetes.watch import Batch
-from flowsched.scheduling.executor import ClusterEvent
-from flowsched.scheduling.foreign import BudgetSeen, Stake
+from flowsched.executor.foreign import BudgetSeen, Stake
+from flowsched.executor.protocol import ClusterEvent
 
 
 def read(**document: Any) -> Pod:

@@ -15,7 +15,7 @@ from flowsched.cluster.kubernetes.objects import Pod as PodObject
 from flowsched.cluster.kubernetes.places import lay_out
 from flowsched.cluster.kubernetes.podspec import requests_of
 from flowsched.cluster.kubernetes.release import Refusal, ReleaseSettings, SharedVolume
-from flowsched.scheduling.executor import InputFile, Pod
+from flowsched.executor.protocol import InputFile, Pod
 from flowsched.workflow.spec import Container, Delivered, Left, Mount, Placed, Step
 from tests.kubernetes import written as w
 from tests.kubernetes.hostile import TEXTS

@@ -6,7 +6,7 @@ from typing import Any
 
 from flowsched.cluster.kubernetes.objects import Pod
 from flowsched.cluster.kubernetes.outcomes import Waiting
-from flowsched.scheduling.executor import (
+from flowsched.executor.protocol import (
     ContainerReport,
     DeliveredFile,
     PodEnded,

@@ -19,7 +19,7 @@ from flowsched.cluster.kubernetes.release import (
     ReleaseSettings,
     SharedVolume,
 )
-from flowsched.scheduling.executor import GangSeat, InputFile, OutputFile, Pod
+from flowsched.executor.protocol import GangSeat, InputFile, OutputFile, Pod
 from flowsched.workflow.spec import Resources, Toleration
 
 SETTINGS = ReleaseSettings(

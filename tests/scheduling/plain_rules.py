@@ -9,7 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from flowsched.scheduling.rules import HostPort, NodeTerm, PodTerm, Requirement, Rules, Selector, Spread
+from flowsched.executor.constraints import (
+    HostPort,
+    NodeTerm,
+    PodTerm,
+    Requirement,
+    Rules,
+    Selector,
+    Spread,
+)
 
 
 @dataclass

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 from plain_rules import PlainNode, PlainPod, World
 
-from flowsched.scheduling import rules as r
-from flowsched.scheduling.executor import NodeInfo
+from flowsched.executor import constraints as r
+from flowsched.executor.nodes import NodeInfo
 from flowsched.scheduling.podgroup import Shape
 from flowsched.scheduling.snapshot import Claim, ClaimKind, Snapshot
 from flowsched.scheduling.statement import Statement

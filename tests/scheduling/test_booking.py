@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from flowsched.scheduling.executor import NodeInfo, Zone
+from flowsched.executor.nodes import ALIGNED, PLENTY, NodeInfo, Zone
 from flowsched.scheduling.snapshot import Claim, ClaimKind, Snapshot
 from flowsched.scheduling.statement import Statement
-from flowsched.scheduling.zones import ALIGNED, PLENTY
 
 GIB = 1 << 30
 KINDS = (ClaimKind.STAGING, ClaimKind.RUNNING, ClaimKind.RELEASING, ClaimKind.NOMINATED)

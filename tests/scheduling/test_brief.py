@@ -11,20 +11,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from flowsched.executor.constraints import Rules
+from flowsched.executor.nodes import ALIGNED, PLENTY, NodeInfo, Zone
 from flowsched.scheduling import cycle as cycle_module
 from flowsched.scheduling import horizon
 from flowsched.scheduling.catalogue import Catalogue
 from flowsched.scheduling.cycle import cycle
-from flowsched.scheduling.executor import NodeInfo, Zone
 from flowsched.scheduling.framework import PROFILES, Profile
 from flowsched.scheduling.plan import Nomination
 from flowsched.scheduling.podgroup import PodGroup, Shape
 from flowsched.scheduling.queues import Queue, QueueTree
-from flowsched.scheduling.rules import Rules
 from flowsched.scheduling.snapshot import Claim, ClaimKind, Snapshot
 from flowsched.scheduling.statement import Statement
 from flowsched.scheduling.storages import Storage
-from flowsched.scheduling.zones import ALIGNED, PLENTY
 from tests.scheduling.scheduling_cases import (
     GIB,
     at_length,

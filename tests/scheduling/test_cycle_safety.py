@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scheduling_cases import GIB, frozen, shape
 
+from flowsched.executor.nodes import NodeInfo
 from flowsched.scheduling.catalogue import Catalogue
 from flowsched.scheduling.cycle import cycle
-from flowsched.scheduling.executor import NodeInfo
 from flowsched.scheduling.framework import PROFILES, Profile
 from flowsched.scheduling.plan import Plan, ReasonCode
 from flowsched.scheduling.podgroup import PodGroup, RoleRequest

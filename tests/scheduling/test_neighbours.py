@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from plain_rules import PlainPod, World
 from rule_cases import pod, put, shape_of, snapshot_of, world
 
+from flowsched.executor.constraints import Rules, canonical, narrowed, watched_by
 from flowsched.scheduling.catalogue import Catalogue
 from flowsched.scheduling.company import beside_others
 from flowsched.scheduling.cycle import cycle
@@ -20,7 +21,6 @@ from flowsched.scheduling.podgroup import PodGroup, RoleRequest, Shape
 from flowsched.scheduling.pricing import price
 from flowsched.scheduling.queues import QueueTree
 from flowsched.scheduling.room import Room
-from flowsched.scheduling.rules import Rules, canonical, narrowed, watched_by
 from flowsched.scheduling.shape import allowed_nodes
 from flowsched.scheduling.snapshot import Snapshot
 from flowsched.scheduling.statement import Statement

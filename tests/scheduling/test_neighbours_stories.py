@@ -7,15 +7,7 @@ from dataclasses import replace
 import pytest
 from scheduling_cases import GIB, bag, cluster, gang, group, node, role, shape
 
-from flowsched.scheduling import neighbours
-from flowsched.scheduling.catalogue import Catalogue
-from flowsched.scheduling.company import beside_others
-from flowsched.scheduling.cycle import cycle
-from flowsched.scheduling.framework import PROFILES
-from flowsched.scheduling.plan import Plan, ReasonCode
-from flowsched.scheduling.podgroup import PodGroup, Shape
-from flowsched.scheduling.queues import QueueTree
-from flowsched.scheduling.rules import (
+from flowsched.executor.constraints import (
     HostPort,
     NodeTerm,
     PodTerm,
@@ -29,6 +21,14 @@ from flowsched.scheduling.rules import (
     watched_by,
     with_label_keys,
 )
+from flowsched.scheduling import neighbours
+from flowsched.scheduling.catalogue import Catalogue
+from flowsched.scheduling.company import beside_others
+from flowsched.scheduling.cycle import cycle
+from flowsched.scheduling.framework import PROFILES
+from flowsched.scheduling.plan import Plan, ReasonCode
+from flowsched.scheduling.podgroup import PodGroup, Shape
+from flowsched.scheduling.queues import QueueTree
 from flowsched.scheduling.shape import allowed_nodes
 from flowsched.scheduling.snapshot import Claim, ClaimKind, Snapshot
 from flowsched.scheduling.statement import Statement

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scheduling_cases import GIB, bag, cluster, gang, node, shape
 
-from flowsched.scheduling import rules as demands
+from flowsched.executor import constraints as demands
 from flowsched.scheduling.catalogue import Catalogue
 from flowsched.scheduling.cycle import cycle
 from flowsched.scheduling.framework import PROFILES

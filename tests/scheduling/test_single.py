@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from flowsched.executor.nodes import NodeInfo
 from flowsched.scheduling import cycle as cycle_module
 from flowsched.scheduling.catalogue import Catalogue
 from flowsched.scheduling.cycle import _Cycle, cycle
-from flowsched.scheduling.executor import NodeInfo
 from flowsched.scheduling.framework import PROFILES, Profile
 from flowsched.scheduling.plan import Plan
 from flowsched.scheduling.podgroup import Home, PodGroup

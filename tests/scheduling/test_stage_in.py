@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flowsched.executor.nodes import NodeInfo
 from flowsched.scheduling.catalogue import Catalogue
-from flowsched.scheduling.executor import NodeInfo
 from flowsched.scheduling.plugins.locality import StageIn
 from flowsched.scheduling.podgroup import PodGroup, RoleRequest, Shape
 from flowsched.scheduling.snapshot import Snapshot

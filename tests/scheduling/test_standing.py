@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from flowsched.executor.nodes import NodeInfo
 from flowsched.scheduling import cycle as cycle_module
 from flowsched.scheduling import standing
 from flowsched.scheduling.catalogue import Catalogue
 from flowsched.scheduling.cycle import cycle
-from flowsched.scheduling.executor import NodeInfo
 from flowsched.scheduling.framework import Profile
 from flowsched.scheduling.placement import NEVER, RoleTable, Spots, place_role
 from flowsched.scheduling.plan import Plan

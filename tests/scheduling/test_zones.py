@@ -10,16 +10,16 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from scheduling_cases import GIB, bag, frozen, gang, group, node, role
 
+from flowsched.executor.nodes import ALIGNED, PLENTY, NodeInfo, Zone
 from flowsched.scheduling.catalogue import Catalogue
 from flowsched.scheduling.cycle import cycle
-from flowsched.scheduling.executor import NodeInfo, Zone
 from flowsched.scheduling.framework import PROFILES
 from flowsched.scheduling.plan import Plan, ReasonCode
 from flowsched.scheduling.podgroup import PodGroup, Shape
 from flowsched.scheduling.queues import QueueTree
 from flowsched.scheduling.snapshot import AXES, Claim, ClaimKind, Snapshot
 from flowsched.scheduling.statement import Statement
-from flowsched.scheduling.zones import ALIGNED, PLENTY, Zones
+from flowsched.scheduling.zones import Zones
 
 OURS = PROFILES["flowsched"]
 

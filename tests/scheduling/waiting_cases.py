@@ -8,16 +8,15 @@ from dataclasses import replace
 import numpy as np
 from scheduling_cases import GIB
 
+from flowsched.executor.constraints import Rules, host_port, pod_term, requirement
+from flowsched.executor.nodes import ALIGNED, PLENTY, NodeInfo, Zone
 from flowsched.scheduling.catalogue import Catalogue
-from flowsched.scheduling.executor import NodeInfo, Zone
 from flowsched.scheduling.framework import PROFILES
 from flowsched.scheduling.podgroup import PodGroup, RoleRequest, Shape
 from flowsched.scheduling.queues import Queue, QueueTree
-from flowsched.scheduling.rules import Rules, host_port, pod_term, requirement
 from flowsched.scheduling.snapshot import AXES, Claim, ClaimKind, Snapshot
 from flowsched.scheduling.statement import Statement
 from flowsched.scheduling.whatif import Situation
-from flowsched.scheduling.zones import ALIGNED, PLENTY
 
 NOW = 1_000_000_000
 MB = 1_000_000

@@ -16,7 +16,7 @@ from flowsched.control.history import History
 from flowsched.control.intake import Documents
 from flowsched.control.leader import Leader
 from flowsched.control.runs import RunService
-from flowsched.scheduling.executor import NodeInfo
+from flowsched.executor.nodes import NodeInfo
 from flowsched.scheduling.framework import PROFILES
 from flowsched.store.database import Database
 from flowsched.store.workflows import Workflows

@@ -10,7 +10,7 @@ import pytest
 from flowsched.cluster.fake import FakeProcesses, Outcome
 from flowsched.control import service as commands
 from flowsched.errors import NotFound
-from flowsched.scheduling.executor import Pod
+from flowsched.executor.protocol import Pod
 from flowsched.store.database import url_for
 from tests.service.processes import Process, process
 

@@ -10,7 +10,7 @@ import pytest
 
 from flowsched.cluster.fake import FakeProcesses, Outcome
 from flowsched.errors import NotFound
-from flowsched.scheduling.executor import Pod
+from flowsched.executor.protocol import Pod
 from flowsched.store.database import url_for
 from flowsched.workflow.views import TaskView
 from tests.service.processes import Process, process

@@ -24,7 +24,8 @@ from flowsched.engine.events import EngineEvent
 from flowsched.engine.state import EngineState
 from flowsched.engine.step import Step
 from flowsched.errors import Conflict
-from flowsched.scheduling.executor import NodeInfo, Pod
+from flowsched.executor.nodes import NodeInfo
+from flowsched.executor.protocol import Pod
 from flowsched.scheduling.ledger import ClaimKind
 from flowsched.store.database import url_for
 from flowsched.workflow.states import HOLDING, TaskState

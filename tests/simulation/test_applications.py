@@ -9,7 +9,7 @@ import pytest
 from bench.spark import POD, run
 from bench.trainings import FLOWSCHED, KUBE
 from flowsched.engine.state import EngineState
-from flowsched.scheduling.executor import NodeInfo
+from flowsched.executor.nodes import NodeInfo
 from flowsched.simulation.applications import Application, ApplicationDrive
 from flowsched.workflow.spec import Resources
 

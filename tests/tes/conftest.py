@@ -14,7 +14,8 @@ from aiohttp.test_utils import TestClient, TestServer
 from flowsched import app
 from flowsched.api.server import build_api
 from flowsched.cluster.fake import FakeProcesses, Outcome
-from flowsched.scheduling.executor import NodeInfo, Pod
+from flowsched.executor.nodes import NodeInfo
+from flowsched.executor.protocol import Pod
 from flowsched.store.database import url_for
 from tests.postgres import fresh_postgres, postgres_server, postgres_url
 from tests.service.processes import Process, process

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from flowsched.scheduling.executor import PodEnded, Published
+from flowsched.executor.protocol import PodEnded, Published
 from flowsched.statement import Statement
 from flowsched.workflow.advance import Advance
 from flowsched.workflow.decode import check_workflow

@@ -21,7 +21,7 @@ from flowsched.cluster.kubernetes.agent.keys import bearer_of
 from flowsched.cluster.kubernetes.agentnews import EVENT, REPLICAS, Event, Refusal
 from flowsched.cluster.kubernetes.loads import Loads
 from flowsched.cluster.kubernetes.messages import Result, read_result
-from flowsched.scheduling.executor import (
+from flowsched.executor.protocol import (
     ClusterEvent,
     Opened,
     PiecesSeen,

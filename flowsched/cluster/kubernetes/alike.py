@@ -15,9 +15,9 @@ import msgspec
 from flowsched.cluster.kubernetes.numa import is_aligned
 from flowsched.cluster.kubernetes.pod import Pod
 from flowsched.cluster.kubernetes.podrules import AnyOf, template_of
-from flowsched.scheduling.foreign import PodTemplate
-from flowsched.scheduling.rules import Rules, narrowed, watched_keys
-from flowsched.scheduling.zones import ALIGNED
+from flowsched.executor.constraints import Rules, narrowed, watched_keys
+from flowsched.executor.foreign import PodTemplate
+from flowsched.executor.nodes import ALIGNED
 
 #: So many kinds are remembered, then they are worked out again: no stranger fills the memory with pods that differ.
 _MOST: Final = 20_000

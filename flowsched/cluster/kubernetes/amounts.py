@@ -17,7 +17,7 @@ from typing import Any, Final
 from flowsched.cluster.kubernetes.devices import places_of
 from flowsched.cluster.kubernetes.release import Extras, ReleaseSettings
 from flowsched.cluster.kubernetes.stepcontainers import needs_stage_out
-from flowsched.scheduling.executor import Pod
+from flowsched.executor.protocol import Pod
 from flowsched.workflow.spec import Resources
 
 #: Stage-in may use so much, however little its task asks for: it is Python, and it may have to fetch.

@@ -19,8 +19,8 @@ from flowsched.cluster.kubernetes.client import MERGE, Answer, Client, Unreachab
 from flowsched.cluster.kubernetes.making_way import MakingWay
 from flowsched.cluster.kubernetes.marks import PREFIX
 from flowsched.cluster.kubernetes.objects import Pod as PodObject
-from flowsched.scheduling.executor import ClusterEvent
-from flowsched.scheduling.foreign import Bind, BindRefused, Evict, PodWaits
+from flowsched.executor.foreign import Bind, BindRefused, Evict, PodWaits
+from flowsched.executor.protocol import ClusterEvent
 
 log = structlog.get_logger(__name__)
 

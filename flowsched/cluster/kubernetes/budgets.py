@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from flowsched.cluster.kubernetes.metadata import LabelSelector, Metadata, Read, selects
 from flowsched.cluster.kubernetes.watch import Batch
-from flowsched.scheduling.executor import ClusterEvent
-from flowsched.scheduling.foreign import BudgetSeen
+from flowsched.executor.foreign import BudgetSeen
+from flowsched.executor.protocol import ClusterEvent
 
 PATH = "/apis/policy/v1/poddisruptionbudgets"
 

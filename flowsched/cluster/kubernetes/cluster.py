@@ -34,16 +34,9 @@ from flowsched.cluster.kubernetes.volumes import Volumes
 from flowsched.cluster.kubernetes.watch import IDLE_S, Batch
 from flowsched.cluster.kubernetes.watches import Watches
 from flowsched.errors import ConfigurationError
-from flowsched.scheduling.executor import (
-    Binder,
-    ClusterEvent,
-    Known,
-    NodeInfo,
-    Opened,
-    Pod,
-    Transfer,
-)
-from flowsched.scheduling.foreign import Bind, Evict, Verdict
+from flowsched.executor.foreign import Bind, Evict, Verdict
+from flowsched.executor.nodes import NodeInfo
+from flowsched.executor.protocol import Binder, ClusterEvent, Known, Opened, Pod, Transfer
 
 log = structlog.get_logger(__name__)
 
@@ -346,18 +339,18 @@ class KubernetesCluster:
 
     @staticmethod
     def _of_own(event: ClusterEvent) -> bool:
-        from flowsched.scheduling import executor
+        from flowsched.executor import protocol
 
         return isinstance(
             event,
-            executor.PodStarted
-            | executor.PodHeld
-            | executor.PodEnded
-            | executor.PodGone
-            | executor.TransferDone
-            | executor.TransferFailed
-            | executor.ReplicaSeen
-            | executor.PiecesSeen,
+            protocol.PodStarted
+            | protocol.PodHeld
+            | protocol.PodEnded
+            | protocol.PodGone
+            | protocol.TransferDone
+            | protocol.TransferFailed
+            | protocol.ReplicaSeen
+            | protocol.PiecesSeen,
         )
 
     def _listen(self) -> None:

@@ -20,7 +20,7 @@ from flowsched.cluster.kubernetes.foreign_groups import Group, GroupBook
 from flowsched.cluster.kubernetes.forms import Form, group_path
 from flowsched.cluster.kubernetes.metadata import timestamp
 from flowsched.cluster.kubernetes.podgroups import Life, Observed, status_patch
-from flowsched.scheduling.foreign import PodWaits, Verdict
+from flowsched.executor.foreign import PodWaits, Verdict
 
 log = structlog.get_logger(__name__)
 

@@ -41,7 +41,7 @@ from flowsched.cluster.kubernetes.refusals import Permanent, judge
 from flowsched.cluster.kubernetes.release import ReleaseSettings
 from flowsched.cluster.kubernetes.watch import Batch
 from flowsched.errors import ConfigurationError
-from flowsched.scheduling.executor import Pod
+from flowsched.executor.protocol import Pod
 
 log = structlog.get_logger(__name__)
 

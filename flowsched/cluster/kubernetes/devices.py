@@ -28,7 +28,7 @@ from flowsched.cluster.kubernetes.deviceobjects import Allocation, Consumer, Res
 from flowsched.cluster.kubernetes.marks import INSTANCE, MANAGED_BY, PREFIX, common_labels
 from flowsched.cluster.kubernetes.names import label_value
 from flowsched.cluster.kubernetes.release import ReleaseSettings
-from flowsched.scheduling.executor import Pod
+from flowsched.executor.protocol import Pod
 
 API: Final = "/apis/resource.k8s.io/v1"
 #: Keeps an allocated claim: kube-scheduler sets it before it allocates, and the API server's own controller takes it away.

@@ -29,8 +29,8 @@ from flowsched.cluster.kubernetes.thirdparty import (
     rule_in,
 )
 from flowsched.cluster.kubernetes.watch import Batch
-from flowsched.scheduling.executor import ClusterEvent
-from flowsched.scheduling.foreign import ForeignGroup, GroupGone, GroupSeen
+from flowsched.executor.foreign import ForeignGroup, GroupGone, GroupSeen
+from flowsched.executor.protocol import ClusterEvent
 
 _ENDED = ("Succeeded", "Failed")
 

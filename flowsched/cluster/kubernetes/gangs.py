@@ -21,7 +21,7 @@ from flowsched.cluster.kubernetes.objects import OnlyMetadata
 from flowsched.cluster.kubernetes.podgroups import group_manifest
 from flowsched.cluster.kubernetes.refusals import Permanent, judge
 from flowsched.cluster.kubernetes.release import GroupRef, Owner, Refusal, ReleaseSettings
-from flowsched.scheduling.executor import Pod
+from flowsched.executor.protocol import Pod
 
 log = structlog.get_logger(__name__)
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from flowsched.cluster.kubernetes.nodes import IMAGE, images_of
 from flowsched.cluster.kubernetes.objects import Node
-from flowsched.scheduling.executor import ClusterEvent, ReplicaSeen
+from flowsched.executor.protocol import ClusterEvent, ReplicaSeen
 
 
 class Images:

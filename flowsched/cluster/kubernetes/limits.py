@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from flowsched.cluster.kubernetes.release import Refusal
-from flowsched.scheduling.executor import Pod
+from flowsched.executor.protocol import Pod
 
 #: Linux takes no longer string in a command or an environment, its end included (MAX_ARG_STRLEN).
 LONGEST_STRING: Final = 128 << 10

@@ -13,7 +13,7 @@ from typing import Final
 
 from flowsched.cluster.kubernetes.agentnews import NodeLoad
 from flowsched.cluster.measuring import INTERVAL_S
-from flowsched.scheduling.loads import Load, LoadMeasured
+from flowsched.executor.nodes import Load, LoadMeasured
 
 #: What an agent measured counts for so long: three of its measurements may be late.
 _FRESH_S: Final = 3 * INTERVAL_S

@@ -22,8 +22,8 @@ from flowsched.cluster.kubernetes.client import STRATEGIC, Answer, Client, Unrea
 from flowsched.cluster.kubernetes.metadata import timestamp
 from flowsched.cluster.kubernetes.objects import OnlyMetadata
 from flowsched.cluster.kubernetes.stakes import DISRUPTION, PREEMPTION, SAID
-from flowsched.scheduling.executor import ClusterEvent
-from flowsched.scheduling.foreign import Evict, EvictionRefused
+from flowsched.executor.foreign import Evict, EvictionRefused
+from flowsched.executor.protocol import ClusterEvent
 
 log = structlog.get_logger(__name__)
 

@@ -41,7 +41,7 @@ from flowsched.cluster.kubernetes.stepcontainers import (
     watched,
 )
 from flowsched.cluster.kubernetes.wishes import affinity, toleration
-from flowsched.scheduling.executor import Pod
+from flowsched.executor.protocol import Pod
 from flowsched.workflow.spec import Toleration
 
 #: Names of our containers, for logs and for `outcomes`.

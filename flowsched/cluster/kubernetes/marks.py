@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from flowsched.cluster.kubernetes.names import label_value
 from flowsched.cluster.kubernetes.release import GroupRef, Owner, ReleaseSettings
-from flowsched.scheduling.executor import Pod
+from flowsched.executor.protocol import Pod
 
 PREFIX: Final = "flowsched.io/"
 #: Annotation: the engine's name of a pod, which is what everything else calls it.

@@ -8,7 +8,7 @@ from typing import Annotated, Final, TypeVar
 import msgspec
 
 from flowsched.cluster.kubernetes.agent.orders import unpacked
-from flowsched.scheduling.executor import DeliveredFile, Published
+from flowsched.executor.protocol import DeliveredFile, Published
 
 #: A kubelet takes 4 KiB; what is longer was written by somebody else, and is cut.
 LONGEST_MESSAGE: Final = 4096

@@ -16,7 +16,7 @@ from flowsched.cluster.kubernetes.metadata import condition_of
 from flowsched.cluster.kubernetes.objects import Node
 from flowsched.cluster.kubernetes.podspec import DEFAULT_GPU, resources_of
 from flowsched.errors import InvalidRequest
-from flowsched.scheduling.executor import NodeInfo
+from flowsched.executor.nodes import NodeInfo
 from flowsched.workflow.resources import parse_bytes
 from flowsched.workflow.spec import Resources
 

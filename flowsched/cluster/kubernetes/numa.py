@@ -20,8 +20,7 @@ from flowsched.cluster.kubernetes.pod import Pod
 from flowsched.cluster.kubernetes.podspec import qos_class, resources_of, whole_cores
 from flowsched.cluster.kubernetes.watch import Batch
 from flowsched.errors import InvalidRequest
-from flowsched.scheduling.executor import NodeInfo, Zone
-from flowsched.scheduling.zones import ALIGNED, PLENTY
+from flowsched.executor.nodes import ALIGNED, PLENTY, NodeInfo, Zone
 
 GROUP: Final = "topology.node.k8s.io/v1alpha2"
 KIND: Final = "NodeResourceTopology"

@@ -31,7 +31,7 @@ from flowsched.cluster.kubernetes.metadata import condition_of, moment_ms
 from flowsched.cluster.kubernetes.pod import ContainerStatus, Pod, Terminated
 from flowsched.cluster.kubernetes.stepcontainers import IGNORED, STEP
 from flowsched.cluster.kubernetes.waiting import Waiting, waiting_for
-from flowsched.scheduling.executor import (
+from flowsched.executor.protocol import (
     ContainerReport,
     PodEnded,
     PodGone,

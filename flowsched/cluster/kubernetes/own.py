@@ -20,7 +20,7 @@ from flowsched.cluster.kubernetes.objects import moment_ms
 from flowsched.cluster.kubernetes.podcalls import QUOTA, Doubt
 from flowsched.cluster.kubernetes.podlives import Failpoint, Live, PodLives, Report, engine_name
 from flowsched.cluster.kubernetes.release import ReleaseSettings
-from flowsched.scheduling.executor import Pod, PodEnded, PodGone
+from flowsched.executor.protocol import Pod, PodEnded, PodGone
 
 #: A pod that cannot start for a reason that waiting does not change is given up after so long.
 START_S: Final = 300.0

@@ -14,7 +14,7 @@ from flowsched.cluster.kubernetes.places import Layout
 from flowsched.cluster.kubernetes.podorder import input_path, order_of
 from flowsched.cluster.kubernetes.references import literal, spelled
 from flowsched.cluster.kubernetes.release import INPUTS, WORK, Extras, GroupRef, Refusal, ReleaseSettings
-from flowsched.scheduling.executor import Pod
+from flowsched.executor.protocol import Pod
 
 #: Set on a local cluster, where there is no image that could say them.
 _OF_THE_IMAGE: Final = ("PATH", "LANG", "PWD")

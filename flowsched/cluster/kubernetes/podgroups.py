@@ -20,7 +20,7 @@ from flowsched.cluster.kubernetes.forms import Form, volcano_queue
 from flowsched.cluster.kubernetes.marks import GROUP, STAGE, WORKFLOW, common_labels, owner_reference
 from flowsched.cluster.kubernetes.names import label_value
 from flowsched.cluster.kubernetes.release import Owner, ReleaseSettings
-from flowsched.scheduling.executor import Pod
+from flowsched.executor.protocol import Pod
 from flowsched.workflow.spec import Resources
 
 MERGE: Final = "application/merge-patch+json"

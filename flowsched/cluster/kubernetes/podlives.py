@@ -27,7 +27,7 @@ from flowsched.cluster.kubernetes.outcomes import Waiting, outcome
 from flowsched.cluster.kubernetes.podcalls import FIRST_PAUSE_S, LONGEST_PAUSE_S, Doubt, PodCalls
 from flowsched.cluster.kubernetes.refusals import Permanent, judge
 from flowsched.cluster.kubernetes.release import Extras, Refusal, ReleaseSettings
-from flowsched.scheduling.executor import ClusterEvent, Pod, PodEnded, PodGone, PodHeld, PodStarted
+from flowsched.executor.protocol import ClusterEvent, Pod, PodEnded, PodGone, PodHeld, PodStarted
 from flowsched.workflow.spec import Resources, Rules
 
 log = structlog.get_logger(__name__)

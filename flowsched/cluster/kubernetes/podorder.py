@@ -13,7 +13,7 @@ from typing import Any, Final
 from flowsched.cluster.cache import file_name
 from flowsched.cluster.environment import hostfile
 from flowsched.cluster.orders import inside
-from flowsched.scheduling.executor import InputFile, Pod
+from flowsched.executor.protocol import InputFile, Pod
 
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9._-]")
 _NO_NAMES: Final[Mapping[str, str]] = {}

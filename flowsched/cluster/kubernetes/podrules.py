@@ -1,4 +1,4 @@
-"""Where a pod may run, in the words of `scheduling.rules`: affinity, spread, ports, volumes, selector and tolerations. Pure."""
+"""Where a pod may run, in the words of `executor.constraints`: affinity, spread, ports, volumes, selector and tolerations. Pure."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from flowsched.cluster.kubernetes import pod as objects
 from flowsched.cluster.kubernetes.objects import PersistentVolume
 from flowsched.cluster.kubernetes.pod import NodeSelector, NodeSelectorTerm, Pod, TopologySpreadConstraint
 from flowsched.cluster.kubernetes.podspec import DEFAULT_GPU, host_ports, image_of, requests_of
-from flowsched.scheduling.foreign import PodTemplate
-from flowsched.scheduling.rules import (
+from flowsched.executor.constraints import (
     NodeTerm,
     PodTerm,
     Requirement,
@@ -24,6 +23,7 @@ from flowsched.scheduling.rules import (
     selector_of,
     with_label_keys,
 )
+from flowsched.executor.foreign import PodTemplate
 
 #: Terms of which one must hold.
 AnyOf = tuple[NodeTerm, ...]

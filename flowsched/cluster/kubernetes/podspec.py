@@ -14,7 +14,7 @@ from typing import Final
 from flowsched.cluster.kubernetes.metadata import Amounts, quantity
 from flowsched.cluster.kubernetes.pod import Container, ContainerStatus, Pod, ResourceRequirements
 from flowsched.errors import InvalidRequest
-from flowsched.scheduling.rules import HostPort, host_port
+from flowsched.executor.constraints import HostPort, host_port
 from flowsched.workflow.resources import LARGEST_BYTES
 from flowsched.workflow.spec import Resources
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple
 
 from flowsched.cluster.kubernetes.forms import Form
-from flowsched.scheduling.executor import Pod
+from flowsched.executor.protocol import Pod
 from flowsched.workflow.spec import Resources, Rules, Toleration
 
 #: Where a pod's inputs and its working folder are, in every container of it.

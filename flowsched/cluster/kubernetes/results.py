@@ -17,7 +17,7 @@ from flowsched.cluster.kubernetes.agents import Agents
 from flowsched.cluster.kubernetes.chores import Chores
 from flowsched.cluster.kubernetes.objects import Pod as PodObject
 from flowsched.cluster.kubernetes.outcomes import step_names, told_all, undelivered
-from flowsched.scheduling.executor import ClusterEvent, ContainerReport, PodEnded, PodGone
+from flowsched.executor.protocol import ClusterEvent, ContainerReport, PodEnded, PodGone
 
 log = structlog.get_logger(__name__)
 

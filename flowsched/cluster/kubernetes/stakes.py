@@ -7,7 +7,7 @@ from typing import Final
 from flowsched.cluster.kubernetes.marks import PREFIX
 from flowsched.cluster.kubernetes.metadata import Metadata, condition_of, moment_ms
 from flowsched.cluster.kubernetes.pod import Pod
-from flowsched.scheduling.foreign import Stake
+from flowsched.executor.foreign import Stake
 from flowsched.workflow.spec import QosClass
 
 #: Annotation of a pod or its PodGroup: "false" = it is never taken away for others, "true" = it may be, controller or not.

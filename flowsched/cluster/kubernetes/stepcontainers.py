@@ -19,7 +19,7 @@ from flowsched.cluster.kubernetes.places import Layout, local_path, stdio_of, ti
 from flowsched.cluster.kubernetes.references import literal
 from flowsched.cluster.kubernetes.release import WORK
 from flowsched.cluster.running.patterns import is_pattern
-from flowsched.scheduling.executor import Pod
+from flowsched.executor.protocol import Pod
 from flowsched.workflow.spec import Container, Delivered, Left, Step
 
 #: Names of the containers of all steps but the last: step-0, step-1 …

@@ -26,7 +26,7 @@ from flowsched.cluster.kubernetes.grouprules import PodGroupObject, read_policy
 from flowsched.cluster.kubernetes.metadata import moment_ms
 from flowsched.cluster.kubernetes.pod import Pod
 from flowsched.cluster.kubernetes.podspec import DEFAULT_GPU
-from flowsched.scheduling.foreign import ForeignGroup
+from flowsched.executor.foreign import ForeignGroup
 
 _VOLCANO_CONSTANT: Final = "scheduling.volcano.sh/group-name"
 _KAI_GROUP: Final = "pod-group-name"

@@ -30,8 +30,7 @@ from flowsched.cluster.kubernetes.strange import taken
 from flowsched.cluster.kubernetes.thirdparty import priority_of
 from flowsched.cluster.kubernetes.volumes import Volumes
 from flowsched.cluster.kubernetes.watch import Batch
-from flowsched.scheduling.executor import ClusterEvent, NodeChanged, NodeInfo
-from flowsched.scheduling.foreign import (
+from flowsched.executor.foreign import (
     NO_STAKE,
     ForeignEvent,
     ForeignPod,
@@ -40,6 +39,8 @@ from flowsched.scheduling.foreign import (
     PodWaits,
     RoomTaken,
 )
+from flowsched.executor.nodes import NodeInfo
+from flowsched.executor.protocol import ClusterEvent, NodeChanged
 from flowsched.workflow.spec import Resources
 
 _ENDED: Final = ("Succeeded", "Failed")

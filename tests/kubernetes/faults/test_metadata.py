@@ -23,8 +23,8 @@ from flowsched.cluster.kubernetes.view import View
 from flowsched.cluster.kubernetes.watch import Batch
 from flowsched.engine.state import EngineState
 from flowsched.engine.step import step
-from flowsched.scheduling.executor import ClusterEvent
-from flowsched.scheduling.foreign import RoomTaken
+from flowsched.executor.foreign import RoomTaken
+from flowsched.executor.protocol import ClusterEvent
 from tests.cluster.samples import pod as order
 from tests.kubernetes.exec_world import nothing
 from tests.kubernetes.fake import FakeApi

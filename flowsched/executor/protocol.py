@@ -11,10 +11,8 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from flowsched.scheduling.foreign import Bind, Evict, ForeignEvent, Verdict
-from flowsched.scheduling.loads import LoadMeasured
-from flowsched.scheduling.node_info import NodeInfo as NodeInfo
-from flowsched.scheduling.node_info import Zone as Zone
+from flowsched.executor.foreign import Bind, Evict, ForeignEvent, Verdict
+from flowsched.executor.nodes import LoadMeasured, NodeInfo
 from flowsched.values import quick
 from flowsched.workflow.spec import Container, Resources, Rules
 

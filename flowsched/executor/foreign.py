@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from flowsched.scheduling.rules import Rules
+from flowsched.executor.constraints import Rules
 from flowsched.workflow.spec import Resources
 
 

@@ -1,9 +1,15 @@
-"""What a node is, as executors tell it."""
+"""What a node is, and what its disks and network cards carry, as executors report it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Final
+
+#: The axis of a pod that a kubelet aligns to one NUMA zone: each takes 1 of it. The axis exists where nodes report zones.
+ALIGNED: Final = "aligned"
+#: What a node has of that axis: more than any number of pods.
+PLENTY: Final = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,3 +69,25 @@ class NodeInfo:
             nic_in_busy_rate=known.nic_in_busy_rate,
             nic_out_busy_rate=known.nic_out_busy_rate,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Bytes/s at one place since the last measurement: a node's disk (by its name), one way of its network card (name/in,
+    name/out), or a shared storage (name/read, name/write; by its `name` or its `source`).
+
+    `ours`: what of `rate` is our pods', of a network card our copies'; -1 = nobody can tell.
+    """
+
+    name: str
+    rate: int
+    ours: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class LoadMeasured:
+    """What disks and network cards of nodes and shared storages really carried. Told every few seconds by who can measure it."""
+
+    nodes: tuple[Load, ...] = ()
+    storages: tuple[Load, ...] = ()
+    links: tuple[Load, ...] = ()
