@@ -40,7 +40,7 @@ class TaskWrite(NamedTuple):
 class Intent(NamedTuple):
     """A pod that shall be launched: committed before anything is asked of the cluster. Inserted once, never changed.
 
-    `pod` is the launch order (`scheduling.executor.Pod`), encoded as JSON, so that recovery needs nothing else.
+    `pod` is the launch order (`executor.protocol.Pod`), encoded as JSON, so that recovery needs nothing else.
     """
 
     workflow: str

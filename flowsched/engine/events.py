@@ -1,4 +1,4 @@
-"""What can be told to `step`, beside the cluster's own events (`scheduling.executor.ClusterEvent`)."""
+"""What can be told to `step`, beside the cluster's own events (`executor.protocol.ClusterEvent`)."""
 
 from __future__ import annotations
 

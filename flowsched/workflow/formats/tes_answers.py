@@ -121,7 +121,7 @@ class File(msgspec.Struct):
 
 
 class Report(msgspec.Struct):
-    """What an attempt of a container task did (`scheduling.executor.ContainerReport`)."""
+    """What an attempt of a container task did (`executor.protocol.ContainerReport`)."""
 
     steps: list[Step] = []
     outputs: list[File] = []
