@@ -27,9 +27,9 @@ from flowsched.scheduling.idle import split
 from flowsched.scheduling.podgroup import PodGroup, RoleRequest, Shape
 from flowsched.scheduling.queues import QueueTree
 from flowsched.scheduling.snapshot import Claim, ClaimKind, Snapshot
-from flowsched.scheduling.statement import Statement
 from flowsched.scheduling.suggest import OTHERS, outlook
 from flowsched.scheduling.whatif import Situation
+from flowsched.statement import Statement
 
 T = TypeVar("T")
 GIB = 1 << 30

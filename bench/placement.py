@@ -39,7 +39,7 @@ from flowsched.scheduling.plan import Plan
 from flowsched.scheduling.podgroup import PodGroup, RoleRequest, Shape
 from flowsched.scheduling.queues import QueueTree
 from flowsched.scheduling.snapshot import Claim, ClaimKind, Snapshot
-from flowsched.scheduling.statement import Statement
+from flowsched.statement import Statement
 
 T = TypeVar("T")
 GIB = 1 << 30

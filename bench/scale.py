@@ -53,9 +53,9 @@ from flowsched.scheduling.podgroup import PodGroup, RoleRequest, Shape  # noqa: 
 from flowsched.scheduling.queues import Queue, QueueTree  # noqa: E402
 from flowsched.scheduling.snapshot import Claim, ClaimKind, Snapshot  # noqa: E402
 from flowsched.scheduling.standing import Standings  # noqa: E402
-from flowsched.scheduling.statement import Statement  # noqa: E402
 from flowsched.scheduling.turns import Turns  # noqa: E402
 from flowsched.simulation.drive import Drive  # noqa: E402
+from flowsched.statement import Statement  # noqa: E402
 from flowsched.workflow.decode import check_workflow  # noqa: E402
 from flowsched.workflow.graph import StageGraph  # noqa: E402
 from flowsched.workflow.run import StageRun, WorkflowRun  # noqa: E402

@@ -28,10 +28,10 @@ from flowsched.scheduling.framework import PROFILES
 from flowsched.scheduling.podgroup import PodGroup, RoleRequest, Shape
 from flowsched.scheduling.queues import BILLION, Queue, QueueTree, Shares
 from flowsched.scheduling.snapshot import Claim, ClaimKind, Snapshot
-from flowsched.scheduling.statement import Statement
 from flowsched.scheduling.turns import Turns
 from flowsched.scheduling.usage import Payer
 from flowsched.scheduling.wave_order import Asker, first_turns
+from flowsched.statement import Statement
 
 GIB = 1 << 30
 OURS = PROFILES["flowsched"]

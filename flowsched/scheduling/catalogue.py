@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowsched.scheduling.shelves import Shelf, Shelves
-from flowsched.scheduling.statement import Statement
+from flowsched.statement import Statement
 
 #: Masks of missing bytes are kept until a replica changes; beyond this many they are dropped (a bound on
 #: memory).

@@ -22,7 +22,7 @@ from flowsched.scheduling.queues import Shares
 from flowsched.scheduling.reservation import Taken
 from flowsched.scheduling.room import Room
 from flowsched.scheduling.snapshot import Snapshot
-from flowsched.scheduling.statement import Statement
+from flowsched.statement import Statement
 
 
 class Committing(Protocol):

@@ -41,9 +41,9 @@ from flowsched.scheduling.room import Mask, Room
 from flowsched.scheduling.single import Singles
 from flowsched.scheduling.snapshot import Snapshot
 from flowsched.scheduling.standing import Standings
-from flowsched.scheduling.statement import Statement
 from flowsched.scheduling.turns import Turns
 from flowsched.scheduling.wave import serve_first
+from flowsched.statement import Statement
 
 #: What groups have in common that are refused for the same lack of room.
 Family = tuple[str, bool, tuple[int, ...] | None, tuple[tuple[Shape, int], ...]]

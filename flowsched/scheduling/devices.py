@@ -19,7 +19,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from flowsched.scheduling.statement import Statement
+from flowsched.statement import Statement
 
 Ints = NDArray[np.int64]
 #: (device, thousandths of it), by what one pod has of a node.

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from flowsched.executor.constraints import HostPort, PodTerm, Rules, Selector
 from flowsched.scheduling.selectors import Labels, collide, selects, term_selects
-from flowsched.scheduling.statement import Statement
+from flowsched.statement import Statement
 
 Counts = NDArray[np.int64]
 

@@ -30,7 +30,7 @@ from flowsched.scheduling.queues import QueueTree, Shares
 from flowsched.scheduling.room import Room
 from flowsched.scheduling.snapshot import Snapshot
 from flowsched.scheduling.spots import on_devices
-from flowsched.scheduling.statement import Statement
+from flowsched.statement import Statement
 
 
 class _Stream:

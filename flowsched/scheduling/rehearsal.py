@@ -11,7 +11,7 @@ from flowsched.scheduling.extension import Guard
 from flowsched.scheduling.podgroup import PodGroup, RoleRequest, Shape
 from flowsched.scheduling.policy import Policies, plugin_fields
 from flowsched.scheduling.snapshot import Claim, ClaimKind, Snapshot
-from flowsched.scheduling.statement import Statement
+from flowsched.statement import Statement
 
 _GIB: Final = 1 << 30
 _NOW: Final = 1_000_000_000

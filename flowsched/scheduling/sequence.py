@@ -32,7 +32,7 @@ from flowsched.scheduling.plugins.topology import feasible_racks
 from flowsched.scheduling.plugins.wishes import wish_ms
 from flowsched.scheduling.snapshot import Snapshot
 from flowsched.scheduling.spots import gang_cost
-from flowsched.scheduling.statement import Statement
+from flowsched.statement import Statement
 
 #: How many domains a gang is tried in, at most.
 _DOMAINS: Final = 64

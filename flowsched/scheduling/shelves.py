@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import NamedTuple
 
-from flowsched.scheduling.statement import Statement
+from flowsched.statement import Statement
 
 
 class Hold(NamedTuple):

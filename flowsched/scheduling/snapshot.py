@@ -26,9 +26,9 @@ from flowsched.scheduling.devices import GPU, Devices
 from flowsched.scheduling.ledger import Claim, ClaimKind, DirectBook, Ledger
 from flowsched.scheduling.neighbours import Peers
 from flowsched.scheduling.plan import Nomination
-from flowsched.scheduling.statement import Statement
 from flowsched.scheduling.usage import UsageBook
 from flowsched.scheduling.zones import Zones
+from flowsched.statement import Statement
 from flowsched.workflow.spec import Resources
 
 __all__ = ["AXES", "IO", "MAX_AXES", "PODS", "Claim", "ClaimKind", "Snapshot"]

@@ -23,8 +23,8 @@ from flowsched.scheduling.leads import HOUR_MS, Lead, leads
 from flowsched.scheduling.podgroup import PodGroup
 from flowsched.scheduling.queues import QueueTree
 from flowsched.scheduling.snapshot import AXES, ClaimKind, Snapshot
-from flowsched.scheduling.statement import Statement
 from flowsched.scheduling.whatif import Kind, Situation, Suggestion, alter, node_for
+from flowsched.statement import Statement
 
 #: Cycles that one answer may cost. Leads are rarely more than 60, a bisection rarely longer than 30.
 TRIES: Final = 400

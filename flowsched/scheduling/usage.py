@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from flowsched.scheduling.statement import Statement
+from flowsched.statement import Statement
 
 #: Steps in a half-life.
 STEPS: Final = 64

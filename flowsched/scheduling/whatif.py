@@ -26,7 +26,7 @@ from flowsched.scheduling.podgroup import PodGroup, Shape
 from flowsched.scheduling.queues import QueueTree
 from flowsched.scheduling.reservation import expected_ends
 from flowsched.scheduling.snapshot import AXES, PODS, ClaimKind, Snapshot
-from flowsched.scheduling.statement import Statement
+from flowsched.statement import Statement
 
 #: Nodes that are made up have no more of anything: their sums must fit 64 bits.
 _MOST: Final = 1 << 55

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowsched.executor.nodes import ALIGNED, Zone
-from flowsched.scheduling.statement import Statement
+from flowsched.statement import Statement
 
 Ints = NDArray[np.int64]
 

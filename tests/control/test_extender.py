@@ -28,7 +28,7 @@ from flowsched.executor.foreign import (
 )
 from flowsched.executor.protocol import NodeChanged, ReplicaSeen
 from flowsched.scheduling.snapshot import Claim, ClaimKind
-from flowsched.scheduling.statement import Statement
+from flowsched.statement import Statement
 from flowsched.workflow.spec import Resources
 from tests.engine.scene import Scene, node
 

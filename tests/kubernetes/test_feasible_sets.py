@@ -36,7 +36,7 @@ from flowsched.scheduling.podgroup import Shape
 from flowsched.scheduling.selectors import selects
 from flowsched.scheduling.shape import allowed_nodes
 from flowsched.scheduling.snapshot import Claim, ClaimKind, Snapshot
-from flowsched.scheduling.statement import Statement
+from flowsched.statement import Statement
 from tests.kubernetes import random_pods
 from tests.kubernetes.conftest import require
 from tests.kubernetes.random_pods import NAMESPACES, VOLUMES, Json

@@ -12,7 +12,7 @@ from flowsched.executor import constraints as r
 from flowsched.executor.nodes import NodeInfo
 from flowsched.scheduling.podgroup import Shape
 from flowsched.scheduling.snapshot import Claim, ClaimKind, Snapshot
-from flowsched.scheduling.statement import Statement
+from flowsched.statement import Statement
 
 ZONE, RACK, HOST = "zone", "rack", "host"
 NAMESPACES: Mapping[str, Mapping[str, str]] = {"a": {"team": "x"}, "b": {"team": "y"}, "c": {}}

@@ -7,7 +7,7 @@ import numpy as np
 from flowsched.executor.nodes import NodeInfo
 from flowsched.scheduling.podgroup import PodGroup, RoleRequest, Shape
 from flowsched.scheduling.snapshot import Claim, ClaimKind, Snapshot
-from flowsched.scheduling.statement import Statement
+from flowsched.statement import Statement
 
 GIB = 1 << 30
 SECOND = 1_000

@@ -9,7 +9,7 @@ import pytest
 
 from flowsched.executor.nodes import ALIGNED, PLENTY, NodeInfo, Zone
 from flowsched.scheduling.snapshot import Claim, ClaimKind, Snapshot
-from flowsched.scheduling.statement import Statement
+from flowsched.statement import Statement
 
 GIB = 1 << 30
 KINDS = (ClaimKind.STAGING, ClaimKind.RUNNING, ClaimKind.RELEASING, ClaimKind.NOMINATED)

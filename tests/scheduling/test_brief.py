@@ -22,8 +22,8 @@ from flowsched.scheduling.plan import Nomination
 from flowsched.scheduling.podgroup import PodGroup, Shape
 from flowsched.scheduling.queues import Queue, QueueTree
 from flowsched.scheduling.snapshot import Claim, ClaimKind, Snapshot
-from flowsched.scheduling.statement import Statement
 from flowsched.scheduling.storages import Storage
+from flowsched.statement import Statement
 from tests.scheduling.scheduling_cases import (
     GIB,
     at_length,

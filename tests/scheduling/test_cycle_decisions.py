@@ -16,7 +16,7 @@ from flowsched.scheduling.plan import Plan, ReasonCode
 from flowsched.scheduling.podgroup import PodGroup, Shape
 from flowsched.scheduling.queues import Queue, QueueTree
 from flowsched.scheduling.snapshot import Claim, ClaimKind, Snapshot
-from flowsched.scheduling.statement import Statement
+from flowsched.statement import Statement
 
 OURS, KUBE = PROFILES["flowsched"], PROFILES["kube-like"]
 NOW = 100 * SECOND

@@ -18,7 +18,7 @@ from flowsched.scheduling.plan import Plan, ReasonCode
 from flowsched.scheduling.podgroup import PodGroup, RoleRequest
 from flowsched.scheduling.queues import Queue, QueueTree
 from flowsched.scheduling.snapshot import AXES, IO, Claim, ClaimKind, Snapshot
-from flowsched.scheduling.statement import Statement
+from flowsched.statement import Statement
 
 NOW = 1_000_000
 

@@ -19,9 +19,9 @@ from flowsched.scheduling.plan import Plan, ReasonCode
 from flowsched.scheduling.podgroup import PodGroup, RoleRequest, Shape
 from flowsched.scheduling.queues import Queue, QueueTree
 from flowsched.scheduling.snapshot import Claim, ClaimKind, Snapshot
-from flowsched.scheduling.statement import Statement
 from flowsched.scheduling.suggest import suggest
 from flowsched.scheduling.whatif import Kind, Situation, changed
+from flowsched.statement import Statement
 
 OURS = PROFILES["flowsched"]
 CAREFUL = replace(OURS, name="careful", backfill="conservative")

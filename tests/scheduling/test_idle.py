@@ -12,7 +12,7 @@ from flowsched.scheduling.idle import KINDS, Cause, Split, split
 from flowsched.scheduling.podgroup import PodGroup, Shape
 from flowsched.scheduling.queues import Queue, QueueTree
 from flowsched.scheduling.snapshot import Claim, ClaimKind, Snapshot
-from flowsched.scheduling.statement import Statement
+from flowsched.statement import Statement
 
 OURS = PROFILES["flowsched"]
 NOW = 3_600_000

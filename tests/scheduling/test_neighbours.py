@@ -23,7 +23,7 @@ from flowsched.scheduling.queues import QueueTree
 from flowsched.scheduling.room import Room
 from flowsched.scheduling.shape import allowed_nodes
 from flowsched.scheduling.snapshot import Snapshot
-from flowsched.scheduling.statement import Statement
+from flowsched.statement import Statement
 
 OURS = replace(PROFILES["flowsched"], locality=False, contention=False)
 

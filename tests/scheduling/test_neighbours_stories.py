@@ -31,7 +31,7 @@ from flowsched.scheduling.podgroup import PodGroup, Shape
 from flowsched.scheduling.queues import QueueTree
 from flowsched.scheduling.shape import allowed_nodes
 from flowsched.scheduling.snapshot import Claim, ClaimKind, Snapshot
-from flowsched.scheduling.statement import Statement
+from flowsched.statement import Statement
 
 OURS = PROFILES["flowsched"]
 WEB, DB = selector_of({"app": "web"}), selector_of({"app": "db"})

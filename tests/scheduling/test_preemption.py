@@ -16,7 +16,7 @@ from flowsched.scheduling.plan import Nomination, Plan
 from flowsched.scheduling.podgroup import PodGroup
 from flowsched.scheduling.queues import Queue, QueueTree
 from flowsched.scheduling.snapshot import Claim, ClaimKind, Snapshot
-from flowsched.scheduling.statement import Statement
+from flowsched.statement import Statement
 
 OURS = PROFILES["flowsched"]
 NOW = 100 * SECOND

@@ -17,8 +17,8 @@ from flowsched.scheduling.plan import Plan
 from flowsched.scheduling.podgroup import PodGroup
 from flowsched.scheduling.queues import Queue, QueueTree, Shares
 from flowsched.scheduling.snapshot import ClaimKind, Snapshot
-from flowsched.scheduling.statement import Statement
 from flowsched.scheduling.turns import Turns
+from flowsched.statement import Statement
 
 OURS = PROFILES["flowsched"]
 HOUR = 3600 * SECOND

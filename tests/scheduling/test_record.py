@@ -27,7 +27,7 @@ from flowsched.scheduling.framework import PROFILES, Profile
 from flowsched.scheduling.objects import Reader, Writer
 from flowsched.scheduling.queues import QueueTree
 from flowsched.scheduling.record import draft, plan_bytes, recorded, replayed, unpacked
-from flowsched.scheduling.statement import Statement
+from flowsched.statement import Statement
 
 RECORDINGS = Path(__file__).parent / "recordings"
 

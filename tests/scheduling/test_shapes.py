@@ -20,8 +20,8 @@ from flowsched.scheduling.pricing import Offer, price
 from flowsched.scheduling.queues import QueueTree
 from flowsched.scheduling.shape import allowed_nodes, shape_of
 from flowsched.scheduling.snapshot import Claim, ClaimKind, Snapshot
-from flowsched.scheduling.statement import Statement
 from flowsched.scheduling.storages import Storage
+from flowsched.statement import Statement
 from flowsched.workflow.spec import Resources, Rules, Toleration
 
 OURS = PROFILES["flowsched"]

@@ -17,7 +17,7 @@ from flowsched.scheduling.plan import Plan
 from flowsched.scheduling.podgroup import PodGroup
 from flowsched.scheduling.queues import Queue, QueueTree
 from flowsched.scheduling.snapshot import Claim, ClaimKind, Snapshot
-from flowsched.scheduling.statement import Statement
+from flowsched.statement import Statement
 
 NOW = 1_000_000
 OURS = PROFILES["flowsched"]

@@ -19,9 +19,9 @@ from flowsched.scheduling.podgroup import PodGroup
 from flowsched.scheduling.queues import Queue, QueueTree, Shares
 from flowsched.scheduling.record import plan_bytes, recorded, replayed, unpacked
 from flowsched.scheduling.snapshot import Claim, ClaimKind, Snapshot
-from flowsched.scheduling.statement import Statement
 from flowsched.scheduling.turns import Turns
 from flowsched.scheduling.usage import Payer
+from flowsched.statement import Statement
 
 OURS = PROFILES["flowsched"]
 HOUR = 3600 * SECOND

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flowsched.scheduling.statement import Statement
 from flowsched.scheduling.usage import STEPS, Payer, UsageBook, UsageRow
+from flowsched.statement import Statement
 
 ANN = Payer("lab", "ann")
 #: A half-life of 64 seconds: a step of time is a second.

@@ -21,9 +21,9 @@ from flowsched.scheduling.plan import Nomination, Plan
 from flowsched.scheduling.podgroup import PodGroup, Shape
 from flowsched.scheduling.queues import Queue, QueueTree, billionths
 from flowsched.scheduling.snapshot import Claim, ClaimKind, Snapshot
-from flowsched.scheduling.statement import Statement
 from flowsched.scheduling.turns import Turns
 from flowsched.scheduling.usage import Payer
+from flowsched.statement import Statement
 from tests.scheduling.scheduling_cases import GIB, bag, claim, gang, node, shape
 
 OURS = PROFILES["flowsched"]

@@ -18,8 +18,8 @@ from flowsched.scheduling.plan import Plan, ReasonCode
 from flowsched.scheduling.podgroup import PodGroup, Shape
 from flowsched.scheduling.queues import QueueTree
 from flowsched.scheduling.snapshot import AXES, Claim, ClaimKind, Snapshot
-from flowsched.scheduling.statement import Statement
 from flowsched.scheduling.zones import Zones
+from flowsched.statement import Statement
 
 OURS = PROFILES["flowsched"]
 

@@ -15,8 +15,8 @@ from flowsched.scheduling.framework import PROFILES
 from flowsched.scheduling.podgroup import PodGroup, RoleRequest, Shape
 from flowsched.scheduling.queues import Queue, QueueTree
 from flowsched.scheduling.snapshot import AXES, Claim, ClaimKind, Snapshot
-from flowsched.scheduling.statement import Statement
 from flowsched.scheduling.whatif import Situation
+from flowsched.statement import Statement
 
 NOW = 1_000_000_000
 MB = 1_000_000
