@@ -40,7 +40,7 @@ TOO_MUCH = {"cpu": "900", "memory": "1Gi"}
 
 
 def scatter(number: int) -> bytes:
-    """Five stages of a million tasks each, in some 450 bytes."""
+    """Five stages of a million tasks each, in 373 bytes."""
     stages = [
         {"name": f"s{stage}", "scatter": {"count": 1_000_000}, "command": ["true"]} for stage in range(5)
     ]
@@ -63,7 +63,7 @@ def waiting(number: int) -> bytes:
 
 
 def stages(number: int) -> bytes:
-    """Ten thousand stages, 9.4 MiB."""
+    """Ten thousand stages in a chain, 8.6 MiB."""
     padding = "x" * 840
     many = [
         {"name": f"s{stage}", "command": ["echo", padding], "needs": [f"s{stage - 1}"] if stage else []}
@@ -73,7 +73,7 @@ def stages(number: int) -> bytes:
 
 
 def items(number: int) -> bytes:
-    """A million items, 9.4 MiB."""
+    """970,000 items, 9.3 MiB."""
     texts = [f"{each:06d}" for each in range(970_000)]
     stage = {"name": "s", "scatter": {"items": texts}, "command": ["echo"], "resources": TOO_MUCH}
     return json.dumps({"name": f"items-{number}", "stages": [stage]}).encode()
