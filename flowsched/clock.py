@@ -1,15 +1,15 @@
 """The service's clock: ms since the epoch that go on at the speed of time and never jump.
 
-It starts at the wall clock and counts elapsed time from there. The wall clock may be set while the service runs: by an
-operator, by NTP's first step after a boot, by a virtual machine that was moved. Timeouts, back-offs, leases, retention and
-durations are differences of two readings, so a jump would end or stall all of them at once. The clock absorbs a jump: it reports
-it, goes on as before, and follows the wall clock by at most one part in `SLEW` of the time that passes. So a duration is never
-wrong by more than that, and small corrections (NTP) are followed at once.
+It starts at the wall clock and counts elapsed time from there. An operator, NTP's first step after a boot or the move of a virtual
+machine may set the wall clock while the service runs. Timeouts, back-offs, leases, retention and durations are differences of two
+readings, so a jump would end or stall all of them at once. The clock absorbs a jump: it reports the jump, goes on as before, and
+follows the wall clock by at most one part in `SLEW` of the time that passes. A duration is therefore never wrong by more than that.
+The clock follows small corrections (NTP) at once.
 
 Elapsed time includes the time for which the machine was suspended (Linux: CLOCK_BOOTTIME), because that time has passed for
 everything outside the machine.
 
-After a restart the wall clock is all there is.
+After a restart the clock starts at the wall clock again.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class ServiceClock:
 
     Args:
         wall_ns: Reads the wall clock.
-        elapsed: Reads the time that has passed; never goes back.
-        jumped: Called with the ms by which the wall clock has jumped (negative: back).
+        elapsed: Reads the elapsed time, which never goes back.
+        jumped: The clock calls it with the ms by which the wall clock has jumped (negative: back).
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class ServiceClock:
         self._wall_ns, self._elapsed, self._jumped = wall_ns, elapsed, jumped
         self._lock = threading.Lock()
         self._now, self._read_at = wall_ns(), elapsed()
-        self._behind = 0  #: of the wall clock, when it was read last
+        self._behind = 0  #: ns that the wall clock was ahead at the last reading
 
     def now_ms(self) -> int:
         """Milliseconds since the epoch, never less than before."""

@@ -1,12 +1,12 @@
-"""The secrets that a service is given by its environment and command line: read once, then gone from where others can read them.
+"""The secrets in a service's environment and command line: the service reads them once and removes them from there.
 
     FLOWSCHED_TOKEN, FLOWSCHED_DATABASE, FLOWSCHED_AGENT_KEY    settings
-    AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY …                  for object stores; what stages is given them as options
+    AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY …                  for object stores; staging and delivery get them as options
 
 `/proc/PID/environ` shows the first environment of a process for as long as it lives, to root and to every process of the same
-user: tasks too. So variables are removed *and* overwritten where they lay. The supervisor keeps them for later lives in a file
-that exists in memory alone (memfd), and both processes are closed to others of their user (`PR_SET_DUMPABLE`). Standard library
-alone.
+user: tasks too. The service therefore removes the variables *and* overwrites their memory. The supervisor keeps them for later
+lives in a file that exists in memory alone (memfd). Both processes close themselves to others of their user (`PR_SET_DUMPABLE`).
+Standard library alone.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-#: The variable that names the descriptor from which a later life reads what the first one was given.
+#: The variable that names the descriptor from which a later life reads the secrets of the first one.
 KEPT_FD: Final = "FLOWSCHED_CREDENTIALS_FD"
 SETTINGS: Final = ("FLOWSCHED_TOKEN", "FLOWSCHED_DATABASE", "FLOWSCHED_AGENT_KEY")
 #: variable -> schemes of fsspec, and the option by which their file systems take it.
@@ -32,7 +32,7 @@ STORES: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
     "AZURE_STORAGE_CONNECTION_STRING": (("abfs", "abfss", "az"), "connection_string"),
     "AZURE_STORAGE_SAS_TOKEN": (("abfs", "abfss", "az"), "sas_token"),
 }
-#: Options whose values are secrets, and the variables that say the same.
+#: Options with secret values, and the variables with the same meaning.
 _OPTIONS: Final = {"--token": "FLOWSCHED_TOKEN", "--db": "FLOWSCHED_DATABASE"}
 _PR_SET_DUMPABLE: Final = 4
 #: Fields of /proc/self/stat, counted from behind the program's name: arg_start, arg_end, env_start, env_end.
@@ -43,7 +43,7 @@ def take(*, stores: bool) -> dict[str, str]:
     """Remove the secrets from this process's environment; returns them, by variable.
 
     Args:
-        stores: Those for object stores, too. Not where another program is still to find them there (a plugin of a kubeconfig).
+        stores: Whether to remove the secrets of object stores, too. False if another program needs them (a plugin of a kubeconfig).
     """
     names = (*SETTINGS, *STORES) if stores else SETTINGS
     taken = {name: os.environ.pop(name) for name in names if name in os.environ}
@@ -58,7 +58,7 @@ def take(*, stores: bool) -> dict[str, str]:
 
 
 def store_options(taken: Mapping[str, str]) -> tuple[tuple[str, tuple[tuple[str, Any], ...]], ...]:
-    """The options of fsspec's file systems that say what the variables said, by scheme."""
+    """The variables as options of fsspec's file systems, by scheme."""
     found: dict[str, dict[str, str]] = {}
     for name, value in taken.items():
         for scheme in STORES[name][0] if name in STORES and value else ():
@@ -67,9 +67,9 @@ def store_options(taken: Mapping[str, str]) -> tuple[tuple[str, tuple[tuple[str,
 
 
 def hide_options(argv: Sequence[str]) -> tuple[list[str], dict[str, str]]:
-    """A command line without its secrets, and these by the variable that says the same; they are overwritten in this process's own.
+    """A command line without its secrets, and the secrets by variable. Overwrites them in this process's own command line.
 
-    A later life is told them as variables. `--db` is a secret only if it can hold a password.
+    A later life gets them as variables. `--db` is a secret only if it can hold a password.
     """
     shown, hidden, words = list[str](), dict[str, str](), list(argv)
     while words:
@@ -94,14 +94,14 @@ def hide_options(argv: Sequence[str]) -> tuple[list[str], dict[str, str]]:
 
 
 def keep(taken: Mapping[str, str]) -> int:
-    """Put secrets into a file that only exists in memory; returns its descriptor, which is inherited."""
+    """Put secrets into a file that only exists in memory; returns its descriptor, which children inherit."""
     fd = os.memfd_create("flowsched-credentials", 0)
     os.write(fd, json.dumps(dict(taken)).encode())
     return fd
 
 
 def restore() -> None:
-    """In a later life, before the command line is read: set the variables that the first life was given."""
+    """Set the variables of the first life in a later one. Call it before the command line is parsed."""
     text = os.environ.pop(KEPT_FD, "")
     if text.isdecimal():
         os.environ.update(json.loads(os.pread(int(text), 1 << 20, 0)))
@@ -115,11 +115,11 @@ def close_process() -> None:
 
 
 def _overwrite(fields: tuple[int, int], secret: Callable[[bytes], int | None]) -> None:
-    """Overwrite the secret ends of what the kernel shows of this process; where it shows nothing there is nothing to do.
+    """Overwrite the secret ends of entries that the kernel shows of this process. Does nothing where the kernel shows none.
 
     Args:
-        fields: Of its first and last address in /proc/self/stat.
-        secret: Where the secret of an entry begins; None = it holds none.
+        fields: The fields of the first and last address in /proc/self/stat.
+        secret: Returns the position of an entry's secret; None = the entry has none.
     """
     with contextlib.suppress(OSError, ValueError, IndexError):
         with open("/proc/self/stat", "rb") as file:

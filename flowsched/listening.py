@@ -1,7 +1,7 @@
-"""The sockets that a service listens on: bound by itself, or taken over from the process that started it.
+"""The sockets that a service listens on: it binds them itself, or takes them over from the process that starts it.
 
 A listening socket that outlives the service keeps its clients: while no service accepts, the kernel completes connections and
-queues what they send, and the next service answers. systemd hands sockets over in this form (`LISTEN_FDS`), and so does
+queues their requests, and the next service answers. systemd hands sockets over in this form (`LISTEN_FDS`), and so does
 `supervisor`. Knows nothing of HTTP.
 """
 
@@ -16,18 +16,18 @@ from typing import Final
 
 from flowsched.errors import ConfigurationError
 
-#: The first descriptor that is handed over (sd_listen_fds(3)).
+#: The number of the first inherited socket (sd_listen_fds(3)).
 FIRST_FD: Final = 3
 #: Connections that the kernel keeps while no service accepts. Linux cuts it to net.core.somaxconn (4,096).
 BACKLOG: Final = 1024
-#: A service that was killed a moment ago may still hold the port.
+#: A killed service may still hold the port for a moment.
 PORT_WAIT_S: Final = 3.0
 
 
 def inherited() -> list[socket.socket]:
-    """The sockets that this process was handed over; none if it was handed none.
+    """The sockets that another program hands over to this process; empty if there are none.
 
-    The variables that announce them are removed, so that no child takes the sockets for its own.
+    Removes the variables that announce them, so that no child takes the sockets for its own.
 
     Raises:
         ConfigurationError: One of them is not a listening TCP socket.
@@ -61,7 +61,7 @@ def bound(host: str, port: int, wait_s: float = PORT_WAIT_S) -> list[socket.sock
     """Listen on every address of a host. Blocks for at most `wait_s` while another process has the port.
 
     Raises:
-        ConfigurationError: It cannot be listened on.
+        ConfigurationError: This process cannot listen there.
     """
     end = time.monotonic() + wait_s
     while True:
@@ -94,7 +94,7 @@ def _bound(host: str, port: int) -> list[socket.socket]:
 
 
 def notify(state: str) -> None:
-    """Report to systemd what this process is doing (sd_notify(3)): `READY=1`, `STOPPING=1`. Without systemd it does nothing."""
+    """Report the state of this process to systemd (sd_notify(3)): `READY=1`, `STOPPING=1`. Without systemd it does nothing."""
     address = os.environ.get("NOTIFY_SOCKET", "")
     if not address.startswith(("/", "@")):
         return

@@ -1,6 +1,6 @@
 """Folders and files that only their owner can read: the root of a service, and the database wherever it lies.
 
-What tasks deliver to places outside the root is not private: it has the mode that the user's umask gives.
+Files that tasks deliver outside the root are not private: they have the mode that the user's umask gives.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ _DATABASE: Final = ("", "-wal", "-shm", "-journal", ".lock")
 
 
 def make_root(root: Path) -> None:
-    """Make the root of a service, or tighten one that is there: what lies in it is its owner's alone.
+    """Make the root of a service, or tighten one that is there, so that only its owner can read its entries.
 
-    A folder that is new, empty, or the root of an earlier start is closed itself. In a folder that holds other things, only the
-    service's own entries are: it may be a home folder, or /tmp.
+    Closes a folder that is new, empty, or the root of an earlier start. In a folder that holds other things it closes only the
+    service's own entries, because the folder may be a home folder, or /tmp.
     """
     root.mkdir(mode=0o700, parents=True, exist_ok=True)
     entries = os.listdir(root)
@@ -32,7 +32,7 @@ def make_root(root: Path) -> None:
 
 
 def make_database(path: Path) -> None:
-    """Make the file of a SQLite database before SQLite does, which would let others read it; tighten one that is there."""
+    """Make the file of a SQLite database, or tighten one that is there. SQLite would make it readable for other accounts."""
     path.parent.mkdir(parents=True, exist_ok=True)
     os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
     for suffix in _DATABASE:
@@ -40,7 +40,7 @@ def make_database(path: Path) -> None:
 
 
 def tighten(path: Path) -> None:
-    """Take away what the group and others may do with a file or folder of ours. Links and files of other accounts stay."""
+    """Remove the rights of the group and of others on a file or folder of this user. Skips links and files of other accounts."""
     with contextlib.suppress(FileNotFoundError):
         status = path.lstat()
         if not stat.S_ISLNK(status.st_mode) and status.st_mode & 0o077 and status.st_uid == os.geteuid():

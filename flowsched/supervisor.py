@@ -6,18 +6,18 @@
                      └── starts `flowsched serve --no-supervise` anew, with the same sockets (LISTEN_FDS)
 
 While the service is down, the kernel completes connections and queues requests; the next life answers them. This program reads
-nothing from the sockets. It is the standard library alone and runs as a script (10 MB): it does not fail when the service does.
+nothing from the sockets. It runs as a script on the standard library alone (10 MB), so it does not fail when the service does.
 
 Rules:
     1. A life that ends with an error code before the configuration of any life is accepted ends the supervisor, with the same
        code: the command is wrong. A life that is killed there is followed by the next one, since a kill says nothing of the
        command: perhaps the life waited for its database. Once a configuration was accepted (the port is open, the root and
        the database are the service's own) each life that dies is followed by the next one.
-    2. A life that ends with 0, or by a signal of rule 3, ends the supervisor: it was asked to stop.
+    2. A life that ends with 0, or by a signal of rule 3, ends the supervisor: this is an orderly stop.
     3. SIGTERM, SIGINT and SIGHUP go to the service; the supervisor ends as the service does. One that comes before this
        program runs waits for it.
-    4. After any other end the next life begins: at once, then after waits that double up to `LONGEST_WAIT_S`. A life of
-       `STEADY_S` resets them.
+    4. After any other end the next life begins: after `FIRST_WAIT_S`, then after waits that double up to `LONGEST_WAIT_S`. A life
+       of `STEADY_S` resets them.
     5. When the supervisor is killed, the kernel kills the service (PR_SET_PDEATHSIG): `kill -9` of the process that the user
        started ends the service, as it does without a supervisor. Running tasks go on in each of these cases.
 """
@@ -35,7 +35,7 @@ from typing import Any, Final, NamedTuple, NoReturn
 
 FIRST_WAIT_S: Final = 0.1
 LONGEST_WAIT_S: Final = 30.0
-#: A life that was so long did not die of what the one before died of. Doubling it delays only the reset of the wait.
+#: A life that lasts so long has another cause of death than the one before. Doubling it delays only the reset of the wait.
 STEADY_S: Final = 60.0
 #: The variable that names the descriptor on which a life reports that its configuration is accepted.
 ACCEPTED_FD: Final = "FLOWSCHED_ACCEPTED_FD"
@@ -63,14 +63,14 @@ def keep(
     """Fork: the child returns, and is the first life of the service. The parent becomes the supervisor, and never returns.
 
     Args:
-        sockets: That the service listens on.
-        command: What starts a later life; it finds the sockets by `LISTEN_FDS`.
-        credentials_fd: What a later life reads its credentials from, see `credentials`.
-        log_json: Whether what the supervisor says is JSON.
+        sockets: The service listens on them.
+        command: Starts a later life, which finds the sockets by `LISTEN_FDS`.
+        credentials_fd: A later life reads its credentials from it, see `credentials`.
+        log_json: Whether the supervisor logs JSON.
     """
     supervisor = os.getpid()
     reading, writing = os.pipe()
-    # The service may be ready before this process has become the supervisor: a signal to it is kept until then.
+    # The service may be ready before this process is the supervisor. The kernel keeps a signal to this process until then.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _waited_for())
     pid = os.fork()
     if pid == 0:
@@ -121,7 +121,7 @@ def supervise(order: dict[str, Any]) -> NoReturn:
             wait_s = FIRST_WAIT_S
         _say(order, life.pid, code, wait_s)
         if signal.sigtimedwait(_waited_for() - {signal.SIGCHLD}, wait_s) is not None:
-            sys.exit(0)  # asked to stop while there is no service
+            sys.exit(0)  # a signal of rule 3 came while there is no service
         wait_s = min(2 * wait_s, LONGEST_WAIT_S)
         life = _begin(order)
 
@@ -133,7 +133,7 @@ def _waited_for() -> set[signal.Signals]:
 
 
 def _ended(life: Life) -> tuple[int, bool]:
-    """Wait until a life has ended, and pass on signals meanwhile: its status, and whether it was asked to stop."""
+    """Wait for the end of a life, and pass on signals meanwhile: its status, and whether a signal asked it to stop."""
     stopping = False
     while True:
         pid, status = os.waitpid(life.pid, os.WNOHANG)
@@ -182,7 +182,7 @@ def _copy(fd: int, above: int) -> int:
 
 
 def _end_with(supervisor: int) -> None:
-    """In the child: be killed when the supervisor ends, however it ends (rule 5)."""
+    """In the child: let the kernel kill this process when the supervisor ends, however it ends (rule 5)."""
     import ctypes
 
     if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0) != 0:

@@ -1,11 +1,11 @@
-"""The token of a service on this machine: made at its first start, and found by the clients of the same user.
+"""The token of a service on this machine: the service makes it at its first start, and clients of the same user find it.
 
     ROOT/token                                      the token, kept for the next start
-    $XDG_STATE_HOME/flowsched/servers/PORT.json     which token the service on this port takes; for its user's clients
+    $XDG_STATE_HOME/flowsched/servers/PORT.json     the token of the service on this port, for its user's clients
 
-Both are files that only their owner can read. A found token is sent to a loopback address alone, and only while the process that
-listens there is one of this user (or of root, as with a socket of systemd): after a crash another account could take the port.
-Standard library alone: clients that other programs start thousands of times import it.
+Only their owner can read these files. A client sends a found token to a loopback address alone, and only while the process that
+listens there belongs to this user (or to root, as with a socket of systemd). Otherwise another account could take the port after a
+crash. Standard library alone: other programs start clients with this module thousands of times.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 
 
 def token_of(root: Path) -> str:
-    """The token that a root keeps; made if there is none."""
+    """The token that a root keeps. Makes one if there is none."""
     kept = kept_token(root)
     if kept:
         return kept
@@ -45,10 +45,10 @@ def kept_token(root: Path) -> str:
 
 
 def announce(port: int, token: str) -> Path:
-    """Let clients of this user find the token of the service on a port; returns the file that says it.
+    """Let clients of this user find the token of the service on a port; returns the file with the token.
 
     Raises:
-        OSError: The folder cannot be written.
+        OSError: This process cannot write the folder.
     """
     folder = servers_folder()
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -58,7 +58,7 @@ def announce(port: int, token: str) -> Path:
 
 
 def found(url: str) -> str | None:
-    """The token for a server that this user runs on this machine; None if none is known, or the server is not this user's."""
+    """The token for a server that this user runs on this machine; None without a known token, or for another user's server."""
     try:
         parts = urlsplit(url)
         port = parts.port or _DEFAULT_PORTS.get(parts.scheme, 0)
@@ -78,7 +78,7 @@ def is_loopback(host: str) -> bool:
 
 
 def servers_folder() -> Path:
-    """Where services of this user announce themselves."""
+    """The folder in which services of this user announce themselves."""
     base = os.environ.get("XDG_STATE_HOME", "")
     state = Path(base) if base.startswith("/") else Path(os.path.expanduser("~"), ".local", "state")
     return state / "flowsched" / "servers"
@@ -101,7 +101,7 @@ def write_private(path: Path, text: str) -> None:
 
 
 def _announced(port: int) -> str | None:
-    """What is announced for a port, in a file that no other account can have written or read."""
+    """The announced token of a port, from a file that no other account can write or read."""
     try:
         fd = os.open(
             servers_folder() / f"{port}.json", os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
@@ -120,7 +120,7 @@ def _announced(port: int) -> str | None:
 
 
 def _listens_for_us(port: int) -> bool:
-    """Whether every socket that listens on a port was made by this user or by root. Unknown is no."""
+    """Whether every socket that listens on a port belongs to this user or to root. False if that is unknown."""
     owners = set(_owners(port))
     return bool(owners) and owners <= {os.geteuid(), 0}
 

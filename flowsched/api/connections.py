@@ -1,10 +1,10 @@
-"""Connections as clients open them: how many there may be, and how long one may take to ask for something.
+"""Bounds on the connections of clients: how many may be open, and how long a request's head may take.
 
-Whoever can connect can hold descriptors without a token: by opening connections, and by sending half of a request. Two bounds keep
-that from stopping the service. A request's head must have arrived `head_seconds` after its first byte (or after the connection was
-opened), and of too many connections the one that has waited longest without being served is closed for the newcomer.
+A client without a token can hold descriptors: it opens connections, or sends half of a request. Two bounds keep such clients from
+stopping the service. A request's head must arrive within `head_seconds` of its first byte, or of the connection's opening. When too
+many connections are open, the service closes the one that has waited longest without being served.
 
-It knows nothing of requests but when they begin and end.
+The module knows when requests begin and end, and nothing else of them.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ import structlog
 
 log = structlog.get_logger(__name__)
 
-#: A request's head is 8 KiB at most: a client on the slowest line has sent it by then.
+#: A request's head is 8 KiB at most: a client on a slow line sends it within this time.
 HEAD_SECONDS: Final = 30.0
-#: Between two requests of a connection, as nginx has it. Half of a request that came together with a whole one has so long, too.
+#: The time between two requests of a connection, as in nginx. It also bounds half of a request that came with a whole one.
 IDLE_SECONDS: Final = 75.0
-#: Connections at once, where the process may open enough files.
+#: The most open connections, if the process may open enough files.
 MOST: Final = 16_384
-#: The part of the process's descriptors that connections may take; the rest is for the database, logs and tasks.
+#: Connections may take one descriptor in so many; the rest is for the database, logs and tasks.
 SHARE: Final = 2
-#: Connections that are accepted in one turn of the event loop, before any of them is counted. A process that may open 256 files
-#: still has room for others at 32, and none at 64; connections per second are the same at 8 and at 1,024.
+#: The event loop accepts so many connections in one turn, before it counts any of them. A process that may open 256 files still
+#: has descriptors for other uses at 32, and none at 64. Connections per second are the same at 8 and at 1,024.
 ACCEPTED_AT_ONCE: Final = 8
-#: A full house is logged once in so many seconds.
+#: The log has "too many connections" once in so many seconds.
 QUIET_SECONDS: Final = 60.0
 
 
 def allowed() -> int:
-    """How many connections there may be at once, by the limit on this process's open files."""
+    """The most connections that may be open, by the limit on this process's open files."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return MOST if soft == resource.RLIM_INFINITY else max(16, min(MOST, soft // SHARE))
 
@@ -55,7 +55,7 @@ class Connections:
     """The open connections of one server.
 
     Args:
-        most: How many there may be; None = `allowed()`.
+        most: The most open connections; None = `allowed()`.
         head_seconds: How long a request's head may take.
     """
 
@@ -77,14 +77,14 @@ class Connections:
 
         Args:
             protocols: Makes a protocol.
-            sockets: That listen, or can.
+            sockets: Sockets that are bound to an address.
             backlog: Connections that the kernel keeps until they are accepted.
         """
         loop = asyncio.get_running_loop()
         servers = []
         for sock in sockets:
-            # asyncio takes `backlog` also for how many it accepts in one turn, before it makes a transport of any of them:
-            # what waits in the kernel's queue would take all descriptors before the first connection could be closed.
+            # asyncio accepts `backlog` connections in one turn, before it makes a transport of any of them. The kernel's queue
+            # would take all descriptors before this class could close the first connection.
             server = await loop.create_server(
                 lambda: _Connection(protocols(), self), sock=sock, backlog=ACCEPTED_AT_ONCE
             )
@@ -94,7 +94,7 @@ class Connections:
 
     @contextmanager
     def serving(self, transport: asyncio.BaseTransport | None) -> Iterator[None]:
-        """A request of this connection is being answered: it is not cut off for a newcomer, nor for its silence."""
+        """Mark a connection as served while the block runs: neither a newcomer nor its own silence closes it."""
         connection = None if transport is None else self._open.get(transport)
         if connection is None or transport is None:
             yield
@@ -110,7 +110,7 @@ class Connections:
                 self._waiting[transport] = None
 
     def opened(self, transport: asyncio.BaseTransport, connection: _Connection) -> None:
-        """One more; the one that has waited longest is closed if that is one too many."""
+        """Count a new connection, and close the one that has waited longest if that is one too many."""
         self._open[transport] = connection
         self._waiting[transport] = None
         connection.start_clock(self._head_seconds)
@@ -118,12 +118,12 @@ class Connections:
             self._cut_off(next(iter(self._waiting)))
 
     def received(self, connection: _Connection) -> None:
-        """Something came: where nothing is being served it is, or will be, the head of a request."""
+        """Start the clock of a request's head: bytes that arrive while no request is served belong to one."""
         if connection.served == 0:
             connection.start_clock(self._head_seconds)
 
     def closed(self, transport: asyncio.BaseTransport) -> None:
-        """One fewer."""
+        """Forget a connection that has ended."""
         self._open.pop(transport, None)
         self._waiting.pop(transport, None)
 
@@ -145,7 +145,7 @@ class Connections:
 
 
 class _Connection(asyncio.Protocol):
-    """Stands between a transport and the protocol that speaks HTTP, and passes everything on."""
+    """Stands between a transport and the protocol that speaks HTTP, and passes all calls on."""
 
     def __init__(self, inner: Any, among: Connections) -> None:
         self._inner = inner
@@ -180,12 +180,12 @@ class _Connection(asyncio.Protocol):
         self._inner.resume_writing()
 
     def start_clock(self, seconds: float) -> None:
-        """Cut the connection off in so many seconds, unless a request is served by then. The first call counts."""
+        """Close the connection after so many seconds, unless a request is served by then. The first call counts."""
         if self._clock is None:
             self._clock = asyncio.get_running_loop().call_later(seconds, self._late)
 
     def stop_clock(self) -> None:
-        """A whole head has arrived, or the connection is closed."""
+        """Stop the clock: a whole head has arrived, or the connection has ended."""
         if self._clock is not None:
             self._clock.cancel()
             self._clock = None
@@ -196,9 +196,9 @@ class _Connection(asyncio.Protocol):
 
 
 class QuietLoop:
-    """What the event loop has to say of accepting connections, said once a minute.
+    """Logs the event loop's failures to accept connections once a minute.
 
-    Without descriptors left, asyncio says so for every connection that waits, with a traceback, every second.
+    When a process has no descriptors left, asyncio logs a traceback for every waiting connection every second.
     """
 
     def __init__(self) -> None:
@@ -206,7 +206,7 @@ class QuietLoop:
         self._told_at = -QUIET_SECONDS
 
     def __call__(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """An exception handler of an event loop."""
+        """Handle an exception of an event loop."""
         if "accept" not in context.get("message", ""):
             loop.default_exception_handler(context)
             return

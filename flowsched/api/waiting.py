@@ -1,4 +1,4 @@
-"""What a service answers before it has a root: that it lives, and what it waits for. It has neither a database nor a token yet."""
+"""The answers of a service before it has a root: that it lives, and why it waits. It has neither a database nor a token yet."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ async def waiting(sockets: Sequence[socket.socket], why: str) -> AsyncIterator[N
     """Answer on some sockets while the block runs. The sockets stay open after it.
 
     Args:
-        sockets: That the service listens on.
-        why: What it waits for, in words.
+        sockets: The service listens on them.
+        why: The reason of the wait, in words.
     """
 
     async def live(_request: web.Request) -> web.Response:

@@ -1,4 +1,4 @@
-"""`flowsched serve`: the sockets it listens on, the token it asks for, the process that keeps them, and the service."""
+"""`flowsched serve`: it binds the sockets, makes the token, and starts the supervisor and the service."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ def serve(settings: app.Settings, supervise: bool | None, no_token: bool) -> Non
     """Run the service in this process, or in a child of it that is started again when it dies.
 
     Args:
-        settings: How it runs.
-        supervise: Whether a parent process keeps the sockets; None = where no other program does (systemd, Kubernetes).
-        no_token: Answer without a token.
+        settings: The service's settings.
+        supervise: Whether a parent process keeps the sockets; None = unless another program does (systemd, Kubernetes).
+        no_token: Whether the service answers clients without a token.
 
     Raises:
-        ConfigurationError: It cannot start like this.
+        ConfigurationError: The service cannot start with these settings.
     """
     sockets = listening.inherited()
     command, hidden = credentials.hide_options(_again())
@@ -46,10 +46,10 @@ def serve(settings: app.Settings, supervise: bool | None, no_token: bool) -> Non
 
 
 def _laid_out(settings: app.Settings, port: int, made: bool) -> app.Settings:
-    """Make the root with what the service keeps there before all else; returns how it runs then. May be tried again.
+    """Make the root and the service's entries in it; returns the settings with the token. A caller may try again.
 
     Raises:
-        OSError: It cannot be made; perhaps there is no room.
+        OSError: The system cannot make it, perhaps for want of room.
     """
     app.lay_out(settings)
     if made:
@@ -62,12 +62,12 @@ def token(root: str, url: str, given: str | None) -> str:
     """The token that clients of a server send.
 
     Args:
-        root: Of a service, whose token is wanted if the server's is not known.
-        url: Of the server.
-        given: By an option or a variable.
+        root: A service's root. Its token is the answer if the server announces none.
+        url: Address of the server.
+        given: The token of an option or a variable.
 
     Raises:
-        ConfigurationError: None is known.
+        ConfigurationError: No token is known.
     """
     from pathlib import Path
 
@@ -91,5 +91,5 @@ def _announce(port: int, settings: app.Settings) -> None:
 
 
 def _again() -> list[str]:
-    """The command of the later lives: as this process was started."""
+    """The command that starts a later service process: the command line of this process."""
     return [sys.executable, *sys.orig_argv[1:]]

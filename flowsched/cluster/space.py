@@ -1,6 +1,6 @@
-"""Room on the file system of a cluster's root: whether there is enough of it to start anything, and which file system it is.
+"""Room on the file system of a cluster's root: whether there is enough to start a pod, and which file system it is.
 
-A full file system is a state, not an error: nothing new is started, and what runs goes on. Blocks: called in worker threads.
+A full file system is a state, not an error: the cluster starts nothing new, and running tasks go on. Blocks: for worker threads.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import Final
 
 from flowsched.workflow.resources import format_bytes
 
-#: Below a hundredth of the file system, but between these, nothing is started: what runs must be able to write its end.
+#: The cluster starts nothing below a hundredth of the file system, but between these: running tasks need room for their ends.
 _LEAST_BYTES: Final = (1 << 20, 64 << 20)
 _LEAST_FILES: Final = (64, 1024)
-#: Once it was full, it is so until there is twice as much: a service that frees and fills the last block starts nothing.
+#: A full file system stays full until twice as much is free, so that starts do not stop and go on with every block.
 _RELIEF: Final = 2
-#: What the system says where there is no room: the file system is full, or the quota of the user.
+#: The system's errors for want of room: a full file system, or the user's quota.
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 _PROBE_BYTES: Final = 1 << 16
 
@@ -33,20 +33,20 @@ class Space:
     """Room for the files below a folder.
 
     Args:
-        folder: It need not be there yet.
+        folder: The folder, which may not exist yet.
     """
 
     folder: Path
-    trouble: str = ""  #: why nothing can be started, in words; "" = there is room
-    _refused: str = field(default="", repr=False)  #: what a write was answered that found no room
+    trouble: str = ""  #: why the cluster can start nothing, in words; "" = there is room
+    _refused: str = field(default="", repr=False)  #: the system's answer to a write that found no room
 
     def note(self, error: OSError) -> None:
-        """A write found no room, whatever the system says of free blocks (a quota)."""
+        """Note a write that found no room, whatever the system says of free blocks (a quota)."""
         self._refused = os.strerror(error.errno or errno.ENOSPC)
         self.trouble = self.trouble or f"{self._name()}: {self._refused}"
 
     def measure(self) -> str:
-        """Look again; returns `trouble`."""
+        """Measure the file system again; returns `trouble`."""
         try:
             found = os.statvfs(self.folder)
         except OSError as error:
@@ -81,14 +81,14 @@ class Space:
 
 
 def shortage(folder: Path, size_bytes: int) -> str:
-    """Why a file of this size is not begun in a folder, in words; "" = there is room.
+    """Why no copy of this size begins in a folder, in words; "" = there is room.
 
-    What must stay free is what `Space` asks for: a copy that is too large must not stop the starts of others, again and again.
+    As much must stay free as `Space` needs: a copy that is too large must not stop the starts of other tasks, again and again.
     """
     try:
         found = os.statvfs(folder)
     except OSError:
-        return ""  # whoever writes there is told why it cannot
+        return ""  # the write itself then reports why it fails
     free = found.f_bavail * found.f_frsize
     spare = _between(found.f_blocks * found.f_frsize // 100, _LEAST_BYTES)
     if free >= size_bytes + spare:
@@ -100,7 +100,7 @@ def shortage(folder: Path, size_bytes: int) -> str:
 
 
 def no_room(folder: Path, error: OSError) -> str:
-    """What a write below a folder failed by that found no room: the system's words with the file system, or those of `shortage`."""
+    """Why a write below a folder found no room: the system's words with the file system, or those of `shortage`."""
     said = error.strerror or str(error)
     return f"{said}: {_file_system(folder)}" if said == os.strerror(error.errno or 0) else said
 
@@ -110,7 +110,7 @@ def _file_system(folder: Path) -> str:
 
 
 def mount_point(path: Path) -> Path:
-    """Where the file system of a path is mounted."""
+    """The mount point of a path's file system."""
     here = path
     while here != here.parent and not (here.exists() and os.path.ismount(here)):
         here = here.parent

@@ -1,8 +1,8 @@
-"""Which live attempt writes which file outside of its own: two never write one at the same time.
+"""Which live attempt writes which file outside of its folder: two attempts never write one file at the same time.
 
-A client that was killed between sending a task and writing its id down sends it again; both then name the same files. The
-second waits here until the first is gone, with all its processes, and then writes them anew. Attempts come first in the
-order in which they were entered, for all of their paths alike, so none waits for one that waits for it.
+If a client dies after it sent a task and before it stored the id, it sends the task again; both tasks then name the same files. The
+second attempt waits here until the first is gone, with all its processes, and then writes the files anew. Attempts write in the
+order of their entry, for all of their paths alike, so no attempt waits for one that waits for it.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from collections.abc import Iterable
 from flowsched.executor.protocol import Pod
 from flowsched.workflow.spec import Mount
 
-#: The task that an attempt is of, or whose member it is: members of a gang share files on purpose.
+#: The task of an attempt, or the gang of a member: members of a gang share files on purpose.
 Owner = tuple[str, str, int]
 
 
 def writes_outside(pod: Pod) -> bool:
-    """Whether `written_paths` may find any, without asking the file system."""
+    """Whether `written_paths` may find a path. Does not ask the file system."""
     container = pod.container
     return container is not None and bool(container.outputs or container.mounts)
 
 
 def written_paths(pod: Pod) -> frozenset[str]:
-    """The files outside of it that a pod writes. Blocks: links and `..` are followed, so that two spellings are one file.
+    """The files that a pod writes outside of its folder. Blocks: it follows links and `..`, so that two spellings are one file.
 
-    Folders and wildcards are left out: several tasks may deliver different files into one folder.
+    Folders and wildcards are left out, because several tasks may deliver different files into one folder.
     """
     container = pod.container
     if container is None:
@@ -55,7 +55,7 @@ def _mounted(path: str, mounts: Iterable[Mount]) -> str | None:
 
 
 class Writers:
-    """The live attempts by the paths that they write, in the order in which they were entered."""
+    """The live attempts by the paths that they write, in the order of their entry."""
 
     def __init__(self) -> None:
         self._paths: dict[str, frozenset[str]] = {}  #: by name of the attempt
@@ -68,7 +68,7 @@ class Writers:
 
         Args:
             pod: The attempt.
-            paths: What it writes, see `written_paths`.
+            paths: The files that it writes, see `written_paths`.
         """
         if pod.name in self._owners:
             return
@@ -90,12 +90,12 @@ class Writers:
         return None
 
     def why(self, name: str) -> str:
-        """What an attempt waits for, in words; "" if it may start."""
+        """Why an attempt waits, in words; "" if it may start."""
         other = self.before(name)
         return "" if other is None else f"{self._words[other[0]]} still writes {other[1]}"
 
     def leave(self, name: str) -> list[str]:
-        """Take an attempt out; returns those behind it. `before` says which of them may start now, or have started."""
+        """Remove an attempt; returns the attempts behind it. `before` says which of them may start now, or have started."""
         paths = self._paths.pop(name, frozenset())
         self._owners.pop(name, None)
         self._words.pop(name, None)

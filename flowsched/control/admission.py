@@ -1,7 +1,7 @@
-"""Admission: how much may live at a time, over all workflows. What is beyond is refused with the numbers, and accepted later.
+"""Admission: how much may live at a time, over all workflows. The service refuses more with the numbers, and accepts it later.
 
-Each task that lives takes some 60 bytes and each byte of a document up to ten, in memory and again at a restart. So a service that
-accepted whatever it is sent could be filled by a few hundred bytes.
+Each live task takes some 60 bytes and each byte of a document up to ten, in memory and again after a restart (docs/limits.md). A
+few hundred bytes of a document could therefore fill a service that accepts every submission.
 """
 
 from __future__ import annotations
@@ -17,18 +17,19 @@ from flowsched.store.requests import Submission, Submitted
 from flowsched.store.workflows import Workflows
 from flowsched.store.writer import GroupWriter
 
-#: What other processes accepted, and what has ended, is counted again this often at most, and at least.
+#: `Admission` reads the live load from the database again at most once in the first time. At a submission it is never older than
+#: the second.
 RECOUNT_S: Final = 0.5
 STALE_S: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class LiveLimits:
-    """What may live at a time. A workflow counts as a whole until it has ended.
+    """The most that may live at a time. A workflow counts as a whole until it has ended.
 
     Args:
-        tasks: Of all workflows that live: two documents of the largest size.
-        document_bytes: Of their documents, as they were sent.
+        tasks: Tasks of all live workflows: two documents of the largest size.
+        document_bytes: Bytes of their documents, as clients sent them.
     """
 
     tasks: int = 10_000_000
@@ -49,18 +50,18 @@ class Admission:
         self._reads = reads
         self._limits = limits
         self._monotonic = monotonic
-        self._counted = (0, 0)  #: tasks and bytes, as of the last count
-        self._since = (0, 0)  #: accepted since it began
+        self._counted = (0, 0)  #: tasks and bytes at the last count
+        self._since = (0, 0)  #: accepted since that count began
         self._pending = (0, 0)  #: let through, and not committed yet
         self._at = float("-inf")
         self._lock = asyncio.Lock()
 
     async def submit(self, submission: Submission) -> Submitted:
-        """Accept a workflow, see `GroupWriter.submit`. A repeat of one that was accepted needs no room.
+        """Accept a workflow, see `GroupWriter.submit`. A repeat of an accepted submission needs no room.
 
         Raises:
-            TooLarge: It would not even be accepted alone.
-            TooMuch: It would be accepted once enough of what lives has ended.
+            TooLarge: The workflow alone exceeds a limit.
+            TooMuch: The service can accept it when enough live workflows have ended.
         """
         wanted = sum(width * members for _, width, members in submission.stages), len(submission.spec)
         async with self._lock:
@@ -75,7 +76,7 @@ class Admission:
             self._pending = _sum(self._pending, wanted)
         try:
             return await self._writer.submit(submission)
-        finally:  # what was not accepted counts until the next look: never too little
+        finally:  # a refused submission counts until the next count: never too little
             self._pending = _sum(self._pending, (-wanted[0], -wanted[1]))
             self._since = _sum(self._since, wanted)
 

@@ -1,8 +1,7 @@
-"""Paths of a document that the service would refuse when a task reads or writes them: refused when the document is sent.
+"""Refuses a document at its submission if it names paths that no task may read or write.
 
-What cannot be known then is refused later, by the task's failure: paths with `{item}` or `{index}`, paths through links that a task
-makes, and what lies behind mounts. Knows which fields of a document are paths of this machine; which are allowed is asked of
-`refusal`.
+The service knows some paths only later, and then the task fails: paths with `{item}` or `{index}`, paths through links that a task
+makes, and files behind mounts. The module knows which fields of a document are paths of this machine; `refusal` knows the rules.
 """
 
 from __future__ import annotations
@@ -15,23 +14,23 @@ from urllib.parse import unquote, urlsplit
 from flowsched.errors import InvalidRequest
 from flowsched.workflow.spec import WorkflowSpec
 
-#: Why a path may not be an input or output, in words; "" if it may. The second argument: all that lies below it is meant, too.
+#: Why a path may not be an input or output, in words; "" if it may. The second argument: whether the task also copies all below it.
 Refusal = Callable[[str, bool], str]
-#: Paths of one document that are looked at: some 0.1 ms each. The others are checked when they are read or written.
+#: `check` looks at so many paths of one document: some 0.1 ms each. The runner checks the others when it reads or writes them.
 MOST_PATHS: Final = 10_000
-#: Refused paths that are named in one answer.
+#: One answer names so many refused paths.
 _NAMED: Final = 5
 
 
 async def check(spec: WorkflowSpec, refusal: Refusal | None) -> None:
-    """Refuse a document whose paths the service refuses.
+    """Refuse a document with paths that the service refuses.
 
     Args:
         spec: The document.
         refusal: The service's rules; None = it has none (Kubernetes).
 
     Raises:
-        InvalidRequest: It names such paths: which, where, and what would allow them.
+        InvalidRequest: The document names such paths. The message says which, where, and how to allow them.
     """
     if refusal is None:
         return

@@ -1,7 +1,7 @@
 """Long work beside the event loop: in a thread, and of large work only a little at a time.
 
-A thread shares the interpreter with the event loop. Two threads that compute delay a request by some 10 ms, a thread for every
-request would delay it by as long as all of them take. Large work therefore waits for one of two threads of its own.
+A thread shares the interpreter with the event loop. Two threads that compute delay a request by some 10 ms. A thread for every
+large request would delay it by as long as all of them take. Large work therefore waits for one of two threads.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import Final, ParamSpec, TypeVar
 P = ParamSpec("P")
 T = TypeVar("T")
 
-#: Bodies above this leave the loop: checking a document of so many takes up to 40 ms.
+#: Larger bodies leave the loop: the check of a document of this size takes up to 40 ms.
 THREAD_BYTES: Final = 32 << 10
-#: Bodies above this wait for one of the threads for large work. Those below take less than a second.
+#: Larger bodies wait for one of the threads for large work. Smaller ones take less than a second.
 LARGE_BYTES: Final = 1 << 20
 _LARGE: Final = ThreadPoolExecutor(2, thread_name_prefix="large")
 

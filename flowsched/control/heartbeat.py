@@ -1,8 +1,8 @@
 """The event loop's heartbeat: how long the loop was held, and by which function.
 
-A coroutine writes down every 50 ms that the loop moves. A thread looks whether it did, and at what the loop does where it did not.
-On a busy machine a loop is late without being held. So a loop counts as held only for the CPU time that its own thread has used
-between two beats.
+A coroutine notes every 50 ms that the loop moves. When it does not, a thread notes which function the loop runs. On a busy machine
+a loop is late although no function holds it. A loop therefore counts as held only for the CPU time that its own thread uses between
+two beats.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ import structlog
 log = structlog.get_logger(__name__)
 
 BEAT_S: Final = 0.05
-#: No request may hold the loop for longer.
+#: No function may hold the loop for longer.
 HELD_S: Final = 0.2
-#: Stalls are logged once in so many seconds, the longest of them.
+#: The log has the longest stall of so many seconds.
 QUIET_S: Final = 60.0
 _HERE: Final = str(Path(__file__).resolve().parents[1])
 
 
 @dataclass(frozen=True, slots=True)
 class Stall:
-    """The loop was held once.
+    """One time that a function held the loop.
 
     Args:
         seconds: CPU time of the loop's thread between two beats.
-        by: The innermost function of flowsched that was seen, "" if none was.
+        by: The innermost function of flowsched that the thread saw, "" if it saw none.
     """
 
     seconds: float
@@ -46,7 +46,7 @@ class Heartbeat:
     """Watches the loop that `run` runs on.
 
     Args:
-        stalled: Is told of each stall, on the loop.
+        stalled: `Heartbeat` calls it with each stall, on the loop.
     """
 
     def __init__(self, stalled: Callable[[Stall], None]) -> None:
@@ -75,7 +75,7 @@ class Heartbeat:
             self._end.set()
 
     def _watch(self) -> None:
-        """Write down what the loop does while it does not beat."""
+        """Note which function the loop runs while it does not beat."""
         while not self._end.wait(BEAT_S):
             if time.monotonic() - self._beat_at > 2 * BEAT_S:
                 self._seen = _ours(sys._current_frames().get(self._thread_id)) or self._seen
@@ -101,7 +101,7 @@ class Warnings:
         self._longest = Stall(0.0, "")
 
     def __call__(self, stall: Stall) -> None:
-        """The loop was held."""
+        """Count a stall, and log the longest when it is time."""
         self._times += 1
         self._longest = max(self._longest, stall, key=lambda each: each.seconds)
         now = self._monotonic()

@@ -1,8 +1,8 @@
-"""Runs of another engine that are to be planned: each is tried until it has a plan, cannot have one, or has ended.
+"""Plans runs of another engine: it tries each run until the run has a plan, cannot have one, or has ended.
 
-An engine may know a run only seconds after its first call has come (Cromwell's metadata answer 404 meanwhile), and may be away. So
-a try that says "not yet" is repeated while a call of the run lives. A run that is no longer tried is tried again when its next
-call comes. What the last try said is kept for `explain`.
+An engine may know a run only seconds after its first call arrives (Cromwell answers 404 for its metadata meanwhile), and may be
+away. The planner therefore repeats a try that says "not yet" while a call of the run lives. When a later call of an abandoned run
+arrives, the planner tries the run again. It keeps the message of the last try for `explain`.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ log = structlog.get_logger(__name__)
 #: The wait after the first try; each next one is twice as long. Cromwell's metadata were 404 for 3.6 s on an idle machine.
 FIRST_S: Final = 0.5
 LONGEST_S: Final = 60.0
-#: Tries at the same time: each may wait 30 s for a server that is silent.
+#: Tries at the same time: each may wait 30 s for a silent server.
 AT_ONCE: Final = 4
-#: Runs that wait for a plan, and runs that are remembered as refused.
+#: The most runs that wait for a plan, and the most refused runs that the planner remembers.
 _WAITING: Final = 10_000
 _REFUSED: Final = 10_000
 
@@ -43,12 +43,12 @@ class RunPlanner:
         self._plan = plan
         self._lives = lives
         self._new: asyncio.Queue[tuple[str, str]] = asyncio.Queue()
-        self._waiting: dict[str, str] = {}  #: root -> what its last try said
+        self._waiting: dict[str, str] = {}  #: root -> message of its last try
         self._refused: OrderedDict[str, str] = OrderedDict()
         self._slots = asyncio.Semaphore(AT_ONCE)
 
     def want(self, root: str, run: str) -> None:
-        """A call of a run has come that has no plan.
+        """Plan a run soon: a call of it has arrived, and it has no plan.
 
         Args:
             root: The run's id in its engine.
@@ -60,15 +60,15 @@ class RunPlanner:
         self._new.put_nowait((root, run))
 
     def planned(self, root: str) -> None:
-        """A run has a plan now, from a client perhaps."""
+        """Note that a run has a plan now, perhaps from a client."""
         self._refused.pop(root, None)
 
     def why_not(self, root: str) -> str | None:
-        """Why a run has no plan (yet), as far as its last try knows; None for a run that is not wanted."""
+        """Why a run has no plan (yet), by its last try; None for a run that no caller wants."""
         return self._refused.get(root) or self._waiting.get(root)
 
     async def run(self) -> None:
-        """Plan what is wanted, for ever."""
+        """Plan the wanted runs, for ever."""
         async with asyncio.TaskGroup() as group:
             while True:
                 root, run = await self._new.get()
@@ -87,7 +87,7 @@ class RunPlanner:
             del self._waiting[root]
 
     async def _again(self, root: str) -> bool:
-        """Try once; whether there is to be another try."""
+        """Try once; returns whether another try follows."""
         try:
             async with self._slots:
                 await self._plan(root)

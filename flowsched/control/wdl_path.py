@@ -1,7 +1,7 @@
-"""Folders that hold WDL sources: where the imports of a run are found that its engine does not hand over.
+"""Folders with WDL sources: flowsched finds there the imports that a run's engine does not hand over.
 
-Cromwell keeps the imports of draft-2 workflows only. The operator names the folders (`serve --wdl-path`); no other file is read,
-whatever a source or a link names, and nothing is fetched.
+Cromwell keeps the imports of draft-2 workflows only. The operator names the folders (`serve --wdl-path`). flowsched reads no other
+file, whatever a source or a link names, and fetches nothing.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class WdlPath:
     """Reads the sources that a workflow imports.
 
     Args:
-        allowed: Folders; files outside of them are never read.
+        allowed: Folders; `WdlPath` never reads files outside of them.
     """
 
     def __init__(self, allowed: Sequence[Path] = ()) -> None:
@@ -47,12 +47,12 @@ class WdlPath:
     ) -> tuple[dict[str, str], list[str]]:
         """All sources that a workflow imports, and the imports that are not there. Reads files: not for an event loop.
 
-        Each folder is taken for the root of the imports, as Cromwell takes its zip file; the workflow's own folder comes first.
+        Each folder is a root of the imports, as Cromwell's zip file is; the workflow's own folder comes first.
 
         Args:
             source: The workflow's own source.
-            given: Imports that are known already, by name.
-            url: The path or URL that the workflow was submitted by, if it was.
+            given: Known imports, by name.
+            url: The path or URL of the submission, if it has one.
 
         Raises:
             TooLarge: There are more sources than one plan may have.

@@ -1,8 +1,8 @@
-"""The log of a SQLite file keeps its blocks from one process to the next, so that a service can be started on a full disk.
+"""The log of a SQLite file keeps its blocks from one process to the next, so that a service can start on a full disk.
 
-SQLite removes `-wal` and `-shm` when the last connection is closed, and cannot open the file again where there is no room to make
-them. They therefore have second names while the service runs, and get their own back after the last connection is closed.
-Knows file names alone, and nothing of connections. Blocks, for a few system calls.
+SQLite removes `-wal` and `-shm` when the last connection closes. It cannot open the file again without room for new ones. `KeptLog`
+therefore gives them second names while the service runs, and their own names back after the last connection has closed. It knows
+file names alone, and nothing of connections. Blocks, for a few system calls.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 _SUFFIXES: Final = ("-wal", "-shm")
-#: Of a log: without a valid one SQLite takes the log for empty, and writes over it.
+#: The header of a log. Without a valid header SQLite takes the log for empty, and writes over it.
 _HEADER_BYTES: Final = 32
 
 
@@ -37,15 +37,15 @@ class KeptLog:
         return path.stat().st_size if path.exists() else 0
 
     def hold(self) -> None:
-        """Give the log files that are there now a second name. Where that cannot be, they are not kept."""
+        """Give the present log files a second name. A file that the system gives no second name is not kept."""
         for path, kept in self._names:
             with contextlib.suppress(OSError):
                 if path.exists() and not (kept.exists() and path.samefile(kept)):
-                    kept.unlink(missing_ok=True)  # of a process that was killed
+                    kept.unlink(missing_ok=True)  # a killed process has left it
                     os.link(path, kept)
 
     def held(self) -> list[tuple[Path, Path]]:
-        """The log files that have a second name, with it: to be asked while the database is open."""
+        """The log files that have a second name, with it. Call it while the database is open."""
         return [
             (path, kept)
             for path, kept in self._names
@@ -53,14 +53,14 @@ class KeptLog:
         ]
 
     def bring_back(self, held: list[tuple[Path, Path]]) -> None:
-        """Give the files that SQLite removed their names back: it does so only once all of the log is in the database.
+        """Give the files that SQLite removed their names back. SQLite removes a log only once all of it is in the database.
 
         Args:
-            held: What `held` said before the last connection was closed.
+            held: The result of `held` from before the last connection closed.
         """
         for path, kept in held:
             with contextlib.suppress(OSError):
-                if path.exists():  # it was not removed: another program has the database open
+                if path.exists():  # SQLite did not remove it: another program has the database open
                     kept.unlink()
                     continue
                 if path.name.endswith("-wal"):

@@ -20,14 +20,14 @@ from numpy.typing import NDArray
 from flowsched.errors import InvalidRequest
 from flowsched.workflow.limits import Limits, exceeded
 
-#: Bytes that the parser gets at once: some 5 ms. With a quarter of it the calls themselves take as long as the parsing.
+#: The parser gets so many bytes at once: some 5 ms. With a quarter of it the calls themselves take as long as the parsing.
 PIECE: Final = 256 << 10
-#: Bytes looked at together: an array's operations on so many hold the interpreter lock for 2 ms.
+#: `_outside_strings` looks at so many bytes together: an array's operations on them hold the interpreter lock for 2 ms.
 _BLOCK: Final = 1 << 20
 
 _BYTES: Final = np.zeros(256, dtype=np.bool_)
 _BYTES[list(b'"[]{},')] = True
-#: What each byte does to the depth.
+#: The change of depth at each byte.
 _STEPS: Final = np.zeros(256, dtype=np.int8)
 _STEPS[list(b"[{")] = 1
 _STEPS[list(b"]}")] = -1
@@ -47,14 +47,14 @@ class Malformed(Exception):
 
 
 class Structure:
-    """Where the brackets and commas of a JSON text are, those inside its strings left out.
+    """The positions of a JSON text's brackets and commas outside of its strings.
 
     Args:
         raw: The text, UTF-8. It need not be valid JSON.
-        limits: `depth`, `objects` and `values` are checked.
+        limits: `Structure` checks `depth`, `objects` and `values`.
 
     Raises:
-        TooLarge: A limit is exceeded.
+        TooLarge: The text exceeds a limit.
     """
 
     __slots__ = ("_at", "_depths", "_kinds", "_longest_key", "raw")
@@ -77,7 +77,7 @@ class Structure:
             objects += int(np.count_nonzero(steps == 1))
             values += int(np.count_nonzero(found == ord(",")))
             if objects > limits.objects or objects + values > limits.values:
-                continue  # only counted: the refusal says how many there are
+                continue  # only count: the refusal reports the number
             at.append(where)
             kinds.append(found)
             depths.append(np.maximum(deep, -1).astype(np.int16))
@@ -95,7 +95,7 @@ class Structure:
         return self._trimmed(0, len(self.raw))
 
     def count(self, span: Span) -> int:
-        """How many entries has what fills `span`, more or less: its commas and one. Cheap, where `entries` is not."""
+        """About how many entries the object or array in `span` has: its commas and one. Cheaper than `entries`."""
         first, end = (int(i) for i in np.searchsorted(self._at, span))
         if end == first:
             return 0
@@ -141,7 +141,7 @@ class Structure:
         return Span(found.start(1) - 1, found.end(1) + 1), self._trimmed(found.end(), entry.end)
 
     def text(self, span: Span) -> bytes:
-        """What stands there."""
+        """The bytes of a span."""
         return self.raw[span.start : span.end]
 
     def is_object(self, span: Span) -> bool:
@@ -158,7 +158,7 @@ class Structure:
 
 
 def groups(entries: list[Span], most: int = PIECE) -> Iterator[list[Span]]:
-    """Neighbours together, up to `most` bytes; an entry that is larger comes alone."""
+    """Groups of neighbours, up to `most` bytes; a larger entry comes alone."""
     first = 0
     for i in range(1, len(entries) + 1):
         if i == len(entries) or entries[i].end - entries[first].start > most:
@@ -171,9 +171,9 @@ def parse(structure: Structure, loads: Callable[[bytes, int], object], piece: in
     """The text as Python values.
 
     Args:
-        structure: Of the text.
-        loads: Parses one piece, given it and where in the text it begins; raises what a caller shall see.
-        piece: The most bytes of one piece, but for texts and numbers, which are never cut.
+        structure: The text's structure.
+        loads: Parses one piece. It gets the piece and its position in the text, and raises the errors for the caller.
+        piece: The most bytes of one piece. A text or a number may be longer, because `parse` never cuts it.
 
     Raises:
         InvalidRequest: The pieces are JSON, and the text is not.
@@ -244,7 +244,7 @@ def _outside_strings(raw: bytes) -> Iterator[tuple[NDArray[np.int32], NDArray[np
     inside, start = False, 0
     while start < len(raw):
         end = min(start + _BLOCK, len(raw))
-        while end < len(raw) and raw[end - 1] == ord("\\"):  # an escape is never cut in two
+        while end < len(raw) and raw[end - 1] == ord("\\"):  # never cut an escape in two
             end += 1
         block = raw[start:end]
         if b"\\" in block:

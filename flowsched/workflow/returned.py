@@ -1,6 +1,6 @@
-"""Exit codes that tasks succeeded with though they are not 0: Cromwell judges by a file, and a step's failure may be ignored.
+"""Exit codes other than 0 of tasks that succeeded: Cromwell judges by a file, and a document may ignore a step's failure.
 
-They are counted in the totals of a stage, beside milliseconds and bytes: `returned_3` is how many tasks succeeded with exit code 3.
+The totals of a stage count them, beside milliseconds and bytes: `returned_3` counts the tasks that succeeded with exit code 3.
 """
 
 from __future__ import annotations

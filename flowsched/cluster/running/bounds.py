@@ -1,10 +1,10 @@
-"""Which paths of this machine may be inputs and outputs. The service asks it about what it stages, a runner about what it delivers.
+"""Which paths of this machine may be inputs and outputs. The service checks what it stages, and a runner what it delivers.
 
-    never         /proc, /sys, /dev (also where they are mounted a second time), and what the service keeps in its root
-    --allow-paths  given: only what lies below one of its folders; not given: everything but the system's own folders
+    never         /proc, /sys, /dev (also a second mount of them), and the service's own entries in its root
+    --allow-paths  given: only paths below one of its folders; not given: every path but those in the system's own folders
 
-Links and `..` are followed before a path is compared. This bounds what flowsched reads and writes for a document, not what a
-task does: tasks run as the service's user. Standard library alone.
+`Bounds` follows links and `..` before it compares a path. It bounds the paths that flowsched reads and writes for a document. It
+does not bound a task's program, which runs as the service's user. Standard library alone.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from .outputs import Refused
 
 KERNEL = ("/proc", "/sys", "/dev")
 SYSTEM = ("/bin", "/boot", "/etc", "/lib", "/lib32", "/lib64", "/libx32", "/run", "/sbin", "/usr")
-#: Where disks of users are mounted, below one of them.
+#: The system mounts users' disks here, in a folder of `SYSTEM`.
 SPARED = ("/run/media",)
-#: Streams of steps may be these.
+#: A step's streams may be these.
 STREAMS = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
-#: What a service keeps in its root. What else lies there was put there by the user: a root may be a home folder.
+#: The service's entries in its root. All other entries are the user's: a root may be a home folder.
 KEPT = ("in-use", "nodes", "poke.sock", "secret", "secrets", "spawner.log", "token")
 
 
@@ -29,10 +29,10 @@ class Bounds:
     Args:
         root: The service's folder; "" = it has none on this machine.
         allowed: Folders of `--allow-paths`; None = not given.
-        own: A folder in the root that may be read and written all the same: the attempt's own.
+        own: The attempt's folder in the root. flowsched may read and write it all the same.
 
     Attributes:
-        granted: Real paths in the root that may be read all the same: the attempt's staged inputs.
+        granted: Real paths of the attempt's staged inputs in the root. The runner may read them all the same.
     """
 
     def __init__(self, root: str = "", allowed: list[str] | None = None, own: str = "") -> None:
@@ -42,7 +42,7 @@ class Bounds:
         self.granted: list[str] = []
 
     def record(self) -> dict[str, object]:
-        """What a runner makes its `Bounds` of."""
+        """The arguments from which a runner makes its `Bounds`."""
         return {"root": self.root, "allowed": self.allowed}
 
     def refusal(self, path: str, *, whole: bool = False) -> str:
@@ -50,7 +50,7 @@ class Bounds:
 
         Args:
             path: Absolute. It need not exist.
-            whole: All that lies below it is meant, too: a folder that is copied.
+            whole: Whether the caller also copies everything below the path.
         """
         real, hard = os.path.realpath(path), self.never(path, whole=whole)
         if hard or self.is_own(real):
@@ -68,7 +68,7 @@ class Bounds:
         return f"{_said(path, real)} is in {system}, a folder of the system: allow it by --allow-paths, or use another folder"
 
     def never(self, path: str, *, whole: bool = False) -> str:
-        """Why a path may be neither input nor output whatever is allowed; "" if nothing speaks against it so far."""
+        """Why a path may be neither input nor output whatever `allowed` says; "" if it may so far."""
         real = os.path.realpath(path)
         if self.is_own(real):
             return ""
@@ -91,10 +91,10 @@ class Bounds:
         return bool(self.own) and inside(real, self.own)
 
     def check(self, path: str, *, whole: bool = False) -> str:
-        """A path that may be an input or output, as it was given.
+        """Return a path unchanged if it may be an input or output.
 
         Raises:
-            Refused: It may not.
+            Refused: It may not be one.
         """
         why = self.refusal(path, whole=whole)
         if why:
@@ -108,7 +108,7 @@ def inside(path: str, folder: str) -> bool:
 
 
 def _mounted_again(real: str) -> str:
-    """The kernel's file system that a path lies in, though its name does not say so; "" if there is none."""
+    """The kernel's file system that holds a path under another name; "" if there is none."""
     there = real
     while not os.path.lexists(there):
         there = os.path.dirname(there)

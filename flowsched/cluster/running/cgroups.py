@@ -1,9 +1,9 @@
-"""A control group for each attempt, so that its processes are known and killed however they detach themselves.
+"""A control group for each attempt: the service finds and kills its processes however they detach themselves.
 
-A process that is started in a session of its own, with another environment and without open files, belongs to nothing that a
-runner's death leaves behind, but to its control group. Version 2 (`cgroup.kill`) and the freezer of version 1 kill a group
-wholly, also one whose processes fork meanwhile. Used by the runner, by the service and by `flowsched doctor`; standard
-library only. What it takes is a folder of control groups that this process may write to: its own, as root or delegated.
+A process may start in a session of its own, with another environment and without open files. After its runner's death only its
+control group still leads to it. Version 2 (`cgroup.kill`) and the freezer of version 1 kill a whole group, even while its processes
+fork. The runner, the service and `flowsched doctor` use this module, which needs the standard library only. It needs a folder of
+control groups that this process may write to: its own group, as root or by delegation.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ import os
 import sys
 import time
 
-#: A name begins so; the rest says of which root and attempt it is.
+#: The name of a group begins with this; the rest identifies the root and the attempt.
 PREFIX = "flowsched-"
-#: Hierarchies of version 1 that are tried, the best first: the freezer stops a group while it is killed.
+#: `find_base` tries these hierarchies of version 1, the best first: the freezer stops a group during the kill.
 _VERSION_1 = ("freezer", "pids", "name=systemd")
-#: An empty group of any root is removed when it is so old: its runner and its service have been killed.
+#: `sweep` removes an empty group of any root at this age: a kill has ended its runner and its service.
 _STALE_S = 3600.0
-#: A trial lasts at most `_TRIAL_S`: the service whose trial has left an older group was killed in it. A younger group is left by a
-#: killed service, too, if its process is gone; but one of another PID namespace only looks as if it were, so its trial may go on.
+#: A trial lasts at most `_TRIAL_S`, so a kill has ended the service with an older group. The same holds for a younger group if the
+#: service's process is gone. A service in another PID namespace only looks gone: its trial gets `_TRIAL_OF_THE_DEAD_S`.
 _TRIAL_STALE_S = 60.0
 _TRIAL_OF_THE_DEAD_S = 0.5
 _TRIAL_S = 5.0
 _TRIAL = "trial-"
 _SIGKILL = 9
-#: What is killed in a trial; should the service be killed before, it ends by itself, and its group can be removed.
+#: The program that a trial kills. If a kill ends the service first, the program ends by itself, and `sweep` can remove the group.
 _WAITS = f"""
 import os, time
 service, end = os.getppid(), time.monotonic() + {2 * _TRIAL_S}
@@ -35,12 +35,12 @@ while os.getppid() == service and time.monotonic() < end:
 
 
 class Base:
-    """Where the groups of attempts are made.
+    """The folder for the groups of attempts.
 
     Args:
-        folder: Of control groups; "" if there is none, and then no attempt has one.
+        folder: A folder of control groups; "" if there is none, and then no attempt has a group.
         kind: For people: `version 2`, `version 1, freezer` …
-        why_not: Why others, or all, cannot be used.
+        why_not: Reasons against the other hierarchies, or against all.
     """
 
     __slots__ = ("folder", "kind", "why_not")
@@ -67,13 +67,13 @@ class Base:
         }
 
     def sweep(self) -> None:
-        """Remove empty groups that killed services have left, of whatever root."""
+        """Remove empty groups that killed services have left, of every root."""
         for name in self._names():
             path = f"{self.folder}/{name}"
             stale_s = _stale_s(name)
             try:
                 if time.time() - os.stat(path).st_mtime > stale_s:
-                    os.rmdir(path)  # refused while anything lives in it
+                    os.rmdir(path)  # the kernel refuses while a process lives in it
             except OSError:
                 pass
 
@@ -87,7 +87,7 @@ class Base:
 
 
 def _stale_s(name: str) -> float:
-    """How old an empty group of this name has to be."""
+    """The age at which `sweep` removes an empty group of this name."""
     trial, _, rest = name.removeprefix(PREFIX).partition("-")
     if trial + "-" != _TRIAL:
         return _STALE_S
@@ -95,7 +95,7 @@ def _stale_s(name: str) -> float:
 
 
 def find_base() -> Base:
-    """The first folder of control groups in which a process can be moved and killed: tried with a real one."""
+    """The first folder of control groups that passes a trial with a real process."""
     why_not: list[str] = []
     for kind, folder in own_groups():
         why = trial(folder)
@@ -133,7 +133,7 @@ def own_groups() -> list[tuple[str, str]]:
 
 
 def _below(path: str, top: str) -> str | None:
-    """What a mount of `top` shows a group as, with a slash before it; None if it does not show it."""
+    """The path of a group below a mount of `top`, with a slash before it; None if the mount does not show the group."""
     if path.startswith("/.."):
         return None
     path, top = path.rstrip("/"), top.rstrip("/")
@@ -146,7 +146,7 @@ def _plain(text: str) -> str:
 
 
 def trial(folder: str) -> str:
-    """Why attempts cannot have groups in a folder, "" if they can: a process is moved into one and killed with it."""
+    """Why attempts cannot have groups in a folder, "" if they can. The trial moves a process into a group and kills the group."""
     path = f"{folder}/{PREFIX}{_TRIAL}{os.getpid()}-{time.monotonic_ns()}"
     try:
         os.mkdir(path)
@@ -170,7 +170,7 @@ def trial(folder: str) -> str:
 
 
 def make(path: str) -> str:
-    """Make a group; "" if that worked, or why not. One that is there is used."""
+    """Make a group, or use the one that is there; "" if that worked, or why not."""
     try:
         os.mkdir(path, 0o700)
     except FileExistsError:
@@ -212,7 +212,7 @@ def is_empty(path: str) -> bool:
 
 
 def kill(path: str) -> None:
-    """Kill every process of a group. They are gone once `is_empty` says so; without `cgroup.kill` call it until then."""
+    """Kill every process of a group. They are gone when `is_empty` is true; without `cgroup.kill` call this until then."""
     if _write(f"{path}/cgroup.kill", "1"):
         return
     freeze = next(
@@ -224,7 +224,7 @@ def kill(path: str) -> None:
         None,
     )
     if freeze is not None:
-        _write(freeze[0], freeze[1])  # what is stopped does not fork while we read who is there
+        _write(freeze[0], freeze[1])  # stopped processes do not fork while this loop reads their pids
     try:
         for pid in filter(None, members(path)):
             try:  # noqa: SIM105 - as in kin
@@ -237,7 +237,7 @@ def kill(path: str) -> None:
 
 
 def remove(path: str) -> bool:
-    """Remove a group that is empty, with the groups that a task has made in it. Whether it is gone."""
+    """Remove an empty group, with the groups that a task has made in it; returns whether it is gone."""
     for folder, _, _ in os.walk(path, topdown=False):
         try:  # noqa: SIM105 - as in kin
             os.rmdir(folder)

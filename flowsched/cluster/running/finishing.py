@@ -1,9 +1,9 @@
-"""What a step leaves running when its own process ends, and how long that may go on.
+"""The processes that a step leaves running when its own process ends, and how long they may go on.
 
 A process that reads a pipe without writers holds a part of the step's result, and ends by itself once it has passed it on: the
 ``tee`` behind a named pipe in Cromwell's script, which no shell waits for, or a shell's ``>(gzip > x)``. It may finish. A
-process that only holds the step's standard output or error may still write to it: it gets a short grace. Everything else,
-such as a daemon, is ended at once, as a container runtime does when the first process of a container ends.
+process that only holds the step's standard output or error may still write to it: it gets a short grace. The runner ends every
+other process at once, such as a daemon, as a container runtime does when the first process of a container ends.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import time
 
 from . import kin
 
-#: For what may still write to the step's standard output or error. Seconds in which a process waits for a CPU do not count.
+#: The grace of a process that may still write to the step's standard output or error. Seconds of waiting for a CPU do not count.
 GRACE_S = 2.0
-#: A reader that has been given neither a CPU nor bytes for so long will not finish.
+#: A reader that gets neither a CPU nor bytes for so long will not finish.
 IDLE_S = 30.0
-#: A reader that is still at work so long after the step is ended: a task that needs more waits for it by itself.
+#: The runner ends a reader that is still at work so long after the step's end. A task that needs more waits for it by itself.
 LIMIT_S = 600.0
 
 Inode = tuple[int, int]
@@ -28,7 +28,7 @@ class Process:
     """One process that the step left.
 
     Args:
-        pid: Of the process.
+        pid: Its process id.
         state: Its letter in /proc/PID/stat: R runs or waits for a CPU, D waits for a device, S sleeps.
         cpu: How long it has run, in any unit that grows.
         reads: Pipes and named pipes that it has open for reading.
@@ -43,7 +43,7 @@ class Process:
 
 
 class Finishing:
-    """The clocks of what one step has left.
+    """The clocks of the processes that one step has left.
 
     Args:
         streams: Device and inode of the step's standard output and error.
@@ -51,16 +51,16 @@ class Finishing:
 
     def __init__(self, streams: set[Inode]) -> None:
         self.streams = streams
-        self.cut_short: list[int] = []  #: readers that were not waited for any longer
+        self.cut_short: list[int] = []  #: readers that the runner no longer waits for
         self._ended_at = self._looked_at = -1.0
         self._grace = self._idle = 0.0
         self._cpu: dict[int, int] = {}
 
     def goes_on(self, processes: list[Process], now: float) -> bool:
-        """Whether to wait for what is left.
+        """Whether the runner waits for the processes that are left.
 
         Args:
-            processes: What lives of the step now, its own process not among them.
+            processes: The step's live processes without its own one.
             now: Monotonic seconds. The first call is at the end of the step's own process.
         """
         first = self._ended_at < 0
@@ -68,7 +68,7 @@ class Finishing:
             self._ended_at = self._looked_at = now
         passed, self._looked_at = now - self._looked_at, now
         ran = [process for process in processes if self._cpu.get(process.pid) != process.cpu]
-        # A reader may be inside of open() still, woken by a writer that has gone since: it shows no pipe before it runs.
+        # A reader may still be inside of open(), woken by a writer that is gone. It shows no pipe before it runs.
         starved = any(process.state == "R" and (first or process not in ran) for process in processes)
         self._cpu = {process.pid: process.cpu for process in processes}
         readers = draining(processes)
@@ -87,7 +87,7 @@ class Finishing:
 
 
 def draining(processes: list[Process]) -> list[Process]:
-    """The processes that read a pipe which nothing but such processes writes to any more."""
+    """The processes that read a pipe without any other writers than such processes."""
     found: list[Process] = []
     while True:
         others = [process for process in processes if process not in found]
@@ -99,7 +99,7 @@ def draining(processes: list[Process]) -> list[Process]:
 
 
 def left_of(streams: set[Inode]) -> list[Process]:
-    """What lives of the step, once its own process has ended. Processes that end meanwhile are left out."""
+    """The step's live processes once its own one has ended. Processes that end meanwhile are left out."""
     found = []
     for pid in kin.descendants():
         try:
@@ -123,7 +123,7 @@ def open_pipes(pid: int, streams: set[Inode]) -> tuple[set[Inode], set[Inode]]:
     folder = f"/proc/{pid}/fd"
     try:
         names = os.listdir(folder)
-    except PermissionError:  # a program with another user's rights: nothing is known of its files
+    except PermissionError:  # a program with another user's rights does not show its files
         return reads, writes
     for name in names:
         try:
@@ -151,12 +151,12 @@ def inode_of(path: str | int) -> set[Inode]:
 
 
 def knows_processes() -> bool:
-    """Whether this system tells of processes and their files; elsewhere what is left is ended at once."""
+    """Whether this system shows processes and their files; elsewhere the runner ends all that are left at once."""
     return os.path.isdir("/proc/self/fd")
 
 
 def look(finishing: Finishing) -> bool:
-    """Whether to wait for what a step has left, now."""
+    """Whether the runner still waits for the processes that a step has left."""
     return knows_processes() and finishing.goes_on(left_of(finishing.streams), time.monotonic())
 
 

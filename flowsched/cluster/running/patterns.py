@@ -4,7 +4,7 @@
     **                    across folders: files alone
     {bam,bai}             one of them
 
-As in a shell, a name that begins with a dot is matched only by a dot. Standard library only: the runner and the steps of pods
+As in a shell, only a dot matches the dot at the beginning of a name. Standard library only: the runner and the steps of pods
 use it.
 """
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 _WILD = re.compile(r"[*?\[]|\{[^{}]*,[^{}]*\}")
 _BRACES = re.compile(r"\{([^{}]*,[^{}]*)\}")
-#: Alternatives beyond so many are not looked for: braces multiply.
+#: `alternatives` stops at so many, because braces multiply.
 _MOST_ALTERNATIVES = 1_000
-#: Folders within folders that `**` goes into.
+#: `**` goes so many folders deep.
 _DEEPEST = 100
 
 
@@ -112,7 +112,7 @@ def _below(
 
 
 def _compiled(pattern: str) -> Callable[[str], object]:
-    """What says whether a text fits a pattern without braces."""
+    """A predicate: whether a text fits a pattern without braces."""
     made, at = "", 0
     while at < len(pattern):
         character = pattern[at]

@@ -1,6 +1,6 @@
-"""Results that find no room where they shall lie: the attempt waits for room and says so, since what it has computed is worth more.
+"""Results without room at their target: the attempt waits for room and says so, because its results are worth more than the wait.
 
-The reason lies in the attempt's folder (`waits`), from where the service tells it to those who ask. Standard library alone.
+The attempt writes the reason to its folder (`waits`). The service reads it there for `explain` and TES. Standard library alone.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ if TYPE_CHECKING:
 
 #: The file with the reason, while the attempt waits.
 WAITS = "waits"
-#: So long, then the attempt fails: its cores are missed by others. Twice that changes nothing for those who clean up by hand.
+#: The attempt waits so long, then fails, because other tasks need its cores. Twice as long would not help an operator more.
 WAIT_S = 3600.0
 _PAUSE_S = 1.0
 
 
 def with_room(task: Task, what: str, target: str, act: Callable[[], None], wait_s: float = WAIT_S) -> None:
-    """Do something that writes a result, again and again while there is no room for it.
+    """Write a result, again and again while there is no room for it.
 
     Args:
-        task: Of the attempt.
+        task: The attempt's task.
         what: The result, in words.
-        target: The path that it shall have.
-        act: Writes it. After an OSError it can be done again.
-        wait_s: How long to wait for room at most.
+        target: The result's path.
+        act: Writes the result. The caller may repeat it after an OSError.
+        wait_s: The longest wait for room.
 
     Raises:
-        OSError: It cannot be written, for another reason, or no room was found in time, or the attempt's end is asked for.
+        OSError: The write failed for another reason, found no room in time, or the service has asked for the attempt's end.
     """
     said, end = "", time.monotonic() + wait_s
     try:
@@ -60,7 +60,7 @@ def with_room(task: Task, what: str, target: str, act: Callable[[], None], wait_
 
 
 def shortage(error: OSError, target: str) -> str:
-    """What a write failed by that found no room: the system's words, and what is free there."""
+    """Why a write found no room: the system's words, and the free bytes and inodes of the file system."""
     folder = os.path.dirname(target)
     while not os.path.isdir(folder):
         folder = os.path.dirname(folder)
@@ -80,7 +80,7 @@ def _tell(task: Task, why: str) -> None:
     try:
         write_record(task.folder, WAITS, record)
     except OSError:
-        return  # the root is full too, which the service says by itself
+        return  # the root is full too, and the service reports that by itself
     poke(str(task.order["root"]), str(task.order["name"]))
 
 

@@ -1,10 +1,10 @@
 """The two keys of the node agents, derived from the one secret that the service and all agents share. Standard library alone.
 
-    bearer    what the service and other agents send as `Authorization: Bearer`
+    bearer    the service and other agents send it as `Authorization: Bearer`
     signing   the HMAC key of orders
 
-The secret itself is sent to no one. A bearer that is read from a connection (agents speak plain HTTP inside the cluster) signs
-no order, and neither key tells the other or the secret.
+The service and the agents never send the secret itself. Agents speak plain HTTP inside the cluster, so an attacker may read the
+bearer from a connection. The bearer signs no order, and neither key reveals the other or the secret.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ _SIGNING: Final = b"flowsched agents: orders, 1"
 
 
 def bearer_of(secret: bytes) -> str:
-    """What a caller of an agent shows: 64 hexadecimal digits."""
+    """The bearer token of an agent's callers: 64 hexadecimal digits."""
     return hmac.new(secret, _BEARER, hashlib.sha256).hexdigest()
 
 
 def signing_key_of(secret: bytes) -> bytes:
-    """What orders are signed with."""
+    """The HMAC key that signs orders."""
     return hmac.new(secret, _SIGNING, hashlib.sha256).digest()
