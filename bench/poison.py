@@ -1,13 +1,13 @@
-"""Posts documents that ask for far too much to a real service, and measures what they do to everything else.
+"""Posts documents that ask for far too much to a real service, and measures how they slow everything else.
 
 `python bench/poison.py` starts two services (`flowsched serve`, each on a root of its own): one gets the documents, the other one
-stays idle as the control. A process of its own asks both for `/livez` every 20 ms, so that what the machine does shows in both.
+stays idle as the control. A third process asks both for `/livez` every 20 ms, so that a busy machine shows in both. The bench
 
-1. `--count` documents are posted, one after the other, of each kind that `--kinds` names;
-2. all workflows are listed;
-3. the service is killed (SIGKILL) and started again; the time until its port answers, and until it has recovered, is taken;
-4. whatever still lives is cancelled by `flowsched cancel`, and everything has to end;
-5. memory is compared with what it was before.
+1. posts `--count` documents of each kind of `--kinds`, one after the other;
+2. lists all workflows;
+3. kills the service (SIGKILL), starts it again, and takes the time until its port answers and until it has recovered;
+4. cancels all live workflows by `flowsched cancel`, and waits for their ends;
+5. compares memory with the memory before.
 
 Figures: the longest answer of `/livez` in each phase beside the control's, how long each request took, and the service's memory
 (PSS).
@@ -35,7 +35,7 @@ from typing import Any
 
 PROBE_S = 0.02
 PATIENCE_S = 300.0
-#: No node of a laptop has so much, so that tasks wait: what waits is what costs.
+#: No node has so much, so the tasks wait: waiting tasks cost memory.
 TOO_MUCH = {"cpu": "900", "memory": "1Gi"}
 
 
@@ -54,7 +54,7 @@ def small(number: int) -> bytes:
 
 
 def waiting(number: int) -> bytes:
-    """The same, of tasks that no node can take."""
+    """Five stages of a million tasks each that no node can take."""
     stages = [
         {"name": f"s{stage}", "scatter": {"count": 1_000_000}, "command": ["true"], "resources": TOO_MUCH}
         for stage in range(5)
@@ -151,7 +151,7 @@ class Service:
         return float("inf")
 
     def ask(self, method: str, path: str, body: bytes | None = None, timeout: float = 120) -> tuple[int, Any]:
-        """One request; the status and what was answered."""
+        """One request; returns the status and the answer."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
         try:
             connection.request(method, path, body, {"Content-Type": "application/json"})
@@ -170,7 +170,7 @@ class Service:
         self.process.wait()
 
     def stop(self) -> None:
-        """SIGTERM, then what is left of its session."""
+        """SIGTERM, and SIGKILL after 60 s."""
         self.process.terminate()
         try:
             self.process.wait(60)
@@ -178,7 +178,7 @@ class Service:
             self.kill()
 
     def memory(self) -> int:
-        """What it holds now, bytes: the proportional set size, so that runners forked from it count once."""
+        """Its memory in bytes: the proportional set size, so that pages which it shares with runners count once."""
         try:
             text = Path(f"/proc/{self.process.pid}/smaps_rollup").read_text()
         except OSError:
@@ -187,7 +187,7 @@ class Service:
 
 
 def probe(ports: list[int], pipe: Connection) -> None:
-    """Ask for /livez of each port for ever; (moment, port, seconds, status or 0 for no answer) go out when asked for."""
+    """Ask each port for /livez for ever; on request send (moment, port, seconds, status or 0 for no answer) of each."""
     found: list[tuple[float, int, float, int]] = []
     while True:
         for port in ports:
@@ -209,7 +209,7 @@ def probe(ports: list[int], pipe: Connection) -> None:
 
 
 class Prober:
-    """The process that asks, and what it found in each phase."""
+    """The process that asks, and its figures for each phase."""
 
     def __init__(self, service: Service, control: Service) -> None:
         self._service, self._control = service, control
@@ -220,7 +220,7 @@ class Prober:
         self._process.start()
 
     def phase(self, name: str) -> dict[str, Any]:
-        """What was found since the last phase."""
+        """The figures since the last phase."""
         self._ours.send("found")
         found = self._ours.recv()
         ours = sorted(each[2] for each in found if each[1] == self._service.port and each[3])
@@ -247,7 +247,7 @@ def _ms(seconds: list[float], quantile: float) -> float:
 
 
 def post(service: Service, kinds: list[str], count: int) -> list[str]:
-    """Post `count` documents of each kind, one after the other. The ids of those that were accepted."""
+    """Post `count` documents of each kind, one after the other; returns the ids of the accepted ones."""
     accepted, answers, times = [], Counter[str](), []
     said: dict[str, Any] = {}
     for kind in kinds:
@@ -294,7 +294,7 @@ def listed(service: Service) -> dict[str, str]:
 
 
 def cancel(service: Service, control: Service, workflows: list[str]) -> None:
-    """Cancel each by the command that people use. What that takes when it has nothing to do is taken beside it."""
+    """Cancel each by `flowsched cancel`, and measure the same command against the control beside it."""
     times, alone, failed = [], [], []
     for workflow in workflows:
         command = [sys.executable, "-m", "flowsched", "cancel", workflow, "--server"]
@@ -328,14 +328,14 @@ def ended(service: Service) -> float:
 
 
 def measure(root: Path, options: argparse.Namespace) -> int:
-    """The whole measurement. Returns how often the service did not live up to its word."""
+    """Measure; returns the number of answers over 200 ms, and one more if memory grew by more than a fifth."""
     more = ["--db", options.db] if options.db else []
     service, control = Service(root / "poisoned", more), Service(root / "control", [])
     print("ready_s", round(service.ready(), 2), "control", round(control.ready(), 2))
     prober = Prober(service, control)
     phases = []
     try:
-        post(service, ["small"], 1)  # what is imported at the first submission is no growth
+        post(service, ["small"], 1)  # the imports of the first submission are no growth
         cancel(service, control, list(listed(service)))
         ended(service)
         time.sleep(3)

@@ -1,4 +1,4 @@
-"""A black-box run: the service as a stranger meets it, under faults at random, and a judge of what became of the work.
+"""A black-box run: users work with the service from outside under random faults, and a judge checks every workflow.
 
-docs/blackbox.md says how to run it and what it checks.
+docs/blackbox.md says how to run it and which violations it reports.
 """

@@ -1,7 +1,7 @@
-"""The place of a run: namespaces and file systems of its own, processes found by their marks, and a clock that can jump.
+"""The place of a run: namespaces and file systems of its own, a search for processes by their marks, and a clock that can jump.
 
-Everything lies below one tmpfs that only this run's mount namespace sees, and every process lives in its PID namespace, so the
-kernel takes all of it away with the harness, however that ends. Only its control groups outlive it: `enter` removes those.
+All files lie below one tmpfs in this run's mount namespace, and every process lives in its PID namespace. The kernel therefore
+removes all of it with the harness, however that ends. Only the control groups outlive the harness: `enter` removes them.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _UNSHARE = (
 
 
 def now() -> float:
-    """Seconds of the machine's clock that only goes forward: the one of `/proc/uptime`, which tasks read."""
+    """Seconds of the machine's monotonic clock: tasks read the same one from `/proc/uptime`."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
@@ -69,7 +69,7 @@ def enter(arguments: list[str]) -> int:
 
 
 def be_init() -> None:
-    """Become the first process of the PID namespace: it reaps, and ends with the child that goes on from here."""
+    """Become the first process of the PID namespace. It reaps, and ends with the child, which returns from here."""
     child = os.fork()
     if child == 0:
         return
@@ -92,8 +92,8 @@ class Arena:
     """The folders and file systems of one run.
 
     Args:
-        size_mib: Of the file system of the service's root.
-        inodes: Of the same.
+        size_mib: Size of the file system of the service's root.
+        inodes: Its inodes.
     """
 
     def __init__(self, size_mib: int = 1024, inodes: int = 400_000) -> None:
@@ -121,31 +121,31 @@ class Arena:
     # ------------------------------------------------------------------------------------------------ faults
 
     def fill_bytes(self, left: int) -> None:
-        """Leave so many bytes of the cluster's file system."""
+        """Leave so many bytes free on the cluster's file system."""
         with self._filler.open("ab") as file:
             for _ in range(20):
                 free = os.statvfs(self.cluster)
                 size = free.f_bavail * free.f_frsize - left
                 if size <= 0:
                     return
-                with contextlib.suppress(OSError):  # others took room meanwhile: look again
+                with contextlib.suppress(OSError):  # another process took room meanwhile: look again
                     os.posix_fallocate(file.fileno(), self._filler.stat().st_size, size)
 
     def free_bytes(self) -> None:
-        """Take the filler away."""
+        """Remove the filler."""
         self._filler.unlink(missing_ok=True)
 
     def fill_inodes(self, left: int) -> None:
-        """Leave so many inodes: as many files as are there, and these few. (Making 400,000 files would load the machine.)"""
+        """Leave so many inodes free, by the limit of the tmpfs. (400,000 new files would load the machine.)"""
         stat = os.statvfs(self.cluster)
         self._remount(stat.f_files - stat.f_ffree + left)
 
     def free_inodes(self) -> None:
-        """As many inodes as in the beginning."""
+        """Restore the number of inodes."""
         self._remount(self.inodes)
 
     def _remount(self, inodes: int) -> None:
-        for extra in (0, 20, 200, 2000):  # others make files meanwhile
+        for extra in (0, 20, 200, 2000):  # other processes make files meanwhile
             done = subprocess.run(
                 ["mount", "-o", f"remount,nr_inodes={inodes + extra}", str(self.cluster)],
                 capture_output=True,
@@ -161,7 +161,7 @@ class Arena:
             file.write(struct.pack("q", seconds))
 
     def _make_clock(self) -> dict[str, str]:
-        """The environment in which a process has the clock that jumps; empty where there is no C compiler."""
+        """The environment that gives a process the clock that jumps; empty without a C compiler."""
         (self.base / "clock").write_bytes(struct.pack("q", 0))
         library = self.folders.tools / "clock.so"
         compiler = shutil.which("cc") or shutil.which("gcc")
@@ -175,7 +175,7 @@ class Arena:
     # ------------------------------------------------------------------------------------------------ what is left
 
     def tasks(self) -> dict[int, str]:
-        """Live processes of tasks: pid -> key. Found by an environment or a command line that names it."""
+        """Live processes of tasks: pid -> key, from the key in an environment or a command line."""
         found = {}
         for pid, words, environment in _processes():
             for part in environment.split(b"\0"):
@@ -187,7 +187,7 @@ class Arena:
         return found
 
     def runners(self) -> list[int]:
-        """Pids of the service's runners: the nearest ancestor of each task that is no task."""
+        """Pids of the service's runners: for each task its nearest ancestor that is no task."""
         tasks = self.tasks()
         found = set()
         for pid in tasks:
@@ -199,7 +199,7 @@ class Arena:
         return sorted(found - {os.getpid()})
 
     def strays(self, own: set[int]) -> dict[int, str]:
-        """All processes but these, the harness and the first one: pid -> command line."""
+        """All processes except these, the harness and the first one: pid -> command line."""
         skip = own | {1, os.getpid()}
         return {
             pid: words.replace(b"\0", b" ").decode(errors="replace").strip()
@@ -208,7 +208,7 @@ class Arena:
         }
 
     def new_groups(self) -> list[Path]:
-        """Control groups that the service has made: all below those of this run."""
+        """Control groups that the service has made: all groups below the groups of this run."""
         return [Path(folder) for own in self._groups for folder, _, _ in os.walk(own) if Path(folder) != own]
 
     def close(self) -> None:
@@ -218,7 +218,7 @@ class Arena:
 
 
 def _own_groups(name: str) -> list[Path]:
-    """In each hierarchy, the group of a run of this name below the one of this process, be it there or not."""
+    """The path of a run's group below the group of this process, in each hierarchy. The group may not exist."""
     mounts = [line.split() for line in Path("/proc/self/mountinfo").read_text().splitlines()]
     found = []
     for line in Path("/proc/self/cgroup").read_text().splitlines():
@@ -233,13 +233,13 @@ def _own_groups(name: str) -> list[Path]:
 
 
 def _join(name: str) -> list[Path]:
-    """Move this process, and with it all that it starts, into groups of its own, where it may."""
+    """Move this process, and so all its children, into groups of its own, where it may."""
     joined = []
     for group in _own_groups(name):
         try:
             group.mkdir()
             (group / "cgroup.procs").write_text("0")
-        except OSError:  # of a controller that wants more, or without the right
+        except OSError:  # the controller needs more settings, or this process lacks the right
             _remove(group)
         else:
             joined.append(group)
@@ -253,7 +253,7 @@ def _remove(group: Path) -> None:
 
 
 def _mount_point() -> Path:
-    """A fresh folder: not below /tmp, which tasks have one of their own of."""
+    """A fresh folder. Not below /tmp, because each task has a /tmp of its own."""
     for parent in (Path("/mnt"), Path("/srv"), Path("/var/tmp")):
         folder = parent / f"blackbox-{time.time_ns():x}"
         with contextlib.suppress(OSError):
@@ -282,10 +282,10 @@ def _parent(pid: int) -> int:
 
 
 def children_of(pid: int) -> list[int]:
-    """All that stem from a process."""
+    """All descendants of a process."""
     found, unseen = [], [pid]
     while unseen:
-        with contextlib.suppress(OSError):  # it may end while it is looked at
+        with contextlib.suppress(OSError):  # the process may end meanwhile
             for task in Path(f"/proc/{unseen.pop()}/task").glob("*/children"):
                 more = [int(word) for word in task.read_text().split()]
                 found += more
@@ -294,5 +294,5 @@ def children_of(pid: int) -> list[int]:
 
 
 def die_with_parent() -> None:
-    """For `preexec_fn`: be killed with the harness."""
+    """For `preexec_fn`: let the kernel kill this process with the harness."""
     ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)

@@ -1,4 +1,4 @@
-"""HTTP as a stranger speaks it: the documented routes, a token, and patience while the service is away."""
+"""An HTTP client for the documented routes, with a token, and with patience while the service is away."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _TIMEOUT = aiohttp.ClientTimeout(total=45)
 
 
 class Web:
-    """One connection pool, and what was answered so far.
+    """One connection pool, and the counts of its answers by status.
 
     Args:
-        url: Of the service.
-        errors: Takes every 5xx that is not 503, with what was asked.
+        url: Address of the service.
+        errors: Takes every 5xx that is not 503, with its request.
     """
 
     def __init__(self, url: str, errors: list[str]) -> None:
@@ -52,7 +52,7 @@ class Web:
     async def insist(
         self, method: str, path: str, *, until: float = float("inf"), **more: Any
     ) -> tuple[int, bytes]:
-        """The same, again and again while there is no answer, a 5xx or a 429; until a moment."""
+        """Repeat a request while there is no answer, a 5xx or a 429; until a moment."""
         while True:
             status, body = await self.call(method, path, **more)
             if (0 < status < 500 and status != 429) or now() > until:
@@ -60,7 +60,7 @@ class Web:
             await asyncio.sleep(0.3)
 
     async def output(self, path: str) -> str:
-        """The hash of an output, or what was answered in its place."""
+        """The hash of an output, or the answer in its place."""
         status, body = await self.insist("GET", path, until=now() + 120)
         return (
             sha256(body).hexdigest() if status == 200 else f"{status} {body[:300].decode(errors='replace')}"
@@ -73,7 +73,7 @@ class Web:
 
 
 def idempotency(label: str) -> dict[str, str]:
-    """The header by which a submission that is repeated stays one; unlike labels it is unique over runs."""
+    """The header that makes a repeated submission one workflow; unlike labels it is unique over runs."""
     return {"Idempotency-Key": f"{label}-{_RUN}", "Content-Type": "application/json"}
 
 

@@ -1,5 +1,5 @@
 /* A wall clock that can jump: preloaded into the service alone, it adds the seconds in the file $BLACKBOX_CLOCK to CLOCK_REALTIME.
- * Monotonic clocks are left alone. Debian's libfaketime 0.9.10 cannot do that: with FAKETIME_DONT_FAKE_MONOTONIC=1 it hands
+ * It does not change monotonic clocks. Debian's libfaketime 0.9.10 cannot do that: with FAKETIME_DONT_FAKE_MONOTONIC=1 it hands
  * clock_nanosleep a wrong deadline, and time.sleep() of Python 3.11 fails with EINVAL. */
 #define _GNU_SOURCE
 #include <dlfcn.h>

@@ -1,4 +1,4 @@
-"""What is done to the service, its runners, its database and its machine: a schedule by a seed, and the hands that carry it out."""
+"""Faults for the service, its runners, its database and its machine: a schedule by a seed, and the functions that carry it out."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ JUMPS = [3600, 3600, -3600, 86400, -86400, 20 * 365 * 86400]
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One fault: when after the beginning, what, for how long, and of which kind (a jump in seconds, a poison's name)."""
+    """One fault: its start, name, duration, and kind (a jump in seconds, a poison's name)."""
 
     at_s: float
     what: str
@@ -64,7 +64,7 @@ def schedule(seed: int, seconds: float, database: str, pace_s: float = 7.0) -> l
         elif what.startswith("kill") and what.endswith("service"):
             how = pick.choice(
                 ["once it is up", "once it is up", "once it is up", ""]
-            )  # else a start is killed, too
+            )  # else the fault may kill a start, too
         elif what.endswith("runner"):
             how = pick.randrange(1 << 16)
         found.append(Fault(round(at, 2), what, round(pick.uniform(least, most), 2), how))
@@ -76,7 +76,7 @@ class Faults:
     """Carries a schedule out.
 
     Args:
-        arena, service, database, web: What they are done to.
+        arena, service, database, web: The targets of the faults.
         tell: Prints a line.
     """
 
@@ -113,7 +113,7 @@ class Faults:
         }
 
     async def run(self, faults: list[Fault], begun_s: float) -> None:
-        """Do all of it, each at its time; return when the last one is over and healed."""
+        """Cause each fault at its time; return when the last one is over."""
         async with asyncio.TaskGroup() as group:
             for fault in faults:
                 await asyncio.sleep(max(0.0, begun_s + fault.at_s - now()))
@@ -123,7 +123,7 @@ class Faults:
         self._arena.jump(0)
 
     async def _do(self, fault: Fault) -> None:
-        """One fault. A second one of what is in the same state already is left out."""
+        """Cause one fault. Skips it while another fault has its target in that state."""
         family = {"kill inner service": "kill service"}.get(fault.what, fault.what)
         alone = {
             "full disk",
@@ -165,7 +165,7 @@ class Faults:
         return self._service.kill(fault.for_s, inner="inner" in fault.what)
 
     async def _is_up(self) -> bool:
-        """Wait a while until the service is back: on a busy machine it would be killed in its starts alone."""
+        """Wait a while until the service is back. On a busy machine the faults would otherwise kill its starts alone."""
         end = now() + 30
         while not self._service.up and now() < end:
             await asyncio.sleep(0.1)
@@ -205,7 +205,7 @@ class Faults:
         bytes_too = fault.what == "full disk"
         end = begun + fault.for_s
         try:
-            while now() < end:  # what others free meanwhile is taken as well
+            while now() < end:  # also take what other processes free meanwhile
                 if bytes_too:
                     await asyncio.to_thread(self._arena.fill_bytes, fault.how)
                 else:
@@ -229,7 +229,7 @@ class Faults:
         return await self.poison(fault.how, fault.for_s)
 
     async def poison(self, name: str, cancel_after_s: float | None) -> str:
-        """Send one; cancel it after some seconds if it was accepted, or leave it (None). What was answered."""
+        """Send one kind. If the service accepts it, cancel it after some seconds, or leave it (None). Returns the answer."""
         self._number += 1
         path, headers = poison.path_and_headers(name, f"poison-{self._number}-{now()}")
         content = await asyncio.to_thread(poison.body, name)

@@ -1,6 +1,6 @@
-"""The judge of a black-box run: from what clients saw, tasks wrote and probes measured to a list of violations. Pure.
+"""The judge of a black-box run: it turns the evidence of clients, tasks and probes into a list of violations. Pure.
 
-It knows nothing of the service's inside. `Evidence` is plain data, kept as JSON beside the journal, and can be judged again:
+It knows nothing of the service's inside. `Evidence` is plain data in a JSON file beside the journal. To judge it again:
 `python -m bench.blackbox.judge FOLDER`.
 """
 
@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-#: What a run counts, in the order of its table.
+#: The kinds of violations, in the order of the table.
 KINDS = {
     "lost id": "an id that was answered with 2xx is not there",
     "lost output": "succeeded, and its output cannot be read or has other bytes",
@@ -30,9 +30,9 @@ KINDS = {
     "harness": "the harness itself failed: what it did not do proves nothing",
 }
 SLOW_MS = 200.0
-#: Of a thousand probes one may be slow.
+#: One of a thousand probes may be slow.
 SLOW_SHARE = 0.001
-#: A runner that was told to start when the cancel came takes so long to see it.
+#: A runner that is starting its task at the moment of the cancel takes so long to see the cancel.
 LATE_S = 5.0
 TERMINAL = {"SUCCEEDED", "FAILED", "CANCELLED", "COMPLETE", "EXECUTOR_ERROR", "SYSTEM_ERROR", "CANCELED"}
 GOOD = {"SUCCEEDED", "COMPLETE"}
@@ -40,22 +40,22 @@ GOOD = {"SUCCEEDED", "COMPLETE"}
 
 @dataclass(slots=True)
 class Story:
-    """What a client saw of one workflow. Times are seconds of the machine's monotonic clock (`/proc/uptime`).
+    """One workflow as its client saw it. Times are seconds of the machine's monotonic clock (`/proc/uptime`).
 
     Args:
         label: Its name; keys of its tasks begin with it.
         kind: Its family.
-        id: As answered; empty if no submission was answered.
+        id: The id in the service's answer; empty without one.
         expected: States it may end in.
-        states: Each state that was answered, when it changed.
-        missing: When it was answered 404 after it had been accepted.
-        cancelled_s: When its cancel was answered with 2xx.
-        retried_s: When its retry was answered with 2xx; ends before do not count.
-        ended_s: When its end was first seen.
-        outputs: What each output should be and was: name, expected, found (a hash, or what was answered instead).
-        attempts: Key of a task -> its attempts as answered: attempt, exit_code, reason.
+        states: Each new state in the service's answers, with its moment.
+        missing: Moments of a 404 after the service had accepted it.
+        cancelled_s: The moment of a 2xx for its cancel.
+        retried_s: The moment of a 2xx for its retry; earlier ends do not count.
+        ended_s: The moment at which the client first saw its end.
+        outputs: Each output: name, expected, found (a hash, or the answer in its place).
+        attempts: Key of a task -> its attempts in the service's answer: attempt, exit_code, reason.
         excuse: Why it may have failed (a full disk while it ran), if it may.
-        reason: The service's own.
+        reason: The service's own reason.
     """
 
     label: str
@@ -75,16 +75,16 @@ class Story:
 
 @dataclass(slots=True)
 class Evidence:
-    """All of a run.
+    """The evidence of one run.
 
     Args:
         stories: One for each workflow.
-        journal: The lines that tasks wrote.
+        journal: The tasks' lines.
         probes: (sent, answer of the service in ms or None, its status, answer of the control in ms).
-        absences: When the service was dead or stopped on purpose, until it answered again.
-        strangers: Ids that are listed and were never answered, with their names.
-        leaks, deaths, errors: Each with what was seen.
-        failures: Of the harness.
+        absences: Times in which the service was dead or stopped on purpose, until it answered again.
+        strangers: Ids that the service lists and never answered to a submission, with their names.
+        leaks, deaths, errors: One line for each.
+        failures: The harness's own.
         memory: (before, after) bytes of poison documents.
     """
 
@@ -102,7 +102,7 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """One broken promise: its kind, of what, and what shows it."""
+    """One broken promise: its kind, its subject, and the lines that show it."""
 
     kind: str
     subject: str
@@ -128,7 +128,7 @@ class Line:
 
 
 def read_journal(lines: list[str]) -> list[Line]:
-    """The journal's lines in the order in which the kernel took them. What is no line of a task is a fault of the harness."""
+    """The journal's lines in the order in which the kernel wrote them. Any other line is a fault of the harness."""
     found = []
     for text in lines:
         parts = text.rstrip("\n").split("\t")
@@ -141,7 +141,7 @@ def read_journal(lines: list[str]) -> list[Line]:
 
 
 def judge(evidence: Evidence) -> list[Violation]:
-    """Everything that was promised and not kept."""
+    """All violations in the evidence."""
     by_key: dict[str, list[Line]] = defaultdict(list)
     for line in read_journal(evidence.journal):
         by_key[line.key].append(line)
@@ -171,7 +171,7 @@ def judge(evidence: Evidence) -> list[Violation]:
 
 
 def _of_story(story: Story, lines: list[Line]) -> list[Violation]:
-    """What one client can complain about."""
+    """The violations that one client saw."""
     found = []
     if not story.id:
         return [Violation("stuck", story.label, ("its submission was never answered",))]
@@ -202,14 +202,14 @@ def _of_story(story: Story, lines: list[Line]) -> list[Violation]:
 
 
 def _attempts(story: Story) -> tuple[str, ...]:
-    """The last attempts as the service tells them."""
+    """The last attempts in the service's answers."""
     return tuple(
         f"{key}: {json.dumps(each)}" for key, tried in story.attempts.items() for each in tried[-2:]
     )[-6:]
 
 
 def _of_task(key: str, lines: list[Line], story: Story | None) -> list[Violation]:
-    """What the journal of one task shows, beside what the service says of its attempts."""
+    """The violations in one task's journal, compared with the service's list of attempts."""
     found = []
     tried = {str(each["attempt"]): each for each in (story.attempts.get(key, []) if story else [])}
     open_pid: Line | None = None
@@ -255,7 +255,7 @@ def _late(key: str, line: Line, story: Story | None) -> list[Violation]:
 
 
 def counted_probes(evidence: Evidence) -> list[tuple[float, float, str]]:
-    """When, by how many ms later than the control, and how the service answered. What overlaps an absence does not count."""
+    """(moment, ms later than the control, status) of each probe. A probe that overlaps an absence does not count."""
     counted = []
     for at_s, service_ms, status, control_ms in evidence.probes:
         end_s = at_s + (service_ms if service_ms is not None else 0.0) / 1000
@@ -279,7 +279,7 @@ def _of_probes(evidence: Evidence) -> list[Violation]:
 
 
 def table(evidence: Evidence, violations: list[Violation]) -> str:
-    """What a run prints at its end."""
+    """The summary that a run prints at its end."""
     lines = read_journal(evidence.journal)
     counted = sorted(probe[1] for probe in counted_probes(evidence))
     part = {0.5: "median", 0.99: "99 %", 0.999: "99.9 %"}
@@ -302,12 +302,12 @@ def table(evidence: Evidence, violations: list[Violation]) -> str:
 
 
 def save(evidence: Evidence, path: Path) -> None:
-    """Keep everything as JSON."""
+    """Write the evidence as JSON."""
     path.write_text(json.dumps(asdict(evidence), indent=0), encoding="utf-8")
 
 
 def load(path: Path) -> Evidence:
-    """What `save` kept."""
+    """Read the evidence that `save` wrote."""
     raw = json.loads(path.read_text(encoding="utf-8"))
     stories = [
         Story(**{**each, "states": [tuple(pair) for pair in each["states"]]}) for each in raw.pop("stories")

@@ -1,4 +1,4 @@
-"""Poison: documents and requests that cost their sender little and the service much. Bodies are made once."""
+"""Poison: documents and requests that cost their sender little and the service much. `body` makes each one once."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def _bomb() -> bytes:
     return gzip.compress(b'{"name":"' + b"x" * (200 << 20) + b'"}', 9)
 
 
-#: name -> (path, body). The first eight may be accepted, and are cancelled then.
+#: name -> (path, body). The service may accept the first eight; the run then cancels them.
 POISON: dict[str, tuple[str, Callable[[], bytes]]] = {
     "million": (WORKFLOWS, _million),
     "never": (WORKFLOWS, _never),
@@ -134,7 +134,7 @@ POISON: dict[str, tuple[str, Callable[[], bytes]]] = {
     "filter": ("/scheduler/filter", _filter),
     "bomb": (WORKFLOWS, _bomb),
 }
-#: Twenty in a row, of every kind. Those of millions of tasks come late: once one is live, the next is refused before it costs much.
+#: Twenty in a row, of every kind. Documents of millions of tasks come late: while one lives, the service refuses the next cheaply.
 ROW = [
     *("stages", "edges", "environment", "100k", "gang", "big"),
     *("labels", "unknown", "deep", "number", "tags", "executors", "filter", "bomb"),
@@ -145,12 +145,12 @@ ROW = [
 
 @functools.cache
 def body(name: str) -> bytes:
-    """The bytes of one."""
+    """The bytes of one kind."""
     return POISON[name][1]()
 
 
 def path_and_headers(name: str, key: str) -> tuple[str, dict[str, str]]:
-    """Where it goes, and how."""
+    """The path and headers of one kind."""
     headers = {"Content-Type": "application/json", "Idempotency-Key": key}
     if name == "bomb":
         headers["Content-Encoding"] = "gzip"
@@ -158,7 +158,7 @@ def path_and_headers(name: str, key: str) -> tuple[str, dict[str, str]]:
 
 
 async def half_sent(port: int, count: int, seconds: float, seed: int) -> None:
-    """Open connections that say a part of a request, and nothing more for some seconds."""
+    """Open connections that send at most a part of a request, and nothing more for some seconds."""
     pick = random.Random(seed)
     head = f"POST {WORKFLOWS} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\nContent-Length: 100000\r\n"
     writers = []

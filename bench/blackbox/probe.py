@@ -1,8 +1,8 @@
-"""The prober: asks `/livez` and an idle control at the same moment, every 50 ms, and writes down how long each took.
+"""The prober: every 50 ms it asks `/livez` and an idle control at the same moment, and records how long each takes.
 
-`python -m bench.blackbox.probe SERVICE_PORT CONTROL_PORT FILE`. Both are asked over a new connection, as a supervisor asks. The
-control is `python -m bench.blackbox.probe control PORT`: an aiohttp server that does nothing else; what delays it delays
-everything here.
+`python -m bench.blackbox.probe SERVICE_PORT CONTROL_PORT FILE`. The prober asks both over a new connection, as a supervisor
+does. The control is `python -m bench.blackbox.probe control PORT`: an aiohttp server that does nothing else. A busy machine delays
+both.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ PATIENCE_S = 5.0
 
 
 async def ask(port: int) -> tuple[float | None, str]:
-    """Milliseconds until the answer and its status; None and why, if there was none."""
+    """Milliseconds until the answer or the failure, and the status or the reason."""
     begun = now()
     writer = None
     try:
@@ -41,7 +41,7 @@ async def ask(port: int) -> tuple[float | None, str]:
 
 
 async def probe(service: int, control: int, out: TextIO) -> None:
-    """Probe until killed."""
+    """Probe until a kill ends the process."""
 
     async def once() -> None:
         begun = now()

@@ -23,17 +23,17 @@ from bench.blackbox.service import TOKEN, Database, Service
 from bench.blackbox.users import User
 from bench.blackbox.workloads import Mix
 
-#: After its workflow's end a task's processes may live so long while the service is there to end them.
+#: A task's processes may live so long after its workflow's end while the service is up to end them.
 GRACE_S = 60.0
-#: With no fault left and nothing that moves, so long is for ever.
+#: When nothing moves for so long after the last fault, a workflow is stuck.
 STILL_S = 180.0
-#: All questions about all workflows at the end are answered in so long.
+#: The service answers all questions about all workflows at the end within this time.
 AUDIT_S = 600.0
-#: After poison documents are cancelled, memory has so long to return.
+#: The memory of poison documents has to return so long after their cancel.
 RETURN_S = 120.0
 
 
-#: What an attempt says that failed for want of room.
+#: Words in the record of an attempt that failed for want of room.
 _FULL = (
     "No space left",
     "is full: ",
@@ -47,21 +47,21 @@ _FULL = (
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What a run is asked for.
+    """The settings of one run.
 
     Args:
         database: `sqlite` or `postgresql`.
-        minutes: Of faults.
-        seed: Of workloads and faults.
+        minutes: Minutes of faults.
+        seed: Seed of workloads and faults.
         program: The executable of flowsched.
-        out: Where evidence is kept.
+        out: The folder for evidence.
         users: Workflows under way at a time.
         every_s: Mean seconds from one submission to the next.
         row: Send twenty poison documents in a row first.
         pace_s: Mean seconds from one fault to the next.
-        faults: Only faults whose name has one of these words; all if empty.
-        families: Of workloads; all if empty.
-        size_mib, inodes: Of the service's file system.
+        faults: Only faults with one of these words in their names; all if empty.
+        families: Families of workloads; all if empty.
+        size_mib, inodes: Size of the service's file system.
     """
 
     database: str
@@ -102,12 +102,12 @@ class Run:
         self._log = (settings.out / "run.log").open("a", encoding="utf-8")
 
     def tell(self, line: str) -> None:
-        """Print a line, and keep it."""
+        """Print a line, and write it to `run.log`."""
         print(line, flush=True)
         print(line, file=self._log, flush=True)
 
     async def run(self) -> list[Violation]:
-        """All of it; what was violated."""
+        """Do the whole run; returns the violations."""
         settings = self.settings
         self.service.start()
         keeper = asyncio.create_task(self._keep())
@@ -152,7 +152,7 @@ class Run:
         return judge(self.evidence)
 
     async def _keep(self) -> None:
-        """Keep the service up, whatever becomes of looking after it."""
+        """Keep the service up, also after an error of the keeper."""
         while True:
             try:
                 await self.service.keep()
@@ -253,7 +253,7 @@ class Run:
             self.evidence.errors.append(text)
 
     async def _command(self, *words: str) -> tuple[int, str]:
-        """The command line, as a user has it."""
+        """Run the command line as a user does; returns exit code and output."""
         environment = {**os.environ, "FLOWSCHED_TOKEN": TOKEN, "FLOWSCHED_SERVER": self.service.url}
         pipe = asyncio.subprocess.PIPE
         process = await asyncio.create_subprocess_exec(
@@ -267,7 +267,7 @@ class Run:
         return process.returncode or 0, said[-400:].decode(errors="replace")
 
     async def _poison_ends(self, seconds: float) -> None:
-        """Every poison document that was accepted must end once it is cancelled."""
+        """Every accepted poison document must end after its cancel."""
         left = list(self.faults.poisoned)
         end = now() + seconds
         while left and now() < end:
@@ -285,7 +285,7 @@ class Run:
     # ------------------------------------------------------------------------------------------------ the end
 
     async def _settle(self) -> None:
-        """All faults are over: let everything come to its end, or stand still."""
+        """After the last fault, wait until every workflow ends or nothing moves."""
         self.tell(f"{now():10.2f}  faults are over; {len(self._going)} workflows under way")
         seen, moved = "", now()
         while self._going:
@@ -302,7 +302,7 @@ class Run:
         self.evidence.failures += [repr(each) for each in results if isinstance(each, Exception)]
 
     async def _audit(self) -> None:
-        """Look at everything once more."""
+        """Read every workflow once more."""
         self.tell(f"{now():10.2f}  audit")
         for ident in self.faults.poisoned:
             await self.web.insist("POST", f"{WORKFLOWS}/{ident}/cancel", json={}, until=now() + 60)
@@ -352,7 +352,7 @@ class Run:
         self.evidence.leaks += held
 
     def _excuse(self, user: User) -> None:
-        """A full disk may fail a task that ran while it was full, where an attempt says so."""
+        """Excuse the failure of a task that ran while the disk was full, if an attempt says so."""
         until = user.story.ended_s or now()
         if not any(begun < until and user.began_s < over for begun, over in self.faults.full):
             return
@@ -362,7 +362,7 @@ class Run:
                 user.story.excuse = f"{key}: {text[-300:]}"
 
     async def _watch_leaks(self) -> None:
-        """Processes of workflows that ended a while ago."""
+        """Note processes of workflows that ended a while ago."""
         while True:
             await asyncio.sleep(5)
             self._note_leaks(await asyncio.to_thread(self.arena.tasks))
@@ -376,7 +376,7 @@ class Run:
             if late and self.service.up and (pid, key) not in self._leaked:
                 recent = [until for _, until in self.service.absences if until > (ended_s or 0.0)]
                 if recent and now() < recent[-1] + GRACE_S:
-                    continue  # it has just come back, and may end it still
+                    continue  # the service has just come back, and may still end the process
                 self._leaked.add((pid, key))
                 self.evidence.leaks.append(
                     f"process {pid} of {key}: lives {now() - (ended_s or 0):.0f} s after the end of its workflow "
@@ -422,7 +422,7 @@ class Run:
             self.evidence.probes.append((float(at), float(service_ms), status, float(control_ms)))
 
     def keep(self, verdict: str) -> None:
-        """Copy what a reader of the verdict needs."""
+        """Copy the files that a reader of the verdict needs."""
         out = self.settings.out
         save(self.evidence, out / "evidence.json")
         (out / "verdict.txt").write_text(verdict, encoding="utf-8")
@@ -451,7 +451,7 @@ def _free_ports(count: int) -> list[int]:
 
 
 def run(settings: Settings) -> int:
-    """A run, its table, and the exit status: 1 if anything was violated."""
+    """Do a run and print its table; returns the exit status, 1 with a violation."""
     settings.out.mkdir(parents=True, exist_ok=True)
     it = Run(settings)
     try:

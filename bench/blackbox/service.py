@@ -1,4 +1,4 @@
-"""The service under test and its database, as processes that are started, stopped and killed from outside."""
+"""The service under test and its database, as processes that the harness starts, stops and kills."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from bench.blackbox.arena import Arena, children_of, now
 from tests.postgres import Server
 
 TOKEN = "blackbox-token"
-#: From its start, a service answers `/livez` within so long; later is counted as down. The first start of a checkout compiles it.
+#: A service answers `/livez` within so long from its start; a later answer counts as down. A checkout's first start compiles it.
 START_S, FIRST_START_S = 60.0, 120.0
 
 
 class Service:
-    """`flowsched serve`, which is started again whenever it is dead.
+    """`flowsched serve`. The harness starts it again whenever it is dead.
 
     Args:
-        arena: Where it lives.
+        arena: The place of the run.
         program: The executable.
-        port: Where it listens.
+        port: Its port.
         database: Its `--db`, or None for SQLite in its root.
-        deaths: Takes what it did wrong by itself.
+        deaths: Takes a line for each end or missing answer that no fault explains.
     """
 
     def __init__(
@@ -46,12 +46,12 @@ class Service:
         self.starts_s: list[float] = []  #: from a start to the first answer
         self._deaths = deaths
         self._process: subprocess.Popen[bytes] | None = None
-        self._absent: float | None = None  #: since when it is dead or stopped on purpose
+        self._absent: float | None = None  #: the moment from which it is dead or stopped on purpose
         self._started = 0.0
         self._held_until = 0.0
         self._expected_dead = True
         self._stopped: list[int] = []
-        self._inner: int | None = None  #: the process that serves, where the started one only keeps the port
+        self._inner: int | None = None  #: the process that serves, if the started one only keeps the port
         self._inner_killed = False
 
     @property
@@ -73,7 +73,7 @@ class Service:
             self._process = subprocess.Popen(self._command, env=environment, stdout=log, stderr=log)
 
     async def keep(self) -> None:
-        """Start it again whenever it is dead, and note from when to when it was away. Runs until it is cancelled."""
+        """Start it again whenever it is dead, and note its absences. Runs until a caller cancels it."""
         while True:
             await asyncio.sleep(0.05)
             if self._process is None or self._stopped:
@@ -90,7 +90,7 @@ class Service:
                 await self._look()
 
     def _look_inside(self) -> None:
-        """Where the started process only keeps the port: did the one that serves die, though nothing was done to it?"""
+        """Note a death of the process that serves, if no fault explains it and the started process only keeps the port."""
         inner = next(iter(self.pids()[1:]), None)
         if inner is None or inner == self._inner:
             return
@@ -100,7 +100,7 @@ class Service:
         self._inner, self._inner_killed = inner, False
 
     async def _look(self) -> None:
-        """End an absence when the service answers again, or when it should have."""
+        """End an absence when the service answers again, or when its time to start is over."""
         if await asyncio.to_thread(self._answers):
             self.starts_s.append(now() - self._started)
             assert self._absent is not None
@@ -122,7 +122,7 @@ class Service:
         return False
 
     def pids(self) -> list[int]:
-        """Its processes: the one that was started, and those of its children that are no runners."""
+        """Its processes: the started one, and those of its children that are no runners."""
         if self._process is None or self._process.poll() is not None:
             return []
         family = [self._process.pid]
@@ -134,7 +134,7 @@ class Service:
         return family
 
     def kill(self, held_s: float, *, inner: bool = False) -> str:
-        """Kill -9, and start it again after `held_s`. `inner`: only a child that serves, if there is one; its parent is to help."""
+        """Kill -9, and start it again after `held_s`. `inner`: kill only a child that serves; its parent restarts it."""
         pids = self.pids()
         self._absent = self._absent or now()
         self._inner_killed = True
@@ -169,7 +169,7 @@ class Service:
         return total
 
     async def end(self) -> str:
-        """SIGTERM; what was wrong with its end, or nothing."""
+        """Send SIGTERM; returns what is wrong with its end, or ""."""
         if self._process is None or self._process.poll() is not None:
             return "it was dead at the end"
         self._expected_dead, self._held_until = True, float("inf")
@@ -193,7 +193,7 @@ class Service:
 
 
 class Database:
-    """PostgreSQL, or the file of SQLite that somebody else locks now and then."""
+    """PostgreSQL, or the SQLite file, which the harness locks now and then."""
 
     def __init__(self, kind: str, arena: Arena) -> None:
         self.kind, self._arena = kind, arena
@@ -244,7 +244,7 @@ class Database:
                 connection.execute("ROLLBACK")
 
     def close(self) -> None:
-        """End it."""
+        """End the server."""
         if self._server is not None:
             self._server.remove()
 

@@ -1,7 +1,7 @@
 #!/bin/sh
 # One task of the black-box run: task.sh JOURNAL MARKS KIND LABEL SECONDS LINES [file:VARIABLE | list:VARIABLE | path:FILE]...
-# It appends START and END to the journal, with the boot's clock (no clock jump reaches it), and holds a lock for as long as it, or
-# anything that it left behind, lives. An attempt that finds the lock held runs beside another one.
+# It appends START and END to the journal, with the boot's clock (no clock jump reaches it). It holds a lock as long as it, or any
+# process that it leaves, lives. An attempt that finds the lock held runs beside another one.
 set -u
 journal=$1 marks=$2 kind=$3 label=$4 seconds=$5 lines=$6
 shift 6
@@ -17,7 +17,7 @@ finish() {
     say END "$1"
     exit "$1"
 }
-# A full disk is waited for: only then must every task succeed in the end.
+# The task waits for room on a full disk, so that every task must succeed in the end.
 put() {
     tries=0
     until awk -v line="$2" -v lines="$lines" 'BEGIN { for (i = 0; i < lines; i++) print line }' 2>/dev/null >"$1"; do
@@ -40,7 +40,7 @@ echo) # half of the output comes from a background child that ends soon after th
     (sleep "$seconds"; awk -v lines="$lines" 'BEGIN { for (i = 0; i < lines; i++) print "late" }') &
     awk -v lines="$lines" 'BEGIN { for (i = 0; i < lines; i++) print "early" }'
     finish 0 ;;
-tee) # as Cromwell's script: tee in the background writes the very file that is asked for as standard output
+tee) # as Cromwell's script: tee in the background writes the file that the task names as its standard output
     out="${TMPDIR:-/tmp}/out.$$"
     mkfifo "$out"
     tee "$1" <"$out" &

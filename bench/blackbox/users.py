@@ -1,4 +1,4 @@
-"""The users of a run: each submits one workload, watches it to its end, and reads what it wrote."""
+"""The users of a run: each submits one workload, watches it to its end, and reads its outputs."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class User:
     """One workload on its way.
 
     Args:
-        web: How it speaks to the service.
-        work: What it wants.
+        web: The client for the service.
+        work: The workload.
     """
 
     def __init__(self, web: Web, work: Work) -> None:
@@ -62,7 +62,7 @@ class User:
                 await asyncio.sleep(2)
 
     async def look(self) -> str:
-        """The state as it is answered now; empty if it is not answered."""
+        """The state in the service's answer; empty without an answer."""
         if self.work.api == "workflow":
             status, body = await self._web.call("GET", f"{WORKFLOWS}/{self.story.id}")
         else:
@@ -111,7 +111,7 @@ class User:
         status = 0
         while status != 200:
             status, body = await self._web.insist("POST", f"{WORKFLOWS}/{self.story.id}/retry")
-            if status == 409:  # a retry that was not answered had been taken
+            if status == 409:  # the service has carried out a retry without an answer
                 break
             if status != 200:
                 self.story.reason = f"retry: {status} {body[:200].decode(errors='replace')}"
@@ -121,7 +121,7 @@ class User:
     # ------------------------------------------------------------------------------------------------ what came of it
 
     async def read_outputs(self) -> None:
-        """Compare what was written with what should be, if it succeeded."""
+        """Compare the outputs with the expected ones, if the workflow succeeded."""
         if not self.story.states or self.story.states[-1][1] not in GOOD:
             return
         read = []
@@ -133,7 +133,7 @@ class User:
         self.story.outputs = [*[old for old in self.story.outputs if old["found"] != old["expected"]], *read]
 
     async def audit(self) -> None:
-        """Look again at the end of the run: the same state, the same outputs, and all attempts."""
+        """Read the state, the outputs and all attempts again at the end of the run."""
         if not self.story.id:
             return
         for _ in range(100):
@@ -173,7 +173,7 @@ class User:
 
 
 def _member(task: dict[str, Any]) -> int:
-    """Which of its role: gangs here are one server, then two workers."""
+    """The index in its role: gangs here are one server, then two workers."""
     return 0 if task["role"] == "ps" else int(task["index"]) % 3 - 1
 
 

@@ -1,4 +1,4 @@
-"""What the users of a black-box run submit, and what must come of it: documents beside the hashes of what they must write."""
+"""The workloads of a black-box run: documents, with the hashes of the outputs that their tasks must write."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-#: A runner may be killed, a disk be full, a service die while it launches: each costs an attempt at most.
+#: A killed runner, a full disk, a service that dies while it launches: each costs one attempt at most.
 ATTEMPTS = 30
 
 
 @dataclass(frozen=True, slots=True)
 class Folders:
-    """Where a run keeps things. None of it is in the service's own root.
+    """The folders of a run. None is in the service's own root.
 
     Args:
-        tools: Has `task.sh`.
-        journal: The file that tasks append to.
+        tools: The folder with `task.sh`.
+        journal: The file to which tasks append.
         marks: Locks, and marks of tasks that fail once.
         data: The users' own files.
     """
@@ -36,15 +36,15 @@ class Work:
 
     Args:
         kind: Its family.
-        label: Its name, which no other has; every task's key begins with it.
+        label: Its unique name; every task's key begins with it.
         api: `workflow` or `tes`.
-        document: As submitted.
+        document: The submitted document.
         expected: States it may end in.
-        outputs: (stage, index, output) -> the hash of what HTTP must give once it has succeeded.
-        files: Path -> the hash of what a TES client must find there once the task is complete.
-        cancel_s: When it is cancelled, after it was accepted.
-        gate: Fails until this file is there; the user makes it and asks for a retry.
-        pause: Is paused for a moment.
+        outputs: (stage, index, output) -> the hash of the output that HTTP must give after its success.
+        files: Path -> the hash of the file that a TES client must find after the task's end.
+        cancel_s: Seconds from the acceptance to the user's cancel.
+        gate: The task fails until this file is there. The user makes it and asks for a retry.
+        pause: Whether the user pauses it for a moment.
         again: Another TES task, which writes to the same folder once this one has ended.
     """
 
@@ -65,7 +65,7 @@ class Mix:
     """Workloads of all families, by a seed.
 
     Args:
-        folders: Where everything is.
+        folders: The folders of the run.
         seed: The same seed gives the same documents in the same order.
         only: Families to choose from; all if empty.
     """
@@ -93,7 +93,7 @@ class Mix:
     # ---------------------------------------------------------------------------------------- workflow documents
 
     def chain(self, label: str) -> Work:
-        """One task, a scatter, index edges, a barrier; each output says the hash of what was read."""
+        """One task, a scatter, index edges, a barrier; each output holds the hash of the task's inputs."""
         width, lines = self._random.choice([2, 3, 5]), self._random.choice([1, 40, 2000])
         split = _content("split", 0, b"", lines)
         align = [_content("align", i, split, lines) for i in range(width)]
@@ -113,7 +113,7 @@ class Mix:
         )  # fmt: skip
 
     def gang(self, label: str) -> Work:
-        """A server that is released once its two workers are done; it takes the room of others."""
+        """A server, which the service releases once its two workers are done; its priority takes other tasks' room."""
         asks = {"cpu": 1, "memory": "64Mi"}
         roles = {
             "ps": {"completes": False, "command": self._command("work", label, "900", 1), "resources": asks},
@@ -132,7 +132,7 @@ class Mix:
         return Work("gang", label, "workflow", document, outputs=outputs)
 
     def cancelled(self, label: str) -> Work:
-        """Short, endless and waiting tasks, some with detached children, cancelled in the middle."""
+        """Short, endless and waiting tasks, some with detached children. The user cancels them in the middle."""
         endless = self._stage(label, "endless", 1, kind="child", width=2)
         endless["command"] = self._command("child", label, "900", 1)
         stages = [
@@ -146,7 +146,7 @@ class Mix:
         )  # fmt: skip
 
     def failing(self, label: str) -> Work:
-        """A stage that always fails, tried twice; what needs it never runs."""
+        """A stage that fails in both of its attempts; the stage that needs it never runs."""
         stages = [
             self._stage(label, "bad", 1, kind="fail", width=2) | {"retry": {"attempts": 2}},
             self._stage(label, "never", 1, "list:BAD", of="bad", match="all"),
@@ -154,7 +154,7 @@ class Mix:
         return Work("failing", label, "workflow", {"name": label, "stages": stages}, ("FAILED",))
 
     def timeout(self, label: str) -> Work:
-        """A task that runs too long and has left a detached child."""
+        """A task that runs too long and leaves a detached child."""
         stage = self._stage(label, "long", 1, kind="child") | {"timeout": "3s", "retry": {"attempts": 1}}
         stage["command"] = self._command("child", label, "900", 1)
         return Work("timeout", label, "workflow", {"name": label, "stages": [stage]}, ("FAILED",))
@@ -173,7 +173,7 @@ class Mix:
         return Work("detached", label, "workflow", {"name": label, "stages": stages}, outputs=outputs)
 
     def gated(self, label: str) -> Work:
-        """Fails until its user opens the gate and asks for a retry."""
+        """A task that fails until its user opens the gate and asks for a retry."""
         stage = self._stage(label, "gate", 3, kind="gate") | {"retry": {"attempts": 1}}
         outputs = {("gate", 0, "out"): _hash(_content("gate", 0, b"", 3))}
         gate = str(self._at.marks / f"{label}.open")
@@ -184,7 +184,7 @@ class Mix:
     # ------------------------------------------------------------------------------------------------ TES tasks
 
     def tes(self, label: str) -> Work:
-        """Two executors, an input with content, an output and 1,000 lines of standard output; often sent once more."""
+        """Two executors, an input with content, an output and 1,000 lines of standard output; the user often sends another."""
         first = self._tes_lines(label, label)
         if self._random.random() < 0.4:
             return first
@@ -205,7 +205,7 @@ class Mix:
         )
 
     def tee(self, label: str) -> Work:
-        """Cromwell's form of a script: `tee` in the background, never waited for."""
+        """Cromwell's form of a script: `tee` in the background, and the shell does not wait for it."""
         shell = ["/bin/sh", str(self._at.tools / "task.sh"), str(self._at.journal), str(self._at.marks)]
         command = [*shell, "tee", label, self._seconds(), "1000", "/bb/stdout"]
         executors = [{"image": "debian", "command": command, "stdout": "/bb/stdout"}]
@@ -221,7 +221,7 @@ class Mix:
         return self._tes_work("echo", label, label, executors, {"stdout": "early\n" * 500 + "late\n" * 500})
 
     def tes_cancelled(self, label: str) -> Work:
-        """A task that would run for a quarter of an hour, with a detached child, cancelled."""
+        """A task of a quarter of an hour with a detached child. The user cancels it."""
         shell = ["/bin/sh", str(self._at.tools / "task.sh"), str(self._at.journal), str(self._at.marks)]
         executors = [{"image": "debian", "command": [*shell, "child", label, "900", "1"]}]
         work = self._tes_work("tes-cancelled", label, label, executors, {})
@@ -275,7 +275,7 @@ class Mix:
 
 
 def _content(stage: str, index: int, read: bytes, lines: int) -> bytes:
-    """What `task.sh` writes for a task that has read these bytes."""
+    """The bytes that `task.sh` writes for a task with these inputs."""
     return f"{stage}.{index} {_hash(read)}\n".encode() * lines
 
 
