@@ -33,7 +33,7 @@ def main() -> int:
         "--no-row", action="store_true", help="leave the twenty poison documents in a row out"
     )
     parser.add_argument(
-        "--faults", default="", help="only faults whose names have one of these words, by commas"
+        "--faults", default="", help="only faults with one of these words in their names, by commas"
     )
     parser.add_argument("--pace", type=float, default=7.0, help="mean seconds from one fault to the next")
     parser.add_argument("--families", default="", help="only these families of workloads, by commas")
