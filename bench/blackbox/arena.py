@@ -172,7 +172,7 @@ class Arena:
         subprocess.run(command, check=True)
         return {"LD_PRELOAD": str(library), "BLACKBOX_CLOCK": str(self.base / "clock")}
 
-    # ------------------------------------------------------------------------------------------------ what is left
+    # ------------------------------------------------------------------------------------------------ leftovers
 
     def tasks(self) -> dict[int, str]:
         """Live processes of tasks: pid -> key, from the key in an environment or a command line."""

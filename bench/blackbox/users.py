@@ -118,7 +118,7 @@ class User:
                 await asyncio.sleep(1)
         self.story.retried_s = now()
 
-    # ------------------------------------------------------------------------------------------------ what came of it
+    # ------------------------------------------------------------------------------------------------ the results
 
     async def read_outputs(self) -> None:
         """Compare the outputs with the expected ones, if the workflow succeeded."""
