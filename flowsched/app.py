@@ -315,6 +315,8 @@ async def assembled(settings: Settings) -> AsyncIterator[tuple[Any, Any, Any, An
                 secret=_shared_secret(settings),
                 shrink=FreedMemory().give_back_soon,
                 clock=clock,
+                # A service that starts under a wrong wall clock goes on by it: what it removes is old by the right one, too.
+                retention_clock=lambda: min(clock(), now_ms()),
                 monotonic=elapsed_s,
                 failpoint=failpoint,
             )

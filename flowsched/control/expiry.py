@@ -19,6 +19,8 @@ from flowsched.store.workflows import Workflows
 log = structlog.get_logger(__name__)
 
 PERIOD_S: Final = 600.0
+#: From a start to the first clean-up: a machine whose clock is wrong when it boots has asked for the time by then.
+FIRST_S: Final = 120.0
 _DAY_MS: Final = 86_400_000
 #: Between two transactions of a clean-up, so that others get their turn.
 _PAUSE_S: Final = 0.05
@@ -27,7 +29,14 @@ _SLICE: Final = 20_000
 
 
 class Expiry:
-    """Removes what ended more than `keep_days` ago."""
+    """Removes what ended more than `keep_days` ago.
+
+    Args:
+        database, dispatcher, executor: Where workflows, what they hold and their files are.
+        keep_days: For how long ended workflows are kept; 0 = for ever.
+        clock: Wall-clock ms. Should be the earlier of the service's clock and the machine's: a clock that is years ahead would
+            remove everything.
+    """
 
     def __init__(
         self,
@@ -46,7 +55,8 @@ class Expiry:
         self._clock = clock
 
     async def run(self) -> None:
-        """Clean up for ever; at once after a start, then every ten minutes."""
+        """Clean up for ever: two minutes after a start, then every ten minutes."""
+        await asyncio.sleep(FIRST_S)
         while self._keep_ms > 0:
             try:
                 await self.once()

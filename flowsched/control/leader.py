@@ -139,9 +139,11 @@ class Leader:
         secret: bytes,
         shrink: Callable[[], object] = lambda: None,
         clock: Callable[[], int],
+        retention_clock: Callable[[], int] | None = None,
         monotonic: Callable[[], float],
         failpoint: Failpoint,
     ) -> None:
+        self._retention_clock = retention_clock or clock  #: by which ended workflows are removed
         self._database = database
         self._writer = writer
         self._executor = executor
@@ -307,7 +309,7 @@ class Leader:
 
     def _expiry(self, dispatcher: Dispatcher) -> Expiry:
         return Expiry(
-            self._database, dispatcher, self._executor, keep_days=self._keep_days, clock=self._clock
+            self._database, dispatcher, self._executor, keep_days=self._keep_days, clock=self._retention_clock
         )
 
     async def _bring_back(self, dispatcher: Dispatcher, found: Found) -> None:

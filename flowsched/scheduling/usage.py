@@ -60,14 +60,17 @@ class Account:
         if now <= self.at_ms:
             return
         step, last = self.at_ms // step_ms, now // step_ms
-        begin, idle = self.at_ms, not any(self.held)
+        begin = self.at_ms
         while step < last:
             end = (step + 1) * step_ms
+            steady = begin == step * step_ms and not any(self.fresh)
             for axis, held in enumerate(self.held):
                 whole = self.past[axis] + self.fresh[axis] + held * (end - begin)
-                self.past[axis], self.fresh[axis] = whole * FACTOR >> _BITS, 0
+                faded = whole * FACTOR >> _BITS
+                steady = steady and faded == self.past[axis]
+                self.past[axis], self.fresh[axis] = faded, 0
             step, begin = step + 1, end
-            if idle and not any(self.past):
+            if steady:  # as much fades as comes: all further steps end alike, and after a gap of years there are millions
                 step, begin = last, last * step_ms
         for axis, held in enumerate(self.held):
             self.fresh[axis] += held * (now - begin)

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
+from functools import partial
 from pathlib import Path
 
+import pytest
+
 from flowsched.app import Settings, assembled, now_ms, running
+from flowsched.clock import ServiceClock
 from flowsched.control.expiry import Expiry
 
 DOCUMENT = json.dumps(
@@ -54,6 +59,44 @@ async def test_an_old_workflow_leaves_nothing_and_a_young_one_stays(tmp_path: Pa
         said = [path for path in tmp_path.rglob("*") if path.is_file() and path.read_bytes() == b"kept\n"]
         assert len(said) == 1
         assert await expiry.once() == 0
+
+
+async def test_a_service_that_starts_under_a_wrong_clock_removes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The machine boots twenty years ahead, and sets its clock a moment later: the service goes on in 2046, results stay."""
+    settings = Settings(port=0, root=tmp_path, log_level="error")
+    async with running(settings) as up:
+        done = (await up.service.submit(DOCUMENT)).id
+        await ended(up.service, done)
+    ahead_ns = 20 * 365 * 86_400 * 10**9
+    wrong = partial(ServiceClock, wall_ns=lambda: time.time_ns() + ahead_ns)
+    monkeypatch.setattr("flowsched.app.ServiceClock", wrong)
+    async with running(settings) as up:
+        leader = up.service._leader
+        assert leader._clock() > now_ms() + ahead_ns // 2_000_000
+        assert await leader._expiry(leader.dispatcher).once() == 0
+        assert (await up.service.workflow(done)).state == "SUCCEEDED"
+
+
+async def test_a_start_is_given_time_to_set_its_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first clean-up comes two minutes after the start."""
+    seen: list[object] = []
+
+    async def sleep(seconds: float) -> None:
+        seen.append(seconds)
+        if len(seen) == 3:
+            raise asyncio.CancelledError
+
+    async def once(_: Expiry) -> int:
+        seen.append("clean-up")
+        return 0
+
+    monkeypatch.setattr("flowsched.control.expiry.asyncio.sleep", sleep)
+    monkeypatch.setattr(Expiry, "once", once)
+    with pytest.raises(asyncio.CancelledError):
+        await Expiry(None, None, None, keep_days=30, clock=now_ms).run()  # type: ignore[arg-type]
+    assert seen == [120.0, "clean-up", 600.0]
 
 
 async def test_nothing_leads_before_it_is_asked_to(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -46,6 +47,17 @@ def test_a_half_life_later_it_is_a_half() -> None:
         told.append(faded(usage))
     assert told[:2] == [(499_999,), (249_999,)]
     assert told[2] in (None, (0,))
+
+
+@pytest.mark.timeout(60)
+def test_twenty_years_cost_no_more_than_some_half_lives() -> None:
+    """Once as much fades as comes, all further steps of time end alike: 600 thousand million of them are not walked through."""
+    usage = book(STEPS)  # a step of time is a millisecond
+    usage.book(ANN, (4000, 8 << 30), 1)
+    usage.begin(400 * STEPS, STEPS)
+    balance = faded(usage)
+    usage.begin(20 * 365 * 86_400_000, STEPS)
+    assert faded(usage) == balance
 
 
 def test_the_present_step_does_not_count_yet() -> None:
