@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from flowsched.cluster.running.bounds import Bounds
     from flowsched.cluster.space import Space
     from flowsched.control.admission import LiveLimits
+    from flowsched.control.profiles import ProfileBook
 
 DEFAULT_PORT: Final = 8470
 IMAGES: Final = ("ignore", "refuse")
@@ -280,10 +281,8 @@ async def assembled(settings: Settings) -> AsyncIterator[tuple[Any, Any, Any, An
     from flowsched.control.history import ALONE_POLL_S, POLL_S, History
     from flowsched.control.intake import Documents
     from flowsched.control.leader import Leader
-    from flowsched.control.profiles import ProfileBook
     from flowsched.control.runs import RunService
     from flowsched.control.wdl_path import folders
-    from flowsched.scheduling.framework import PROFILES
     from flowsched.scheduling.transfers import parse_piece_size
     from flowsched.store.database import Database
     from flowsched.store.workflows import Workflows
@@ -291,7 +290,7 @@ async def assembled(settings: Settings) -> AsyncIterator[tuple[Any, Any, Any, An
 
     check(settings)
     clock = ServiceClock(jumped=_tell_jump).now_ms
-    profiles = ProfileBook(PROFILES[settings.policy], path=settings.profile, clock=clock)
+    profiles = _profiles(settings, clock)
     failpoint = from_environment(os.environ)
     make_root(settings.root)
     disk = _database_disk(settings)
@@ -315,8 +314,9 @@ async def assembled(settings: Settings) -> AsyncIterator[tuple[Any, Any, Any, An
                 secret=_shared_secret(settings),
                 shrink=FreedMemory().give_back_soon,
                 clock=clock,
-                # A service that starts under a wrong wall clock goes on by it: what it removes is old by the right one, too.
-                retention_clock=lambda: min(clock(), now_ms()),
+                retention_clock=lambda: min(
+                    clock(), now_ms()
+                ),  # the service's own clock keeps what it was at the start
                 monotonic=elapsed_s,
                 failpoint=failpoint,
             )
@@ -340,6 +340,14 @@ async def assembled(settings: Settings) -> AsyncIterator[tuple[Any, Any, Any, An
                 refusal=None if settings.kubernetes is not None else _refusal(_bounds(settings)),
             )
             yield service, leader, writer, executor
+
+
+def _profiles(settings: Settings, clock: Callable[[], int]) -> ProfileBook:
+    """The scheduler's policy, and the file that it is read from."""
+    from flowsched.control.profiles import ProfileBook
+    from flowsched.scheduling.framework import PROFILES
+
+    return ProfileBook(PROFILES[settings.policy], path=settings.profile, clock=clock)
 
 
 def _database_disk(settings: Settings) -> Space | None:
