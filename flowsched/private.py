@@ -32,9 +32,15 @@ def make_root(root: Path) -> None:
 
 
 def make_database(path: Path) -> None:
-    """Make the file of a SQLite database, or tighten one that is there. SQLite would make it readable for other accounts."""
+    """Make the file of a SQLite database, or tighten one that is there. SQLite would make it readable for other accounts.
+
+    A file that is there is never opened: when a process closes any descriptor of a file, POSIX drops all locks that the process has
+    on it, those of SQLite's open connections, too. Another program that then closed the database last would remove the log from
+    under the service, and damage the database.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    with contextlib.suppress(FileExistsError):
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
     for suffix in _DATABASE:
         tighten(path.with_name(path.name + suffix))
 

@@ -66,4 +66,7 @@ class KeptLog:
                 if path.name.endswith("-wal"):
                     with kept.open("r+b") as file:
                         file.write(bytes(_HEADER_BYTES))
-                kept.rename(path)
+                os.link(
+                    kept, path
+                )  # fails where another program has just made one: a rename would take its log from it
+                kept.unlink()

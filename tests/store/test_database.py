@@ -211,6 +211,17 @@ async def test_a_server_that_is_not_there_shows_no_password() -> None:
     assert "canary" not in str(refusal.value)
 
 
+async def test_a_second_try_to_open_leaves_the_locks_of_the_first(tmp_path: Path) -> None:
+    """Another program that reads the database and goes does not take the log away that the service writes into."""
+    path = tmp_path / "flowsched.db"
+    async with await Database.open(url_for(path)) as database:
+        await rows(database, "SELECT 1 FROM workflows")
+        await database.settle()  # as after a try that found the database locked
+        program = "import sqlite3, sys; c = sqlite3.connect(sys.argv[1]); c.execute('SELECT * FROM lease'); c.close()"
+        await asyncio.to_thread(subprocess.run, [sys.executable, "-c", program, str(path)], check=True)
+        assert path.with_name("flowsched.db-wal").exists()
+
+
 async def test_a_server_that_says_nothing_is_waited_for() -> None:
     """A stopped server's port still takes connections; psycopg's error for that is a class of its own."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
