@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from flowsched.scheduling.deserved import Claimant, deserved, poured
@@ -97,17 +97,20 @@ def vessels(draw: st.DrawFn) -> list[Claimant]:
     return [one(at) for at in range(draw(st.integers(1, 6)))]
 
 
+@example(
+    45, [Claimant("0", 4, 0, 0, 37), Claimant("1", 1, 0, 0, 23), Claimant("2", 1, 0, 0, 27)]
+)  # 31 7 7, 29 8 8
 @given(st.integers(0, 120), vessels())
 @settings(max_examples=400, deadline=None)
 def test_pouring_is_giving_out_unit_after_unit(amount: int, claimants: list[Claimant]) -> None:
-    """All of it goes where anybody wants it, and each gets what the oracle gives, to within one unit of each other one."""
+    """All of it goes where anybody wants it, and each gets what the oracle gives, to within two units."""
     got = poured(amount, claimants)
     floors = sum(each.floor for each in claimants)
     assert sum(got) == min(amount, max(floors, sum(each.want for each in claimants)))
     if floors > amount:
         return
     expected = by_hand(amount, claimants)
-    others = max(1, len(claimants) - 1)  # one may get what is left of a unit of each other one
-    assert all(abs(mine - theirs) <= others for mine, theirs in zip(got, expected, strict=True)), expected
+    # Each is within a unit of the exact share (30, 7.5 and 7.5 of the example), on different sides of it.
+    assert all(abs(mine - theirs) <= 2 for mine, theirs in zip(got, expected, strict=True)), expected
     for share, each in zip(got, claimants, strict=True):
         assert each.floor <= share <= each.want
