@@ -245,6 +245,7 @@ def local_cluster(
     from flowsched.cluster.runners import Images, RunnerProcesses
     from flowsched.workflow.resources import parse_bytes, parse_cpu
 
+    cache_bytes, cache_percent = cache_limit(settings.cache)
     nodes = virtual_nodes(
         settings.nodes,
         cpu_millicores=parse_cpu(settings.cpu) if settings.cpu else None,
@@ -254,14 +255,14 @@ def local_cluster(
         disk_rate=parse_bytes(settings.disk_rate),
         nic_rate=parse_bytes(settings.nic_rate),
         racks=settings.racks,
-        cache_bytes=cache_limit(settings.root, settings.cache, settings.nodes),
+        cache_bytes=cache_bytes,
     )
     nodes = labelled(nodes, settings.labels)
     images: Images = "refuse" if settings.images == "refuse" else "ignore"
     processes = RunnerProcesses(
         origins=Origins(options=settings.stores, bounds=_bounds(settings)),
         images=images,
-        cache_limit=lambda: cache_limit(settings.root, settings.cache, settings.nodes),
+        cache_percent=cache_percent,
         beside=[] if disk is None else [disk],
     )
     return LocalCluster(

@@ -187,8 +187,11 @@ class Arena:
         return found
 
     def runners(self) -> list[int]:
-        """Pids of the service's runners: for each task its nearest ancestor that is no task."""
-        tasks = self.tasks()
+        """Pids of the service's runners: for each task its nearest ancestor that is no task.
+
+        In the moment of an exec a process has no environment. A process that has written START and no END is a task, too.
+        """
+        tasks = self.tasks().keys() | self._begun()
         found = set()
         for pid in tasks:
             parent = pid
@@ -197,6 +200,14 @@ class Arena:
             if parent > 1:
                 found.add(parent)
         return sorted(found - {os.getpid()})
+
+    def _begun(self) -> set[int]:
+        """Pids of START lines without an END line."""
+        live = set()
+        for line in self.folders.journal.read_text(encoding="utf-8").splitlines():
+            what, _, _, pid = line.split("\t")[:4]
+            (live.add if what == "START" else live.discard)(int(pid))
+        return live
 
     def strays(self, own: set[int]) -> dict[int, str]:
         """All processes except these, the harness and the first one: pid -> command line."""

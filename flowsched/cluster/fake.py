@@ -16,6 +16,7 @@ from typing import Final
 
 from flowsched.cluster.bucket import TokenBucket
 from flowsched.cluster.site import Site
+from flowsched.executor.nodes import NodeInfo
 from flowsched.executor.protocol import (
     ClusterEvent,
     ContainerReport,
@@ -118,7 +119,7 @@ class FakeProcesses:
 
     # --- Processes -------------------------------------------------------------------------------------------
 
-    async def open(self, site: Site) -> None:
+    async def open(self, site: Site) -> Sequence[NodeInfo]:
         """A service looks at the world: it is told where datasets are, and from now on what happens."""
         self._site = site
         self._clock = site.clock
@@ -128,6 +129,7 @@ class FakeProcesses:
                 site.report(ReplicaSeen(uri, name, size))
             for way, rate in (("disk", node.disk_rate), ("in", node.nic_in_rate), ("out", node.nic_out_rate)):
                 self._links.setdefault((name, way), TokenBucket(rate))
+        return list(site.nodes.values())
 
     def clock(self) -> int:
         """The loop's time: virtual where the loop is."""

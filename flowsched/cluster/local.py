@@ -12,7 +12,6 @@ import fcntl
 import os
 import socket
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
@@ -43,8 +42,8 @@ class Processes(Protocol):
         """Milliseconds, for the times in events, unless the cluster is given another clock."""
         ...
 
-    async def open(self, site: Site) -> None:
-        """Look at what is there, and report it (replicas)."""
+    async def open(self, site: Site) -> Sequence[NodeInfo]:
+        """Look at what is there, and report it (replicas). Returns the nodes as they are now."""
         ...
 
     async def adopt(self, pods: Sequence[Pod]) -> None:
@@ -167,9 +166,7 @@ class LocalCluster:
         """
         if self.processes.on_disk and self._lock is None:
             await self._take_root()
-        await self.processes.open(self._site)
-        trouble = self.processes.trouble
-        return [replace(node, ready=not trouble, trouble=trouble) for node in self.nodes]
+        return await self.processes.open(self._site)
 
     async def adopt(self, pods: Sequence[Pod]) -> None:
         """Take over pods that were intended or running: see `Executor.adopt`."""

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
-import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from flowsched.errors import ConfigurationError, InvalidRequest
 from flowsched.executor.nodes import NodeInfo
@@ -71,18 +68,18 @@ def virtual_nodes(
     )
 
 
-def cache_limit(root: Path, said: str, count: int) -> int:
-    """What each node's cache may hold: an amount (`50G`), or a part (`80%`) of what is free on the disk of `root` or in its caches.
+def cache_limit(said: str) -> tuple[int, int]:
+    """What each node's cache may hold: an amount (`50G`), or a part (`80%`) of the disk, which all nodes share.
 
     Returns:
-        Bytes; 0 = no limit.
+        (bytes, percent); (0, 0) = no limit.
 
     Raises:
         ConfigurationError: It is neither.
     """
     if not said.endswith("%"):
         try:
-            return parse_bytes(said)
+            return parse_bytes(said), 0
         except InvalidRequest as error:
             raise ConfigurationError(
                 f"--cache {said!r}: 50G, 80% or 0 (no limit) was expected: {error}"
@@ -90,17 +87,7 @@ def cache_limit(root: Path, said: str, count: int) -> int:
     part = said.removesuffix("%").strip()
     if not part.isdecimal() or not 0 < int(part) <= 100:
         raise ConfigurationError(f"--cache {said!r}: a part of the disk between 1% and 100% was expected")
-    held = sum(_sizes(root))
-    return max(1, (shutil.disk_usage(root).free + held) * int(part) // 100 // count)
-
-
-def _sizes(root: Path) -> Iterator[int]:
-    """Bytes of the datasets in the caches of a root, as their records say."""
-    for record in root.glob("nodes/*/cache/*/meta.json"):
-        try:
-            yield int(json.loads(record.read_bytes())["size"])
-        except (OSError, ValueError, KeyError, TypeError):
-            continue
+    return 0, int(part)
 
 
 def labelled(nodes: tuple[NodeInfo, ...], labels: Sequence[str]) -> tuple[NodeInfo, ...]:

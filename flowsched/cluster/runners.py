@@ -36,6 +36,7 @@ from flowsched.cluster.space import Space, is_full
 from flowsched.cluster.spawner import COMMAND, Spawner
 from flowsched.cluster.staging import Staging
 from flowsched.cluster.writers import Writers, writes_outside, written_paths
+from flowsched.executor.nodes import NodeInfo
 from flowsched.executor.protocol import (
     Known,
     NodeChanged,
@@ -93,8 +94,8 @@ class RunnerProcesses:
         command: What forks runners, see `spawner`.
         threads: For work on folders.
         images: What to do with a pod that names an image: `ignore` it, or `refuse` the pod.
-        cache_limit: What the cache of each node may hold, where that is a part of a disk: asked again once a disk that was full
-            at the start has room.
+        cache_percent: What the caches may hold together, in percent of what is free on the disk of the root or in them, measured
+            again and again; 0 = what `site` says.
         beside: Further folders that must have room before anything is started; they are measured here. The folder of a SQLite
             file is one: every start is written there.
     """
@@ -108,10 +109,11 @@ class RunnerProcesses:
         command: Sequence[str] = COMMAND,
         threads: int = 4,
         images: Images = "ignore",
-        cache_limit: Callable[[], int] | None = None,
+        cache_percent: int = 0,
         beside: Sequence[Space] = (),
     ) -> None:
-        self._cache_limit = cache_limit
+        self._cache_percent = cache_percent
+        self._cache_bytes = 0  #: what each node's cache may hold, as last measured
         self._beside = tuple(beside)
         #: Attempts that there was no room to void in a folder. None of them has one, and while this process has the root none
         #: is made; after a restart SQL says whether their end is known.
@@ -135,7 +137,7 @@ class RunnerProcesses:
         """The wall's."""
         return wall_ms()
 
-    async def open(self, site: Site) -> None:
+    async def open(self, site: Site) -> Sequence[NodeInfo]:
         """Make the folders, read the caches, listen for pokes."""
         self._site = site
         self._space = Space(site.root)
@@ -152,9 +154,6 @@ class RunnerProcesses:
         await self._in_thread(self._sweep)
         for cache in self._caches.values():
             cache.folder.mkdir(parents=True, exist_ok=True)
-        self._told_trouble = await self._in_thread(self._measure_space)
-        if not self._told_trouble:
-            self._cache_limit = None  # it was measured on a disk with room
         self._staging = Staging(site, self._caches, self._origins)
         self._spawner = Spawner(self._command, site.root / "spawner.log")
         for name, cache in self._caches.items():
@@ -164,10 +163,14 @@ class RunnerProcesses:
             for part in cache.partials.all:
                 head = part.header
                 site.report(PiecesSeen(head.uri, name, head.size_bytes, head.version, part.spans))
+        await self._in_thread(self._measure_space)
+        self._told = bool(self._full), self._cache_bytes
+        nodes = self._nodes()
         self._pokes = Pokes(site.root, self._on_poke)
         self._watcher = asyncio.create_task(self._watch(), name="attempts")
         self._meter = asyncio.create_task(self._measure(), name="disk meter")
         self._minder = asyncio.create_task(self._mind_space(), name="space")
+        return nodes
 
     async def close(self) -> None:
         """Stop watching and copying. Runners and tasks go on."""
@@ -524,25 +527,52 @@ class RunnerProcesses:
             await loop.run_in_executor(self._eyes, self._measure_space)
             self._tell_space()
 
-    def _measure_space(self) -> str:
+    def _measure_space(self) -> None:
         for space in self._spaces:
             space.measure()
-        return self._full
+        if self._cache_percent:
+            self._measure_part()
+
+    def _measure_part(self) -> None:
+        """How much each cache may hold, as a part of the disk. Changes below a tenth are ignored.
+
+        On a full disk the last limit holds, or the same part of the whole disk after a start: what fills the disk may be
+        somebody else's, and last copies that were dropped for that would have to be made again.
+        """
+        try:
+            disk = os.statvfs(self._site.root)
+        except OSError:
+            return  # `Space.measure` has said so
+        bytes_ = disk.f_blocks * disk.f_frsize
+        if not self._full:
+            held = sum(cache.used_bytes for cache in self._caches.values())
+            bytes_ = disk.f_bavail * disk.f_frsize + held
+        elif self._cache_bytes:
+            return
+        found = max(1, bytes_ * self._cache_percent // 100 // len(self._caches))
+        if 10 * abs(found - self._cache_bytes) > self._cache_bytes:
+            self._cache_bytes = found
+
+    def _nodes(self) -> list[NodeInfo]:
+        """The nodes as they are now."""
+        trouble = self._full
+        nodes = [replace(node, ready=not trouble, trouble=trouble) for node in self._site.nodes.values()]
+        if self._cache_percent:
+            nodes = [replace(node, cache_bytes=self._cache_bytes) for node in nodes]
+        return nodes
 
     def _tell_space(self) -> None:
-        """Let the nodes be ready, or not."""
-        trouble = self._full
-        if bool(trouble) == bool(self._told_trouble):
+        """Let the nodes be ready, or not, and say what their caches may hold."""
+        was, now = self._told, (bool(self._full), self._cache_bytes)
+        if now == was:
             return
-        self._told_trouble = trouble
-        if trouble:
-            log.warning("nothing new is started", why=trouble)
-        else:
+        self._told = now
+        if now[0] and not was[0]:
+            log.warning("nothing new is started", why=self._full)
+        elif was[0] and not now[0]:
             log.info("there is room again", root=str(self._site.root))
-        for node in self._site.nodes.values():
-            if not trouble and self._cache_limit is not None:
-                node = replace(node, cache_bytes=self._cache_limit())
-            self._site.report(NodeChanged(replace(node, ready=not trouble, trouble=trouble)))
+        for node in self._nodes():
+            self._site.report(NodeChanged(node))
 
     async def _measure(self) -> None:
         """What the disk carries, every few seconds."""

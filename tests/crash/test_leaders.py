@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from flowsched import app
 from flowsched.cluster.fake import FakeProcesses
 from flowsched.errors import ConfigurationError
+from flowsched.executor.nodes import NodeInfo
 from flowsched.store.database import url_for
 from flowsched.store.lease import Lease
 from tests.service.processes import process
@@ -23,7 +25,7 @@ def url(database: str | None, tmp_path: Path) -> str:
 class RefusingCluster(FakeProcesses):
     """A cluster that another process uses."""
 
-    async def open(self, site: object) -> None:
+    async def open(self, site: object) -> Sequence[NodeInfo]:
         raise ConfigurationError("process 1 runs the local cluster")
 
 

@@ -390,6 +390,55 @@ def test_a_service_that_was_stopped_in_order_starts_on_a_full_disk(
         assert again.stop() == 0
 
 
+def test_a_start_on_a_full_disk_drops_no_data_and_makes_nothing_again(tmp_path: Path, disk: Path) -> None:
+    """A cache may hold a part of its disk. On a disk that others have filled, that part is not what little is free now."""
+    root, go, runs = disk / "root", tmp_path / "go", tmp_path / "runs"
+
+    def work(name: str, script: str, **more: object) -> dict[str, Any]:
+        return {
+            **stage("plain", f"echo {name} >> {runs}; {script}"),
+            "name": name,
+            "outputs": [{"name": "f", "path": "f"}],
+            **more,
+        }
+
+    def reads(of: str, match: str = "index") -> dict[str, Any]:
+        return {"inputs": [{"name": "f", "from": f"{of}.f", "match": match}]}
+
+    stages = [
+        work("split", "head -c 1000000 /dev/zero > f"),
+        work("align", "cat $FLOWSCHED_INPUT_F > f", scatter={"count": 4}, **reads("split", "all")),
+        work("sort", f"cat $FLOWSCHED_INPUT_F > f; until [ -e {go} ]; do sleep 0.1; done",
+             scatter={"count": 4}, **reads("align")),
+        work("join", "cat $FLOWSCHED_INPUT_F > f", **reads("sort", "all")),
+    ]  # fmt: skip
+
+    def caches(service: Service) -> tuple[int, int]:
+        """Bytes that the caches hold, and that they may hold."""
+        nodes = asked(service.url, lambda client: client.nodes())
+        return sum(node.cache_bytes for node in nodes), sum(node.cache_limit_bytes for node in nodes)
+
+    with Service(root, tmp_path / "log", "--nodes", "3") as service:
+        service.ready()
+        workflow = asked(service.url, lambda client: client.submit({"name": "w", "stages": stages})).id
+        service.until(lambda: runs.exists() and runs.read_text().count("sort") == 4, "read")
+        held, _ = caches(service)
+        service.process.kill()
+        service.process.wait()
+    free = fill_bytes(disk)
+    with Service(root, tmp_path / "log", "--nodes", "3") as again:
+        again.waits_for("is full")
+        assert caches(again)[0] >= held  # tasks that end write more
+        free()
+        go.touch()
+        again.ready()
+        again.until(lambda: caches(again)[1] > 20 * 1000 * 1000, "measured on the disk with room")
+        again.until(lambda: state(again, workflow) in ("SUCCEEDED", "FAILED"), "done")
+        assert state(again, workflow) == "SUCCEEDED"
+        assert again.stop() == 0
+    assert sorted(runs.read_text().split()) == ["align"] * 4 + ["join"] + ["sort"] * 4 + ["split"]
+
+
 @pytest.mark.parametrize("kind", ["bytes", "inodes"])
 def test_a_first_start_on_a_full_disk_waits_with_its_port_open(tmp_path: Path, disk: Path, kind: str) -> None:
     """Not even its root can be made: it says so, with the file system, and begins when there is room."""
