@@ -24,8 +24,8 @@ PERIOD_S: Final = 60.0
 _MOST: Final = 200
 
 
-class Specs(Protocol):
-    """Where checked documents come from."""
+class CheckedSpecs(Protocol):
+    """Where checked documents come from, by workflow."""
 
     async def spec(self, workflow: str) -> WorkflowSpec:
         """The checked document of a workflow."""
@@ -35,7 +35,7 @@ class Specs(Protocol):
 class Leftovers:
     """Tells the engine of workflows that ended in an earlier life of the service."""
 
-    def __init__(self, dispatcher: Dispatcher, specs: Specs) -> None:
+    def __init__(self, dispatcher: Dispatcher, specs: CheckedSpecs) -> None:
         self._dispatcher = dispatcher
         self._specs = specs
         self._gone: set[str] = set()  #: nobody remembers them; expiry removes what they left

@@ -31,7 +31,7 @@ from flowsched.workflow.spec import On
 
 #: A group that has been staged to this many nodes waits for one of them, rather than drag its inputs to yet another.
 _MAX_TARGETS = 3
-_RUNNING = ClaimKind.RUNNING
+_RUNNING: Final = ClaimKind.RUNNING
 Indices = NDArray[np.int64]
 
 

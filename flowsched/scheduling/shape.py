@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from flowsched.scheduling.framework import BUILT_IN_FILTERS, NODE_FILTERS, Filter
 from flowsched.scheduling.podgroup import Shape
 from flowsched.scheduling.snapshot import Snapshot
-from flowsched.workflow.spec import Resources, Rules
+from flowsched.workflow import spec
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -36,8 +36,8 @@ class Allowed:
 
 def shape_of(
     snapshot: Snapshot,
-    resources: Resources,
-    rules: Rules,
+    resources: spec.Resources,
+    rules: spec.Rules,
     io: int = 0,
     io_bytes: int = 0,
     image: str | None = None,

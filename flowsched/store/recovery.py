@@ -27,7 +27,8 @@ from flowsched.store.workflows import (
 from flowsched.workflow.states import RunState
 
 _w, _s, _t = tables.workflows.c, tables.stages.c, tables.tasks.c
-_a, _r, _u = tables.attempts.c, tables.replicas.c, tables.queue_usage.c
+_a = tables.attempts.c
+_r, _u = tables.replicas.c, tables.queue_usage.c
 _TASK_ORDER: Final = (_t.stage, _t["index"])
 #: Rows fetched at a time: between two fetches the event loop gets its turn.
 _FETCH: Final = 10_000

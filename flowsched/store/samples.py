@@ -17,7 +17,8 @@ from flowsched.store.database import Database, unbroken
 from flowsched.workflow.states import TaskState
 
 _w, _s, _t = tables.workflows.c, tables.stages.c, tables.tasks.c
-_a, _o = tables.attempts.c, tables.outputs.c
+_a = tables.attempts.c
+_o = tables.outputs.c
 #: So many workflows that have ended are asked, and as many that live; the newest of both.
 WORKFLOWS: Final = 2_000
 #: So many tasks of one stage.

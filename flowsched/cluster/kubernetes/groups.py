@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from msgspec import field
+import msgspec
 
 from flowsched.cluster.kubernetes.metadata import Amounts, Condition, LabelSelector, Metadata, Read
 
@@ -130,7 +130,7 @@ class VolcanoPodGroupSpec(Read, frozen=True):
 class VolcanoCondition(Condition, frozen=True):
     """As others have them, and the session that wrote it."""
 
-    transition_id: str | None = field(name="transitionID", default=None)
+    transition_id: str | None = msgspec.field(name="transitionID", default=None)
 
 
 class VolcanoPodGroupStatus(Read, frozen=True):

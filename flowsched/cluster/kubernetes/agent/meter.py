@@ -109,9 +109,9 @@ class Meter:
         network = self.host / "proc" / "1" / "net"
         route, dev = _text(network / "route"), _text(network / "dev")
         card = kernel.carried(dev, kernel.cards(route)) if route is not None and dev is not None else None
-        mounts = kernel.mounts(_text(self.host / "proc" / "1" / "mountstats") or "")
+        carried_by_mounts = kernel.mounts(_text(self.host / "proc" / "1" / "mountstats") or "")
         pods = self._pods(disk) if disk is not None else None
-        return _Reading(disk, pods, card, copied, mounts)
+        return _Reading(disk, pods, card, copied, carried_by_mounts)
 
     def _pods(self, disk: Disk) -> Mapping[str, int] | None:
         """Bytes that each pod has moved so far; None where control groups (v2) are not there, or do not count IO."""
