@@ -96,7 +96,7 @@ format: $(STAMPS)/test ## format the code
 	$(BIN)/ruff check --fix .
 
 schema: $(STAMPS)/test ## write the published JSON Schema anew
-	$(BIN)/python -m flowsched.workflow.schema
+	$(BIN)/python -m flowsched.workflow.document.schema
 
 clean: ## remove what tests and tools left behind
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis build dist

@@ -19,12 +19,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from bench.pains import table
-from flowsched.scheduling.framework import PROFILES, Profile
+from flowsched.scheduling.policy.framework import PROFILES, Profile
+from flowsched.simulation.clusters import GBIT, SimulatedCluster, SimulatedNode, SimulatedStorage
 from flowsched.simulation.documents import from_document
-from flowsched.simulation.reference import GBIT, SimulatedCluster, SimulatedNode, SimulatedStorage
 from flowsched.simulation.simulate import Simulation
 from flowsched.simulation.workload import Workload
-from flowsched.workflow.decode import check_workflow
+from flowsched.workflow.document.decode import check_workflow
 from flowsched.workflow.spec import Estimate, WorkflowSpec
 
 OURS = PROFILES["flowsched"]

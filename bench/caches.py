@@ -18,9 +18,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from flowsched.scheduling.framework import PROFILES
+from flowsched.scheduling.policy.framework import PROFILES
+from flowsched.simulation.clusters import REFERENCE, SimulatedCluster
 from flowsched.simulation.figures import figures_of
-from flowsched.simulation.reference import REFERENCE, SimulatedCluster
 from flowsched.simulation.simulate import Simulation
 from flowsched.simulation.workload import Workload, from_trace
 from flowsched.workflow.formats.wfformat import read_trace

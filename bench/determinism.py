@@ -32,8 +32,8 @@ CORE = np._core._multiarray_umath  # type: ignore[attr-defined]
 
 def simulate(files: list[Path], cluster_name: str) -> None:
     """In a process of its own: digests as JSON."""
-    from flowsched.scheduling.framework import PROFILES
-    from flowsched.simulation.reference import REFERENCE
+    from flowsched.scheduling.policy.framework import PROFILES
+    from flowsched.simulation.clusters import REFERENCE
     from flowsched.simulation.simulate import Simulation
     from flowsched.simulation.workload import from_trace
     from flowsched.workflow.formats.wfformat import read_trace

@@ -29,7 +29,7 @@ sys.path[:0] = [str(ROOT)]
 
 from flowsched.workflow.estimates import OUTPUT, WRITTEN, Estimates, Measured  # noqa: E402
 from flowsched.workflow.formats.wfformat import read_trace  # noqa: E402
-from flowsched.workflow.traces import Trace, work  # noqa: E402
+from flowsched.workflow.traces.trace import Trace, work  # noqa: E402
 
 #: Beside the checkout, or beside a folder that it is in.
 TRACES = [

@@ -20,15 +20,16 @@ from typing import TypeVar
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from flowsched.executor.nodes import NodeInfo
-from flowsched.scheduling.catalogue import Catalogue
 from flowsched.scheduling.cycle import cycle
-from flowsched.scheduling.framework import PROFILES
-from flowsched.scheduling.idle import split
-from flowsched.scheduling.podgroup import PodGroup, RoleRequest, Shape
-from flowsched.scheduling.queues import QueueTree
-from flowsched.scheduling.snapshot import Claim, ClaimKind, Snapshot
-from flowsched.scheduling.suggest import OTHERS, outlook
-from flowsched.scheduling.whatif import Situation
+from flowsched.scheduling.explain.idle import split
+from flowsched.scheduling.explain.remedies import OTHERS, outlook
+from flowsched.scheduling.explain.situation import Situation
+from flowsched.scheduling.pod_group import PodGroup, RoleRequest, Shape
+from flowsched.scheduling.policy.framework import PROFILES
+from flowsched.scheduling.queues.tree import QueueTree
+from flowsched.scheduling.state.claims import Claim, ClaimKind
+from flowsched.scheduling.state.data import Catalogue
+from flowsched.scheduling.state.snapshot import Snapshot
 from flowsched.statement import Statement
 
 T = TypeVar("T")

@@ -35,8 +35,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from locality import SHARED, judged
 
+from flowsched.simulation.clusters import REFERENCE, SimulatedCluster
 from flowsched.simulation.policies import simulated
-from flowsched.simulation.reference import REFERENCE, SimulatedCluster
 from flowsched.simulation.simulate import trace_header
 from flowsched.simulation.workload import from_trace
 from flowsched.workflow.formats.wfformat import read_trace

@@ -26,13 +26,13 @@ from typing import Any, Final
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from flowsched.control.idle_answers import idle_report
-from flowsched.engine.idle import HOUR_MS, IdleBook
+from flowsched.control.views import idle_report
+from flowsched.engine.idle_book import HOUR_MS, IdleBook
 from flowsched.engine.state import EngineState
 from flowsched.executor.nodes import NodeInfo
-from flowsched.scheduling.queues import Queue, QueueTree
+from flowsched.scheduling.queues.tree import Queue, QueueTree
 from flowsched.simulation.drive import Drive
-from flowsched.workflow.decode import check_workflow
+from flowsched.workflow.document.decode import check_workflow
 
 GIB: Final = 1 << 30
 END: Final = 72

@@ -24,10 +24,10 @@ from bench.pains import table
 from bench.trainings import FLOWSCHED, KUBE, MINUTE, machines
 from flowsched.engine.state import EngineState
 from flowsched.executor.foreign import RoomTaken
-from flowsched.scheduling.framework import Profile
+from flowsched.scheduling.policy.framework import Profile
 from flowsched.simulation.disks import DiskDrive, Reading
 from flowsched.simulation.drive import Fate
-from flowsched.workflow.decode import check_workflow
+from flowsched.workflow.document.decode import check_workflow
 from flowsched.workflow.spec import Resources
 
 MB = 1_000_000

@@ -32,15 +32,15 @@ from bench.trainings import (
     single,
     training,
 )
-from flowsched.control.idle_answers import idle_report
+from flowsched.control.views import idle_report
 from flowsched.engine.events import QueueChanged
-from flowsched.engine.idle import IdleBook
+from flowsched.engine.idle_book import IdleBook
 from flowsched.executor.nodes import NodeInfo
 from flowsched.executor.protocol import Pod
-from flowsched.scheduling.framework import Profile
-from flowsched.scheduling.queues import Queue
+from flowsched.scheduling.policy.framework import Profile
+from flowsched.scheduling.queues.tree import Queue
 from flowsched.simulation.gathering import GatheringDrive
-from flowsched.workflow.idle_views import IdleReportView
+from flowsched.workflow.views import IdleReportView
 
 #: Room for one and a half gangs of 8 cores.
 SMALL = (3, 4)

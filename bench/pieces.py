@@ -31,7 +31,7 @@ import aiohttp
 from aiohttp import web
 
 from flowsched.app import Settings, running
-from flowsched.cluster.bucket import TokenBucket
+from flowsched.cluster.node.rates import TokenBucket
 from flowsched.workflow.resources import parse_bytes
 
 _BLOCK = 1 << 20

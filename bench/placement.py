@@ -31,14 +31,15 @@ from kubelike import Inlined, Node, Plugins, PodSpec, nodes_to_find
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from flowsched.executor.nodes import NodeInfo
-from flowsched.scheduling.catalogue import Catalogue
 from flowsched.scheduling.cycle import cycle
-from flowsched.scheduling.framework import PROFILES
-from flowsched.scheduling.placement import NEVER, RoleTable, place_role
+from flowsched.scheduling.placement.gang import NEVER, RoleTable, place_role
 from flowsched.scheduling.plan import Plan
-from flowsched.scheduling.podgroup import PodGroup, RoleRequest, Shape
-from flowsched.scheduling.queues import QueueTree
-from flowsched.scheduling.snapshot import Claim, ClaimKind, Snapshot
+from flowsched.scheduling.pod_group import PodGroup, RoleRequest, Shape
+from flowsched.scheduling.policy.framework import PROFILES
+from flowsched.scheduling.queues.tree import QueueTree
+from flowsched.scheduling.state.claims import Claim, ClaimKind
+from flowsched.scheduling.state.data import Catalogue
+from flowsched.scheduling.state.snapshot import Snapshot
 from flowsched.statement import Statement
 
 T = TypeVar("T")

@@ -15,13 +15,14 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from flowsched.executor.nodes import NodeInfo
-from flowsched.scheduling.catalogue import Catalogue
 from flowsched.scheduling.cycle import cycle
-from flowsched.scheduling.framework import PROFILES
-from flowsched.scheduling.podgroup import PodGroup, RoleRequest, Shape
-from flowsched.scheduling.queues import QueueTree
-from flowsched.scheduling.record import plan_bytes, recorded, replayed, unpacked
-from flowsched.scheduling.snapshot import Claim, ClaimKind, Snapshot
+from flowsched.scheduling.explain.recording import plan_bytes, recorded, replayed, unpacked
+from flowsched.scheduling.pod_group import PodGroup, RoleRequest, Shape
+from flowsched.scheduling.policy.framework import PROFILES
+from flowsched.scheduling.queues.tree import QueueTree
+from flowsched.scheduling.state.claims import Claim, ClaimKind
+from flowsched.scheduling.state.data import Catalogue
+from flowsched.scheduling.state.snapshot import Snapshot
 from flowsched.statement import Statement
 
 T = TypeVar("T")

@@ -37,28 +37,29 @@ from kubelike import Inlined, Node, Plugins, PodSpec
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from flowsched.engine import placing as placing_module  # noqa: E402
+from flowsched.engine import admission as placing_module  # noqa: E402
 from flowsched.engine.events import Accepted, Tick  # noqa: E402
 from flowsched.engine.state import EngineState  # noqa: E402
 from flowsched.engine.step import Step, step  # noqa: E402
 from flowsched.executor.nodes import NodeInfo  # noqa: E402
 from flowsched.executor.protocol import NodeChanged, PodStarted, ReplicaSeen  # noqa: E402
+from flowsched.scheduling import batches as wave_module  # noqa: E402
 from flowsched.scheduling import cycle as cycle_module  # noqa: E402
-from flowsched.scheduling import wave as wave_module  # noqa: E402
-from flowsched.scheduling.catalogue import Catalogue  # noqa: E402
 from flowsched.scheduling.cycle import cycle  # noqa: E402
-from flowsched.scheduling.framework import PROFILES  # noqa: E402
+from flowsched.scheduling.placement.score_cache import Standings  # noqa: E402
 from flowsched.scheduling.plan import Plan  # noqa: E402
-from flowsched.scheduling.podgroup import PodGroup, RoleRequest, Shape  # noqa: E402
-from flowsched.scheduling.queues import Queue, QueueTree  # noqa: E402
-from flowsched.scheduling.snapshot import Claim, ClaimKind, Snapshot  # noqa: E402
-from flowsched.scheduling.standing import Standings  # noqa: E402
-from flowsched.scheduling.turns import Turns  # noqa: E402
+from flowsched.scheduling.pod_group import PodGroup, RoleRequest, Shape  # noqa: E402
+from flowsched.scheduling.policy.framework import PROFILES  # noqa: E402
+from flowsched.scheduling.queues.fair_share import Turns  # noqa: E402
+from flowsched.scheduling.queues.tree import Queue, QueueTree  # noqa: E402
+from flowsched.scheduling.state.claims import Claim, ClaimKind  # noqa: E402
+from flowsched.scheduling.state.data import Catalogue  # noqa: E402
+from flowsched.scheduling.state.snapshot import Snapshot  # noqa: E402
 from flowsched.simulation.drive import Drive  # noqa: E402
 from flowsched.statement import Statement  # noqa: E402
-from flowsched.workflow.decode import check_workflow  # noqa: E402
+from flowsched.workflow.document.decode import check_workflow  # noqa: E402
 from flowsched.workflow.graph import StageGraph  # noqa: E402
-from flowsched.workflow.run import StageRun, WorkflowRun  # noqa: E402
+from flowsched.workflow.run.run import StageRun, WorkflowRun  # noqa: E402
 
 T = TypeVar("T")
 Row = dict[str, Any]

@@ -3,8 +3,8 @@
     python bench/shares.py [--queues N] [--pods N]
 
 `at once` is what a cycle does where groups are bags of equal pods, as these are: groups in order, shares, the order of all turns
-(`scheduling/wave_order`), and to note what each queue got. `by turns` is what it does where they are not: the tournament and each
-turn in it (`scheduling/turns`). Both are the same order (tests/scheduling/test_wave.py).
+(`scheduling/batches`), and to note what each queue got. `by turns` is what it does where they are not: the tournament and each
+turn in it (`scheduling/queues/fair_share`). Both are the same order (tests/scheduling/test_wave.py).
 `scan` is the same order found by looking at every queue anew for each turn, which is what the tournament saves. Both in one
 process, by turns; CPU time (`time.process_time`), medians. `rest` is what ordering costs when only one queue asks.
 """
@@ -23,14 +23,15 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import numpy as np
 
 from flowsched.executor.nodes import NodeInfo
-from flowsched.scheduling.backlog import in_order
-from flowsched.scheduling.framework import PROFILES
-from flowsched.scheduling.podgroup import PodGroup, RoleRequest, Shape
-from flowsched.scheduling.queues import BILLION, Queue, QueueTree, Shares
-from flowsched.scheduling.snapshot import Claim, ClaimKind, Snapshot
-from flowsched.scheduling.turns import Turns
-from flowsched.scheduling.usage import Payer
-from flowsched.scheduling.wave_order import Asker, first_turns
+from flowsched.scheduling.batches import Asker, first_turns
+from flowsched.scheduling.pod_group import PodGroup, RoleRequest, Shape
+from flowsched.scheduling.policy.framework import PROFILES
+from flowsched.scheduling.queues.fair_share import Turns
+from flowsched.scheduling.queues.ordering import in_order
+from flowsched.scheduling.queues.tree import BILLION, Queue, QueueTree, Shares
+from flowsched.scheduling.state.claims import Claim, ClaimKind
+from flowsched.scheduling.state.snapshot import Snapshot
+from flowsched.scheduling.state.usage import Payer
 from flowsched.statement import Statement
 
 GIB = 1 << 30

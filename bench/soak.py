@@ -28,7 +28,7 @@ from typing import Any
 from flowsched.cli import traces
 from flowsched.client import Client
 from flowsched.errors import FlowschedError
-from flowsched.workflow.synthetic import Scale
+from flowsched.workflow.traces.synthetic import Scale
 
 UNDER_WAY = 3
 PATIENCE_S = 600.0

@@ -21,8 +21,8 @@ from flowsched.engine.events import QueueChanged
 from flowsched.engine.state import EngineState
 from flowsched.executor.foreign import RoomTaken
 from flowsched.executor.nodes import NodeInfo
-from flowsched.scheduling.framework import Profile
-from flowsched.scheduling.queues import Queue
+from flowsched.scheduling.policy.framework import Profile
+from flowsched.scheduling.queues.tree import Queue
 from flowsched.simulation.applications import DRIVER, EXECUTOR, Application, ApplicationDrive
 from flowsched.workflow.spec import Resources
 

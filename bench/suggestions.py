@@ -25,8 +25,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "scheduli
 
 from waiting_cases import waiting, wild
 
-from flowsched.scheduling.suggest import suggest
-from flowsched.scheduling.whatif import Situation, changed
+from flowsched.scheduling.explain.remedies import suggest
+from flowsched.scheduling.explain.situation import Situation, changed
 
 
 def measure(cases: Iterator[tuple[int, str, Situation]]) -> dict[str, Any]:

@@ -14,10 +14,10 @@ from typing import Any
 from flowsched.engine.state import EngineState
 from flowsched.executor.nodes import NodeInfo
 from flowsched.executor.protocol import Pod
-from flowsched.scheduling.framework import PROFILES, Profile
+from flowsched.scheduling.policy.framework import PROFILES, Profile
 from flowsched.simulation.drive import Fate
 from flowsched.simulation.gathering import GatheringDrive, Held
-from flowsched.workflow.decode import check_workflow
+from flowsched.workflow.document.decode import check_workflow
 
 GIB = 1 << 30
 MINUTE = 60_000

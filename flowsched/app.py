@@ -28,8 +28,8 @@ from flowsched.private import make_root
 if TYPE_CHECKING:
     from flowsched.api.connections import Connections
     from flowsched.cluster.kubernetes.settings import KubernetesSettings
-    from flowsched.cluster.running.bounds import Bounds
-    from flowsched.cluster.space import Space
+    from flowsched.cluster.local.runner.bounds import Bounds
+    from flowsched.cluster.local.space import Space
     from flowsched.control.admission import LiveLimits
     from flowsched.control.profiles import ProfileBook
 
@@ -162,7 +162,7 @@ def check(settings: Settings) -> None:
     Raises:
         ConfigurationError: With what to change.
     """
-    from flowsched.scheduling.framework import PROFILES
+    from flowsched.scheduling.policy.framework import PROFILES
 
     check_address(settings)
     if settings.images not in IMAGES:
@@ -239,10 +239,10 @@ def local_cluster(
     disk: Space | None = None,
 ) -> Any:
     """The embedded default: virtual nodes on this machine. `disk`: of the database, if it is a file."""
-    from flowsched.cluster.local import LocalCluster
-    from flowsched.cluster.machine import cache_limit, labelled, virtual_nodes
-    from flowsched.cluster.origins import Origins
-    from flowsched.cluster.runners import Images, RunnerProcesses
+    from flowsched.cluster.local.executor import LocalCluster
+    from flowsched.cluster.local.nodes import cache_limit, labelled, virtual_nodes
+    from flowsched.cluster.local.processes import Images, RunnerProcesses
+    from flowsched.cluster.node.origins import Origins
     from flowsched.workflow.resources import parse_bytes, parse_cpu
 
     cache_bytes, cache_percent = cache_limit(settings.cache)
@@ -277,13 +277,13 @@ async def assembled(settings: Settings) -> AsyncIterator[tuple[Any, Any, Any, An
     Yields:
         (service, leader, writer, executor)
     """
-    from flowsched.control.cromwell import servers
-    from flowsched.control.failpoints import from_environment
+    from flowsched.control.external_runs import RunService
     from flowsched.control.history import ALONE_POLL_S, POLL_S, History
     from flowsched.control.intake import Documents
-    from flowsched.control.leader import Leader
-    from flowsched.control.runs import RunService
-    from flowsched.control.wdl_path import folders
+    from flowsched.control.leading.failpoints import from_environment
+    from flowsched.control.leading.leader import Leader
+    from flowsched.control.planning.plans import servers
+    from flowsched.control.planning.wdl_path import folders
     from flowsched.scheduling.transfers import parse_piece_size
     from flowsched.store.database import Database
     from flowsched.store.workflows import Workflows
@@ -346,14 +346,14 @@ async def assembled(settings: Settings) -> AsyncIterator[tuple[Any, Any, Any, An
 def _profiles(settings: Settings, clock: Callable[[], int]) -> ProfileBook:
     """The scheduler's policy, and the file that it is read from."""
     from flowsched.control.profiles import ProfileBook
-    from flowsched.scheduling.framework import PROFILES
+    from flowsched.scheduling.policy.framework import PROFILES
 
     return ProfileBook(PROFILES[settings.policy], path=settings.profile, clock=clock)
 
 
 def _database_disk(settings: Settings) -> Space | None:
     """The room of a database file that the local cluster keeps an eye on; None if the database is another one."""
-    from flowsched.cluster.space import Space
+    from flowsched.cluster.local.space import Space
     from flowsched.store.database import sqlite_file
 
     file = sqlite_file(settings.url) if settings.kubernetes is None else None
@@ -362,7 +362,7 @@ def _database_disk(settings: Settings) -> Space | None:
 
 def _bounds(settings: Settings) -> Bounds:
     """Which paths of this machine may be inputs and outputs."""
-    from flowsched.cluster.running.bounds import Bounds
+    from flowsched.cluster.local.runner.bounds import Bounds
 
     allowed = (
         None if settings.allow_paths is None else [str(path.absolute()) for path in settings.allow_paths]
@@ -464,7 +464,7 @@ async def running(
     """
     from flowsched.api.connections import Connections
     from flowsched.api.server import build_api, runner_of
-    from flowsched.control.heartbeat import Heartbeat, Warnings
+    from flowsched.control.leading.heartbeat import Heartbeat, Warnings
 
     async with assembled(settings) as (service, leader, _, executor):
         connections = Connections()
@@ -557,7 +557,7 @@ async def _prepared(
         OSError: It cannot be prepared, for another reason.
     """
     from flowsched.api.waiting import waiting
-    from flowsched.cluster.space import Space, is_full
+    from flowsched.cluster.local.space import Space, is_full
 
     space, said = Space(settings.root.absolute()), False
     async with AsyncExitStack() as answering:
@@ -684,7 +684,7 @@ async def database_facts(url: str) -> dict[str, Any]:
 
 async def database_expire(url: str, before_ms: int) -> int:
     """Remove workflows that ended before a time; returns how many."""
-    from flowsched.control.tes_keeping import forget_ends, keep_ends
+    from flowsched.control.tes import forget_ends, keep_ends
     from flowsched.store.database import Database
     from flowsched.store.recovery import remove_finished
 

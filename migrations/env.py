@@ -1,7 +1,7 @@
 """How alembic reaches the database: always through a connection that flowsched has opened.
 
 To write a new revision, see `docs/`: change `flowsched/store/tables.py`, then add a file to `versions/` by
-hand and set `flowsched.store.schema.REVISION`. A test compares the tables with what the revisions make, on
+hand and set `flowsched.store.database.REVISION`. A test compares the tables with what the revisions make, on
 both databases.
 """
 

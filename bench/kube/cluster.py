@@ -15,10 +15,11 @@ import loads
 import msgspec
 from processes import cpu_s
 
-from flowsched.cluster.kubernetes.client import Client
-from flowsched.cluster.kubernetes.controlplane import APISERVER, ETCD, ControlPlane
-from flowsched.cluster.kubernetes.metadata import Metadata, Read
-from flowsched.cluster.kubernetes.watch import Reflector
+from flowsched.cluster.kubernetes.api.client import Client
+from flowsched.cluster.kubernetes.api.watch import Reflector
+from flowsched.cluster.kubernetes.binaries import APISERVER, ETCD
+from flowsched.cluster.kubernetes.controlplane import ControlPlane
+from flowsched.cluster.kubernetes.objects.metadata import Metadata, Read
 
 PODS: Final = f"/api/v1/namespaces/{loads.NAMESPACE}/pods"
 IN_FLIGHT: Final = 32

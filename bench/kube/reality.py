@@ -34,18 +34,19 @@ from typing import Any, Final
 
 from processes import Service
 
-from flowsched.cluster.kubernetes.client import Client
-from flowsched.cluster.kubernetes.controlplane import ControlPlane, missing
+from flowsched.cluster.kubernetes.api.client import Client
+from flowsched.cluster.kubernetes.binaries import missing
+from flowsched.cluster.kubernetes.controlplane import ControlPlane
 from flowsched.cluster.kubernetes.hollow.nodes import HollowNodes
 from flowsched.cluster.kubernetes.hollow.simulated import Fate
 from flowsched.cluster.kubernetes.hollow.spec import Pod
 from flowsched.cluster.kubernetes.hollow.templates import NodeTemplate
-from flowsched.cluster.kubernetes.marks import INDEX, STAGE
-from flowsched.scheduling.framework import PROFILES
-from flowsched.simulation.reference import SimulatedCluster, SimulatedNode
+from flowsched.cluster.kubernetes.pods.labels import INDEX, STAGE
+from flowsched.scheduling.policy.framework import PROFILES
+from flowsched.simulation.clusters import SimulatedCluster, SimulatedNode
 from flowsched.simulation.simulate import Simulation
 from flowsched.simulation.workload import Workload, from_trace
-from flowsched.workflow.decode import check_workflow
+from flowsched.workflow.document.decode import check_workflow
 from flowsched.workflow.formats.wfformat import read_trace
 from flowsched.workflow.spec import WorkflowSpec
 

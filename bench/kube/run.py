@@ -45,8 +45,9 @@ from cluster import Bench  # noqa: E402
 from contenders import KINDS, NEEDS, Contender, Raw, all_of  # noqa: E402
 from processes import cpu_s, keep_to, memory_mb, never_idle  # noqa: E402
 
-from flowsched.cluster.kubernetes.client import Client  # noqa: E402
-from flowsched.cluster.kubernetes.controlplane import ControlPlane, find  # noqa: E402
+from flowsched.cluster.kubernetes.api.client import Client  # noqa: E402
+from flowsched.cluster.kubernetes.binaries import find  # noqa: E402
+from flowsched.cluster.kubernetes.controlplane import ControlPlane  # noqa: E402
 from tests.kubernetes.definitions import apply_crds  # noqa: E402
 
 PATIENCE_S = 300.0

@@ -18,8 +18,8 @@ from flowsched.api.problems import encode
 from flowsched.api.routes import Call, Query
 from flowsched.control.aside import aside
 from flowsched.errors import InvalidRequest, TooLarge
+from flowsched.workflow.document.limits import Limits as DocumentLimits
 from flowsched.workflow.json_pieces import Malformed, Span, Structure, groups
-from flowsched.workflow.limits import Limits as DocumentLimits
 
 T = TypeVar("T")
 

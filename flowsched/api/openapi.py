@@ -13,7 +13,7 @@ from flowsched.api.parameters import HEADERS, LONGEST, TEXT
 from flowsched.api.problems import MEDIA
 from flowsched.api.routes import Answer, Policy, Route
 from flowsched.api.tes import TesCreated
-from flowsched.workflow.schema import workflow_schema
+from flowsched.workflow.document.schema import workflow_schema
 from flowsched.workflow.views import ProblemView, SubmittedView, WorkflowView
 
 SSE: Final = "text/event-stream"

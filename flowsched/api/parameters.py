@@ -15,7 +15,7 @@ from multidict import MultiMapping
 
 from flowsched.api.routes import Limits, Q
 from flowsched.errors import Fault, InvalidRequest, TooLarge
-from flowsched.workflow.document import read_document
+from flowsched.workflow.document.reader import read_document
 
 S = TypeVar("S", bound=msgspec.Struct)
 

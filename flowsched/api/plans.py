@@ -15,7 +15,7 @@ from flowsched.api.parameters import path_text, read_body
 from flowsched.api.routes import PREFIX, Call, Limits, Query
 from flowsched.api.workflows import Limit, PageToken, answer
 from flowsched.errors import InvalidRequest, TooLarge
-from flowsched.workflow.plan_views import PlanBody
+from flowsched.workflow.views import PlanBody
 
 #: Cromwell's own names of the parts. Inputs may come in several, of which a later one wins.
 _SOURCE: Final = "workflowSource"

@@ -9,15 +9,19 @@ from typing import Any, Final
 from flowsched.api import cluster, extender, pages, plans, policy, streams, tes, workflows
 from flowsched.api.problems import MEDIA as PROBLEM
 from flowsched.api.routes import PREFIX, Answer, Body, Policy, Query, Route
-from flowsched.workflow.formats.tes import Task
-from flowsched.workflow.idle_views import IdleReportView
-from flowsched.workflow.plan_views import PlanBody, PlanPage, PlanSummary, PlanView
-from flowsched.workflow.policy_views import PluginView, ProfileView
+from flowsched.workflow.formats.tes.task import Task
 from flowsched.workflow.views import (
     EventView,
     ExplanationView,
+    IdleReportView,
     NodeView,
+    PlanBody,
+    PlanPage,
+    PlanSummary,
+    PlanView,
+    PluginView,
     ProblemView,
+    ProfileView,
     QueueView,
     StageView,
     SubmittedView,

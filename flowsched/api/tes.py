@@ -17,8 +17,8 @@ from flowsched.api.parameters import idempotency_key, path_text, read_body
 from flowsched.api.problems import encode
 from flowsched.api.routes import Call, Query
 from flowsched.errors import Unavailable
-from flowsched.workflow.formats.tes import Input, Output, TaskExecutor
-from flowsched.workflow.formats.tes_document import PARAMETERS
+from flowsched.workflow.formats.tes.document import PARAMETERS
+from flowsched.workflow.formats.tes.task import Input, Output, TaskExecutor
 
 TES_PREFIX: Final = "/ga4gh/tes/v1"
 #: Where clients also look for it.

@@ -10,7 +10,7 @@ from aiohttp import web
 from flowsched.api.parameters import TEXT, idempotency_key, path_index, path_text, read_body, read_json
 from flowsched.api.problems import encode
 from flowsched.api.routes import PREFIX, Call, Query
-from flowsched.workflow.states import RunState
+from flowsched.workflow.run.states import RunState
 
 #: How many entries one page may have.
 LARGEST_PAGE: Final = 1000

@@ -12,7 +12,7 @@ import typer
 from flowsched.cli.context import options, run
 
 if TYPE_CHECKING:
-    from flowsched.cluster.kubernetes.agent.settings import Settings
+    from flowsched.cluster.kubernetes.agent.agent import Settings
 
 pod = typer.Typer(
     help="Steps in a task's pod on Kubernetes; flowsched puts them there.",
@@ -50,9 +50,9 @@ def ready() -> None:
 
 
 def _step(name: str) -> None:
-    from flowsched.cluster.kubernetes import podsteps
+    from flowsched.cluster.kubernetes.pods import steps
 
-    raise typer.Exit(podsteps.main([name]))
+    raise typer.Exit(steps.main([name]))
 
 
 def agent(
@@ -105,8 +105,8 @@ def agent(
 
     It owns the node's cache, moves datasets between nodes, and puts inputs into pods and outputs out of them.
     """
-    from flowsched.cluster.kubernetes.agent import running
-    from flowsched.cluster.kubernetes.agent.settings import Settings
+    from flowsched.cluster.kubernetes.agent import server
+    from flowsched.cluster.kubernetes.agent.agent import Settings
     from flowsched.workflow.resources import parse_bytes
 
     beside = state or cache.parent / "state"
@@ -121,7 +121,7 @@ def agent(
             copies=copies, host_root=host_root,
         )  # fmt: skip
         _log(log_level, log_json)
-        await running.run(settings)
+        await server.run(settings)
 
     run(options(ctx), served())
 

@@ -60,7 +60,7 @@ from flowsched.cli.options import (
     settings_for,
     token_from,
 )
-from flowsched.cli.output_form import Form
+from flowsched.cli.output import Form
 
 _EPILOG: Final = (
     "Exit codes: 0 done; 1 a workflow failed; 2 what was asked is wrong (usage, document, id, token); "

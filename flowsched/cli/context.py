@@ -136,6 +136,6 @@ def complain(text: str) -> None:
 
 def say(text: str) -> None:
     """A line on stderr, harmless for terminals."""
-    from flowsched.cli import inert
+    from flowsched.cli import output
 
-    print(inert.block(text), file=sys.stderr)
+    print(output.block(text), file=sys.stderr)

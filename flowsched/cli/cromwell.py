@@ -268,9 +268,9 @@ def _problem(answer: Answer) -> str:
 
 def say(text: str) -> None:
     """A line on stderr, harmless for terminals: standard output is for the id alone."""
-    from flowsched.cli import inert
+    from flowsched.cli import output
 
-    print(inert.block(text), file=sys.stderr, flush=True)
+    print(output.block(text), file=sys.stderr, flush=True)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -41,8 +41,9 @@ async def small_cluster(
     Raises:
         ConfigurationError: The binaries are not there; the message says how to get them.
     """
-    from flowsched.cluster.kubernetes.client import Client
-    from flowsched.cluster.kubernetes.controlplane import ControlPlane, missing
+    from flowsched.cluster.kubernetes.api.client import Client
+    from flowsched.cluster.kubernetes.binaries import missing
+    from flowsched.cluster.kubernetes.controlplane import ControlPlane
     from flowsched.cluster.kubernetes.hollow.agent import SYSTEM, agent_pod
     from flowsched.cluster.kubernetes.hollow.nodes import HollowNodes
     from flowsched.cluster.kubernetes.hollow.templates import NodeTemplate
@@ -85,7 +86,8 @@ async def small_cluster(
 
 async def stock_scheduler(console: Console, small: SmallCluster, gangs: int) -> bool:
     """The same gangs, as pods, for the stock kube-scheduler on the same nodes: where do they end up?"""
-    from flowsched.cluster.kubernetes.controlplane import SCHEDULER, find
+    from flowsched.cluster.kubernetes.binaries import find
+    from flowsched.cluster.kubernetes.controlplane import SCHEDULER
 
     console.print(
         Text(
@@ -160,7 +162,7 @@ async def _until_still(client: Any) -> Counter[str]:
 
 
 async def _make(client: Any, path: str, document: dict[str, Any]) -> None:
-    from flowsched.cluster.kubernetes.client import Refused
+    from flowsched.cluster.kubernetes.api.errors import Refused
 
     answer = await client.call("POST", path, body=json.dumps(document).encode())
     if not answer.ok and answer.reason != "AlreadyExists":

@@ -17,11 +17,12 @@ from typing import Final, Literal
 
 from rich.text import Text
 
-from flowsched.cli import inert, output, render
+from flowsched.cli import output, render
+from flowsched.cli import output as inert
 from flowsched.cli.context import DONE, FAILED
-from flowsched.cli.output_form import Form
-from flowsched.cluster.running.cgroups import find_base
-from flowsched.cluster.running.namespace import WHAT_TO_DO, refusal
+from flowsched.cli.output import Form
+from flowsched.cluster.local.runner.cgroups import find_base
+from flowsched.cluster.local.runner.namespace import WHAT_TO_DO, refusal
 from flowsched.errors import FlowschedError
 
 Mark = Literal["ok", "warn", "fail"]

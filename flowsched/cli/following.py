@@ -16,7 +16,8 @@ from typing import Final
 
 from rich.live import Live
 
-from flowsched.cli import inert, output, render
+from flowsched.cli import output, render
+from flowsched.cli import output as inert
 from flowsched.cli.context import DONE, FAILED, INTERRUPTED, say
 from flowsched.client import Client
 from flowsched.errors import Conflict, NotFound

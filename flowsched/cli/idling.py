@@ -9,9 +9,9 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from flowsched.cli import output, render
-from flowsched.cli.output_form import Form
+from flowsched.cli.output import Form
 from flowsched.client import Client
-from flowsched.workflow.idle_views import IdleReportView, IdleView
+from flowsched.workflow.views import IdleReportView, IdleView
 
 #: The columns, in the order in which they are told; one without any idle room is left out.
 CAUSES: Final = {

@@ -9,20 +9,20 @@ from rich.console import RenderableType
 
 from flowsched.cli import output, render
 from flowsched.cli.context import DONE, say
-from flowsched.cli.output_form import Form
-from flowsched.cluster import secrets
+from flowsched.cli.output import Form
+from flowsched.cluster.local import orders
 
 
 async def set_secret(root: Path, name: str, value: bytes) -> int:
     """Keep one."""
-    secrets.set_secret(root, name, value.removesuffix(b"\n"))
+    orders.set_secret(root, name, value.removesuffix(b"\n"))
     say(f"kept {name}")
     return DONE
 
 
 async def list_secrets(root: Path, form: Form) -> int:
     """List the names."""
-    output.many([{"name": name} for name in secrets.list_secrets(root)], form, _table)
+    output.many([{"name": name} for name in orders.list_secrets(root)], form, _table)
     return DONE
 
 
@@ -35,6 +35,6 @@ def _table(views: Sequence[dict[str, str]]) -> RenderableType:
 
 async def remove_secret(root: Path, name: str) -> int:
     """Remove one."""
-    secrets.remove_secret(root, name)
+    orders.remove_secret(root, name)
     say(f"removed {name}")
     return DONE

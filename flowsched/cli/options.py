@@ -10,7 +10,7 @@ import typer
 from typer.core import TyperGroup
 
 from flowsched.cli.context import options
-from flowsched.cli.output_form import Form
+from flowsched.cli.output import Form
 
 if TYPE_CHECKING:
     from flowsched.app import Settings
@@ -247,7 +247,7 @@ def replay_of(
     if not synthetic:
         return None
     from flowsched.cli.traces import Wanted
-    from flowsched.workflow.synthetic import Scale
+    from flowsched.workflow.traces.synthetic import Scale
 
     return Wanted(Scale(time_scale, size_scale, sleep), inputs, image)
 

@@ -12,11 +12,21 @@ from typing import Any, Final
 
 from rich.console import Group, RenderableType
 
-from flowsched.cli import drawing, inert, output, render
+from flowsched.cli import drawing, output, render
+from flowsched.cli import output as inert
 from flowsched.errors import InvalidRequest, TooLarge, Unsupported
-from flowsched.workflow.forecast import RankPlan, StageForecast, prefetch, ranks, stages
-from flowsched.workflow.formats.wdl_sources import Files
-from flowsched.workflow.plan import Amount, NodePlan, Plan, until_text
+from flowsched.workflow.formats.wdl.sources import Files
+from flowsched.workflow.plan import (
+    Amount,
+    NodePlan,
+    Plan,
+    RankPlan,
+    StageForecast,
+    prefetch,
+    ranks,
+    stages,
+    until_text,
+)
 
 #: Inputs are JSON that people write or generate; Cromwell's largest are lists of samples.
 INPUT_BYTES: Final = 64 << 20
@@ -65,7 +75,7 @@ def planned(source: Path, inputs_file: Path | None) -> Plan:
         OSError: The file cannot be read.
     """
     try:
-        from flowsched.workflow.formats.wdl import import_name, plan_from
+        from flowsched.workflow.formats.wdl.plan import import_name, plan_from
     except ModuleNotFoundError as error:
         raise Unsupported(f"planning WDL needs miniwdl ({error}): pip install 'flowsched[wdl]'") from error
     source.stat()  # a file that is not there is told as such

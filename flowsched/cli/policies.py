@@ -13,10 +13,10 @@ from rich.console import Group
 from rich.table import Table
 
 from flowsched.cli import output
-from flowsched.cli.output_form import Form
+from flowsched.cli.output import Form
 from flowsched.client import Client
 from flowsched.errors import ConfigurationError
-from flowsched.workflow.policy_views import PluginView, ProfileView
+from flowsched.workflow.views import PluginView, ProfileView
 
 
 async def show(client: Client, form: Form) -> int:
@@ -36,8 +36,7 @@ async def apply(client: Client, file: Path, form: Form) -> None:
 
 async def check(file: Path) -> None:
     """`flowsched profile check`."""
-    from flowsched.control.extensions import find_plugins
-    from flowsched.control.profiles import read_policies
+    from flowsched.control.profiles import find_plugins, read_policies
 
     policies = read_policies(_read(file), find_plugins())
     queues = ", ".join(f"{queue}: {each.name}" for queue, each in policies.default.queues.items())
@@ -51,15 +50,15 @@ async def plugins(client: Client, form: Form) -> None:
 
 async def local_plugins(form: Form) -> None:
     """`flowsched profile plugins --local`."""
-    from flowsched.control.extensions import find_plugins
     from flowsched.control.policies import plugin_views
+    from flowsched.control.profiles import find_plugins
 
     output.many(plugin_views(find_plugins(), {}), form, _plugins)
 
 
 async def fields(form: Form) -> None:
     """`flowsched profile fields`."""
-    from flowsched.scheduling.policy import field_facts
+    from flowsched.scheduling.policy.profile import field_facts
 
     output.many([asdict(each) for each in field_facts()], form, _fields)
 
@@ -78,10 +77,8 @@ async def snapshot(client: Client, file: Path) -> None:
 
 async def replay(file: Path, other: Path | None, form: Form) -> int:
     """`flowsched replay`."""
-    from flowsched.control.extensions import find_plugins
-    from flowsched.control.profiles import read_policies
-    from flowsched.scheduling.differences import differences, summary
-    from flowsched.scheduling.record import plan_bytes, replayed, unpacked
+    from flowsched.control.profiles import find_plugins, read_policies
+    from flowsched.scheduling.explain.recording import differences, plan_bytes, replayed, summary, unpacked
 
     found = find_plugins()
     record = unpacked(_read(file), found.plugins, found.broken)

@@ -9,7 +9,7 @@ import typer
 
 from flowsched.cli.context import ask, options, run
 from flowsched.cli.options import Output
-from flowsched.cli.output_form import Form
+from flowsched.cli.output import Form
 
 profile = typer.Typer(
     help="The scheduler's policy: look at it, check it, replace it.",

@@ -18,19 +18,16 @@ import flowsched
 from flowsched.cli import output, render, simulation_plots
 from flowsched.client.documents import resolved_bytes
 from flowsched.errors import InvalidRequest, TooLarge
-from flowsched.scheduling.framework import Profile
+from flowsched.scheduling.policy.framework import Profile
 from flowsched.simulation.alibaba import cluster_of_nodes, workloads_of_pods
-from flowsched.simulation.bound import lower_bound
-from flowsched.simulation.clusters import cluster_from
+from flowsched.simulation.clusters import REFERENCE, SimulatedCluster, cluster_from, losses_of
 from flowsched.simulation.documents import from_document
-from flowsched.simulation.figures import Figures, figures_of
-from flowsched.simulation.losses import losses_of
+from flowsched.simulation.figures import Figures, figures_of, lower_bound
 from flowsched.simulation.policies import POLICIES, refuse_losses, simulated
-from flowsched.simulation.reference import REFERENCE, SimulatedCluster
 from flowsched.simulation.rivals import RIVALS
 from flowsched.simulation.simulate import trace_header
 from flowsched.simulation.workload import Workload, from_trace
-from flowsched.workflow.decode import decode_workflow
+from flowsched.workflow.document.decode import decode_workflow
 from flowsched.workflow.formats.wfformat import LIMITS, read_trace
 from flowsched.workflow.formats.yaml_text import read_yaml
 
@@ -163,8 +160,7 @@ def policy_of(name: str) -> str | Profile:
     path = Path(name)
     if not path.is_file():
         raise InvalidRequest(f"policy {name!r}: no such file, and not one of {', '.join(POLICIES)}")
-    from flowsched.control.extensions import find_plugins
-    from flowsched.control.profiles import read_policies
+    from flowsched.control.profiles import find_plugins, read_policies
 
     return read_policies(path.read_bytes(), find_plugins()).default
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from typing import Any, Final
 
-from flowsched.simulation.reference import SimulatedCluster
+from flowsched.simulation.clusters import SimulatedCluster
 
 Lines = Sequence[Mapping[str, Any]]
 _WIDTH: Final = 960

@@ -10,12 +10,12 @@ from rich.console import Group
 from rich.text import Text
 
 from flowsched.cli import output, render
-from flowsched.cli.output_form import Form
-from flowsched.control.extensions import find_plugins
+from flowsched.cli.output import Form
+from flowsched.control.profiles import find_plugins
 from flowsched.errors import ConfigurationError, NotFound
-from flowsched.scheduling.record import Record, replayed, unpacked
-from flowsched.scheduling.suggest import outlook
-from flowsched.scheduling.whatif import Situation
+from flowsched.scheduling.explain.recording import Record, replayed, unpacked
+from flowsched.scheduling.explain.remedies import outlook
+from flowsched.scheduling.explain.situation import Situation
 
 
 async def suggest(file: Path, name: str, form: Form) -> int:

@@ -25,12 +25,12 @@ from flowsched.cli import render
 from flowsched.cli.context import say
 from flowsched.cli.options import data_folder
 from flowsched.client import Client
-from flowsched.cluster.machine import machine_cores
+from flowsched.cluster.local.nodes import machine_cores
 from flowsched.errors import InvalidRequest, TooLarge, Unavailable
 from flowsched.synthetic import write_bytes
 from flowsched.workflow.formats.wfformat import LIMITS, read_trace
-from flowsched.workflow.synthetic import Largest, Place, Scale, Synthetic, synthetic
-from flowsched.workflow.traces import Trace, work
+from flowsched.workflow.traces.synthetic import Largest, Place, Scale, Synthetic, synthetic
+from flowsched.workflow.traces.trace import Trace, work
 from flowsched.workflow.views import NodeView, TaskView, WorkflowView
 
 _GZIP: Final = b"\x1f\x8b"

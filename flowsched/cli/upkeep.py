@@ -9,7 +9,7 @@ import typer
 
 from flowsched.cli.context import options, run
 from flowsched.cli.options import Database, Output, Root, settings_for
-from flowsched.cli.output_form import Form
+from flowsched.cli.output import Form
 
 db = typer.Typer(help="Look after the database.", no_args_is_help=True, rich_markup_mode=None)
 secret = typer.Typer(

@@ -13,15 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from flowsched.client.building import Reference, StageHandle, Workflow
-    from flowsched.client.calls import Client
-    from flowsched.client.runs import Run
+    from flowsched.client.calls import Client, Run
 
 __all__ = ["Client", "Reference", "Run", "StageHandle", "Workflow"]
 
 _HOMES = {
     "Client": "calls",
     "Reference": "building",
-    "Run": "runs",
+    "Run": "calls",
     "StageHandle": "building",
     "Workflow": "building",
 }

@@ -7,6 +7,7 @@ import base64
 import json
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Literal, Self, TypeAlias, TypeVar
@@ -15,17 +16,19 @@ from urllib.parse import quote
 from flowsched.client.building import Workflow
 from flowsched.client.documents import read
 from flowsched.client.outputs import read_output, save_output
-from flowsched.client.runs import Run
 from flowsched.client.session import Session, decoded
 from flowsched.client.streams import ended, followed_log, whole_log, workflow_events
-from flowsched.workflow.idle_views import IdleReportView
-from flowsched.workflow.plan_views import PlanPage, PlanSummary, PlanView
-from flowsched.workflow.policy_views import PluginView, ProfileView
-from flowsched.workflow.states import RunState
+from flowsched.workflow.run.states import RunState
 from flowsched.workflow.views import (
     EventView,
     ExplanationView,
+    IdleReportView,
     NodeView,
+    PlanPage,
+    PlanSummary,
+    PlanView,
+    PluginView,
+    ProfileView,
     QueueView,
     StageView,
     SubmittedView,
@@ -34,6 +37,48 @@ from flowsched.workflow.views import (
     WorkflowPage,
     WorkflowView,
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One accepted workflow."""
+
+    id: str
+    created: bool  #: False: the same document had been accepted under the same key before
+    client: Client = field(repr=False, compare=False)
+
+    async def view(self) -> WorkflowView:
+        """How it is now."""
+        return await self.client.get(self.id)
+
+    async def wait(self, timeout: float | None = None) -> WorkflowView:
+        """Wait until it has ended."""
+        return await self.client.wait(self.id, timeout)
+
+    async def stages(self) -> list[StageView]:
+        """Its stages."""
+        return await self.client.stages(self.id)
+
+    def events(self, after: int = 0) -> AsyncIterator[EventView]:
+        """What happens in it."""
+        return self.client.events(self.id, after)
+
+    def logs(self, stage: str, index: int = 0, *, follow: bool = False) -> AsyncIterator[bytes]:
+        """What one of its tasks wrote."""
+        return self.client.logs(self.id, stage, index, follow=follow)
+
+    async def explain(self, stage: str | None = None) -> list[ExplanationView]:
+        """Why what does not run does not run."""
+        return await self.client.explain(self.id, stage)
+
+    async def cancel(self, reason: str | None = None) -> WorkflowView:
+        """Stop it: nothing of it starts any more."""
+        return await self.client.cancel(self.id, reason)
+
+
+# ---- `flowsched.Client`: one method per question that the API answers. See `session` for retries, `streams`
+# for streams ----
+
 
 #: Where a service listens if nothing else is said.
 DEFAULT_URL: Final = "http://127.0.0.1:8470"

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
 
-from flowsched.cluster.bucket import TokenBucket
-from flowsched.cluster.site import Site
+from flowsched.cluster.local.nodes import Site
+from flowsched.cluster.node.rates import TokenBucket
 from flowsched.executor.nodes import NodeInfo
 from flowsched.executor.protocol import (
     ClusterEvent,

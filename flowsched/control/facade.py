@@ -6,13 +6,17 @@ from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from flowsched.workflow.idle_views import IdleReportView
-from flowsched.workflow.plan_views import PlanBody, PlanPage, PlanSummary, PlanView
-from flowsched.workflow.policy_views import PluginView, ProfileView
 from flowsched.workflow.views import (
     EventView,
     ExplanationView,
+    IdleReportView,
     NodeView,
+    PlanBody,
+    PlanPage,
+    PlanSummary,
+    PlanView,
+    PluginView,
+    ProfileView,
     QueueView,
     StageView,
     SubmittedView,

@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from typing import Final
 
-from flowsched.control.answers import event_view
+from flowsched.control.views import event_view
 from flowsched.store.workflows import Workflows
-from flowsched.workflow.states import RunState
+from flowsched.workflow.run.states import RunState
 from flowsched.workflow.views import EventView
 
 #: Without a wake-up (another process led and committed) readers look again this often.

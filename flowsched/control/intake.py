@@ -15,15 +15,15 @@ from weakref import WeakValueDictionary
 import structlog
 
 from flowsched.control.aside import aside
-from flowsched.control.dispatch import LONG_COST, Dispatcher, cost_of
-from flowsched.control.recover import load_run, make_run
+from flowsched.control.leading.dispatch import LONG_COST, Dispatcher, cost_of
+from flowsched.control.leading.recover import load_run, make_run
 from flowsched.engine.events import Accepted, Command, EngineEvent, Revived
 from flowsched.errors import FlowschedError
 from flowsched.store.database import Database
 from flowsched.store.rows import CommandRow
 from flowsched.store.workflows import Workflows
-from flowsched.workflow.decode import decode_workflow
-from flowsched.workflow.run import WorkflowRun
+from flowsched.workflow.document.decode import decode_workflow
+from flowsched.workflow.run.run import WorkflowRun
 from flowsched.workflow.spec import WorkflowSpec
 
 log = structlog.get_logger(__name__)

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from flowsched.control.extensions import Found
-from flowsched.control.leader import Leader
-from flowsched.control.profiles import ProfileBook
+from flowsched.control.leading.leader import Leader
+from flowsched.control.profiles import Found, ProfileBook
+from flowsched.engine.admission import recorded_idle
 from flowsched.engine.events import Tick
-from flowsched.engine.placing import recorded_idle
+from flowsched.engine.explain import Explanation, situations_of
+from flowsched.engine.state import EngineState
 from flowsched.errors import Conflict, Fault, FlowschedError, Unavailable
-from flowsched.scheduling.extension import Guard
-from flowsched.scheduling.policy import document_of, guards_of
-from flowsched.scheduling.record import Draft
-from flowsched.workflow.policy_views import PluginView, ProfileView, RefusedView
+from flowsched.scheduling.explain.recording import Draft
+from flowsched.scheduling.explain.remedies import outlook
+from flowsched.scheduling.policy.extension import Guard
+from flowsched.scheduling.policy.profile import document_of, guards_of
+from flowsched.workflow.views import PluginView, ProfileView, RefusedView
 
 #: How long a snapshot waits for a cycle.
 SNAPSHOT_S: Final = 5.0
@@ -112,9 +115,6 @@ class PolicyDesk:
         )
 
 
-__all__ = ["PolicyDesk", "ProfileBook", "plugin_views"]
-
-
 def plugin_views(found: Found, guards: dict[str, list[Guard]]) -> list[PluginView]:
     """What is installed, and how it fares.
 
@@ -152,3 +152,22 @@ def _moment(ms: int) -> datetime:
 
 def _fault(fault: Fault) -> dict[str, str]:
     return {"path": fault.path, "found": fault.found, "expected": fault.expected}
+
+
+# ---- What would change it: worked out for those who ask, on a copy, beside the loop that decides ----
+
+
+#: For so many backlog items of one answer. Each costs up to `suggest.TRIES` cycles.
+MOST: Final = 3
+
+
+async def with_outlooks(state: EngineState, found: Sequence[Explanation], now: int) -> list[Explanation]:
+    """The same explanations, the first few with what binds them and what would let them start."""
+    asked = dict.fromkeys(each.group for each in found if each.group is not None)
+    situations = situations_of(state, list(asked)[:MOST], now)  # while nobody decides
+    if not situations:
+        return list(found)
+    outlooks = await asyncio.to_thread(lambda: {group: outlook(each) for group, each in situations.items()})
+    return [
+        each if each.group not in outlooks else replace(each, outlook=outlooks[each.group]) for each in found
+    ]

@@ -7,21 +7,73 @@ it is good it replaces the profile in force between two steps; if not, the old o
 from __future__ import annotations
 
 import asyncio
+import importlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from importlib import metadata
 from pathlib import Path
 from typing import Final
 
 import structlog
 
-from flowsched.control.extensions import Found, find_plugins
 from flowsched.errors import ConfigurationError, Conflict, Fault, InvalidDocument, InvalidRequest
-from flowsched.scheduling.framework import PROFILES, Profile
-from flowsched.scheduling.policy import BUILT_IN, Policies, policies_from
-from flowsched.scheduling.rehearsal import rehearse
+from flowsched.scheduling.policy.extension import Offered, offered
+from flowsched.scheduling.policy.framework import PROFILES, Profile
+from flowsched.scheduling.policy.profile import BUILT_IN, Policies, policies_from, rehearse
 from flowsched.workflow.formats.yaml_text import read_yaml
+
+GROUP: Final = "flowsched.plugins"
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What is installed.
+
+    Args:
+        plugins: By name.
+        broken: Entry points that gave no plugin, by name: why.
+        origins: By name, which distribution offers it.
+    """
+
+    plugins: Mapping[str, Offered] = field(default_factory=dict)
+    broken: Mapping[str, str] = field(default_factory=dict)
+    origins: Mapping[str, str] = field(default_factory=dict)
+
+
+def find_plugins() -> Found:
+    """Load every entry point of the group, by name; one that fails keeps no other from being found.
+
+    A package that was installed meanwhile is found too; code that has been loaded once stays as it was loaded.
+    """
+    importlib.invalidate_caches()
+    plugins: dict[str, Offered] = {}
+    broken: dict[str, str] = {}
+    origins: dict[str, str] = {}
+    points = metadata.entry_points(group=GROUP)
+    for point in sorted(points, key=lambda each: (each.name, each.value)):
+        origin = f"{point.dist.name} {point.dist.version}" if point.dist is not None else ""
+        if point.name in origins:
+            plugins.pop(point.name, None)
+            broken[point.name] = f"both {origins[point.name]} and {origin} offer it: uninstall one"
+            continue
+        origins[point.name] = origin
+        try:
+            plugins[point.name] = offered(point.name, point.load(), origin)
+        except ConfigurationError as error:
+            broken[point.name] = str(error)
+        except Exception as error:  # noqa: BLE001 - others' code is imported: whatever it raises is told
+            broken[point.name] = f"{type(error).__name__}: {error}"
+    return Found(plugins, broken, origins)
+
+
+# ---- The profile in force: where it comes from, how it is replaced, and what became of those that were
+# refused ----
+#
+# A profile file is looked at every half second; one that has changed (and has stood still since) is read and checked. If
+# it is good it replaces the profile in force between two steps; if not, the old one stays, and what is wrong is told.
+
 
 log = structlog.get_logger(__name__)
 

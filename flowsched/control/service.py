@@ -7,50 +7,47 @@ import hashlib
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
 import numpy as np
 
-from flowsched.control import allowed_paths, answers
+from flowsched.control import allowed_paths, views
 from flowsched.control.admission import Admission, LiveLimits
 from flowsched.control.allowed_paths import Refusal
 from flowsched.control.aside import aside
-from flowsched.control.cromwell import Cromwell
-from flowsched.control.draining import Draining
 from flowsched.control.extender import Extender, scores
 from flowsched.control.facade import OutputData
 from flowsched.control.history import History, happens
 from flowsched.control.intake import Documents, decode
-from flowsched.control.leader import Leader
-from flowsched.control.outlooks import with_outlooks
-from flowsched.control.outputs import open_output
-from flowsched.control.planning import Planning
-from flowsched.control.plans import PlanBook
-from flowsched.control.policies import PolicyDesk, ProfileBook
-from flowsched.control.queue_settings import check_tree, queue_row
-from flowsched.control.queue_views import queue_views
-from flowsched.control.ranked import LateRanks, with_rank
+from flowsched.control.leading.draining import Draining
+from flowsched.control.leading.leader import Leader
+from flowsched.control.planning.plans import Cromwell, LateRanks, PlanBook, Planning, with_rank
+from flowsched.control.planning.wdl_path import WdlPath
+from flowsched.control.policies import PolicyDesk, with_outlooks
+from flowsched.control.profiles import ProfileBook
+from flowsched.control.queues import check_tree, queue_row
 from flowsched.control.tes import TesService
-from flowsched.control.wdl_path import WdlPath
-from flowsched.control.whereabouts import Whereabouts
-from flowsched.engine.changes import task_row
+from flowsched.control.views import queue_views
 from flowsched.engine.explain import Explanation, explain
-from flowsched.engine.pods import pod_name
+from flowsched.engine.pod_orders import pod_name
 from flowsched.engine.recovery import untouched_state
 from flowsched.engine.state import EngineState
+from flowsched.engine.transaction import task_row
 from flowsched.errors import Conflict, InvalidRequest, NotFound, Unavailable
 from flowsched.executor.protocol import Executor
 from flowsched.store.database import Database
-from flowsched.store.queues import Queues
+from flowsched.store.lease import Lease
 from flowsched.store.requests import Submission
 from flowsched.store.rows import QueueRow, WorkflowRow
+from flowsched.store.settings import Queues
 from flowsched.store.tes import TesTasks
 from flowsched.store.workflows import Workflows
 from flowsched.store.writer import GroupWriter
 from flowsched.workflow.returned import added, as_totals
-from flowsched.workflow.run import WorkflowRun
-from flowsched.workflow.states import RunState, TaskState
+from flowsched.workflow.run.run import WorkflowRun
+from flowsched.workflow.run.states import RunState, TaskState
+from flowsched.workflow.spec import StageSpec
 from flowsched.workflow.views import (
     EventView,
     ExplanationView,
@@ -63,6 +60,78 @@ from flowsched.workflow.views import (
     WorkflowPage,
     WorkflowView,
 )
+
+
+async def open_output(
+    reads: Workflows,
+    executor: Executor,
+    memory: Callable[[], EngineState | None],
+    task: tuple[str, int, StageSpec, int],
+    name: str,
+) -> OutputData:
+    """Open one output of one task.
+
+    Args:
+        reads: What was published.
+        executor: Who has it.
+        memory: Says where it is supposed to lie, if this process knows and can look now.
+        task: Workflow, stage number, stage, index.
+        name: Of the output.
+
+    Raises:
+        NotFound: There is no such output, or this task has not written it.
+        Conflict: It was written, and no node has it any more.
+    """
+    workflow, number, stage, index = task
+    declared = {output.name: output for output in stage.outputs}
+    if name not in declared:
+        there = ", ".join(sorted(declared)) or "none"
+        raise NotFound(f"stage {stage.name!r} has no output {name!r}; its outputs: {there}")
+    rows = [row for row in await reads.outputs(workflow, number, index) if row.name == name]
+    if not rows:
+        raise NotFound(f"{stage.name}[{index}] has not written its output {name!r} (so far)")
+    view = views.output_view(rows[0], memory())
+    opened = await executor.open_dataset(view.uri, view.nodes)
+    if opened is None:
+        raise Conflict(
+            f"{stage.name}[{index}] wrote its output {name!r} ({view.size_bytes} bytes), but no node has it any more: "
+            "it was removed, or lost with its node; run the workflow again to have it"
+        )
+    file_name = PurePosixPath(declared[name].path).name or name
+    suffix = ".tar" if opened.directory else ""
+    return OutputData(file_name + suffix, opened.size_bytes, opened.chunks)
+
+
+# ---- Who leads, and where: for replicas that send on what only the leader knows ----
+
+
+#: How long it is believed.
+LEADER_MS: Final = 1_000
+#: In the lease's holder, before the URL at which the process is reached.
+AT: Final = " at "
+
+
+class Whereabouts:
+    """Looks the leader up in the lease, at most once a second."""
+
+    def __init__(self, database: Database, clock: Callable[[], int]) -> None:
+        self._database = database
+        self._clock = clock
+        self._url: str | None = None
+        self._looked_ms = 0
+
+    async def url(self) -> str | None:
+        """Where the leader answers, if it says so."""
+        now = self._clock()
+        if now - self._looked_ms > LEADER_MS:
+            holding = await Lease(self._database).look()
+            self._url = holding.holder.partition(AT)[2] or None
+            self._looked_ms = now
+        return self._url
+
+
+# ---- The service: what the faces may ask (`facade.Facade`), over the store and the leader's memory ----
+
 
 COMMANDS: Final = ("cancel", "pause", "resume", "retry")
 #: A step that takes longer than this is stuck: livez fails.
@@ -182,13 +251,13 @@ class Service:
             states=states, name=name, queue=queue, labels=labels, run=run, limit=limit, token=page_token
         )
         sums = await self._sums_of(page.items)
-        rows = [answers.workflow_view(row, *sums[row.id]) for row in page.items]
+        rows = [views.workflow_view(row, *sums[row.id]) for row in page.items]
         return WorkflowPage(workflows=rows, next_page_token=page.next_token)
 
     async def workflow(self, workflow: str) -> WorkflowView:
         """One workflow."""
         row = await self._reads.get(workflow)
-        return answers.workflow_view(row, *(await self._sums_of([row]))[workflow])
+        return views.workflow_view(row, *(await self._sums_of([row]))[workflow])
 
     async def _sums_of(self, rows: Sequence[WorkflowRow]) -> dict[str, tuple[dict[str, int], dict[str, int]]]:
         """Over stages, by workflow: tasks by state, and by the exit code that they succeeded with though it is not 0."""
@@ -210,7 +279,7 @@ class Service:
         """All its stages."""
         spec = await self._documents.spec(workflow)
         rows = await self._reads.stages(workflow)
-        return await aside(len(rows) * answers.STAGE_BYTES, answers.stage_views, rows, spec)
+        return await aside(len(rows) * views.STAGE_BYTES, views.stage_views, rows, spec)
 
     async def command(self, workflow: str, kind: str, body: Mapping[str, Any] | None = None) -> WorkflowView:
         """`cancel`, `pause`, `resume` or `retry`: durable when this returns, and where this process leads carried out."""
@@ -257,9 +326,9 @@ class Service:
         numbers = {each.name: number for number, each in enumerate(spec.stages)}
         if stage is not None and stage not in numbers:
             raise NotFound(f"workflow {workflow} has no stage {stage!r}")
-        wanted = answers.task_state(state)
+        wanted = views.task_state(state)
         limit = max(1, min(limit, 1000))
-        at_stage, at_index = answers.task_position(page_token)
+        at_stage, at_index = views.task_position(page_token)
         chosen = [numbers[stage]] if stage is not None else range(len(spec.stages))
         found: list[TaskView] = []
         for number in chosen:
@@ -269,7 +338,7 @@ class Service:
             rows = await self._stage_rows(
                 workflow, number, spec.stages[number].tasks, wanted, start, limit + 1 - len(found)
             )
-            found.extend(answers.task_view(row, spec.stages[row.stage]) for row in rows)
+            found.extend(views.task_view(row, spec.stages[row.stage]) for row in rows)
             if len(found) > limit:
                 last = found[limit]
                 token = f"{numbers[last.stage]}.{last.index}"
@@ -303,7 +372,7 @@ class Service:
         for index in range(start, tasks):
             if len(result) == limit:
                 break
-            row = rows.get(index) or answers.untouched_row(workflow, number, index, untouched)
+            row = rows.get(index) or views.untouched_row(workflow, number, index, untouched)
             if wanted is None or row.state == wanted:
                 result.append(row)
         return result
@@ -312,12 +381,12 @@ class Service:
         """One task with its attempts and outputs."""
         number, spec = await self._locate(workflow, stage, index)
         rows = await self._stage_rows(workflow, number, spec.tasks, None, index, 1)
-        view = answers.task_view(rows[0], spec)
+        view = views.task_view(rows[0], spec)
         view.attempts = [
-            answers.attempt_view(row) for row in await self._reads.attempts(workflow, number, index)
+            views.attempt_view(row) for row in await self._reads.attempts(workflow, number, index)
         ]
         view.outputs = [
-            answers.output_view(row, self._state())
+            views.output_view(row, self._state())
             for row in await self._reads.outputs(workflow, number, index)
         ]
         return view
@@ -384,7 +453,7 @@ class Service:
         if stage is not None:
             await self._locate(workflow, stage, 0)
             found = [each for each in found if each.stage == stage]
-        return [answers.explanation_view(each) for each in found]
+        return [views.explanation_view(each) for each in found]
 
     async def _explained(self, workflow: str) -> list[Explanation]:
         """Of a workflow that lives, from memory, some stages at a time: others get their turn between them."""
@@ -432,7 +501,7 @@ class Service:
 
     async def nodes(self) -> list[NodeView]:
         """All nodes."""
-        return answers.node_views(await self._leading(), self._executor.flows())
+        return views.node_views(await self._leading(), self._executor.flows())
 
     async def refused_nodes(self, pod: bytes) -> dict[str, str]:
         """Nodes that another scheduler's pod may not have now, and why."""

@@ -10,7 +10,7 @@ import zlib
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import msgspec
@@ -22,19 +22,137 @@ from flowsched.control.allowed_paths import Refusal
 from flowsched.control.aside import aside
 from flowsched.control.facade import TesPage
 from flowsched.control.intake import Documents
-from flowsched.control.ranked import Ranks, with_rank
-from flowsched.control.tes_edges import Edges
-from flowsched.control.tes_live import UnderWay, live, waits
+from flowsched.control.planning.plans import Ranks, with_rank
+from flowsched.engine.explain import explain
 from flowsched.engine.state import EngineState
 from flowsched.errors import Conflict, NotFound, Unavailable
+from flowsched.store.database import Database
 from flowsched.store.requests import Repeats, Submission, TesTask
 from flowsched.store.rows import AttemptRow
 from flowsched.store.tes import TesFilter, TesRow, TesTasks, kept, page_token, read_token
-from flowsched.workflow.formats import tes_answers
-from flowsched.workflow.formats.tes import Task, encode_task, read_task, without_content
-from flowsched.workflow.formats.tes_document import TaskWorkflow, workflow_of
-from flowsched.workflow.formats.tes_runs import CROMWELL, call_of
-from flowsched.workflow.states import RunState, TaskState
+from flowsched.workflow.formats.tes import answers
+from flowsched.workflow.formats.tes.document import TaskWorkflow, workflow_of
+from flowsched.workflow.formats.tes.runs import CROMWELL, call_of, files_of
+from flowsched.workflow.formats.tes.task import Task, encode_task, read_task, without_content
+from flowsched.workflow.run.arrays import STARTED
+from flowsched.workflow.run.states import RunState, TaskState
+from flowsched.workflow.spec import Call
+
+#: Runs remembered, and files of each: beyond that, edges are not found, and nothing else happens.
+_RUNS: Final = 64
+_FILES: Final = 100_000
+_PAGE: Final = 2_000
+_MOST_AFTER: Final = 1_000
+
+
+@dataclass(slots=True)
+class _Run:
+    writers: dict[str, str] = field(default_factory=dict)  #: file -> node
+    seq: int = 0  #: newest task that was read from the database
+
+
+class Edges:
+    """The last few runs. With `refresh`, other processes accept tasks too: what is not known is looked for."""
+
+    def __init__(self, reads: TesTasks, *, refresh: bool = False) -> None:
+        self._reads = reads
+        self._refresh = refresh
+        self._runs: OrderedDict[str, _Run] = OrderedDict()
+
+    async def after(self, call: Call, task: Task) -> tuple[str, ...]:
+        """The nodes whose files a task reads, in the order of its inputs; it is remembered for those after it."""
+        reads, writes = files_of(task)
+        if not reads and not writes:
+            return ()
+        run = await self._run(call.run)
+        if self._refresh and any(name not in run.writers for name in reads):
+            await self._load(call.run, run)
+        nodes = {run.writers[name]: None for name in reads if name in run.writers}
+        if len(run.writers) < _FILES:
+            run.writers.update(dict.fromkeys(writes, call.node))
+        return tuple(node for node in nodes if node != call.node)[:_MOST_AFTER]
+
+    async def _run(self, name: str) -> _Run:
+        run = self._runs.get(name)
+        if run is None:
+            run = _Run()
+            await self._load(name, run)
+            self._runs[name] = run
+        self._runs.move_to_end(name)
+        if len(self._runs) > _RUNS:
+            self._runs.popitem(last=False)
+        return run
+
+    async def _load(self, name: str, run: _Run) -> None:
+        while len(run.writers) < _FILES:
+            found = await self._reads.siblings(name, run.seq, _PAGE)
+            for seq, node, body in found:
+                run.seq = seq
+                writes = files_of(msgspec.json.decode(body, type=Task))[1]
+                run.writers.update(dict.fromkeys(writes, node))
+            if len(found) < _PAGE:
+                return
+
+
+# ---- A TES task that lives, from the leader's memory: most polls are of these, and need no SQL ----
+
+
+@dataclass(frozen=True, slots=True)
+class Live:
+    """How far it has got."""
+
+    state: str  #: as TES has it
+    attempt: int  #: the present one, from 0
+    node: str  #: "" for none
+    started_ms: int | None  #: when the present attempt began
+
+
+@dataclass(frozen=True, slots=True)
+class UnderWay:
+    """The present attempt as `tes_answers.Try`: it has not ended."""
+
+    node: str
+    attempt: int
+    started_ms: int | None
+    ended_ms: int | None = None
+    exit_code: int | None = None
+    reason: str = ""
+    message: str = ""
+    report: str = ""
+
+
+def live(state: EngineState | None, ident: str) -> Live | None:
+    """What memory says of a task; None if it is not there, or has ended."""
+    run = None if state is None else state.runs.get(ident)
+    if state is None or run is None or run.state.terminal:
+        return None
+    stage = run.stages[0]
+    if stage.uniform is not None:
+        return Live(answers.live_state(stage.uniform, None, started=False), 0, "", None)
+    task, goal = TaskState(int(stage.task_state[0])), TaskState(int(stage.goal[0]))
+    began, node = int(stage.times[0, STARTED]), int(stage.node[0])
+    shown = answers.live_state(task, goal, started=began >= 0)
+    return Live(
+        shown,
+        int(stage.attempt[0]),
+        state.snapshot.names[node] if node >= 0 else "",
+        began if began >= 0 else None,
+    )
+
+
+def waits(state: EngineState | None, ident: str, now: int) -> list[str]:
+    """Why a task that lives does not run, as `explain` says it; nothing if it runs, or if this process does not lead."""
+    run = None if state is None else state.runs.get(ident)
+    if state is None or run is None or run.state.terminal:
+        return []
+    return [f"{each.code}: {each.message}" for each in explain(state, run, now, forecast=False)]
+
+
+# ---- TES tasks: each becomes a workflow of one stage, and is answered from that workflow's rows ----
+#
+# A repeated create gives the task that is there (`repeated`); a task whose workflow has expired is answered from what was kept of
+# it.
+
 
 log = structlog.get_logger(__name__)
 
@@ -216,15 +334,15 @@ class TesService:
         known.state, known.logs = _now(row, tries, view, known.logs)
         # A failed workflow can be tried again by another process, which this one does not hear of.
         again = self._replicated and row.run_state == RunState.FAILED
-        known.ended = view != "MINIMAL" and known.state in tes_answers.FINAL and not again
+        known.ended = view != "MINIMAL" and known.state in answers.FINAL and not again
         return self._shown(ident, view, known)
 
     def _shown(self, ident: str, view: str, known: _Known) -> bytes:
         """One answer. Why a task waits is worked out only for who asks for all of it."""
         if view != "FULL":
             return _shown(ident, view, known, known.logs)
-        why = waits(self._memory(), ident, self._clock()) if known.state not in tes_answers.FINAL else ()
-        logs = tes_answers.with_notes(known.logs, known.state, why, ignores_images=self._ignores_images)
+        why = waits(self._memory(), ident, self._clock()) if known.state not in answers.FINAL else ()
+        logs = answers.with_notes(known.logs, known.state, why, ignores_images=self._ignores_images)
         return _shown(ident, view, known, logs)
 
     def _look(self, ident: str, view: str, known: _Known) -> bool:
@@ -235,7 +353,7 @@ class TesService:
         known.state = found.state
         if view != "MINIMAL":
             tries = [UnderWay(found.node, found.attempt, found.started_ms)] if found.node else []
-            known.logs = tes_answers.task_logs(tries, found.started_ms, found.state, "", None)
+            known.logs = answers.task_logs(tries, found.started_ms, found.state, "", None)
         return True
 
     def revived(self, ident: str) -> None:
@@ -269,7 +387,7 @@ class TesService:
         before = read_token(token) if token else None
         runs, kept_states = None, None
         if state is not None:
-            runs = tuple(str(each) for each in tes_answers.RUNS_OF.get(state, ()))
+            runs = tuple(str(each) for each in answers.RUNS_OF.get(state, ()))
             kept_states = (state,)
         which = TesFilter(name_prefix, tuple(tags), runs, kept_states)
         full = view != "MINIMAL"
@@ -326,7 +444,7 @@ def _now(
 ) -> tuple[str, Sequence[Mapping[str, Any]]]:
     """(state, logs) of a task; the logs that are known where the view does not show any."""
     if row.run_state is None:
-        return row.kept_state or tes_answers.SYSTEM_ERROR, kept(row.kept_logs)
+        return row.kept_state or answers.SYSTEM_ERROR, kept(row.kept_logs)
     state = state_of(row, tries)
     if view == "MINIMAL":
         return state, logs
@@ -337,23 +455,57 @@ def state_of(row: TesRow, tries: Sequence[AttemptRow]) -> str:
     """The state of a task whose workflow is there."""
     run = RunState(row.run_state or "")
     if run.terminal:
-        return tes_answers.final_state(run, tries[-1] if tries else None)
+        return answers.final_state(run, tries[-1] if tries else None)
     task = None if row.task_state is None else TaskState(row.task_state)
     goal = None if row.goal is None else TaskState(row.goal)
-    return tes_answers.live_state(task, goal, started=row.started_ms is not None)
+    return answers.live_state(task, goal, started=row.started_ms is not None)
 
 
 def logs_of(row: TesRow, tries: Sequence[AttemptRow], state: str) -> Sequence[Mapping[str, Any]]:
     """The logs of a task whose workflow is there."""
     since = row.started_ms if tries and tries[-1].attempt == row.attempt else None
     reason = row.reason or row.run_reason or ""
-    return tes_answers.task_logs(tries, since, state, reason, row.ended_ms)
+    return answers.task_logs(tries, since, state, reason, row.ended_ms)
 
 
 def _shown(ident: str, view: str, known: _Known, logs: Sequence[Mapping[str, Any]]) -> bytes:
     if view == "MINIMAL":
-        return tes_answers.minimal(ident, known.state)
+        return answers.minimal(ident, known.state)
     if view == "BASIC":
-        short = tes_answers.in_basic(logs)
-        return tes_answers.joined(ident, known.state, known.created_ms, known.basic, short)
-    return tes_answers.joined(ident, known.state, known.created_ms, known.full, logs)
+        short = answers.in_basic(logs)
+        return answers.joined(ident, known.state, known.created_ms, known.basic, short)
+    return answers.joined(ident, known.state, known.created_ms, known.full, logs)
+
+
+# ---- What is kept of TES tasks when their workflows expire: clients may ask for weeks what became of an id
+# ----
+
+
+#: Ids of TES tasks stay answerable for at least so long after they were made.
+KEEP_MS: Final = 30 * 86_400_000
+_AT_ONCE: Final = 500
+
+
+async def keep_ends(database: Database, before_ms: int) -> int:
+    """Write down how the tasks ended whose workflows ended before a time: these may be removed then. How many it were."""
+    reads = TesTasks(database)
+    kept = 0
+    while rows := await reads.expiring(before_ms, _AT_ONCE):
+        tries = await reads.attempts([row.id for row in rows])
+        finals = []
+        for row in rows:
+            state = state_of(row, tries[row.id])
+            logs = logs_of(row, tries[row.id], state)
+            finals.append((row.id, state, msgspec.json.encode(logs).decode()))
+        await reads.keep(finals)
+        kept += len(finals)
+    return kept
+
+
+async def forget_ends(database: Database, before_ms: int, now_ms: int) -> int:
+    """Forget tasks that were made before a time, and more than 30 days ago, and whose workflows are gone. How many it were."""
+    reads = TesTasks(database)
+    gone = 0
+    while count := await reads.forget(min(before_ms, now_ms - KEEP_MS)):
+        gone += count
+    return gone

@@ -9,19 +9,42 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from flowsched.engine.caches import shut_nodes
-from flowsched.engine.demand import Demand, demands_of, said_demand
-from flowsched.engine.homes import consumer_shard, divided, home_of
-from flowsched.engine.inputs import MissingInput, dataset_ids, private
-from flowsched.engine.remote import remote_ids, remote_specs
-from flowsched.engine.siblings import ranks_by_size
+from flowsched.engine.data.cache_values import shut_nodes
+from flowsched.engine.data.gather_nodes import consumer_shard, divided, home_of
+from flowsched.engine.data.inputs import MissingInput, dataset_ids, private
+from flowsched.engine.data.remote_reads import remote_ids, remote_specs
+from flowsched.engine.io_demand import Demand, demands_of, said_demand
 from flowsched.engine.state import EngineState, Gather, GroupKey
-from flowsched.scheduling.podgroup import PodGroup, RoleRequest, Shape
+from flowsched.scheduling.pod_group import PodGroup, RoleRequest, Shape
+from flowsched.scheduling.state.data import Catalogue
 from flowsched.values import quick
 from flowsched.workflow.resources import grow_memory
-from flowsched.workflow.run import StageRun, WorkflowRun
+from flowsched.workflow.run.run import StageRun, WorkflowRun
+from flowsched.workflow.run.states import TaskState
 from flowsched.workflow.spec import Resources, RoleSpec, gets_whole_cores
-from flowsched.workflow.states import TaskState
+
+
+def ranks_by_size(catalogue: Catalogue, groups: Sequence[PodGroup]) -> list[int]:
+    """The rank of each of several shards of a stage, in ms: its runtime in proportion to what only it reads, 1/2 to 2 times the
+    expected one.
+    """
+    ranks = [group.rank_ms for group in groups]
+    runtime = groups[0].runtime_ms if groups else None
+    if len(groups) < 2 or not runtime:
+        return ranks
+    common = set(groups[0].reads).intersection(*(group.reads for group in groups[1:]))
+    own = [sum(catalogue.sizes[each] for each in group.reads if each not in common) for group in groups]
+    mean = sum(own) // len(own)
+    if not mean:
+        return ranks
+    return [
+        rank + min(max(runtime * size // mean, runtime // 2), 2 * runtime) - runtime
+        for rank, size in zip(ranks, own, strict=True)
+    ]
+
+
+# ---- The backlog: what is QUEUED, as pod groups of shapes and counts, for one scheduling cycle ----
+
 
 Indices = NDArray[np.int64]
 #: A member in one of these is a part of its gang.

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from flowsched.scheduling.usage import UsageRow
+from flowsched.scheduling.state.usage import UsageRow
 
 
 class TaskWrite(NamedTuple):

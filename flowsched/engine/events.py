@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from flowsched.executor.protocol import ClusterEvent, Pod
-from flowsched.scheduling.framework import Profile
-from flowsched.scheduling.queues import Queue
-from flowsched.workflow.run import WorkflowRun
+from flowsched.scheduling.policy.framework import Profile
+from flowsched.scheduling.queues.tree import Queue
+from flowsched.workflow.run.run import WorkflowRun
 from flowsched.workflow.spec import WorkflowSpec
 
 

@@ -13,23 +13,23 @@ from typing import Final, TypedDict
 import numpy as np
 from numpy.typing import NDArray
 
-from flowsched.engine.caches import hold_again
+from flowsched.engine.data.cache_values import hold_again
+from flowsched.engine.data.remote_reads import hold_sources
 from flowsched.engine.delta import OutputWrite, StageWrite, TaskWrite
-from flowsched.engine.demand import Demand, demands_of, said_demand
-from flowsched.engine.remote import hold_sources
+from flowsched.engine.io_demand import Demand, demands_of, said_demand
 from flowsched.engine.state import EngineState, PodRef
 from flowsched.executor.nodes import NodeInfo
 from flowsched.executor.protocol import Pod
-from flowsched.scheduling.devices import parts_held
-from flowsched.scheduling.snapshot import Claim, ClaimKind
-from flowsched.scheduling.usage import Payer
+from flowsched.scheduling.state.claims import Claim, ClaimKind
+from flowsched.scheduling.state.gpus import parts_held
+from flowsched.scheduling.state.usage import Payer
 from flowsched.statement import Statement
 from flowsched.workflow.graph import StageGraph
-from flowsched.workflow.moves import STARTED
 from flowsched.workflow.returned import in_totals
-from flowsched.workflow.run import TOTALS, Output, StageRun, WorkflowRun
+from flowsched.workflow.run.arrays import STARTED
+from flowsched.workflow.run.run import TOTALS, Output, StageRun, WorkflowRun
+from flowsched.workflow.run.states import HOLDING, RunState, TaskState
 from flowsched.workflow.spec import On, WorkflowSpec, gets_whole_cores, qos_class
-from flowsched.workflow.states import HOLDING, RunState, TaskState
 
 _S = TaskState
 #: Rows in these states held nothing: they are offered anew.

@@ -7,20 +7,17 @@ from typing import Final
 
 import msgspec
 
-from flowsched.engine.changes import Recorder
+from flowsched.engine.data.cache_evictions import came
+from flowsched.engine.data.inputs import producer_of
+from flowsched.engine.data.prefetch import note_written, seen
+from flowsched.engine.data.staging import arrived, failed, think_again
 from flowsched.engine.delta import AttemptEnd, ReplicaWrite
-from flowsched.engine.draining import as_drained
-from flowsched.engine.evicting import came
-from flowsched.engine.foreign import report_foreign
-from flowsched.engine.inputs import producer_of
-from flowsched.engine.learning import learn
-from flowsched.engine.measured import note_load
-from flowsched.engine.pace import held, left
-from flowsched.engine.pieces import seen
-from flowsched.engine.pushing import note_written
-from flowsched.engine.retargeting import think_again
-from flowsched.engine.staging import arrived, failed
+from flowsched.engine.evictions import as_drained
+from flowsched.engine.foreign.work import report_foreign
+from flowsched.engine.pacing import held, left
 from flowsched.engine.state import PodRef
+from flowsched.engine.telemetry import learn, note_load
+from flowsched.engine.transaction import Recorder
 from flowsched.executor.nodes import LoadMeasured
 from flowsched.executor.protocol import (
     ClusterEvent,
@@ -36,9 +33,8 @@ from flowsched.executor.protocol import (
     TransferFailed,
     Usage,
 )
-from flowsched.workflow.advance import STARTED, Ended
-from flowsched.workflow.moves import BOUND
-from flowsched.workflow.run import StageRun, WorkflowRun
+from flowsched.workflow.run.arrays import BOUND, STARTED, Ended
+from flowsched.workflow.run.run import StageRun, WorkflowRun
 
 _ENCODER: Final = msgspec.json.Encoder()
 

@@ -10,26 +10,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowsched.errors import FlowschedError
-from flowsched.scheduling.catalogue import Catalogue
-from flowsched.scheduling.framework import PROFILES, Profile
 from flowsched.scheduling.plan import Reason, Reservation
-from flowsched.scheduling.podgroup import PodGroup, Shape
-from flowsched.scheduling.queues import QueueTree
-from flowsched.scheduling.snapshot import Snapshot
+from flowsched.scheduling.pod_group import PodGroup, Shape
+from flowsched.scheduling.policy.framework import PROFILES, Profile
+from flowsched.scheduling.queues.tree import QueueTree
+from flowsched.scheduling.state.data import Catalogue
+from flowsched.scheduling.state.snapshot import Snapshot
 from flowsched.scheduling.transfers import TransferLimits, TransferOrder, TransferWant
 from flowsched.workflow.estimates import Estimates
-from flowsched.workflow.run import StageRun, WorkflowRun
+from flowsched.workflow.run.run import StageRun, WorkflowRun
 from flowsched.workflow.spec import EMPTY, Match
 
 if TYPE_CHECKING:
     from flowsched.engine.backlog import Offered
-    from flowsched.engine.caches import Look
-    from flowsched.engine.demand import Demand
-    from flowsched.engine.draining import Drain
-    from flowsched.engine.foreign import ClassKey, ForeignWork
-    from flowsched.engine.idle import IdleBook
+    from flowsched.engine.data.cache_values import Look
+    from flowsched.engine.evictions import Drain
+    from flowsched.engine.foreign.work import ClassKey, ForeignWork
+    from flowsched.engine.idle_book import IdleBook
+    from flowsched.engine.io_demand import Demand
     from flowsched.executor.foreign import PodTemplate
-    from flowsched.scheduling.record import Draft
+    from flowsched.scheduling.explain.recording import Draft
 
 
 class PodRef(NamedTuple):
@@ -260,7 +260,7 @@ class EngineState:
         self.guarded: frozenset[str] = frozenset()  #: units that budgets keep where they are
 
     def _begin_pace(self) -> None:
-        """What `engine/pace` keeps: nobody has looked at the backlog yet."""
+        """What `engine/pacing` keeps: nobody has looked at the backlog yet."""
         self.under_way: set[str] = set()  #: pods of ours that have not got to their node yet
         self.crowded = False  #: as many as may be were under way, and no more follow for a while
         self.restless = True  #: something may let somebody start, and nobody has looked since

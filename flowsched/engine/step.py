@@ -11,9 +11,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from flowsched.engine.changes import Recorder
+from flowsched.engine.admission import place
+from flowsched.engine.data.cache_values import forget_readers, note_ended
+from flowsched.engine.data.staging import order_transfers
 from flowsched.engine.delta import Delta
-from flowsched.engine.draining import change_drain
 from flowsched.engine.events import (
     Accepted,
     BindingsSettled,
@@ -29,12 +30,11 @@ from flowsched.engine.events import (
     Stored,
     Tick,
 )
-from flowsched.engine.placing import place
-from flowsched.engine.readers import forget_readers, note_ended
+from flowsched.engine.evictions import change_drain
 from flowsched.engine.recovery import none_later, reclaim
 from flowsched.engine.reports import report
-from flowsched.engine.staging import order_transfers
 from flowsched.engine.state import EngineState
+from flowsched.engine.transaction import Recorder
 from flowsched.executor.foreign import Bind, BudgetSeen, Evict, RoomTaken
 from flowsched.executor.nodes import LoadMeasured
 from flowsched.executor.protocol import Drop, Pod, PodHeld, PodStarted, Transfer, TransferDone

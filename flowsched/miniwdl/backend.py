@@ -16,6 +16,7 @@ import uuid
 from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from contextlib import ExitStack
+from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, ClassVar, Final
 
@@ -25,13 +26,72 @@ from WDL.runtime import config
 from WDL.runtime.error import Interrupted, Terminated
 from WDL.runtime.task_container import TaskContainer
 
+from flowsched.client.calls import DEFAULT_URL
 from flowsched.errors import FlowschedError, Unavailable
-from flowsched.miniwdl import settings
 from flowsched.miniwdl.downloads import RUNTIME_KEY
 from flowsched.miniwdl.following import End, Following, Where, begin, largest_node
 from flowsched.miniwdl.order import Order, document
 from flowsched.miniwdl.places import Known, Place, place
 from flowsched.miniwdl.planning import tell
+
+SECTION: Final = "flowsched"
+#: Every option with its default. Any of them may be given as MINIWDL__FLOWSCHED__<NAME> too: that is miniwdl's own rule.
+DEFAULTS: Final = {
+    "url": "",
+    "token": "",
+    "queue": "default",
+    "priority": "0",
+    "memory": "2G",
+    "timeout": "",
+    "interruptions": "3",
+    "patience": "600",
+    "plan": "true",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What the backend is told once for all tasks."""
+
+    url: str
+    token: str | None
+    queue: str
+    priority: int
+    memory: str  #: of a task that says nothing of it
+    timeout: str  #: of one try of a task, as in a workflow document; "" = none
+    interruptions: int  #: how often a task is tried anew that was taken away, whatever its `preemptible` says
+    patience_s: float  #: how long the service may be away
+    plan: bool  #: whether the service is told the whole workflow when it begins
+
+
+def read(cfg: config.Loader) -> Settings:
+    """Read the section. Server and token come from the environment (FLOWSCHED_SERVER, FLOWSCHED_TOKEN) where it is silent.
+
+    Raises:
+        ValueError: A number is none; the message names the option.
+    """
+
+    def text(name: str) -> str:
+        return cfg.get(SECTION, name, DEFAULTS[name]).strip()
+
+    return Settings(
+        url=text("url") or os.environ.get("FLOWSCHED_SERVER", "") or DEFAULT_URL,
+        token=text("token") or os.environ.get("FLOWSCHED_TOKEN") or None,
+        queue=text("queue"),
+        priority=cfg.get_int(SECTION, "priority", int(DEFAULTS["priority"])),
+        memory=text("memory"),
+        timeout=text("timeout"),
+        interruptions=cfg.get_int(SECTION, "interruptions", int(DEFAULTS["interruptions"])),
+        patience_s=cfg.get_float(SECTION, "patience", float(DEFAULTS["patience"])),
+        plan=cfg.get_bool(SECTION, "plan", DEFAULTS["plan"] == "true"),
+    )
+
+
+# ---- miniwdl's container backend `flowsched`: each try of a task is a workflow of one stage, on the files
+# where they are ----
+#
+# The run's folder and the inputs have to be at the same paths here and on the nodes: this machine, or a file system that all share.
+
 
 #: How often a task's stderr is read on, and a signal is looked for. The service is not asked: it tells.
 LOOK_S: Final = 0.5
@@ -52,7 +112,7 @@ _known: Final[dict[str, Known]] = {}
 class Backend(TaskContainer):
     """One task of a run; its tries come one after the other."""
 
-    _settings: ClassVar[settings.Settings | None] = None
+    _settings: ClassVar[Settings | None] = None
     _largest: ClassVar[dict[str, int]] = {}
 
     @classmethod
@@ -162,7 +222,7 @@ class Backend(TaskContainer):
         return self._exit_code(logger, end)
 
     @property
-    def _set(self) -> settings.Settings:
+    def _set(self) -> Settings:
         assert self._settings is not None, "miniwdl calls global_init first"
         return self._settings
 
@@ -352,14 +412,14 @@ def _link(source: str, target: str) -> None:
         shutil.copy(source, target)
 
 
-def _read_settings(cfg: config.Loader) -> settings.Settings:
+def _read_settings(cfg: config.Loader) -> Settings:
     """The settings.
 
     Raises:
         WDL.Error.RuntimeError: One of them cannot be read; the message names it.
     """
     try:
-        found = settings.read(cfg)
+        found = read(cfg)
     except ValueError as error:
         raise Error.RuntimeError(str(error)) from error
     try:
@@ -371,7 +431,7 @@ def _read_settings(cfg: config.Loader) -> settings.Settings:
     return found
 
 
-def _where(given: settings.Settings) -> Where:
+def _where(given: Settings) -> Where:
     return Where(given.url, given.token, given.patience_s)
 
 

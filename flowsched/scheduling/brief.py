@@ -12,21 +12,20 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from flowsched.scheduling.axes import packing_axes
-from flowsched.scheduling.backlog import in_order
-from flowsched.scheduling.catalogue import Catalogue
-from flowsched.scheduling.devices import GPU, WHOLE
-from flowsched.scheduling.framework import BUILT_IN_FILTERS, Profile
-from flowsched.scheduling.horizon import half_a_node, work_ms
-from flowsched.scheduling.placement import FEW, Ints, RoleTable
+from flowsched.scheduling.feasibility import allowed_nodes
+from flowsched.scheduling.locality_delay import half_a_node, work_ms
+from flowsched.scheduling.placement.capacity import Along, Mask, along
+from flowsched.scheduling.placement.gang import FEW, Ints, RoleTable
 from flowsched.scheduling.plan import Placement, Plan
-from flowsched.scheduling.plugins.locality import IMAGE
-from flowsched.scheduling.podgroup import PodGroup
-from flowsched.scheduling.queues import QueueTree
-from flowsched.scheduling.room import Along, Mask, along
-from flowsched.scheduling.shape import allowed_nodes
+from flowsched.scheduling.pod_group import PodGroup
+from flowsched.scheduling.policy.framework import BUILT_IN_FILTERS, Profile
+from flowsched.scheduling.policy.plugins.locality import IMAGE
+from flowsched.scheduling.queues.ordering import in_order
+from flowsched.scheduling.queues.tree import QueueTree
 from flowsched.scheduling.sieve import barred, best_of, cheapest
-from flowsched.scheduling.snapshot import IO, Snapshot
+from flowsched.scheduling.state.data import Catalogue
+from flowsched.scheduling.state.gpus import GPU, WHOLE
+from flowsched.scheduling.state.snapshot import IO, Snapshot, packing_axes
 
 #: So many groups at most: who finds no room after them has cost them for nothing.
 FEW_GROUPS: Final = 8

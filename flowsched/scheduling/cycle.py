@@ -13,37 +13,206 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Final, Protocol
 
 import numpy as np
 
-from flowsched.scheduling.backlog import in_order, take_promised, weighted
+from flowsched.scheduling.allocation import Given, hold_rest
+from flowsched.scheduling.batches import serve_first
 from flowsched.scheduling.brief import decide_briefly
-from flowsched.scheduling.budgets import budgeted, serve_put_off
-from flowsched.scheduling.catalogue import Catalogue
-from flowsched.scheduling.commitment import commit
-from flowsched.scheduling.conservative import promises_for
-from flowsched.scheduling.delay import Delays
-from flowsched.scheduling.explain import none_ready, over_cap
-from flowsched.scheduling.framework import Profile
-from flowsched.scheduling.given import Given
-from flowsched.scheduling.horizon import Horizon, half_a_node, work_ms
-from flowsched.scheduling.nominated import serve_nominated
-from flowsched.scheduling.placement import Spots
+from flowsched.scheduling.io_budget import Budgets, budgeted, serve_put_off
+from flowsched.scheduling.locality_delay import Delays, Horizon, half_a_node, work_ms
+from flowsched.scheduling.placement.capacity import Mask, Room
+from flowsched.scheduling.placement.cost_table import Fit, Offer, Pricer, price
+from flowsched.scheduling.placement.gang import Ints, Spots
+from flowsched.scheduling.placement.score_cache import Standings
 from flowsched.scheduling.plan import Plan, Reason, ReasonCode
-from flowsched.scheduling.podgroup import PodGroup, Shape
+from flowsched.scheduling.pod_group import PodGroup, Shape
 from flowsched.scheduling.podwise import plan_podwise
+from flowsched.scheduling.policy.framework import Profile
 from flowsched.scheduling.preemption import Taking
-from flowsched.scheduling.pricing import Fit, Offer, Pricer
-from flowsched.scheduling.promises import runtime_of
-from flowsched.scheduling.queues import QueueTree, Shares
-from flowsched.scheduling.refusals import Refusals
-from flowsched.scheduling.room import Mask, Room
+from flowsched.scheduling.queues.fair_share import Turns
+from flowsched.scheduling.queues.ordering import in_order, take_promised, weighted
+from flowsched.scheduling.queues.tree import QueueTree, Shares
+from flowsched.scheduling.reasons import none_ready, over_cap, why_not
+from flowsched.scheduling.reservations import Promises, Taken, longest_of, promises_for, runtime_of
 from flowsched.scheduling.single import Singles
-from flowsched.scheduling.snapshot import Snapshot
-from flowsched.scheduling.standing import Standings
-from flowsched.scheduling.turns import Turns
-from flowsched.scheduling.wave import serve_first
+from flowsched.scheduling.state.data import Catalogue
+from flowsched.scheduling.state.snapshot import Snapshot
 from flowsched.statement import Statement
+
+
+class Committing(Protocol):
+    """What of a cycle changes with each group that is placed; see `cycle`."""
+
+    snapshot: Snapshot
+    catalogue: Catalogue
+    profile: Profile
+    now: int
+    left: int
+    statement: Statement
+    given: dict[int, Given]
+    room: Room
+    shares: Shares
+    promises: Promises
+    budgets: Budgets
+    _horizon: Horizon | None
+
+
+def commit(cycle: Committing, fit: Fit) -> None:
+    """Take the room, pay the queue, note what will move and who disturbs whom."""
+    offer, group = fit.offer, fit.offer.group
+    given = cycle.given.get(group.key)
+    if given is None:
+        given = cycle.given[group.key] = Given.of(group)
+    given.held = hold_rest(fit, cycle.room, cycle.snapshot)
+    cycle.left -= fit.pods
+    ends = cycle.now + runtime_of(group, cycle.profile), cycle.now + longest_of(group, cycle.profile)
+    for table, role, spots, bound in zip(offer.tables, offer.order, fit.spots, fit.bound, strict=True):
+        cycle.room.take(offer.axes, table, spots, bound, fit.long)
+        start = spots.nodes if bound is None else spots.nodes[bound]
+        if len(start):
+            devices = spots.devices if bound is None or spots.devices is None else spots.devices[bound]
+            cycle.promises.taken.append(Taken(*ends, offer.axes, table, start, devices))
+        shape = group.roles[role].shape
+        if cycle._horizon is not None:
+            cycle._horizon.add(start, shape.requests, ends[0] - cycle.now)
+            if bound is not None:
+                targets = spots.nodes[~bound]
+                cycle._horizon.add(targets, shape.requests, ends[0] - cycle.now, staged=True)
+        if table.most is not None:
+            cycle.snapshot.zones.hold(spots.nodes, shape.requests, cycle.statement)
+        cycle.shares.add(group.queue, shape.requests, len(spots.nodes), group.user)
+        cycle.budgets.take(shape.direct, len(spots.nodes))
+        missing = offer.missing[spots.nodes] if offer.missing is not None else np.zeros_like(spots.nodes)
+        given.add(role, spots, missing)
+        if shape.rules is not None:
+            cycle.snapshot.peers.put(shape.rules, start.tolist(), cycle.statement)
+        _foresee(cycle, group, spots.nodes, missing, shape.io_bytes)
+
+
+def _foresee(cycle: Committing, group: PodGroup, nodes: Ints, missing: Ints, io_bytes: int) -> None:
+    """Let later groups of this cycle see the copies and IO-heavy pods that follow from this one."""
+    if len(nodes) == 1:
+        away = nodes if group.inputs and missing.item(0) > 0 else nodes[:0]
+    else:
+        away = np.unique(nodes[missing > 0]) if group.inputs and missing.any() else nodes[:0]
+    if len(away):
+        bytes_in = cycle.catalogue.unordered_bytes(group.inputs, len(cycle.snapshot))[away]
+        cycle.snapshot.add_inbound(away, bytes_in, cycle.statement)
+        for dataset in group.inputs:
+            cycle.catalogue.expect(dataset, away.tolist(), cycle.statement)
+    if group.home is not None:
+        homeward, home = cycle.snapshot.homeward, group.home.node
+        more = int(np.count_nonzero(nodes != home)) * group.home.output_bytes
+        cycle.statement.put(homeward, home, homeward.get(home, 0) + more)
+    if io_bytes > 0:
+        pods = np.bincount(nodes, minlength=len(cycle.snapshot)).astype(np.int32)
+        cycle.statement.add(cycle.snapshot.io_tasks, slice(None), pods)
+
+
+# ---- Those for whom others have left are placed before anybody else: see `preemption` ----
+
+
+class Placing(Committing, Protocol):
+    """What of a cycle places one group; see `cycle`."""
+
+    waiting: dict[str, list[PodGroup]]
+    taking: Taking
+
+    def barred(self, group: PodGroup) -> Reason | None:
+        """What keeps a group from being tried at all."""
+        ...
+
+    def within_cap(self, offer: Offer) -> Offer:
+        """Without extras that would break a cap."""
+        ...
+
+    def fit(self, offer: Offer) -> Fit | None:
+        """Find room."""
+        ...
+
+
+def serve_nominated(cycle: Placing) -> None:
+    """Place those for whom others have left, each on what is held for it and whatever else is free, the oldest first."""
+    nominations = cycle.snapshot.nominations
+    if not nominations:
+        return
+    found = [group for groups in cycle.waiting.values() for group in groups if group.key in nominations]
+    for group in sorted(found, key=lambda group: group.key):
+        if cycle.barred(group) is not None:
+            continue
+        cycle.taking.give_back(group.key)
+        pods = min(nominations[group.key].pods, group.roles[0].count)
+        offer = price(group, cycle.snapshot, cycle.catalogue, cycle.profile)
+        offer = cycle.within_cap(offer) if group.gang else offer.wanting(pods)
+        own = np.zeros(len(cycle.snapshot), dtype=np.bool_)
+        own[[node for node, _ in nominations[group.key].room]] = True
+        fit = cycle.fit(offer.only(own)) or cycle.fit(offer)
+        if fit is None or (not group.gang and fit.pods < pods):
+            cycle.taking.hold_again(group.key)
+            continue
+        commit(cycle, fit)
+        if all(bound is not None and not bound.any() for bound in fit.bound):
+            cycle.taking.hold_again(
+                group.key
+            )  # its inputs are copied first; meanwhile its room stays its own
+
+
+# ---- Why shapes find no room, remembered: most steps start and end nobody, and all who wait are told the
+# same again ----
+#
+# What is remembered holds as long as no claim and no node changes; where this cycle has placed anybody, nothing is looked up.
+
+
+_KEY: Final = "refusals"
+
+
+class Refusals:
+    """Refusals of one cycle, and of those before it in which the nodes were as full."""
+
+    def __init__(self, snapshot: Snapshot, room: Room, profile: Profile) -> None:
+        self._snapshot, self._room, self._profile = snapshot, room, profile
+        self._known: dict[object, Reason] | None = None
+
+    def why(self, offer: Offer, family: object) -> Reason:
+        """As `why_not`. `family`: what offers have in common that are refused for the same lack of room."""
+        group = offer.group
+        alone = (
+            not group.shut and offer.company is None and offer.rack is None and group.min_resources is None
+        )
+        if group.gang or not alone or self._room.changes or offer.tables[0].most is not None:
+            return why_not(offer, self._room, self._snapshot, self._profile)
+        known = self._remembered()
+        key = (family, offer.axes, group.roles[0].name)
+        reason = known.get(key)
+        if reason is None:
+            reason = known[key] = why_not(offer, self._room, self._snapshot, self._profile)
+        return reason if reason.group == group.key else reason.of(group.key)
+
+    def _remembered(self) -> dict[object, Reason]:
+        if self._known is None:
+            # Versions only grow while nothing is undone, and who undoes a step empties the cache.
+            stamp = int(self._snapshot.version.sum())
+            kept = self._snapshot.cache.get(_KEY)
+            if kept is None or kept[0] != stamp:
+                kept = self._snapshot.cache[_KEY] = (stamp, {})
+            self._known = kept[1]
+        return self._known
+
+
+# ---- One scheduling cycle: what waits, against what is free, gives a plan. Pure, deterministic, bounded by
+# ----
+#
+# counted work.
+#
+# 1. Order the groups of each queue; queues and their users take turns by weighted dominant share.
+# 2. Take the next group of whoever is first; what can never run, or may not now, is refused with its reason.
+# 3. Price it and place it: all of a gang or nothing, as many of a bag as fit and as its queue's turn allows.
+# 4. If a copy of its data would take longer than waiting for the node that has them, it waits.
+# 5. The first group that has to wait for room is promised some (conservative backfill: each); nothing after it may delay that.
+# 6. What was placed takes room and counts for its queue; go on with 2 until the window is used up.
+
 
 #: What groups have in common that are refused for the same lack of room.
 Family = tuple[str, bool, tuple[int, ...] | None, tuple[tuple[Shape, int], ...]]

@@ -17,19 +17,18 @@ from dataclasses import replace
 
 import numpy as np
 
-from flowsched.scheduling.backlog import in_order
-from flowsched.scheduling.catalogue import Catalogue
-from flowsched.scheduling.company import beside_others
-from flowsched.scheduling.explain import none_ready, why_not
-from flowsched.scheduling.framework import Profile
-from flowsched.scheduling.placement import NEVER, Ints, place_role
+from flowsched.scheduling.feasibility import beside_others
+from flowsched.scheduling.placement.capacity import Room
+from flowsched.scheduling.placement.cost_table import Offer, price
+from flowsched.scheduling.placement.gang import NEVER, Ints, on_devices, place_role
 from flowsched.scheduling.plan import Placement, Plan, Reason, ReasonCode
-from flowsched.scheduling.podgroup import PodGroup, Shape
-from flowsched.scheduling.pricing import Offer, price
-from flowsched.scheduling.queues import QueueTree, Shares
-from flowsched.scheduling.room import Room
-from flowsched.scheduling.snapshot import Snapshot
-from flowsched.scheduling.spots import on_devices
+from flowsched.scheduling.pod_group import PodGroup, Shape
+from flowsched.scheduling.policy.framework import Profile
+from flowsched.scheduling.queues.ordering import in_order
+from flowsched.scheduling.queues.tree import QueueTree, Shares
+from flowsched.scheduling.reasons import none_ready, why_not
+from flowsched.scheduling.state.data import Catalogue
+from flowsched.scheduling.state.snapshot import Snapshot
 from flowsched.statement import Statement
 
 

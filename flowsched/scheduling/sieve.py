@@ -12,8 +12,8 @@ from typing import Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from flowsched.scheduling.placement import FEW, Ints, Packing, RoleTable, cost_on, one_costs
-from flowsched.scheduling.room import Along, Scale
+from flowsched.scheduling.placement.capacity import Along, Scale
+from flowsched.scheduling.placement.gang import FEW, Ints, Packing, RoleTable, cost_on, one_costs
 
 #: (1,) a node, and what the pod costs there.
 Found: TypeAlias = tuple[Ints, int]

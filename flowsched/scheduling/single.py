@@ -15,24 +15,22 @@ from typing import Final, Protocol, TypeAlias
 
 import numpy as np
 
-from flowsched.scheduling.axes import packing_axes
-from flowsched.scheduling.catalogue import Catalogue
-from flowsched.scheduling.devices import GPU
-from flowsched.scheduling.framework import BUILT_IN_FILTERS, Filter, Profile
-from flowsched.scheduling.given import Given
-from flowsched.scheduling.horizon import Horizon
-from flowsched.scheduling.placement import FEW, Ints, Packing, RoleTable
+from flowsched.scheduling.allocation import Given
+from flowsched.scheduling.feasibility import allowed_nodes
+from flowsched.scheduling.locality_delay import Horizon
+from flowsched.scheduling.placement.capacity import Mask, Room
+from flowsched.scheduling.placement.gang import FEW, Ints, Packing, RoleTable
+from flowsched.scheduling.placement.score_cache import Standings
 from flowsched.scheduling.plan import Reason
-from flowsched.scheduling.plugins.locality import IMAGE
-from flowsched.scheduling.podgroup import PodGroup, Shape
-from flowsched.scheduling.promises import Promises
-from flowsched.scheduling.queues import QueueTree, Shares
-from flowsched.scheduling.reservation import Taken
-from flowsched.scheduling.room import Mask, Room
-from flowsched.scheduling.shape import allowed_nodes
+from flowsched.scheduling.pod_group import PodGroup, Shape
+from flowsched.scheduling.policy.framework import BUILT_IN_FILTERS, Filter, Profile
+from flowsched.scheduling.policy.plugins.locality import IMAGE
+from flowsched.scheduling.queues.tree import QueueTree, Shares
+from flowsched.scheduling.reservations import Promises, Taken
 from flowsched.scheduling.sieve import Found, best_of
-from flowsched.scheduling.snapshot import IO, Snapshot
-from flowsched.scheduling.standing import Standings
+from flowsched.scheduling.state.data import Catalogue
+from flowsched.scheduling.state.gpus import GPU
+from flowsched.scheduling.state.snapshot import IO, Snapshot, packing_axes
 
 #: Of no input anything is missing.
 _NOTHING: Final = np.zeros(1, dtype=np.int64)

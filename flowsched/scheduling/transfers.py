@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from flowsched.errors import ConfigurationError, FlowschedError
-from flowsched.scheduling.catalogue import Catalogue
-from flowsched.scheduling.snapshot import Snapshot
+from flowsched.scheduling.state.data import Catalogue
+from flowsched.scheduling.state.snapshot import Snapshot
 from flowsched.values import quick
 from flowsched.workflow.resources import parse_bytes
 

@@ -18,13 +18,13 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from flowsched.scheduling.devices import DEVICES
-from flowsched.scheduling.framework import VictimOrder
-from flowsched.scheduling.ledger import UNKNOWN, Ledger
-from flowsched.scheduling.placement import Ints
+from flowsched.scheduling.placement.gang import Ints
 from flowsched.scheduling.plan import Nomination
-from flowsched.scheduling.reservation import spread
-from flowsched.scheduling.snapshot import Claim, ClaimKind, Snapshot
+from flowsched.scheduling.policy.framework import VictimOrder
+from flowsched.scheduling.reservations import spread
+from flowsched.scheduling.state.claims import UNKNOWN, Claim, ClaimKind, Ledger
+from flowsched.scheduling.state.gpus import DEVICES
+from flowsched.scheduling.state.snapshot import Snapshot
 
 _NEVER: Final = 1 << 60
 

@@ -12,11 +12,11 @@ from dataclasses import replace
 from typing import Final
 
 from flowsched.errors import InvalidRequest
+from flowsched.simulation.clusters import SimulatedCluster, SimulatedNode
 from flowsched.simulation.documents import from_document
-from flowsched.simulation.reference import SimulatedCluster, SimulatedNode
 from flowsched.simulation.workload import Workload
-from flowsched.workflow.decode import check_workflow
-from flowsched.workflow.limits import DEFAULT
+from flowsched.workflow.document.decode import check_workflow
+from flowsched.workflow.document.limits import DEFAULT
 
 _NODE: Final = ("sn", "cpu_milli", "memory_mib", "gpu")
 _POD: Final = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from flowsched.simulation.reference import SimulatedCluster
+from flowsched.simulation.clusters import SimulatedCluster
 from flowsched.simulation.workload import Expected, File, Job, Workload
 from flowsched.workflow.spec import InputSpec, Match, StageSpec, WorkflowSpec
 

@@ -27,7 +27,7 @@ from flowsched.executor.protocol import (
 )
 from flowsched.workflow.estimates import weights
 from flowsched.workflow.graph import StageGraph
-from flowsched.workflow.run import WorkflowRun
+from flowsched.workflow.run.run import WorkflowRun
 from flowsched.workflow.spec import WorkflowSpec
 
 

@@ -7,9 +7,8 @@ from dataclasses import replace
 from typing import Final
 
 from flowsched.errors import InvalidRequest
-from flowsched.scheduling.framework import PROFILES, Profile
-from flowsched.simulation.losses import Loss
-from flowsched.simulation.reference import SimulatedCluster
+from flowsched.scheduling.policy.framework import PROFILES, Profile
+from flowsched.simulation.clusters import Loss, SimulatedCluster
 from flowsched.simulation.rivals import RIVALS, run
 from flowsched.simulation.simulate import Simulation
 from flowsched.simulation.workload import Workload

@@ -8,14 +8,93 @@ side by side, so what one of them has read from the disk serves all, even where 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, NamedTuple, Protocol
 
-from flowsched.simulation.attempt import Running
 from flowsched.simulation.network import Network
-from flowsched.simulation.pagecache import FileId, PageCache
+
+
+@dataclass(slots=True)
+class Running:
+    """One attempt of one job on a node."""
+
+    workload: int
+    job: int
+    node: int
+    ready: float
+    start: float
+    attempt: int = 0
+    shared: bool = False  #: reads from and writes to the storage, never its node's disk
+    direct: frozenset[int] = frozenset()  #: inputs it reads straight from the storage
+    mounted: frozenset[int] = frozenset()  #: inputs it reads on the storage, through the node's page cache
+    remote: Mapping[int, int] = field(
+        default_factory=dict
+    )  #: inputs it reads straight from another node, and that node
+    straight: frozenset[int] = frozenset()  #: outputs it writes straight to the storage
+    fetch: tuple[
+        tuple[int, int], ...
+    ] = ()  #: (input, place) it copies to its node itself, before it computes
+    ended: Callable[[], None] = lambda: None
+    outcome: str = "succeeded"
+    run_start: float = 0.0
+    run_end: float = 0.0
+    waiting: int = 0
+    over: bool = False
+    disk_bytes: int = 0  #: what it made its node's disk read and write
+
+
+# ---- What a simulated node's memory keeps of files ----
+
+
+#: A file of a workload: (number of the workload, number of the file).
+FileId = tuple[int, int]
+
+
+class PageCache:
+    """What a node's memory keeps of files, least recently used first out. A file is in it as a whole or not at all."""
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self.used = 0
+        self._held: OrderedDict[FileId, int] = OrderedDict()
+
+    def __contains__(self, file: FileId) -> bool:
+        """Whether reading the file costs no disk."""
+        return file in self._held
+
+    def copy(self) -> PageCache:
+        """As it is now."""
+        other = PageCache(self.capacity)
+        other.used, other._held = self.used, self._held.copy()
+        return other
+
+    def touch(self, file: FileId, size: int) -> None:
+        """The file was read or written."""
+        if file in self._held:
+            self._held.move_to_end(file)
+            return
+        if size > self.capacity:
+            return
+        self._held[file] = size
+        self.used += size
+        while self.used > self.capacity:
+            self.used -= self._held.popitem(last=False)[1]
+
+    def forget(self, file: FileId) -> None:
+        """The file is deleted."""
+        self.used -= self._held.pop(file, 0)
+
+
+# ---- What tasks read from their node's disk before they compute, and what they share of it ----
+#
+# Memory keeps what was used last. A task goes through its files in the order of their names at the moment it begins to compute:
+# then it is settled which of them memory held, and the disk must have brought the others meanwhile. Who reads a file while
+# another on the node does gets the rest along with him. Tasks that begin to compute at the same moment go through their files
+# side by side, so what one of them has read from the disk serves all, even where memory would not hold it for who comes later.
+
 
 #: How often a task may wait for what another reads of one file, before it reads that file for itself.
 SHARED: Final = 2

@@ -28,15 +28,14 @@ from flowsched.executor.protocol import (
     TransferFailed,
     Usage,
 )
-from flowsched.scheduling.framework import Profile
-from flowsched.scheduling.storages import Storage
+from flowsched.scheduling.policy.framework import Profile, Storage
 from flowsched.scheduling.transfers import TransferLimits
-from flowsched.simulation.losses import Loss
-from flowsched.simulation.reference import SimulatedCluster
+from flowsched.simulation.clusters import Loss, SimulatedCluster
+from flowsched.simulation.reading import Running
 from flowsched.simulation.workload import Workload
-from flowsched.simulation.world import STORAGE, FileId, Running, World
+from flowsched.simulation.world import STORAGE, FileId, World
 from flowsched.workflow.graph import StageGraph
-from flowsched.workflow.run import WorkflowRun
+from flowsched.workflow.run.run import WorkflowRun
 
 #: Datasets of twice this size and more move in pieces.
 PIECE_BYTES = 128_000_000

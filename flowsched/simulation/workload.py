@@ -13,12 +13,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from flowsched.simulation.reference import SimulatedCluster
-from flowsched.workflow.decode import check_workflow
-from flowsched.workflow.grouping import Group, grouped
-from flowsched.workflow.limits import DEFAULT, Limits
+from flowsched.simulation.clusters import SimulatedCluster
+from flowsched.workflow.document.decode import check_workflow
+from flowsched.workflow.document.limits import DEFAULT, Limits
 from flowsched.workflow.spec import WorkflowSpec
-from flowsched.workflow.traces import Trace, work
+from flowsched.workflow.traces.grouping import Group, grouped
+from flowsched.workflow.traces.trace import Trace, work
 
 #: The reference set of WOW gives a task as many cores as its memory takes of a node: 134 GB for 32 cores.
 WOW_BYTES_A_CORE: Final = 134e9 / 32

@@ -12,11 +12,10 @@ from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 from typing import Any, Final
 
-from flowsched.simulation.attempt import Running as Running
+from flowsched.simulation.clusters import SimulatedCluster
 from flowsched.simulation.network import Network
-from flowsched.simulation.pagecache import PageCache
-from flowsched.simulation.reading import DiskReads, Input
-from flowsched.simulation.reference import SimulatedCluster
+from flowsched.simulation.reading import DiskReads, Input, PageCache
+from flowsched.simulation.reading import Running as Running
 from flowsched.simulation.workload import File, Job, Workload
 
 #: The number of the shared storage as a place; nodes are 0 … N-1.

@@ -9,24 +9,212 @@ waits for the writer.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import errno
+import fcntl
 import functools
+import json
 import os
+import socket
+import sqlite3
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, cast
 
-from sqlalchemy import URL, Connection, event, make_url, text
+from sqlalchemy import URL, Connection, event, inspect, make_url, text
 from sqlalchemy.exc import ArgumentError, DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
+import flowsched
 from flowsched.errors import ConfigurationError, FlowschedError, StorageBusy, StorageCorrupt, Unavailable
 from flowsched.private import make_database
-from flowsched.store import schema
 from flowsched.store.headroom import KeptLog
-from flowsched.store.lockfile import FileInUse, FileLock
+
+if TYPE_CHECKING:
+    from alembic.config import Config
+
+#: Bytes of what the file says, padded: it is written over, never emptied, so that it needs room only once.
+_WIDTH = 400
+
+
+class FileInUse(ConfigurationError):
+    """Another process holds the lock."""
+
+
+class FileLock:
+    """The lock. A second one in the same process is refused as well."""
+
+    def __init__(self, database: Path) -> None:
+        self.path = database.with_name(f"{database.name}.lock")
+        self._file: int | None = None
+
+    def acquire(self) -> None:
+        """Take it, or say who has it. Does nothing where this object holds it.
+
+        Raises:
+            FileInUse: Another process holds it; the message names it.
+            ConfigurationError: Its folder cannot be written.
+            Unavailable: There is no room for it.
+        """
+        if self._file is not None:
+            return
+        try:
+            file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise Unavailable(f"cannot make the lock file {self.path}: {error.strerror}") from error
+            raise ConfigurationError(f"cannot open the lock file {self.path}: {error.strerror}") from error
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(file)
+            raise FileInUse(
+                f"{self.path.with_suffix('')} is in use by {self.owner()}. One process may use a SQLite "
+                "file: stop that one, choose another file, or use PostgreSQL for several"
+            ) from error
+        owner = json.dumps({"pid": os.getpid(), "host": socket.gethostname()})
+        with contextlib.suppress(OSError):  # on a full disk the old text stays; the lock is what counts
+            os.pwrite(file, f"{owner:<{_WIDTH}}".encode(), 0)
+        self._file = file
+
+    def owner(self) -> str:
+        """Who holds it, in words: process, host and since when (the file's own time, UTC)."""
+        try:
+            said = json.loads(self.path.read_bytes())
+            since = datetime.fromtimestamp(self.path.stat().st_mtime, tz=UTC).isoformat(timespec="seconds")
+            return f"process {said['pid']} on {said['host']} since {since}"
+        except (OSError, ValueError, KeyError, TypeError):
+            return "another process"
+
+    def release(self) -> None:
+        """Let it go; harmless if it is not held. The file stays: removing it would let two processes lock two
+        files.
+        """
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+
+# ---- Which schema a database has, and how it gets the one this version needs (alembic, in `migrations/`)
+# ----
+
+
+#: The newest revision in `migrations/versions`: known here so that an ordinary start need not load alembic.
+REVISION: Final = "0007"
+#: Any number that no one else uses: replicas that start together migrate one after the other.
+_ADVISORY_LOCK: Final = 0x666C6F77
+
+
+def migrations_folder() -> Path:
+    """Where the migrations are: inside the wheel, or at the top of a checkout.
+
+    Raises:
+        ConfigurationError: They are in neither place; the installation is incomplete.
+    """
+    package = Path(flowsched.__file__).parent
+    for folder in (package / "_share" / "migrations", package.parent / "migrations"):
+        if (folder / "env.py").is_file():
+            return folder
+    raise ConfigurationError(f"no migrations beside {package}: the installation is incomplete, reinstall it")
+
+
+def revision_of(connection: Connection) -> str | None:
+    """The revision of an open database; None if it is empty."""
+    if not inspect(connection).has_table("alembic_version"):
+        return None
+    return connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
+
+
+def check(revision: str | None, where: str) -> None:
+    """Refuse a schema this version does not know how to use.
+
+    Raises:
+        ConfigurationError: It is older or newer; the message says what to do.
+    """
+    if revision == REVISION:
+        return
+    if revision is None or revision in known_revisions():
+        raise ConfigurationError(
+            f"the schema of {where} is older ({revision or 'empty'}) than this version needs ({REVISION}): "
+            "back it up, then run `flowsched db upgrade`"
+        )
+    raise ConfigurationError(
+        f"the schema of {where} ({revision}) is newer than this version ({flowsched.__version__}, "
+        f"schema {REVISION}) knows: start the newer version, or restore the backup made before its upgrade"
+    )
+
+
+def known_revisions() -> frozenset[str]:
+    """Every revision this version has a script for."""
+    from alembic.script import ScriptDirectory
+
+    return frozenset(script.revision for script in ScriptDirectory.from_config(_config()).walk_revisions())
+
+
+def upgrade(connection: Connection, to: str = "head") -> None:
+    """Bring the schema up, inside the caller's transaction.
+
+    Raises:
+        ConfigurationError: The schema is newer than this version.
+    """
+    from alembic import command
+
+    if connection.dialect.name == "postgresql":
+        connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _ADVISORY_LOCK})
+    revision = revision_of(connection)
+    if revision is not None and revision not in known_revisions():
+        check(revision, connection.engine.url.render_as_string(hide_password=True))
+    command.upgrade(_config(connection), to)
+
+
+def downgrade(connection: Connection, to: str) -> None:
+    """Take the schema down, inside the caller's transaction. Columns and tables that go take their rows with
+    them.
+    """
+    from alembic import command
+
+    command.downgrade(_config(connection), to)
+
+
+def differences(connection: Connection) -> list[Any]:
+    """What the database has and `tables` has not, or the other way round: empty when the migrations are
+    complete.
+    """
+    from alembic.autogenerate import compare_metadata
+    from alembic.migration import MigrationContext
+
+    from flowsched.store.tables import metadata
+
+    context = MigrationContext.configure(
+        connection, opts={"compare_type": True, "compare_server_default": False}
+    )
+    return list(compare_metadata(context, metadata))
+
+
+def _config(connection: Connection | None = None) -> Config:
+    """Alembic's configuration, without an ini file."""
+    from alembic.config import Config
+
+    config = Config()
+    config.set_main_option("script_location", str(migrations_folder()).replace("%", "%%"))
+    config.attributes["connection"] = connection
+    return config
+
+
+# ---- Opening the database: SQLite in one process, or PostgreSQL for several. What differs between them is
+# ----
+#
+# decided here.
+#
+# SQLite runs in WAL mode with `synchronous=FULL`: a commit that was answered survives a power cut. A write
+# transaction begins IMMEDIATE, so that it fails at its start rather than in its middle; a reading one never
+# waits for the writer.
+
 
 _DRIVERS: Final = {
     "sqlite": "sqlite+aiosqlite",
@@ -338,8 +526,6 @@ class Database:
                 await connection.commit()
                 self._log.hold()
         except Exception as error:
-            from flowsched.store.retry import is_transient
-
             if not is_transient(error):
                 raise
             self.failed(error)
@@ -404,9 +590,9 @@ class Database:
 
     async def _settle(self, *, migrate: bool) -> None:
         """Check the schema, bring it up if allowed, and forget what dead processes held."""
-        if await self.current() != schema.REVISION and migrate:
+        if await self.current() != REVISION and migrate:
             await self.upgrade()
-        schema.check(await self.current(), self.shown)
+        check(await self.current(), self.shown)
         if self._lock is not None:  # nobody else can be alive: no lease to wait for, no commit in doubt
             async with self.writing() as connection:
                 await connection.execute(text("UPDATE lease SET expires_ms = 0"))
@@ -449,8 +635,6 @@ class Database:
 
         Drivers raise errors of their own too: what is sent to a new connection first is not wrapped by SQLAlchemy.
         """
-        from flowsched.store.retry import is_corrupt, is_transient
-
         await self.opened()
         try:
             async with engine.connect() as connection:
@@ -469,15 +653,15 @@ class Database:
     async def current(self) -> str | None:
         """The schema's revision; None if the database is empty."""
         async with self.reading() as connection:
-            return await connection.run_sync(schema.revision_of)
+            return await connection.run_sync(revision_of)
 
     async def upgrade(self, to: str = "head") -> None:
         """Bring the schema up to a revision, in one transaction."""
-        await self._alter(lambda connection: schema.upgrade(connection, to))
+        await self._alter(lambda connection: upgrade(connection, to))
 
     async def downgrade(self, to: str) -> None:
         """Take the schema down to a revision (`base` empties the database), in one transaction."""
-        await self._alter(lambda connection: schema.downgrade(connection, to))
+        await self._alter(lambda connection: downgrade(connection, to))
 
     async def _alter(self, change: Callable[[Connection], None]) -> None:
         """Run a migration."""
@@ -490,7 +674,7 @@ class Database:
             "url": self.shown,
             "database": self.kind,
             "revision": await self.current(),
-            "expected_revision": schema.REVISION,
+            "expected_revision": REVISION,
         }
         queries = _SQLITE_FACTS if self.kind == "sqlite" else _POSTGRESQL_FACTS
         async with self.reading() as connection:
@@ -539,3 +723,66 @@ def _first_line(error: BaseException) -> str:
     """The driver's message without SQL, parameters and links."""
     original = getattr(error, "orig", None) or error
     return (str(original).strip().splitlines() or [type(original).__name__])[0]
+
+
+# ---- Which database errors pass by themselves, and how long to wait for that ----
+#
+# Transient is what another try may get past: locks, a full disk that someone empties, deadlocks, lost
+# connections, a server that starts. Everything else is the statement's own fault, and is told at once.
+
+
+#: SQLite's primary result codes: BUSY, LOCKED, READONLY (a file system that was remounted so), IOERR, FULL,
+#: CANTOPEN, PROTOCOL.
+_SQLITE: Final = frozenset({5, 6, 8, 10, 13, 14, 15})
+#: SQLite's NOTADB and CORRUPT.
+_SQLITE_CORRUPT: Final = frozenset({11, 26})
+#: SQLSTATEs of PostgreSQL's "data corrupted" and "index corrupted".
+_CORRUPT: Final = frozenset({"XX001", "XX002"})
+#: SQLSTATE classes: connection, rollback (serialization, deadlock), resources (disk full), operator
+#: (shutdown).
+_CLASSES: Final = frozenset({"08", "40", "53", "57"})
+#: Single SQLSTATEs: lock not available, a read-only server (failover in progress), idle session ended.
+_STATES: Final = frozenset({"55P03", "25006", "25P03"})
+
+
+def is_transient(error: BaseException) -> bool:
+    """Whether another try may succeed."""
+    if isinstance(error, DBAPIError):
+        return error.connection_invalidated or _driver_says(error.orig)
+    return isinstance(error, (PoolTimeout, TimeoutError, OSError)) or _driver_says(error)
+
+
+def _driver_says(error: BaseException | None) -> bool:
+    """Read SQLite's or PostgreSQL's own code."""
+    if isinstance(error, sqlite3.Error):
+        return getattr(error, "sqlite_errorcode", 0) & 0xFF in _SQLITE
+    state = getattr(error, "sqlstate", None)
+    if isinstance(state, str):
+        return state[:2] in _CLASSES or state in _STATES
+    # psycopg tells of a lost connection, or one that was not made in time, by an OperationalError without any state.
+    return hasattr(error, "sqlstate") and any(
+        each.__name__ == "OperationalError" for each in type(error).__mro__
+    )
+
+
+def is_corrupt(error: BaseException) -> bool:
+    """Whether the database says that its own files are damaged: every further write could damage them more."""
+    cause = error.orig if isinstance(error, DBAPIError) else error
+    if isinstance(cause, sqlite3.Error):
+        return getattr(cause, "sqlite_errorcode", 0) & 0xFF in _SQLITE_CORRUPT
+    return getattr(cause, "sqlstate", None) in _CORRUPT
+
+
+def pauses(jitter: Callable[[], float], first_s: float = 0.01, longest_s: float = 1.0) -> Iterator[float]:
+    """Growing pauses without end, each between half and all of twice the last: two writers soon stop
+    colliding.
+    """
+    limit = first_s
+    while True:
+        yield limit * (0.5 + jitter() / 2)
+        limit = min(limit * 2, longest_s)
+
+
+def chance() -> float:
+    """A number in [0, 1) from the system, for those who do not pass their own."""
+    return int.from_bytes(os.urandom(4), "big") / 2**32

@@ -14,8 +14,8 @@ from flowsched.engine.delta import EventRow
 from flowsched.errors import Conflict, NotFound
 from flowsched.store import tables
 from flowsched.store.bulk import encode, insert, select_among, tidy, tidy_text, update
+from flowsched.workflow.run.states import RunState, TaskState
 from flowsched.workflow.spec import Call
-from flowsched.workflow.states import RunState, TaskState
 
 #: zlib's middle: a workflow of 1,000 stages shrinks about tenfold in a few milliseconds.
 _COMPRESSION: Final = 6

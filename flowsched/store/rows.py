@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from flowsched.engine.delta import OutputWrite, TaskWrite
-from flowsched.scheduling.usage import UsageRow
+from flowsched.scheduling.state.usage import UsageRow
 
 T = TypeVar("T")
 

@@ -14,7 +14,7 @@ from flowsched.store import tables
 from flowsched.store.database import Database, unbroken
 from flowsched.store.rows import AttemptRow
 from flowsched.store.workflows import ATTEMPT_COLUMNS, attempt_row, decode
-from flowsched.workflow.states import RunState
+from flowsched.workflow.run.states import RunState
 
 _x, _w, _t, _a = tables.tes_tasks.c, tables.workflows.c, tables.tasks.c, tables.attempts.c
 

@@ -32,9 +32,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from flowsched.engine.delta import Delta
 from flowsched.errors import FlowschedError, OutcomeUnknown, StorageBusy, StorageCorrupt, Unavailable
 from flowsched.store.changes import Changes, Step
-from flowsched.store.database import Database, unbroken
+from flowsched.store.database import Database, chance, is_corrupt, is_transient, pauses, unbroken
 from flowsched.store.requests import Command, Requests, Submission, Submitted, Submitting, compress
-from flowsched.store.retry import chance, is_corrupt, is_transient, pauses
 
 #: How long an item may wait for a database that does not let it in.
 RETRY_S: Final = 30.0

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowsched.errors import InvalidRequest
-from flowsched.workflow.limits import Limits, exceeded
+from flowsched.workflow.document.limits import Limits, exceeded
 
 #: The parser gets so many bytes at once: some 5 ms. With a quarter of it the calls themselves take as long as the parsing.
 PIECE: Final = 256 << 10

@@ -7,6 +7,7 @@ follow from the source and its inputs is never guessed: it is None, and `until` 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping
 from typing import Literal
 
 import msgspec
@@ -140,3 +141,152 @@ _WORDS = {
     "shard": "differs between the shards of {}",
     "error": "{}",
 }
+
+
+# ---- What follows from a plan: how long it is from each node to the end of the run, and what each stage of
+# it will ask for ----
+
+
+#: What one task is taken for when nothing was learned of its kind, as in the ranks of workflows.
+DEFAULT_MS = 60_000
+
+
+class RankPlan(Part, frozen=True):
+    """The critical path of one node: expected ms from its start to the end of the run, itself included.
+
+    `learned` says whether its own runtime was learned from finished tasks of its kind; else it is the default.
+    """
+
+    rank_ms: int
+    runtime_ms: int
+    learned: bool
+
+
+class StageForecast(Part, frozen=True):
+    """The nodes of one level, which can run at the same time, and what they ask for together.
+
+    Sums are over what is known; `partial` says that there is more: a width, a condition or an amount that is not known yet.
+    """
+
+    level: int
+    nodes: tuple[str, ...]
+    tasks: int
+    cpu_millicores: int
+    memory_bytes: int
+    disk_bytes: int
+    gpus: int
+    partial: bool
+    unknown_widths: tuple[str, ...] = ()  #: nodes whose number of tasks is not known
+
+
+def ranks(
+    plan: Plan, runtime_ms: Callable[[NodePlan], int | None], default_ms: int = DEFAULT_MS
+) -> dict[str, RankPlan]:
+    """Upward ranks of all nodes that may run: a node that surely does not is on nobody's way and has rank 0.
+
+    Args:
+        plan: The plan.
+        runtime_ms: How long one task of a node takes, as far as it was learned.
+        default_ms: For all others.
+    """
+    after: dict[str, int] = dict.fromkeys((node.path for node in plan.nodes), 0)
+    children: dict[str, list[str]] = {}
+    for edge in plan.edges:
+        children.setdefault(edge.parent, []).append(edge.child)
+    found: dict[str, RankPlan] = {}
+    for node in reversed(plan.nodes):
+        learned = runtime_ms(node)
+        own = 0 if node.runs == "no" else default_ms if learned is None else max(1, learned)
+        after[node.path] = own + max((after[child] for child in children.get(node.path, ())), default=0)
+        rank = 0 if node.runs == "no" else after[node.path]
+        found[node.path] = RankPlan(rank, own, learned is not None)
+    return found
+
+
+def node_of(plan: Plan, name: str) -> NodePlan | None:
+    """The node that an engine means by `name`; None if it is none, or if several could be meant and none of them is the longest
+    name.
+
+    Engines name calls in their own ways: `root.sub.call` as here; Cromwell's `innermost_workflow.call`; with `/` between; with
+    shards (`[3]`).
+    """
+    wanted = _bare(name)
+    found = [node for node in plan.nodes if wanted == node.path]
+    if not found:
+        found = [
+            node
+            for node in plan.nodes
+            if wanted in (f"{node.workflow}.{node.call}", node.path.partition(".")[2])
+        ]
+    return found[0] if len(found) == 1 else None
+
+
+def rank_of(plan: Plan, known: Mapping[str, RankPlan], name: str) -> int | None:
+    """Expected ms from the start of the node that an engine calls `name` to the end of the run; None if no node is called so.
+
+    Where several nodes are called so (one sub-workflow called twice), the longest way: to be too early costs less than to be too
+    late.
+    """
+    node = node_of(plan, name)
+    if node is not None:
+        return known[node.path].rank_ms
+    wanted = _bare(name)
+    alike = [
+        known[each.path].rank_ms
+        for each in plan.nodes
+        if wanted in (f"{each.workflow}.{each.call}", each.call, each.task)
+    ]
+    return max(alike, default=None)
+
+
+def _bare(name: str) -> str:
+    return name.partition("[")[0].replace("/", ".").strip(".")
+
+
+def stages(plan: Plan) -> list[StageForecast]:
+    """What each level asks for, first to last."""
+    levels: dict[int, list[NodePlan]] = {}
+    for node in plan.nodes:
+        if node.runs != "no":
+            levels.setdefault(node.level, []).append(node)
+    return [_stage(level, levels[level]) for level in sorted(levels)]
+
+
+def _stage(level: int, nodes: list[NodePlan]) -> StageForecast:
+    certain = [node for node in nodes if node.runs == "yes" and node.tasks is not None]
+    amounts = [amount for node in nodes for amount in (node.cpu, node.memory, node.disk, node.gpu)]
+    return StageForecast(
+        level=level,
+        nodes=tuple(node.path for node in nodes),
+        tasks=sum(node.tasks or 0 for node in certain),
+        cpu_millicores=_sum((node.tasks, node.cpu.value) for node in certain),
+        memory_bytes=_sum((node.tasks, node.memory.value) for node in certain),
+        disk_bytes=_sum((node.tasks, node.disk.value) for node in certain),
+        gpus=_sum((node.tasks, node.gpu.value) for node in certain),
+        partial=len(certain) < len(nodes) or any(amount.value is None for amount in amounts),
+        unknown_widths=tuple(node.path for node in nodes if node.tasks is None),
+    )
+
+
+def _sum(products: Iterable[tuple[int | None, int | None]]) -> int:
+    return sum((tasks or 0) * (amount or 0) for tasks, amount in products)
+
+
+def prefetch(plan: Plan) -> dict[str, tuple[str, ...]]:
+    """Files that are known ahead, and the nodes that read them, in the order in which the nodes come."""
+    found: dict[str, dict[str, None]] = {}
+    for node in plan.nodes:
+        if node.runs != "no":
+            for file in node.files:
+                found.setdefault(file.uri, {})[node.path] = None
+    return {uri: tuple(nodes) for uri, nodes in found.items()}
+
+
+def as_json(plan: Plan) -> bytes:
+    """A plan as it is kept."""
+    return msgspec.json.encode(plan)
+
+
+def from_json(raw: bytes) -> Plan:
+    """A plan as it was kept."""
+    return msgspec.json.decode(raw, type=Plan)

@@ -10,6 +10,8 @@ from typing import Any
 
 import msgspec
 
+from flowsched.workflow.plan import Plan, RankPlan, StageForecast
+
 
 class View(msgspec.Struct, kw_only=True, omit_defaults=False):
     """The root of all answers; unknown fields are ignored when read, so that older clients go on working."""
@@ -247,3 +249,127 @@ class ProblemView(View, kw_only=True):
     detail: str = ""
     instance: str = ""
     faults: list[dict[str, str]] = []
+
+
+# ---- What the API answers about idle room: one set of structs for both sides ----
+
+
+class IdleView(View, kw_only=True):
+    """One resource over some time, in core-hours, GiB-hours or GPU-hours. capacity = used + the sum of `causes`."""
+
+    capacity: float  #: of nodes that took pods
+    used: float
+    idle: float
+    off: float = 0.0  #: of nodes that took none: not idle, and not counted above
+    causes: dict[str, float] = msgspec.field(
+        default_factory=dict
+    )  #: by cause (docs/explain.md); they add up to `idle`
+    who: dict[str, dict[str, float]] = msgspec.field(
+        default_factory=dict
+    )  #: cause -> queue, gang or work -> its part, the largest few
+
+
+class IdleHourView(View, kw_only=True):
+    """One hour of the clock."""
+
+    start_at: datetime
+    covered_seconds: float  #: how much of the hour was watched
+    resources: dict[str, IdleView]
+
+
+class IdleReportView(View, kw_only=True):
+    """Why what was idle was idle."""
+
+    since: datetime  #: the first hour begins here
+    until: datetime
+    resources: dict[str, IdleView] = msgspec.field(
+        default_factory=dict
+    )  #: cpu, memory, gpu, where there are any
+    hours: list[IdleHourView] = msgspec.field(default_factory=list)
+    sentences: list[str] = msgspec.field(default_factory=list)  #: the same for people, one for each resource
+
+
+# ---- What the API takes and answers about plans: one set of structs for both sides ----
+
+
+class CromwellSource(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """A run of a Cromwell server that this installation may ask."""
+
+    url: str
+    root_workflow_id: str
+
+
+class PlanBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """A workflow to plan: its source with what it imports, or the Cromwell server that has it."""
+
+    source: str | None = None
+    imports: dict[str, str] | str = {}  #: sources by name, or a zip file in base64
+    inputs: dict[str, Any] | None = None  #: `{"workflow.input": value}`; null: not known at all
+    sizes: dict[str, int] = {}  #: bytes of files, by the URI or path in the inputs
+    contents: dict[
+        str, str
+    ] = {}  #: texts of files, likewise: lists of intervals or samples that the workflow reads
+    run: str = ""  #: the run that it is the plan of, as the run's calls name it
+    cromwell: CromwellSource | None = None
+
+
+class PlanSummary(View, kw_only=True):
+    """A plan in a list."""
+
+    id: str
+    name: str
+    run: str = ""
+    created_at: datetime
+    nodes: int
+    url: str = ""
+
+
+class PlanView(PlanSummary, kw_only=True):
+    """A plan, and what follows from it with what is known now of how long tasks take."""
+
+    plan: Plan
+    ranks: dict[str, RankPlan]  #: node -> its way to the end
+    stages: list[StageForecast]
+    files: dict[str, list[str]]  #: URI that is known ahead -> nodes that read it
+
+
+class PlanPage(Page, kw_only=True):
+    """Some plans, newest first."""
+
+    plans: list[PlanSummary]
+
+
+# ---- What the API answers about the scheduler's policy: one set of structs for both sides ----
+
+
+class RefusedView(View, kw_only=True):
+    """A profile document that changed nothing, and everything that is wrong with it."""
+
+    at: datetime
+    source: str
+    faults: list[dict[str, str]]
+
+
+class ProfileView(View, kw_only=True):
+    """The profile in force."""
+
+    name: str
+    source: str  #: a file, the API, or built in
+    since: datetime
+    kept: bool  #: whether a restart finds it again
+    document: dict[str, Any]  #: all of it, with what was inherited
+    refused: RefusedView | None = None  #: what was refused since, the last of them
+
+
+class PluginView(View, kw_only=True):
+    """A plugin of the scheduler."""
+
+    name: str
+    kind: str = ""  #: filter, cost, queue-order or victim
+    origin: str = ""  #: the package that offers it
+    about: str = ""
+    parameters: dict[str, Any] = msgspec.field(default_factory=dict)  #: name -> default
+    used_by: list[str] = msgspec.field(default_factory=list)  #: profiles in force that name it
+    problem: str = ""  #: why it does not work at all
+    failures: int = 0  #: how often it failed under the profiles in force
+    last_failure: str = ""

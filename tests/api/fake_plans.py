@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 from flowsched.errors import NotFound
 from flowsched.workflow.plan import NodePlan, Plan
-from flowsched.workflow.plan_views import PlanBody, PlanPage, PlanSummary, PlanView
+from flowsched.workflow.views import PlanBody, PlanPage, PlanSummary, PlanView
 
 _PLAN = Plan("germline", "WDL 1.0", (NodePlan("germline.align", "Align", "germline", "align", tasks=3),), ())
 

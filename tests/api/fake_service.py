@@ -14,15 +14,18 @@ from fake_plans import FakePlans
 from flowsched.api.routes import Limits
 from flowsched.control.facade import OutputData, TesPage
 from flowsched.errors import Conflict, Fault, InvalidDocument, InvalidRequest, NotFound
-from flowsched.workflow.document import read_document
-from flowsched.workflow.idle_views import IdleHourView, IdleReportView, IdleView
-from flowsched.workflow.policy_views import PluginView, ProfileView
+from flowsched.workflow.document.reader import read_document
 from flowsched.workflow.views import (
     AttemptView,
     EventView,
     ExplanationView,
+    IdleHourView,
+    IdleReportView,
+    IdleView,
     NodeView,
     OutputView,
+    PluginView,
+    ProfileView,
     QueueView,
     StageView,
     SubmittedView,

@@ -19,7 +19,7 @@ from flowsched.api.parameters import InvalidParameters, decode_body
 from flowsched.api.routes import Limits
 from flowsched.api.server import build_api
 from flowsched.errors import InvalidRequest
-from flowsched.workflow.decode import decode_workflow
+from flowsched.workflow.document.decode import decode_workflow
 from flowsched.workflow.views import SubmittedView
 
 GOOD = {"name": "x", "stages": [{"name": "a", "command": ["true"]}]}

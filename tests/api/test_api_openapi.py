@@ -14,7 +14,7 @@ from fake_service import FakeService
 from flowsched.api.openapi import openapi
 from flowsched.api.routes import Policy
 from flowsched.api.table import ROUTES
-from flowsched.workflow.decode import decode_workflow
+from flowsched.workflow.document.decode import decode_workflow
 
 DOCUMENT: dict[str, Any] = msgspec.json.decode(openapi(ROUTES))
 

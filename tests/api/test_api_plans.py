@@ -6,7 +6,7 @@ from aiohttp import FormData
 from aiohttp.test_utils import TestClient
 from fake_service import FakeService
 
-from flowsched.workflow.plan_views import CromwellSource, PlanBody
+from flowsched.workflow.views import CromwellSource, PlanBody
 
 
 async def test_a_plan_is_made_from_json(api: TestClient, service: FakeService) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from flowsched.app import Settings, running
-from flowsched.control.heartbeat import BEAT_S, HELD_S, Heartbeat, Stall
+from flowsched.control.leading.heartbeat import BEAT_S, HELD_S, Heartbeat, Stall
 
 EXECUTOR = {"image": "a", "command": ["true"]}
 STAGE = {"command": ["true"], "resources": {"cpu": 900}}

@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 from flowsched import errors
 from flowsched.cli.commands import app
 from flowsched.cli.options import hoisted
-from flowsched.cluster.running.cgroups import Base
+from flowsched.cluster.local.runner.cgroups import Base
 from flowsched.workflow.views import OutputView, StageView
 
 Run = Callable[..., Any]

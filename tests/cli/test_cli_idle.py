@@ -13,8 +13,7 @@ from rich.console import Console
 
 from flowsched.cli import render
 from flowsched.cli.idling import idle_panel
-from flowsched.workflow.idle_views import IdleReportView
-from flowsched.workflow.views import ExplanationView, SuggestionView
+from flowsched.workflow.views import ExplanationView, IdleReportView, SuggestionView
 
 Run = Callable[..., Any]
 

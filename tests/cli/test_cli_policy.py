@@ -17,11 +17,11 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "scheduling"))
 from scheduling_cases import bag, cluster, gang, shape
 
 from flowsched.cli.commands import app
-from flowsched.scheduling.catalogue import Catalogue
 from flowsched.scheduling.cycle import cycle
-from flowsched.scheduling.framework import Profile
-from flowsched.scheduling.queues import QueueTree
-from flowsched.scheduling.record import recorded
+from flowsched.scheduling.explain.recording import recorded
+from flowsched.scheduling.policy.framework import Profile
+from flowsched.scheduling.queues.tree import QueueTree
+from flowsched.scheduling.state.data import Catalogue
 
 
 @pytest.fixture

@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console, RenderableType
 
-from flowsched.cli import inert, output, render
+from flowsched.cli import output, render
+from flowsched.cli import output as inert
 from flowsched.workflow.views import ExplanationView, NodeView, QueueUserView, QueueView, WorkflowView
 
 

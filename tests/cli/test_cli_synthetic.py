@@ -15,7 +15,7 @@ import pytest
 from flowsched.app import Settings, running
 from flowsched.cli import traces
 from flowsched.client import Client
-from flowsched.workflow.synthetic import Largest, Scale
+from flowsched.workflow.traces.synthetic import Largest, Scale
 from flowsched.workflow.views import NodeView
 
 sys.path.append(str(Path(__file__).parents[1] / "workflow"))

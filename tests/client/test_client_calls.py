@@ -13,7 +13,7 @@ from fake_service import FakeService, workflow_view
 
 from flowsched import Client, Workflow, errors
 from flowsched.api.server import build_api
-from flowsched.workflow.states import TaskState
+from flowsched.workflow.run.states import TaskState
 
 DOCUMENT = {"name": "germline", "stages": [{"name": "a", "command": ["true"]}]}
 

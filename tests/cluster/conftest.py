@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from flowsched.cluster.fake import FakeProcesses
-from flowsched.cluster.local import LocalCluster, Processes
-from flowsched.cluster.machine import virtual_nodes
-from flowsched.cluster.runners import RunnerProcesses
+from flowsched.cluster.local.executor import LocalCluster, Processes
+from flowsched.cluster.local.nodes import virtual_nodes
+from flowsched.cluster.local.processes import RunnerProcesses
 from flowsched.executor.nodes import NodeInfo
 from tests.cluster.samples import Ear, scripted
 

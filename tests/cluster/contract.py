@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import pytest
 
-from flowsched.cluster.local import LocalCluster
+from flowsched.cluster.local.executor import LocalCluster
 from flowsched.executor.nodes import NodeInfo
 from flowsched.executor.protocol import (
     PodEnded,

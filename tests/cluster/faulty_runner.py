@@ -10,7 +10,7 @@ import sys
 import time
 
 sys.path.append(sys.argv[1])
-from running import attempt, spawner, task
+from runner import attempt, spawner, task
 
 
 def act(folder: str) -> None:

@@ -16,8 +16,8 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from flowsched.cluster.local import LocalCluster
-from flowsched.cluster.machine import virtual_nodes
+from flowsched.cluster.local.executor import LocalCluster
+from flowsched.cluster.local.nodes import virtual_nodes
 from flowsched.executor.protocol import ClusterEvent, ContainerReport, Pod, PodEnded, PodGone
 from flowsched.workflow.spec import Container, Delivered, Step
 from tests.cluster.samples import pod

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from flowsched.cluster.fake import Outcome
-from flowsched.cluster.local import LocalCluster
+from flowsched.cluster.local.executor import LocalCluster
 from flowsched.executor.protocol import (
     ClusterEvent,
     InputFile,

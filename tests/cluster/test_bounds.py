@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from flowsched.cluster.origins import Origins
-from flowsched.cluster.runners import RunnerProcesses
-from flowsched.cluster.running.bounds import Bounds
+from flowsched.cluster.local.processes import RunnerProcesses
+from flowsched.cluster.local.runner.bounds import Bounds
+from flowsched.cluster.node.origins import Origins
 from flowsched.executor.protocol import (
     InputFile,
     Pod,
@@ -80,7 +80,7 @@ def test_the_kernels_files_are_known_where_they_are_mounted_again(tmp_path: Path
     """Told by the device, since the path says nothing."""
     import subprocess
 
-    script = "import sys; from flowsched.cluster.running.bounds import Bounds; print(Bounds().refusal(sys.argv[1]))"
+    script = "import sys; from flowsched.cluster.local.runner.bounds import Bounds; print(Bounds().refusal(sys.argv[1]))"
     command = f"mount --bind /proc {tmp_path} && exec {sys.executable} -c '{script}' {tmp_path}/1/environ"
     done = subprocess.run(["unshare", "-m", "sh", "-c", command], capture_output=True, text=True, timeout=120)
     assert "is in /proc, which belongs to the kernel" in done.stdout, done.stderr

@@ -14,9 +14,10 @@ from pathlib import Path
 import pytest
 
 import flowsched.cluster
-from flowsched.cluster import attempts, kin
-from flowsched.cluster.local import LocalCluster
-from flowsched.cluster.runners import RunnerProcesses
+from flowsched.cluster.local import attempts
+from flowsched.cluster.local import attempts as kin
+from flowsched.cluster.local.executor import LocalCluster
+from flowsched.cluster.local.processes import RunnerProcesses
 from flowsched.errors import ConfigurationError
 from flowsched.executor.protocol import PodEnded, PodGone, PodStarted
 from tests.cluster.conftest import RealWorld
@@ -25,7 +26,7 @@ from tests.cluster.samples import Ear, pod, shell
 
 def faulty(where: str, what: str) -> Sequence[str]:
     script = Path(__file__).with_name("faulty_runner.py")
-    folder = Path(flowsched.cluster.__file__).parent
+    folder = Path(flowsched.cluster.local.executor.__file__).parent
     return (sys.executable, "-I", "-S", str(script), str(folder), where, what)
 
 
@@ -298,7 +299,7 @@ async def test_a_removed_folder(real_world: RealWorld) -> None:
 async def test_one_service_at_a_time(real_world: RealWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     """A second one on the same root is refused, and told who is there (row 18)."""
     await real_world.open()
-    monkeypatch.setattr("flowsched.cluster.local.ROOT_WAIT_S", 0.1)
+    monkeypatch.setattr("flowsched.cluster.local.executor.ROOT_WAIT_S", 0.1)
     with pytest.raises(ConfigurationError, match=f"process {os.getpid()} runs the local cluster"):
         await LocalCluster(real_world.root, real_world.nodes).start()
 

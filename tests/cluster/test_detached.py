@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from flowsched.cluster import attempts, kin, runners
-from flowsched.cluster.running import cgroups
-from flowsched.cluster.running.cgroups import Base, find_base
+from flowsched.cluster.local import attempts, processes
+from flowsched.cluster.local import attempts as kin
+from flowsched.cluster.local.runner import cgroups
+from flowsched.cluster.local.runner.cgroups import Base, find_base
 from flowsched.executor.protocol import Pod
 from flowsched.workflow.spec import Delivered, Step
 from tests.cluster.conftest import RealWorld
@@ -48,7 +49,7 @@ while True:
 def by(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """What the service finds processes by."""
     if request.param == "a mark":
-        monkeypatch.setattr(runners, "find_base", lambda: Base("", "", ["not in this test"]))
+        monkeypatch.setattr(processes, "find_base", lambda: Base("", "", ["not in this test"]))
     elif not find_base().folder:
         pytest.skip(f"no control groups here: {find_base().why_not}")
     return str(request.param)
@@ -207,7 +208,7 @@ def test_the_next_service_sweeps_the_trial_of_a_killed_one() -> None:
     program = f"""
 import os, sys
 sys.path.insert(0, {str(Path(cgroups.__file__).parents[3])!r})
-from flowsched.cluster.running import cgroups
+from flowsched.cluster.local.runner import cgroups
 cgroups.kill = lambda path: (print(path, flush=True), os.kill(os.getpid(), 9))  # in the middle of the trial
 cgroups.trial({base.folder!r})
 """

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from flowsched.cluster.environment import Paths, environment, expand, folded, hostfile
+from flowsched.cluster.node.environment import Paths, environment, expand, folded, hostfile
 from flowsched.executor.protocol import GangSeat, InputFile, OutputFile
 from tests.cluster.samples import pod
 

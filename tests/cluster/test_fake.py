@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from flowsched.cluster.fake import FakeProcesses, Outcome
-from flowsched.cluster.local import LocalCluster
-from flowsched.cluster.machine import virtual_nodes
+from flowsched.cluster.local.executor import LocalCluster
+from flowsched.cluster.local.nodes import virtual_nodes
 from flowsched.executor.protocol import (
     NodeChanged,
     PodEnded,

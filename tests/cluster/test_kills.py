@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from flowsched.cluster import kin
+from flowsched.cluster.local import attempts
 
 TASKS = 100
 KILLS = 30
@@ -61,7 +61,7 @@ def kill_some_runner(root: Path, chance: random.Random) -> None:
     living = [
         pid
         for folder in root.glob("cluster/nodes/*/attempts/*")
-        if (pid := kin.runner_of(folder)) is not None
+        if (pid := attempts.runner_of(folder)) is not None
     ]
     if living:
         with contextlib.suppress(ProcessLookupError):

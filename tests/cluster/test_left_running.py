@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from flowsched.cluster.running.finishing import Finishing, Process, draining
+from flowsched.cluster.local.runner.finishing import Finishing, Process, draining
 from flowsched.executor.protocol import OutputFile, PodEnded
 from flowsched.workflow.spec import Delivered, Step
 from tests.cluster.conftest import RealWorld

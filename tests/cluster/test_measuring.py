@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from flowsched.cluster.measuring import DiskMeter, parse_diskstats
+from flowsched.cluster.node.meter import DiskMeter, parse_diskstats
 from flowsched.executor.nodes import Load, LoadMeasured
 
 DISKSTATS = """ 259       0 nvme0n1 10 0 1000 5 20 0 3000 5 0 5 5

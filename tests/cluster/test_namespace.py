@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from flowsched.cluster.running import namespace
-from flowsched.cluster.running.places import Places
+from flowsched.cluster.local.runner import namespace
+from flowsched.cluster.local.runner.places import Places
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs Linux' mount namespaces")
 

@@ -13,12 +13,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from flowsched.cluster.cache import Cache, Entry
-from flowsched.cluster.machine import virtual_nodes
-from flowsched.cluster.origins import Origins
-from flowsched.cluster.partial import Header, Partial, Partials, merged
-from flowsched.cluster.site import Site
-from flowsched.cluster.staging import Staging
+from flowsched.cluster.local.nodes import Site, virtual_nodes
+from flowsched.cluster.local.transfers import Staging
+from flowsched.cluster.node.cache import Cache, Entry, Header, Partial, Partials, merged
+from flowsched.cluster.node.origins import Origins
 from flowsched.executor.protocol import ClusterEvent, Transfer, TransferDone, TransferFailed
 from tests.cluster.origin import RangeOrigin
 

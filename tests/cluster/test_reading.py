@@ -6,7 +6,7 @@ import io
 import tarfile
 from pathlib import Path
 
-from flowsched.cluster.reading import open_payload
+from flowsched.cluster.node.ranges import open_payload
 
 
 def test_a_folder_comes_as_a_tar_stream_of_the_promised_length(tmp_path: Path) -> None:

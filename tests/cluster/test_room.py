@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from flowsched.cluster.running import outputs
-from flowsched.cluster.running.room import with_room
+from flowsched.cluster.local.runner import outputs
+from flowsched.cluster.local.runner.room import with_room
 
 
 def runner(folder: Path) -> Any:

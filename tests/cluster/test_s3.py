@@ -13,7 +13,7 @@ from moto.server import ThreadedMotoServer
 
 from flowsched import credentials
 from flowsched.app import Settings, running
-from flowsched.cluster.origins import NotFetched, Origins
+from flowsched.cluster.node.origins import NotFetched, Origins
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from flowsched.cluster.runners import RunnerProcesses
-from flowsched.cluster.secrets import list_secrets, remove_secret, set_secret
+from flowsched.cluster.local.orders import list_secrets, remove_secret, set_secret
+from flowsched.cluster.local.processes import RunnerProcesses
 from flowsched.errors import InvalidRequest, NotFound
 from tests.cluster.conftest import RealWorld
 from tests.cluster.samples import pod, shell

@@ -12,12 +12,11 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from flowsched.cluster.bucket import TokenBucket
-from flowsched.cluster.cache import Cache, Entry, file_name
-from flowsched.cluster.machine import virtual_nodes
-from flowsched.cluster.origins import Origins
-from flowsched.cluster.site import Site
-from flowsched.cluster.staging import Staging
+from flowsched.cluster.local.nodes import Site, virtual_nodes
+from flowsched.cluster.local.transfers import Staging
+from flowsched.cluster.node.cache import Cache, Entry, file_name
+from flowsched.cluster.node.origins import Origins
+from flowsched.cluster.node.rates import TokenBucket
 from flowsched.executor.nodes import NodeInfo
 from flowsched.executor.protocol import ClusterEvent, Transfer, TransferDone, TransferFailed
 

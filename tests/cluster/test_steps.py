@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 
-from flowsched.cluster import attempts
-from flowsched.cluster.running.outputs import Refused
-from flowsched.cluster.running.places import Places, plan
-from flowsched.cluster.running.steps import Appended
-from flowsched.cluster.running.task import Task
+from flowsched.cluster.local import attempts
+from flowsched.cluster.local.runner.outputs import Refused
+from flowsched.cluster.local.runner.places import Places, plan
+from flowsched.cluster.local.runner.steps import Appended
+from flowsched.cluster.local.runner.task import Task
 from flowsched.executor.protocol import (
     ContainerReport,
     DeliveredFile,

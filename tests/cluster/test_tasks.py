@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from flowsched.cluster.cache import Cache
-from flowsched.cluster.running import kin as running
-from flowsched.cluster.running.records import json_text
+from flowsched.cluster.local.runner import kin as running
+from flowsched.cluster.local.runner.records import json_text
+from flowsched.cluster.node.cache import Cache
 from flowsched.executor.protocol import GangSeat, InputFile, OutputFile, PodEnded, Transfer
 from tests.cluster.conftest import RealWorld
 from tests.cluster.samples import pod, shell

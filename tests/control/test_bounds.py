@@ -22,8 +22,8 @@ from sqlalchemy.event import listen
 
 from flowsched.app import Settings, running
 from flowsched.cluster.fake import FakeProcesses
-from flowsched.control import leader
-from flowsched.control.heartbeat import BEAT_S, HELD_S, Heartbeat, Stall
+from flowsched.control.leading import leader
+from flowsched.control.leading.heartbeat import BEAT_S, HELD_S, Heartbeat, Stall
 from flowsched.errors import LeadershipLost, Unavailable
 from flowsched.store.database import Database, url_for
 from flowsched.store.lease import Lease

@@ -12,7 +12,7 @@ import pytest
 
 from flowsched.app import Settings, assembled, now_ms, running
 from flowsched.clock import ServiceClock
-from flowsched.control.expiry import Expiry
+from flowsched.control.leading.retention import Expiry
 
 DOCUMENT = json.dumps(
     {
@@ -92,7 +92,7 @@ async def test_a_start_is_given_time_to_set_its_clock(monkeypatch: pytest.Monkey
         seen.append("clean-up")
         return 0
 
-    monkeypatch.setattr("flowsched.control.expiry.asyncio.sleep", sleep)
+    monkeypatch.setattr("flowsched.control.leading.retention.asyncio.sleep", sleep)
     monkeypatch.setattr(Expiry, "once", once)
     with pytest.raises(asyncio.CancelledError):
         await Expiry(None, None, None, keep_days=30, clock=now_ms).run()  # type: ignore[arg-type]

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from flowsched.app import Settings, now_ms, running
-from flowsched.control.expiry import Expiry
+from flowsched.control.leading.retention import Expiry
 
 pytestmark = pytest.mark.timeout(120)
 FORMS = ["plain", "container"]

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowsched.app import Settings, assembled, running
-from flowsched.cluster.kubernetes.objects import Pod
-from flowsched.cluster.kubernetes.podhints import Hints, complaints, hints_of
+from flowsched.cluster.kubernetes.objects.pod import Pod
+from flowsched.cluster.kubernetes.objects.pod_requests import Hints, complaints, hints_of
 from flowsched.control.extender import BINDING, DISK, HELD, PROMISED, Extender, _points, scores
 from flowsched.errors import InvalidRequest
 from flowsched.executor.constraints import Rules
@@ -27,7 +27,7 @@ from flowsched.executor.foreign import (
     RoomTaken,
 )
 from flowsched.executor.protocol import NodeChanged, ReplicaSeen
-from flowsched.scheduling.snapshot import Claim, ClaimKind
+from flowsched.scheduling.state.claims import Claim, ClaimKind
 from flowsched.statement import Statement
 from flowsched.workflow.spec import Resources
 from tests.engine.scene import Scene, node

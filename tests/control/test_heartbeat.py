@@ -7,8 +7,8 @@ import time
 
 from structlog.testing import capture_logs
 
-from flowsched.control.heartbeat import Heartbeat, Stall, Warnings
-from flowsched.workflow.document import read_document
+from flowsched.control.leading.heartbeat import Heartbeat, Stall, Warnings
+from flowsched.workflow.document.reader import read_document
 
 
 async def watched(hold: object) -> list[Stall]:

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from flowsched.app import Settings, assembled, running
-from flowsched.control import leader
+from flowsched.control.leading import leader
 from flowsched.engine.events import NodeDrained
 from flowsched.errors import Unavailable
-from flowsched.scheduling.framework import PROFILES
+from flowsched.scheduling.policy.framework import PROFILES
 
 DOCUMENT = json.dumps(
     {

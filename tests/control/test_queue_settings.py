@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from flowsched.control.queue_settings import check_tree, queue_row
+from flowsched.control.queues import check_tree, queue_row
 from flowsched.errors import Conflict, InvalidDocument
 from flowsched.store.rows import QueueRow
 

@@ -16,10 +16,8 @@ import pytest
 
 from flowsched.app import Settings, running
 from flowsched.cluster.fake import FakeProcesses
-from flowsched.control import dispatch
-from flowsched.control.leftovers import Leftovers
-from flowsched.control.reconcile import Reconciler
-from flowsched.control.recover import make_run
+from flowsched.control.leading import dispatch
+from flowsched.control.leading.recover import Leftovers, Reconciler, make_run
 from flowsched.engine.state import EngineState
 from flowsched.engine.step import Step, step
 from tests.service.processes import Process, process

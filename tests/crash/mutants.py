@@ -8,7 +8,7 @@ from typing import Any
 
 def act_before_commit() -> None:
     """Ask the executor first and write the intent down afterwards (P3, row 1)."""
-    from flowsched.control.dispatch import Dispatcher
+    from flowsched.control.leading.dispatch import Dispatcher
 
     commit, act = Dispatcher._commit, Dispatcher._act
 
@@ -24,13 +24,13 @@ def act_before_commit() -> None:
 
 def adopt_gives_up_what_runs() -> None:
     """Call every adopted attempt without a record lost, without taking its lock: the next attempt runs beside it (P2)."""
-    from flowsched.cluster.runners import RunnerProcesses
+    from flowsched.cluster.local.processes import RunnerProcesses
     from flowsched.executor.protocol import PodGone
 
     adopt = RunnerProcesses.adopt
 
     async def hasty(self: Any, pods: Any) -> None:
-        from flowsched.cluster.attempts import is_finished
+        from flowsched.cluster.local.attempts import is_finished
 
         for pod in pods:
             folder = self._attempts.find(pod.name)
@@ -46,7 +46,7 @@ def recovery_forgets_open_intents() -> None:
     """Do not ask what became of attempts whose end is not known (P1, rows 2 and 9)."""
     from dataclasses import replace
 
-    from flowsched.control import leader
+    from flowsched.control.leading import leader
 
     recover = leader.recover
 
@@ -93,7 +93,7 @@ def keys_are_forgotten() -> None:
 
 def released_pods_are_left_alone() -> None:
     """Say of a released attempt that it is gone, and leave its processes (P5, P8)."""
-    from flowsched.cluster.runners import RunnerProcesses
+    from flowsched.cluster.local.processes import RunnerProcesses
     from flowsched.executor.protocol import PodGone
 
     async def idle(self: Any, names: Any, grace_ms: int) -> None:

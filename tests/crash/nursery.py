@@ -83,16 +83,6 @@ def serve() -> None:
 
 
 if __name__ == "__main__":
-    import flowsched.api.server
-    import flowsched.app
-    import flowsched.cli.commands
-    import flowsched.cluster.local
-    import flowsched.cluster.runners
-    import flowsched.control.leader
-    import flowsched.control.service
-    import flowsched.store.database
-    import flowsched.store.schema  # noqa: F401
-
     with contextlib.suppress(ImportError):
         import psycopg  # noqa: F401
     serve()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from flowsched.control.failpoints import CACHES
+from flowsched.control.leading.failpoints import CACHES
 from tests.crash.harness import Campaign, Nursery
 
 KB = 1_000

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from flowsched.cluster.kubernetes.programs import free_ports
-from flowsched.cluster.running.namespace import refusal
-from flowsched.workflow.formats.tes_document import PARAMETERS
+from flowsched.cluster.local.runner.namespace import refusal
+from flowsched.workflow.formats.tes.document import PARAMETERS
 from tests.cromwell import draft2
 from tests.cromwell.sfs import Call, Cromwell
 

@@ -16,8 +16,8 @@ from flowsched.cli.cromwell_job import (
     idempotency_key,
     inside,
 )
-from flowsched.workflow.decode import decode_workflow
-from flowsched.workflow.formats.tes_runs import cromwell_place
+from flowsched.workflow.document.decode import decode_workflow
+from flowsched.workflow.formats.tes.runs import cromwell_place
 from tests.cromwell.values import HOSTILE
 
 WF = "3f2b8a0e-6d0c-4a6f-9f43-0c1d2e3f4a5b"

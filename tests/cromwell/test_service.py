@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from flowsched.cluster.kubernetes.programs import free_ports
-from flowsched.cluster.running.namespace import refusal
+from flowsched.cluster.local.runner.namespace import refusal
 from tests.cromwell.draft2 import Maybe
 from tests.cromwell.sfs import ABORTS, Call, Cromwell, Service, SubmitFailed
 

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from flowsched.cluster.kubernetes.client import Connection
-from flowsched.cluster.kubernetes.controlplane import ControlPlane, find, missing
+from flowsched.cluster.kubernetes.api.client import Connection
+from flowsched.cluster.kubernetes.binaries import find, missing
+from flowsched.cluster.kubernetes.controlplane import ControlPlane
 from flowsched.cluster.kubernetes.programs import NotStarted
 from tests.deploy.rendering import BASE, DEPLOY, VOLCANO_CRDS
 

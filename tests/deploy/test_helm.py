@@ -8,7 +8,7 @@ import subprocess
 
 import pytest
 
-from flowsched.scheduling.policy import policies_from
+from flowsched.scheduling.policy.profile import policies_from
 from flowsched.workflow.formats.yaml_text import read_yaml
 from tests.deploy.conftest import Cluster
 from tests.deploy.rendering import (

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from flowsched.cluster.kubernetes.client import Client
-from flowsched.cluster.kubernetes.deviceclaims import DeviceClaims
-from flowsched.cluster.kubernetes.devices import API, places_of
-from flowsched.cluster.kubernetes.watch import Batch
+from flowsched.cluster.kubernetes.api.client import Client
+from flowsched.cluster.kubernetes.api.watch import Batch
+from flowsched.cluster.kubernetes.dra.claims import DeviceClaims
+from flowsched.cluster.kubernetes.dra.inventory import API, places_of
 from tests.deploy.conftest import Cluster
 from tests.deploy.rendering import (
     BASE,

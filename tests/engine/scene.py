@@ -24,11 +24,11 @@ from flowsched.executor.protocol import (
     TransferDone,
     TransferFailed,
 )
-from flowsched.scheduling.framework import PROFILES
-from flowsched.workflow.decode import check_workflow
+from flowsched.scheduling.policy.framework import PROFILES
+from flowsched.workflow.document.decode import check_workflow
 from flowsched.workflow.graph import StageGraph
-from flowsched.workflow.run import WorkflowRun
-from flowsched.workflow.states import TaskState
+from flowsched.workflow.run.run import WorkflowRun
+from flowsched.workflow.run.states import TaskState
 
 GIB = 1 << 30
 

@@ -13,9 +13,9 @@ from flowsched.engine.state import EngineState, GroupKey
 from flowsched.engine.step import Step
 from flowsched.executor.nodes import NodeInfo
 from flowsched.executor.protocol import Pod
-from flowsched.scheduling.framework import Profile
+from flowsched.scheduling.policy.framework import Profile
 from flowsched.simulation.drive import Drive, Fate
-from flowsched.workflow.decode import check_workflow
+from flowsched.workflow.document.decode import check_workflow
 
 SECOND = 1_000
 HOUR = 3_600 * SECOND

@@ -13,8 +13,9 @@ from flowsched.executor.nodes import NodeInfo
 from flowsched.executor.protocol import NodeChanged, PodStarted, ReplicaSeen
 from flowsched.simulation.drive import Drive, Fate
 from flowsched.statement import Statement
-from flowsched.workflow.advance import Advance, Ended
-from flowsched.workflow.decode import check_workflow
+from flowsched.workflow.document.decode import check_workflow
+from flowsched.workflow.run.advance import Advance
+from flowsched.workflow.run.arrays import Ended
 from tests.engine.scene import Scene, node
 
 A = {"name": "a", "command": ["x"]}

@@ -11,9 +11,9 @@ from flowsched.engine.recovery import reclaim
 from flowsched.engine.step import step
 from flowsched.executor.nodes import Load, LoadMeasured
 from flowsched.executor.protocol import PodEnded, Usage
-from flowsched.scheduling.snapshot import IO
-from flowsched.scheduling.suggest import outlook
-from flowsched.scheduling.whatif import changed
+from flowsched.scheduling.explain.remedies import outlook
+from flowsched.scheduling.explain.situation import changed
+from flowsched.scheduling.state.snapshot import IO
 from flowsched.statement import Statement
 from tests.engine.scene import Scene, node
 

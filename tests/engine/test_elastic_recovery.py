@@ -10,9 +10,9 @@ from flowsched.engine.delta import StageWrite, TaskWrite
 from flowsched.engine.recovery import Remembered, rebuild_run
 from flowsched.engine.state import EngineState
 from flowsched.executor.nodes import NodeInfo
-from flowsched.workflow.decode import check_workflow
+from flowsched.workflow.document.decode import check_workflow
 from flowsched.workflow.graph import StageGraph
-from flowsched.workflow.states import TaskState
+from flowsched.workflow.run.states import TaskState
 
 S = TaskState
 

@@ -11,7 +11,7 @@ from flowsched.engine.events import Command, QueueChanged, Recovered, Tick
 from flowsched.engine.explain import explain
 from flowsched.engine.step import step
 from flowsched.executor.protocol import NodeChanged, PodGone, PodStarted
-from flowsched.scheduling.queues import Queue
+from flowsched.scheduling.queues.tree import Queue
 from tests.engine.scene import Scene, node
 
 A = {"name": "a", "command": ["x"]}
@@ -335,7 +335,7 @@ def test_a_service_that_lives_long_forgets_what_has_ended() -> None:
 
 def test_a_batch_of_many_ends_is_looked_at_once_each(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two hundred workflows end a task in one step: not every stage is looked at again after each of the ends."""
-    from flowsched.engine.changes import Recorder
+    from flowsched.engine.transaction import Recorder
 
     scene = Scene(node(cpu=500))
     scene.tell(

@@ -6,9 +6,9 @@ import re
 from pathlib import Path
 
 import flowsched
-from flowsched.scheduling.idle import Cause
+from flowsched.scheduling.explain.idle import Cause
+from flowsched.scheduling.explain.situation import Kind
 from flowsched.scheduling.plan import ReasonCode
-from flowsched.scheduling.whatif import Kind
 
 TEXT = (Path(flowsched.__file__).parents[1] / "docs" / "explain.md").read_text(encoding="utf-8")
 

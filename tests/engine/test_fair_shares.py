@@ -10,7 +10,7 @@ from flowsched.engine.recovery import Remembered, rebuild_run
 from flowsched.engine.state import EngineState
 from flowsched.engine.step import step
 from flowsched.executor.protocol import NodeChanged
-from flowsched.scheduling.usage import Payer
+from flowsched.scheduling.state.usage import Payer
 from tests.engine.scene import GIB, Scene, node
 
 HOUR = 3_600_000

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from flowsched.engine.explain import explain
-from flowsched.engine.forecast import expected_starts
+from flowsched.engine.explain import expected_starts, explain
 from flowsched.engine.state import EngineState
 from flowsched.executor.nodes import NodeInfo
 from flowsched.executor.protocol import Pod
 from flowsched.simulation.drive import Drive, Fate
-from flowsched.workflow.decode import check_workflow
+from flowsched.workflow.document.decode import check_workflow
 
 SECOND = 1_000
 

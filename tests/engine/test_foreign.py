@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from flowsched.engine.events import NodeDrained
-from flowsched.engine.foreign import HOLD_MS, T_GANG_MS
-from flowsched.engine.foreign_offers import verdicts
+from flowsched.engine.foreign.backlog import verdicts
+from flowsched.engine.foreign.work import HOLD_MS, T_GANG_MS
 from flowsched.executor.foreign import (
     BindRefused,
     ForeignGroup,

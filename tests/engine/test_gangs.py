@@ -6,10 +6,10 @@ from typing import Any
 
 from flowsched.engine.events import ProfileChanged, Tick
 from flowsched.engine.explain import explain
-from flowsched.engine.pods import decode_pod
+from flowsched.engine.pod_orders import decode_pod
 from flowsched.executor.foreign import PodLeft, RoomTaken
 from flowsched.executor.protocol import GangSeat, NodeChanged, Pod, PodGone, ReplicaSeen
-from flowsched.scheduling.framework import PROFILES
+from flowsched.scheduling.policy.framework import PROFILES
 from flowsched.workflow.spec import Resources
 from tests.engine.scene import Scene, node
 

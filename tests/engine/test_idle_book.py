@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from bench.idle_nights import Days
 from flowsched.engine.events import Tick
-from flowsched.engine.idle import HOUR_MS, Hour, IdleBook, total
+from flowsched.engine.idle_book import HOUR_MS, Hour, IdleBook, total
 from flowsched.engine.state import EngineState
 from flowsched.engine.step import step
 from flowsched.executor.nodes import NodeInfo
-from flowsched.scheduling.idle import Cause
-from flowsched.scheduling.queues import Queue, QueueTree
+from flowsched.scheduling.explain.idle import Cause
+from flowsched.scheduling.queues.tree import Queue, QueueTree
 from flowsched.simulation.drive import Drive
-from flowsched.workflow.decode import check_workflow
+from flowsched.workflow.document.decode import check_workflow
 from tests.engine.scene import Scene, node
 
 GIB = 1 << 30

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from flowsched.engine.foreign import T_GANG_MS
-from flowsched.engine.making_way import SPARE_MS
+from flowsched.engine.foreign.preemption import SPARE_MS
+from flowsched.engine.foreign.work import T_GANG_MS
 from flowsched.engine.state import EngineState
 from flowsched.engine.step import step
 from flowsched.executor.foreign import (
@@ -25,8 +25,8 @@ from flowsched.executor.foreign import (
     Stake,
 )
 from flowsched.executor.protocol import NodeChanged
-from flowsched.scheduling.framework import PROFILES, Profile
-from flowsched.scheduling.queues import Queue, QueueTree
+from flowsched.scheduling.policy.framework import PROFILES, Profile
+from flowsched.scheduling.queues.tree import Queue, QueueTree
 from flowsched.workflow.spec import Resources
 from tests.engine.scene import Scene, node
 

@@ -11,9 +11,9 @@ from flowsched.engine.explain import explain
 from flowsched.engine.step import step
 from flowsched.executor.nodes import Load, LoadMeasured
 from flowsched.executor.protocol import NodeChanged
-from flowsched.scheduling.record import plan_bytes, replayed, unpacked
-from flowsched.scheduling.snapshot import IO
-from flowsched.scheduling.storages import Storage
+from flowsched.scheduling.explain.recording import plan_bytes, replayed, unpacked
+from flowsched.scheduling.policy.framework import Storage
+from flowsched.scheduling.state.snapshot import IO
 from tests.engine.scene import Scene, node
 from tests.engine.test_demand import MB, again, end, sort, taught
 

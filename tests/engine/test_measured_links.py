@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from flowsched.executor.nodes import Load, LoadMeasured
 from flowsched.executor.protocol import NodeChanged
-from flowsched.scheduling.storages import Storage
+from flowsched.scheduling.policy.framework import Storage
 from tests.engine.scene import Scene, node
 from tests.engine.test_demand import MB
 

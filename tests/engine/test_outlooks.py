@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from flowsched.engine.explain import explain, situations_of
-from flowsched.scheduling.suggest import outlook
-from flowsched.scheduling.whatif import changed
+from flowsched.scheduling.explain.remedies import outlook
+from flowsched.scheduling.explain.situation import changed
 from tests.engine.scene import Scene, node
 
 A = {"name": "a", "command": ["x"]}

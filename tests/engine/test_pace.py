@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from flowsched.engine import pace, placing
+from flowsched.engine import admission, pacing
 from flowsched.engine.events import Command, Tick
 from flowsched.engine.step import step
 from flowsched.executor.foreign import RoomTaken
@@ -24,13 +24,13 @@ def wide(count: int, name: str = "s", **more: Any) -> dict[str, Any]:
 def looks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many groups each look offered."""
     found: list[int] = []
-    real = placing.cycle
+    real = admission.cycle
 
     def counted(snapshot: Any, catalogue: Any, queues: Any, groups: Any, *rest: Any) -> Any:
         found.append(len(groups))
         return real(snapshot, catalogue, queues, groups, *rest)
 
-    monkeypatch.setattr(placing, "cycle", counted)
+    monkeypatch.setattr(admission, "cycle", counted)
     return found
 
 
@@ -60,7 +60,7 @@ def test_reasons_stay_while_nobody_looks() -> None:
 
 def test_a_step_places_so_many_and_the_next_follows_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Seven pods by threes: the engine asks to be woken at once as long as there are more."""
-    monkeypatch.setattr(pace, "STEP", 3)
+    monkeypatch.setattr(pacing, "STEP", 3)
     scene = Scene(node(cpu=8))
     scene.submit("w", wide(7))
     assert (len(scene.launched), scene.last.wake_ms) == (3, scene.now)
@@ -72,9 +72,9 @@ def test_a_step_places_so_many_and_the_next_follows_at_once(monkeypatch: pytest.
 
 def test_so_many_are_on_their_way_and_more_follow_when_few_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
     """Four at most; once so many are, the rest waits until two are left. A start, a node and a quota count as "not any more"."""
-    monkeypatch.setattr(pace, "UNDER_WAY", 4)
-    monkeypatch.setattr(pace, "RESUME", 2)
-    monkeypatch.setattr(pace, "STEP", 2)
+    monkeypatch.setattr(pacing, "UNDER_WAY", 4)
+    monkeypatch.setattr(pacing, "RESUME", 2)
+    monkeypatch.setattr(pacing, "STEP", 2)
     scene = Scene(node(cpu=20))
     scene.submit("w", wide(9))
     scene.tell(Tick())
@@ -95,26 +95,26 @@ def test_so_many_are_on_their_way_and_more_follow_when_few_are_left(monkeypatch:
 
 def test_others_are_served_while_enough_of_ours_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
     """Unless room is promised to ours: then nobody is placed without it."""
-    monkeypatch.setattr(pace, "UNDER_WAY", 2)
-    monkeypatch.setattr(pace, "RESUME", 1)
+    monkeypatch.setattr(pacing, "UNDER_WAY", 2)
+    monkeypatch.setattr(pacing, "RESUME", 1)
     scene = Scene(node(cpu=4))
     scene.submit("w", wide(2))
     scene.submit("later", wide(9))
     scene.tell(bag(), waits("x"))
     assert [bind.uid for bind in scene.last.binds] == ["x"]
     assert len(scene.state.under_way) == 2
-    monkeypatch.setattr(pace, "UNDER_WAY", 3)
+    monkeypatch.setattr(pacing, "UNDER_WAY", 3)
     promised = Scene(node(cpu=4))
     promised.submit("w", wide(2))
     promised.submit("whole", wide(4, "g", gang=True))
-    monkeypatch.setattr(pace, "UNDER_WAY", 2)
+    monkeypatch.setattr(pacing, "UNDER_WAY", 2)
     promised.tell(bag(), waits("x"))
     assert promised.last.binds == []
 
 
 def test_after_a_long_look_the_next_waits_a_little(monkeypatch: pytest.MonkeyPatch, looks: list[int]) -> None:
     """Ten groups at five for each ms: ends within 2 ms are answered by one look, for which the engine asks to be woken."""
-    monkeypatch.setattr(pace, "SHORT_LOOK", 5)
+    monkeypatch.setattr(pacing, "SHORT_LOOK", 5)
     scene = Scene(node(cpu=2))
     scene.submit("w", *(wide(2, f"s{number}") for number in range(10)))
     assert looks == [10]

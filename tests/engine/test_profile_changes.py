@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from flowsched.engine.admission import recorded_idle
 from flowsched.engine.events import ProfileChanged
-from flowsched.engine.placing import recorded_idle
 from flowsched.engine.step import step
 from flowsched.errors import FlowschedError
-from flowsched.scheduling.extension import guarded, offered, plugin
-from flowsched.scheduling.framework import PROFILES
-from flowsched.scheduling.record import Draft, plan_bytes, replayed, unpacked
+from flowsched.scheduling.explain.recording import Draft, plan_bytes, replayed, unpacked
+from flowsched.scheduling.policy.extension import guarded, offered, plugin
+from flowsched.scheduling.policy.framework import PROFILES
 from tests.engine.scene import Scene, node
 
 DEFAULT = PROFILES["flowsched"]

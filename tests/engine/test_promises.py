@@ -6,7 +6,7 @@ from flowsched.engine.state import EngineState
 from flowsched.executor.nodes import NodeInfo
 from flowsched.executor.protocol import Pod
 from flowsched.simulation.drive import Drive, Fate
-from flowsched.workflow.decode import check_workflow
+from flowsched.workflow.document.decode import check_workflow
 
 SMALL = {
     "name": "small",

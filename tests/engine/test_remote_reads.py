@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from flowsched.engine.caches import Look
+from flowsched.engine.data.cache_values import Look
+from flowsched.engine.data.remote_reads import end_reading, hold_sources, reads_remotely, sources
 from flowsched.engine.events import Stored
-from flowsched.engine.forecast import expected_starts
+from flowsched.engine.explain import expected_starts
 from flowsched.engine.recovery import reclaim
-from flowsched.engine.remote import end_reading, hold_sources, reads_remotely, sources
 from flowsched.engine.state import PodRef
 from flowsched.executor.nodes import NodeInfo
 from flowsched.executor.protocol import NodeChanged, ReplicaSeen
-from flowsched.scheduling.eviction import Need
+from flowsched.scheduling.state.cache_space import Need
 from flowsched.statement import Statement
 from flowsched.workflow.estimates import Measured
 from flowsched.workflow.spec import EMPTY

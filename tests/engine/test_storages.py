@@ -12,11 +12,11 @@ from flowsched.engine.recovery import reclaim
 from flowsched.engine.state import EngineState
 from flowsched.engine.step import step
 from flowsched.executor.protocol import NodeChanged, PodEnded
-from flowsched.scheduling.policy import document_of, policies_from
-from flowsched.scheduling.record import plan_bytes, replayed, unpacked
-from flowsched.scheduling.storages import Storage
-from flowsched.scheduling.suggest import outlook
-from flowsched.scheduling.whatif import changed
+from flowsched.scheduling.explain.recording import plan_bytes, replayed, unpacked
+from flowsched.scheduling.explain.remedies import outlook
+from flowsched.scheduling.explain.situation import changed
+from flowsched.scheduling.policy.framework import Storage
+from flowsched.scheduling.policy.profile import document_of, policies_from
 from flowsched.statement import Statement
 from tests.engine.scene import Scene, node
 

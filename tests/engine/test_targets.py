@@ -7,7 +7,7 @@ from typing import Any
 from flowsched.engine.backlog import collect
 from flowsched.engine.state import GroupKey
 from flowsched.executor.protocol import ReplicaSeen
-from flowsched.scheduling.podgroup import Home
+from flowsched.scheduling.pod_group import Home
 from tests.engine.scene import Scene, node
 
 MB = 1_000_000

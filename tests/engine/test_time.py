@@ -6,14 +6,14 @@ import pytest
 
 from flowsched.engine.delta import StageWrite, TaskWrite
 from flowsched.engine.events import Recovered
-from flowsched.engine.idle import HOUR_MS, KEPT_HOURS, IdleBook
+from flowsched.engine.idle_book import HOUR_MS, KEPT_HOURS, IdleBook
 from flowsched.engine.recovery import Remembered, rebuild_run
 from flowsched.engine.state import EngineState
 from flowsched.engine.step import step
 from flowsched.executor.protocol import PodEnded, PodStarted
-from flowsched.workflow.decode import check_workflow
+from flowsched.workflow.document.decode import check_workflow
 from flowsched.workflow.graph import StageGraph
-from flowsched.workflow.states import TaskState
+from flowsched.workflow.run.states import TaskState
 from tests.engine.scene import Scene, node
 
 A = {"name": "a", "command": ["x"]}

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from flowsched.engine.state import EngineState
 from flowsched.engine.step import Step
 from flowsched.executor.nodes import NodeInfo
-from flowsched.scheduling.queues import Queue, QueueTree
+from flowsched.scheduling.queues.tree import Queue, QueueTree
 from flowsched.simulation.drive import Drive, Fate
-from flowsched.workflow.decode import check_workflow
+from flowsched.workflow.document.decode import check_workflow
 
 HOUR = 3_600_000
 

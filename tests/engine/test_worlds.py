@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from flowsched.executor.nodes import NodeInfo
-from flowsched.workflow.decode import check_workflow
+from flowsched.workflow.document.decode import check_workflow
 from tests.engine.documents import clean, documents
 from tests.engine.world import Chances, World
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from flowsched.engine.delta import AttemptEnd, Intent, OutputWrite, StageWrite, TaskWrite
 from flowsched.engine.events import Accepted, Command, EngineEvent, Recovered, Revived, Tick
 from flowsched.engine.explain import explain
-from flowsched.engine.pods import decode_pod
+from flowsched.engine.pod_orders import decode_pod
 from flowsched.engine.recovery import Remembered, rebuild_run
 from flowsched.engine.state import EngineState
 from flowsched.engine.step import Step, step
@@ -29,12 +29,12 @@ from flowsched.executor.protocol import (
     TransferDone,
     TransferFailed,
 )
-from flowsched.scheduling.framework import PROFILES
-from flowsched.scheduling.snapshot import ClaimKind
+from flowsched.scheduling.policy.framework import PROFILES
+from flowsched.scheduling.state.claims import ClaimKind
 from flowsched.workflow.graph import StageGraph
-from flowsched.workflow.run import WorkflowRun
+from flowsched.workflow.run.run import WorkflowRun
+from flowsched.workflow.run.states import HOLDING, RunState, TaskState
 from flowsched.workflow.spec import WorkflowSpec
-from flowsched.workflow.states import HOLDING, RunState, TaskState
 
 TERMINAL = {"SUCCEEDED", "FAILED", "CANCELLED"}
 

@@ -13,9 +13,10 @@ import pytest
 
 import flowsched
 from flowsched import errors
-from flowsched.control.failpoints import POINTS
-from flowsched.workflow.lifecycle import TRANSITIONS
-from flowsched.workflow.states import TaskState
+from flowsched.control.leading.failpoints import POINTS
+from flowsched.workflow.run.lifecycle import TRANSITIONS
+from flowsched.workflow.run.states import TaskState
+from tests.house.modules import PAGE, page
 
 CODE = Path(flowsched.__file__).parent
 ROOT = CODE.parent
@@ -57,13 +58,9 @@ def test_the_state_diagram_is_the_one_drawn_from_the_table() -> None:
 
 
 def test_the_modules_that_the_architecture_names_exist() -> None:
-    """Every path between backticks, and every name in the first column of a table of modules; `a/{b,c}` are two."""
+    """Every path between backticks; `a/{b,c}` are two."""
     text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
-    tables = re.findall(r"^\| (?:layer|module)[^\n]*\n\|---[^\n]*\n((?:\|[^\n]*\n)+)", text, re.M)
-    assert len(tables) >= 6, "the tables of modules have another head: mend this test"
-    rows = [row.split("|")[1] for table in tables for row in table.splitlines()]
-    said = {name for row in rows for name in re.findall(r"`([a-z_/{},]+)`", row)}
-    said |= set(re.findall(r"`([a-z_]+(?:/[a-z_{},]+)+/?)`", text))
+    said = set(re.findall(r"`([a-z_]+(?:/[a-z_{},]+)+/?)`", text))
     there = {f"/flowsched/{path.removesuffix('.py').removesuffix('/__init__')}" for path in parsed()}
     there |= {above.as_posix() for path in there for above in Path(path).parents}
     there |= {
@@ -75,6 +72,11 @@ def test_the_modules_that_the_architecture_names_exist() -> None:
         name for path in said for name in spread(path) if not any(each.endswith(f"/{name}") for each in there)
     }
     assert not wrong, f"docs/architecture.md names what is not there: {sorted(wrong)}"
+
+
+def test_the_table_of_modules_is_the_one_drawn_from_their_docstrings() -> None:
+    """docs/modules.md."""
+    assert PAGE.read_text(encoding="utf-8") == page(), "run: python -m tests.house.modules"
 
 
 def spread(path: str) -> list[str]:
@@ -100,7 +102,7 @@ def failpoints_in_code() -> set[str]:
     """Names that are passed to something called failpoint."""
     found = set()
     for name, tree in modules():
-        if name == "control/failpoints.py":
+        if name == "control/leading/failpoints.py":
             continue
         for node in ast.walk(tree):
             if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute | ast.Name):
@@ -201,4 +203,4 @@ def test_only_moves_assigns_a_task_state() -> None:
             ):
                 first = node.args[0] if node.args else None
                 if isinstance(first, ast.Attribute) and first.attr == "task_state":
-                    assert name == "workflow/moves.py", f"{name}:{node.lineno}"
+                    assert name == "workflow/run/arrays.py", f"{name}:{node.lineno}"

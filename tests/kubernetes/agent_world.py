@@ -19,12 +19,11 @@ from typing import Any
 
 import aiohttp
 
-from flowsched.cluster.cache import Entry
 from flowsched.cluster.kubernetes.agent import orders
+from flowsched.cluster.kubernetes.agent.agent import Agent, Settings
 from flowsched.cluster.kubernetes.agent.keys import bearer_of, signing_key_of
-from flowsched.cluster.kubernetes.agent.node_agent import Agent
 from flowsched.cluster.kubernetes.agent.server import Door
-from flowsched.cluster.kubernetes.agent.settings import Settings
+from flowsched.cluster.node.cache import Entry
 
 KEY = b"a-key-of-the-agents-in-these-tests"
 PATIENCE_S = 200

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from flowsched.cluster.kubernetes.client import Client
+from flowsched.cluster.kubernetes.api.client import Client
 
 #: Far beyond what anything here takes, on a machine that is busy with other tests.
 PATIENCE_S = 200.0

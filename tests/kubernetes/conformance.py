@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from flowsched.cluster.kubernetes.client import MERGE, Client
+from flowsched.cluster.kubernetes.api.client import MERGE, Client
 from flowsched.workflow.resources import parse_quantity
 from tests.kubernetes.conformance_claims import ClaimConformance
 from tests.kubernetes.conformance_watches import WatchConformance

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from flowsched.cluster.kubernetes.client import Client
-from flowsched.cluster.kubernetes.objects import NativePodGroup
+from flowsched.cluster.kubernetes.api.client import Client
+from flowsched.cluster.kubernetes.objects.podgroup import NativePodGroup
 from tests.kubernetes.talk import Talk
 
 PROTECTION = "scheduling.k8s.io/podgroup-protection"

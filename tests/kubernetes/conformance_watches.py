@@ -6,7 +6,8 @@ import asyncio
 
 import pytest
 
-from flowsched.cluster.kubernetes.client import Client, Refused
+from flowsched.cluster.kubernetes.api.client import Client
+from flowsched.cluster.kubernetes.api.errors import Refused
 from tests.kubernetes.talk import PATIENCE_S, Talk, told
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import yaml
 
-from flowsched.cluster.kubernetes.client import Client
+from flowsched.cluster.kubernetes.api.client import Client
 
 ROOT = Path(__file__).parent.parent.parent
 FILES = (

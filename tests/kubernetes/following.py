@@ -8,9 +8,9 @@ from contextlib import aclosing
 from types import TracebackType
 from typing import Any, Self
 
-from flowsched.cluster.kubernetes.client import Client
-from flowsched.cluster.kubernetes.objects import Pod
-from flowsched.cluster.kubernetes.watch import Batch, Reflector
+from flowsched.cluster.kubernetes.api.client import Client
+from flowsched.cluster.kubernetes.api.watch import Batch, Reflector
+from flowsched.cluster.kubernetes.objects.pod import Pod
 from tests.kubernetes.talk import PATIENCE_S
 
 

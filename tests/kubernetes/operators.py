@@ -9,8 +9,13 @@ from typing import Any
 import msgspec
 import yaml
 
-from flowsched.cluster.kubernetes.forms import Form
-from flowsched.cluster.kubernetes.objects import CoschedulingPodGroup, NativePodGroup, Pod, VolcanoPodGroup
+from flowsched.cluster.kubernetes.objects.pod import Pod
+from flowsched.cluster.kubernetes.objects.podgroup import (
+    CoschedulingPodGroup,
+    Form,
+    NativePodGroup,
+    VolcanoPodGroup,
+)
 
 FOLDER = Path(__file__).parent / "thirdparty"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.yaml"))

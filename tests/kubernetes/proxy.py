@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Self
 from urllib.parse import urlsplit
 
-from flowsched.cluster.kubernetes.client import Connection
+from flowsched.cluster.kubernetes.api.client import Connection
 
 _CHUNK = 1 << 16
 

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from flowsched.app import new_id, now_ms
-from flowsched.cluster.kubernetes.client import Connection
-from flowsched.cluster.kubernetes.cluster import ClusterSettings, KubernetesCluster
+from flowsched.cluster.kubernetes.api.client import Connection
+from flowsched.cluster.kubernetes.executor import ClusterSettings, KubernetesCluster
 from flowsched.control.history import ALONE_POLL_S, History
 from flowsched.control.intake import Documents
-from flowsched.control.leader import Leader
+from flowsched.control.leading.leader import Leader
 from flowsched.control.service import Service
-from flowsched.scheduling.framework import PROFILES
+from flowsched.scheduling.policy.framework import PROFILES
 from flowsched.store.database import Database
 from flowsched.store.workflows import Workflows
 from flowsched.store.writer import GroupWriter

@@ -12,10 +12,9 @@ from typing import Any
 import aiohttp
 import pytest
 
-from flowsched.cluster.kubernetes.agent import kernel
 from flowsched.cluster.kubernetes.agent.keys import bearer_of
-from flowsched.cluster.kubernetes.agent.meter import Meter
-from flowsched.cluster.measuring import disk_of
+from flowsched.cluster.node import meter as kernel
+from flowsched.cluster.node.meter import Meter, disk_of
 from tests.kubernetes.agent_world import KEY, AgentProcess, Node, Served, call, order, until, writes
 from tests.kubernetes.host_world import ROUTE, Host
 

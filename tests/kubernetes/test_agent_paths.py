@@ -16,9 +16,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowsched.cluster.kubernetes.agent import beneath, trees
-from flowsched.cluster.kubernetes.agent.beneath import Unsafe
-from flowsched.cluster.kubernetes.agent.unpack import unpack
+from flowsched.cluster.kubernetes.agent import safe_paths, trees
+from flowsched.cluster.kubernetes.agent.safe_paths import Unsafe
+from flowsched.cluster.kubernetes.agent.trees import unpack
 
 NAMES = st.sampled_from(["a", "b", "c"])
 TARGETS = st.lists(st.sampled_from(["a", "b", "c", "..", "."]), min_size=1, max_size=4).map("/".join)
@@ -73,7 +73,7 @@ def test_what_a_path_means_is_what_the_system_says_if_that_is_inside(
         real = None
     with opened(top) as fd:
         try:
-            found = beneath.resolve(fd, path, str(top))
+            found = safe_paths.resolve(fd, path, str(top))
         except Unsafe:
             return
     if found is None:
@@ -135,8 +135,8 @@ def test_a_folder_that_becomes_a_link_while_it_is_used(tmp_path: Path) -> None:
     try:
         with opened(top) as fd:
             for _ in range(3000):
-                with suppress(Unsafe, FileNotFoundError), beneath.folder(fd, ("d",)) as inner:
-                    file = beneath.open_file(inner, "x")
+                with suppress(Unsafe, FileNotFoundError), safe_paths.folder(fd, ("d",)) as inner:
+                    file = safe_paths.open_file(inner, "x")
                     seen.add(os.read(file, 20))
                     os.close(file)
     finally:
@@ -162,7 +162,7 @@ def test_only_ordinary_files_are_opened(tmp_path: Path, kind: str) -> None:
             path.symlink_to("/dev/zero")
     with opened(tmp_path) as fd:
         with pytest.raises(Unsafe):
-            beneath.open_file(fd, "x")
+            safe_paths.open_file(fd, "x")
         if kind != "folder":
             with pytest.raises(Unsafe):
                 trees.measure(fd, "x")
@@ -175,8 +175,8 @@ def test_a_new_file_takes_the_place_of_whatever_is_there(tmp_path: Path) -> None
     (tmp_path / "y" / "deep").mkdir(parents=True)
     with opened(tmp_path) as fd:
         for name in ("x", "y", "z"):
-            os.close(beneath.write_file(fd, name, "new", 0o640))
-        beneath.remove(fd, "none")
+            os.close(safe_paths.write_file(fd, name, "new", 0o640))
+        safe_paths.remove(fd, "none")
     assert (tmp_path / "outside").read_text() == "keep"
     for name in ("x", "y", "z"):
         assert ((tmp_path / name).read_text(), (tmp_path / name).stat().st_mode & 0o777) == ("new", 0o640)
@@ -186,13 +186,13 @@ def test_a_new_file_takes_the_place_of_whatever_is_there(tmp_path: Path) -> None
 def test_paths_that_are_none(path: str) -> None:
     """Refused by their text."""
     with pytest.raises(Unsafe):
-        beneath.parts_of(path)
+        safe_paths.parts_of(path)
 
 
 def test_paths_that_are_unusual() -> None:
     """Empty parts and dots say nothing; names need not be ASCII."""
-    assert beneath.parts_of("./a//b/./ü") == ("a", "b", "ü")
-    assert beneath.parts_of("..a/b..") == ("..a", "b..")
+    assert safe_paths.parts_of("./a//b/./ü") == ("a", "b", "ü")
+    assert safe_paths.parts_of("..a/b..") == ("..a", "b..")
 
 
 Kind = Literal["empty", "no-tar", "only-a-file"]

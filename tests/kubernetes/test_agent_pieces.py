@@ -16,8 +16,8 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from flowsched.cluster.cache import Cache
 from flowsched.cluster.kubernetes.agents import Agents
+from flowsched.cluster.node.cache import Cache
 from flowsched.executor.protocol import (
     ClusterEvent,
     ReplicaSeen,

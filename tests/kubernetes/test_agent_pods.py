@@ -22,12 +22,12 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from flowsched.cluster.cache import Cache
 from flowsched.cluster.kubernetes.agent import orders
 from flowsched.cluster.kubernetes.agent.keys import bearer_of, signing_key_of
 from flowsched.cluster.kubernetes.agent.ledger import Ledger
 from flowsched.cluster.kubernetes.agent.orders import BadOrder
-from flowsched.cluster.kubernetes.names import pod_name
+from flowsched.cluster.kubernetes.pods.names import pod_name
+from flowsched.cluster.node.cache import Cache
 from tests.kubernetes.agent_world import KEY, Node, Served, order, reads, several, signed, writes
 
 X = "flowsched:wf/a/0/1/x"
@@ -738,8 +738,8 @@ async def test_a_tree_deeper_than_anybody_needs_is_refused(node: Served) -> None
 PUBLISH = """
     import json, os, signal, sys
     from pathlib import Path
-    from flowsched.cluster.cache import Cache
-    from flowsched.cluster.kubernetes.agent.publishing import Publisher
+    from flowsched.cluster.node.cache import Cache
+    from flowsched.cluster.kubernetes.agent.outputs import Publisher
     folder, moving, step, number = Path(sys.argv[1]), json.loads(sys.argv[2]), sys.argv[3], int(sys.argv[4])
     seen = 0
     def at(name):

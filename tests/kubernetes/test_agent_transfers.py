@@ -21,7 +21,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from flowsched.cluster.kubernetes.agent.sources import Sources, stored_name
-from flowsched.cluster.origins import NotFetched, Origins
+from flowsched.cluster.node.origins import NotFetched, Origins
 from tests.kubernetes.agent_world import AgentProcess, Node, Served, call, several, until
 
 
@@ -496,7 +496,7 @@ def test_an_agent_that_cannot_start_says_why(tmp_path: Path, key: str, said: str
 
 async def test_two_agents_do_not_share_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The second says which folder it is, and leaves it alone."""
-    monkeypatch.setattr("flowsched.cluster.kubernetes.agent.node_agent.PREDECESSOR_S", 0.1)
+    monkeypatch.setattr("flowsched.cluster.kubernetes.agent.agent.PREDECESSOR_S", 0.1)
     async with Served(Node(tmp_path / "a", "a")) as first:
         with pytest.raises(Exception, match="another agent works in"):
             async with Served(first.node):

@@ -8,10 +8,9 @@ from typing import Any
 
 import msgspec
 
-from flowsched.cluster.kubernetes.alike import Kinds
-from flowsched.cluster.kubernetes.objects import Pod
-from flowsched.cluster.kubernetes.podrules import rules_of, template_of
-from flowsched.cluster.kubernetes.podspec import DEFAULT_GPU
+from flowsched.cluster.kubernetes.objects.pod import Pod
+from flowsched.cluster.kubernetes.objects.pod_constraints import Kinds, rules_of, template_of
+from flowsched.cluster.kubernetes.objects.pod_requests import DEFAULT_GPU
 from flowsched.executor.constraints import (
     NodeTerm,
     Rules,

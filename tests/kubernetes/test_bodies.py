@@ -11,10 +11,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from flowsched.cluster.kubernetes.bodies import binding, deletion, gang_secret, gang_service, tombstone
-from flowsched.cluster.kubernetes.client import Client
-from flowsched.cluster.kubernetes.manifests import pod_manifest
-from flowsched.cluster.kubernetes.marks import ours
+from flowsched.cluster.kubernetes.api.client import Client
+from flowsched.cluster.kubernetes.pods.calls import binding, deletion, gang_secret, gang_service, tombstone
+from flowsched.cluster.kubernetes.pods.labels import ours
+from flowsched.cluster.kubernetes.pods.manifest import pod_manifest
 from flowsched.executor.protocol import InputFile, OutputFile
 from tests.kubernetes import written as w
 from tests.kubernetes.hostile import PLACES, TEXTS

@@ -13,7 +13,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from flowsched.cluster.kubernetes.client import Connection
+from flowsched.cluster.kubernetes.api.client import Connection
 from flowsched.cluster.kubernetes.hollow.templates import NodeTemplate
 from tests.kubernetes.exec_world import KubeWorld
 from tests.kubernetes.service_world import Running, serving

@@ -12,19 +12,9 @@ import msgspec
 import pytest
 from aiohttp import web
 
-from flowsched.cluster.kubernetes.client import (
-    LIST_TRIES,
-    MERGE,
-    TRIES,
-    Answer,
-    Client,
-    Connection,
-    Malformed,
-    Refused,
-    Unreachable,
-)
-from flowsched.cluster.kubernetes.objects import Pod
-from flowsched.cluster.kubernetes.verbs import named
+from flowsched.cluster.kubernetes.api.client import LIST_TRIES, MERGE, TRIES, Client, Connection, named
+from flowsched.cluster.kubernetes.api.errors import Answer, Malformed, Refused, Unreachable
+from flowsched.cluster.kubernetes.objects.pod import Pod
 from flowsched.errors import Unavailable
 from tests.kubernetes.fake import (
     FakeApi,

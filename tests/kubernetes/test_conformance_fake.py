@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from flowsched.cluster.kubernetes.client import Connection
+from flowsched.cluster.kubernetes.api.client import Connection
 from tests.kubernetes.conformance import Conformance
 from tests.kubernetes.conformance_native import NativeConformance
 from tests.kubernetes.fake import FakeApi

@@ -8,8 +8,7 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from flowsched.cluster.kubernetes.connections import Connections, Lost
-from flowsched.cluster.kubernetes.wire import Reply
+from flowsched.cluster.kubernetes.api.http import Connections, Lost, Reply
 
 GET = b"GET / HTTP/1.1\r\n\r\n"
 REPLY = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from flowsched.cluster.kubernetes.client import Connection
-from flowsched.cluster.kubernetes.release import SharedVolume
+from flowsched.cluster.kubernetes.api.client import Connection
+from flowsched.cluster.kubernetes.pods.release import SharedVolume
 from flowsched.executor.protocol import DeliveredFile, InputFile, Pod, PodEnded
 from flowsched.workflow.spec import Container, Delivered, Left, Mount, Placed, Step
 from tests.cluster.samples import pod

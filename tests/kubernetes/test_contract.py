@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from flowsched.cluster.kubernetes.client import Connection
+from flowsched.cluster.kubernetes.api.client import Connection
 from tests.cluster.contract import ExecutorContract
 from tests.cluster.samples import program, reads, shell
 from tests.kubernetes.exec_world import KubeWorld

@@ -17,7 +17,8 @@ import aiohttp
 import pytest
 
 from flowsched.cluster.kubernetes import controlplane
-from flowsched.cluster.kubernetes.controlplane import APISERVER, ETCD, ControlPlane, find, missing
+from flowsched.cluster.kubernetes.binaries import APISERVER, ETCD, find, missing
+from flowsched.cluster.kubernetes.controlplane import ControlPlane
 from flowsched.cluster.kubernetes.programs import NotStarted, Program
 from tests.kubernetes.conftest import require
 

@@ -15,9 +15,10 @@ from typing import Any
 
 import pytest
 
-from flowsched.cluster.kubernetes import credentials
-from flowsched.cluster.kubernetes.client import Client, Connection, Unreachable
-from flowsched.cluster.kubernetes.credentials import connect, from_kubeconfig, in_cluster
+from flowsched.cluster.kubernetes.api import credentials
+from flowsched.cluster.kubernetes.api.client import Client, Connection
+from flowsched.cluster.kubernetes.api.credentials import connect, from_kubeconfig, in_cluster
+from flowsched.cluster.kubernetes.api.errors import Unreachable
 from flowsched.errors import ConfigurationError
 from tests.kubernetes.fake import FakeApi
 

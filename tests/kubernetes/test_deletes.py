@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from flowsched.cluster.kubernetes.client import Client
-from flowsched.cluster.kubernetes.objects import Pod
-from flowsched.cluster.kubernetes.podcalls import PodCalls
+from flowsched.cluster.kubernetes.api.client import Client
+from flowsched.cluster.kubernetes.objects.pod import Pod
+from flowsched.cluster.kubernetes.pods.calls import PodCalls
 from tests.kubernetes.talk import Talk
 
 pytestmark = pytest.mark.kubernetes

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from flowsched.cluster.kubernetes.client import Client, Connection
-from flowsched.cluster.kubernetes.cluster import KubernetesCluster
-from flowsched.cluster.kubernetes.deviceclaims import DeviceClaims
-from flowsched.cluster.kubernetes.devices import FINALIZER
+from flowsched.cluster.kubernetes.api.client import Client, Connection
+from flowsched.cluster.kubernetes.dra.claims import DeviceClaims
+from flowsched.cluster.kubernetes.dra.inventory import FINALIZER
+from flowsched.cluster.kubernetes.executor import KubernetesCluster
 from flowsched.cluster.kubernetes.hollow.templates import NodeTemplate
-from flowsched.cluster.kubernetes.release import ReleaseSettings
+from flowsched.cluster.kubernetes.pods.release import ReleaseSettings
 from flowsched.executor.protocol import NodeChanged
 from tests.cluster.samples import shell
 from tests.kubernetes import device_world as gpus
@@ -390,7 +390,7 @@ async def test_who_comes_too_late_reads_and_decides_anew(world: Gpus) -> None:
 
 async def listed(claims: DeviceClaims, client: Client) -> None:
     """Show it what there is, once: from now on it sees nothing but its own answers."""
-    from flowsched.cluster.kubernetes.watch import Batch
+    from flowsched.cluster.kubernetes.api.watch import Batch
 
     for path, kind, handler in claims.watched():
         found, _ = await client.list(path, kind)

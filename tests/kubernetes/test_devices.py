@@ -12,12 +12,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flowsched.cluster.kubernetes.devicebook import ClaimBook, Inventory
-from flowsched.cluster.kubernetes.deviceobjects import Consumer, ResourceClaim, ResourceSlice
-from flowsched.cluster.kubernetes.devices import (
+from flowsched.cluster.kubernetes.api.watch import Batch
+from flowsched.cluster.kubernetes.dra.inventory import (
     FINALIZER,
+    ClaimBook,
+    Consumer,
     DeviceId,
+    Inventory,
     Place,
+    ResourceClaim,
+    ResourceSlice,
     allocation_of,
     claim_manifest,
     claim_name,
@@ -28,7 +32,6 @@ from flowsched.cluster.kubernetes.devices import (
     status_patch,
 )
 from flowsched.cluster.kubernetes.settings import from_environment
-from flowsched.cluster.kubernetes.watch import Batch
 from flowsched.errors import ConfigurationError
 from tests.kubernetes import written as w
 

@@ -15,13 +15,13 @@ from pathlib import Path
 
 import pytest
 
-from flowsched.cluster.kubernetes.client import Client, Connection
-from flowsched.cluster.kubernetes.cluster import ClusterSettings
+from flowsched.cluster.kubernetes.api.client import Client, Connection
 from flowsched.cluster.kubernetes.controlplane import ControlPlane
+from flowsched.cluster.kubernetes.executor import ClusterSettings
 from flowsched.cluster.kubernetes.hollow.nodes import HollowNodes
 from flowsched.cluster.kubernetes.hollow.templates import NodeTemplate
-from flowsched.cluster.kubernetes.objects import Pod
-from flowsched.cluster.kubernetes.release import ReleaseSettings
+from flowsched.cluster.kubernetes.objects.pod import Pod
+from flowsched.cluster.kubernetes.pods.release import ReleaseSettings
 from tests.kubernetes.bound import container, create
 from tests.kubernetes.conftest import require
 from tests.kubernetes.service_world import serving

@@ -17,7 +17,7 @@ import yaml
 
 import flowsched
 from flowsched.app import Running, Settings, running
-from flowsched.cluster.kubernetes.client import Client
+from flowsched.cluster.kubernetes.api.client import Client
 from flowsched.cluster.kubernetes.controlplane import ControlPlane
 from flowsched.cluster.kubernetes.settings import KubernetesSettings
 from flowsched.control.extender import BINDING, HELD, PROMISED

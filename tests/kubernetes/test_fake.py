@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from flowsched.cluster.kubernetes.client import Client, Connection
-from flowsched.cluster.kubernetes.objects import Node, Pod
+from flowsched.cluster.kubernetes.api.client import Client, Connection
+from flowsched.cluster.kubernetes.objects.core import Node
+from flowsched.cluster.kubernetes.objects.pod import Pod
 from tests.kubernetes.fake import Api, FakeApi, Request, when
 from tests.kubernetes.fake.feed import Feed
 from tests.kubernetes.fake.replies import Refusal

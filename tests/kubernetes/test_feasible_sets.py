@@ -20,22 +20,23 @@ import msgspec
 import numpy as np
 import pytest
 
-from flowsched.cluster.kubernetes.client import Client
+from flowsched.cluster.kubernetes.api.client import Client
 from flowsched.cluster.kubernetes.controlplane import ControlPlane
-from flowsched.cluster.kubernetes.nodes import node_info
-from flowsched.cluster.kubernetes.objects import Node, PersistentVolume, PersistentVolumeClaim, Pod
-from flowsched.cluster.kubernetes.podrules import template_of
-from flowsched.cluster.kubernetes.volumes import Volumes
+from flowsched.cluster.kubernetes.foreign.binding import Volumes
+from flowsched.cluster.kubernetes.objects.core import Node, PersistentVolume, PersistentVolumeClaim
+from flowsched.cluster.kubernetes.objects.nodes import node_info
+from flowsched.cluster.kubernetes.objects.pod import Pod
+from flowsched.cluster.kubernetes.objects.pod_constraints import template_of
 from flowsched.executor.constraints import PodTerm, Rules, narrowed, watched_by
 from flowsched.executor.foreign import PodTemplate
 from flowsched.executor.nodes import NodeInfo
-from flowsched.scheduling.company import beside_others
-from flowsched.scheduling.framework import PROFILES
-from flowsched.scheduling.plugins.ports import free_ports
-from flowsched.scheduling.podgroup import Shape
-from flowsched.scheduling.selectors import selects
-from flowsched.scheduling.shape import allowed_nodes
-from flowsched.scheduling.snapshot import Claim, ClaimKind, Snapshot
+from flowsched.executor.selectors import selects
+from flowsched.scheduling.feasibility import allowed_nodes, beside_others
+from flowsched.scheduling.pod_group import Shape
+from flowsched.scheduling.policy.framework import PROFILES
+from flowsched.scheduling.policy.plugins.fit import free_ports
+from flowsched.scheduling.state.claims import Claim, ClaimKind
+from flowsched.scheduling.state.snapshot import Snapshot
 from flowsched.statement import Statement
 from tests.kubernetes import random_pods
 from tests.kubernetes.conftest import require

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from flowsched.cluster.kubernetes.cluster import ClusterSettings
 from flowsched.cluster.kubernetes.controlplane import ControlPlane
+from flowsched.cluster.kubernetes.executor import ClusterSettings
 from flowsched.cluster.kubernetes.hollow.templates import NodeTemplate
 from tests.kubernetes.conftest import require
 from tests.kubernetes.conftest import running as started

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from flowsched.cluster.kubernetes.client import Client
+from flowsched.cluster.kubernetes.api.client import Client
 from flowsched.cluster.kubernetes.controlplane import CONTROLLER_MANAGER, SCHEDULER, ControlPlane
 from flowsched.cluster.kubernetes.hollow.nodes import HollowNodes
 from flowsched.cluster.kubernetes.hollow.templates import NodeTemplate

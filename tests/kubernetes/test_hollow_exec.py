@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from flowsched.cluster.kubernetes.client import Client
+from flowsched.cluster.kubernetes.api.client import Client
 from flowsched.cluster.kubernetes.controlplane import ControlPlane
 from flowsched.cluster.kubernetes.hollow.containers import MARK
 from flowsched.cluster.kubernetes.hollow.nodes import HollowNodes

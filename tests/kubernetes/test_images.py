@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from flowsched.cluster.kubernetes.images import Images
-from flowsched.cluster.kubernetes.objects import Node
+from flowsched.cluster.kubernetes.objects.core import Node
+from flowsched.cluster.kubernetes.view import Images
 from flowsched.executor.protocol import ClusterEvent, ReplicaSeen
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from flowsched.cluster.kubernetes.agentnews import EVENT, NodeLoad
-from flowsched.cluster.kubernetes.loads import Loads
+from flowsched.cluster.kubernetes.agents import EVENT, Loads, NodeLoad
 from flowsched.executor.nodes import Load, LoadMeasured
 
 MB = 1_000_000

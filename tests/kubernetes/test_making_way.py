@@ -17,11 +17,11 @@ from typing import Any
 
 import pytest
 
-from flowsched.cluster.kubernetes.client import Client, Connection
-from flowsched.cluster.kubernetes.metadata import condition_of
-from flowsched.cluster.kubernetes.objects import Pod
-from flowsched.cluster.kubernetes.watch import Reflector
-from flowsched.engine import making_way
+from flowsched.cluster.kubernetes.api.client import Client, Connection
+from flowsched.cluster.kubernetes.api.watch import Reflector
+from flowsched.cluster.kubernetes.objects.metadata import condition_of
+from flowsched.cluster.kubernetes.objects.pod import Pod
+from flowsched.engine.foreign import preemption as making_way
 from flowsched.scheduling import preemption
 from tests.kubernetes.definitions import apply_crds
 from tests.kubernetes.fake import FakeApi, answering, status_body, when

@@ -13,13 +13,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flowsched.cluster.environment import Paths, environment
 from flowsched.cluster.kubernetes.agent import orders
 from flowsched.cluster.kubernetes.agent.keys import signing_key_of
-from flowsched.cluster.kubernetes.manifests import pod_manifest
-from flowsched.cluster.kubernetes.podenv import addressed
-from flowsched.cluster.kubernetes.podorder import input_path
-from flowsched.cluster.kubernetes.release import Extras, Refusal, SharedVolume
+from flowsched.cluster.kubernetes.pods.container_task import addressed, input_path
+from flowsched.cluster.kubernetes.pods.manifest import pod_manifest
+from flowsched.cluster.kubernetes.pods.release import Extras, Refusal, SharedVolume
+from flowsched.cluster.node.environment import Paths, environment
 from flowsched.executor.protocol import InputFile, OutputFile, Pod
 from flowsched.workflow.spec import Resources, Rules, Toleration
 from tests.kubernetes import written as w

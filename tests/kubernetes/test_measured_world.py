@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from flowsched.cluster.kubernetes.client import Connection
+from flowsched.cluster.kubernetes.api.client import Connection
 from flowsched.cluster.kubernetes.hollow.templates import NodeTemplate
 from tests.kubernetes.exec_world import KubeWorld
 from tests.kubernetes.host_world import Host

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowsched.cluster.kubernetes.names import (
+from flowsched.cluster.kubernetes.pods.names import (
     SecretKey,
     dns_label,
     group_name,
@@ -22,7 +22,7 @@ from flowsched.cluster.kubernetes.names import (
 )
 
 WORKFLOW = "w00000001jd9kq3c5v7xyz"
-#: What a stage may be called: `flowsched.workflow.names.STAGE`.
+#: What a stage may be called: `flowsched.workflow.document.reader.STAGE`.
 stages = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}", fullmatch=True)
 texts = st.text() | st.text(string.ascii_letters + string.digits + "-_.", max_size=80)
 

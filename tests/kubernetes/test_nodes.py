@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowsched.cluster.kubernetes.nodes import complaints, images_of, node_info
-from flowsched.cluster.kubernetes.objects import Node
+from flowsched.cluster.kubernetes.objects.core import Node
+from flowsched.cluster.kubernetes.objects.nodes import complaints, images_of, node_info
 from flowsched.executor.nodes import NodeInfo
 
 READY = {"type": "Ready", "status": "True"}

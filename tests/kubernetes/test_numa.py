@@ -10,15 +10,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from flowsched.cluster.kubernetes import numa
-from flowsched.cluster.kubernetes.client import MERGE, Client, Connection
-from flowsched.cluster.kubernetes.cluster import ClusterSettings
+from flowsched.cluster.kubernetes.api.client import MERGE, Client, Connection
+from flowsched.cluster.kubernetes.api.watch import Batch
+from flowsched.cluster.kubernetes.executor import ClusterSettings
 from flowsched.cluster.kubernetes.hollow.nodes import HollowNodes
 from flowsched.cluster.kubernetes.hollow.templates import NodeTemplate
-from flowsched.cluster.kubernetes.pod import Pod
-from flowsched.cluster.kubernetes.podspec import DEFAULT_GPU
-from flowsched.cluster.kubernetes.release import ReleaseSettings
-from flowsched.cluster.kubernetes.watch import Batch
+from flowsched.cluster.kubernetes.objects import nodes
+from flowsched.cluster.kubernetes.objects.pod import Pod
+from flowsched.cluster.kubernetes.objects.pod_requests import DEFAULT_GPU
+from flowsched.cluster.kubernetes.pods.release import ReleaseSettings
 from flowsched.executor.nodes import ALIGNED, PLENTY, NodeInfo, Zone
 from tests.kubernetes.bound import container, create
 from tests.kubernetes.service_world import serving
@@ -37,11 +37,11 @@ def topology(name: str, *zones: dict[str, int | str], **more: Any) -> dict[str, 
         for at, zone in enumerate(zones)
     ]
     rest = {"topologyPolicies": [], "attributes": SINGLE, "zones": told, **more}
-    return {"apiVersion": numa.GROUP, "kind": numa.KIND, "metadata": {"name": name}, **rest}
+    return {"apiVersion": nodes.GROUP, "kind": nodes.KIND, "metadata": {"name": name}, **rest}
 
 
-def read(document: dict[str, Any]) -> numa.NodeResourceTopology:
-    return msgspec.json.decode(json.dumps(document).encode(), type=numa.NodeResourceTopology)
+def read(document: dict[str, Any]) -> nodes.NodeResourceTopology:
+    return msgspec.json.decode(json.dumps(document).encode(), type=nodes.NodeResourceTopology)
 
 
 def cores(count: str, limit: str | None = None) -> dict[str, Any]:
@@ -61,9 +61,9 @@ async def test_pods_with_whole_cores_go_where_a_zone_has_room(
         namespace, "flowsched", "none", b"key", instance=namespace, scheduler_name=namespace
     )
     node = f"{namespace}-0"
-    path = f"{numa.PATH}/{node}"
+    path = f"{nodes.PATH}/{node}"
     document = topology(node, {"cpu": 8, "memory": "64Gi"}, {"cpu": 8, "memory": "64Gi"})
-    assert (await client.call("POST", numa.PATH, body=json.dumps(document).encode())).status == 201
+    assert (await client.call("POST", nodes.PATH, body=json.dumps(document).encode())).status == 201
 
     async def bound() -> list[str]:
         answer = await client.call("GET", f"/api/v1/namespaces/{namespace}/pods")
@@ -132,7 +132,7 @@ def test_zones_are_read_as_exporters_write_them() -> None:
     """Amounts as numbers or quantities; what is no quantity is not listed."""
     told = read(topology("n", {"cpu": 8, "memory": "64Gi", "nvidia.com/gpu": 2, "fpga": "3", "odd": "x"}, {}))
     has = {"cpu": 8000, "memory": 64 << 30, "gpu": 2000, "fpga": 3}
-    assert numa.zones_of(told, DEFAULT_GPU) == (Zone(has, has), Zone({}, {}))
+    assert nodes.zones_of(told, DEFAULT_GPU) == (Zone(has, has), Zone({}, {}))
 
 
 @pytest.mark.parametrize(
@@ -148,19 +148,19 @@ def test_zones_are_read_as_exporters_write_them() -> None:
 )
 def test_zones_bind_where_the_kubelet_insists(said: dict[str, Any], binds: bool) -> None:
     """Under any other policy it takes a pod all the same."""
-    assert bool(numa.zones_of(read(topology("n", {"cpu": 8}, **said)), "")) == binds
+    assert bool(nodes.zones_of(read(topology("n", {"cpu": 8}, **said)), "")) == binds
 
 
 def test_other_levels_are_no_zones() -> None:
     """A socket above its NUMA zones."""
     document = topology("n", {"cpu": 8})
     document["zones"].append({"name": "socket-0", "type": "Socket"})
-    assert len(numa.zones_of(read(document), "")) == 1
+    assert len(nodes.zones_of(read(document), "")) == 1
 
 
 def test_topologies_follow_their_objects() -> None:
     """Who is told of a change: the nodes whose zones are others now."""
-    known = numa.Topologies("")
+    known = nodes.Topologies("")
     one, two = read(topology("one", {"cpu": 8})), read(topology("two", {"cpu": 4}))
     assert known.changed(Batch(replaced=[one, two])) == {"one", "two"}
     assert known.changed(Batch(replaced=[one, two])) == set()
@@ -187,4 +187,4 @@ def test_who_gets_whole_cores(resources: list[dict[str, Any]], aligned: bool) ->
     """Guaranteed, and a container that asks for whole ones."""
     containers = [{"name": f"c{at}", "resources": each} for at, each in enumerate(resources)]
     pod = msgspec.json.decode(json.dumps({"spec": {"containers": containers}}).encode(), type=Pod)
-    assert numa.is_aligned(pod) == aligned
+    assert nodes.is_aligned(pod) == aligned

@@ -10,16 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowsched.cluster.kubernetes.client import Client
-from flowsched.cluster.kubernetes.groups import (
-    CoschedulingPodGroup,
-    NativePodGroup,
-    VolcanoPodGroup,
-    VolcanoQueue,
-)
-from flowsched.cluster.kubernetes.metadata import Metadata, Requirement
-from flowsched.cluster.kubernetes.objects import (
-    LabelSelector,
+from flowsched.cluster.kubernetes.api.client import Client
+from flowsched.cluster.kubernetes.objects.core import (
     Lease,
     Namespace,
     Node,
@@ -27,10 +19,14 @@ from flowsched.cluster.kubernetes.objects import (
     OnlyMetadata,
     PersistentVolume,
     PersistentVolumeClaim,
-    Pod,
     PriorityClass,
     StorageClass,
     WatchEvent,
+)
+from flowsched.cluster.kubernetes.objects.metadata import (
+    LabelSelector,
+    Metadata,
+    Requirement,
     condition_of,
     micro_timestamp,
     moment_ms,
@@ -38,7 +34,13 @@ from flowsched.cluster.kubernetes.objects import (
     selects,
     timestamp,
 )
-from flowsched.cluster.kubernetes.pod import Volume
+from flowsched.cluster.kubernetes.objects.pod import Pod, Volume
+from flowsched.cluster.kubernetes.objects.podgroup import (
+    CoschedulingPodGroup,
+    NativePodGroup,
+    VolcanoPodGroup,
+    VolcanoQueue,
+)
 from flowsched.errors import InvalidRequest
 
 KINDS: tuple[type[Any], ...] = (

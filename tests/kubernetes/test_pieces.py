@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from flowsched.cluster.kubernetes.client import Connection
+from flowsched.cluster.kubernetes.api.client import Connection
 from flowsched.cluster.kubernetes.hollow.templates import NodeTemplate
 from tests.cluster.origin import RangeOrigin
 from tests.kubernetes.exec_world import KubeWorld

@@ -14,15 +14,15 @@ import pytest
 import s3fs
 from moto.server import ThreadedMotoServer
 
-from flowsched.cluster.kubernetes import podfiles
 from flowsched.cluster.kubernetes.agent.sources import Sources
-from flowsched.cluster.kubernetes.messages import read_result
-from flowsched.cluster.kubernetes.places import lay_out
-from flowsched.cluster.kubernetes.podsteps import fitted
-from flowsched.cluster.kubernetes.release import Refusal, SharedVolume
-from flowsched.cluster.kubernetes.sight import Sight
-from flowsched.cluster.kubernetes.stepcontainers import files_variables
-from flowsched.cluster.origins import Origins
+from flowsched.cluster.kubernetes.pods import step_files
+from flowsched.cluster.kubernetes.pods.container_paths import lay_out
+from flowsched.cluster.kubernetes.pods.container_task import files_variables
+from flowsched.cluster.kubernetes.pods.release import Refusal, SharedVolume
+from flowsched.cluster.kubernetes.pods.status import read_result
+from flowsched.cluster.kubernetes.pods.step_files import Sight
+from flowsched.cluster.kubernetes.pods.steps import fitted
+from flowsched.cluster.node.origins import Origins
 from flowsched.executor.protocol import DeliveredFile
 from flowsched.workflow.spec import Container, Delivered, Left, Placed, Step
 from tests.kubernetes import written as w
@@ -44,8 +44,8 @@ class Task:
         self.env |= {"FLOWSCHED_INPUTS": str(self.inputs), "FLOWSCHED_WORK": str(self.work), "POD_UID": "u1"}
 
     def begin(self) -> None:
-        assert podfiles.prepare(self.env) == (0, {})
-        assert podfiles.fill(self.env) == (0, {})
+        assert step_files.prepare(self.env) == (0, {})
+        assert step_files.fill(self.env) == (0, {})
 
     def ended(self, *codes: int) -> None:
         """As if its steps had ended so."""
@@ -59,7 +59,7 @@ class Task:
         (self.work / "steps/0.term").touch()
 
     def deliver(self) -> dict[str, Any]:
-        return podfiles.deliver(self.env)
+        return step_files.deliver(self.env)
 
 
 RUN = Step(("run",))
@@ -82,7 +82,7 @@ def test_a_folder_where_a_file_is_asked_for_is_missing(tmp_path: Path) -> None:
     (tmp_path / "shared/folder").mkdir(parents=True)
     place = str(tmp_path / "shared/folder")
     task = Task(tmp_path, Container((RUN,), (Placed("/in/a", source=place),)))
-    code, told = podfiles.prepare(task.env)
+    code, told = step_files.prepare(task.env)
     assert (code, told["reason"]) == (65, "InputMissing")
     assert f"/in/a (from {place})" in told["message"]
 
@@ -295,7 +295,7 @@ def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         "AWS_ENDPOINT_URL": f"http://{host}:{port}",
     }.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(podfiles, "_PAUSE_S", 0.0)
+    monkeypatch.setattr(step_files, "_PAUSE_S", 0.0)
     client = boto3.client("s3")
     client.create_bucket(Bucket="lab")
     s3fs.S3FileSystem.clear_instance_cache()  # of an earlier test's server

@@ -11,19 +11,27 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowsched.cluster.kubernetes.forms import Form, choose_form, group_path, pod_link
-from flowsched.cluster.kubernetes.grouprules import read_policy
-from flowsched.cluster.kubernetes.objects import CoschedulingPodGroup, NativePodGroup, Pod, VolcanoPodGroup
-from flowsched.cluster.kubernetes.podgroups import Life, Observed, group_manifest, status_patch
-from flowsched.cluster.kubernetes.thirdparty import (
+from flowsched.cluster.kubernetes.foreign.groups import (
     GroupLink,
     link_of,
     priority_of,
     queue_of,
     read_group,
+    read_policy,
     role_of,
     rule_in,
 )
+from flowsched.cluster.kubernetes.objects.pod import Pod
+from flowsched.cluster.kubernetes.objects.podgroup import (
+    CoschedulingPodGroup,
+    Form,
+    NativePodGroup,
+    VolcanoPodGroup,
+    choose_form,
+    group_path,
+    pod_link,
+)
+from flowsched.cluster.kubernetes.pods.gang_objects import Life, Observed, group_manifest, status_patch
 from flowsched.errors import ConfigurationError
 from flowsched.executor.protocol import GangSeat
 from flowsched.workflow.spec import Resources, Rules

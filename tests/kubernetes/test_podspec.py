@@ -9,15 +9,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from flowsched.cluster.kubernetes.objects import PersistentVolume, Pod
-from flowsched.cluster.kubernetes.podrules import (
+from flowsched.cluster.kubernetes.objects.core import PersistentVolume
+from flowsched.cluster.kubernetes.objects.pod import Pod
+from flowsched.cluster.kubernetes.objects.pod_constraints import (
     rules_of,
     selector_pairs,
     template_of,
     toleration_rows,
     volume_nodes,
 )
-from flowsched.cluster.kubernetes.podspec import (
+from flowsched.cluster.kubernetes.objects.pod_requests import (
     LARGEST,
     claims_of,
     host_ports,

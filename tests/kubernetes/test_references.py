@@ -6,8 +6,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from flowsched.cluster.environment import expand
-from flowsched.cluster.kubernetes.references import kubelet_expand, literal, spelled
+from flowsched.cluster.kubernetes.pods.container_task import kubelet_expand, literal, spelled
+from flowsched.cluster.node.environment import expand
 
 ENV = {"VAR_A": "A", "VAR_B": "B", "VAR_C": "C", "VAR_REF": "$(VAR_A)", "VAR_EMPTY": ""}
 #: Texts full of what expansion looks at.

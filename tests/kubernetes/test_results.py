@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
-from flowsched.cluster.kubernetes.agentnews import NodeLoad
-from flowsched.cluster.kubernetes.agents import Agents
-from flowsched.cluster.kubernetes.objects import Pod
-from flowsched.cluster.kubernetes.results import Results
+from flowsched.cluster.kubernetes.agents import Agents, NodeLoad
+from flowsched.cluster.kubernetes.objects.pod import Pod
+from flowsched.cluster.kubernetes.pods.results import Results
 from flowsched.executor.protocol import ClusterEvent, PodEnded, Usage
 
 POD = msgspec.convert(

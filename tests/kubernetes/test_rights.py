@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from flowsched.cluster.kubernetes.cluster import ClusterSettings
 from flowsched.cluster.kubernetes.controlplane import ControlPlane
-from flowsched.cluster.kubernetes.forms import Form
-from flowsched.cluster.kubernetes.gangs import Gangs
+from flowsched.cluster.kubernetes.executor import ClusterSettings
+from flowsched.cluster.kubernetes.objects.podgroup import Form
+from flowsched.cluster.kubernetes.pods.gang_objects import Gangs
 from flowsched.executor.foreign import Evict
 from tests.kubernetes.conftest import running as started
 from tests.kubernetes.definitions import apply_crds

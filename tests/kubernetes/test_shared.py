@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from flowsched.cluster.kubernetes.release import SharedVolume
-from flowsched.cluster.kubernetes.settings import from_environment
-from flowsched.cluster.kubernetes.shared import shared_volumes
+from flowsched.cluster.kubernetes.pods.release import SharedVolume
+from flowsched.cluster.kubernetes.settings import from_environment, shared_volumes
 from flowsched.errors import ConfigurationError
 
 

@@ -7,11 +7,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from flowsched.cluster.kubernetes.budgets import Budgets, PodDisruptionBudget
-from flowsched.cluster.kubernetes.metadata import Metadata
-from flowsched.cluster.kubernetes.pod import Pod
-from flowsched.cluster.kubernetes.stakes import preemptible_of, stake_of
-from flowsched.cluster.kubernetes.watch import Batch
+from flowsched.cluster.kubernetes.api.watch import Batch
+from flowsched.cluster.kubernetes.foreign.eviction import (
+    Budgets,
+    PodDisruptionBudget,
+    preemptible_of,
+    stake_of,
+)
+from flowsched.cluster.kubernetes.objects.metadata import Metadata
+from flowsched.cluster.kubernetes.objects.pod import Pod
 from flowsched.executor.foreign import BudgetSeen, Stake
 from flowsched.executor.protocol import ClusterEvent
 

@@ -10,11 +10,11 @@ import msgspec
 import pytest
 
 from flowsched.cluster.kubernetes.agent import orders
-from flowsched.cluster.kubernetes.manifests import pod_manifest
-from flowsched.cluster.kubernetes.objects import Pod as PodObject
-from flowsched.cluster.kubernetes.places import lay_out
-from flowsched.cluster.kubernetes.podspec import requests_of
-from flowsched.cluster.kubernetes.release import Refusal, ReleaseSettings, SharedVolume
+from flowsched.cluster.kubernetes.objects.pod import Pod as PodObject
+from flowsched.cluster.kubernetes.objects.pod_requests import requests_of
+from flowsched.cluster.kubernetes.pods.container_paths import lay_out
+from flowsched.cluster.kubernetes.pods.manifest import pod_manifest
+from flowsched.cluster.kubernetes.pods.release import Refusal, ReleaseSettings, SharedVolume
 from flowsched.executor.protocol import InputFile, Pod
 from flowsched.workflow.spec import Container, Delivered, Left, Mount, Placed, Step
 from tests.kubernetes import written as w

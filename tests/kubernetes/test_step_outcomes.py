@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from flowsched.cluster.kubernetes.objects import Pod
-from flowsched.cluster.kubernetes.outcomes import Waiting
+from flowsched.cluster.kubernetes.objects.pod import Pod
+from flowsched.cluster.kubernetes.pods.status import Waiting
 from flowsched.executor.protocol import (
     ContainerReport,
     DeliveredFile,

@@ -13,8 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from flowsched.cluster.kubernetes.references import kubelet_expand
-from flowsched.cluster.kubernetes.stepcontainers import command_of
+from flowsched.cluster.kubernetes.pods.container_task import command_of, kubelet_expand
 from flowsched.workflow.spec import Step
 
 SHELLS = [[name] for name in ("dash", "bash", "ksh") if shutil.which(name)] + (

@@ -6,8 +6,9 @@ import json
 
 import pytest
 
-from flowsched.cluster.kubernetes.client import Client
-from flowsched.cluster.kubernetes.controlplane import ControlPlane, find
+from flowsched.cluster.kubernetes.api.client import Client
+from flowsched.cluster.kubernetes.binaries import find
+from flowsched.cluster.kubernetes.controlplane import ControlPlane
 from flowsched.cluster.kubernetes.hollow.nodes import HollowNodes
 from flowsched.cluster.kubernetes.hollow.templates import NodeTemplate
 from tests.kubernetes.bound import container, create, ended, pod

@@ -13,12 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowsched.cluster.kubernetes.client import Client
+from flowsched.cluster.kubernetes.api.client import Client
+from flowsched.cluster.kubernetes.api.watch import GRAVES, STALE_LISTS, Lines, Memory, Reflector
 from flowsched.cluster.kubernetes.controlplane import ControlPlane
-from flowsched.cluster.kubernetes.lines import Lines
-from flowsched.cluster.kubernetes.metadata import Metadata
-from flowsched.cluster.kubernetes.objects import Pod
-from flowsched.cluster.kubernetes.watch import GRAVES, STALE_LISTS, Memory, Reflector
+from flowsched.cluster.kubernetes.objects.metadata import Metadata
+from flowsched.cluster.kubernetes.objects.pod import Pod
 from tests.kubernetes.fake import (
     FakeApi,
     Request,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from flowsched.miniwdl.order import Order, document
 from flowsched.miniwdl.places import Place
-from flowsched.workflow.decode import decode_workflow
+from flowsched.workflow.document.decode import decode_workflow
 from tests.cluster.samples import pod
 from tests.kubernetes.exec_world import KubeWorld
 from tests.kubernetes.test_container_tasks import LAB, lab, outcome, pytestmark, world

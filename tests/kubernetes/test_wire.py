@@ -8,7 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowsched.cluster.kubernetes.wire import LONGEST_HEAD_BYTES, NotHttp, Reader, Reply, preamble, request
+from flowsched.cluster.kubernetes.api.http import (
+    LONGEST_HEAD_BYTES,
+    NotHttp,
+    Reader,
+    Reply,
+    preamble,
+    request,
+)
 
 LENGTH = b"HTTP/1.1 201 Created\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}"
 CHUNKS = (

@@ -10,8 +10,9 @@ from typing import Any, Final
 
 import yaml
 
-from flowsched.cluster.kubernetes.client import MERGE, Client
-from flowsched.cluster.kubernetes.controlplane import ControlPlane, find
+from flowsched.cluster.kubernetes.api.client import MERGE, Client
+from flowsched.cluster.kubernetes.binaries import find
+from flowsched.cluster.kubernetes.controlplane import ControlPlane
 from flowsched.cluster.kubernetes.programs import NotStarted, Program, free_ports
 
 BINARY: Final = "vc-scheduler"

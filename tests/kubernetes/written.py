@@ -8,10 +8,10 @@ from typing import Any
 
 import msgspec
 
-from flowsched.cluster.kubernetes.forms import Form
-from flowsched.cluster.kubernetes.manifests import pod_manifest
-from flowsched.cluster.kubernetes.references import kubelet_expand
-from flowsched.cluster.kubernetes.release import (
+from flowsched.cluster.kubernetes.objects.podgroup import Form
+from flowsched.cluster.kubernetes.pods.container_task import kubelet_expand
+from flowsched.cluster.kubernetes.pods.manifest import pod_manifest
+from flowsched.cluster.kubernetes.pods.release import (
     Extras,
     GroupRef,
     Owner,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from flowsched.workflow.formats.wdl import plan_wdl
-from flowsched.workflow.formats.wdl_sources import sources
+from flowsched.workflow.formats.wdl.plan import plan_wdl
+from flowsched.workflow.formats.wdl.sources import sources
 
 from .wdl_cases import WDLS, edges, example, inputs_of, nodes, told
 

@@ -4,8 +4,21 @@ from __future__ import annotations
 
 import pytest
 
-from flowsched.workflow.forecast import RankPlan, as_json, from_json, prefetch, rank_of, ranks, stages
-from flowsched.workflow.plan import Amount, EdgePlan, NodePlan, Plan, PlannedFile, Until
+from flowsched.workflow.plan import (
+    Amount,
+    EdgePlan,
+    NodePlan,
+    Plan,
+    PlannedFile,
+    RankPlan,
+    Until,
+    as_json,
+    from_json,
+    prefetch,
+    rank_of,
+    ranks,
+    stages,
+)
 
 
 def node(path: str, level: int, tasks: int | None = 1, **more: object) -> NodePlan:

@@ -11,9 +11,9 @@ import pytest
 
 from flowsched import errors
 from flowsched.cli.plan import planned
-from flowsched.workflow.formats import wdl_sources
-from flowsched.workflow.formats.wdl import plan_wdl
-from flowsched.workflow.formats.wdl_sources import sources, unzipped
+from flowsched.workflow.formats.wdl import sources as wdl_sources
+from flowsched.workflow.formats.wdl.plan import plan_wdl
+from flowsched.workflow.formats.wdl.sources import sources, unzipped
 
 from .wdl_cases import nodes, plan_of, told
 

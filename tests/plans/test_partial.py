@@ -374,7 +374,7 @@ task T { command {} output { Int o = 1 } }"""
 def plan_of_source(
     text: str, imports: dict[str, str], inputs: dict[str, Any] | None, version: str = "1.0"
 ) -> Any:
-    from flowsched.workflow.formats.wdl import plan_wdl
-    from flowsched.workflow.formats.wdl_sources import sources
+    from flowsched.workflow.formats.wdl.plan import plan_wdl
+    from flowsched.workflow.formats.wdl.sources import sources
 
     return plan_wdl(sources(f"version {version}\n{text}", imports), inputs)

@@ -270,7 +270,7 @@ async def test_what_another_server_says_is_told_and_not_followed(
     answer: web.Response, far: tuple[FakeCromwell, str]
 ) -> None:
     """A redirect leads nowhere; what cannot be read is not available."""
-    from flowsched.control.cromwell import Cromwell
+    from flowsched.control.planning.plans import Cromwell
 
     fake, url = far
     fake.answer = answer
@@ -363,7 +363,7 @@ async def test_plans_are_kept_in_the_order_they_came_and_only_so_many(
 
 def test_a_setting_that_names_no_server_is_refused() -> None:
     """Before anything starts."""
-    from flowsched.control.cromwell import servers
+    from flowsched.control.planning.plans import servers
 
     assert servers(" http://a:8000/ ,https://b/cromwell") == ("http://a:8000", "https://b/cromwell")
     for text in ("cromwell:8000", "file:///etc", "http://user@host", "http://a?x=1"):

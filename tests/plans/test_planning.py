@@ -10,9 +10,8 @@ import sys
 import pytest
 
 from flowsched import errors
-from flowsched.control import planning
-from flowsched.control.planner import PlanJob
-from flowsched.control.planning import Planning
+from flowsched.control.planning import plans
+from flowsched.control.planning.plans import PlanJob, Planning
 
 from .test_hostile import packed
 
@@ -72,7 +71,7 @@ async def test_the_process_sees_no_secret_of_ours(monkeypatch: pytest.MonkeyPatc
         seen.update(settings["env"])  # type: ignore[call-overload]
         return await start(*args, **settings)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(planning.asyncio, "create_subprocess_exec", watched)
+    monkeypatch.setattr(plans.asyncio, "create_subprocess_exec", watched)
     await Planning().plan(PlanJob(source=HELLO))
     assert "PATH" in seen
     assert "FLOWSCHED_TOKEN" not in seen

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from flowsched.control.wdl_path import WdlPath, folders
+from flowsched.control.planning.wdl_path import WdlPath, folders
 from flowsched.errors import ConfigurationError, TooLarge
 
 

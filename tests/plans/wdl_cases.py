@@ -11,8 +11,8 @@ import pytest
 pytest.importorskip("WDL", reason="needs miniwdl: pip install 'flowsched[wdl]'")
 
 from flowsched.cli.plan import planned
-from flowsched.workflow.formats.wdl import plan_wdl
-from flowsched.workflow.formats.wdl_sources import sources
+from flowsched.workflow.formats.wdl.plan import plan_wdl
+from flowsched.workflow.formats.wdl.sources import sources
 from flowsched.workflow.plan import NodePlan, Plan, Until
 
 WDLS = Path(__file__).parents[2] / "workflows" / "wdl"

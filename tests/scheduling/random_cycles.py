@@ -13,12 +13,12 @@ from test_devices import random_world as gpu_world
 from test_taking_safety import World as FullWorld
 from test_zones import aligned, with_zones
 
-from flowsched.scheduling.catalogue import Catalogue
 from flowsched.scheduling.cycle import cycle
-from flowsched.scheduling.framework import PROFILES, Profile
-from flowsched.scheduling.podgroup import PodGroup, RoleRequest
-from flowsched.scheduling.queues import Queue, QueueTree
-from flowsched.scheduling.record import recorded
+from flowsched.scheduling.explain.recording import recorded
+from flowsched.scheduling.pod_group import PodGroup, RoleRequest
+from flowsched.scheduling.policy.framework import PROFILES, Profile
+from flowsched.scheduling.queues.tree import Queue, QueueTree
+from flowsched.scheduling.state.data import Catalogue
 
 DEFAULT = PROFILES["flowsched"]
 POLICIES = (

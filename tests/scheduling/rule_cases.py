@@ -10,8 +10,9 @@ from plain_rules import PlainNode, PlainPod, World
 
 from flowsched.executor import constraints as r
 from flowsched.executor.nodes import NodeInfo
-from flowsched.scheduling.podgroup import Shape
-from flowsched.scheduling.snapshot import Claim, ClaimKind, Snapshot
+from flowsched.scheduling.pod_group import Shape
+from flowsched.scheduling.state.claims import Claim, ClaimKind
+from flowsched.scheduling.state.snapshot import Snapshot
 from flowsched.statement import Statement
 
 ZONE, RACK, HOST = "zone", "rack", "host"

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from flowsched.executor.nodes import NodeInfo
-from flowsched.scheduling.podgroup import PodGroup, RoleRequest, Shape
-from flowsched.scheduling.snapshot import Claim, ClaimKind, Snapshot
+from flowsched.scheduling.pod_group import PodGroup, RoleRequest, Shape
+from flowsched.scheduling.state.claims import Claim, ClaimKind
+from flowsched.scheduling.state.snapshot import Snapshot
 from flowsched.statement import Statement
 
 GIB = 1 << 30

@@ -8,12 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scheduling_cases import cluster, gang, run, shape
 
-from flowsched.scheduling.catalogue import Catalogue
 from flowsched.scheduling.cycle import cycle
-from flowsched.scheduling.framework import Profile
 from flowsched.scheduling.plan import Plan
-from flowsched.scheduling.podgroup import PodGroup
-from flowsched.scheduling.queues import QueueTree
+from flowsched.scheduling.pod_group import PodGroup
+from flowsched.scheduling.policy.framework import Profile
+from flowsched.scheduling.queues.tree import QueueTree
+from flowsched.scheduling.state.data import Catalogue
 
 CONSERVATIVE = Profile(order="fifo", backfill="conservative")
 EASY = Profile(order="fifo", backfill="easy")

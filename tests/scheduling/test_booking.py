@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from flowsched.executor.nodes import ALIGNED, PLENTY, NodeInfo, Zone
-from flowsched.scheduling.snapshot import Claim, ClaimKind, Snapshot
+from flowsched.scheduling.state.claims import Claim, ClaimKind
+from flowsched.scheduling.state.snapshot import Snapshot
 from flowsched.statement import Statement
 
 GIB = 1 << 30

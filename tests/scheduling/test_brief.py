@@ -14,15 +14,15 @@ from hypothesis import strategies as st
 from flowsched.executor.constraints import Rules
 from flowsched.executor.nodes import ALIGNED, PLENTY, NodeInfo, Zone
 from flowsched.scheduling import cycle as cycle_module
-from flowsched.scheduling import horizon
-from flowsched.scheduling.catalogue import Catalogue
+from flowsched.scheduling import locality_delay
 from flowsched.scheduling.cycle import cycle
-from flowsched.scheduling.framework import PROFILES, Profile
 from flowsched.scheduling.plan import Nomination
-from flowsched.scheduling.podgroup import PodGroup, Shape
-from flowsched.scheduling.queues import Queue, QueueTree
-from flowsched.scheduling.snapshot import Claim, ClaimKind, Snapshot
-from flowsched.scheduling.storages import Storage
+from flowsched.scheduling.pod_group import PodGroup, Shape
+from flowsched.scheduling.policy.framework import PROFILES, Profile, Storage
+from flowsched.scheduling.queues.tree import Queue, QueueTree
+from flowsched.scheduling.state.claims import Claim, ClaimKind
+from flowsched.scheduling.state.data import Catalogue
+from flowsched.scheduling.state.snapshot import Snapshot
 from flowsched.statement import Statement
 from tests.scheduling.scheduling_cases import (
     GIB,
@@ -299,7 +299,7 @@ def test_work_is_what_runs_and_what_waits_over_all_cores() -> None:
     profile = replace(OURS, default_runtime_ms=20_000)
     backlog = [bag(1, 3, rank_ms=9_000, runtime_ms=4_000), bag(2, 1, rank_ms=0, runtime_ms=1_000)]
     # (2 * 10 + 1 * 20 + 4 * 6 + 2 * 20 + 3 * 4 + 1) s of one core, over 8 cores
-    assert horizon.work_ms(snapshot, backlog, profile, NOW) == 117_000 // 8
+    assert locality_delay.work_ms(snapshot, backlog, profile, NOW) == 117_000 // 8
 
 
 def test_nobody_asks_for_work_who_is_near_the_end() -> None:
@@ -307,4 +307,4 @@ def test_nobody_asks_for_work_who_is_near_the_end() -> None:
     backlog = [bag(1, 3, rank_ms=3_999, runtime_ms=1_000), bag(2, 1, rank_ms=0, runtime_ms=1_000)]
     snapshot = Snapshot()
     snapshot.put_node(NodeInfo("n0", 1_000, 16 * GIB))
-    assert horizon.work_ms(snapshot, backlog, OURS, NOW) is None
+    assert locality_delay.work_ms(snapshot, backlog, OURS, NOW) is None

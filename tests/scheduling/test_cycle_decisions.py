@@ -8,14 +8,15 @@ import numpy as np
 import pytest
 from scheduling_cases import GIB, SECOND, bag, cluster, gang, group, node, role, run, shape, stage
 
-from flowsched.scheduling.bundle import bundle_on
-from flowsched.scheduling.catalogue import Catalogue
 from flowsched.scheduling.cycle import cycle
-from flowsched.scheduling.framework import PROFILES, Profile
+from flowsched.scheduling.placement.cost_table import bundle_on
 from flowsched.scheduling.plan import Plan, ReasonCode
-from flowsched.scheduling.podgroup import PodGroup, Shape
-from flowsched.scheduling.queues import Queue, QueueTree
-from flowsched.scheduling.snapshot import Claim, ClaimKind, Snapshot
+from flowsched.scheduling.pod_group import PodGroup, Shape
+from flowsched.scheduling.policy.framework import PROFILES, Profile
+from flowsched.scheduling.queues.tree import Queue, QueueTree
+from flowsched.scheduling.state.claims import Claim, ClaimKind
+from flowsched.scheduling.state.data import Catalogue
+from flowsched.scheduling.state.snapshot import Snapshot
 from flowsched.statement import Statement
 
 OURS, KUBE = PROFILES["flowsched"], PROFILES["kube-like"]

@@ -11,13 +11,14 @@ from hypothesis import strategies as st
 from scheduling_cases import GIB, frozen, shape
 
 from flowsched.executor.nodes import NodeInfo
-from flowsched.scheduling.catalogue import Catalogue
 from flowsched.scheduling.cycle import cycle
-from flowsched.scheduling.framework import PROFILES, Profile
 from flowsched.scheduling.plan import Plan, ReasonCode
-from flowsched.scheduling.podgroup import PodGroup, RoleRequest
-from flowsched.scheduling.queues import Queue, QueueTree
-from flowsched.scheduling.snapshot import AXES, IO, Claim, ClaimKind, Snapshot
+from flowsched.scheduling.pod_group import PodGroup, RoleRequest
+from flowsched.scheduling.policy.framework import PROFILES, Profile
+from flowsched.scheduling.queues.tree import Queue, QueueTree
+from flowsched.scheduling.state.claims import Claim, ClaimKind
+from flowsched.scheduling.state.data import Catalogue
+from flowsched.scheduling.state.snapshot import AXES, IO, Snapshot
 from flowsched.statement import Statement
 
 NOW = 1_000_000

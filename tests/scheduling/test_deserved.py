@@ -7,8 +7,8 @@ from fractions import Fraction
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from flowsched.scheduling.deserved import Claimant, deserved, poured
-from flowsched.scheduling.queues import Queue, QueueTree
+from flowsched.scheduling.queues.deserved import Claimant, deserved, poured
+from flowsched.scheduling.queues.tree import Queue, QueueTree
 
 
 def test_weights_divide_what_all_want() -> None:

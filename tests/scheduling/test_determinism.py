@@ -20,7 +20,7 @@ SEEDS = range(12)
 _CHILD = """
 import hashlib, json, pathlib, sys
 import numpy as np
-from flowsched.scheduling.record import plan_bytes, replayed, unpacked
+from flowsched.scheduling.explain.recording import plan_bytes, replayed, unpacked
 features = np._core._multiarray_umath.__cpu_features__
 found = {}
 for path in sorted(pathlib.Path(sys.argv[1]).iterdir()):

@@ -11,16 +11,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scheduling_cases import GIB, frozen, group, node
 
-from flowsched.scheduling.catalogue import Catalogue
 from flowsched.scheduling.cycle import cycle
-from flowsched.scheduling.devices import choose, copies_by_device, devices_for, parts_held
-from flowsched.scheduling.framework import PROFILES, Profile
+from flowsched.scheduling.explain.remedies import suggest
+from flowsched.scheduling.explain.situation import Kind, Situation, changed
 from flowsched.scheduling.plan import Plan, ReasonCode
-from flowsched.scheduling.podgroup import PodGroup, RoleRequest, Shape
-from flowsched.scheduling.queues import Queue, QueueTree
-from flowsched.scheduling.snapshot import Claim, ClaimKind, Snapshot
-from flowsched.scheduling.suggest import suggest
-from flowsched.scheduling.whatif import Kind, Situation, changed
+from flowsched.scheduling.pod_group import PodGroup, RoleRequest, Shape
+from flowsched.scheduling.policy.framework import PROFILES, Profile
+from flowsched.scheduling.queues.tree import Queue, QueueTree
+from flowsched.scheduling.state.claims import Claim, ClaimKind
+from flowsched.scheduling.state.data import Catalogue
+from flowsched.scheduling.state.gpus import choose, copies_by_device, devices_for, parts_held
+from flowsched.scheduling.state.snapshot import Snapshot
 from flowsched.statement import Statement
 
 OURS = PROFILES["flowsched"]

@@ -7,9 +7,8 @@ from itertools import combinations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowsched.scheduling.catalogue import Catalogue
-from flowsched.scheduling.eviction import Copy, Need, choose
-from flowsched.scheduling.shelves import Hold, Shelves
+from flowsched.scheduling.state.cache_space import Copy, Hold, Need, Shelves, choose
+from flowsched.scheduling.state.data import Catalogue
 from flowsched.statement import Statement
 
 GB = 10**9

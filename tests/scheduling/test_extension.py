@@ -11,14 +11,14 @@ import pytest
 from scheduling_cases import bag, cluster, run, shape
 
 from flowsched.errors import ConfigurationError
-from flowsched.scheduling.catalogue import Catalogue
 from flowsched.scheduling.cycle import cycle
-from flowsched.scheduling.extension import Kind, guarded, offered, plugin
-from flowsched.scheduling.framework import Profile
 from flowsched.scheduling.plan import Plan
-from flowsched.scheduling.podgroup import PodGroup
-from flowsched.scheduling.queues import QueueTree
-from flowsched.scheduling.snapshot import Snapshot
+from flowsched.scheduling.pod_group import PodGroup
+from flowsched.scheduling.policy.extension import Kind, guarded, offered, plugin
+from flowsched.scheduling.policy.framework import Profile
+from flowsched.scheduling.queues.tree import QueueTree
+from flowsched.scheduling.state.data import Catalogue
+from flowsched.scheduling.state.snapshot import Snapshot
 
 NOW = 1_000_000
 

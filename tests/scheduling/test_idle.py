@@ -5,13 +5,14 @@ from __future__ import annotations
 from scheduling_cases import GIB, bag, cluster, gang, group, node, role, run, shape, stage
 from waiting_cases import Case
 
-from flowsched.scheduling.catalogue import Catalogue
 from flowsched.scheduling.cycle import cycle
-from flowsched.scheduling.framework import PROFILES
-from flowsched.scheduling.idle import KINDS, Cause, Split, split
-from flowsched.scheduling.podgroup import PodGroup, Shape
-from flowsched.scheduling.queues import Queue, QueueTree
-from flowsched.scheduling.snapshot import Claim, ClaimKind, Snapshot
+from flowsched.scheduling.explain.idle import KINDS, Cause, Split, split
+from flowsched.scheduling.pod_group import PodGroup, Shape
+from flowsched.scheduling.policy.framework import PROFILES
+from flowsched.scheduling.queues.tree import Queue, QueueTree
+from flowsched.scheduling.state.claims import Claim, ClaimKind
+from flowsched.scheduling.state.data import Catalogue
+from flowsched.scheduling.state.snapshot import Snapshot
 from flowsched.statement import Statement
 
 OURS = PROFILES["flowsched"]

@@ -13,16 +13,15 @@ from plain_rules import PlainPod, World
 from rule_cases import pod, put, shape_of, snapshot_of, world
 
 from flowsched.executor.constraints import Rules, canonical, narrowed, watched_by
-from flowsched.scheduling.catalogue import Catalogue
-from flowsched.scheduling.company import beside_others
 from flowsched.scheduling.cycle import cycle
-from flowsched.scheduling.framework import PROFILES
-from flowsched.scheduling.podgroup import PodGroup, RoleRequest, Shape
-from flowsched.scheduling.pricing import price
-from flowsched.scheduling.queues import QueueTree
-from flowsched.scheduling.room import Room
-from flowsched.scheduling.shape import allowed_nodes
-from flowsched.scheduling.snapshot import Snapshot
+from flowsched.scheduling.feasibility import allowed_nodes, beside_others
+from flowsched.scheduling.placement.capacity import Room
+from flowsched.scheduling.placement.cost_table import price
+from flowsched.scheduling.pod_group import PodGroup, RoleRequest, Shape
+from flowsched.scheduling.policy.framework import PROFILES
+from flowsched.scheduling.queues.tree import QueueTree
+from flowsched.scheduling.state.data import Catalogue
+from flowsched.scheduling.state.snapshot import Snapshot
 from flowsched.statement import Statement
 
 OURS = replace(PROFILES["flowsched"], locality=False, contention=False)

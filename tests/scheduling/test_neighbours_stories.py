@@ -21,16 +21,16 @@ from flowsched.executor.constraints import (
     watched_by,
     with_label_keys,
 )
-from flowsched.scheduling import neighbours
-from flowsched.scheduling.catalogue import Catalogue
-from flowsched.scheduling.company import beside_others
 from flowsched.scheduling.cycle import cycle
-from flowsched.scheduling.framework import PROFILES
+from flowsched.scheduling.feasibility import allowed_nodes, beside_others
 from flowsched.scheduling.plan import Plan, ReasonCode
-from flowsched.scheduling.podgroup import PodGroup, Shape
-from flowsched.scheduling.queues import QueueTree
-from flowsched.scheduling.shape import allowed_nodes
-from flowsched.scheduling.snapshot import Claim, ClaimKind, Snapshot
+from flowsched.scheduling.pod_group import PodGroup, Shape
+from flowsched.scheduling.policy.framework import PROFILES
+from flowsched.scheduling.queues.tree import QueueTree
+from flowsched.scheduling.state import pod_index
+from flowsched.scheduling.state.claims import Claim, ClaimKind
+from flowsched.scheduling.state.data import Catalogue
+from flowsched.scheduling.state.snapshot import Snapshot
 from flowsched.statement import Statement
 
 OURS = PROFILES["flowsched"]
@@ -495,7 +495,7 @@ def test_where_there_is_no_room_anyway_the_reason_is_room() -> None:
 
 def test_questions_are_forgotten_and_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """With room for two questions, eight in turn keep their answers right while pods come and go."""
-    monkeypatch.setattr(neighbours, "_QUESTIONS", 2)
+    monkeypatch.setattr(pod_index, "_QUESTIONS", 2)
     snapshot = zones("a", "b")
     shapes = [app(f"x{n}", anti_affinity=(term(selector_of({"app": f"y{n}"})),)) for n in range(4)]
     owners = []

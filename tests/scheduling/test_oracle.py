@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flowsched.scheduling.placement import NEVER, RoleTable, Spots, place_gang, place_role
+from flowsched.scheduling.placement.gang import NEVER, RoleTable, Spots, place_gang, place_role
 
 
 @dataclass

@@ -6,7 +6,7 @@ import pytest
 from scheduling_cases import cluster
 
 from flowsched.errors import ConfigurationError
-from flowsched.scheduling.catalogue import Catalogue
+from flowsched.scheduling.state.data import Catalogue
 from flowsched.scheduling.transfers import (
     TransferLimits,
     TransferOrder,

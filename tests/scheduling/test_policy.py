@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 import flowsched
 from flowsched.errors import FlowschedError, InvalidDocument, InvalidRequest
-from flowsched.scheduling.extension import FIELDS, Kind, Offered, guarded, offered, plugin
-from flowsched.scheduling.framework import PER_QUEUE, PROFILES, Profile
-from flowsched.scheduling.policy import (
+from flowsched.scheduling.policy.extension import FIELDS, Kind, Offered, guarded, offered, plugin
+from flowsched.scheduling.policy.framework import PER_QUEUE, PROFILES, Profile
+from flowsched.scheduling.policy.profile import (
     document_of,
     field_facts,
     policies_from,

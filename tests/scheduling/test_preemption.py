@@ -9,13 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 from scheduling_cases import SECOND, bag, cluster, gang, run, shape
 
-from flowsched.scheduling.catalogue import Catalogue
 from flowsched.scheduling.cycle import cycle
-from flowsched.scheduling.framework import PROFILES, Profile
 from flowsched.scheduling.plan import Nomination, Plan
-from flowsched.scheduling.podgroup import PodGroup
-from flowsched.scheduling.queues import Queue, QueueTree
-from flowsched.scheduling.snapshot import Claim, ClaimKind, Snapshot
+from flowsched.scheduling.pod_group import PodGroup
+from flowsched.scheduling.policy.framework import PROFILES, Profile
+from flowsched.scheduling.queues.tree import Queue, QueueTree
+from flowsched.scheduling.state.claims import Claim, ClaimKind
+from flowsched.scheduling.state.data import Catalogue
+from flowsched.scheduling.state.snapshot import Snapshot
 from flowsched.statement import Statement
 
 OURS = PROFILES["flowsched"]

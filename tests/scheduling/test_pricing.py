@@ -8,11 +8,10 @@ from dataclasses import fields
 import numpy as np
 import pytest
 
-from flowsched.scheduling.catalogue import Catalogue
-from flowsched.scheduling.framework import PROFILES
-from flowsched.scheduling.placement import RoleTable
-from flowsched.scheduling.pricing import Fit, Offer, Pricer
-from flowsched.scheduling.spots import Spots
+from flowsched.scheduling.placement.cost_table import Fit, Offer, Pricer
+from flowsched.scheduling.placement.gang import RoleTable, Spots
+from flowsched.scheduling.policy.framework import PROFILES
+from flowsched.scheduling.state.data import Catalogue
 from tests.scheduling.scheduling_cases import bag, cluster, gang, shape
 
 GIB = 1 << 30

@@ -8,16 +8,17 @@ import pytest
 from scheduling_cases import SECOND, bag, claim, cluster, gang, node, run, shape
 
 from flowsched.errors import ConfigurationError
-from flowsched.scheduling.backlog import in_order
-from flowsched.scheduling.catalogue import Catalogue
 from flowsched.scheduling.cycle import cycle
-from flowsched.scheduling.framework import PROFILES
-from flowsched.scheduling.horizon import half_a_node
+from flowsched.scheduling.locality_delay import half_a_node
 from flowsched.scheduling.plan import Plan
-from flowsched.scheduling.podgroup import PodGroup
-from flowsched.scheduling.queues import Queue, QueueTree, Shares
-from flowsched.scheduling.snapshot import ClaimKind, Snapshot
-from flowsched.scheduling.turns import Turns
+from flowsched.scheduling.pod_group import PodGroup
+from flowsched.scheduling.policy.framework import PROFILES
+from flowsched.scheduling.queues.fair_share import Turns
+from flowsched.scheduling.queues.ordering import in_order
+from flowsched.scheduling.queues.tree import Queue, QueueTree, Shares
+from flowsched.scheduling.state.claims import ClaimKind
+from flowsched.scheduling.state.data import Catalogue
+from flowsched.scheduling.state.snapshot import Snapshot
 from flowsched.statement import Statement
 
 OURS = PROFILES["flowsched"]

@@ -19,14 +19,22 @@ from random_cycles import KINDS, random_cycle, random_file
 from scheduling_cases import bag, cluster, frozen, gang, run
 
 from flowsched.errors import FlowschedError, InvalidDocument, InvalidRequest
-from flowsched.scheduling.catalogue import Catalogue
 from flowsched.scheduling.cycle import cycle
-from flowsched.scheduling.differences import differences, summary
-from flowsched.scheduling.extension import guarded, offered, plugin
-from flowsched.scheduling.framework import PROFILES, Profile
-from flowsched.scheduling.objects import Reader, Writer
-from flowsched.scheduling.queues import QueueTree
-from flowsched.scheduling.record import draft, plan_bytes, recorded, replayed, unpacked
+from flowsched.scheduling.explain.recording import (
+    Reader,
+    Writer,
+    differences,
+    draft,
+    plan_bytes,
+    recorded,
+    replayed,
+    summary,
+    unpacked,
+)
+from flowsched.scheduling.policy.extension import guarded, offered, plugin
+from flowsched.scheduling.policy.framework import PROFILES, Profile
+from flowsched.scheduling.queues.tree import QueueTree
+from flowsched.scheduling.state.data import Catalogue
 from flowsched.statement import Statement
 
 RECORDINGS = Path(__file__).parent / "recordings"
@@ -154,7 +162,7 @@ def test_what_is_no_snapshot_is_refused(part: str, value: bytes, told: str) -> N
 def test_a_snapshot_that_names_modules_is_read(kind: str) -> None:
     """Files of format 2, as flowsched 0.1.0 of November 2026 wrote them; a cycle can be decided again from each."""
     raw = (RECORDINGS / f"format-2-{kind}.snapshot").read_bytes()
-    assert b"flowsched.scheduling.snapshot:Snapshot" in part_of(raw, "objects.json")
+    assert b"flowsched.scheduling.state.snapshot:Snapshot" in part_of(raw, "objects.json")
     record = unpacked(raw)
     about = json.loads(part_of(raw, "record.json"))
     assert (len(record.inputs["snapshot"]), len(record.inputs["backlog"])) == (

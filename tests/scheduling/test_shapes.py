@@ -11,16 +11,16 @@ from hypothesis import strategies as st
 from scheduling_cases import GIB, bag, cluster, gang, node, shape
 
 from flowsched.executor import constraints as demands
-from flowsched.scheduling.catalogue import Catalogue
 from flowsched.scheduling.cycle import cycle
-from flowsched.scheduling.framework import PROFILES
+from flowsched.scheduling.feasibility import allowed_nodes, shape_of
+from flowsched.scheduling.placement.cost_table import Offer, price
 from flowsched.scheduling.plan import Plan
-from flowsched.scheduling.podgroup import PodGroup, Shape
-from flowsched.scheduling.pricing import Offer, price
-from flowsched.scheduling.queues import QueueTree
-from flowsched.scheduling.shape import allowed_nodes, shape_of
-from flowsched.scheduling.snapshot import Claim, ClaimKind, Snapshot
-from flowsched.scheduling.storages import Storage
+from flowsched.scheduling.pod_group import PodGroup, Shape
+from flowsched.scheduling.policy.framework import PROFILES, Storage
+from flowsched.scheduling.queues.tree import QueueTree
+from flowsched.scheduling.state.claims import Claim, ClaimKind
+from flowsched.scheduling.state.data import Catalogue
+from flowsched.scheduling.state.snapshot import Snapshot
 from flowsched.statement import Statement
 from flowsched.workflow.spec import Resources, Rules, Toleration
 

@@ -12,14 +12,15 @@ from hypothesis import strategies as st
 
 from flowsched.executor.nodes import NodeInfo
 from flowsched.scheduling import cycle as cycle_module
-from flowsched.scheduling.catalogue import Catalogue
 from flowsched.scheduling.cycle import _Cycle, cycle
-from flowsched.scheduling.framework import PROFILES, Profile
 from flowsched.scheduling.plan import Plan
-from flowsched.scheduling.podgroup import Home, PodGroup
-from flowsched.scheduling.queues import Queue, QueueTree
+from flowsched.scheduling.pod_group import Home, PodGroup
+from flowsched.scheduling.policy.framework import PROFILES, Profile
+from flowsched.scheduling.queues.tree import Queue, QueueTree
 from flowsched.scheduling.single import Singles
-from flowsched.scheduling.snapshot import ClaimKind, Snapshot
+from flowsched.scheduling.state.claims import ClaimKind
+from flowsched.scheduling.state.data import Catalogue
+from flowsched.scheduling.state.snapshot import Snapshot
 from tests.scheduling.scheduling_cases import GIB, at_length, bag, claim, gang, run, shape, stage
 
 OURS = PROFILES["flowsched"]

@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowsched.executor.nodes import NodeInfo
-from flowsched.scheduling.catalogue import Catalogue
-from flowsched.scheduling.plugins.locality import StageIn
-from flowsched.scheduling.podgroup import PodGroup, RoleRequest, Shape
-from flowsched.scheduling.snapshot import Snapshot
+from flowsched.scheduling.pod_group import PodGroup, RoleRequest, Shape
+from flowsched.scheduling.policy.plugins.locality import StageIn
+from flowsched.scheduling.state.data import Catalogue
+from flowsched.scheduling.state.snapshot import Snapshot
 from flowsched.statement import Statement
 
 MB = 1_000_000

@@ -11,21 +11,21 @@ from hypothesis import strategies as st
 
 from flowsched.executor.nodes import NodeInfo
 from flowsched.scheduling import cycle as cycle_module
-from flowsched.scheduling import standing
-from flowsched.scheduling.catalogue import Catalogue
 from flowsched.scheduling.cycle import cycle
-from flowsched.scheduling.framework import Profile
-from flowsched.scheduling.placement import NEVER, RoleTable, Spots, place_role
+from flowsched.scheduling.placement import score_cache
+from flowsched.scheduling.placement.capacity import Room, Scale
+from flowsched.scheduling.placement.gang import NEVER, RoleTable, Spots, place_role
 from flowsched.scheduling.plan import Plan
-from flowsched.scheduling.podgroup import PodGroup
-from flowsched.scheduling.queues import Queue, QueueTree
-from flowsched.scheduling.room import Room, Scale
-from flowsched.scheduling.snapshot import Snapshot
+from flowsched.scheduling.pod_group import PodGroup
+from flowsched.scheduling.policy.framework import Profile
+from flowsched.scheduling.queues.tree import Queue, QueueTree
+from flowsched.scheduling.state.data import Catalogue
+from flowsched.scheduling.state.snapshot import Snapshot
 from tests.scheduling.scheduling_cases import at_length, bag, cluster, gang, node, run, shape, stage
 
 
 def placed_anew(
-    self: standing.Standings, axes: tuple[int, ...], table: RoleTable, packing: Any, *, spare: bool
+    self: score_cache.Standings, axes: tuple[int, ...], table: RoleTable, packing: Any, *, spare: bool
 ) -> Spots:
     """Instead of `Standings.place`: nothing is remembered."""
     room: Room = self._room
@@ -92,7 +92,7 @@ def test_plans_are_those_of_placing_anew(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cycle_module, "decide_briefly", at_length)
         ours = told(cycle(snapshot, Catalogue(), queues, backlog, profile, 100, most))
-        patch.setattr(standing.Standings, "place", placed_anew)
+        patch.setattr(score_cache.Standings, "place", placed_anew)
         anew = told(cycle(snapshot, Catalogue(), queues, backlog, profile, 100, most))
     assert ours == anew
 
@@ -110,7 +110,7 @@ def test_one_pod_after_the_other_goes_where_placement_puts_it(data: st.DataObjec
         cores, memory = data.draw(st.sampled_from(kinds))
         snapshot.put_node(NodeInfo(f"n{at}", cores * 100, memory))
     room, packing = Room(snapshot), data.draw(st.sampled_from(["binpack", "spread"]))
-    standings = standing.Standings(room)
+    standings = score_cache.Standings(room)
     allowed = np.array(data.draw(st.lists(st.booleans(), min_size=count, max_size=count)))
     for _ in range(8):
         needs = (
@@ -141,13 +141,13 @@ def test_a_scale_is_within_its_slack() -> None:
 def test_a_shape_that_comes_again_is_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of three bags of one shape the first is sieved, the others share one table of costs; another shape is sieved."""
     made: list[object] = []
-    real = standing._Standing.__init__
+    real = score_cache._Standing.__init__
 
     def counted(self: Any, *rest: Any) -> None:
         made.append(self)
         real(self, *rest)
 
-    monkeypatch.setattr(standing._Standing, "__init__", counted)
+    monkeypatch.setattr(score_cache._Standing, "__init__", counted)
     monkeypatch.setattr(cycle_module, "decide_briefly", at_length)
     backlog = [bag(1), bag(2), bag(3), bag(4, what=shape(2))]
     plan = cycle(cluster(4, 4), Catalogue(), QueueTree(), backlog, Profile(), 0)

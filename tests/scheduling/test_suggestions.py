@@ -6,13 +6,13 @@ import pytest
 from scheduling_cases import GIB, bag, cluster, frozen, gang, group, node, role, run, shape
 from waiting_cases import Case, waiting
 
-from flowsched.scheduling.catalogue import Catalogue
-from flowsched.scheduling.framework import PROFILES
-from flowsched.scheduling.podgroup import PodGroup
-from flowsched.scheduling.queues import Queue, QueueTree
-from flowsched.scheduling.snapshot import Snapshot
-from flowsched.scheduling.suggest import outlook, suggest
-from flowsched.scheduling.whatif import Kind, Situation, Suggestion, changed
+from flowsched.scheduling.explain.remedies import outlook, suggest
+from flowsched.scheduling.explain.situation import Kind, Situation, Suggestion, changed
+from flowsched.scheduling.pod_group import PodGroup
+from flowsched.scheduling.policy.framework import PROFILES
+from flowsched.scheduling.queues.tree import Queue, QueueTree
+from flowsched.scheduling.state.data import Catalogue
+from flowsched.scheduling.state.snapshot import Snapshot
 
 OURS = PROFILES["flowsched"]
 HOUR = 3_600_000

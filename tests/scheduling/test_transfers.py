@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from scheduling_cases import GIB, cluster, node
 
-from flowsched.scheduling.catalogue import Catalogue
-from flowsched.scheduling.snapshot import Snapshot
+from flowsched.scheduling.state.data import Catalogue
+from flowsched.scheduling.state.snapshot import Snapshot
 from flowsched.scheduling.transfers import TransferLimits, TransferOrder, TransferWant, admit
 
 LIMITS = TransferLimits()

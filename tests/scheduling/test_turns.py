@@ -11,16 +11,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scheduling_cases import SECOND, bag, claim, cluster, gang, node, run, shape
 
-from flowsched.scheduling.catalogue import Catalogue
 from flowsched.scheduling.cycle import cycle
-from flowsched.scheduling.framework import PROFILES, Profile
+from flowsched.scheduling.explain.recording import plan_bytes, recorded, replayed, unpacked
 from flowsched.scheduling.plan import Plan
-from flowsched.scheduling.podgroup import PodGroup
-from flowsched.scheduling.queues import Queue, QueueTree, Shares
-from flowsched.scheduling.record import plan_bytes, recorded, replayed, unpacked
-from flowsched.scheduling.snapshot import Claim, ClaimKind, Snapshot
-from flowsched.scheduling.turns import Turns
-from flowsched.scheduling.usage import Payer
+from flowsched.scheduling.pod_group import PodGroup
+from flowsched.scheduling.policy.framework import PROFILES, Profile
+from flowsched.scheduling.queues.fair_share import Turns
+from flowsched.scheduling.queues.tree import Queue, QueueTree, Shares
+from flowsched.scheduling.state.claims import Claim, ClaimKind
+from flowsched.scheduling.state.data import Catalogue
+from flowsched.scheduling.state.snapshot import Snapshot
+from flowsched.scheduling.state.usage import Payer
 from flowsched.statement import Statement
 
 OURS = PROFILES["flowsched"]

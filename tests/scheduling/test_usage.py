@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flowsched.scheduling.usage import STEPS, Payer, UsageBook, UsageRow
+from flowsched.scheduling.state.usage import STEPS, Payer, UsageBook, UsageRow
 from flowsched.statement import Statement
 
 ANN = Payer("lab", "ann")

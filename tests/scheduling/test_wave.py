@@ -12,17 +12,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from flowsched.scheduling import batches
 from flowsched.scheduling import cycle as cycle_module
-from flowsched.scheduling import wave, wave_order
-from flowsched.scheduling.catalogue import Catalogue
 from flowsched.scheduling.cycle import cycle
-from flowsched.scheduling.framework import PROFILES, Profile
 from flowsched.scheduling.plan import Nomination, Plan
-from flowsched.scheduling.podgroup import PodGroup, Shape
-from flowsched.scheduling.queues import Queue, QueueTree, billionths
-from flowsched.scheduling.snapshot import Claim, ClaimKind, Snapshot
-from flowsched.scheduling.turns import Turns
-from flowsched.scheduling.usage import Payer
+from flowsched.scheduling.pod_group import PodGroup, Shape
+from flowsched.scheduling.policy.framework import PROFILES, Profile
+from flowsched.scheduling.queues.fair_share import Turns
+from flowsched.scheduling.queues.tree import Queue, QueueTree, billionths
+from flowsched.scheduling.state.claims import Claim, ClaimKind
+from flowsched.scheduling.state.data import Catalogue
+from flowsched.scheduling.state.snapshot import Snapshot
+from flowsched.scheduling.state.usage import Payer
 from flowsched.statement import Statement
 from tests.scheduling.scheduling_cases import GIB, bag, claim, gang, node, shape
 
@@ -149,7 +150,7 @@ def test_departments_that_are_ordered_at_once_are_as_by_turns(seed: int) -> None
 def as_turns_would_give(world: World) -> None:
     """The same plan, whether turns are taken at once or one by one."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(wave, "FEW", 1)
+        patch.setattr(batches, "FEW", 1)
         ours = told(world.decide())
     with pytest.MonkeyPatch.context() as patch:
         one_by_one(patch)
@@ -160,13 +161,13 @@ def as_turns_would_give(world: World) -> None:
 def test_a_department_that_lags_behind_gets_more_than_was_thought(monkeypatch: pytest.MonkeyPatch) -> None:
     """2 queues of a department that has nothing, beside 28 of one that has much: of 26 pods each of the two gets 13."""
     made: list[int] = []
-    real = wave_order._Level.__init__
+    real = batches._Level.__init__
 
     def noted(self: Any, *given: Any) -> None:
         made.append(given[-1])
         real(self, *given)
 
-    monkeypatch.setattr(wave_order._Level, "__init__", noted)
+    monkeypatch.setattr(batches._Level, "__init__", noted)
     snapshot = Snapshot()
     for at in range(4):
         snapshot.put_node(node(f"n{at}", 64, 256))

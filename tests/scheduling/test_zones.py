@@ -11,14 +11,15 @@ from hypothesis import strategies as st
 from scheduling_cases import GIB, bag, frozen, gang, group, node, role
 
 from flowsched.executor.nodes import ALIGNED, PLENTY, NodeInfo, Zone
-from flowsched.scheduling.catalogue import Catalogue
 from flowsched.scheduling.cycle import cycle
-from flowsched.scheduling.framework import PROFILES
 from flowsched.scheduling.plan import Plan, ReasonCode
-from flowsched.scheduling.podgroup import PodGroup, Shape
-from flowsched.scheduling.queues import QueueTree
-from flowsched.scheduling.snapshot import AXES, Claim, ClaimKind, Snapshot
-from flowsched.scheduling.zones import Zones
+from flowsched.scheduling.pod_group import PodGroup, Shape
+from flowsched.scheduling.policy.framework import PROFILES
+from flowsched.scheduling.queues.tree import QueueTree
+from flowsched.scheduling.state.claims import Claim, ClaimKind
+from flowsched.scheduling.state.data import Catalogue
+from flowsched.scheduling.state.numa import Zones
+from flowsched.scheduling.state.snapshot import AXES, Snapshot
 from flowsched.statement import Statement
 
 OURS = PROFILES["flowsched"]

@@ -10,12 +10,13 @@ from scheduling_cases import GIB
 
 from flowsched.executor.constraints import Rules, host_port, pod_term, requirement
 from flowsched.executor.nodes import ALIGNED, PLENTY, NodeInfo, Zone
-from flowsched.scheduling.catalogue import Catalogue
-from flowsched.scheduling.framework import PROFILES
-from flowsched.scheduling.podgroup import PodGroup, RoleRequest, Shape
-from flowsched.scheduling.queues import Queue, QueueTree
-from flowsched.scheduling.snapshot import AXES, Claim, ClaimKind, Snapshot
-from flowsched.scheduling.whatif import Situation
+from flowsched.scheduling.explain.situation import Situation
+from flowsched.scheduling.pod_group import PodGroup, RoleRequest, Shape
+from flowsched.scheduling.policy.framework import PROFILES
+from flowsched.scheduling.queues.tree import Queue, QueueTree
+from flowsched.scheduling.state.claims import Claim, ClaimKind
+from flowsched.scheduling.state.data import Catalogue
+from flowsched.scheduling.state.snapshot import AXES, Snapshot
 from flowsched.statement import Statement
 
 NOW = 1_000_000_000

@@ -11,13 +11,13 @@ from pathlib import Path
 
 from flowsched import app
 from flowsched.cluster.fake import FakeProcesses
-from flowsched.cluster.local import LocalCluster
+from flowsched.cluster.local.executor import LocalCluster
+from flowsched.control.external_runs import RunService
 from flowsched.control.history import History
 from flowsched.control.intake import Documents
-from flowsched.control.leader import Leader
-from flowsched.control.runs import RunService
+from flowsched.control.leading.leader import Leader
 from flowsched.executor.nodes import NodeInfo
-from flowsched.scheduling.framework import PROFILES
+from flowsched.scheduling.policy.framework import PROFILES
 from flowsched.store.database import Database
 from flowsched.store.workflows import Workflows
 from flowsched.store.writer import GroupWriter, no_failpoint

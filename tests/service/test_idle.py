@@ -9,12 +9,12 @@ import pytest
 
 from flowsched import app
 from flowsched.cluster.fake import FakeProcesses
-from flowsched.control.idle_keeping import IdleKeeping
-from flowsched.engine.idle import HOUR_MS, Hour, IdleBook
+from flowsched.control.leading.leader import IdleKeeping
+from flowsched.engine.idle_book import HOUR_MS, Hour, IdleBook
 from flowsched.errors import InvalidRequest, Unavailable
-from flowsched.scheduling.idle import Cause
+from flowsched.scheduling.explain.idle import Cause
 from flowsched.store.database import url_for
-from flowsched.store.idle import IdleHours
+from flowsched.store.settings import IdleHours
 from tests.service.processes import process
 
 

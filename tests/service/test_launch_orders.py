@@ -8,7 +8,7 @@ from pathlib import Path
 
 from flowsched import Client, app
 from flowsched.cluster.fake import FakeProcesses, Outcome
-from flowsched.cluster.secrets import set_secret
+from flowsched.cluster.local.orders import set_secret
 from flowsched.executor.protocol import Pod
 from flowsched.store.database import url_for
 from tests.service.processes import process

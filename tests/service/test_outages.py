@@ -16,7 +16,7 @@ import pytest
 
 from flowsched import Client
 from flowsched.app import Settings, running
-from flowsched.control import leader
+from flowsched.control.leading import leader
 from tests.postgres import Server, start_or_skip
 from tests.service.serving import PATIENCE_S, Service
 

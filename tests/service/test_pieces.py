@@ -143,7 +143,7 @@ class Service:
 
     def spans(self) -> int:
         """How many bytes of halves the nodes' records speak of."""
-        from flowsched.cluster.cache import Cache
+        from flowsched.cluster.node.cache import Cache
 
         total = 0
         for node in (self.root / "nodes").iterdir():

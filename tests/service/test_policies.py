@@ -20,10 +20,9 @@ from structlog.testing import capture_logs
 import flowsched
 from flowsched.app import Settings, running
 from flowsched.client import Client
-from flowsched.control.extensions import find_plugins
-from flowsched.control.profiles import ProfileBook
+from flowsched.control.profiles import ProfileBook, find_plugins
 from flowsched.errors import ConfigurationError, Conflict, InvalidDocument
-from flowsched.scheduling.record import plan_bytes, replayed, unpacked
+from flowsched.scheduling.explain.recording import plan_bytes, replayed, unpacked
 
 DOCS = Path(flowsched.__file__).parent.parent / "docs"
 BLOCKS = dict(
@@ -162,7 +161,7 @@ async def test_a_filter_of_the_documentation_works(tmp_path: Path, plugins: Path
 async def test_a_plugin_that_fails_keeps_the_service_alive(tmp_path: Path, plugins: Path) -> None:
     """What it keeps waiting says so, it is counted and logged, and another profile sets it right."""
     install(
-        plugins, "wild", "from flowsched.scheduling.extension import plugin\n@plugin('filter')\n"
+        plugins, "wild", "from flowsched.scheduling.policy.extension import plugin\n@plugin('filter')\n"
         "def wild(snapshot, shape):\n    return snapshot.nothing if 'node-1' in snapshot.index else (snapshot.ready, '')\n",
         '[project]\nname = "wild"\nversion = "1"\n[project.entry-points."flowsched.plugins"]\nwild = "wild:wild"\n',
     )  # fmt: skip
@@ -192,7 +191,7 @@ async def _fails_and_lives(tmp_path: Path) -> None:
 async def test_a_plugin_that_fails_at_once_never_comes_into_force(tmp_path: Path, plugins: Path) -> None:
     """It is asked about a small made-up cluster before; the fault says where it is named and where it failed."""
     install(
-        plugins, "hasty", "from flowsched.scheduling.extension import plugin\n@plugin('cost')\n"
+        plugins, "hasty", "from flowsched.scheduling.policy.extension import plugin\n@plugin('cost')\n"
         "def hasty(snapshot, catalogue, group, role):\n    return snapshot.inbound / 2\n",
         '[project]\nname = "hasty"\nversion = "1"\n[project.entry-points."flowsched.plugins"]\nhasty = "hasty:hasty"\n',
     )  # fmt: skip

@@ -11,7 +11,7 @@ import pytest
 from flowsched.cluster.fake import FakeProcesses, Outcome
 from flowsched.errors import Conflict, InvalidDocument
 from flowsched.executor.protocol import Pod
-from flowsched.scheduling.usage import Payer
+from flowsched.scheduling.state.usage import Payer
 from flowsched.store.database import url_for
 from tests.service.processes import Process, process
 

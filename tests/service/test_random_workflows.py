@@ -18,17 +18,18 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from flowsched.cluster.fake import FakeProcesses, Outcome
-from flowsched.control import intake, leader
-from flowsched.control.dispatch import Dispatcher
+from flowsched.control import intake
+from flowsched.control.leading import leader
+from flowsched.control.leading.dispatch import Dispatcher
 from flowsched.engine.events import EngineEvent
 from flowsched.engine.state import EngineState
 from flowsched.engine.step import Step
 from flowsched.errors import Conflict
 from flowsched.executor.nodes import NodeInfo
 from flowsched.executor.protocol import Pod
-from flowsched.scheduling.ledger import ClaimKind
+from flowsched.scheduling.state.claims import ClaimKind
 from flowsched.store.database import url_for
-from flowsched.workflow.states import HOLDING, TaskState
+from flowsched.workflow.run.states import HOLDING, TaskState
 from tests.engine.documents import clean, documents
 from tests.service.processes import Process, process
 from tests.service.virtual import VirtualLoop, virtual_loop

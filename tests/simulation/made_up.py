@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from flowsched.simulation.reference import SimulatedCluster
+from flowsched.simulation.clusters import SimulatedCluster
 from flowsched.simulation.workload import Workload, from_trace
 from flowsched.workflow.formats.wfformat import read_trace
 

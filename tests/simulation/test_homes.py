@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from flowsched.scheduling.horizon import Horizon
-from flowsched.scheduling.pricing import Pricer
+from flowsched.scheduling.locality_delay import Horizon
+from flowsched.scheduling.placement.cost_table import Pricer
+from flowsched.simulation.clusters import SimulatedCluster, SimulatedNode
 from flowsched.simulation.documents import from_document
 from flowsched.simulation.policies import simulated
-from flowsched.simulation.reference import SimulatedCluster, SimulatedNode
 from flowsched.simulation.world import World
-from flowsched.workflow.decode import check_workflow
+from flowsched.workflow.document.decode import check_workflow
 
 MB = 1_000_000
 

@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 
 from flowsched.errors import InvalidRequest
-from flowsched.scheduling.framework import PROFILES
+from flowsched.scheduling.policy.framework import PROFILES
 from flowsched.simulation import simulate
-from flowsched.simulation.losses import Loss, losses_of
+from flowsched.simulation.clusters import Loss, losses_of
 from flowsched.simulation.policies import simulated
+from flowsched.simulation.reading import Running
 from flowsched.simulation.simulate import Simulation
-from flowsched.simulation.world import STORAGE, Running, World
+from flowsched.simulation.world import STORAGE, World
 from tests.simulation.small import CLUSTER, MB, workload
 
 WORK = workload()

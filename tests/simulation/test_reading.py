@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from flowsched.simulation.world import Running, World
+from flowsched.simulation.reading import Running
+from flowsched.simulation.world import World
 from tests.simulation.made_up import Told, made
 from tests.simulation.small import CLUSTER, MB
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from flowsched.scheduling.framework import PROFILES
+from flowsched.scheduling.policy.framework import PROFILES
+from flowsched.simulation.clusters import Loss, SimulatedCluster, SimulatedNode
 from flowsched.simulation.documents import from_document
-from flowsched.simulation.losses import Loss
-from flowsched.simulation.reference import SimulatedCluster, SimulatedNode
 from flowsched.simulation.simulate import Simulation
 from flowsched.simulation.world import World
-from flowsched.workflow.decode import check_workflow
+from flowsched.workflow.document.decode import check_workflow
 
 MB = 1_000_000
 

@@ -14,11 +14,11 @@ DISPATCHED = sorted(name for name in CORE.__cpu_dispatch__ if CORE.__cpu_feature
 
 _CHILD = """
 import hashlib, json, random, sys
-from flowsched.scheduling.framework import PROFILES
-from flowsched.simulation.reference import REFERENCE
+from flowsched.scheduling.policy.framework import PROFILES
+from flowsched.simulation.clusters import REFERENCE
 from flowsched.simulation.simulate import Simulation
 from flowsched.simulation.workload import from_trace
-from flowsched.workflow.traces import Trace, TraceFile, TraceTask
+from flowsched.workflow.traces.trace import Trace, TraceFile, TraceTask
 
 rng = random.Random(7)
 files, tasks = [], []

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from flowsched.engine.siblings import ranks_by_size
-from flowsched.scheduling.catalogue import Catalogue
+from flowsched.engine.backlog import ranks_by_size
+from flowsched.scheduling.state.data import Catalogue
+from flowsched.simulation.clusters import SimulatedCluster, SimulatedNode
 from flowsched.simulation.documents import from_document
 from flowsched.simulation.policies import simulated
-from flowsched.simulation.reference import SimulatedCluster, SimulatedNode
 from flowsched.simulation.world import World
-from flowsched.workflow.decode import check_workflow
+from flowsched.workflow.document.decode import check_workflow
 from tests.scheduling.scheduling_cases import bag
 
 MB = 1_000_000

@@ -7,14 +7,12 @@ import json
 import pytest
 
 from flowsched.errors import InvalidDocument
-from flowsched.simulation.bound import lower_bound
-from flowsched.simulation.clusters import cluster_from
+from flowsched.simulation.clusters import REFERENCE, SimulatedCluster, SimulatedNode, cluster_from
 from flowsched.simulation.documents import from_document
-from flowsched.simulation.figures import figures_of
+from flowsched.simulation.figures import figures_of, lower_bound
 from flowsched.simulation.policies import simulated
-from flowsched.simulation.reference import REFERENCE, SimulatedCluster, SimulatedNode
 from flowsched.simulation.workload import from_trace
-from flowsched.workflow.decode import check_workflow
+from flowsched.workflow.document.decode import check_workflow
 from flowsched.workflow.formats.wfformat import read_trace
 from tests.simulation.small import CLUSTER, document, workload
 

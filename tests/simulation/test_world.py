@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from flowsched.simulation.reading import PageCache, Running
 from flowsched.simulation.workload import Workload
-from flowsched.simulation.world import STORAGE, PageCache, Running, World
+from flowsched.simulation.world import STORAGE, World
 from tests.simulation.small import CLUSTER, MB, workload
 
 #: Numbers of the files and jobs of the small workflow, by name.

@@ -17,9 +17,8 @@ from store_samples import rows, submission
 
 import flowsched
 from flowsched.errors import ConfigurationError, Unavailable
-from flowsched.store import schema
-from flowsched.store.database import Database, url_for
-from flowsched.store.lockfile import FileLock
+from flowsched.store import database as schema
+from flowsched.store.database import Database, FileLock, url_for
 from flowsched.store.writer import GroupWriter
 
 ROOT = Path(flowsched.__file__).parents[1]

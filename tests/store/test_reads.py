@@ -11,13 +11,13 @@ from store_samples import end, event, finished, intent, rows, submission, task
 
 from flowsched.engine.delta import Delta, OutputWrite, ReplicaWrite, WorkflowWrite
 from flowsched.errors import Conflict, InvalidRequest, NotFound
-from flowsched.scheduling.usage import UsageRow
+from flowsched.scheduling.state.usage import UsageRow
 from flowsched.store import tables
 from flowsched.store.database import Database
-from flowsched.store.queues import Queues
 from flowsched.store.recovery import Removed, load, load_living, outline, remove_finished
 from flowsched.store.requests import compress
 from flowsched.store.rows import QueueRow, ReplicaRow
+from flowsched.store.settings import Queues
 from flowsched.store.workflows import Workflows
 from flowsched.store.writer import GroupWriter
 

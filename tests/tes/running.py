@@ -13,7 +13,7 @@ import aiohttp
 import pytest
 
 from flowsched import app
-from flowsched.cluster.running.namespace import refusal
+from flowsched.cluster.local.runner.namespace import refusal
 from tests.tes.strict import check_full
 
 FINAL = {"COMPLETE", "EXECUTOR_ERROR", "SYSTEM_ERROR", "CANCELED"}

@@ -6,9 +6,9 @@ import re
 from pathlib import Path
 
 from flowsched.api.table import ROUTES
-from flowsched.workflow.formats.tes_answers import STATES
-from flowsched.workflow.formats.tes_document import PARAMETERS
-from flowsched.workflow.formats.tes_runs import NODE_TAGS, RUN_TAGS
+from flowsched.workflow.formats.tes.answers import STATES
+from flowsched.workflow.formats.tes.document import PARAMETERS
+from flowsched.workflow.formats.tes.runs import NODE_TAGS, RUN_TAGS
 
 TEXT = (Path(__file__).parents[2] / "docs" / "tes.md").read_text(encoding="utf-8")
 

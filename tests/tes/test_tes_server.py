@@ -303,7 +303,7 @@ async def test_128_kib_of_content_are_taken(tes: Tes) -> None:
 @BOTH
 async def test_a_task_that_expired_is_still_answered(tes: Tes, world: World) -> None:
     """Its state and logs outlive its workflow, for 30 days; then it is gone."""
-    from flowsched.control.expiry import Expiry
+    from flowsched.control.leading.retention import Expiry
 
     world.outcome = lambda pod: Outcome(exit_code=3, runtime_ms=5)
     ident = await tes.create({**HELLO, "tags": {"a": "b"}})

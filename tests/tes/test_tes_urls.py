@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from flowsched.workflow.formats.tes_answers import joined
+from flowsched.workflow.formats.tes.answers import joined
 
 
 def delivered(*urls: str, outputs: list[str]) -> list[str]:

@@ -13,7 +13,7 @@ from WDL.runtime import config
 from WDL.runtime.error import Interrupted, Terminated
 from WDL.runtime.task_container import TaskContainer
 
-from flowsched.miniwdl import settings
+from flowsched.miniwdl import backend as settings
 from flowsched.miniwdl.backend import Backend, run_of
 from flowsched.miniwdl.following import End
 from flowsched.miniwdl.places import Place

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from flowsched.miniwdl.settings import DEFAULTS
+from flowsched.miniwdl.backend import DEFAULTS
 from tests.wdl.engine import REPOSITORY, Engine, Service
 
 TEXT = (REPOSITORY / "docs" / "wdl.md").read_text(encoding="utf-8")

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from flowsched.miniwdl.order import Order, document
 from flowsched.miniwdl.places import Place
-from flowsched.workflow.decode import decode_workflow
+from flowsched.workflow.document.decode import decode_workflow
 from flowsched.workflow.spec import Action, Call, Mount, On, Placed, Policy, Step
 
 ORDER = Order(

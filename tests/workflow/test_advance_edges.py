@@ -8,10 +8,10 @@ import pytest
 
 from flowsched.executor.protocol import PodEnded, Published
 from flowsched.statement import Statement
-from flowsched.workflow.advance import Advance
-from flowsched.workflow.decode import check_workflow
+from flowsched.workflow.document.decode import check_workflow
 from flowsched.workflow.graph import StageGraph
-from flowsched.workflow.run import WorkflowRun
+from flowsched.workflow.run.advance import Advance
+from flowsched.workflow.run.run import WorkflowRun
 from tests.engine.scene import Scene, node
 
 OUT = [{"name": "o", "path": "o"}]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from flowsched.errors import InvalidDocument
-from flowsched.workflow.decode import decode_workflow
+from flowsched.workflow.document.decode import decode_workflow
 from flowsched.workflow.spec import Call, Container, Delivered, Left, Mount, Placed, Step
 
 

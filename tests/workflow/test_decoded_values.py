@@ -7,8 +7,8 @@ import pytest
 from valid_documents import EVERYTHING, GERMLINE, Json, document, encoded, faults_of, stage
 
 from flowsched.errors import InvalidDocument
-from flowsched.workflow.decode import check_workflow, decode_workflow
-from flowsched.workflow.names import variable
+from flowsched.workflow.document.decode import check_workflow, decode_workflow
+from flowsched.workflow.document.reader import variable
 from flowsched.workflow.spec import (
     Action,
     Condition,

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from valid_documents import document, encoded, stage
 
 from flowsched.errors import InvalidDocument, InvalidRequest, TooLarge
-from flowsched.workflow.decode import check_workflow, decode_workflow
-from flowsched.workflow.document import read_document
-from flowsched.workflow.limits import DEFAULT, Limits
+from flowsched.workflow.document.decode import check_workflow, decode_workflow
+from flowsched.workflow.document.limits import DEFAULT, Limits
+from flowsched.workflow.document.reader import read_document
 
 MEBI = 1 << 20
 

@@ -6,7 +6,7 @@ import pytest
 from valid_documents import Json, document, faults_of, stage
 
 from flowsched.errors import InvalidDocument
-from flowsched.workflow.decode import check_workflow
+from flowsched.workflow.document.decode import check_workflow
 
 Faults = list[tuple[str, str, str]]
 OUT = [{"name": "o", "path": "o"}]

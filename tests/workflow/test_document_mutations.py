@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from valid_documents import EVERYTHING, GERMLINE, encoded
 
 from flowsched.errors import Fault, InvalidDocument, TooLarge
-from flowsched.workflow.decode import check_workflow, decode_workflow
+from flowsched.workflow.document.decode import check_workflow, decode_workflow
 from flowsched.workflow.graph import StageGraph
 from flowsched.workflow.spec import WorkflowSpec
 

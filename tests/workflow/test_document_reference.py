@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from valid_documents import faults_of
 
-from flowsched.workflow.limits import DEFAULT, Limits
-from flowsched.workflow.policies import ACTIONS, EVENTS, REFUSED_ACTIONS, REFUSED_EVENTS
-from flowsched.workflow.schema import workflow_schema
+from flowsched.workflow.document.limits import DEFAULT, Limits
+from flowsched.workflow.document.policies import ACTIONS, EVENTS, REFUSED_ACTIONS, REFUSED_EVENTS
+from flowsched.workflow.document.schema import workflow_schema
 
 PAGE = (Path(__file__).parents[2] / "docs" / "workflow-document.md").read_text()
 LIMITS = PAGE.partition("\n## Limits\n")[2]

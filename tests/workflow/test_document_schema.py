@@ -12,8 +12,8 @@ from valid_documents import EVERYTHING, GERMLINE, Json, document, faults_of, sta
 
 import flowsched.workflow
 from flowsched.errors import InvalidRequest
-from flowsched.workflow.decode import check_workflow
-from flowsched.workflow.schema import printed
+from flowsched.workflow.document.decode import check_workflow
+from flowsched.workflow.document.schema import printed
 
 PUBLISHED = Path(flowsched.workflow.__file__).with_name("workflow.schema.json")
 WORKFLOWS = Path(__file__).parents[2] / "workflows"
@@ -21,7 +21,7 @@ VALIDATOR = jsonschema.Draft202012Validator(json.loads(PUBLISHED.read_text()))
 
 
 def test_the_published_file_is_the_schema() -> None:
-    """`python -m flowsched.workflow.schema` writes it anew."""
+    """`python -m flowsched.workflow.document.schema` writes it anew."""
     assert PUBLISHED.read_text() == printed()
 
 

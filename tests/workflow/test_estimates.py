@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flowsched.workflow.decode import check_workflow
+from flowsched.workflow.document.decode import check_workflow
 from flowsched.workflow.estimates import KINDS, RUNTIME, Estimates, Measured, weights
 
 

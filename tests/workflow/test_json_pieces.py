@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowsched.errors import InvalidRequest, TooLarge
-from flowsched.workflow.document import read_document
+from flowsched.workflow.document.limits import DEFAULT
+from flowsched.workflow.document.reader import read_document
 from flowsched.workflow.json_pieces import Malformed, Structure, parse
-from flowsched.workflow.limits import DEFAULT
 
 TEXTS = st.text(st.sampled_from('ab"\\[]{},: \n\tü\u2028'), max_size=12)
 VALUES: st.SearchStrategy[Any] = st.recursive(

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from flowsched.errors import IllegalTransition
-from flowsched.workflow.lifecycle import END_OF, TaskEvent, after, may
-from flowsched.workflow.states import HOLDING, TERMINAL, RunState, TaskState
+from flowsched.workflow.run.lifecycle import END_OF, TaskEvent, after, may
+from flowsched.workflow.run.states import HOLDING, TERMINAL, RunState, TaskState
 
 E = TaskEvent
 

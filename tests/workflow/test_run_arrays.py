@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from flowsched.statement import Statement
-from flowsched.workflow.decode import check_workflow
+from flowsched.workflow.document.decode import check_workflow
 from flowsched.workflow.graph import StageGraph
-from flowsched.workflow.run import StageRun, WorkflowRun
+from flowsched.workflow.run.run import StageRun, WorkflowRun
 from flowsched.workflow.spec import WorkflowSpec
 
 

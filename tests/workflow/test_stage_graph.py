@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from valid_documents import EVERYTHING, GERMLINE, document, encoded, stage
 
-from flowsched.workflow.decode import decode_workflow
+from flowsched.workflow.document.decode import decode_workflow
 from flowsched.workflow.graph import Edge, StageGraph, chunk_of, cycles, topological_order
 from flowsched.workflow.spec import Match
 

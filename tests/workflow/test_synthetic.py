@@ -15,9 +15,9 @@ import pytest
 from trace_documents import DIVIDED, changed, raw
 
 from flowsched import synthetic as program
-from flowsched.workflow.decode import check_workflow
+from flowsched.workflow.document.decode import check_workflow
 from flowsched.workflow.formats.wfformat import read_trace
-from flowsched.workflow.synthetic import Largest, Place, Scale, synthetic
+from flowsched.workflow.traces.synthetic import Largest, Place, Scale, synthetic
 
 PLACE = Place("file:///in", image="flowsched:1", env={"A": "b"})
 

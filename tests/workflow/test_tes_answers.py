@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from flowsched.workflow.formats.tes_answers import (
+from flowsched.workflow.formats.tes.answers import (
     final_state,
     in_basic,
     joined,
@@ -17,7 +17,7 @@ from flowsched.workflow.formats.tes_answers import (
     task_logs,
     with_notes,
 )
-from flowsched.workflow.states import RunState, TaskState
+from flowsched.workflow.run.states import RunState, TaskState
 
 
 @dataclass

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from flowsched.errors import Fault, TooLarge
-from flowsched.workflow.formats.tes import InvalidTask, Task, encode_task, read_task
-from flowsched.workflow.formats.tes_document import workflow_of
-from flowsched.workflow.formats.tes_runs import Place, call_of, cromwell_place, files_of
+from flowsched.workflow.formats.tes.document import workflow_of
+from flowsched.workflow.formats.tes.runs import Place, call_of, cromwell_place, files_of
+from flowsched.workflow.formats.tes.task import InvalidTask, Task, encode_task, read_task
 from flowsched.workflow.spec import Call, Delivered, Placed
 
 STEP: dict[str, Any] = {"image": "a", "command": ["x"]}

@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 from flowsched.errors import InvalidDocument
-from flowsched.workflow.decode import decode_workflow
+from flowsched.workflow.document.decode import decode_workflow
 
 Json = dict[str, Any]
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from flowsched.cluster.kubernetes.pods.container_paths import SYSTEM, TAKEN, tidy
+from flowsched.cluster.kubernetes.pods.release import SharedVolume
 from flowsched.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from flowsched.cluster.kubernetes.cluster import KubernetesCluster
+    from flowsched.cluster.kubernetes.executor import KubernetesCluster
 
 #: What is built from deploy/Dockerfile; its `flowsched` runs the steps of a pod.
 DEFAULT_IMAGE: Final = "ghcr.io/flowsched/flowsched:0.1.0"
@@ -139,10 +142,9 @@ async def open_cluster(
     Raises:
         ConfigurationError: There is no API server to be found, or a shared volume cannot be.
     """
-    from flowsched.cluster.kubernetes.cluster import ClusterSettings, KubernetesCluster
-    from flowsched.cluster.kubernetes.credentials import connect
-    from flowsched.cluster.kubernetes.release import ReleaseSettings
-    from flowsched.cluster.kubernetes.shared import shared_volumes
+    from flowsched.cluster.kubernetes.api.credentials import connect
+    from flowsched.cluster.kubernetes.executor import ClusterSettings, KubernetesCluster
+    from flowsched.cluster.kubernetes.pods.release import ReleaseSettings
 
     connection = await connect(settings.kubeconfig, settings.context)
     names = [name.strip() for name in settings.scheduler_name.split(",") if name.strip()] or ["flowsched"]
@@ -177,3 +179,44 @@ async def open_cluster(
         clock=clock,
         failpoint=failpoint,
     )
+
+
+# ---- The volumes that every task of an installation sees, as they are written in its settings. Pure ----
+
+
+_CLAIM: Final = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
+
+
+def shared_volumes(text: str) -> tuple[SharedVolume, ...]:
+    """Read FLOWSCHED_SHARED: `claim:/path`, or `claim:/path:ro`, several with commas.
+
+    Raises:
+        ConfigurationError: One of them is no claim with a path that can be mounted, or a path is there twice.
+    """
+    found = [_volume(part.strip()) for part in text.split(",") if part.strip()]
+    paths = [volume.path for volume in found]
+    for path in paths:
+        if paths.count(path) > 1:
+            raise ConfigurationError(
+                f"FLOWSCHED_SHARED has two volumes at {path}; give each a path of its own"
+            )
+    return tuple(found)
+
+
+def _volume(text: str) -> SharedVolume:
+    claim, _, rest = text.partition(":")
+    path, _, mode = rest.partition(":")
+    if not _CLAIM.fullmatch(claim) or not path.startswith("/") or mode not in ("", "ro", "rw"):
+        raise ConfigurationError(
+            f"FLOWSCHED_SHARED is claim:/path or claim:/path:ro, several with commas, not {text!r}"
+        )
+    path = tidy(path)
+    if (
+        path in SYSTEM
+        or ".." in path.split("/")
+        or any(f"{path}/".startswith(f"{taken}/") for taken in TAKEN)
+    ):
+        raise ConfigurationError(
+            f"FLOWSCHED_SHARED: {path} is a folder of the system: nothing can be mounted there"
+        )
+    return SharedVolume(claim, path, mode == "ro")

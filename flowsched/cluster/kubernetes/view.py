@@ -13,23 +13,25 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from flowsched.cluster.kubernetes.agents import Agents
-from flowsched.cluster.kubernetes.alike import Alike, Kinds
-from flowsched.cluster.kubernetes.budgets import Budgets, PodDisruptionBudget
-from flowsched.cluster.kubernetes.deviceclaims import DeviceClaims
-from flowsched.cluster.kubernetes.foreign_groups import GroupBook
-from flowsched.cluster.kubernetes.images import Images
-from flowsched.cluster.kubernetes.nodes import node_info
-from flowsched.cluster.kubernetes.numa import NodeResourceTopology, Topologies
-from flowsched.cluster.kubernetes.objects import Namespace, Node, Pod, moment_ms
-from flowsched.cluster.kubernetes.own import OwnPods
-from flowsched.cluster.kubernetes.podlives import engine_name, is_ours
-from flowsched.cluster.kubernetes.podspec import requests_of
-from flowsched.cluster.kubernetes.release import ReleaseSettings
-from flowsched.cluster.kubernetes.stakes import stake_of
-from flowsched.cluster.kubernetes.strange import taken
-from flowsched.cluster.kubernetes.thirdparty import priority_of
-from flowsched.cluster.kubernetes.volumes import Volumes
-from flowsched.cluster.kubernetes.watch import Batch
+from flowsched.cluster.kubernetes.api.watch import Batch, taken
+from flowsched.cluster.kubernetes.dra.claims import DeviceClaims
+from flowsched.cluster.kubernetes.foreign.binding import Volumes
+from flowsched.cluster.kubernetes.foreign.eviction import Budgets, PodDisruptionBudget, stake_of
+from flowsched.cluster.kubernetes.foreign.groups import GroupBook, priority_of
+from flowsched.cluster.kubernetes.objects.core import Namespace, Node
+from flowsched.cluster.kubernetes.objects.metadata import moment_ms
+from flowsched.cluster.kubernetes.objects.nodes import (
+    IMAGE,
+    NodeResourceTopology,
+    Topologies,
+    images_of,
+    node_info,
+)
+from flowsched.cluster.kubernetes.objects.pod import Pod
+from flowsched.cluster.kubernetes.objects.pod_constraints import Alike, Kinds
+from flowsched.cluster.kubernetes.objects.pod_requests import requests_of
+from flowsched.cluster.kubernetes.pods.controller import OwnPods, engine_name, is_ours
+from flowsched.cluster.kubernetes.pods.release import ReleaseSettings
 from flowsched.executor.foreign import (
     NO_STAKE,
     ForeignEvent,
@@ -40,8 +42,67 @@ from flowsched.executor.foreign import (
     RoomTaken,
 )
 from flowsched.executor.nodes import NodeInfo
-from flowsched.executor.protocol import ClusterEvent, NodeChanged
+from flowsched.executor.protocol import ClusterEvent, NodeChanged, ReplicaSeen
 from flowsched.workflow.spec import Resources
+
+
+class Images:
+    """The images on nodes, as far as anybody asks for them.
+
+    Args:
+        report: Takes events.
+    """
+
+    def __init__(self, report: Callable[[ClusterEvent], None]) -> None:
+        self._report = report
+        self._wanted: set[str] = set()
+        self._here: dict[str, dict[str, int]] = {}  #: node -> uri -> bytes
+        self._told: set[tuple[str, str]] = set()  #: (uri, node)
+
+    def seen(self, node: Node) -> None:
+        """A node as it is now."""
+        name = node.metadata.name
+        self._here[name] = dict(images_of(node))
+        for uri in self._wanted:
+            self._tell(uri, name)
+
+    def gone(self, name: str) -> None:
+        """A node is no more."""
+        self._here[name] = {}
+        for uri in self._wanted:
+            self._tell(uri, name)
+        del self._here[name]
+
+    def wanted(self, image: str | None) -> None:
+        """Somebody's pods run this image."""
+        uri = f"{IMAGE}{image}" if image else ""
+        if not uri or uri in self._wanted:
+            return
+        self._wanted.add(uri)
+        for name in self._here:
+            self._tell(uri, name)
+
+    def everything(self) -> list[ClusterEvent]:
+        """All that was told, once more."""
+        return [ReplicaSeen(uri, node, self._here[node][uri]) for uri, node in sorted(self._told)]
+
+    def _tell(self, uri: str, node: str) -> None:
+        size = self._here[node].get(uri)
+        if size is not None and (uri, node) not in self._told:
+            self._told.add((uri, node))
+            self._report(ReplicaSeen(uri, node, size))
+        elif size is None and (uri, node) in self._told:
+            self._told.discard((uri, node))
+            self._report(ReplicaSeen(uri, node, 0, present=False))
+
+
+# ---- What the watches show, kept as far as it is needed, and told to the engine as events: nodes,
+# namespaces, others' pods ----
+#
+# A pod is one of three things here: ours (it goes to `own`), one that waits for our scheduler, or a stranger that only takes
+# room. Each is told once for each state it is in; what is told can be told again from here at any time (`everything`).
+# No I/O.
+
 
 _ENDED: Final = ("Succeeded", "Failed")
 AGENT_COMPONENT: Final = "node-agent"

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from flowsched.errors import ConfigurationError
-from flowsched.simulation.reference import SimulatedCluster
+from flowsched.simulation.clusters import SimulatedCluster
 from flowsched.simulation.rivals.blind import Blind
 from flowsched.simulation.rivals.heft import Heft
 from flowsched.simulation.rivals.opponent import Opponent

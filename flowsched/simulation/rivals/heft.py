@@ -15,7 +15,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Final
 
-from flowsched.simulation.reference import SimulatedCluster
+from flowsched.simulation.clusters import SimulatedCluster
 from flowsched.simulation.rivals.opponent import Opponent, TaskId
 from flowsched.simulation.workload import Workload
 from flowsched.simulation.world import STORAGE, FileId

@@ -10,9 +10,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from flowsched.simulation.reference import SimulatedCluster
+from flowsched.simulation.clusters import SimulatedCluster
+from flowsched.simulation.reading import Running
 from flowsched.simulation.workload import File, Job, Workload
-from flowsched.simulation.world import STORAGE, FileId, Running, World
+from flowsched.simulation.world import STORAGE, FileId, World
 
 #: A task: (number of the workload, number of the job).
 TaskId = tuple[int, int]

@@ -23,7 +23,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from flowsched.simulation.reference import SimulatedCluster
+from flowsched.simulation.clusters import SimulatedCluster
 from flowsched.simulation.rivals.opponent import Opponent, TaskId
 from flowsched.simulation.workload import Workload
 from flowsched.simulation.world import STORAGE, FileId

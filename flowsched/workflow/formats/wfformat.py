@@ -14,12 +14,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from flowsched.workflow.document import read_document
+from flowsched.workflow.document.limits import DEFAULT, Limits
+from flowsched.workflow.document.reader import Reader, Section, read_document, shown
 from flowsched.workflow.graph import cycles
-from flowsched.workflow.limits import DEFAULT, Limits
-from flowsched.workflow.reader import Reader, Section, shown
 from flowsched.workflow.resources import LARGEST_BYTES, LARGEST_DURATION_MS
-from flowsched.workflow.traces import Trace, TraceFile, TraceTask
+from flowsched.workflow.traces.trace import Trace, TraceFile, TraceTask
 
 #: Traces are larger than workflow documents: they name every task and every file.
 LIMITS: Final = replace(

@@ -12,7 +12,7 @@ from typing import Any, Self
 
 from aiohttp import web
 
-from flowsched.cluster.kubernetes.client import Connection
+from flowsched.cluster.kubernetes.api.client import Connection
 from tests.kubernetes.fake.faults import Faults, Gate
 from tests.kubernetes.fake.feed import Feed
 from tests.kubernetes.fake.handling import Api

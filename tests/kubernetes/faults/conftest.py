@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from flowsched.cluster.kubernetes import cluster, podcalls
-from flowsched.cluster.kubernetes.client import Client, Connection
-from flowsched.control import reconcile
+from flowsched.cluster.kubernetes import executor
+from flowsched.cluster.kubernetes.api.client import Client, Connection
+from flowsched.cluster.kubernetes.pods import calls
+from flowsched.control.leading import recover
 from tests.kubernetes.fake import FakeApi
 from tests.kubernetes.faults import mutants
 from tests.kubernetes.faults.world import World
@@ -28,9 +29,9 @@ def mutant() -> str:
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is tidied each five seconds is so each third of one: these tests wait for it."""
-    monkeypatch.setattr(reconcile, "PERIOD_S", 0.3)
-    monkeypatch.setattr(cluster, "SWEEP_S", 0.3)
-    monkeypatch.setattr(podcalls, "QUOTA_PERIOD_S", 0.5)
+    monkeypatch.setattr(recover, "RECONCILE_PERIOD_S", 0.3)
+    monkeypatch.setattr(executor, "SWEEP_S", 0.3)
+    monkeypatch.setattr(calls, "QUOTA_PERIOD_S", 0.5)
 
 
 @pytest.fixture

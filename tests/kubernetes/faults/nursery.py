@@ -11,7 +11,7 @@ from tests.kubernetes.faults import mutants
 
 def short_lease() -> None:
     """A lease of ten seconds: tests that wait for one to run out need not wait for fifteen."""
-    from flowsched.control import leader
+    from flowsched.control.leading import leader
 
     leader.LEASE_MS, leader.RENEW_S = 10_000, 2.0  # type: ignore[misc]
 
@@ -24,23 +24,13 @@ def both(mutant: mutants.Mutant) -> None:
 
 def tidy_often() -> None:
     """What is tidied each five seconds is so each second: tests wait for it."""
-    from flowsched.cluster.kubernetes import cluster
-    from flowsched.control import reconcile
+    from flowsched.cluster.kubernetes import executor
+    from flowsched.control.leading import recover
 
-    reconcile.PERIOD_S = cluster.SWEEP_S = 1.0  # type: ignore[misc]
+    recover.RECONCILE_PERIOD_S = executor.SWEEP_S = 1.0  # type: ignore[misc]
 
 
 if __name__ == "__main__":
-    import flowsched.api.server
-    import flowsched.app
-    import flowsched.cli.commands
-    import flowsched.cluster.kubernetes.cluster
-    import flowsched.cluster.kubernetes.credentials
-    import flowsched.control.leader
-    import flowsched.control.service
-    import flowsched.store.database
-    import flowsched.store.schema  # noqa: F401
-
     with contextlib.suppress(ImportError):
         import psycopg  # noqa: F401
     for name, mutant in mutants.ALL.items():

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 
 import pytest
 
-from flowsched.cluster.kubernetes import own
 from flowsched.cluster.kubernetes.controlplane import CONTROLLER_MANAGER, ControlPlane
-from flowsched.cluster.kubernetes.names import pod_name
+from flowsched.cluster.kubernetes.pods import controller
+from flowsched.cluster.kubernetes.pods.names import pod_name
 from tests.kubernetes.conftest import require
 from tests.kubernetes.fake import FakeApi, Request, answering, over_quota, status_body, when
 from tests.kubernetes.faults.world import World, attempts, bag, document, gang
@@ -201,7 +201,7 @@ async def test_fault_24_gangs_that_a_quota_keeps_short_do_not_wait_for_each_othe
     """Room in the quota for one gang and a half: each would keep what it has and wait for the rest. After a while all but the first
     give back what they have, so all run, one after the other. The fake; the while is 1 s instead of 60.
     """
-    monkeypatch.setattr(own, "SHORT_S", 1.0)
+    monkeypatch.setattr(controller, "SHORT_S", 1.0)
 
     def full(request: Request) -> tuple[int, bytes, Mapping[str, str]] | None:
         alive = [pod for pod in fake.objects("pods") if pod["status"]["phase"] not in ("Succeeded", "Failed")]
@@ -308,7 +308,7 @@ async def test_fault_15_ended_members_that_are_found_together_take_the_rest_with
     """The one who led could remove no pod any more. The next finds both of the gang, and none is the last: the Service and the
     Secret go all the same. The fake.
     """
-    monkeypatch.setattr(own, "STRAY_S", 0.2)
+    monkeypatch.setattr(controller, "STRAY_S", 0.2)
     async with fake_world.serving() as running:
         fake.faults.refuse(answering(when("delete"), 500, status_body(500, "not now")))
         made = await running.service.submit(document(gang(2)))

@@ -12,8 +12,8 @@ import aiohttp
 import pytest
 
 from flowsched.cluster.kubernetes.controlplane import ControlPlane
-from flowsched.cluster.kubernetes.objects import Pod
-from flowsched.cluster.kubernetes.own import STRAY_S
+from flowsched.cluster.kubernetes.objects.pod import Pod
+from flowsched.cluster.kubernetes.pods.controller import STRAY_S
 from tests.crash.harness import Nursery
 from tests.kubernetes.faults.services import PATIENCE_S, Service, nursing
 from tests.kubernetes.faults.witness import Life

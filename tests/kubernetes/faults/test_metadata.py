@@ -15,12 +15,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from flowsched.cluster.kubernetes.cluster import KubernetesCluster
-from flowsched.cluster.kubernetes.forms import Form
-from flowsched.cluster.kubernetes.objects import CoschedulingPodGroup, Pod, VolcanoPodGroup
-from flowsched.cluster.kubernetes.strange import MISUNDERSTOOD
+from flowsched.cluster.kubernetes.api.watch import MISUNDERSTOOD, Batch
+from flowsched.cluster.kubernetes.executor import KubernetesCluster
+from flowsched.cluster.kubernetes.objects.pod import Pod
+from flowsched.cluster.kubernetes.objects.podgroup import CoschedulingPodGroup, Form, VolcanoPodGroup
 from flowsched.cluster.kubernetes.view import View
-from flowsched.cluster.kubernetes.watch import Batch
 from flowsched.engine.state import EngineState
 from flowsched.engine.step import step
 from flowsched.executor.foreign import RoomTaken

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from flowsched.app import now_ms
-from flowsched.cluster.kubernetes import own
-from flowsched.cluster.kubernetes.client import Connection
-from flowsched.cluster.kubernetes.cluster import KubernetesCluster
+from flowsched.cluster.kubernetes.api.client import Connection
+from flowsched.cluster.kubernetes.executor import KubernetesCluster
 from flowsched.cluster.kubernetes.hollow.templates import NodeTemplate, node_document
+from flowsched.cluster.kubernetes.pods import controller
 from tests.kubernetes.exec_world import nothing
 from tests.kubernetes.faults.world import ENDLESS, World, attempts, bag, document, gang
 from tests.kubernetes.service_world import Running
@@ -133,7 +133,7 @@ async def test_fault_09_a_result_waits_for_its_leader(world: World, monkeypatch:
     """A pod that ended while nobody led is still there for the next leader, although a standby watched it for long: who does not
     lead removes nothing. Real API server.
     """
-    monkeypatch.setattr(own, "STRAY_S", 0.2)
+    monkeypatch.setattr(controller, "STRAY_S", 0.2)
     async with world.serving() as running:
         made = await running.service.submit(document(gang(2), bag(2)))
         await world.witness.until(lambda: len([life for life in world.witness.tasks() if life.runs]) == 4)

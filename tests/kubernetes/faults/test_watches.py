@@ -11,8 +11,9 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from flowsched.cluster.kubernetes.client import Client
-from flowsched.cluster.kubernetes.controlplane import ETCD, ControlPlane
+from flowsched.cluster.kubernetes.api.client import Client
+from flowsched.cluster.kubernetes.binaries import ETCD
+from flowsched.cluster.kubernetes.controlplane import ControlPlane
 from tests.kubernetes.fake import FakeApi, Request, Shuffled, Spoiled, when
 from tests.kubernetes.faults.world import ENDLESS, UNDISTURBED, World, attempts, bag, document, gang
 from tests.kubernetes.proxy import Proxy

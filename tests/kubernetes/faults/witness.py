@@ -13,12 +13,12 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from flowsched.cluster.kubernetes.client import Client
+from flowsched.cluster.kubernetes.api.client import Client
+from flowsched.cluster.kubernetes.api.watch import Reflector
 from flowsched.cluster.kubernetes.hollow.admission import amounts, requested
 from flowsched.cluster.kubernetes.hollow.spec import Spec
-from flowsched.cluster.kubernetes.metadata import Metadata, Read
-from flowsched.cluster.kubernetes.pod import PodStatus
-from flowsched.cluster.kubernetes.watch import Reflector
+from flowsched.cluster.kubernetes.objects.metadata import Metadata, Read
+from flowsched.cluster.kubernetes.objects.pod import PodStatus
 
 PATIENCE_S = 200.0
 ENDED = ("Succeeded", "Failed")

@@ -18,10 +18,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from flowsched.cluster.kubernetes.client import Client
+from flowsched.cluster.kubernetes.api.client import Client
+from flowsched.cluster.kubernetes.api.watch import Reflector
 from flowsched.cluster.kubernetes.controlplane import ControlPlane
-from flowsched.cluster.kubernetes.objects import Pod
-from flowsched.cluster.kubernetes.watch import Reflector
+from flowsched.cluster.kubernetes.objects.pod import Pod
 
 VARIABLE: Final = "FLOWSCHED_SPARK_PYTHON"
 IMAGE: Final = "spark-of-the-test"

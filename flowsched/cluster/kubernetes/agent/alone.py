@@ -12,16 +12,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from flowsched.cluster.kubernetes.agent import layout, orders
-from flowsched.cluster.kubernetes.agent.beneath import Unsafe
-from flowsched.cluster.kubernetes.agent.guard import Guard
-from flowsched.cluster.kubernetes.agent.layout import Held
+from flowsched.cluster.kubernetes.agent import orders, pods
 from flowsched.cluster.kubernetes.agent.orders import BadOrder, Order
-from flowsched.cluster.kubernetes.agent.publishing import look
-from flowsched.cluster.kubernetes.agent.sources import Sources
-from flowsched.cluster.kubernetes.podsteps import BAD_ORDER, DONE, INPUT_LOST, UNREACHABLE
-from flowsched.cluster.origins import NotFetched, Origins
-from flowsched.cluster.running.outputs import Refused
+from flowsched.cluster.kubernetes.agent.outputs import look
+from flowsched.cluster.kubernetes.agent.pods import Held
+from flowsched.cluster.kubernetes.agent.safe_paths import Unsafe
+from flowsched.cluster.kubernetes.agent.sources import Guard, Sources
+from flowsched.cluster.kubernetes.pods.steps import BAD_ORDER, DONE, INPUT_LOST, UNREACHABLE
+from flowsched.cluster.local.runner.outputs import Refused
+from flowsched.cluster.node.origins import NotFetched, Origins
 
 _FETCHES: Final = 3
 _PAUSE_S: Final = 2.0
@@ -115,8 +114,8 @@ def _lay_out(order: Order, held: Mapping[str, Held], inputs: Path, work: Path) -
     work_fd = os.open(work, os.O_RDONLY | os.O_DIRECTORY)
     inputs_fd = os.open(inputs, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        layout.furnish(work_fd, order)
-        layout.lay_inputs(inputs_fd, order, held, str(inputs))
+        pods.furnish(work_fd, order)
+        pods.lay_inputs(inputs_fd, order, held, str(inputs))
     finally:
         os.close(inputs_fd)
         os.close(work_fd)

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from flowsched.cluster.kubernetes.agent.beneath import Unsafe, parts_of
+from flowsched.cluster.kubernetes.agent.safe_paths import Unsafe, parts_of
 
 #: From here on an order is packed: the kernel's limit of one variable is 128 KiB, its name included.
 PLAIN_TEXT: Final = 96 << 10

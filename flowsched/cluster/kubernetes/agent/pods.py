@@ -6,25 +6,126 @@ Each asking becomes a job that goes on whoever waits for it: a step that asks ag
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable
+import os
+import stat
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 import structlog
 
-from flowsched.cluster.cache import Cache
-from flowsched.cluster.kubernetes.agent import layout, orders, transfers
-from flowsched.cluster.kubernetes.agent.layout import Held
-from flowsched.cluster.kubernetes.agent.ledger import Ledger, OtherOrder, Page
-from flowsched.cluster.kubernetes.agent.news import News
-from flowsched.cluster.kubernetes.agent.orders import Order
-from flowsched.cluster.kubernetes.agent.publishing import Publisher, as_moving, look
+from flowsched.cluster.kubernetes.agent import orders, safe_paths, transfers, trees
+from flowsched.cluster.kubernetes.agent.events import News
+from flowsched.cluster.kubernetes.agent.ledger import (
+    INPUTS,
+    WORK,
+    Ledger,
+    NoVolume,
+    OtherOrder,
+    Page,
+    Volumes,
+)
+from flowsched.cluster.kubernetes.agent.orders import Input, Order, manifest, placed
+from flowsched.cluster.kubernetes.agent.outputs import Publisher, as_moving, look
 from flowsched.cluster.kubernetes.agent.transfers import Transfers
 from flowsched.cluster.kubernetes.agent.trees import Link
-from flowsched.cluster.kubernetes.agent.volumes import INPUTS, WORK, NoVolume, Volumes
-from flowsched.cluster.kubernetes.names import pod_name
-from flowsched.cluster.origins import NotFetched
-from flowsched.cluster.running.outputs import Refused
+from flowsched.cluster.kubernetes.pods.names import pod_name
+from flowsched.cluster.local.runner.outputs import Refused
+from flowsched.cluster.node.cache import Cache
+from flowsched.cluster.node.origins import NotFetched
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A dataset that is here: the path of its own file or folder, which is named as it was at its origin."""
+
+    path: str
+
+    @property
+    def name(self) -> str:
+        """Its file name."""
+        return os.path.basename(self.path)
+
+
+def lay_inputs(
+    inputs: int, order: Order, held: Mapping[str, Held], inputs_path: str, link: trees.Link = os.link
+) -> None:
+    """Put the inputs of an order into a folder. A second time does no harm.
+
+    Args:
+        inputs: The folder.
+        order: What goes where.
+        held: Every dataset of it, by uri.
+        inputs_path: Where the task has that folder, for manifests.
+        link: Makes hard links.
+
+    Raises:
+        Unsafe: A link lies where a folder should.
+    """
+    for given in order.inputs:
+        names = {uri: held[uri].name for uri in given.uris}
+        for file in placed(given, names):
+            *parent, name = safe_paths.parts_of(file.path)
+            with safe_paths.folder(inputs, parent, make=0o755) as fd:
+                trees.place(held[file.uri].path, fd, name, link)
+        if given.manifest:
+            _write_manifest(inputs, given, manifest(given, names, inputs_path))
+
+
+def _write_manifest(inputs: int, given: Input, text: str) -> None:
+    *parent, name = safe_paths.parts_of(given.path)
+    with safe_paths.folder(inputs, parent, make=0o755) as fd:
+        os.close(safe_paths.write_file(fd, name, text, 0o444))
+
+
+def furnish(work: int, order: Order) -> None:
+    """Make the folders that outputs are written to, `tmp`, and the hostfile, in the working folder.
+
+    Each is its owner's, its group's and everybody's to use exactly as the working folder itself is: a kubelet gives that
+    to the pod's group (fsGroup, set-gid) or to all.
+
+    Raises:
+        Unsafe: A link lies where a folder should.
+    """
+    like = os.fstat(work)
+    for path in (*order.folders, "tmp"):
+        fd = os.dup(work)
+        try:
+            for name in safe_paths.parts_of(path):
+                made = safe_paths.make_folder(fd, name, stat.S_IMODE(like.st_mode))
+                inner = safe_paths.open_folder(fd, name)
+                os.close(fd)
+                fd = inner
+                if made:
+                    _give(fd, like, stat.S_IMODE(like.st_mode))
+        finally:
+            os.close(fd)
+    if order.hostfile is not None:
+        mode = stat.S_IMODE(like.st_mode) & 0o666
+        fd = safe_paths.write_file(work, "hostfile", order.hostfile, mode)
+        try:
+            _give(fd, like, mode)
+        finally:
+            os.close(fd)
+
+
+def _give(fd: int, like: os.stat_result, mode: int) -> None:
+    """Make something as the working folder is.
+
+    Linux drops the set-gid bit without a word where the group is not the caller's and he has no CAP_FSETID, which an agent
+    need not have: so the mode is set while the group is ours. A change of a folder's owner leaves it its bits.
+    """
+    if os.geteuid() == 0:
+        os.fchown(fd, os.geteuid(), os.getegid())
+    os.fchmod(fd, mode)
+    if os.geteuid() == 0:
+        os.fchown(fd, like.st_uid, like.st_gid)
+
+
+# ---- What a pod's steps ask for: its inputs laid out before its task, its outputs published after it ----
+#
+# Each asking becomes a job that goes on whoever waits for it: a step that asks again joins it, or is told how it ended.
+
 
 log = structlog.get_logger(__name__)
 
@@ -252,10 +353,10 @@ class Pods:
                 raise FileNotFoundError(f"{uri} has gone from the cache")
             held[uri] = Held(str(self._cache.payload(entry)))
         with self._volumes.open(request.uid, WORK) as work:
-            layout.furnish(work, order)
+            furnish(work, order)
         if order.inputs:
             with self._volumes.open(request.uid, INPUTS) as inputs:
-                layout.lay_inputs(inputs, order, held, request.path, self._link)
+                lay_inputs(inputs, order, held, request.path, self._link)
 
     # --- outputs ---------------------------------------------------------------------------------------------
 

@@ -10,7 +10,9 @@ from __future__ import annotations
 import asyncio
 import hmac
 import json
+import signal
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from enum import Enum
 from typing import Any, Final
 
@@ -19,27 +21,27 @@ import structlog
 from aiohttp import web
 
 from flowsched.cluster.kubernetes.agent import orders, transfers
-from flowsched.cluster.kubernetes.agent.beneath import Unsafe
-from flowsched.cluster.kubernetes.agent.bodies import (
+from flowsched.cluster.kubernetes.agent.agent import Agent, Settings
+from flowsched.cluster.kubernetes.agent.keys import bearer_of, signing_key_of
+from flowsched.cluster.kubernetes.agent.ledger import NoVolume, OtherOrder
+from flowsched.cluster.kubernetes.agent.logs import BadName, PodId
+from flowsched.cluster.kubernetes.agent.pods import Request
+from flowsched.cluster.kubernetes.agent.safe_paths import Unsafe
+from flowsched.cluster.kubernetes.agent.sources import Peer
+from flowsched.cluster.kubernetes.agent.streams import (
     LARGEST,
     LARGEST_ASKING,
     Asking,
     BadRequest,
     Keep,
     Orders,
+    Streams,
     Wanted,
     body_of,
     number_of,
     uri_of,
 )
-from flowsched.cluster.kubernetes.agent.keeping import BadName, PodId
-from flowsched.cluster.kubernetes.agent.keys import bearer_of, signing_key_of
-from flowsched.cluster.kubernetes.agent.ledger import OtherOrder
-from flowsched.cluster.kubernetes.agent.node_agent import Agent
-from flowsched.cluster.kubernetes.agent.pods import Request
-from flowsched.cluster.kubernetes.agent.sources import Peer
-from flowsched.cluster.kubernetes.agent.streams import Streams
-from flowsched.cluster.kubernetes.agent.volumes import NoVolume
+from flowsched.errors import ConfigurationError
 
 log = structlog.get_logger(__name__)
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -314,3 +316,44 @@ def _problem(status: int, message: str) -> web.Response:
     headers = {"Retry-After": "1"} if status in (429, 503) else None
     body = json.dumps({"message": message}).encode()
     return web.Response(body=body, status=status, content_type="application/json", headers=headers)
+
+
+# ---- The agent as a process: from its settings to the signal that ends it ----
+
+
+#: For work on files. asyncio's own six on two cores would all be busy while six large outputs reach the disk.
+_THREADS: Final = 24
+
+
+async def run(settings: Settings) -> None:
+    """Run a node agent until SIGINT or SIGTERM.
+
+    Raises:
+        ConfigurationError: It cannot start like this.
+    """
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    loop.set_default_executor(ThreadPoolExecutor(_THREADS, thread_name_prefix="files"))
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    agent = Agent(settings)
+    door = Door(agent)
+    try:
+        await agent.open()
+        try:
+            await door.open()
+        except OSError as error:
+            raise ConfigurationError(f"cannot listen on {settings.host}:{settings.port}: {error}") from error
+        log.info(
+            "agent ready",
+            node=settings.node,
+            url=f"http://{settings.host}:{door.port}",
+            instance=agent.instance,
+            datasets=len(agent.cache.entries),
+            cached_bytes=agent.cache.used_bytes,
+        )
+        await stop.wait()
+        log.info("agent stops", node=settings.node)
+    finally:
+        await door.close()
+        await agent.close()

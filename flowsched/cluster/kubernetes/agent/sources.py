@@ -7,27 +7,125 @@ dataset.
 from __future__ import annotations
 
 import http.client
+import ipaddress
 import os
 import secrets
+import socket
 import stat
 import tarfile
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Final, cast
 from urllib.parse import quote, unquote, urlencode, urlsplit
 
-from flowsched.cluster.cache import Entry, file_name
-from flowsched.cluster.kubernetes.agent import beneath, trees
-from flowsched.cluster.kubernetes.agent.beneath import Unsafe
-from flowsched.cluster.kubernetes.agent.guard import Forbidden
+from flowsched.cluster.kubernetes.agent import safe_paths, trees
 from flowsched.cluster.kubernetes.agent.orders import line_safe
-from flowsched.cluster.kubernetes.agent.rates import Stopped
-from flowsched.cluster.kubernetes.agent.unpack import unpack
-from flowsched.cluster.origins import CONTENT_RANGE, NotFetched, Origins, Section, failure, file_section
-from flowsched.cluster.pieces import changed_at
+from flowsched.cluster.kubernetes.agent.safe_paths import Unsafe
+from flowsched.cluster.kubernetes.agent.trees import unpack
+from flowsched.cluster.node.cache import Entry, file_name
+from flowsched.cluster.node.origins import CONTENT_RANGE, NotFetched, Origins, Section, failure, file_section
+from flowsched.cluster.node.ranges import changed_at
+from flowsched.cluster.node.rates import Stopped
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+#: Where clouds tell a node about itself, its credentials included. Some of them are ordinary public addresses.
+METADATA: Final = frozenset(
+    map(
+        ipaddress.ip_address,
+        (
+            "169.254.169.254",  # AWS, Azure, Google, OpenStack, DigitalOcean …
+            "169.254.170.2",  # AWS, of containers
+            "169.254.170.23",  # AWS, of EKS pods
+            "fd00:ec2::254",  # AWS
+            "fd00:ec2::23",  # AWS, of EKS pods
+            "fd20:ce::254",  # Google
+            "100.100.100.200",  # Alibaba
+            "168.63.129.16",  # Azure
+            "192.0.0.192",  # Oracle
+        ),
+    )
+)
+
+#: IPv6 that carries an IPv4 address to a translator.
+_NAT64: Final = ipaddress.IPv6Network("64:ff9b::/96")
+
+
+class Forbidden(OSError):
+    """An address that inputs may not come from."""
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """Lets public addresses pass, and those in `networks`.
+
+    Args:
+        networks: Private ranges that origins may lie in. A metadata address must be named alone (/32, /128), since it
+            lies in ranges that people open for other reasons.
+    """
+
+    networks: tuple[str, ...] = ()
+
+    def check(self, host: str) -> None:
+        """Let an address pass.
+
+        Raises:
+            Forbidden: It is neither public nor in one of the networks.
+        """
+        address = true_address(host)
+        allowed = [network for network in self._networks() if address in network]
+        if address in METADATA:
+            passes = any(network.prefixlen == network.max_prefixlen for network in allowed)
+        elif address.is_link_local:
+            passes = any(network.is_link_local for network in allowed)
+        else:
+            public = address.is_global and not (address.is_multicast or address.is_reserved)
+            passes = bool(allowed) or public
+        if not passes:
+            raise Forbidden(f"{host} is not an address that inputs may come from")
+
+    def _networks(self) -> Sequence[Network]:
+        return [ipaddress.ip_network(network) for network in self.networks]
+
+    def socket_factory(self, info: tuple[Any, ...]) -> socket.socket:
+        """Make the socket for one address that a name has; aiohttp asks before each connection."""
+        family, kind, protocol, _, address = info
+        self.check(address[0])
+        return socket.socket(family, kind, protocol)
+
+    async def __call__(self, **options: Any) -> Any:
+        """Make fsspec's HTTP session, all of whose connections are looked at."""
+        import aiohttp
+
+        connector = aiohttp.TCPConnector(socket_factory=self.socket_factory)
+        return aiohttp.ClientSession(connector=connector, **options)
+
+
+def true_address(host: str) -> Address:
+    """The address a connection would really go to: out of what IPv6 wraps it in."""
+    address = ipaddress.ip_address(host.partition("%")[0])
+    if isinstance(address, ipaddress.IPv6Address):
+        if address.ipv4_mapped is not None:
+            return address.ipv4_mapped
+        if address.sixtofour is not None:
+            return address.sixtofour
+        if address.teredo is not None:
+            return address.teredo[1]
+        if address in _NAT64:
+            return ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
+    return address
+
+
+# ---- Where a node's datasets come from: another node's agent, or their origin. Everything here blocks, and
+# runs in threads ----
+#
+# A dataset is brought whole, from one place (`bring`), or a range of it is opened (`section`), of which `cluster.pieces` makes the
+# dataset.
+
 
 CONNECT_S: Final = 10.0
 #: A peer or an origin that sends nothing for so long is given up.
@@ -108,7 +206,7 @@ class Sources:
             with self._parent(path) as (parent, last):
                 if trees.measure(parent, last).directory:
                     raise NotFetched(f"{path} is a folder, which moves as a whole", undivided=True)
-                return file_section(beneath.open_file(parent, last), start, name)
+                return file_section(safe_paths.open_file(parent, last), start, name)
         except Unsafe as error:
             raise NotFetched(f"{uri} cannot be a dataset: {error}", permanent=True) from error
 
@@ -205,7 +303,7 @@ class Sources:
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
             while block := body.read(self._piece):
-                beneath.write_all(fd, block)
+                safe_paths.write_all(fd, block)
         finally:
             os.close(fd)
 
@@ -256,21 +354,21 @@ class Sources:
         try:
             if not names:
                 raise Unsafe("the whole of an allowed folder")
-            with beneath.folder(top, names[:-1]) as parent:
+            with safe_paths.folder(top, names[:-1]) as parent:
                 yield parent, names[-1]
         finally:
             os.close(top)
 
     def _copy_any(self, at: int, name: str, target: str, admit: Admit, directory: bool) -> None:
         if not directory:
-            fd = beneath.open_file(at, name)
+            fd = safe_paths.open_file(at, name)
             with open(fd, "rb", buffering=0) as reading:
                 body = _Body(cast("BinaryIO", reading), None, admit, "")
                 self._store(body, Path(target))
                 os.chmod(target, stat.S_IMODE(os.fstat(fd).st_mode) & 0o777 | 0o400)
             return
         os.mkdir(target, 0o755)
-        fd = beneath.open_folder(at, name)
+        fd = safe_paths.open_folder(at, name)
         try:
             for inner in os.listdir(fd):
                 mode = os.stat(inner, dir_fd=fd, follow_symlinks=False).st_mode

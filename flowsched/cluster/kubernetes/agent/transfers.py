@@ -7,26 +7,90 @@ What is told of a piece has three fields more: `offset`, as it was ordered; `who
 from __future__ import annotations
 
 import asyncio
+import queue
 import shutil
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
 import structlog
 
-from flowsched.cluster.cache import Cache, Entry
 from flowsched.cluster.kubernetes.agent import trees
-from flowsched.cluster.kubernetes.agent.news import News
-from flowsched.cluster.kubernetes.agent.rates import Rates, Stopped
+from flowsched.cluster.kubernetes.agent.events import News
 from flowsched.cluster.kubernetes.agent.sources import Admit, Peer
-from flowsched.cluster.kubernetes.agent.workers import Workers
-from flowsched.cluster.origins import NotFetched, Section
-from flowsched.cluster.pieces import Landed, Piece, bring
-from flowsched.cluster.running.records import sync_folder
-from flowsched.workflow.data import redacted
+from flowsched.cluster.local.runner.records import sync_folder
+from flowsched.cluster.node.cache import Cache, Entry
+from flowsched.cluster.node.origins import NotFetched, Section
+from flowsched.cluster.node.ranges import Landed, Piece, bring
+from flowsched.cluster.node.rates import Rates, Stopped
+from flowsched.workflow.document.stage import redacted
+
+T = TypeVar("T")
+
+
+class Workers:
+    """A few threads.
+
+    Args:
+        count: How many; so much work is under way at a time.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._count = count
+        for number in range(count):
+            threading.Thread(target=self._run, name=f"transfer-{number}", daemon=True).start()
+
+    async def do(self, act: Callable[..., T], *arguments: Any) -> T:
+        """Do something in the first thread that is free."""
+        done: asyncio.Future[T] = self._loop.create_future()
+
+        def work() -> None:
+            if done.cancelled():
+                return
+            try:
+                result = act(*arguments)
+            except BaseException as error:  # noqa: BLE001 - raised where it is waited for
+                self._answer(done, None, error)
+            else:
+                self._answer(done, result, None)
+
+        self._work.put(work)
+        return await done
+
+    def close(self) -> None:
+        """Take on nothing more."""
+        for _ in range(self._count):
+            self._work.put(None)
+
+    def _run(self) -> None:
+        while (work := self._work.get()) is not None:
+            work()
+
+    def _answer(self, done: asyncio.Future[T], result: T | None, error: BaseException | None) -> None:
+        def tell() -> None:
+            if done.done():
+                return
+            if error is not None:
+                done.set_exception(error)
+            else:
+                done.set_result(result)  # type: ignore[arg-type]
+
+        with suppress(RuntimeError):  # the loop is closed: nobody waits
+            self._loop.call_soon_threadsafe(tell)
+
+
+# ---- Transfers into this node's cache: a few at a time, one per dataset or piece of one, told as events when
+# they end ----
+#
+# What is told of a piece has three fields more: `offset`, as it was ordered; `whole`, whether all of the dataset is here now;
+# `version`, which it is of.
+
 
 log = structlog.get_logger(__name__)
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import tarfile
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import BinaryIO, Final
 
-from flowsched.cluster.kubernetes.agent import beneath
-from flowsched.cluster.kubernetes.agent.beneath import DEEPEST, Unsafe
+from flowsched.cluster.kubernetes.agent import safe_paths
+from flowsched.cluster.kubernetes.agent.safe_paths import DEEPEST, Unsafe, parts_of
 
 _BLOCK: Final = 4 << 20
 #: Why a hard link cannot be made although a copy can: another mount, somebody else's file, 65,000 links already.
@@ -60,7 +61,7 @@ def _can_be_ours(status: os.stat_result) -> bool:
 def _measure_folder(at: int, name: str, way: tuple[str, ...]) -> tuple[int, bool]:
     if len(way) > DEEPEST:
         raise Unsafe(f"{way[0]!r} has more than {DEEPEST} folders in each other")
-    fd = beneath.open_folder(at, name)
+    fd = safe_paths.open_folder(at, name)
     total, movable = 0, True
     try:
         for inner in os.listdir(fd):
@@ -102,14 +103,14 @@ def copy(at: int, name: str, target: str) -> None:
         os.symlink(os.readlink(name, dir_fd=at), target)
     elif stat.S_ISDIR(mode):
         os.mkdir(target, 0o755)
-        fd = beneath.open_folder(at, name)
+        fd = safe_paths.open_folder(at, name)
         try:
             for inner in os.listdir(fd):
                 copy(fd, inner, f"{target}/{inner}")
         finally:
             os.close(fd)
     else:
-        reading = beneath.open_file(at, name)
+        reading = safe_paths.open_file(at, name)
         try:
             writing = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
             try:
@@ -130,7 +131,7 @@ def copy_bytes(reading: int, writing: int) -> None:
         if error.errno not in _NO_CLONE:
             raise
     while block := os.read(reading, _BLOCK):  # from where the kernel stopped, which is the end if it did all
-        beneath.write_all(writing, block)
+        safe_paths.write_all(writing, block)
 
 
 def seal(path: str) -> int:
@@ -172,7 +173,7 @@ def place(source: str, at: int, name: str, link: Link = os.link) -> None:
 
     Files are hard links, or copies where the system refuses a link; folders are made, links inside stay links.
     """
-    beneath.remove(at, name)
+    safe_paths.remove(at, name)
     _place(source, at, name, link)
 
 
@@ -181,8 +182,8 @@ def _place(source: str, at: int, name: str, link: Link) -> None:
     if stat.S_ISLNK(mode):
         os.symlink(os.readlink(source), name, dir_fd=at)
     elif stat.S_ISDIR(mode):
-        beneath.make_folder(at, name, 0o755)
-        fd = beneath.open_folder(at, name)
+        safe_paths.make_folder(at, name, 0o755)
+        fd = safe_paths.open_folder(at, name)
         try:
             for inner in os.listdir(source):
                 _place(f"{source}/{inner}", fd, inner, link)
@@ -209,3 +210,60 @@ def _copy_file(source: str, at: int, name: str, mode: int) -> None:
             os.close(writing)
     finally:
         os.close(reading)
+
+
+# ---- A folder that comes as a tar stream, unpacked so that nothing of it can land anywhere else ----
+#
+# What other tools would do with a hostile archive is not asked: only files, folders and links are made, each under a folder
+# that this stream has made itself before, and never through a link.
+
+
+_UNPACK_BLOCK: Final = 256 << 10
+
+
+def unpack(stream: BinaryIO, target: str) -> None:
+    """Unpack a stream whose members all lie in one top folder, which becomes `target`.
+
+    Args:
+        stream: Read from its beginning; what follows the last member is left there.
+        target: A path that does not exist yet, in a folder of ours.
+
+    Raises:
+        Unsafe: The stream asks for something that a dataset cannot hold. What has been unpacked stays.
+        tarfile.TarError: It is no tar stream.
+    """
+    made: set[tuple[str, ...]] = set()
+    with tarfile.open(fileobj=stream, mode="r|", bufsize=_UNPACK_BLOCK) as tar:
+        for member in tar:
+            tar.members.clear()  # type: ignore[attr-defined]  # it would remember every one
+            way = parts_of(member.name)
+            if len(way) == 1 and member.isdir() and not made:
+                os.mkdir(target, 0o755)
+                made.add(way)
+                continue
+            if way[:-1] not in made:
+                raise Unsafe(f"{member.name[:200]!r} lies in no folder of the stream")
+            _make(tar, member, "/".join((target, *way[1:])), way)
+            if member.isdir():
+                made.add(way)
+    if not made:
+        raise Unsafe("the stream holds no folder")
+
+
+def _make(tar: tarfile.TarFile, member: tarfile.TarInfo, path: str, way: tuple[str, ...]) -> None:
+    """Make one member; a name that is there already is an error of the system (EEXIST)."""
+    if member.isdir():
+        os.mkdir(path, 0o755)
+    elif member.issym():
+        check_link(way, member.linkname)
+        os.symlink(member.linkname, path)
+    elif member.isreg():
+        content = tar.extractfile(member)
+        assert content is not None
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        with open(fd, "wb", buffering=0) as file:
+            os.fchmod(fd, member.mode & 0o777 | 0o400)
+            while block := content.read(_UNPACK_BLOCK):
+                file.write(block)
+    else:
+        raise Unsafe(f"{member.name[:200]!r} is neither a file nor a folder nor a link")

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from flowsched.cluster.kubernetes.hollow.spec import Container, Pod, is_sidecar
-from flowsched.cluster.kubernetes.metadata import quantity
+from flowsched.cluster.kubernetes.objects.metadata import quantity
 
 
 @dataclass(frozen=True, slots=True)

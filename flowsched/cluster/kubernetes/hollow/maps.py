@@ -8,7 +8,8 @@ from typing import Any
 
 import msgspec
 
-from flowsched.cluster.kubernetes.client import Client, Refused
+from flowsched.cluster.kubernetes.api.client import Client
+from flowsched.cluster.kubernetes.api.errors import Refused
 from flowsched.cluster.kubernetes.hollow.spec import Pod
 
 

@@ -19,7 +19,9 @@ from typing import Final, Literal, Self
 
 import structlog
 
-from flowsched.cluster.kubernetes.client import Client, Unreachable
+from flowsched.cluster.kubernetes.api.client import Client
+from flowsched.cluster.kubernetes.api.errors import Unreachable
+from flowsched.cluster.kubernetes.api.watch import Batch, Reflector
 from flowsched.cluster.kubernetes.hollow.addresses import Addresses
 from flowsched.cluster.kubernetes.hollow.admission import Room, amounts
 from flowsched.cluster.kubernetes.hollow.lives import Life
@@ -31,7 +33,6 @@ from flowsched.cluster.kubernetes.hollow.simulated import Fate, SimulatedPod, an
 from flowsched.cluster.kubernetes.hollow.spec import Pod
 from flowsched.cluster.kubernetes.hollow.statuses import PodRecord, Terminated
 from flowsched.cluster.kubernetes.hollow.templates import NodeTemplate
-from flowsched.cluster.kubernetes.watch import Batch, Reflector
 
 log = structlog.get_logger(__name__)
 

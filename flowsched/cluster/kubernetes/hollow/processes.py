@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Final, cast
 from urllib.parse import urlsplit
 
-from flowsched.cluster.kubernetes.answers import Malformed, Refused, Unreachable
-from flowsched.cluster.kubernetes.client import Client
+from flowsched.cluster.kubernetes.api.client import Client
+from flowsched.cluster.kubernetes.api.errors import Malformed, Refused, Unreachable
 from flowsched.cluster.kubernetes.hollow import environment as env
 from flowsched.cluster.kubernetes.hollow import mounting, volumes
 from flowsched.cluster.kubernetes.hollow.containers import Command, End, own

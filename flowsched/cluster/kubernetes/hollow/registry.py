@@ -12,7 +12,8 @@ from typing import Any, Final
 import msgspec
 import structlog
 
-from flowsched.cluster.kubernetes.client import MERGE, STRATEGIC, Answer, Client, Refused, Unreachable
+from flowsched.cluster.kubernetes.api.client import MERGE, STRATEGIC, Client
+from flowsched.cluster.kubernetes.api.errors import Answer, Refused, Unreachable
 from flowsched.cluster.kubernetes.hollow.spec import Pod
 from flowsched.cluster.kubernetes.hollow.templates import (
     LEASES,
@@ -21,7 +22,7 @@ from flowsched.cluster.kubernetes.hollow.templates import (
     lease_document,
     node_document,
 )
-from flowsched.cluster.kubernetes.objects import OnlyMetadata
+from flowsched.cluster.kubernetes.objects.core import OnlyMetadata
 
 log = structlog.get_logger(__name__)
 

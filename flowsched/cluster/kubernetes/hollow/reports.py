@@ -13,7 +13,8 @@ from typing import Final
 
 import structlog
 
-from flowsched.cluster.kubernetes.client import STRATEGIC, Client, Unreachable
+from flowsched.cluster.kubernetes.api.client import STRATEGIC, Client
+from flowsched.cluster.kubernetes.api.errors import Unreachable
 from flowsched.cluster.kubernetes.hollow.statuses import PodRecord
 
 log = structlog.get_logger()

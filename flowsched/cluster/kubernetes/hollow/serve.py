@@ -10,8 +10,8 @@ from pathlib import Path
 
 import structlog
 
-from flowsched.cluster.kubernetes.client import Client
-from flowsched.cluster.kubernetes.credentials import connect
+from flowsched.cluster.kubernetes.api.client import Client
+from flowsched.cluster.kubernetes.api.credentials import connect
 from flowsched.cluster.kubernetes.hollow.nodes import HollowNodes, Mode
 from flowsched.cluster.kubernetes.hollow.templates import NodeTemplate
 

@@ -6,7 +6,7 @@ from typing import Final
 
 from msgspec import field
 
-from flowsched.cluster.kubernetes.metadata import Metadata, Read
+from flowsched.cluster.kubernetes.objects.metadata import Metadata, Read
 
 #: The state of a pod that will not change any more.
 ENDED: Final = frozenset({"Succeeded", "Failed"})

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, Literal
 
-from flowsched.cluster.kubernetes.answers import Malformed, Refused, Unreachable
+from flowsched.cluster.kubernetes.api.errors import Malformed, Refused, Unreachable
 from flowsched.cluster.kubernetes.hollow.containers import Command, End, NotRunnable, Run
 from flowsched.cluster.kubernetes.hollow.environment import Unresolved
 from flowsched.cluster.kubernetes.hollow.logs import last_lines

@@ -1,0 +1,316 @@
+"""The node agent, wired together: its folders, what it does with them, and the loop that lets go of what is over."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import ipaddress
+import os
+import secrets
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from flowsched.clock import ServiceClock
+from flowsched.cluster.kubernetes.agent.events import News
+from flowsched.cluster.kubernetes.agent.keys import bearer_of
+from flowsched.cluster.kubernetes.agent.ledger import Ledger, Volumes
+from flowsched.cluster.kubernetes.agent.logs import Logs
+from flowsched.cluster.kubernetes.agent.outputs import Publisher
+from flowsched.cluster.kubernetes.agent.pods import Pods
+from flowsched.cluster.kubernetes.agent.sources import Guard, Sources
+from flowsched.cluster.kubernetes.agent.transfers import Transfers
+from flowsched.cluster.kubernetes.agent.trees import Link, no_link
+from flowsched.cluster.node.cache import Cache, Entry
+from flowsched.cluster.node.meter import INTERVAL_S, Meter
+from flowsched.cluster.node.origins import Origins
+from flowsched.cluster.node.rates import Rates
+from flowsched.errors import ConfigurationError
+
+PORT: Final = 8475
+#: A key shorter than this could be guessed.
+SHORTEST_KEY: Final = 16
+#: How long logs and results are kept.
+KEPT_DAYS: Final = 7.0
+KEPT_LOG_BYTES: Final = 10 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """A node agent's settings.
+
+    Args:
+        node: Its node's name.
+        key: The secret that the service and all agents share; see `keys` for what is derived from it.
+        cache: The node's datasets. On one mount with `pods`, or nothing can be linked; link(2) minds the mount.
+        pods: Where the kubelet has its pods' folders.
+        logs: Where the kubelet has its pods' logs.
+        state: What the agent remembers; beside the cache, on the same mount.
+        kept_logs: Logs that outlive their pods.
+        host, port: Where to listen; port 0 takes any free one.
+        cache_bytes: How much the cache may hold; 0 = no limit. What is done about a full one is up to the service.
+        disk_rate, nic_rate: Bytes/s; 0 = as fast as it goes.
+        parallel: Transfers at a time.
+        schemes: Of origins beside `file` that may be fetched from.
+        roots: Folders of the node below which `file:` origins may lie.
+        networks: Private ranges that HTTP origins may lie in; see `Guard`.
+        copies: Copy inputs into pods, never link them: for nodes where SELinux is enforcing, since a runtime labels what lies
+            in a pod's volume for that pod alone, and a linked file has one label for all.
+        kept_days: How long logs and the results of pods are kept.
+        kept_log_bytes: At most so much of them; the oldest go first. 0 = no limit.
+        hold_s: How long a pod's step is kept waiting before it is told to ask again.
+        heartbeat_s: How often a follower of events hears something.
+        stall_s: A reader who takes nothing for so long is cut.
+        sweep_s: How often the agent looks which pods are gone.
+        host_root: Below which the host's /proc and /sys/fs/cgroup are, see `Meter`; None = nothing is measured.
+        measure_s: How often the node's disk and network are measured.
+    """
+
+    node: str
+    key: bytes = field(repr=False)
+    cache: Path
+    pods: Path
+    logs: Path
+    state: Path
+    kept_logs: Path
+    host: str = "127.0.0.1"
+    port: int = PORT
+    cache_bytes: int = 0
+    disk_rate: int = 0
+    nic_rate: int = 0
+    parallel: int = 4
+    schemes: frozenset[str] = frozenset({"http", "https", "s3"})
+    roots: tuple[Path, ...] = ()
+    networks: tuple[str, ...] = ()
+    copies: bool = False
+    kept_days: float = KEPT_DAYS
+    kept_log_bytes: int = KEPT_LOG_BYTES
+    hold_s: float = 20.0
+    heartbeat_s: float = 10.0
+    stall_s: float = 60.0
+    sweep_s: float = 30.0
+    host_root: Path | None = None
+    measure_s: float = INTERVAL_S
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot work.
+
+        Raises:
+            ConfigurationError: The key is too short, or a range is none.
+        """
+        if len(self.key) < SHORTEST_KEY or not self.key.isascii() or not self.key.decode().isprintable():
+            raise ConfigurationError(
+                f"the agents' key must have {SHORTEST_KEY} printable ASCII characters or more: `openssl rand -hex 32`"
+            )
+        for network in self.networks:
+            try:
+                ipaddress.ip_network(network)
+            except ValueError as error:
+                raise ConfigurationError(f"{network!r} is no range of addresses: {error}") from None
+
+    @property
+    def origins(self) -> Origins:
+        """What may be fetched: by scheme, folder and address."""
+        guarded = (("get_client", Guard(self.networks)),)
+        return Origins(self.roots, self.schemes, options=(("http", guarded), ("https", guarded)))
+
+
+# ---- The node agent, wired together: its folders, what it does with them, and the loop that lets go of what
+# is over ----
+
+
+log = structlog.get_logger(__name__)
+
+#: How long to wait for a predecessor to let go of the folders: a rolling update may overlap.
+PREDECESSOR_S: Final = 10.0
+_DAY_MS: Final = 86_400_000
+
+
+class Agent:
+    """A node agent without its door (see `server`).
+
+    Args:
+        settings: Of this node.
+        link: Makes hard links; default `os.link`, if the settings have it.
+        at: Told of each step of publishing that is done.
+        clock: ms since the epoch; default: of a `ServiceClock`, since a wall clock that is set would end what is kept for days,
+            and every order, at once.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        link: Link | None = None,
+        at: Callable[[str], object] = lambda _: None,
+        clock: Callable[[], int] | None = None,
+    ) -> None:
+        clock = clock or ServiceClock(jumped=_tell_jump).now_ms
+        self.settings = settings
+        self.instance = secrets.token_hex(8)
+        self.news = News(self.instance)
+        self.cache = Cache(settings.cache, settings.cache_bytes)
+        self.rates = Rates(settings.disk_rate, settings.nic_rate)
+        self.volumes = Volumes(settings.pods)
+        self.ledger = Ledger(settings.state / "pods")
+        self.logs = Logs(settings.logs, settings.kept_logs, self.volumes.has, clock)
+        self.out_bytes = 0
+        self.evicted_bytes = 0
+        self._clock = clock
+        self._link = link or (no_link if settings.copies else os.link)
+        self._publisher = Publisher(self.cache, settings.state / "outgoing", at)
+        self._sources = Sources(settings.origins, bearer_of(settings.key), self.rates.piece_bytes)
+        self._meter = Meter(settings.cache, settings.host_root) if settings.host_root is not None else None
+        self._sweeper: asyncio.Task[None] | None = None
+        self._measurer: asyncio.Task[None] | None = None
+        self._lock: int | None = None
+
+    async def open(self) -> None:
+        """Take the folders, and read what is there.
+
+        Raises:
+            ConfigurationError: Another agent has them.
+        """
+        await asyncio.to_thread(self.settings.state.mkdir, parents=True, exist_ok=True)
+        self._lock = await self._take(self.settings.state)
+        await asyncio.to_thread(self._read)
+        self.transfers = Transfers(
+            self.cache,
+            self._sources.bring,
+            self._sources.section,
+            self.rates,
+            self.news,
+            self.settings.parallel,
+        )
+        self.pods = Pods(
+            self.volumes, self.logs.pod_of, self.cache, self.transfers, self.ledger, self._publisher, self.news,
+            self._clock, self._link, self._used_by,
+        )  # fmt: skip
+        if self._meter is not None:
+            self._measurer = asyncio.create_task(self._measure(self._meter), name="meter")
+        self._sweeper = asyncio.create_task(self._sweep(), name="sweeper")
+        same = await asyncio.to_thread(same_mount, self.settings.cache, self.volumes.pods)
+        if not same and not self.settings.copies:
+            log.warning(
+                "cache and pods are on different mounts: inputs are copied, not linked",
+                cache=str(self.settings.cache),
+                pods=str(self.volumes.pods),
+            )
+
+    async def close(self) -> None:
+        """Let go. What is half done is taken up or removed at the next start."""
+        if self._lock is None:
+            return
+        self._sources.close()
+        if self._sweeper is not None:
+            loops = [each for each in (self._sweeper, self._measurer) if each is not None]
+            for each in loops:
+                each.cancel()
+            await asyncio.gather(*loops, return_exceptions=True)
+            await self.pods.close()
+            await self.transfers.close()
+        os.close(self._lock)
+        self._lock = None
+
+    @property
+    def well(self) -> bool:
+        """Whether its loop goes on."""
+        return self._sweeper is not None and not self._sweeper.done()
+
+    async def evict(self, uri: str) -> bool | None:
+        """Remove a dataset; None if it was not there, False if it is in use."""
+        if await self.pods.in_use(uri):
+            return False
+        entry: Entry | None = await asyncio.to_thread(self.cache.evict, uri)
+        if entry is None:
+            return None
+        self.evicted_bytes += entry.size_bytes
+        self.news.replica(uri, entry.size_bytes, present=False)
+        return True
+
+    # --- opening ---------------------------------------------------------------------------------------------
+
+    def _read(self) -> None:
+        self.cache.scan()
+        self.ledger.open()
+        self.logs.open()
+
+    async def _take(self, state: Path) -> int:
+        """Lock the folders; the lock goes with the process."""
+        fd = os.open(state / "in-use", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        end = time.monotonic() + PREDECESSOR_S
+        while True:
+            with suppress(BlockingIOError):
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return fd
+            if time.monotonic() > end:
+                os.close(fd)
+                raise ConfigurationError(f"another agent works in {state}: stop it, or use another folder")
+            await asyncio.sleep(0.05)
+
+    # --- what is measured ------------------------------------------------------------------------------------
+
+    async def _measure(self, meter: Meter) -> None:
+        """Tell every few seconds what this node carries."""
+        loop = asyncio.get_running_loop()
+        last = loop.time()
+        while True:
+            now = loop.time()
+            copied = (self.rates.came_bytes, self.out_bytes)
+            try:
+                load = await asyncio.to_thread(meter.measure, copied, round((now - last) * 1000))
+            except Exception:
+                log.exception("measuring broke")
+                load = None
+            last = now
+            if load is not None:
+                self.news.measured(load)
+            await asyncio.sleep(self.settings.measure_s)
+
+    def _used_by(self, uid: str) -> dict[str, int]:
+        """What a pod has used so far, where that can be told. Blocks."""
+        return self._meter.used(uid) if self._meter is not None else {}
+
+    # --- what is over ----------------------------------------------------------------------------------------
+
+    async def _sweep(self) -> None:
+        while True:
+            await asyncio.sleep(self.settings.sweep_s)
+            before_ms = self._clock() - int(self.settings.kept_days * _DAY_MS)
+            try:
+                await self.pods.sweep(before_ms)
+                await asyncio.to_thread(self.logs.expire, before_ms, self.settings.kept_log_bytes)
+            except Exception:
+                log.exception("sweep broke")
+
+
+def _tell_jump(jump_ms: int) -> None:
+    """The node's wall clock was set: the agent goes on as before."""
+    log.warning(
+        "the wall clock jumped; this agent follows it by 1 %: restart it to take it over", by_s=jump_ms / 1000
+    )
+
+
+def same_mount(one: Path, other: Path) -> bool:
+    """Whether hard links are possible from one folder to another: link(2) minds the mount, not the file system."""
+    return _mount(one) == _mount(other)
+
+
+def _mount(folder: Path) -> str:
+    """The mount a folder lies on, by the kernel's number; the device's where there is no /proc."""
+    try:
+        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:
+        return ""
+    try:
+        with open(f"/proc/self/fdinfo/{fd}") as file:
+            return next(line.split()[1] for line in file if line.startswith("mnt_id:"))
+    except (OSError, StopIteration):
+        return str(os.fstat(fd).st_dev)
+    finally:
+        os.close(fd)

@@ -1,0 +1,1 @@
+"""The API server: HTTP, watches, credentials, errors."""

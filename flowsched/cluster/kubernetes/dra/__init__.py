@@ -1,0 +1,1 @@
+"""Dynamic resource allocation: the devices of nodes, and claims on them."""

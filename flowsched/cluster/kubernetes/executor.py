@@ -1,0 +1,443 @@
+"""KubernetesCluster: the executor for clusters. It wires watches, our own pods, node agents and others' pods together.
+
+Order of a start: discovery, then every collection is listed (a view with holes would over-commit), and only then is anything
+said to be there. What has happened is queued for one reader, as on the local cluster.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+import structlog
+
+from flowsched.cluster.kubernetes.agents import Agents, fetched_by_pods
+from flowsched.cluster.kubernetes.api.client import Client, Connection, served
+from flowsched.cluster.kubernetes.api.watch import IDLE_S, Batch, Watches
+from flowsched.cluster.kubernetes.dra.claims import claimed_devices
+from flowsched.cluster.kubernetes.foreign import eviction
+from flowsched.cluster.kubernetes.foreign.binding import Binding, Claims, Volumes
+from flowsched.cluster.kubernetes.foreign.conditions import Conditions
+from flowsched.cluster.kubernetes.foreign.groups import GroupBook
+from flowsched.cluster.kubernetes.objects import core
+from flowsched.cluster.kubernetes.objects import nodes as numa
+from flowsched.cluster.kubernetes.objects.podgroup import Form, choose_form
+from flowsched.cluster.kubernetes.pods.controller import START_S, WAIT_S, OwnPods
+from flowsched.cluster.kubernetes.pods.gang_objects import Gangs
+from flowsched.cluster.kubernetes.pods.release import ReleaseSettings
+from flowsched.cluster.kubernetes.pods.results import Results
+from flowsched.cluster.kubernetes.view import Images, View
+from flowsched.errors import ConfigurationError
+from flowsched.executor.foreign import Bind, Evict, Verdict
+from flowsched.executor.nodes import NodeInfo
+from flowsched.executor.protocol import Binder, ClusterEvent, Known, Opened, Pod, Transfer
+
+log = structlog.get_logger(__name__)
+
+SWEEP_S: Final = 5.0
+PODS: Final = "/api/v1/pods"
+_GROUPS: Final[Mapping[Form, type[Any]]] = {
+    Form.NATIVE_BETA: core.NativePodGroup,
+    Form.NATIVE_ALPHA: core.NativePodGroup,
+    Form.SCHEDULER_PLUGINS: core.CoschedulingPodGroup,
+    Form.VOLCANO: core.VolcanoPodGroup,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterSettings:
+    """How this installation meets its cluster.
+
+    Args:
+        release: How pods are made.
+        agent_key: What node agents and the service share; "" = there are no agents.
+        pod_groups: The form of our own gangs' PodGroups: a key of `forms.WISHES`.
+        in_flight: Requests open at a time.
+        agent_namespace: Pods elsewhere that look like agents are none: an agent is told the key.
+        answers_to: Scheduler names whose pods are ours to place, beside `release.scheduler_name`.
+        start_s: A pod that cannot start for a reason that waiting does not change is given up after so long.
+        wait_s: A pod that has a node and does not start is given up after so long, whatever is said of it.
+        idle_s: A watch that is silent for so long is broken.
+    """
+
+    release: ReleaseSettings
+    agent_key: str = ""
+    pod_groups: str = "auto"
+    in_flight: int = 32
+    agent_namespace: str = "flowsched-system"
+    answers_to: frozenset[str] = frozenset()
+    start_s: float = START_S
+    wait_s: float = WAIT_S
+    idle_s: float = IDLE_S
+
+
+class KubernetesCluster:
+    """An Executor on Kubernetes, and a Binder for others' pods.
+
+    Args:
+        connection: To the API server.
+        settings: See there.
+        clock: Wall-clock ms.
+        may_act: Whether this process still leads, by its own clock.
+        failpoint: Where a crash would be interesting.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        settings: ClusterSettings,
+        *,
+        clock: Callable[[], int],
+        may_act: Callable[[], bool] = lambda: True,
+        failpoint: Callable[[str], Awaitable[None]],
+    ) -> None:
+        self.settings = settings
+        self.client = Client(connection, in_flight=settings.in_flight)
+        self.may_act = may_act
+        self.form = Form.NONE
+        self._clock = clock
+        self._failpoint = failpoint
+        self._queue: list[ClusterEvent] = []
+        self._news = asyncio.Event()
+        self._closed = False
+        self._listening = False
+        self._tasks: list[asyncio.Task[None]] = []
+        self._identity = connection.url
+        self._watches = Watches(self.client, settings.idle_s)
+
+    # --- Executor --------------------------------------------------------------------------------------------
+
+    @property
+    def identity(self) -> str:
+        """The cluster's own identity, the namespace and the installation: known after `start`."""
+        return self._identity
+
+    @property
+    def binder(self) -> Binder:
+        """Itself: others' pods are placed here too."""
+        return self
+
+    @property
+    def remote_reads(self) -> bool:
+        """False: caches are folders of nodes, which no other node mounts."""
+        return False
+
+    async def start(self) -> Sequence[NodeInfo]:
+        """Discover, list everything, and say which nodes there are.
+
+        Raises:
+            ConfigurationError: The cluster does not serve what the settings ask for, or does not let us in.
+        """
+        release = self.settings.release
+        await self._identify()
+        discovered = await self._discover()
+        self.form = choose_form(discovered, self.settings.pod_groups)
+        self._agents = Agents(self.settings.agent_key, self._report, self._clock, self._has_node)
+        self._gangs = Gangs(self.client, release, self.form)
+        self._devices = await claimed_devices(self.client, release, lambda: self.may_act())
+        self._own = OwnPods(
+            self.client,
+            release,
+            self._gangs,
+            report=lambda event: self._results.report(event),
+            clock=self._clock,
+            may_act=lambda: self.may_act(),
+            failpoint=self._failpoint,
+            has_node=self._has_node,
+            devices=self._devices,
+            start_s=self.settings.start_s,
+            wait_s=self.settings.wait_s,
+        )
+        self._results = Results(self._agents, self._own.object_of, self._own.outputs_of, self._report)
+        self._volumes = Volumes()
+        self._images = Images(self._report)
+        self._claims = Claims(self.client, self._volumes)
+        native = next(
+            (form for form in _GROUPS if form.native and "PodGroup" in discovered.get(form.value, ())), None
+        )
+        self._groups = GroupBook(release, self._report, native or Form.NATIVE_BETA)
+        self._view = View(
+            release,
+            self._own,
+            self._agents,
+            self._groups,
+            self._volumes,
+            self._report,
+            frozenset({release.scheduler_name, *self.settings.answers_to}),
+            self.settings.agent_namespace,
+            self._images,
+            self._devices,
+        )
+        if numa.KIND in discovered.get(numa.GROUP, ()):
+            self._view.with_zones()
+        self._binding = Binding(
+            self.client,
+            self._view,
+            report=self._report,
+            may_act=lambda: self.may_act(),
+            failpoint=self._failpoint,
+            caught_up=partial(self._watches.caught_up, PODS),
+            volumes=self._bring_volumes,
+            clock=self._clock,
+        )
+        self._conditions = Conditions(self.client, self._view, self._groups, self._clock)
+        self._agents.start()
+        forms = [form for form in _GROUPS if "PodGroup" in discovered.get(form.value, ())]
+        await self._follow_all(forms)
+        self._spawn(self._sweep(), "sweep")
+        self._spawn(self._conditions.run(), "conditions")
+        return list(self._view.nodes.values())
+
+    async def adopt(self, pods: Sequence[Pod]) -> None:
+        """See `Executor.adopt`."""
+        self._listen()
+        await self._own.adopt(pods)
+
+    async def launch(self, pods: Sequence[Pod]) -> None:
+        """Make and bind pods; outcomes come as events."""
+        for image in {pod.image for pod in pods}:
+            self._images.wanted(image)
+        self._own.launch(pods)
+
+    async def release(self, names: Sequence[str], grace_ms: int) -> None:
+        """End pods."""
+        self._own.release(names, grace_ms)
+
+    async def transfer(self, orders: Sequence[Transfer]) -> None:
+        """Have node agents copy; where there are none, pods fetch for themselves."""
+        if self.settings.release.agent_port:
+            await self._agents.transfer(orders)
+            return
+        for order in orders:
+            self._report(fetched_by_pods(order, self._clock()))
+
+    async def events(self) -> AsyncIterator[Sequence[ClusterEvent]]:
+        """What happens, in batches; ends after `stop`."""
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            batch, self._queue = self._queue, []
+            if batch:
+                yield batch
+            if self._closed:
+                return
+
+    async def logs(
+        self, name: str, stream: str, offset: int, limit: int, node: str = ""
+    ) -> tuple[bytes, bool]:
+        """A piece of the log of a task's container, from its node's agent; without one from the API server."""
+        obj = self._own.object_of(name)
+        where = node or (obj.spec.node_name if obj is not None else "")
+        query = {"container": "task", "stream": stream, "offset": str(offset), "limit": str(limit)}
+        if obj is None:
+            query["name"] = name  # kept by its agent
+        else:
+            query |= {"namespace": obj.metadata.namespace, "pod": obj.metadata.name, "uid": obj.metadata.uid}
+        found = await self._agents.logs(where, query)
+        if found is not None:
+            live = obj is not None and obj.status.phase not in ("Succeeded", "Failed")
+            return found[0], found[1] or (live and self._own.waits_for(name))
+        return await self._api_logs(obj, stream, offset, limit)
+
+    async def open_dataset(self, uri: str, nodes: Sequence[str]) -> Opened | None:
+        """Read a dataset from a node's agent."""
+        return await self._agents.open_dataset(uri, nodes)
+
+    async def orphans(self) -> Sequence[str]:
+        """Our pods that nobody asked this executor for."""
+        return self._own.orphans()
+
+    @property
+    def trouble(self) -> str:
+        """None that the whole cluster has: nodes say for themselves what they cannot."""
+        return ""
+
+    async def settle(self, names: Sequence[str]) -> None:
+        """Keep the logs of attempts whose ends are durable, then remove their pods."""
+        by_node: dict[str, list[dict[str, str]]] = {}
+        for name in names:
+            obj = self._own.object_of(name)
+            if obj is not None and obj.spec.node_name:
+                meta = obj.metadata
+                entry = {"namespace": meta.namespace, "pod": meta.name, "uid": meta.uid, "name": name}
+                by_node.setdefault(obj.spec.node_name, []).append(entry)
+        await asyncio.gather(*(self._agents.keep_logs(node, pods) for node, pods in by_node.items()))
+        await self._own.settle(names)
+
+    async def forget(self, names: Sequence[str]) -> None:
+        """Nothing: `settle` has removed the pods, and working folders went with them."""
+
+    async def expire(self, known: Known) -> int:
+        """Logs that agents keep expire by the agents' own setting."""
+        return 0
+
+    async def evict(self, uri: str, node: str) -> bool:
+        """Remove a dataset from a node's cache."""
+        return await self._agents.evict(uri, node)
+
+    def flows(self) -> Mapping[str, tuple[int, int]]:
+        """What agents have moved."""
+        return self._agents.flows()
+
+    async def stop(self) -> None:
+        """Close it. Pods go on."""
+        self._closed = True
+        self._news.set()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._watches.close()
+        for name in ("_own", "_results", "_gangs", "_agents", "_binding", "_devices"):
+            part = getattr(self, name, None)
+            if part is not None:
+                await part.close()
+        await self.client.close()
+
+    # --- Binder ----------------------------------------------------------------------------------------------
+
+    async def view(self) -> Sequence[ClusterEvent]:
+        """All that others' pods are now; older news is dropped. A term of leading begins: what is to be adopted has been."""
+        self._own.begin()
+        self._listen()
+        await self._watches.synced()
+        kept = [event for event in self._queue if self._of_own(event)]
+        self._queue = kept
+        return self._view.everything()
+
+    async def fence(self, uids: Sequence[str]) -> None:
+        """See to it that older bindings cannot take place any more."""
+        await self._binding.fence(uids)
+
+    async def bind(self, orders: Sequence[Bind]) -> None:
+        """Bind others' pods."""
+        self._binding.bind(orders)
+
+    async def evict_pods(self, orders: Sequence[Evict]) -> None:
+        """Take others' pods away."""
+        self._binding.evict(orders)
+
+    async def publish(self, verdicts: Sequence[Verdict]) -> None:
+        """Say why groups wait."""
+        self._conditions.publish(verdicts)
+
+    def agents_ready(self) -> Sequence[str]:
+        """Nodes whose agents have told what they hold."""
+        return self._agents.ready
+
+    def health(self) -> tuple[bool, str]:
+        """Whether every watch is well, and if not what is wrong with which."""
+        problem = self._watches.problem
+        return not problem, problem or "ok"
+
+    # --- inside ----------------------------------------------------------------------------------------------
+
+    @staticmethod
+    def _of_own(event: ClusterEvent) -> bool:
+        from flowsched.executor import protocol
+
+        return isinstance(
+            event,
+            protocol.PodStarted
+            | protocol.PodHeld
+            | protocol.PodEnded
+            | protocol.PodGone
+            | protocol.TransferDone
+            | protocol.TransferFailed
+            | protocol.ReplicaSeen
+            | protocol.PiecesSeen,
+        )
+
+    def _listen(self) -> None:
+        self._listening = True
+
+    def _report(self, event: ClusterEvent) -> None:
+        """Queue an event; while nobody leads here, nobody needs it: a new leader asks for everything."""
+        if self._listening:
+            self._queue.append(event)
+            self._news.set()
+
+    def _has_node(self, name: str) -> bool:
+        return name in self._view.nodes
+
+    def _spawn(self, work: Any, name: str) -> None:
+        self._tasks.append(asyncio.create_task(work, name=name))
+
+    async def _identify(self) -> None:
+        system = await self.client.get("/api/v1/namespaces/kube-system", core.Namespace)
+        uid = system.metadata.uid if system is not None else self.client.connection.url
+        release = self.settings.release
+        self._identity = f"kubernetes {uid}, namespace {release.namespace}, instance {release.instance}"
+        if await self.client.get(f"/api/v1/namespaces/{release.namespace}", core.Namespace) is None:
+            raise ConfigurationError(
+                f"there is no namespace {release.namespace!r}: create it, or name another one by --namespace"
+            )
+
+    async def _discover(self) -> dict[str, set[str]]:
+        """Which kinds are served in which group and version, of the groups that we know PodGroups of."""
+        found: dict[str, set[str]] = {}
+        for group in (*(form.value for form in _GROUPS), numa.GROUP):
+            kinds = await served(self.client, group)
+            if kinds is not None:
+                found[group] = kinds
+        return found
+
+    async def _follow_all(self, forms: Sequence[Form]) -> None:
+        """Start every watch; return when all have been listed, in an order in which nothing is seen too early."""
+        plan: list[tuple[str, type[Any], Callable[[Any], None]]] = [
+            *(self._devices.watched() if self._devices is not None else ()),
+            ("/api/v1/nodes", core.Node, self._view.nodes_changed),
+            ("/api/v1/namespaces", core.Namespace, self._view.namespaces_changed),
+            ("/apis/storage.k8s.io/v1/storageclasses", core.StorageClass, self._on_volumes("classes")),
+            ("/api/v1/persistentvolumes", core.PersistentVolume, self._on_volumes("volumes")),
+            ("/api/v1/persistentvolumeclaims", core.PersistentVolumeClaim, self._on_volumes("claims")),
+        ]
+        if self._view.topologies is not None:
+            plan.insert(0, (numa.PATH, numa.NodeResourceTopology, self._view.topologies_changed))
+        plan += [(f"/apis/{form.value}/podgroups", _GROUPS[form], self._on_groups(form)) for form in forms]
+        plan.append((eviction.PATH, eviction.PodDisruptionBudget, self._view.budgets_changed))
+        plan.append((PODS, core.Pod, self._view.pods_changed))
+        for path, kind, handler in plan:
+            await self._watches.follow(path, kind, handler)
+
+    def _on_groups(self, form: Form) -> Callable[[Batch[Any]], None]:
+        def handle(batch: Batch[Any]) -> None:
+            self._groups.changed(form, batch)
+
+        return handle
+
+    def _on_volumes(self, kind: str) -> Callable[[Batch[Any]], None]:
+        def handle(batch: Batch[Any]) -> None:
+            if self._volumes.changed(kind, batch):
+                self._view.reconsider(self._view.waiting())
+
+        return handle
+
+    async def _bring_volumes(self, uid: str, node: str) -> str:
+        seen = self._view.pods.get(uid)
+        if seen is None or seen.pod is None or not seen.pod.spec.volumes:
+            return ""
+        return await self._claims.follow(seen.pod, node)
+
+    async def _sweep(self) -> None:
+        while True:
+            await asyncio.sleep(SWEEP_S)
+            try:
+                await self.settle(await self._own.sweep())
+            except Exception:  # the sweep goes on
+                log.exception("sweep failed")
+
+    async def _api_logs(
+        self, obj: core.Pod | None, stream: str, offset: int, limit: int
+    ) -> tuple[bytes, bool]:
+        """Both streams together, as the API server gives them: they are told as stdout."""
+        if obj is None or stream != "stdout":
+            return b"", False
+        path = f"/api/v1/namespaces/{obj.metadata.namespace}/pods/{obj.metadata.name}/log"
+        params = {"container": "task", "limitBytes": str(offset + limit)}
+        answer = await self.client.call("GET", path, params=params)
+        live = obj.status.phase not in ("Succeeded", "Failed")
+        data = answer.body[offset : offset + limit] if answer.ok else b""
+        return data, live or len(data) == limit

@@ -1,0 +1,1 @@
+"""Pods that are not flowsched's: their groups, binding, eviction and conditions."""

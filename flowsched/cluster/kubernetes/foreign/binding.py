@@ -1,0 +1,363 @@
+"""Bindings of pods that others made: sent once, with the pod's uid and version as preconditions, and never guessed about.
+
+The engine holds a pod's room from its decision on until the outcome is seen. So each order ends in exactly one of: the watch
+shows the pod on its node, the watch shows it gone, or `BindRefused`. A lost answer is followed by a look.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final, Protocol
+
+import msgspec
+import structlog
+
+from flowsched.cluster.kubernetes.api.client import MERGE, Client, decoded
+from flowsched.cluster.kubernetes.api.errors import Answer, Unreachable
+from flowsched.cluster.kubernetes.api.watch import Batch
+from flowsched.cluster.kubernetes.background import Chores
+from flowsched.cluster.kubernetes.foreign.eviction import MakingWay
+from flowsched.cluster.kubernetes.objects.core import PersistentVolume, PersistentVolumeClaim, StorageClass
+from flowsched.cluster.kubernetes.objects.pod import Pod
+from flowsched.cluster.kubernetes.objects.pod import Pod as PodObject
+from flowsched.cluster.kubernetes.objects.pod_constraints import AnyOf, volume_nodes
+from flowsched.cluster.kubernetes.objects.pod_requests import claims_of
+from flowsched.cluster.kubernetes.pods.calls import binding
+from flowsched.cluster.kubernetes.pods.labels import PREFIX
+from flowsched.executor.foreign import Bind, BindRefused, Evict, PodWaits
+from flowsched.executor.protocol import ClusterEvent
+
+log = structlog.get_logger(__name__)
+
+#: Annotation of a pod that a new leader has looked at: it makes older bindings of it fail.
+FENCE: Final = f"{PREFIX}fenced-by"
+_FIRST_PAUSE_S: Final = 0.2
+_LONGEST_PAUSE_S: Final = 10.0
+
+
+class Waiting(Protocol):
+    """What the view knows of pods that wait."""
+
+    def waits(self, uid: str) -> PodWaits | None:
+        """The pod as it waits now; None if it does not."""
+        ...
+
+
+class Binding:
+    """The bindings under way.
+
+    Args:
+        client: Of the API server.
+        view: What is known of waiting pods.
+        report: Takes events.
+        may_act: Whether this process still leads, by its own clock; asked right before each call.
+        failpoint: Where a crash would be interesting.
+        caught_up: Waits until the view shows everything up to a resourceVersion.
+        volumes: Has the volumes of a pod (by uid) follow it to a node; says what is wrong.
+        clock: Wall-clock ms.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        view: Waiting,
+        *,
+        report: Callable[[ClusterEvent], None],
+        may_act: Callable[[], bool],
+        failpoint: Callable[[str], Awaitable[None]],
+        caught_up: Callable[[int], Awaitable[None]],
+        volumes: Callable[[str, str], Awaitable[str]],
+        clock: Callable[[], int],
+    ) -> None:
+        self._caught_up = caught_up
+        self._volumes = volumes
+        self._client = client
+        self._view = view
+        self._report = report
+        self._may_act = may_act
+        self._failpoint = failpoint
+        self._way = MakingWay(
+            client, report=report, may_act=may_act, failpoint=failpoint, caught_up=caught_up, clock=clock
+        )
+        self._chores = Chores("another's pod")
+        self._spawn = self._chores.begin
+        self.sent = 0
+        self.refused = 0
+
+    async def close(self) -> None:
+        """Stop; a new leader fences what is still under way."""
+        await self._chores.close()
+
+    def bind(self, orders: Sequence[Bind]) -> None:
+        """Send bindings; returns at once."""
+        for order in orders:
+            self._spawn(self._bind(order))
+
+    def evict(self, orders: Sequence[Evict]) -> None:
+        """Take pods away; their controllers make them again. Those that make way go with all of their unit, or stay."""
+        units: dict[str, list[Evict]] = {}
+        for order in orders:
+            if order.unit:
+                log.info("pod makes way", namespace=order.namespace, pod=order.name, why=order.reason)
+                units.setdefault(order.unit, []).append(order)
+            else:
+                log.warning("pod evicted", namespace=order.namespace, pod=order.name, why=order.reason)
+                self._spawn(self._delete(order))
+        for unit in units.values():
+            self._spawn(self._way.clear(unit))
+
+    async def fence(self, uids: Sequence[str]) -> None:
+        """Touch each of these pods that still waits: its version changes, and a binding that an earlier leader has under way
+        (it carries the version it saw) is refused. Pods that do not wait any more have been bound, or are gone.
+        """
+        waiting = [found for found in map(self._view.waits, uids) if found is not None]
+        await asyncio.gather(*(self._touch(found) for found in waiting))
+
+    async def _touch(self, found: PodWaits) -> PodObject | None:
+        """Change a pod's version, and wait until the view shows it. Returns the pod as it is then; None if it is no more."""
+        pod = found.pod
+        # By its status: the right to patch whole pods would let its holder change anybody's image.
+        path = f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}/status"
+        body = msgspec.json.encode(
+            {"metadata": {"uid": pod.uid, "annotations": {FENCE: f"after {pod.version}"}}}
+        )
+        pause = _FIRST_PAUSE_S
+        while True:
+            answer = await self._ask("PATCH", path, body, content_type=MERGE)
+            if answer is not None and answer.ok:
+                touched = decoded(answer.body, PodObject, path)
+                await self._caught_up(int(touched.metadata.resource_version))
+                return touched
+            if answer is not None and answer.status in (404, 409, 422):  # another pod, or none
+                return None
+            await asyncio.sleep(pause)
+            pause = min(_LONGEST_PAUSE_S, pause * 2)
+
+    async def _bind(self, order: Bind) -> None:
+        found = self._view.waits(order.uid)
+        if found is None or not self._may_act():
+            if found is not None:
+                self._refuse(order, "this process does not lead any more")
+            return  # seen on a node, or gone: the watch has told
+        path = f"/api/v1/namespaces/{order.namespace}/pods/{order.name}"
+        problem = await self._volumes(order.uid, order.node)
+        if problem:
+            self._refuse(order, problem)
+            return
+        found = self._view.waits(
+            order.uid
+        )  # its volumes may have taken a while: it may have changed, and the leader
+        if found is None:
+            return
+        if not self._may_act():
+            self._refuse(order, "this process does not lead any more")
+            return
+        body = binding(order.name, order.namespace, order.uid, order.node, found.pod.version)
+        self.sent += 1
+        answer = await self._ask("POST", f"{path}/binding", body)
+        if answer is not None and answer.ok:
+            await self._failpoint("kube.bound")
+            return
+        if answer is None or answer.undecided:
+            await self._fenced_look(order, found)
+        else:
+            await self._look(order, path, answer)
+
+    async def _fenced_look(self, order: Bind, found: PodWaits) -> None:
+        """Nobody knows: the binding may even be on its way still. A read alone would not tell, so the pod's version is changed in
+        the same write: what comes later is refused.
+        """
+        pod = await self._touch(found)
+        if pod is not None and not pod.spec.node_name:
+            self._refuse(order, "no answer")
+
+    async def _look(self, order: Bind, path: str, answer: Answer) -> None:
+        """It was refused: see what is."""
+        pause = _FIRST_PAUSE_S
+        while True:
+            seen = await self._ask("GET", path, None)
+            if seen is not None and seen.status == 404:
+                return  # the watch tells that it is gone
+            if seen is not None and seen.ok:
+                pod = decoded(seen.body, PodObject, path)
+                if pod.metadata.uid != order.uid or pod.spec.node_name:
+                    return  # on a node, ours or another: the watch tells which
+                self._refuse(order, answer.message)
+                return
+            await asyncio.sleep(pause)
+            pause = min(_LONGEST_PAUSE_S, pause * 2)
+
+    def _refuse(self, order: Bind, why: str) -> None:
+        self.refused += 1
+        log.info("binding refused", namespace=order.namespace, pod=order.name, node=order.node, why=why)
+        self._report(BindRefused(order.uid, order.node, why))
+
+    async def _delete(self, order: Evict) -> None:
+        """By eviction, which respects disruption budgets; asked again by the engine if the gang is still half placed."""
+        path = f"/api/v1/namespaces/{order.namespace}/pods/{order.name}/eviction"
+        body = msgspec.json.encode(
+            {
+                "apiVersion": "policy/v1",
+                "kind": "Eviction",
+                "metadata": {"name": order.name, "namespace": order.namespace},
+                "deleteOptions": {"preconditions": {"uid": order.uid}},
+            }
+        )
+        answer = await self._ask("POST", path, body)
+        if answer is not None and not answer.ok and answer.status not in (404, 409):
+            log.warning("pod not evicted", namespace=order.namespace, pod=order.name, why=answer.message)
+
+    async def _ask(
+        self, method: str, path: str, body: bytes | None, content_type: str = "application/json"
+    ) -> Answer | None:
+        try:
+            return await self._client.call(method, path, body=body, content_type=content_type)
+        except Unreachable:
+            return None
+
+
+# ---- Which nodes a pod's volumes tie it to. No I/O ----
+#
+# A claim that is bound brings its volume's node affinity. One that is not bound keeps its pod waiting; where its storage class
+# waits for the first consumer, we are that consumer: the binding names a node first (`selected-node`), and the volume follows.
+
+
+DEFAULT_CLASS: Final = "storageclass.kubernetes.io/is-default-class"
+SELECTED_NODE: Final = "volume.kubernetes.io/selected-node"
+WAITS: Final = "WaitForFirstConsumer"
+
+
+class Volumes:
+    """Claims, volumes and classes, as they were seen last."""
+
+    def __init__(self) -> None:
+        self.claims: dict[tuple[str, str], PersistentVolumeClaim] = {}
+        self.volumes: dict[str, PersistentVolume] = {}
+        self.classes: dict[str, StorageClass] = {}
+
+    def changed(self, kind: str, batch: Batch[Any]) -> bool:
+        """Take in what a watch shows of `claims`, `volumes` or `classes`; whether anything was new."""
+        store: dict[Any, Any] = getattr(self, kind)
+        if batch.replaced is not None:
+            fresh = {_key(kind, each): each for each in batch.replaced}
+            store.clear()
+            store.update(fresh)
+        for change, each in batch.changed:
+            if change == "DELETED":
+                store.pop(_key(kind, each), None)
+            else:
+                store[_key(kind, each)] = each
+        return batch.replaced is not None or bool(batch.changed)
+
+    def of(self, pod: Pod) -> tuple[tuple[AnyOf, ...], str]:
+        """Node terms of a pod's volumes, and why it cannot be placed at present ("" = it can)."""
+        terms: list[AnyOf] = []
+        for name in claims_of(pod):
+            claim = self.claims.get((pod.metadata.namespace, name))
+            if claim is None:
+                return (), f"its volume claim {name!r} does not exist"
+            if claim.metadata.deletion_timestamp is not None:
+                return (), f"its volume claim {name!r} is being deleted"
+            if not claim.spec.volume_name or claim.status.phase not in ("Bound", ""):
+                if self.waits_for_us(claim):
+                    continue
+                return (), f"its volume claim {name!r} is not bound to a volume"
+            volume = self.volumes.get(claim.spec.volume_name)
+            if volume is None:
+                return (), f"the volume {claim.spec.volume_name!r} of its claim {name!r} does not exist"
+            nodes = volume_nodes(volume)
+            if nodes is not None:
+                terms.append(nodes)
+        return tuple(terms), ""
+
+    def unbound(self, pod: Pod) -> list[PersistentVolumeClaim]:
+        """Claims of a pod that get their volume once a node is chosen."""
+        found = [self.claims.get((pod.metadata.namespace, name)) for name in claims_of(pod)]
+        return [each for each in found if each is not None and not each.spec.volume_name]
+
+    def waits_for_us(self, claim: PersistentVolumeClaim) -> bool:
+        """Whether a claim is bound only when it is known where its pod runs."""
+        if claim.spec.volume_name:
+            return False
+        name = claim.spec.storage_class_name
+        if name is None:
+            name = next(
+                (
+                    n
+                    for n, each in self.classes.items()
+                    if each.metadata.annotations.get(DEFAULT_CLASS) == "true"
+                ),
+                "",
+            )
+        storage = self.classes.get(name)
+        return storage is not None and storage.volume_binding_mode == WAITS
+
+
+def _key(kind: str, each: Any) -> Any:
+    meta = each.metadata
+    return (meta.namespace, meta.name) if kind == "claims" else meta.name
+
+
+# ---- Volumes that wait for their first consumer: a node is chosen, named on the claim, and the volume
+# follows there ----
+#
+# As kube-scheduler does it: annotation `selected-node` on each such claim, then wait for the provisioner (or the volume binder). A
+# provisioner that cannot serve that node takes the annotation away again, and the pod is placed anew.
+
+
+#: A provisioner takes so long at most (kube-scheduler's own limit).
+CLAIM_S: Final = 600.0
+_LOOK_S: Final = 0.1
+
+
+class Claims:
+    """Brings claims to their volumes.
+
+    Args:
+        client: Of the API server.
+        volumes: What the watches show of claims.
+    """
+
+    def __init__(self, client: Client, volumes: Volumes) -> None:
+        self._client = client
+        self._volumes = volumes
+
+    async def follow(self, pod: Pod, node: str) -> str:
+        """Have a pod's unbound claims bound for a node. "" = all are bound; else why not."""
+        waiting = self._volumes.unbound(pod)
+        if not waiting:
+            return ""
+        for claim in waiting:
+            path = (
+                f"/api/v1/namespaces/{claim.metadata.namespace}/persistentvolumeclaims/{claim.metadata.name}"
+            )
+            body = msgspec.json.encode({"metadata": {"annotations": {SELECTED_NODE: node}}})
+            answer = await self._client.call("PATCH", path, body=body, content_type=MERGE)
+            if not answer.ok:
+                return f"its volume claim {claim.metadata.name!r} cannot be told its node: {answer.message}"
+        try:
+            async with asyncio.timeout(CLAIM_S):
+                return await self._bound(waiting, node)
+        except TimeoutError:
+            return f"its volume claims were not bound within {CLAIM_S:.0f} s"
+
+    async def _bound(self, waiting: Sequence[PersistentVolumeClaim], node: str) -> str:
+        told: set[str] = set()
+        while True:
+            left = [self._now(claim) for claim in waiting]
+            if any(claim is None for claim in left):
+                return "one of its volume claims is gone"
+            if all(claim is not None and claim.spec.volume_name for claim in left):
+                return ""
+            for claim in left:
+                if claim is None or claim.spec.volume_name:
+                    continue
+                if claim.metadata.annotations.get(SELECTED_NODE) == node:
+                    told.add(claim.metadata.uid)
+                elif claim.metadata.uid in told:
+                    return f"no volume for its claim {claim.metadata.name!r} can be made for {node}"
+            await asyncio.sleep(_LOOK_S)
+
+    def _now(self, claim: PersistentVolumeClaim) -> PersistentVolumeClaim | None:
+        return self._volumes.claims.get((claim.metadata.namespace, claim.metadata.name))

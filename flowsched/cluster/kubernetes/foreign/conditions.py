@@ -1,0 +1,210 @@
+"""What we write for others to read: why a pod waits, how far a group has got. Coalesced and slow on purpose.
+
+A reason is written when its *kind* changes, not with every number in it: a scheduler that writes each cycle drowns the API
+server and wakes every controller (PEERS.md, race 7). The pod's condition stays `PodScheduled=False`, reason `Unschedulable`,
+which autoscalers look for; our own reason is the beginning of its message.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, Protocol
+
+import msgspec
+import structlog
+
+from flowsched.cluster.kubernetes.api.client import STRATEGIC, Client
+from flowsched.cluster.kubernetes.api.errors import Unreachable
+from flowsched.cluster.kubernetes.foreign.groups import Group, GroupBook
+from flowsched.cluster.kubernetes.objects.metadata import timestamp
+from flowsched.cluster.kubernetes.objects.podgroup import Form, group_path
+from flowsched.cluster.kubernetes.pods.calls import Told, event
+from flowsched.cluster.kubernetes.pods.gang_objects import Life, Observed, status_patch
+from flowsched.executor.foreign import PodWaits, Verdict
+
+log = structlog.get_logger(__name__)
+
+PERIOD_S: Final = 0.5
+#: So many writes of a round, and no more: the rest waits for the next.
+WRITES: Final = 50
+#: A waiting group is not told anew within this time, unless it has another reason.
+EVENT_S: Final = 300.0
+_MESSAGE: Final = 1024
+
+
+class Pods(Protocol):
+    """What the view knows of pods that wait."""
+
+    def waits(self, uid: str) -> PodWaits | None:
+        """The pod as it waits now; None if it does not."""
+        ...
+
+
+class Conditions:
+    """Conditions of pods, statuses of groups, events for people.
+
+    Args:
+        client: Of the API server.
+        pods: Which pods wait.
+        groups: All groups.
+        clock: Wall-clock ms.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        pods: Pods,
+        groups: GroupBook,
+        clock: Callable[[], int],
+        instance: str = "flowsched",
+    ) -> None:
+        self._client = client
+        self._pods = pods
+        self._groups = groups
+        self._clock = clock
+        self._instance = instance
+        self._wanted: dict[str, tuple[str, str]] = {}  #: uid -> (code, message), to be written
+        self._told: dict[str, str] = {}  #: uid -> code, as written
+        self._events: dict[str, tuple[str, str]] = {}  #: group key -> (code, message)
+        self._news = asyncio.Event()
+        self.writes = 0
+
+    def publish(self, verdicts: Sequence[Verdict]) -> None:
+        """Note why groups wait."""
+        for verdict in verdicts:
+            group = self._groups.groups.get(verdict.group)
+            if group is not None and group.verdict[0] != verdict.code:
+                group.verdict = (verdict.code, verdict.message)
+                self._groups.dirty.add(verdict.group)
+                self._events[verdict.group] = group.verdict
+            for uid in verdict.uids:
+                if self._told.get(uid) != verdict.code:
+                    self._wanted[uid] = (verdict.code, verdict.message)
+
+    async def run(self) -> None:
+        """Write for ever."""
+        while True:
+            await asyncio.sleep(PERIOD_S)
+            try:
+                await self.once()
+            except Unreachable as silence:
+                log.debug("conditions not written", why=str(silence))
+            except Exception:  # what is written here is for information only
+                log.exception("conditions not written")
+
+    async def once(self) -> None:
+        """One round."""
+        for uid in [uid for uid in self._told if self._pods.waits(uid) is None]:
+            del self._told[uid]
+        some = list(self._wanted.items())[:WRITES]
+        for uid, _ in some:
+            del self._wanted[uid]
+        await asyncio.gather(*(self._condition(uid, *why) for uid, why in some))
+        keys = list(self._groups.dirty)[:WRITES]
+        self._groups.dirty.difference_update(keys)
+        await asyncio.gather(*(self._status(key) for key in keys))
+        events, self._events = dict(list(self._events.items())[:WRITES]), {}
+        await asyncio.gather(*(self._event(key, *why) for key, why in events.items()))
+
+    async def _condition(self, uid: str, code: str, message: str) -> None:
+        found = self._pods.waits(uid)
+        if found is None:
+            return
+        pod = found.pod
+        condition = {
+            "type": "PodScheduled",
+            "status": "False",
+            "reason": "Unschedulable",
+            "message": f"{code}: {message}"[:_MESSAGE],
+            "lastTransitionTime": timestamp(self._clock()),
+        }
+        body = msgspec.json.encode({"metadata": {"uid": uid}, "status": {"conditions": [condition]}})
+        path = f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}/status"
+        self.writes += 1
+        answer = await self._client.call("PATCH", path, body=body, content_type=STRATEGIC)
+        if answer.ok:
+            self._told[uid] = code
+
+    async def _status(self, key: str) -> None:
+        group = self._groups.groups.get(key)
+        if group is None or group.form is Form.NONE or group.told is None:
+            return
+        seen = self._observed(group)
+        if seen.life is group.life:
+            return
+        patch = status_patch(group.form, seen)
+        before, group.life = group.life, seen.life
+        if patch is None:
+            return
+        path = group_path(group.form, group.namespace, group.name) + patch.suffix
+        self.writes += 1
+        answer = await self._client.call("PATCH", path, body=patch.body, content_type=patch.content_type)
+        if not answer.ok and answer.status != 404:
+            group.life = before
+            self._groups.dirty.add(key)
+            log.debug("status of a group not written", group=key, why=answer.message)
+
+    def _observed(self, group: Group) -> Observed:
+        """How far a group has got, from its pods."""
+        counts = group.counts
+        minimum = group.told.minimum if group.told is not None else 1
+        bound = sum(counts.values()) - counts[""]
+        running, good, bad = counts["Running"], counts["Succeeded"], counts["Failed"]
+        if bound >= minimum > 0:
+            group.started = True
+        if group.pods and good + bad == len(group.pods) and bound >= minimum:
+            life = Life.FAILED if bad else Life.FINISHED
+        elif running + good >= minimum > 0:
+            life = Life.RUNNING
+        elif bound >= minimum > 0:
+            life = Life.SCHEDULED
+        elif group.started and running:
+            life = Life.PARTIAL
+        elif group.verdict[0] and counts[""]:
+            life = Life.UNSCHEDULABLE
+        else:
+            life = Life.ADMITTED
+        return Observed(
+            life,
+            timestamp(self._clock()),
+            message=f"{group.verdict[0]}: {group.verdict[1]}" if life is Life.UNSCHEDULABLE else "",
+            running=running,
+            succeeded=good,
+            failed=bad,
+            transition=f"{self._clock()}",
+            started=group.started,
+        )
+
+    async def _event(self, key: str, code: str, message: str) -> None:
+        """One event for each group and kind of reason, for `kubectl describe`."""
+        group = self._groups.groups.get(key)
+        if group is None:
+            return
+        regarding = self._regarding(group)
+        if regarding is None:
+            return
+        told = Told("Scheduling", "FailedScheduling", f"{code}: {message}"[:_MESSAGE], "Warning")
+        body = event(told, regarding, self._clock(), self._instance)
+        self.writes += 1
+        await self._client.call(
+            "POST", f"/apis/events.k8s.io/v1/namespaces/{group.namespace}/events", body=body
+        )
+
+    def _regarding(self, group: Group) -> Mapping[str, Any] | None:
+        if group.form is not Form.NONE:
+            return {
+                "apiVersion": group.form.value,
+                "kind": "PodGroup",
+                "namespace": group.namespace,
+                "name": group.name,
+                "uid": group.uid,
+            }
+        for uid in group.pods:
+            found = self._pods.waits(uid)
+            if found is not None:
+                pod = found.pod
+                return {
+                    "apiVersion": "v1", "kind": "Pod", "namespace": pod.namespace, "name": pod.name, "uid": uid,
+                }  # fmt: skip
+        return None

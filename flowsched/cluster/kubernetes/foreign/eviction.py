@@ -1,0 +1,358 @@
+"""Pods of others that make way: marked, then evicted, all of a unit or none of it.
+
+1. Each pod of the unit gets the condition `DisruptionTarget`. It is what a Job's `podFailurePolicy` looks for, and our note of what
+   was decided: a leader that dies from here on has a successor that reads it (`engine.making_way`).
+2. The first is evicted, by the Eviction subresource with its uid as precondition. If a disruption budget forbids it, nobody goes:
+   the marks are taken back, and the engine is told.
+3. The others are evicted, as often as it takes: half a gang is of no use to anybody.
+4. An eviction writes a reason of its own into the condition, so ours is written again, and an event for `kubectl describe`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+import structlog
+
+from flowsched.cluster.kubernetes.api.client import STRATEGIC, Client, decoded
+from flowsched.cluster.kubernetes.api.errors import Answer, Unreachable
+from flowsched.cluster.kubernetes.api.watch import Batch
+from flowsched.cluster.kubernetes.objects.core import OnlyMetadata
+from flowsched.cluster.kubernetes.objects.metadata import (
+    LabelSelector,
+    Metadata,
+    Read,
+    condition_of,
+    moment_ms,
+    selects,
+    timestamp,
+)
+from flowsched.cluster.kubernetes.objects.pod import Pod
+from flowsched.cluster.kubernetes.pods.calls import Told, event
+from flowsched.cluster.kubernetes.pods.labels import PREFIX
+from flowsched.executor.foreign import BudgetSeen, Evict, EvictionRefused, Stake
+from flowsched.executor.protocol import ClusterEvent
+from flowsched.workflow.spec import QosClass
+
+#: Annotation of a pod or its PodGroup: "false" = it is never taken away for others, "true" = it may be, controller or not.
+PREEMPTIBLE: Final = f"{PREFIX}preemptible"
+#: Volcano's word for the same; only its "false" is heard, since there "true" is what has to be asked for.
+_VOLCANO: Final = "volcano.sh/preemptable"
+#: The condition by which a Job's `podFailurePolicy` tells an eviction from a failure, and the reason kube-scheduler writes.
+DISRUPTION: Final = "DisruptionTarget"
+PREEMPTION: Final = "PreemptionByScheduler"
+#: How our own words begin there: others (kube-scheduler) write the same reason.
+SAID: Final = "flowsched: "
+_QOS: Final = {each.word: int(each) for each in QosClass}
+
+
+def preemptible_of(metadata: Metadata) -> bool | None:
+    """Whether an object says that it may be taken away for others; None = it does not say. What is not "true" means no: who writes
+    the annotation and misspells its value wants to be left alone.
+    """
+    said = metadata.annotations.get(PREEMPTIBLE)
+    if said is not None:
+        return said.strip().lower() == "true"
+    volcano = metadata.annotations.get(_VOLCANO) or metadata.labels.get(_VOLCANO)
+    return False if volcano == "false" else None
+
+
+def stake_of(pod: Pod, budgets: tuple[str, ...]) -> Stake:
+    """What is at stake.
+
+    Args:
+        pod: One that has a node.
+        budgets: Names of the disruption budgets that cover it.
+    """
+    condition = condition_of(pod.status.conditions, DISRUPTION)
+    return Stake(
+        priority=pod.spec.priority or 0,
+        qos=_QOS.get(pod.status.qos_class, int(QosClass.BURSTABLE)),
+        created_ms=moment_ms(pod.metadata.creation_timestamp) or 0,
+        started_ms=_started_ms(pod),
+        preemptible=preemptible_of(pod.metadata),
+        budgets=budgets,
+        marked=condition is not None
+        and (condition.status, condition.reason) == ("True", PREEMPTION)
+        and condition.message.startswith(SAID),
+    )
+
+
+def _started_ms(pod: Pod) -> int | None:
+    """When the first of its containers that runs, or has ended, began; None where none has."""
+    states = (each.state for each in pod.status.container_statuses)
+    told = (state.running or state.terminated for state in states)
+    moments = [moment_ms(each.started_at) for each in told if each is not None]
+    return min((moment for moment in moments if moment is not None), default=None)
+
+
+# ---- Pods of others that make way: marked, then evicted, all of a unit or none of it ----
+#
+# 1. Each pod of the unit gets the condition `DisruptionTarget`. It is what a Job's `podFailurePolicy` looks for, and our note of
+# what    was decided: a leader that dies from here on has a successor that reads it (`engine.making_way`). 2. The first is
+# evicted, by the Eviction subresource with its uid as precondition. If a disruption budget forbids it, nobody goes:    the marks
+# are taken back, and the engine is told. 3. The others are evicted, as often as it takes: half a gang is of no use to anybody. 4.
+# An eviction writes a reason of its own into the condition, so ours is written again, and an event for `kubectl describe`.
+
+
+log = structlog.get_logger(__name__)
+
+#: Who takes the room is not said on the pod: it may be somebody whom its owner must not know of.
+WHY: Final = f"{SAID}preempting to accommodate work of a higher priority or of a queue that may take its room"
+STAYS: Final = f"{SAID}it stays: "
+_FIRST_PAUSE_S: Final = 0.2
+_LONGEST_PAUSE_S: Final = 10.0
+#: A unit of which nobody has gone yet is given up after so many answers that decide nothing.
+_TRIES: Final = 5
+
+
+class MakingWay:
+    """Takes units away.
+
+    Args:
+        client: Of the API server.
+        report: Takes events.
+        may_act: Whether this process still leads, by its own clock; asked right before each call.
+        failpoint: Where a crash would be interesting.
+        caught_up: Waits until the view shows everything up to a resourceVersion.
+        clock: Wall-clock ms.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        *,
+        report: Callable[[ClusterEvent], None],
+        may_act: Callable[[], bool],
+        failpoint: Callable[[str], Awaitable[None]],
+        caught_up: Callable[[int], Awaitable[None]],
+        clock: Callable[[], int],
+    ) -> None:
+        self._client = client
+        self._report = report
+        self._may_act = may_act
+        self._failpoint = failpoint
+        self._caught_up = caught_up
+        self._clock = clock
+
+    async def clear(self, orders: Sequence[Evict]) -> None:
+        """Take away all pods of a unit, or nobody."""
+        marked = await asyncio.gather(*(self._mark(order, "True", WHY) for order in orders))
+        refused = next((found for found in marked if isinstance(found, str)), None)
+        there = [order for order, found in zip(orders, marked, strict=True) if isinstance(found, int)]
+        begun = any(order.begun for order in orders)  # by a leader before this one
+        if there and (begun or refused is None):
+            await self._failpoint("evict.marked")
+            refused = await self._evict(there[0], begun=begun)
+        if refused is not None:
+            await self._take_back(orders, refused)
+            return
+        await self._failpoint("evict.first")
+        await asyncio.gather(*(self._evict(order, begun=True) for order in there[1:]))
+        await asyncio.gather(*(self._tell(order) for order in there))
+
+    async def _take_back(self, orders: Sequence[Evict], why: str) -> None:
+        """The engine hears of it when it sees the pods without their marks: else it would take them for an earlier leader's."""
+        log.info("pods stay", namespace=orders[0].namespace, pods=len(orders), first=orders[0].name, why=why)
+        versions = await asyncio.gather(
+            *(self._mark(order, "False", f"{STAYS}{why}"[:1024]) for order in orders)
+        )
+        seen = max((found for found in versions if isinstance(found, int)), default=None)
+        if seen is not None:
+            await self._caught_up(seen)
+        self._report(EvictionRefused(tuple(order.uid for order in orders), why))
+
+    async def _mark(self, order: Evict, status: str, message: str) -> int | str | None:
+        """Write the condition. Returns the pod's version then, why it is refused, or None if the pod is no more."""
+        condition = {
+            "type": DISRUPTION,
+            "status": status,
+            "reason": PREEMPTION,
+            "message": message,
+            "lastTransitionTime": timestamp(self._clock()),
+        }
+        body = msgspec.json.encode({"metadata": {"uid": order.uid}, "status": {"conditions": [condition]}})
+        path = f"{_path(order)}/status"
+        answer = await self._decided("PATCH", path, body, STRATEGIC)
+        if answer.ok:
+            return int(decoded(answer.body, OnlyMetadata, path).metadata.resource_version)
+        return (
+            None if answer.status in (404, 409, 422) else answer.message
+        )  # another pod of its name, or none
+
+    async def _evict(self, order: Evict, *, begun: bool) -> str | None:
+        """Evict one. Returns why not, if nobody of its unit has gone (`begun`) and it may not."""
+        body = msgspec.json.encode(
+            {
+                "apiVersion": "policy/v1",
+                "kind": "Eviction",
+                "metadata": {"name": order.name, "namespace": order.namespace},
+                "deleteOptions": {"preconditions": {"uid": order.uid}},
+            }
+        )
+        pause, tries = _FIRST_PAUSE_S, 0
+        while True:
+            await self._leads()
+            answer = await self._ask("POST", f"{_path(order)}/eviction", body)
+            tries += 1
+            if answer is not None and (answer.ok or answer.status in (404, 409)):
+                # A version that changed in between is a conflict too; another pod of the name is none of ours.
+                if answer.status != 409 or await self._is_gone(order):
+                    return None
+            elif not begun and (answer is not None and not answer.undecided):
+                return answer.message or f"status {answer.status}"
+            if not begun and tries >= _TRIES:
+                return "no answer" if answer is None else answer.message or f"status {answer.status}"
+            if begun and tries % 10 == 0:
+                why = "no answer" if answer is None else answer.message
+                log.warning("pod not evicted yet", namespace=order.namespace, pod=order.name, why=why)
+            await asyncio.sleep(pause)
+            pause = min(_LONGEST_PAUSE_S, pause * 2)
+
+    async def _is_gone(self, order: Evict) -> bool:
+        seen = await self._ask("GET", _path(order), None)
+        if seen is None or not seen.ok:
+            return seen is not None and seen.status == 404
+        found = decoded(seen.body, OnlyMetadata, order.name).metadata
+        return found.uid != order.uid or found.deletion_timestamp is not None
+
+    async def _tell(self, order: Evict) -> None:
+        """For its controller and for people; nothing depends on it any more."""
+        await self._mark(order, "True", WHY)
+        regarding = {
+            "apiVersion": "v1", "kind": "Pod", "namespace": order.namespace, "name": order.name, "uid": order.uid,
+        }  # fmt: skip
+        told = Told("Preempting", "Preempted", WHY, "Normal")
+        body = event(told, regarding, self._clock())
+        path = f"/apis/events.k8s.io/v1/namespaces/{order.namespace}/events"
+        await self._ask("POST", path, body)
+
+    async def _leads(self) -> None:
+        """Wait until this process may act. One that may not any more is ended soon, and its successor reads the marks."""
+        while not self._may_act():  # noqa: ASYNC110 - a clock decides, nobody sets an event
+            await asyncio.sleep(_FIRST_PAUSE_S)
+
+    async def _decided(self, method: str, path: str, body: bytes, kind: str) -> Answer:
+        """Ask until the server has decided."""
+        pause = _FIRST_PAUSE_S
+        while True:
+            await self._leads()
+            answer = await self._ask(method, path, body, kind)
+            if answer is not None and not answer.undecided:
+                return answer
+            await asyncio.sleep(pause)
+            pause = min(_LONGEST_PAUSE_S, pause * 2)
+
+    async def _ask(
+        self, method: str, path: str, body: bytes | None, kind: str = "application/json"
+    ) -> Answer | None:
+        try:
+            return await self._client.call(method, path, body=body, content_type=kind)
+        except Unreachable:
+            return None
+
+
+def _path(order: Evict) -> str:
+    return f"/api/v1/namespaces/{order.namespace}/pods/{order.name}"
+
+
+# ---- Disruption budgets: which pods they cover, and how many of those may go now. No I/O ----
+
+
+PATH = "/apis/policy/v1/poddisruptionbudgets"
+
+
+class BudgetSpec(Read, frozen=True):
+    """Which pods it covers."""
+
+    selector: LabelSelector | None = None
+
+
+class BudgetStatus(Read, frozen=True):
+    """How many of them may go, by its controller."""
+
+    disruptions_allowed: int = 0
+    observed_generation: int = 0
+
+
+class PodDisruptionBudget(Read, frozen=True):
+    """A disruption budget."""
+
+    metadata: Metadata = Metadata()
+    spec: BudgetSpec = BudgetSpec()
+    status: BudgetStatus = BudgetStatus()
+
+
+@dataclass(frozen=True, slots=True)
+class _Budget:
+    selector: LabelSelector | None
+    allowed: int
+
+
+class Budgets:
+    """All of them.
+
+    Args:
+        report: Takes events.
+    """
+
+    def __init__(self, report: Callable[[ClusterEvent], None]) -> None:
+        self._report = report
+        self._of: dict[str, dict[str, _Budget]] = {}  #: namespace -> name -> budget
+
+    def everything(self) -> Iterator[ClusterEvent]:
+        """What was told, once more."""
+        for namespace, budgets in self._of.items():
+            for name, budget in budgets.items():
+                yield BudgetSeen(f"{namespace}/{name}", budget.allowed)
+
+    def covering(self, namespace: str, labels: Mapping[str, str]) -> tuple[str, ...]:
+        """Names of those that cover a pod, sorted."""
+        budgets = self._of.get(namespace)
+        if not budgets:
+            return ()
+        found = (name for name, budget in budgets.items() if selects(budget.selector, labels))
+        return tuple(f"{namespace}/{name}" for name in sorted(found))
+
+    def changed(self, batch: Batch[PodDisruptionBudget]) -> set[str]:
+        """Budgets came, changed or went. Returns the namespaces in which others are covered now."""
+        touched = set()
+        if batch.replaced is not None:
+            here = {(each.metadata.namespace, each.metadata.name) for each in batch.replaced}
+            known = [(space, name) for space, budgets in self._of.items() for name in budgets]
+            touched |= {
+                space for space, name in known if (space, name) not in here and self._gone(space, name)
+            }
+        for change, each in (*(("ADDED", one) for one in batch.replaced or ()), *batch.changed):
+            meta = each.metadata
+            if change == "DELETED":
+                other = self._gone(meta.namespace, meta.name)
+            else:
+                other = self._seen(each)
+            if other:
+                touched.add(meta.namespace)
+        return touched
+
+    def _seen(self, each: PodDisruptionBudget) -> bool:
+        meta, status = each.metadata, each.status
+        # One that its controller has not looked at yet allows nothing: the server says so too.
+        allowed = status.disruptions_allowed if status.observed_generation >= meta.generation else 0
+        budgets = self._of.setdefault(meta.namespace, {})
+        known = budgets.get(meta.name)
+        budgets[meta.name] = _Budget(each.spec.selector, allowed)
+        if known is None or known.allowed != allowed:
+            self._report(BudgetSeen(f"{meta.namespace}/{meta.name}", allowed))
+        return known is None or known.selector != each.spec.selector
+
+    def _gone(self, namespace: str, name: str) -> bool:
+        budgets = self._of.get(namespace, {})
+        if budgets.pop(name, None) is None:
+            return False
+        if not budgets:
+            del self._of[namespace]
+        self._report(BudgetSeen(f"{namespace}/{name}", None))
+        return True

@@ -1,0 +1,618 @@
+"""Others' gangs: to which group a pod belongs, in which role, who pays; and what the rule of a group is. Pure.
+
+Six projects link pods to groups in six ways; the order in which they are asked is that of `LINKS`. Three of them have a
+PodGroup that we read. Kueue and YuniKorn write the rule on the pods themselves (`rule_in`). KAI's PodGroups are not read: its
+pods wait, and are told so.
+
+What is written by people is data: nothing here raises, and what cannot be understood makes a group that says why it waits.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Annotated, Any, Final
+
+import msgspec
+
+from flowsched.cluster.kubernetes.api.watch import Batch, taken
+from flowsched.cluster.kubernetes.foreign.eviction import preemptible_of
+from flowsched.cluster.kubernetes.objects.metadata import Amounts, Metadata, moment_ms
+from flowsched.cluster.kubernetes.objects.nodes import RACK_LABELS
+from flowsched.cluster.kubernetes.objects.pod import Pod
+from flowsched.cluster.kubernetes.objects.pod_requests import DEFAULT_GPU, resources_of
+from flowsched.cluster.kubernetes.objects.podgroup import (
+    GROUP_ANNOTATION,
+    PLUGINS_LABEL,
+    QUEUE_ANNOTATION,
+    TASK_SPEC,
+    CoschedulingPodGroup,
+    Form,
+    NativePodGroup,
+    NetworkTopology,
+    VolcanoPodGroup,
+)
+from flowsched.cluster.kubernetes.pods.gang_objects import Life
+from flowsched.cluster.kubernetes.pods.labels import INSTANCE, MANAGED_BY
+from flowsched.cluster.kubernetes.pods.names import label_value
+from flowsched.cluster.kubernetes.pods.release import ReleaseSettings
+from flowsched.errors import InvalidRequest
+from flowsched.executor.foreign import ForeignGroup, GroupGone, GroupSeen
+from flowsched.executor.protocol import ClusterEvent
+from flowsched.workflow.spec import Resources
+
+PodGroupObject = NativePodGroup | CoschedulingPodGroup | VolcanoPodGroup
+
+#: Volcano's controllers write a quota's words beside the amounts themselves: `requests.cpu`, `limits.cpu`, `count/pods`.
+_QUOTA_WORDS: Final = ("requests.", "limits.", "count/")
+#: Where a PodGroup's metadata may say its queue, for forms that have no field for it.
+_QUEUE_KEYS: Final = (
+    "flowsched.io/queue",
+    QUEUE_ANNOTATION,
+    "volcano.sh/queue-name",
+    "kueue.x-k8s.io/queue-name",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupPolicy:
+    """The rule of one version of one PodGroup.
+
+    Args:
+        uid, namespace, name, resource_version, generation: Of the object.
+        created_ms: When it was made.
+        deleting: Whether it waits for its pods to end before it goes.
+        gang: All or nothing.
+        min_member: Pods that must have room together.
+        role_minimums: By role; only where they count (Volcano leaves them out of account when they come to more than minMember).
+        min_resources: Room that must be there before the first pod starts.
+        queue, priority_class: As it says them; "" = it does not.
+        priority: As resolved by admission.
+        rack: None, "required" or "preferred": all pods in one domain of our racks.
+        schedule_timeout_s: How long its author would wait.
+        phase: As its status says, "" where it has none.
+        problem: What of it is not understood; "" = nothing.
+    """
+
+    uid: str
+    namespace: str
+    name: str
+    resource_version: str
+    generation: int = 0
+    created_ms: int = 0
+    deleting: bool = False
+    gang: bool = True
+    min_member: int = 1
+    role_minimums: Mapping[str, int] = field(default_factory=dict)
+    min_resources: Resources | None = None
+    queue: str = ""
+    priority_class: str = ""
+    priority: int | None = None
+    rack: str | None = None
+    schedule_timeout_s: int | None = None
+    phase: str = ""
+    problem: str = ""
+
+
+def read_policy(group: PodGroupObject, gpu_resource: str = DEFAULT_GPU) -> GroupPolicy:
+    """The rule of a PodGroup.
+
+    Args:
+        group: The object, of any form.
+        gpu_resource: What whole GPUs are called in its amounts.
+    """
+    match group:
+        case NativePodGroup():
+            return _native(group)
+        case CoschedulingPodGroup():
+            return _coscheduling(group, gpu_resource)
+        case VolcanoPodGroup():
+            return _volcano(group, gpu_resource)
+
+
+def _native(group: NativePodGroup) -> GroupPolicy:
+    spec = group.spec
+    gang = spec.scheduling_policy.gang
+    topology = spec.scheduling_constraints.topology if spec.scheduling_constraints else None
+    keys = [each.key for each in topology or ()]
+    problem = ""
+    if spec.parent_composite_pod_group_name:
+        problem = f"it is a part of the CompositePodGroup {spec.parent_composite_pod_group_name!r}, which is not read"
+    elif any(key not in RACK_LABELS for key in keys):
+        problem = f"schedulingConstraints.topology: of {keys}, only {', '.join(RACK_LABELS)} can be kept"
+    return _policy(
+        group.metadata,
+        gang=gang is not None,
+        min_member=gang.min_count if gang else 1,
+        priority_class=spec.priority_class_name or "",
+        priority=spec.priority,
+        rack="required" if keys else None,
+        problem=problem,
+    )
+
+
+def _coscheduling(group: CoschedulingPodGroup, gpu_resource: str) -> GroupPolicy:
+    amounts, problem = _amounts(group.spec.min_resources, gpu_resource)
+    return _policy(
+        group.metadata,
+        min_member=group.spec.min_member or 1,
+        min_resources=amounts,
+        schedule_timeout_s=group.spec.schedule_timeout_seconds,
+        phase=(group.status.phase if group.status else None) or "",
+        problem=problem,
+    )
+
+
+def _volcano(group: VolcanoPodGroup, gpu_resource: str) -> GroupPolicy:
+    spec = group.spec
+    minimum = spec.min_member or 0
+    roles = {role: count for role, count in (spec.min_task_member or {}).items() if count > 0}
+    amounts, problem = _amounts(spec.min_resources, gpu_resource)
+    for each in spec.sub_group_policy or ():
+        if (each.min_sub_groups or 0) > 0 or _rack(each.network_topology) == "required":
+            problem = problem or f"subGroupPolicy {each.name!r}: groups inside of groups are not read"
+    return _policy(
+        group.metadata,
+        gang=minimum > 0,
+        min_member=max(1, minimum),
+        role_minimums=roles if sum(roles.values()) <= minimum else {},
+        min_resources=amounts,
+        queue=spec.queue or "",
+        priority_class=spec.priority_class_name or "",
+        rack=_rack(spec.network_topology),
+        phase=(group.status.phase if group.status else None) or "",
+        problem=problem,
+    )
+
+
+def _policy(metadata: Metadata, *, queue: str = "", **rule: Any) -> GroupPolicy:
+    said = (metadata.annotations.get(key) or metadata.labels.get(key) for key in _QUEUE_KEYS)
+    return GroupPolicy(
+        uid=metadata.uid,
+        namespace=metadata.namespace,
+        name=metadata.name,
+        resource_version=metadata.resource_version,
+        generation=metadata.generation,
+        created_ms=moment_ms(metadata.creation_timestamp) or 0,
+        deleting=metadata.deletion_timestamp is not None,
+        queue=queue or next((each for each in said if each), ""),
+        **rule,
+    )
+
+
+def _rack(topology: NetworkTopology | None) -> str | None:
+    """Volcano's tiers as racks: tier 1 hangs on one switch; who may cross into higher tiers merely prefers one rack."""
+    if topology is None:
+        return None
+    crosses = (topology.highest_tier_allowed or 1) > 1 or bool(topology.highest_tier_name)
+    return "preferred" if topology.mode == "soft" or crosses else "required"
+
+
+def _amounts(given: Amounts | None, gpu_resource: str) -> tuple[Resources | None, str]:
+    """`minResources`, and what is wrong with it."""
+    amounts = {name: value for name, value in (given or {}).items() if not name.startswith(_QUOTA_WORDS)}
+    if not amounts:
+        return None, ""
+    try:
+        return resources_of(amounts, gpu_resource), ""
+    except InvalidRequest as error:
+        return None, f"minResources: {error}"
+
+
+# ---- Others' gangs: to which group a pod belongs, in which role, who pays; and what the rule of a group is.
+# Pure ----
+#
+# Six projects link pods to groups in six ways; the order in which they are asked is that of `LINKS`. Three of them have a
+# PodGroup that we read. Kueue and YuniKorn write the rule on the pods themselves (`rule_in`). KAI's PodGroups are not read: its
+# pods wait, and are told so.
+#
+# What is written by people is data: nothing here raises, and what cannot be understood makes a group that says why it waits.
+
+
+_VOLCANO_CONSTANT: Final = "scheduling.volcano.sh/group-name"
+_KAI_GROUP: Final = "pod-group-name"
+_KAI_SUBGROUP: Final = "kai.scheduler/subgroup-name"
+_KUEUE_GROUP: Final = "kueue.x-k8s.io/pod-group-name"
+_KUEUE_TOTAL: Final = "kueue.x-k8s.io/pod-group-total-count"
+_YUNIKORN: Final = "yunikorn.apache.org/"
+_YUNIKORN_APPS: Final = (f"{_YUNIKORN}app-id", "applicationId")
+_TASK_GROUP: Final = f"{_YUNIKORN}task-group-name"
+_TASK_GROUPS: Final = f"{_YUNIKORN}task-groups"
+_TASK_PRIORITY: Final = "volcano.sh/task-priority"
+_PRIORITY_LIMIT: Final = 1 << 31
+#: Where a pod may say its queue, the first that does: our own word, then each project's.
+_QUEUES: Final = (
+    "flowsched.io/queue",
+    QUEUE_ANNOTATION,
+    "volcano.sh/queue-name",
+    "kai.scheduler/queue",
+    "runai/queue",
+    "kueue.x-k8s.io/queue-name",
+    f"{_YUNIKORN}queue",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupLink:
+    """To which group a pod belongs, in its own namespace.
+
+    Args:
+        kind: "native", "volcano", "scheduler-plugins", "kai", "kueue" or "yunikorn".
+        name: Of the group.
+        form: Of its PodGroup; NONE = there is none that we read.
+    """
+
+    kind: str
+    name: str
+    form: Form
+
+
+def _native_group_of(pod: Pod) -> str | None:
+    return pod.spec.scheduling_group.pod_group_name if pod.spec.scheduling_group else None
+
+
+def _annotation(key: str) -> Callable[[Pod], str | None]:
+    return lambda pod: pod.metadata.annotations.get(key)
+
+
+def _label(key: str) -> Callable[[Pod], str | None]:
+    return lambda pod: pod.metadata.labels.get(key)
+
+
+def _yunikorn(pod: Pod) -> str | None:
+    """The application, for pods that name a task group: an application without groups is no gang."""
+    if not pod.metadata.annotations.get(_TASK_GROUP):
+        return None
+    return _said(pod, _YUNIKORN_APPS)
+
+
+#: (kind, form, how the group's name is found), in the order in which they are asked.
+LINKS: Final[tuple[tuple[str, Form, Callable[[Pod], str | None]], ...]] = (
+    ("native", Form.NATIVE_BETA, _native_group_of),
+    ("volcano", Form.VOLCANO, _annotation(GROUP_ANNOTATION)),
+    ("volcano", Form.VOLCANO, _annotation(_VOLCANO_CONSTANT)),
+    ("scheduler-plugins", Form.SCHEDULER_PLUGINS, _label(PLUGINS_LABEL)),
+    ("kai", Form.NONE, _annotation(_KAI_GROUP)),
+    ("kueue", Form.NONE, _label(_KUEUE_GROUP)),
+    ("yunikorn", Form.NONE, _yunikorn),
+)
+
+
+def link_of(pod: Pod, native: Form = Form.NATIVE_BETA) -> GroupLink | None:
+    """The group a pod belongs to; None = it is alone.
+
+    Args:
+        pod: Anybody's.
+        native: The version of native PodGroups that this cluster serves: a pod does not say it.
+    """
+    for kind, form, find in LINKS:
+        name = find(pod)
+        if name:
+            return GroupLink(kind, name, native if form is Form.NATIVE_BETA else form)
+    return None
+
+
+def role_of(pod: Pod) -> str:
+    """Its role in its group: Volcano's task, KAI's sub group, YuniKorn's task group; "" where it has none."""
+    metadata = pod.metadata
+    said = (
+        metadata.annotations.get(TASK_SPEC),
+        metadata.labels.get(TASK_SPEC),
+        metadata.labels.get(_KAI_SUBGROUP),
+        metadata.annotations.get(_TASK_GROUP),
+    )
+    return next((role for role in said if role), "")
+
+
+def queue_of(pod: Pod) -> str:
+    """Who pays, as the pod says it; "" = it does not.
+
+    The bare label `queue` is YuniKorn's on pods of its applications, and anybody's elsewhere.
+    """
+    said = _said(pod, _QUEUES)
+    if said is None and _said(pod, _YUNIKORN_APPS) is not None:
+        said = pod.metadata.labels.get("queue")
+    return said or ""
+
+
+def priority_of(pod: Pod) -> int:
+    """Its priority: Volcano's annotation for pods of a group, else the one its class gave it."""
+    text = pod.metadata.annotations.get(_TASK_PRIORITY, "")
+    if text.removeprefix("-").isdecimal() and text.isascii() and len(text) <= 11:
+        priority = int(text)
+        if -_PRIORITY_LIMIT <= priority < _PRIORITY_LIMIT:
+            return priority
+    return pod.spec.priority or 0
+
+
+def read_group(form: Form, group: PodGroupObject, key: str, gpu_resource: str = DEFAULT_GPU) -> ForeignGroup:
+    """The rule of a group, from one version of its object.
+
+    Args:
+        form: Of the object; the object knows it too.
+        group: The object.
+        key: Under which the engine knows it.
+        gpu_resource: What whole GPUs are called in its amounts.
+    """
+    policy = read_policy(group, gpu_resource)
+    return ForeignGroup(
+        key=key,
+        namespace=policy.namespace,
+        name=policy.name,
+        queue=policy.queue or "default",
+        gang=policy.gang,
+        minimum=max(1, policy.min_member),
+        role_minimums=policy.role_minimums,
+        min_resources=policy.min_resources,
+        rack=policy.rack,
+        created_ms=policy.created_ms,
+        version=policy.resource_version,
+        problem=policy.problem,
+    )
+
+
+def rule_in(pod: Pod, key: str) -> ForeignGroup | None:
+    """The rule of a group that has no object, as one of its pods says it; None = there is an object, or no group.
+
+    Pods of one group should say the same. Whose word counts is the caller's affair: the first one's, say, since a rule must not
+    change while members arrive.
+    """
+    link = link_of(pod)
+    if link is None or link.form is not Form.NONE:
+        return None
+    rules = {"kueue": _kueue_rule, "yunikorn": _yunikorn_rule}
+    gang, minimum, roles, problem = rules.get(link.kind, _kai_rule)(pod)
+    return ForeignGroup(
+        key=key,
+        namespace=pod.metadata.namespace,
+        name=link.name,
+        queue=queue_of(pod) or "default",
+        gang=gang,
+        minimum=max(1, minimum),
+        role_minimums=roles,
+        created_ms=moment_ms(pod.metadata.creation_timestamp) or 0,
+        problem=problem,
+    )
+
+
+_Rule = tuple[bool, int, Mapping[str, int], str]
+
+
+def _kueue_rule(pod: Pod) -> _Rule:
+    """All of so many pods. Kueue has admitted them when its gate is gone; that they start together is our part."""
+    text = pod.metadata.annotations.get(_KUEUE_TOTAL, "")
+    if not (text.isascii() and text.isdecimal() and 0 < len(text) <= 6 and int(text) > 0):
+        return True, 1, {}, f"annotation {_KUEUE_TOTAL}: {text[:40]!r} is no number of pods"
+    return True, int(text), {}, ""
+
+
+class _TaskGroup(msgspec.Struct, rename="camel"):
+    """One of YuniKorn's task groups; what its pods ask for is said by the pods too."""
+
+    name: str
+    min_member: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)] = 0
+
+
+def _yunikorn_rule(pod: Pod) -> _Rule:
+    """So many pods of each task group. Whether it is a Soft or a Hard gang is no matter: a soft one may wait as well."""
+    try:
+        groups = msgspec.json.decode(pod.metadata.annotations.get(_TASK_GROUPS, ""), type=list[_TaskGroup])
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        return True, 1, {}, f"annotation {_TASK_GROUPS}: {error}"
+    roles = {group.name: group.min_member for group in groups}
+    return True, sum(roles.values()), roles, ""
+
+
+def _kai_rule(pod: Pod) -> _Rule:
+    return True, 1, {}, "its PodGroup is KAI's (scheduling.run.ai), which flowsched does not read"
+
+
+def _said(pod: Pod, keys: tuple[str, ...]) -> str | None:
+    """The first of these that the pod says, as annotation or label."""
+    metadata = pod.metadata
+    for key in keys:
+        said = metadata.annotations.get(key) or metadata.labels.get(key)
+        if said:
+            return said
+    return None
+
+
+# ---- Others' PodGroups, of every form, and what stands for a group where pods have none. No I/O ----
+#
+# The rule of a group is told to the engine once for each version of its object, and never mixed: membership is read from pods,
+# the minimum from one object (FAULTS.md row 33). Plain pods of one owner are one group, so that a Job's thousand pods are one item.
+
+
+_ENDED = ("Succeeded", "Failed")
+
+
+@dataclass(slots=True)
+class Group:
+    """One group.
+
+    Attributes:
+        key: Under which the engine knows it.
+        form: Of its object; NONE where pods of one owner stand for a group.
+        namespace, name: Of its object.
+        told: The rule as it was told last; None = its object is not there.
+        pods: uid -> phase of its pods ("" = not bound yet).
+        started: Whether its minimum was on nodes once.
+        verdict: Why it waits: (code, message), as last published.
+        life: As its status says it.
+    """
+
+    key: str
+    form: Form
+    namespace: str
+    name: str
+    told: ForeignGroup | None = None
+    uid: str = ""
+    pods: dict[str, str] = field(default_factory=dict)
+    started: bool = False
+    verdict: tuple[str, str] = ("", "")
+    life: Life | None = None
+
+    @property
+    def counts(self) -> Counter[str]:
+        """Pods by phase."""
+        return Counter(self.pods.values())
+
+
+class GroupBook:
+    """All of them.
+
+    Args:
+        settings: Which PodGroups are ours (those are left alone here).
+        report: Takes events.
+        native: The version of native PodGroups that this cluster serves.
+    """
+
+    def __init__(
+        self,
+        settings: ReleaseSettings,
+        report: Callable[[ClusterEvent], None],
+        native: Form = Form.NATIVE_BETA,
+    ) -> None:
+        self._settings = settings
+        self._native = native
+        self._report = report
+        self.groups: dict[str, Group] = {}
+        self.dirty: set[str] = set()  #: whose status may have changed
+
+    def everything(self) -> Iterator[ClusterEvent]:
+        """All rules once more."""
+        return (GroupSeen(group.told) for group in self.groups.values() if group.told is not None)
+
+    # --- objects ---------------------------------------------------------------------------------------------
+
+    def changed(self, form: Form, batch: Batch[Any]) -> None:
+        """PodGroups of a form came, changed or went."""
+        if batch.replaced is not None:
+            here = {_key(form, each.metadata.namespace, each.metadata.name) for each in batch.replaced}
+            for key in [key for key, group in self.groups.items() if group.form is form and key not in here]:
+                self._gone(key)
+            for each in batch.replaced:
+                taken(partial(self._seen, form), each)
+        for change, each in batch.changed:
+            if change == "DELETED":
+                self._gone(_key(form, each.metadata.namespace, each.metadata.name))
+            else:
+                taken(partial(self._seen, form), each)
+
+    def _seen(self, form: Form, each: Any) -> None:
+        meta = each.metadata
+        labels = meta.labels
+        if labels.get(MANAGED_BY) == "flowsched" and labels.get(INSTANCE) == label_value(
+            self._settings.instance
+        ):
+            return
+        key = _key(form, meta.namespace, meta.name)
+        group = self.groups.setdefault(key, Group(key, form, meta.namespace, meta.name))
+        started, may_go = _has_started(form, each), preemptible_of(meta)
+        rule = replace(read_group(form, each, key), started=started, preemptible=may_go)
+        if group.uid and group.uid != meta.uid:  # another object of the same name
+            self._report(GroupGone(key))
+            group.started, group.life, group.verdict = False, None, ("", "")
+        group.uid = meta.uid
+        if group.told is None or not _same(group.told, rule):
+            self._report(GroupSeen(rule))
+        group.told = rule
+        self.dirty.add(key)
+
+    def _gone(self, key: str) -> None:
+        group = self.groups.get(key)
+        if group is None or group.form is Form.NONE:
+            return
+        if group.told is not None:
+            self._report(GroupGone(key))
+        group.told, group.uid, group.life = None, "", None
+        if not group.pods:
+            del self.groups[key]
+
+    # --- pods ------------------------------------------------------------------------------------------------
+
+    def place_of(self, pod: Pod) -> tuple[str, str]:
+        """(key of its group, role in it)."""
+        link = link_of(pod, self._native)
+        if link is None:
+            return _owner_key(pod), ""
+        if link.form is Form.NONE:
+            return f"{link.kind}/{pod.metadata.namespace}/{link.name}", role_of(pod)
+        return _key(link.form, pod.metadata.namespace, link.name), role_of(pod)
+
+    def queue_of(self, pod: Pod, key: str) -> str:
+        """Who pays: its group's queue, else what it says itself."""
+        group = self.groups.get(key)
+        if group is not None and group.told is not None and group.told.queue:
+            return group.told.queue
+        return queue_of(pod) or "default"
+
+    def observe(self, pod: Pod, key: str) -> None:
+        """A pod of a group that we schedule, or have scheduled."""
+        group = self.groups.get(key)
+        if group is None:
+            group = self.groups[key] = self._stand_in(pod, key, link_of(pod, self._native))
+        phase = pod.status.phase if pod.spec.node_name or pod.status.phase in _ENDED else ""
+        if group.pods.get(pod.metadata.uid) != phase:
+            group.pods[pod.metadata.uid] = phase
+            self.dirty.add(key)
+
+    def lost(self, uid: str, key: str) -> None:
+        """A pod is no more."""
+        group = self.groups.get(key)
+        if group is None:
+            return
+        group.pods.pop(uid, None)
+        self.dirty.add(key)
+        if not group.pods and (group.form is Form.NONE or group.told is None):
+            if group.told is not None:
+                self._report(GroupGone(key))
+            del self.groups[key]
+
+    def _stand_in(self, pod: Pod, key: str, link: GroupLink | None) -> Group:
+        """A group whose object has not been seen, or that has none."""
+        meta = pod.metadata
+        if link is not None:
+            said = rule_in(pod, key)
+            if said is not None:
+                self._report(GroupSeen(said))
+            return Group(key, link.form, meta.namespace, link.name, told=said)
+        owner = next((each for each in meta.owner_references if each.controller), None)
+        name = owner.name if owner is not None else meta.name
+        rule = ForeignGroup(
+            key=key,
+            namespace=meta.namespace,
+            name=name,
+            queue=queue_of(pod) or "default",
+            created_ms=moment_ms(meta.creation_timestamp) or 0,
+        )
+        self._report(GroupSeen(rule))
+        return Group(key, Form.NONE, meta.namespace, name, told=rule)
+
+
+def _has_started(form: Form, each: Any) -> bool:
+    """Whether a group's status, which only its scheduler writes, says that its minimum was on nodes once."""
+    status = each.status
+    if status is None:
+        return False
+    if form.native:
+        types = ("PodGroupScheduled", "PodGroupInitiallyScheduled")
+        return any(c.type in types and c.status == "True" for c in status.conditions or ())
+    return (status.phase or "") in ("Scheduling", "Running", "Unknown", "Completed", "Finished", "Failed")
+
+
+def _key(form: Form, namespace: str, name: str) -> str:
+    return f"{form.value}/{namespace}/{name}"
+
+
+def _owner_key(pod: Pod) -> str:
+    """Pods of one controller are one group; a pod without is one by itself."""
+    owner = next((each.uid for each in pod.metadata.owner_references if each.controller), pod.metadata.uid)
+    return f"pods/{pod.metadata.namespace}/{owner}"
+
+
+def _same(one: ForeignGroup, other: ForeignGroup) -> bool:
+    """Whether two versions say the same rule."""
+    return replace(one, version="") == replace(other, version="")

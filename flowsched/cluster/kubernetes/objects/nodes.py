@@ -1,0 +1,255 @@
+"""A Node object as the engine's NodeInfo, and the images on its disk. Pure; whatever a node says, nothing here raises.
+
+What Kubernetes does not know of a node is said by annotations, in bytes or bytes a second ("500M", "1.25G", "2Gi/s"):
+
+    flowsched.io/disk-rate                             what its disk carries
+    flowsched.io/nic-rate, nic-in-rate, nic-out-rate   what its network carries, both ways or one
+    flowsched.io/cache                                 what the agent's cache folder may hold
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Final
+
+from flowsched.cluster.kubernetes.api.watch import Batch
+from flowsched.cluster.kubernetes.objects.core import Node
+from flowsched.cluster.kubernetes.objects.metadata import Metadata, Read, condition_of
+from flowsched.cluster.kubernetes.objects.pod import Pod
+from flowsched.cluster.kubernetes.objects.pod_requests import (
+    DEFAULT_GPU,
+    qos_class,
+    resources_of,
+    whole_cores,
+)
+from flowsched.errors import InvalidRequest
+from flowsched.executor.nodes import ALIGNED, PLENTY, NodeInfo, Zone
+from flowsched.workflow.resources import parse_bytes
+from flowsched.workflow.spec import Resources
+
+#: The node labels whose values are racks, the first that a node has; a zone is the next best thing.
+RACK_LABELS: Final = ("flowsched.io/rack", "topology.kubernetes.io/rack", "topology.kubernetes.io/zone")
+UNSCHEDULABLE: Final = ("node.kubernetes.io/unschedulable", "", "NoSchedule")
+IMAGE: Final = "image:"
+
+_PREFIX: Final = "flowsched.io/"
+#: Annotation -> the fields of NodeInfo that it says. The special ones come last, so that they win.
+_RATES: Final[Mapping[str, tuple[str, ...]]] = {
+    "disk-rate": ("disk_rate",),
+    "nic-rate": ("nic_in_rate", "nic_out_rate"),
+    "nic-in-rate": ("nic_in_rate",),
+    "nic-out-rate": ("nic_out_rate",),
+    "cache": ("cache_bytes",),
+}
+#: What a registry's names may leave out, the longest first.
+_DEFAULT_REGISTRIES: Final = ("docker.io/library/", "docker.io/")
+
+
+def node_info(node: Node, gpu_resource: str = DEFAULT_GPU) -> NodeInfo:
+    """A node as it is now. What it says in a way that cannot be understood counts as not said; see `complaints`."""
+    return _read(node, gpu_resource)[0]
+
+
+def complaints(node: Node, gpu_resource: str = DEFAULT_GPU) -> tuple[str, ...]:
+    """What a node says that cannot be understood, for whoever wrote it."""
+    return _read(node, gpu_resource)[1]
+
+
+def images_of(node: Node) -> Iterator[tuple[str, int]]:
+    """(uri, bytes) of the images on a node's disk, under every name that a pod may give them."""
+    for image in node.status.images:
+        for name in dict.fromkeys(alias for given in image.names for alias in image_aliases(given)):
+            yield IMAGE + name, max(0, image.size_bytes)
+
+
+def image_aliases(name: str) -> Iterator[str]:
+    """The names of an image that mean the same: the default registry and the tag `latest` may be left out."""
+    names = [name]
+    for registry in _DEFAULT_REGISTRIES:
+        if name.startswith(registry):
+            names.append(name.removeprefix(registry))
+    for each in names:
+        yield each
+        if each.endswith(":latest"):
+            yield each.removesuffix(":latest")
+
+
+def _read(node: Node, gpu_resource: str) -> tuple[NodeInfo, tuple[str, ...]]:
+    wrong: list[str] = []
+    has = _allocatable(node, gpu_resource, wrong)
+    ready = condition_of(node.status.conditions, "Ready")
+    info = NodeInfo(
+        name=node.metadata.name,
+        cpu_millicores=has.cpu_millicores,
+        memory_bytes=has.memory_bytes,
+        disk_bytes=has.disk_bytes,
+        gpu_millis=has.gpu_millis,
+        extended=has.extended,
+        labels=dict(node.metadata.labels),
+        taints=_taints(node),
+        rack=next((node.metadata.labels[key] for key in RACK_LABELS if node.metadata.labels.get(key)), ""),
+        ready=ready is not None and ready.status == "True" and node.metadata.deletion_timestamp is None,
+        zones=(),
+        trouble="",
+        **_rates(node, wrong),
+    )
+    return info, tuple(wrong)
+
+
+def _allocatable(node: Node, gpu_resource: str, wrong: list[str]) -> Resources:
+    """What pods may take, each amount by itself: one that is none is 0."""
+    amounts = {}
+    for name, value in node.status.allocatable.items():
+        try:
+            resources_of({name: value}, gpu_resource)
+        except InvalidRequest as error:
+            wrong.append(f"allocatable {name}: {error}")
+        else:
+            amounts[name] = value
+    return resources_of(amounts, gpu_resource)
+
+
+def _taints(node: Node) -> tuple[tuple[str, str, str], ...]:
+    """Its taints; `unschedulable` is one of them, also before the controller that writes it has come round."""
+    taints = [(each.key, each.value, each.effect) for each in node.spec.taints]
+    if node.spec.unschedulable and not any(key == UNSCHEDULABLE[0] for key, _, _ in taints):
+        taints.append(UNSCHEDULABLE)
+    return tuple(dict.fromkeys(taints))
+
+
+def _rates(node: Node, wrong: list[str]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for name, fields in _RATES.items():
+        text = node.metadata.annotations.get(_PREFIX + name)
+        if text is None:
+            continue
+        try:
+            amount = parse_bytes(text.removesuffix("/s"))
+        except InvalidRequest as error:
+            wrong.append(f"annotation {_PREFIX}{name}: {error}")
+        else:
+            found |= dict.fromkeys(fields, amount)
+    return found
+
+
+# ---- NodeResourceTopology objects as the NUMA zones of nodes, and which pods a kubelet keeps within one.
+# Pure ----
+#
+# They are written by an exporter on each node (node feature discovery's topology updater, or the resource topology exporter), in
+# `topology.node.k8s.io/v1alpha2`. Zones bind only where the kubelet's topology manager has the policy `single-numa-node`: under any
+# other it takes a pod all the same.
+#
+# A pod is bound to zones if it is Guaranteed and one of its containers asks for whole cores. It is taken to need all of what it
+# asks for in one zone, which is what the scope `pod` means; the scope `container` may be content with less. Devices of pods that
+# are not Guaranteed are left to the kubelet.
+
+
+GROUP: Final = "topology.node.k8s.io/v1alpha2"
+KIND: Final = "NodeResourceTopology"
+PATH: Final = f"/apis/{GROUP}/noderesourcetopologies"
+
+_POLICY: Final = "topologyManagerPolicy"
+_SINGLE: Final = "single-numa-node"
+#: The same as older exporters say it, with the scope.
+_SINGLES: Final = frozenset({"SingleNUMANodePodLevel", "SingleNUMANodeContainerLevel", "SingleNUMANode"})
+_AXES: Final[Mapping[str, str]] = {"cpu": "cpu", "memory": "memory", "ephemeral-storage": "disk"}
+
+
+class ZoneResource(Read, frozen=True):
+    """What a zone has of one resource: for pods in all, and free."""
+
+    name: str = ""
+    allocatable: str | int = "0"
+    available: str | int = "0"
+
+
+class ZoneObject(Read, frozen=True):
+    """A zone; those of type Node are NUMA zones."""
+
+    name: str = ""
+    type: str = ""
+    resources: tuple[ZoneResource, ...] = ()
+
+
+class Attribute(Read, frozen=True):
+    """Something the exporter says of the node."""
+
+    name: str = ""
+    value: str = ""
+
+
+class NodeResourceTopology(Read, frozen=True):
+    """The zones of the node of the same name."""
+
+    metadata: Metadata = Metadata()
+    attributes: tuple[Attribute, ...] = ()
+    topology_policies: tuple[str, ...] = ()
+    zones: tuple[ZoneObject, ...] = ()
+
+
+class Topologies:
+    """The zones of all nodes, as far as they are told.
+
+    Args:
+        gpu_resource: What whole GPUs are called.
+    """
+
+    def __init__(self, gpu_resource: str) -> None:
+        self._gpu_resource = gpu_resource
+        self._zones: dict[str, tuple[Zone, ...]] = {}
+
+    def changed(self, batch: Batch[NodeResourceTopology]) -> set[str]:
+        """Objects came, changed or went: the nodes whose zones are others now."""
+        before = dict(self._zones)
+        if batch.replaced is not None:
+            self._zones.clear()
+        for change, each in (*(("ADDED", one) for one in batch.replaced or ()), *batch.changed):
+            zones = () if change == "DELETED" else zones_of(each, self._gpu_resource)
+            if zones:
+                self._zones[each.metadata.name] = zones
+            else:
+                self._zones.pop(each.metadata.name, None)
+        names = before.keys() | self._zones.keys()
+        return {name for name in names if before.get(name) != self._zones.get(name)}
+
+    def dressed(self, info: NodeInfo) -> NodeInfo:
+        """A node with its zones, and with room for the mark of pods that they bind."""
+        return replace(
+            info, zones=self._zones.get(info.name, ()), extended={**info.extended, ALIGNED: PLENTY}
+        )
+
+
+def zones_of(told: NodeResourceTopology, gpu_resource: str) -> tuple[Zone, ...]:
+    """The zones that bind pods; () where the kubelet does not insist. What cannot be understood counts as not listed."""
+    single = any(each.name == _POLICY and each.value == _SINGLE for each in told.attributes)
+    if not single and not _SINGLES & set(told.topology_policies):
+        return ()
+    zones = []
+    for zone in told.zones:
+        if zone.type != "Node":
+            continue
+        has: dict[str, int] = {}
+        free: dict[str, int] = {}
+        for each in zone.resources:
+            axis = "gpu" if gpu_resource and each.name == gpu_resource else _AXES.get(each.name, each.name)
+            try:
+                amounts = [
+                    _amount(each.name, said, gpu_resource) for said in (each.allocatable, each.available)
+                ]
+            except InvalidRequest:
+                continue
+            has[axis], free[axis] = amounts
+        zones.append(Zone(has, free))
+    return tuple(zones)
+
+
+def is_aligned(pod: Pod) -> bool:
+    """Whether a kubelet that aligns pods gives this one cores of its own."""
+    return whole_cores(pod) and qos_class(pod) == "Guaranteed"
+
+
+def _amount(name: str, said: str | int, gpu_resource: str) -> int:
+    found = resources_of({name: str(said)}, gpu_resource)
+    known = found.cpu_millicores or found.memory_bytes or found.disk_bytes or found.gpu_millis
+    return known or found.extended.get(name, 0)

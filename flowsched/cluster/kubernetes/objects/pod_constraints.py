@@ -1,0 +1,307 @@
+"""Where a pod may run, in the words of `executor.constraints`: affinity, spread, ports, volumes, selector and tolerations. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import msgspec
+
+from flowsched.cluster.kubernetes.objects import metadata
+from flowsched.cluster.kubernetes.objects import pod as objects
+from flowsched.cluster.kubernetes.objects.core import PersistentVolume
+from flowsched.cluster.kubernetes.objects.nodes import is_aligned
+from flowsched.cluster.kubernetes.objects.pod import (
+    NodeSelector,
+    NodeSelectorTerm,
+    Pod,
+    TopologySpreadConstraint,
+)
+from flowsched.cluster.kubernetes.objects.pod_requests import DEFAULT_GPU, host_ports, image_of, requests_of
+from flowsched.executor.constraints import (
+    NodeTerm,
+    PodTerm,
+    Requirement,
+    Rules,
+    Selector,
+    Spread,
+    canonical,
+    narrowed,
+    node_term,
+    pod_term,
+    requirement,
+    selector_of,
+    watched_keys,
+    with_label_keys,
+)
+from flowsched.executor.foreign import PodTemplate
+from flowsched.executor.nodes import ALIGNED
+
+#: Terms of which one must hold.
+AnyOf = tuple[NodeTerm, ...]
+
+
+def template_of(
+    pod: Pod, volumes: Iterable[AnyOf] = (), problem: str = "", gpu_resource: str = DEFAULT_GPU
+) -> PodTemplate:
+    """Everything about a pod that influences where it may go.
+
+    Args:
+        pod: The pod.
+        volumes: For each of its volumes that is tied to nodes, `volume_nodes`.
+        problem: Why it can be nowhere at present (a claim without a volume …).
+        gpu_resource: What whole GPUs are called.
+    """
+    return PodTemplate(
+        resources=requests_of(pod, gpu_resource),
+        selector=selector_pairs(pod),
+        tolerations=toleration_rows(pod),
+        rules=rules_of(pod, volumes),
+        image=image_of(pod),
+        problem=problem or _problem(pod),
+    )
+
+
+def _problem(pod: Pod) -> str:
+    """Why it is placed nowhere, whatever room there is: devices that somebody would have to allocate to it first."""
+    if not pod.spec.resource_claims:
+        return ""
+    names = ", ".join(claim.name for claim in pod.spec.resource_claims)
+    return f"it claims devices ({names}): dynamic resource allocation is not done here"
+
+
+def selector_pairs(pod: Pod) -> tuple[tuple[str, str], ...]:
+    """Its node selector, sorted."""
+    return tuple(sorted(pod.spec.node_selector.items()))
+
+
+def toleration_rows(pod: Pod) -> tuple[tuple[str, str, str, str], ...]:
+    """(key, operator, value, effect) of each taint it puts up with, sorted, each once; a value means nothing to Exists.
+
+    For how long it does so (`tolerationSeconds`) matters to its eviction, not to its placement.
+    """
+    rows = set()
+    for each in pod.spec.tolerations:
+        operator = each.operator or "Equal"
+        rows.add((each.key, operator, "" if operator == "Exists" else each.value, each.effect))
+    return tuple(sorted(rows))
+
+
+def rules_of(pod: Pod, volumes: Iterable[AnyOf] = ()) -> Rules:
+    """Its demands on nodes and on other pods, with all of its labels."""
+    affinity = pod.spec.affinity or objects.Affinity()
+    nodes = affinity.node_affinity or objects.NodeAffinity()
+    near = affinity.pod_affinity or objects.PodAffinity()
+    far = affinity.pod_anti_affinity or objects.PodAffinity()
+    spread = pod.spec.topology_spread_constraints
+    return canonical(
+        Rules(
+            namespace=pod.metadata.namespace,
+            labels=tuple(pod.metadata.labels.items()),
+            node_name=pod.spec.node_name or None,
+            nodes=None if nodes.required is None else tuple(_node_terms(nodes.required)),
+            volumes=tuple(volumes),
+            ports=host_ports(pod),
+            affinity=tuple(_pod_term(pod, term) for term in near.required),
+            anti_affinity=tuple(_pod_term(pod, term) for term in far.required),
+            spread=tuple(_spread(pod, each) for each in spread if not _is_wish(each)),
+            preferred_nodes=tuple((each.weight, _node_term(each.preference)) for each in nodes.preferred),
+            preferred_pods=(*_weighted(pod, near.preferred, 1), *_weighted(pod, far.preferred, -1)),
+            preferred_spread=tuple(_spread(pod, each) for each in spread if _is_wish(each)),
+        )
+    )
+
+
+def volume_nodes(volume: PersistentVolume) -> AnyOf | None:
+    """From which nodes a volume can be reached; None = from all."""
+    affinity = volume.spec.node_affinity
+    if affinity is None or affinity.required is None:
+        return None
+    return tuple(_node_terms(affinity.required))
+
+
+def _node_terms(selector: NodeSelector) -> Iterator[NodeTerm]:
+    return (_node_term(term) for term in selector.node_selector_terms)
+
+
+def _node_term(term: NodeSelectorTerm) -> NodeTerm:
+    return node_term(map(_requirement, term.match_expressions), map(_requirement, term.match_fields))
+
+
+def _requirement(given: metadata.Requirement) -> Requirement:
+    return requirement(given.key, given.operator, given.values)
+
+
+def _selector(given: metadata.LabelSelector | None) -> Selector | None:
+    if given is None:
+        return None
+    return selector_of(given.match_labels, map(_requirement, given.match_expressions))
+
+
+def _pod_term(pod: Pod, term: objects.PodAffinityTerm) -> PodTerm:
+    """The server has merged `matchLabelKeys` into the selector when the pod was made."""
+    return pod_term(
+        term.topology_key,
+        _selector(term.label_selector),
+        pod.metadata.namespace,
+        term.namespaces,
+        _selector(term.namespace_selector),
+    )
+
+
+def _weighted(
+    pod: Pod, terms: Sequence[objects.WeightedPodAffinityTerm], sign: int
+) -> Iterator[tuple[int, PodTerm]]:
+    return ((sign * each.weight, _pod_term(pod, each.pod_affinity_term)) for each in terms)
+
+
+def _spread(pod: Pod, given: TopologySpreadConstraint) -> Spread:
+    selector = with_label_keys(_selector(given.label_selector), pod.metadata.labels, given.match_label_keys)
+    return Spread(
+        topology_key=given.topology_key,
+        max_skew=given.max_skew,
+        selector=selector,
+        min_domains=given.min_domains or 1,
+        honor_affinity=given.node_affinity_policy != "Ignore",
+        honor_taints=given.node_taints_policy == "Honor",
+    )
+
+
+def _is_wish(given: TopologySpreadConstraint) -> bool:
+    return given.when_unsatisfiable == "ScheduleAnyway"
+
+
+# ---- What pods that say the same have in common, worked out once for all of them: a Job's thousand pods
+# differ in their names. No I/O ----
+#
+# Two pods are alike if everything they say is equal but what is left out here by name: an unknown field makes them different,
+# never equal by mistake (PEERS.md, race 8).
+
+
+#: So many kinds are remembered, then they are worked out again: no stranger fills the memory with pods that differ.
+_MOST: Final = 20_000
+#: What a spec says that decides nothing here: where the pod is (its rules then bind nobody else), and volumes, whose names
+#: are drawn by lot; those that do decide, claims, are looked up pod by pod.
+_LEFT_OUT: Final[dict[str, Any]] = {"node_name": "", "volumes": ()}
+_NOTHING: Final = Rules()
+Labels = Mapping[str, str]
+Volumes = tuple[AnyOf, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Alike:
+    """Pods that are alike.
+
+    Args:
+        template: What decides where they go, but for labels and volumes.
+        rules: The same without labels, volumes and node, before anything that nobody asks for was left out.
+        looks: The label keys their rules look at on other pods; None = they do not look at pods.
+    """
+
+    template: PodTemplate
+    rules: Rules
+    looks: frozenset[str] | None
+
+
+class Kinds:
+    """All kinds of pods that have been met.
+
+    Args:
+        gpu_resource: What whole GPUs are called.
+
+    Attributes:
+        watched: Label keys that any pod's rules look at; None = nobody looks at pods.
+        zones: Nodes tell NUMA zones: pods that are bound to them are marked.
+        widened: Somebody has begun to look at keys that nobody looked at before. Whoever tells everybody of it sets it back.
+    """
+
+    def __init__(self, gpu_resource: str) -> None:
+        self.watched: frozenset[str] | None = None
+        self.widened = False
+        self.zones = False
+        self._gpu_resource = gpu_resource
+        self._kinds: dict[object, Alike] = {}
+        self._rules: dict[tuple[Alike, Any, Volumes], Rules | None] = {}
+        self._templates: dict[tuple[Alike, Any, Volumes, str], PodTemplate] = {}
+
+    def of(self, pod: Pod) -> Alike:
+        """The kind of a pod."""
+        key = _key(pod)
+        found = self._kinds.get(key)
+        if found is None:
+            found = self._meet(pod)
+            if len(self._kinds) >= _MOST:
+                self._kinds.clear()
+            self._kinds[key] = found
+        return found
+
+    def rules(self, kind: Alike, labels: Labels, volumes: Volumes = ()) -> Rules | None:
+        """What others may look at of a pod, and what it asks of nodes; None = nothing."""
+        seen = self._seen(kind, labels)
+        key = (kind, seen, volumes)
+        if key not in self._rules:
+            full = replace(kind.rules, labels=seen, volumes=volumes)
+            if len(self._rules) >= _MOST:
+                self._rules.clear()
+            self._rules[key] = narrowed(full, self.watched)
+        return self._rules[key]
+
+    def template(self, kind: Alike, labels: Labels, volumes: Volumes = (), problem: str = "") -> PodTemplate:
+        """What decides where a pod may go: the same object for all to which the same applies."""
+        key = (kind, self._seen(kind, labels), volumes, problem)
+        found = self._templates.get(key)
+        if found is None:
+            rules = self.rules(kind, labels, volumes)
+            found = replace(kind.template, rules=rules, problem=problem or kind.template.problem)
+            if len(self._templates) >= _MOST:
+                self._templates.clear()
+            self._templates[key] = found
+        return found
+
+    def _meet(self, pod: Pod) -> Alike:
+        template = template_of(pod, gpu_resource=self._gpu_resource)
+        if self.zones and is_aligned(pod):
+            has = template.resources
+            template = replace(template, resources=replace(has, extended={**has.extended, ALIGNED: 1}))
+        rules = replace(template.rules or _NOTHING, labels=(), node_name=None)
+        looks = watched_keys(rules)
+        if looks is not None and (self.watched is None or not looks <= self.watched):
+            self.watched = looks | (self.watched or frozenset())
+            self.widened = True
+            self._rules.clear()
+            self._templates.clear()
+        return Alike(template, rules, looks)
+
+    def _seen(self, kind: Alike, labels: Labels) -> tuple[tuple[str, str], ...]:
+        """As many of a pod's labels as anybody looks at."""
+        if not labels or (self.watched is None and kind.looks is None):
+            return ()
+        keys = (self.watched or frozenset()) | (kind.looks or frozenset())
+        return tuple(sorted((key, labels[key]) for key in keys if key in labels))
+
+
+def _key(pod: Pod) -> object:
+    """Equal for pods that are alike."""
+    spec, status = pod.spec, pod.status
+    said = msgspec.json.encode(msgspec.structs.replace(spec, **_LEFT_OUT))
+    # A spread constraint may mean the pod's own value of a label.
+    labels: object = ()
+    if spec.topology_spread_constraints and any(
+        each.match_label_keys for each in spec.topology_spread_constraints
+    ):
+        labels = tuple(sorted(pod.metadata.labels.items()))
+    held = b""
+    if (
+        status.container_statuses or status.init_container_statuses
+    ):  # what is being resized holds the most of both
+        held = msgspec.json.encode(
+            (
+                [each.reason for each in status.conditions if each.type == "PodResizePending"],
+                [
+                    (each.name, each.resources, each.allocated_resources)
+                    for each in (*status.init_container_statuses, *status.container_statuses)
+                ],
+            )
+        )
+    return (pod.metadata.namespace, said, labels, held)

@@ -1,0 +1,294 @@
+"""PodGroups in the three forms that we schedule, and Volcano's queues. Fields as in PEERS.md. Pure.
+
+Their objects are written by operators and by people, so what may be left out may also be null.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Set
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Final
+
+import msgspec
+
+from flowsched.cluster.kubernetes.objects.metadata import Amounts, Condition, LabelSelector, Metadata, Read
+from flowsched.cluster.kubernetes.pods.names import dns_label, label_value
+from flowsched.errors import ConfigurationError
+
+
+class GangPolicy(Read, frozen=True):
+    """So many pods at once, or none."""
+
+    min_count: int = 0
+
+
+class SchedulingPolicy(Read, frozen=True):
+    """Of a native PodGroup: a gang, or (basic) pod by pod."""
+
+    gang: GangPolicy | None = None
+    basic: dict[str, Any] | None = None
+
+
+class TopologyConstraint(Read, frozen=True):
+    """All pods in one domain of a node label."""
+
+    key: str = ""
+
+
+class SchedulingConstraints(Read, frozen=True):
+    """Of a native PodGroup."""
+
+    topology: tuple[TopologyConstraint, ...] | None = None
+
+
+class NativePodGroupSpec(Read, frozen=True):
+    """`disruption_mode` is a word in v1alpha2 (Pod, PodGroup) and an object in v1beta1 (single, all)."""
+
+    scheduling_policy: SchedulingPolicy = SchedulingPolicy()
+    scheduling_constraints: SchedulingConstraints | None = None
+    disruption_mode: str | dict[str, Any] | None = None
+    priority_class_name: str | None = None
+    priority: int | None = None
+    preemption_policy: str | None = None
+    parent_composite_pod_group_name: str | None = None
+
+    @property
+    def disrupted_as_one(self) -> bool:
+        """Whether the group's pods may only be taken away together."""
+        mode = self.disruption_mode
+        return "all" in mode if isinstance(mode, dict) else mode == "PodGroup"
+
+
+class NativePodGroupStatus(Read, frozen=True):
+    """PodGroupScheduled in v1alpha2, PodGroupInitiallyScheduled in v1beta1."""
+
+    conditions: tuple[Condition, ...] | None = None
+
+
+class NativePodGroup(Read, frozen=True):
+    """`podgroups.scheduling.k8s.io`, v1alpha2 and v1beta1."""
+
+    metadata: Metadata = Metadata()
+    spec: NativePodGroupSpec = NativePodGroupSpec()
+    status: NativePodGroupStatus | None = None
+
+
+class CoschedulingPodGroupSpec(Read, frozen=True):
+    """What the group needs."""
+
+    min_member: int | None = None
+    min_resources: Amounts | None = None
+    schedule_timeout_seconds: int | None = None
+
+
+class CoschedulingPodGroupStatus(Read, frozen=True):
+    """Pending, Scheduling, Running, Unknown, Finished, Failed."""
+
+    phase: str | None = None
+    occupied_by: str | None = None
+    running: int | None = None
+    succeeded: int | None = None
+    failed: int | None = None
+    schedule_start_time: str | None = None
+
+
+class CoschedulingPodGroup(Read, frozen=True):
+    """`podgroups.scheduling.x-k8s.io` v1alpha1, of scheduler-plugins."""
+
+    metadata: Metadata = Metadata()
+    spec: CoschedulingPodGroupSpec = CoschedulingPodGroupSpec()
+    status: CoschedulingPodGroupStatus | None = None
+
+
+class NetworkTopology(Read, frozen=True):
+    """How near to each other (by tier) the pods must (hard) or should (soft) be."""
+
+    mode: str | None = None
+    highest_tier_allowed: int | None = None
+    highest_tier_name: str | None = None
+
+
+class SubGroupPolicy(Read, frozen=True):
+    """Pods of a group that belong together more closely."""
+
+    name: str = ""
+    network_topology: NetworkTopology | None = None
+    sub_group_size: int | None = None
+    min_sub_groups: int | None = None
+    label_selector: LabelSelector | None = None
+    match_label_keys: tuple[str, ...] | None = None
+
+
+class VolcanoPodGroupSpec(Read, frozen=True):
+    """What the group needs. Without `min_resources` Volcano checks no quota before it lets the group in."""
+
+    min_member: int | None = None
+    min_task_member: dict[str, int] | None = None
+    queue: str | None = None
+    priority_class_name: str | None = None
+    min_resources: Amounts | None = None
+    network_topology: NetworkTopology | None = None
+    sub_group_policy: tuple[SubGroupPolicy, ...] | None = None
+
+
+class VolcanoCondition(Condition, frozen=True):
+    """As others have them, and the session that wrote it."""
+
+    transition_id: str | None = msgspec.field(name="transitionID", default=None)
+
+
+class VolcanoPodGroupStatus(Read, frozen=True):
+    """Pending, Inqueue (its pods may be created), Running, Unknown, Completed."""
+
+    phase: str | None = None
+    conditions: tuple[VolcanoCondition, ...] | None = None
+    running: int | None = None
+    succeeded: int | None = None
+    failed: int | None = None
+
+
+class VolcanoPodGroup(Read, frozen=True):
+    """`podgroups.scheduling.volcano.sh` v1beta1. Its status is no subresource: patch the object."""
+
+    metadata: Metadata = Metadata()
+    spec: VolcanoPodGroupSpec = VolcanoPodGroupSpec()
+    status: VolcanoPodGroupStatus | None = None
+
+
+class Guarantee(Read, frozen=True):
+    """What is kept free for a queue."""
+
+    resource: Amounts | None = None
+
+
+class VolcanoQueueSpec(Read, frozen=True):
+    """A share (`weight`), a roof (`capability`), what it deserves, what it is guaranteed."""
+
+    weight: int | None = None
+    capability: Amounts | None = None
+    deserved: Amounts | None = None
+    guarantee: Guarantee | None = None
+    reclaimable: bool | None = None
+    parent: str | None = None
+    priority: int | None = None
+    dequeue_strategy: str | None = None
+
+
+class VolcanoQueueStatus(Read, frozen=True):
+    """Open, Closed, Closing, Unknown."""
+
+    state: str | None = None
+    allocated: Amounts | None = None
+
+
+class VolcanoQueue(Read, frozen=True):
+    """`queues.scheduling.volcano.sh` v1beta1."""
+
+    metadata: Metadata = Metadata()
+    spec: VolcanoQueueSpec = VolcanoQueueSpec()
+    status: VolcanoQueueStatus | None = None
+
+
+# ---- The forms a gang's PodGroup may have, and which of them an API server serves ----
+#
+# Four resources are called `podgroups`: paths and discovery go by group and version, never by the short name.
+
+
+#: The annotation Volcano's scheduler reads. Written beside the native field too: an API server whose gate is off
+#: drops that field without a word.
+GROUP_ANNOTATION: Final = "scheduling.k8s.io/group-name"
+PLUGINS_LABEL: Final = "scheduling.x-k8s.io/pod-group"
+TASK_SPEC: Final = "volcano.sh/task-spec"
+QUEUE_ANNOTATION: Final = "scheduling.volcano.sh/queue-name"
+
+
+class Form(StrEnum):
+    """The apiVersion of a PodGroup; NONE = the cluster knows none, and our own loop alone keeps a gang together."""
+
+    NATIVE_BETA = "scheduling.k8s.io/v1beta1"
+    NATIVE_ALPHA = "scheduling.k8s.io/v1alpha2"
+    SCHEDULER_PLUGINS = "scheduling.x-k8s.io/v1alpha1"
+    VOLCANO = "scheduling.volcano.sh/v1beta1"
+    NONE = ""
+
+    @property
+    def native(self) -> bool:
+        """Whether Kubernetes itself defines it."""
+        return self in (Form.NATIVE_BETA, Form.NATIVE_ALPHA)
+
+
+#: What may be wished for, and which forms that means, the preferred first.
+WISHES: Final[Mapping[str, tuple[Form, ...]]] = {
+    "auto": (Form.NATIVE_BETA, Form.NATIVE_ALPHA, Form.SCHEDULER_PLUGINS, Form.VOLCANO, Form.NONE),
+    "native": (Form.NATIVE_BETA, Form.NATIVE_ALPHA),
+    "scheduler-plugins": (Form.SCHEDULER_PLUGINS,),
+    "volcano": (Form.VOLCANO,),
+    "none": (Form.NONE,),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class PodLink:
+    """What a pod carries so that it belongs to a PodGroup."""
+
+    spec: Mapping[str, Any] = field(default_factory=dict)
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+
+def choose_form(discovered: Mapping[str, Set[str]], wanted: str = "auto") -> Form:
+    """The form our own gangs get.
+
+    Args:
+        discovered: Group and version (`scheduling.k8s.io/v1alpha2`) -> kinds that the API server serves in it. The
+            kinds matter: `scheduling.k8s.io/v1beta1` once was PriorityClass alone.
+        wanted: A key of `WISHES`.
+
+    Raises:
+        ConfigurationError: There is no such wish, or the cluster does not serve what is wished for.
+    """
+    if wanted not in WISHES:
+        raise ConfigurationError(f"PodGroups cannot be {wanted!r}: one of {', '.join(WISHES)}")
+    for form in WISHES[wanted]:
+        if form is Form.NONE or "PodGroup" in discovered.get(form.value, ()):
+            return form
+    versions = " or ".join(form.value for form in WISHES[wanted])
+    raise ConfigurationError(
+        f"the API server serves no PodGroup of {versions}, which {wanted!r} means: install it, or choose another form"
+    )
+
+
+def group_path(form: Form, namespace: str, name: str = "") -> str:
+    """Where PodGroups of a form are, or one of them."""
+    where = f"/apis/{form.value}/namespaces/{namespace}/podgroups"
+    return f"{where}/{name}" if name else where
+
+
+def volcano_queue(queue: str) -> str:
+    """A queue's name as Volcano allows it (no capitals, no `_`); "" stays ""."""
+    return dns_label(queue) if queue else ""
+
+
+def pod_link(form: Form, group: str, role: str = "", queue: str = "") -> PodLink:
+    """What a pod carries, by the form of its group.
+
+    Args:
+        form: Of the group.
+        group: Its name.
+        role: Of the pod, if it has one.
+        queue: Of the group, if it says one.
+    """
+    match form:
+        case Form.NONE:
+            return PodLink()
+        case Form.SCHEDULER_PLUGINS:
+            return PodLink(labels={PLUGINS_LABEL: label_value(group)})
+        case Form.VOLCANO:
+            marks = {GROUP_ANNOTATION: group, TASK_SPEC: role, QUEUE_ANNOTATION: volcano_queue(queue)}
+            return PodLink(annotations={key: value for key, value in marks.items() if value})
+    marks = {GROUP_ANNOTATION: group, TASK_SPEC: role}
+    return PodLink(
+        spec={"schedulingGroup": {"podGroupName": group}},
+        annotations={key: value for key, value in marks.items() if value},
+    )

@@ -1,0 +1,1 @@
+"""flowsched's own pods: manifests, lives, results."""

@@ -1,0 +1,422 @@
+"""Where the paths of a container task really are: folders of the pod's own, or of volumes that every node shares. Pure.
+
+A container has its paths by mounts, so what is mounted has to be a folder that nothing of the image is needed of:
+
+    below a shared volume       it is there already, at the same path in every task's pod
+    below one of `mounts`       a folder of a shared volume, mounted at a path of the task's choice
+    anywhere else               the smallest folders that hold what is asked for are mounted, empty, from the pod's volume
+                                `inputs` (`d/<n>` of it); in a folder of the system a file is mounted alone (`f/<n>/<name>`)
+
+A *place* is a text: absolute = of a shared volume, where stage-in and stage-out have it too; relative = in the volume `inputs`.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from flowsched.cluster.kubernetes.pods.release import Refusal, SharedVolume
+from flowsched.cluster.local.runner.patterns import fixed_part, is_pattern
+from flowsched.workflow.spec import Container, Delivered, Placed, Step
+
+#: Folders that an image needs: what is mounted there would hide its programs, or its own settings.
+SYSTEM: Final = frozenset(
+    {
+        "/",
+        *(
+            f"/{name}"
+            for name in (
+                "bin",
+                "boot",
+                "etc",
+                "home",
+                "lib",
+                "lib32",
+                "lib64",
+                "libx32",
+                "opt",
+                "run",
+                "sbin",
+            )
+        ),
+    }
+    | {
+        f"/usr{name}"
+        for name in ("", "/bin", "/include", "/lib", "/lib32", "/lib64", "/libexec", "/sbin", "/share")
+    }
+    | {f"/usr/local{name}" for name in ("", "/bin", "/lib", "/sbin", "/share")}
+    | {"/var", "/var/lib", "/var/run"}
+)
+#: The kernel's folders, and ours: nothing is mounted at them or below.
+TAKEN: Final = ("/dev", "/flowsched", "/proc", "/sys")
+#: Inputs beyond so many mounts are symbolic links: each mount is work for a kubelet, and text in every container of the pod.
+MOST_MOUNTS: Final = 200
+#: What stands for no file at all.
+NOWHERE: Final = "/dev/null"
+#: Where the reason of a refusal is found in the documentation: see docs/kubernetes.md, Container tasks.
+NOT_SHARED: Final = "PathNotShared"
+REFUSED: Final = "ContainerPathsRefused"
+
+Json = dict[str, Any]
+
+
+class _Refused(Exception):
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.refusal = Refusal(reason, message)
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where everything of one container task is.
+
+    Args:
+        view: (path of the container, place), the longest path first: how a path becomes a place.
+        mounts: `volumeMounts` of the task's containers, beside those that every task has.
+        folders: Places to be made before the task starts.
+        files: Places of files that are mounted alone and must be there, though they are empty.
+        sources: (path of the container, place) of inputs that are used where they are: they must be there.
+        copies: (place, place): what has to be brought to a shared volume by stage-in.
+        links: (place, path): inputs of a shared volume that stage-in links, since there are too many to mount.
+        inputs: Name of an input of the stage -> its place in the volume `inputs`.
+    """
+
+    view: tuple[tuple[str, str], ...] = ()
+    mounts: tuple[Json, ...] = ()
+    folders: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
+    sources: tuple[tuple[str, str, bool], ...] = ()
+    copies: tuple[tuple[str, str], ...] = ()
+    links: tuple[tuple[str, str], ...] = ()
+    inputs: Mapping[str, str] = field(default_factory=dict)
+
+    def place(self, path: str) -> str:
+        """The place of a path; "" if it is the image's own."""
+        return place_in(self.view, path)
+
+
+def place_in(view: Iterable[Sequence[str]], path: str) -> str:
+    """The place of a path of the container, by a view whose longest paths come first; "" if it is the image's own."""
+    path = tidy(path)
+    for mounted, place in view:
+        if path == mounted:
+            return place
+        if path.startswith(mounted.rstrip("/") + "/"):
+            return f"{place}/{path[len(mounted.rstrip('/')) + 1 :]}"
+    return ""
+
+
+def tidy(path: str) -> str:
+    """An absolute path without what it need not have."""
+    return "/" + posixpath.normpath(path).lstrip("/")
+
+
+def local_path(uri: str) -> str | None:
+    """The path that a uri names on shared volumes; None if it is no path."""
+    if uri.startswith("file://"):
+        return tidy("/" + uri.removeprefix("file://").partition("/")[2])
+    return tidy(uri) if uri.startswith("/") else None
+
+
+def lay_out(container: Container, shared: Sequence[SharedVolume]) -> Layout | Refusal:
+    """Find a place for every path of a container task.
+
+    Args:
+        container: What it asks for.
+        shared: The installation's volumes that every task sees.
+
+    Returns:
+        The layout, or why there is none: a path that no other node sees, a folder that cannot be mounted.
+    """
+    try:
+        return _Planner(container, shared).plan()
+    except _Refused as refused:
+        return refused.refusal
+
+
+class _Planner:
+    def __init__(self, container: Container, shared: Sequence[SharedVolume]) -> None:
+        self._container = container
+        self._shared = sorted(
+            ((tidy(each.path), number, each.read_only) for number, each in enumerate(shared)),
+            key=lambda each: -len(each[0]),
+        )
+        self._mounts: dict[str, Json] = {}
+        self._view: dict[str, str] = {path: path for path, _, _ in self._shared}
+        self._wanted: dict[str, str] = {}  #: folder that has to be mounted -> for what
+        self._alone: dict[str, str] = {}  #: file that is mounted alone -> its place
+        self._folders: set[str] = set()
+        self._files: list[str] = []
+        self._sources: list[tuple[str, str, bool]] = []
+        self._copies: list[tuple[str, str]] = []
+        self._links: list[tuple[str, str]] = []
+        self._inputs: dict[str, str] = {}
+
+    def plan(self) -> Layout:
+        for mount in self._container.mounts:
+            self._mount(tidy(mount.path), tidy(mount.source), mount.read_only)
+        for path, what in _files_of(self._container):
+            self._file(path, what)
+        for path, what in _folders_of(self._container):
+            self._folder(path, what)
+        for given in self._container.inputs:
+            if given.directory:
+                self._input_folder(tidy(given.path), f"the input {given.path}")
+        self._mount_folders()
+        for number, given in enumerate(self._container.inputs):
+            self._input(number, given)
+        self._make_folders()
+        for output in self._container.outputs:
+            self._check_target(output)
+        return Layout(
+            self._sorted_view(),
+            tuple(self._mounts[path] for path in sorted(self._mounts)),
+            tuple(sorted(self._folders)),
+            tuple(self._files),
+            tuple(self._sources),
+            tuple(self._copies),
+            tuple(self._links),
+            self._inputs,
+        )
+
+    # --- what is shared --------------------------------------------------------------------------------------
+
+    def _claim(self, source: str, what: str, *, writes: bool) -> tuple[str, str]:
+        """The volume that a path of the file system lies on, and the path within it."""
+        for path, number, read_only in self._shared:
+            if source == path or source.startswith(path.rstrip("/") + "/"):
+                if writes and read_only:
+                    raise _Refused(
+                        NOT_SHARED, f"{what}: {source} lies on the volume {path}, which is read only"
+                    )
+                return f"shared-{number}", source[len(path) :].strip("/")
+        there = ", ".join(path for path, _, _ in self._shared) or "none is configured"
+        raise _Refused(
+            NOT_SHARED,
+            f"{what}: {source} lies on no volume that every task sees ({there}); an administrator adds one "
+            "with FLOWSCHED_SHARED, or use an s3:// uri",
+        )
+
+    def _mount(self, path: str, source: str, read_only: bool) -> None:
+        volume, inner = self._claim(source, f"the mount at {path}", writes=not read_only)
+        self._check_folder(path, f"the mount of {source}")
+        if path == source:
+            return
+        mount: Json = {"name": volume, "mountPath": path, "readOnly": read_only}
+        self._mounts[path] = mount | ({"subPath": inner} if inner else {})
+        self._view[path] = source
+        self._sources.append((path, source, True))
+
+    # --- what is the pod's own -------------------------------------------------------------------------------
+
+    def _file(self, path: str, what: str) -> None:
+        """A file that the task reads or writes: its folder is mounted, or it alone where that is the system's."""
+        folder = posixpath.dirname(path)
+        if self._seen(path):
+            return
+        self._check(path, what)
+        if folder in SYSTEM and not is_pattern(path):
+            self._single(path)
+        else:
+            self._folder(fixed_part(path), what)
+
+    def _single(self, path: str, *, directory: bool = False) -> None:
+        if path not in self._alone:
+            self._check_name(path, path)
+            self._alone[path] = f"f/{len(self._alone)}/{posixpath.basename(path)}"
+            if not directory:
+                self._files.append(self._alone[path])
+
+    def _folder(self, path: str, what: str) -> None:
+        if self._seen(path):
+            return
+        while ":" in path:  # Kubernetes takes no mount path with a colon; the folder above does as well
+            path = posixpath.dirname(path[: path.index(":")])
+        self._check_folder(path, what)
+        self._wanted.setdefault(path, what)
+
+    def _mount_folders(self) -> None:
+        """Only folders that lie in no other one are mounted."""
+        tops: list[str] = []
+        for path in sorted(self._wanted):
+            if not any(path.startswith(f"{top}/") for top in tops):
+                tops.append(path)
+        for number, path in enumerate(tops):
+            self._own(path, f"d/{number}")
+            self._folders.add(f"d/{number}")
+        for path, place in self._alone.items():
+            self._own(path, place)
+
+    def _own(self, path: str, place: str) -> None:
+        self._mounts[path] = {"name": "inputs", "mountPath": path, "subPath": place}
+        self._view[path] = place
+
+    def _make_folders(self) -> None:
+        """What the task writes to is there before it starts, as are folders of what is brought.
+
+        But for folders of outputs in one that a step works in: the program makes these by itself, as `mkdir out`.
+        """
+        given = [tidy(each.path) for each in self._container.inputs if each.source is None]
+        unmade = _made_by_the_program(self._container)
+        for path in (*given, *(path for path, _ in _written(self._container))):
+            if path in unmade:
+                continue
+            self._make(
+                self._place(fixed_part(path)) if is_pattern(path) else posixpath.dirname(self._place(path))
+            )
+        for path, _ in _folders_of(self._container):
+            if path not in unmade:
+                self._make(self._place(path))
+
+    def _make(self, place: str) -> None:
+        if place.strip("/"):
+            self._folders.add(place)
+
+    # --- inputs ----------------------------------------------------------------------------------------------
+
+    def _input_folder(self, path: str, what: str) -> None:
+        """A folder that is given as a whole is put, or mounted, into the one above it."""
+        if self._seen(path):
+            return
+        self._check_folder(path, what)
+        if posixpath.dirname(path) in SYSTEM:
+            self._single(path, directory=True)
+        else:
+            self._folder(posixpath.dirname(path), what)
+
+    def _input(self, number: int, given: Placed) -> None:
+        path = tidy(given.path)
+        if given.source is not None:
+            self._source(path, tidy(given.source), given.directory)
+            return
+        place = self._place(path)
+        if given.input is None:
+            return
+        if place.startswith("/"):  # agents see no shared volume: stage-in brings it there
+            apart = f"f/{number}-shared/{posixpath.basename(path)}"
+            self._copies.append((apart, place))
+            self._inputs[given.input] = apart
+        else:
+            self._inputs[given.input] = place
+
+    def _source(self, path: str, source: str, directory: bool) -> None:
+        volume, inner = self._claim(source, f"the input {path}", writes=False)
+        self._sources.append((path, source, directory))
+        place = self._place(path)
+        if place == source:
+            return
+        if place.startswith("/") and (len(self._mounts) >= MOST_MOUNTS or not self._mounted(path)):
+            self._copies.append((source, place))
+            return
+        if len(self._mounts) >= MOST_MOUNTS and path not in self._alone:
+            self._links.append((place, source))  # seen by the task too, at the volume's own path
+            return
+        mount = {"name": volume, "mountPath": path, "readOnly": True}
+        self._mounts[path] = mount | ({"subPath": inner} if inner else {})
+        self._view[path] = source
+
+    def _mounted(self, path: str) -> bool:
+        """Whether it lies in a folder that the document mounts: who works in place wants inputs in place too, and no copies."""
+        return any(path.startswith(tidy(mount.path).rstrip("/") + "/") for mount in self._container.mounts)
+
+    # --- questions -------------------------------------------------------------------------------------------
+
+    def _sorted_view(self) -> tuple[tuple[str, str], ...]:
+        return tuple(sorted(self._view.items(), key=lambda each: (-len(each[0]), each[0])))
+
+    def _place(self, path: str) -> str:
+        return place_in(self._sorted_view(), path)
+
+    def _seen(self, path: str) -> bool:
+        """Whether a path lies on something shared."""
+        return self._place(path).startswith("/")
+
+    def _check_target(self, output: Delivered) -> None:
+        path = local_path(output.uri)
+        if path is not None:
+            self._claim(path, f"the output {output.path}", writes=True)
+        elif not output.uri.startswith("s3://"):
+            raise _Refused(
+                REFUSED,
+                f"the output {output.path}: nothing can be written to {output.uri}; use a path or s3://",
+            )
+
+    def _check(self, path: str, what: str) -> None:
+        if any(path == taken or path.startswith(f"{taken}/") for taken in TAKEN):
+            raise _Refused(
+                REFUSED,
+                f"{what}: {path} lies below {' '.join(TAKEN)}: nothing can be put there; use another folder",
+            )
+
+    def _check_folder(self, path: str, what: str) -> None:
+        self._check(path, what)
+        self._check_name(path, what)
+        if path in SYSTEM:
+            raise _Refused(
+                REFUSED,
+                f"{what}: its folder {path} would be mounted over the image's own; use a folder of its own, such as /data",
+            )
+
+    def _check_name(self, path: str, what: str) -> None:
+        if ":" in path:
+            raise _Refused(REFUSED, f"{what}: Kubernetes mounts nothing at {path}, which has a colon in it")
+
+
+def _files_of(container: Container) -> Iterator[tuple[str, str]]:
+    """Files that a task reads or writes, and what each is."""
+    for given in container.inputs:
+        if not given.directory:
+            yield tidy(given.path), f"the input {given.path}"
+    yield from _written(container)
+
+
+def _written(container: Container) -> Iterator[tuple[str, str]]:
+    for output in container.outputs:
+        if not output.directory:
+            yield tidy(output.path), f"the output {output.path}"
+    for step in container.steps:
+        for path in stdio_of(step):
+            yield tidy(path), f"the file {path} of a step"
+    for left in container.leave:
+        yield tidy(left.path), f"the file {left.path}"
+
+
+def _folders_of(container: Container) -> Iterator[tuple[str, str]]:
+    """Folders that a task writes to."""
+    for output in container.outputs:
+        if output.directory:
+            yield _top(output), f"the output {output.path}"
+    for step in container.steps:
+        if step.workdir is not None and tidy(step.workdir) not in SYSTEM and not _is_taken(step.workdir):
+            yield tidy(step.workdir), f"the workdir {step.workdir}"
+    for volume in container.volumes:
+        yield tidy(volume), f"the volume {volume}"
+
+
+def _made_by_the_program(container: Container) -> set[str]:
+    """Paths of outputs whose folder lies in one that a step works in, and is no step's file."""
+    works = [f"{tidy(step.workdir)}/" for step in container.steps if step.workdir is not None]
+    streams = {tidy(path) for step in container.steps for path in stdio_of(step)}
+    found = set()
+    for output in container.outputs:
+        path = _top(output) if output.directory else tidy(output.path)
+        folder = path if output.directory else fixed_part(path)
+        if path not in streams and any(folder.startswith(work) for work in works if work != "//"):
+            found.add(path)
+    return found
+
+
+def _top(output: Delivered) -> str:
+    path = tidy(output.path)
+    return fixed_part(path) if is_pattern(path) else path
+
+
+def _is_taken(path: str) -> bool:
+    return any(tidy(path) == taken or tidy(path).startswith(f"{taken}/") for taken in TAKEN)
+
+
+def stdio_of(step: Step) -> tuple[str, ...]:
+    """The files that a step's output goes to."""
+    return tuple(path for path in (step.stdout, step.stderr) if path is not None and path != NOWHERE)

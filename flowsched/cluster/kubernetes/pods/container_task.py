@@ -1,0 +1,504 @@
+"""The containers of a container task: one for each of its steps, and what stage-in and stage-out are told of its files. Pure.
+
+All steps but the last are init containers, so that they run one after the other in images of their own; the last is `task`.
+A step is started by its own argument list, unless something has to be done around it that Kubernetes cannot: then `/bin/sh` of
+its image does it. What was asked for is passed as arguments and variables, it is never part of the script's text.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import PurePosixPath
+from typing import Any, Final
+
+from flowsched.cluster.kubernetes.agent.keys import signing_key_of
+from flowsched.cluster.kubernetes.agent.orders import pack, sign
+from flowsched.cluster.kubernetes.pods.container_paths import Layout, local_path, stdio_of, tidy
+from flowsched.cluster.kubernetes.pods.names import SecretKey, member_address, secret_key
+from flowsched.cluster.kubernetes.pods.release import INPUTS, WORK, Extras, GroupRef, Refusal, ReleaseSettings
+from flowsched.cluster.local.orders import inside
+from flowsched.cluster.local.runner.patterns import is_pattern
+from flowsched.cluster.node.cache import file_name
+from flowsched.cluster.node.environment import Paths, environment, expand, hostfile
+from flowsched.executor.protocol import InputFile, Pod
+from flowsched.workflow.spec import Container, Delivered, Left, Step
+
+#: What `cluster.environment.expand` takes for a reference.
+_REFERENCE: Final = re.compile(r"\$(\$?)\(([A-Za-z_][A-Za-z0-9_.-]*)\)")
+#: Every container gets variables of the API server's own Service, whatever `enableServiceLinks` says.
+_SERVICE_PREFIX: Final = "KUBERNETES_"
+#: The value of what the kubelet knows and we do not: no expansion of ours can be equal to a text that holds it.
+_UNKNOWN: Final = "\0"
+
+
+def kubelet_expand(text: str, values: Mapping[str, str]) -> str:
+    """What the kubelet makes of an argument, or of a variable's value, where it knows these variables."""
+    parts: list[str] = []
+    at = 0
+    while (dollar := text.find("$", at)) >= 0 and dollar + 1 < len(text):
+        parts.append(text[at:dollar])
+        follower = text[dollar + 1]
+        end = text.find(")", dollar + 2)
+        if follower == "$":
+            parts.append("$")
+            at = dollar + 2
+        elif follower == "(" and end >= 0:
+            name = text[dollar + 2 : end]
+            parts.append(values.get(name, f"$({name})"))
+            at = end + 1
+        else:
+            parts.append(text[dollar : dollar + 2])
+            at = dollar + 2
+    return "".join(parts) + text[at:]
+
+
+def literal(text: str) -> str:
+    """A text that the kubelet expands to `text`, whatever variables there are."""
+    return text.replace("$", "$$") if "$$" in text or "$(" in text else text
+
+
+def spelled(argument: str, env: Mapping[str, str], hidden: Iterable[str] = ()) -> str:
+    """An argument that the kubelet expands to what it is on a local cluster.
+
+    Args:
+        argument: As the user wrote it.
+        env: The variables that `$(NAME)` means on a local cluster.
+        hidden: Variables that the kubelet knows beside them: they are not expanded locally, nor here.
+    """
+    if "$" not in argument:
+        return argument
+    meant = expand(argument, env)
+    known = {**_services(argument), **dict.fromkeys(hidden, _UNKNOWN), **env}
+    if kubelet_expand(argument, known) == meant:
+        return argument
+    return _rewritten(argument, env)
+
+
+def _rewritten(argument: str, env: Mapping[str, str]) -> str:
+    """The same references, and everything else literal."""
+    parts: list[str] = []
+    at = 0
+    for found in _REFERENCE.finditer(argument):
+        parts.append(argument[at : found.start()].replace("$", "$$"))
+        escaped, name = found.groups()
+        parts.append(found[0] if name in env and not escaped else f"$$({name})")
+        at = found.end()
+    return "".join(parts) + argument[at:].replace("$", "$$")
+
+
+def _services(argument: str) -> dict[str, str]:
+    """The names in a text that may be variables of the API server's Service."""
+    words = argument.replace("(", ")").split(")")
+    return {word: _UNKNOWN for word in words if word.startswith(_SERVICE_PREFIX)}
+
+
+# ---- The containers of a container task: one for each of its steps, and what stage-in and stage-out are told
+# of its files. Pure ----
+#
+# All steps but the last are init containers, so that they run one after the other in images of their own; the last is `task`.
+# A step is started by its own argument list, unless something has to be done around it that Kubernetes cannot: then `/bin/sh` of
+# its image does it. What was asked for is passed as arguments and variables, it is never part of the script's text.
+
+
+#: Names of the containers of all steps but the last: step-0, step-1 …
+STEP: Final = "step-"
+#: Where a step notes that it began, that it was told to end, and with which code it ended.
+NOTES: Final = f"{WORK}/steps"
+#: What is written to the termination message of a step whose failure is ignored, before its exit code.
+IGNORED: Final = "ignored exit "
+#: Linux takes 128 KiB in one variable, its name included.
+_PIECE: Final = 100 << 10
+
+#: Connects the files and stays as the first process: notes how the program ended, passes on what the kubelet tells it, and shows
+#: the end of what has gone to files, so that a container's log and its report have it (where the image has wc and tail).
+#: A file that no earlier step of the pod has written to is emptied first: an earlier attempt may have written there.
+#: The container's other processes are killed with its first one. Therefore it waits, for a minute at most, as long as one of
+#: them reads a pipe that nothing writes to any more (Cromwell's `tee`): `left` is what `running.finishing` is elsewhere.
+_SCRIPT: Final = """\
+n=$FLOWSCHED_STEP o=$2 e=$3 g=$4 f=$5 a= b= c= t=0
+: >"$n.begun" || exit 125
+exec 3<"${1:-/dev/null}" || exit 1
+exec 4>&1 5>&2
+case $f in *o*) [ ! -f "$o" ] || : >"$o" || exit 1;; esac
+case $f in *e*) [ ! -f "$e" ] || : >"$e" || exit 1;; esac
+[ -z "$o" ] || { exec >>"$o" || exit 1; a=$(wc -c <"$o" 2>/dev/null); }
+[ -z "$e" ] || { exec 2>>"$e" || exit 1; b=$(wc -c <"$e" 2>/dev/null); }
+shift 5
+flags() { { read -r k; read -r k v; } <"${1%/fd/*}/fdinfo/${1##*/}" || v=; } 2>/dev/null
+left() {
+  [ $$ = 1 ] && [ / -ef / ] || return 1
+  for p in /proc/[0-9]*; do
+    [ "$p" != /proc/1 ] || continue
+    [ "$t" -ge 40 ] || ! read -r l <"$p/stat" || case ${l##*) } in R*) return 0;; esac
+    for d in "$p"/fd/*; do
+      [ -p "$d" ] && flags "$d" || continue
+      case $v in *0) written "$d" || return 0;; esac
+    done
+  done 2>/dev/null
+  return 1
+}
+written() {
+  for q in /proc/[0-9]*/fd/*; do
+    [ "$1" -ef "$q" ] && flags "$q" || continue
+    case $v in *[12]) return 0;; esac
+  done
+  return 1
+}
+trap ': >"$n.term"; [ -z "$c" ] || kill -TERM "$c" 2>/dev/null' TERM
+{ exec "$@"; } <&3 3<&- 4>&- 5>&- &
+c=$!
+[ ! -e "$n.term" ] || kill -TERM "$c" 2>/dev/null
+wait "$c"; r=$?
+while kill -0 "$c" 2>/dev/null; do wait "$c"; r=$?; done
+while [ ! -e "$n.term" ] && [ "$t" -lt 1200 ] && left; do
+  t=$((t + 1)); sleep 0.05 2>/dev/null || sleep 1 2>/dev/null || :
+done
+echo "$r" >"$n.code"
+end() {
+  s=$(wc -c <"$1") && s=$((s - ${2:-0})) && [ "$s" -gt 0 ] || return 0
+  [ "$s" -le 10240 ] || s=10240
+  tail -c "$s" "$1"
+}
+[ -z "$o" ] || (end "$o" "$a") >&4 2>/dev/null || :
+[ -z "$e" ] || [ "$e" = "$o" ] || (end "$e" "$b") >&5 2>/dev/null || :
+[ -n "$g" ] || exit "$r"
+[ "$r" = 0 ] || echo "ignored exit $r" >"${FLOWSCHED_TERMINATION_LOG:-/dev/termination-log}"
+exit 0
+"""
+
+Json = dict[str, Any]
+
+
+def step_names(container: Container) -> list[str]:
+    """The names of the steps' containers, in order."""
+    return [f"{STEP}{number}" for number in range(len(container.steps) - 1)] + ["task"]
+
+
+def as_step(pod: Pod, step: Step) -> Pod:
+    """The pod as one of its steps sees it."""
+    return replace(pod, command=step.command, image=step.image, env={**pod.env, **step.env})
+
+
+def needs_stage_out(pod: Pod) -> bool:
+    """Whether somebody has to stay until the task has ended."""
+    container = pod.container
+    return bool(pod.outputs) or (container is not None and bool(_delivered(container) or container.leave))
+
+
+def _delivered(container: Container) -> tuple[Delivered, ...]:
+    """What is taken out of a container: nothing of a member of a gang that another speaks for."""
+    return container.outputs if container.delivers else ()
+
+
+def watched(container: Container, layout: Layout) -> bool:
+    """Whether stage-out has to know how the steps ended: to leave out what a failed task has made, or to write what is left."""
+    stdio = {tidy(path) for step in container.steps for path in stdio_of(step)}
+    return bool(container.leave) or any(
+        tidy(output.path) not in stdio and not in_place(output, layout) for output in _delivered(container)
+    )
+
+
+def in_place(output: Delivered, layout: Layout) -> bool:
+    """Whether an output is written to where it shall be."""
+    if is_pattern(output.path):
+        prefix = output.path_prefix
+        return prefix is not None and layout.place(prefix) == local_path(output.uri)
+    return layout.place(output.path) == local_path(output.uri)
+
+
+def command_of(step: Step, *, watch: bool, before: Sequence[Step] = ()) -> list[str]:
+    """What a step's container runs, spelled so that a kubelet changes nothing of it.
+
+    Args:
+        step: It.
+        watch: Whether stage-out has to know how it ended.
+        before: The steps of the same task that run earlier.
+    """
+    argv = [literal(argument) for argument in step.command]
+    if not (watch or step.ignore_error or step.stdin or step.stdout or step.stderr):
+        return argv
+    files = [literal(path or "") for path in (step.stdin, step.stdout, step.stderr)]
+    ignored = "1" if step.ignore_error else ""
+    return ["/bin/sh", "-c", literal(_SCRIPT), "flowsched", *files, ignored, _fresh(step, before), *argv]
+
+
+def _fresh(step: Step, before: Sequence[Step]) -> str:
+    """Which streams of a step go to a file that none before it has named: `o`, `e`, both or none."""
+    named = {tidy(path) for earlier in before for path in stdio_of(earlier)}
+    stdout, stderr = (tidy(path) if path else None for path in (step.stdout, step.stderr))
+    empty_stdout = "o" if stdout is not None and stdout not in named else ""
+    return empty_stdout + ("e" if stderr is not None and stderr not in {*named, stdout} else "")
+
+
+def step_variables(number: int) -> list[Json]:
+    """What a step's script has to know."""
+    return [{"name": "FLOWSCHED_STEP", "value": f"{NOTES}/{number}"}]
+
+
+def files_variables(pod: Pod, layout: Layout, *, contents: bool) -> list[Json]:
+    """What stage-in and stage-out are told of the files of a container task.
+
+    Args:
+        pod: With its container.
+        layout: Of its files.
+        contents: Whether the texts of files that stand in the document are added: only stage-in needs them.
+    """
+    container = pod.container
+    assert container is not None
+    told = [{"name": "FLOWSCHED_CONTAINER", "value": literal(pack(_order(pod, container, layout)))}]
+    if not contents:
+        return told
+    texts = [given.content for given in container.inputs if given.content is not None]
+    if texts:
+        packed = base64.b64encode(zlib.compress(json.dumps(texts).encode(), 6)).decode()
+        pieces = [packed[at : at + _PIECE] for at in range(0, len(packed), _PIECE)]
+        told += [
+            {"name": f"FLOWSCHED_CONTENT_{number}", "value": piece} for number, piece in enumerate(pieces)
+        ]
+    return told
+
+
+def _places_left(container: Container, layout: Layout, left: Left) -> list[str]:
+    """Where a file shall be left for those who wait for it outside: on shared volumes."""
+    path = tidy(left.path)
+    wanted = [
+        layout.place(path),
+        *(local_path(each.uri) or "" for each in container.outputs if tidy(each.path) == path),
+    ]
+    return [place for place in dict.fromkeys(wanted) if place.startswith("/")]
+
+
+def _order(pod: Pod, container: Container, layout: Layout) -> Mapping[str, Any]:
+    stdio = {tidy(path) for step in container.steps for path in stdio_of(step)}
+    watch = watched(container, layout)
+    return {
+        "view": layout.view,
+        "folders": layout.folders,
+        "files": layout.files,
+        "sources": layout.sources,
+        "copies": layout.copies,
+        "links": layout.links,
+        "contents": [layout.place(given.path) for given in container.inputs if given.content is not None],
+        "outputs": [
+            {
+                "path": tidy(output.path),
+                "uri": local_path(output.uri) or output.uri,
+                "prefix": tidy(output.path_prefix) if output.path_prefix is not None else None,
+                "always": tidy(output.path) in stdio,
+            }
+            for output in _delivered(container)
+        ],
+        "return_code": container.return_code,
+        "leave": [
+            [place, left.content]
+            for left in container.leave
+            for place in _places_left(container, layout, left)
+        ],
+        "steps": [step.ignore_error for step in container.steps] if watch else None,
+        "stdio": [[step.stdout or "", step.stderr or ""] for step in container.steps],
+        "timeout_ms": pod.timeout_ms or 0,
+    }
+
+
+# ---- What the steps of a pod are told: its inputs, its outputs, and what to lay out beside them ----
+#
+# How it travels, and its signature, are in `agent.orders`.
+
+
+_UNSAFE: Final = re.compile(r"[^A-Za-z0-9._-]")
+_NO_NAMES: Final[Mapping[str, str]] = {}
+#: Made by stage-in beside what outputs need: TMPDIR.
+TEMPORARY: Final = "tmp"
+
+
+def order_of(
+    pod: Pod,
+    file_names: Mapping[str, str] = _NO_NAMES,
+    places: Mapping[str, str] = _NO_NAMES,
+    expires_ms: int = 0,
+) -> dict[str, Any]:
+    """The order of a pod's steps, as a value.
+
+    Args:
+        pod: What to run. Its gang's addresses are those the hostfile shall have.
+        file_names: uri -> its file's name, where that is not the last part of the uri.
+        places: Name of an input -> where it shall lie in the `inputs` volume, where that is not its own folder.
+        expires_ms: Wall clock; from then on an agent begins nothing by it.
+    """
+    parents = {str(PurePosixPath(output.path).parent) for output in pod.outputs if inside(output.path)}
+    return {
+        "pod": pod.name,
+        "inputs": [
+            {
+                "name": given.name,
+                "uris": list(given.uris),
+                "manifest": given.manifest,
+                "path": places.get(given.name) or input_path(given, file_names),
+            }
+            for given in pod.inputs
+        ],
+        "outputs": [
+            {
+                "name": output.name,
+                "path": output.path,
+                "uri": output.uri,
+                "optional": output.optional,
+                "value": output.value,
+            }
+            for output in pod.outputs
+        ],
+        "folders": sorted((parents - {"."}) | {TEMPORARY}),
+        "hostfile": hostfile(pod.gang, pod.cpu_millicores) if pod.gang else None,
+        "expires_ms": expires_ms,
+    }
+
+
+def input_path(given: InputFile, file_names: Mapping[str, str] = _NO_NAMES) -> str:
+    """Where an input is in the pod's `inputs` volume: a folder of its own, or its manifest."""
+    safe = _UNSAFE.sub("_", given.name) or "_"
+    safe = f"_{safe}" if safe.startswith(".") else safe
+    if given.manifest:
+        return f"{safe}.manifest"
+    uri = given.uris[0] if given.uris else ""
+    named = PurePosixPath(file_names.get(uri, "")).name
+    return f"{safe}/{_short(named if named not in ('', '.', '..') else file_name(uri))}"
+
+
+def _short(name: str) -> str:
+    """The end of a file's name, which holds its extension: at most 200 of the 255 bytes that a name may have."""
+    return name.encode(errors="replace")[-200:].decode(errors="ignore")
+
+
+# ---- The environments of a pod's containers: the task's is that of a local cluster, as far as an image lets
+# it be ----
+
+
+#: Set on a local cluster, where there is no image that could say them.
+_OF_THE_IMAGE: Final = ("PATH", "LANG", "PWD")
+_TOKEN: Final = "FLOWSCHED_GANG_TOKEN"
+_NO_LAYOUT: Final = Layout()
+#: The key of a gang's token in its Secret.
+TOKEN_KEY: Final = "token"
+
+EnvVar = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class TaskEnvironment:
+    """The task's container: its variables in order, and its command so spelled that a kubelet expands it as we mean it."""
+
+    env: list[EnvVar]
+    command: list[str]
+
+
+def addressed(pod: Pod, settings: ReleaseSettings, group: GroupRef | None) -> Pod:
+    """The pod with its gang's members under the names that they have on this cluster."""
+    seat = pod.gang
+    if seat is None or settings.gang_addresses == "seat":
+        return pod
+    if group is None:
+        raise ValueError(f"{pod.name} has a seat in a gang and no group: nobody would find it")
+    counted: dict[str, int] = {}
+    addresses = []
+    for role in seat.roles:
+        number = counted[role] = counted.get(role, -1) + 1
+        addresses.append(member_address(role, number, group.name, settings.namespace))
+    return replace(pod, gang=replace(seat, addresses=tuple(addresses)))
+
+
+def task_environment(
+    pod: Pod, settings: ReleaseSettings, group: GroupRef | None, extras: Extras, layout: Layout = _NO_LAYOUT
+) -> TaskEnvironment | Refusal:
+    """The task's environment and command.
+
+    Args:
+        pod: What to run, with the addresses of `addressed`.
+        settings: Of the installation.
+        group: Its Secret holds the gang's token; None = the pod is alone.
+        extras: For the names of files.
+        layout: Of a container task's files.
+    """
+    values = _values(pod, settings, extras)
+    sources = _sources(pod, group)
+    if isinstance(sources, Refusal):
+        return sources
+    env: list[EnvVar] = [
+        {"name": name, "value": literal(value)} for name, value in values.items() if name not in sources
+    ]
+    env += [
+        {"name": name, "valueFrom": {"secretKeyRef": {"name": found.name, "key": found.key}}}
+        for name, found in sources.items()
+    ]
+    # The token may stand in a command on a local cluster; what it is matters neither to the kubelet nor to us.
+    seen = values | ({_TOKEN: f"$({_TOKEN})"} if _TOKEN in sources else {})
+    hidden = [name for name in sources if name != _TOKEN]
+    visible = {name: value for name, value in seen.items() if name not in hidden}
+    return TaskEnvironment(env, [spelled(argument, visible, hidden) for argument in pod.command])
+
+
+def step_environment(
+    pod: Pod, settings: ReleaseSettings, extras: Extras, layout: Layout = _NO_LAYOUT
+) -> list[EnvVar]:
+    """The environment of stage-in and of stage-out."""
+    text = pack(order_of(pod, extras.file_names, layout.inputs, extras.expires_ms))
+    agent = f"http://$(HOST_IP):{settings.agent_port}" if settings.agent_port else ""
+    return [
+        {"name": "POD_UID", "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}}},
+        {"name": "HOST_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.hostIP"}}},
+        {"name": "FLOWSCHED_AGENT", "value": agent},
+        {"name": "FLOWSCHED_ORDER", "value": literal(text)},
+        {"name": "FLOWSCHED_SIGNATURE", "value": sign(signing_key_of(settings.agent_key), text)},
+        {"name": "FLOWSCHED_INPUTS", "value": INPUTS},
+        {"name": "FLOWSCHED_WORK", "value": WORK},
+    ]
+
+
+def _values(pod: Pod, settings: ReleaseSettings, extras: Extras) -> dict[str, str]:
+    """What variables say that are no secrets."""
+    by_number = pod.gpu_millis > 0 and (pod.gpu_millis % 1000 > 0 or not settings.gpu_resource)
+    told = pod if by_number and settings.gpu_fractions == "cuda" else replace(pod, gpu_ids=())
+    inputs = {given.name: f"{INPUTS}/{input_path(given, extras.file_names)}" for given in pod.inputs}
+    if pod.container is not None:
+        inputs |= {given.input: given.path for given in pod.container.inputs if given.input is not None}
+    values, _ = environment(told, Paths(WORK, WORK, inputs, ""))
+    for name in _OF_THE_IMAGE:
+        if name not in pod.env:
+            del values[name]
+    return values | _devices(pod, settings, by_number)
+
+
+def _devices(pod: Pod, settings: ReleaseSettings, by_number: bool) -> dict[str, str]:
+    """What the container runtime of a GPU node is told. A device plugin says it by itself for whole devices.
+
+    A pod without a GPU gets `void`: images made for GPUs say `all`, and would get all.
+    """
+    if pod.gpu_millis == 0 or settings.gpu_fractions == "dra":  # a claim's driver adds the devices by itself
+        return {"NVIDIA_VISIBLE_DEVICES": "void"}
+    if not by_number or not pod.gpu_ids:
+        return {}
+    if settings.gpu_fractions == "runtime":
+        return {"NVIDIA_VISIBLE_DEVICES": ",".join(map(str, pod.gpu_ids))}
+    # CUDA counts devices by speed unless it is told to count them as everybody else does.
+    return {"NVIDIA_VISIBLE_DEVICES": "all", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+
+
+def _sources(pod: Pod, group: GroupRef | None) -> Mapping[str, SecretKey] | Refusal:
+    """Variables that come from Secrets: the task's own, and its gang's token, which must not be in the pod's text."""
+    sources: dict[str, SecretKey] = {}
+    for name, reference in pod.secrets.items():
+        found = secret_key(reference)
+        if found is None:
+            return Refusal(
+                "SecretMissing",
+                f"{name} asks for the secret {reference!r}; on Kubernetes that is NAME or NAME/KEY, with a name of "
+                "lower-case letters, digits, '-' and '.'",
+            )
+        sources[name] = found
+    if pod.gang is not None and group is not None:
+        sources[_TOKEN] = SecretKey(group.name, TOKEN_KEY)
+    return sources

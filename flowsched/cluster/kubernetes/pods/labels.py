@@ -1,0 +1,84 @@
+"""The labels and annotations of what we make, by which we find it again."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from flowsched.cluster.kubernetes.pods.names import label_value
+from flowsched.cluster.kubernetes.pods.release import GroupRef, Owner, ReleaseSettings
+from flowsched.executor.protocol import Pod
+
+PREFIX: Final = "flowsched.io/"
+#: Annotation: the engine's name of a pod, which is what everything else calls it.
+ENGINE_NAME: Final = f"{PREFIX}pod"
+#: Labels.
+WORKFLOW: Final = f"{PREFIX}workflow"
+STAGE: Final = f"{PREFIX}stage"
+INDEX: Final = f"{PREFIX}index"
+ATTEMPT: Final = f"{PREFIX}attempt"
+EPOCH: Final = f"{PREFIX}epoch"
+GROUP: Final = f"{PREFIX}group"
+ROLE: Final = f"{PREFIX}role"
+#: Label and scheduling gate of a tombstone: nothing of this name ever runs.
+VOID: Final = f"{PREFIX}void"
+#: Annotation of a tombstone: why.
+REASON: Final = f"{PREFIX}reason"
+#: Annotation: what each container used, as a JSON object by container, where the node says it.
+USAGE: Final = f"{PREFIX}usage"
+#: Annotation of a container task: how many steps it has.
+STEPS: Final = f"{PREFIX}steps"
+MANAGED_BY: Final = "app.kubernetes.io/managed-by"
+INSTANCE: Final = "app.kubernetes.io/instance"
+
+
+def ours(settings: ReleaseSettings) -> str:
+    """The label selector of everything that this installation makes."""
+    return f"{MANAGED_BY}=flowsched,{INSTANCE}={label_value(settings.instance)}"
+
+
+def common_labels(settings: ReleaseSettings, component: str) -> dict[str, str]:
+    """The labels of anything we make, as Kubernetes recommends them."""
+    return {
+        **settings.labels,
+        "app.kubernetes.io/name": "flowsched-task",
+        INSTANCE: label_value(settings.instance),
+        "app.kubernetes.io/component": label_value(component),
+        "app.kubernetes.io/part-of": "flowsched",
+        MANAGED_BY: "flowsched",
+    }
+
+
+def labels_of(pod: Pod, settings: ReleaseSettings, group: GroupRef | None) -> dict[str, str]:
+    """The labels of a pod."""
+    labels = common_labels(settings, pod.stage) | {
+        WORKFLOW: label_value(pod.workflow),
+        STAGE: label_value(pod.stage),
+        INDEX: str(pod.index),
+        ATTEMPT: str(pod.attempt),
+        EPOCH: str(pod.epoch),
+    }
+    if group is not None:
+        labels[GROUP] = label_value(group.name)
+    if pod.gang is not None:
+        labels[ROLE] = label_value(pod.gang.role)
+    return labels
+
+
+def annotations_of(pod: Pod, settings: ReleaseSettings) -> dict[str, str]:
+    """The annotations of a pod; labels cannot hold every name as it is, these can."""
+    return {
+        **settings.annotations,
+        ENGINE_NAME: pod.name,
+        **({STEPS: str(len(pod.container.steps))} if pod.container is not None else {}),
+        "kubectl.kubernetes.io/default-container": "task",
+    }
+
+
+def owner_reference(owner: Owner) -> dict[str, Any]:
+    """What makes an object go with another one. Nobody is kept from deleting the owner first."""
+    return {
+        "apiVersion": owner.api_version,
+        "kind": owner.kind,
+        "name": owner.name,
+        "uid": owner.uid,
+    }

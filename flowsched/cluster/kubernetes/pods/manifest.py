@@ -1,0 +1,571 @@
+"""What is written to an API server for our own pods: values to bytes, and nothing a user wrote ever becomes structure. Pure.
+
+A task is one pod: `stage-in` lays out its inputs, the user's container runs as `task`, and, where there are outputs, the
+native sidecar `stage-out` stays until the task has ended, publishes them, and tells the result. A container task of several
+steps has a container for each (`stepcontainers`), and its files at paths of their own (`places`). All of it meets the Pod
+Security Standard `restricted`. Bodies of other calls (bind, delete, tombstones, a gang's Service) are in `bodies`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Final
+
+import msgspec
+
+from flowsched.cluster.kubernetes.dra.inventory import places_of
+from flowsched.cluster.kubernetes.objects.podgroup import PodLink, pod_link
+from flowsched.cluster.kubernetes.pods.container_paths import Layout, lay_out
+from flowsched.cluster.kubernetes.pods.container_task import (
+    TaskEnvironment,
+    addressed,
+    as_step,
+    command_of,
+    files_variables,
+    needs_stage_out,
+    step_environment,
+    step_names,
+    step_variables,
+    task_environment,
+    watched,
+)
+from flowsched.cluster.kubernetes.pods.labels import GROUP, annotations_of, labels_of, owner_reference
+from flowsched.cluster.kubernetes.pods.names import member_host, pod_name
+from flowsched.cluster.kubernetes.pods.release import (
+    INPUTS,
+    WORK,
+    Extras,
+    GroupRef,
+    Refusal,
+    ReleaseSettings,
+    extras_of,
+)
+from flowsched.executor.protocol import Pod
+from flowsched.workflow.spec import Resources, Rules, Toleration
+
+#: Stage-in may use so much, however little its task asks for: it is Python, and it may have to fetch.
+STEP_MEMORY_BYTES: Final = 256 << 20
+
+Quantities = dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """What a pod asks for.
+
+    Args:
+        requests, limits: Of the task.
+        devices: Of the task; they are requests and limits at once.
+        sidecar: Requests and limits of stage-out, as they are written.
+        guaranteed: Whether limits are equal to requests.
+        memory_bytes: Of the task's limit.
+        claims: On devices: (name in the pod, name of the claim).
+    """
+
+    requests: Quantities
+    limits: Quantities
+    devices: Quantities
+    sidecar: dict[str, Quantities]
+    guaranteed: bool
+    memory_bytes: int
+    claims: tuple[tuple[str, str], ...] = ()
+
+
+def asked(pod: Pod, settings: ReleaseSettings, extras: Extras) -> Ask:
+    """What the containers of a pod ask for."""
+    memory_limit = max(pod.memory_limit_bytes or 0, pod.memory_bytes)
+    cpu_limit = extras.limits.cpu_millicores if extras.limits else 0
+    requests = {"cpu": cpu(pod.cpu_millicores), "memory": str(pod.memory_bytes)}
+    if extras.resources is not None and extras.resources.disk_bytes:
+        requests["ephemeral-storage"] = str(extras.resources.disk_bytes)
+    limits = {"memory": str(memory_limit)}
+    if cpu_limit:
+        limits["cpu"] = cpu(max(cpu_limit, pod.cpu_millicores))
+    guaranteed = (
+        all(requests[name] == limits.get(name) for name in ("cpu", "memory"))
+        and memory_limit >= STEP_MEMORY_BYTES
+        and (not needs_stage_out(pod) or _sidecar_asks(settings) or settings.pod_level_resources)
+    )
+    claims = tuple((f"gpu-{place.number}", place.claim) for place in places_of(pod, settings))
+    devices, sidecar = _devices(pod, settings, extras), _sidecar(settings)
+    return Ask(requests, limits, devices, sidecar, guaranteed, memory_limit, claims)
+
+
+def task_resources(ask: Ask) -> dict[str, Any]:
+    """Of the task's container."""
+    amounts: dict[str, Any] = {"requests": ask.requests | ask.devices, "limits": ask.limits | ask.devices}
+    return amounts | ({"claims": [{"name": name} for name, _ in ask.claims]} if ask.claims else {})
+
+
+def step_resources(ask: Ask) -> dict[str, Quantities]:
+    """Of stage-in, which runs while the task does not: it may take what the task asks for."""
+    requests = {name: ask.requests[name] for name in ("cpu", "memory")}
+    memory = max(ask.memory_bytes, STEP_MEMORY_BYTES)
+    return {"requests": requests, "limits": ask.limits | {"memory": str(memory)}}
+
+
+def pod_resources(ask: Ask) -> dict[str, Quantities]:
+    """Of the pod as a whole (Kubernetes 1.34): CPU and memory of the task, for all containers together."""
+    names = ("cpu", "memory")
+    limits = {name: ask.limits[name] for name in names if name in ask.limits and ask.guaranteed}
+    told = {"requests": {name: ask.requests[name] for name in names}, "limits": limits}
+    return {key: value for key, value in told.items() if value}
+
+
+def quantities(resources: Resources, gpu_resource: str, factor: int = 1) -> Quantities:
+    """Resources as Kubernetes writes them; what is not asked for is left out."""
+    devices = -(-resources.gpu_millis * factor // 1000) if gpu_resource else 0
+    amounts: Mapping[str, int] = {
+        "memory": resources.memory_bytes * factor,
+        "ephemeral-storage": resources.disk_bytes * factor,
+        gpu_resource: devices,
+        **{name: count * factor for name, count in resources.extended.items()},
+    }
+    told = {name: str(amount) for name, amount in amounts.items() if amount}
+    return {"cpu": cpu(resources.cpu_millicores * factor), **told} if resources.cpu_millicores else told
+
+
+def cpu(millicores: int) -> str:
+    """Cores, or thousandths of one: as the API server itself writes it."""
+    return f"{millicores}m" if millicores % 1000 else str(millicores // 1000)
+
+
+def _devices(pod: Pod, settings: ReleaseSettings, extras: Extras) -> Quantities:
+    """Whole GPUs and extended resources. A part of a GPU is no device of a plugin: its number is in the environment."""
+    counts: dict[str, int] = dict(extras.resources.extended) if extras.resources else {}
+    if settings.gpu_resource and pod.gpu_millis and pod.gpu_millis % 1000 == 0:
+        counts[settings.gpu_resource] = pod.gpu_millis // 1000
+    return {name: str(count) for name, count in sorted(counts.items()) if count}
+
+
+def _sidecar(settings: ReleaseSettings) -> dict[str, Any]:
+    """Nothing has to be said as nothing: a namespace's LimitRange would put in its own figures."""
+    if not _sidecar_asks(settings) or settings.pod_level_resources:
+        return {"requests": {"cpu": "0", "memory": "0"}}
+    wanted = {"cpu": cpu(settings.step_cpu_millicores), "memory": str(settings.step_memory_bytes)}
+    return {"requests": wanted, "limits": wanted}
+
+
+def _sidecar_asks(settings: ReleaseSettings) -> bool:
+    return bool(settings.step_cpu_millicores and settings.step_memory_bytes)
+
+
+# ---- What no cluster takes, found before it is asked: so that the reason is ours, and the same everywhere
+# ----
+
+
+#: Linux takes no longer string in a command or an environment, its end included (MAX_ARG_STRLEN).
+LONGEST_STRING: Final = 128 << 10
+#: etcd takes 1.5 MiB; the server adds fields, a kubelet a status.
+LARGEST_MANIFEST: Final = 1 << 20
+#: Kubernetes' own limit, of names and values together.
+LARGEST_ANNOTATIONS: Final = 256 << 10
+#: As JSON spells it.
+_ZERO: Final = b"\\u0000"
+
+
+def encoded(pod: Pod, manifest: Mapping[str, Any]) -> bytes | Refusal:
+    """A pod's manifest as the body of its creation, or why it can be created nowhere.
+
+    What is short as a whole and has no zero byte has no faulty text either; only the rest is looked at one by one.
+    """
+    try:
+        raw = msgspec.json.encode(manifest)
+    except UnicodeEncodeError:
+        raw = b""
+    if 0 < len(raw) < LONGEST_STRING and _ZERO not in raw:
+        spec = manifest["spec"]
+        containers = [*spec["initContainers"], *spec["containers"]]
+        if all(_is_name(variable["name"]) for each in containers for variable in each["env"]):
+            return raw
+    return fault_of(pod, manifest) or raw
+
+
+def fault_of(pod: Pod, manifest: Mapping[str, Any]) -> Refusal | None:
+    """Why a pod can be created nowhere; None = nothing is wrong with it."""
+    spec, metadata = manifest["spec"], manifest["metadata"]
+    containers = [*spec["initContainers"], *spec["containers"]]
+    for container in containers:
+        fault = _strings(container)
+        if fault is not None:
+            return fault
+    annotations = sum(_bytes(key) + _bytes(value) for key, value in metadata["annotations"].items())
+    if annotations > LARGEST_ANNOTATIONS:
+        return Refusal("StartFailed", f"its annotations have {annotations} bytes, of {LARGEST_ANNOTATIONS}")
+    try:
+        size = len(msgspec.json.encode(manifest))
+    except UnicodeEncodeError:
+        return Refusal(
+            "StartFailed", f"a text of {pod.name} cannot be encoded: it has a lone surrogate in it"
+        )
+    if size > LARGEST_MANIFEST:
+        return Refusal(
+            "StartFailed",
+            f"the pod is described by {size} bytes and may be by {LARGEST_MANIFEST}: "
+            "a shorter command, environment or list of inputs is needed",
+        )
+    return None
+
+
+def _strings(container: Mapping[str, Any]) -> Refusal | None:
+    """Commands and variables that no process can be started with."""
+    for number, argument in enumerate(container.get("command", ())):
+        fault = _string(f"argument {number} of the command", argument, _bytes(argument))
+        if fault is not None:
+            return fault
+    for variable in container["env"]:
+        name, value = variable["name"], variable.get("value", "")
+        if not _is_name(name):
+            return Refusal("StartFailed", f"{name!r} is no name of a variable")
+        fault = _string(f"the variable {name}", name + value, _bytes(name) + 1 + _bytes(value))
+        if fault is not None:
+            return fault
+    return None
+
+
+@lru_cache(maxsize=8192)
+def _is_name(name: str) -> bool:
+    return bool(name) and "=" not in name and name.isascii() and name.isprintable()
+
+
+def _string(what: str, text: str, size: int) -> Refusal | None:
+    if "\0" in text:
+        return Refusal("StartFailed", f"{what} has a zero byte in it")
+    if size >= LONGEST_STRING:
+        return Refusal("StartFailed", f"{what} has {size} bytes; Linux takes fewer than {LONGEST_STRING}")
+    return None
+
+
+def _bytes(text: str) -> int:
+    return len(text.encode(errors="surrogatepass"))
+
+
+# ---- Where a pod may run, in Kubernetes' words: for schedulers other than ours, which has decided that
+# already ----
+
+
+#: The node label whose values are racks.
+RACK_LABEL: Final = "flowsched.io/rack"
+_HOSTNAME: Final = "kubernetes.io/hostname"
+
+Json = dict[str, Any]
+
+
+def toleration(given: Toleration) -> Json:
+    """A toleration as a pod carries it."""
+    fields = {
+        "key": given.key,
+        "operator": given.operator,
+        "value": "" if given.operator == "Exists" else given.value,
+        "effect": given.effect,
+    }
+    return {key: value for key, value in fields.items() if value}
+
+
+def affinity(rules: Rules, group: str, node: str) -> Json:
+    """Rack and spread of a gang as rules between its pods, and the node we would take as a wish.
+
+    Args:
+        rules: Of the stage.
+        group: Name of the gang, by whose label its pods know each other; "" = the pod is alone.
+        node: Where its inputs are; "" = not said.
+    """
+    told: Json = {}
+    if node:
+        here = {"key": "metadata.name", "operator": "In", "values": [node]}
+        wish = {"weight": 100, "preference": {"matchFields": [here]}}
+        told["nodeAffinity"] = {"preferredDuringSchedulingIgnoredDuringExecution": [wish]}
+    if not group:
+        return told
+    peers = {"matchLabels": {GROUP: group}}
+    if rules.rack is not None:
+        told["podAffinity"] = _term(peers, RACK_LABEL, required=rules.rack == "required")
+    if rules.one_per_node:
+        told["podAntiAffinity"] = _term(peers, _HOSTNAME, required=True)
+    return told
+
+
+def _term(peers: Mapping[str, Any], topology_key: str, *, required: bool) -> Json:
+    term = {"labelSelector": peers, "topologyKey": topology_key}
+    if required:
+        return {"requiredDuringSchedulingIgnoredDuringExecution": [term]}
+    wish = {"weight": 100, "podAffinityTerm": term}
+    return {"preferredDuringSchedulingIgnoredDuringExecution": [wish]}
+
+
+# ---- What is written to an API server for our own pods: values to bytes, and nothing a user wrote ever
+# becomes structure. Pure ----
+#
+# A task is one pod: `stage-in` lays out its inputs, the user's container runs as `task`, and, where there are outputs, the
+# native sidecar `stage-out` stays until the task has ended, publishes them, and tells the result. A container task of several
+# steps has a container for each (`stepcontainers`), and its files at paths of their own (`places`). All of it meets the Pod
+# Security Standard `restricted`. Bodies of other calls (bind, delete, tombstones, a gang's Service) are in `bodies`.
+
+
+#: Names of our containers, for logs and for `outcomes`.
+TASK: Final = "task"
+STAGE_IN: Final = "stage-in"
+STAGE_OUT: Final = "stage-out"
+
+#: Of every container: what `restricted` asks for.
+CONFINED: Final[dict[str, Any]] = {
+    "allowPrivilegeEscalation": False,
+    "capabilities": {"drop": ["ALL"]},
+    "runAsNonRoot": True,
+    "seccompProfile": {"type": "RuntimeDefault"},
+}
+#: Asked once in all, as a rule: the command itself waits.
+READY: Final[dict[str, Any]] = {
+    "exec": {"command": ["flowsched", "pod", "ready"]},
+    "periodSeconds": 1,
+    "timeoutSeconds": 35,
+    "failureThreshold": 10,
+}
+#: How long a task may take to end after SIGTERM where nobody says otherwise: Kubernetes' own figure.
+_GRACE_S: Final = 30
+
+
+def pod_manifest(
+    pod: Pod, settings: ReleaseSettings, group: GroupRef | None = None, extras: Extras | None = None
+) -> bytes | Refusal:
+    """The pod of one attempt of one task, without a node: it is bound later.
+
+    Args:
+        pod: What to run.
+        settings: Of the installation.
+        group: Its gang; None = it is alone.
+        extras: What its stage says beside the order; None = what the order says itself.
+
+    Returns:
+        The body of its creation, or why there can be no such pod: the attempt has failed then, and for the same reason
+        everywhere.
+    """
+    pod = addressed(pod, settings, group)
+    extras = extras or extras_of(pod)
+    layout = lay_out(pod.container, settings.shared) if pod.container is not None else Layout()
+    if isinstance(layout, Refusal):
+        return layout
+    ask = asked(pod, settings, extras)
+    tasks = _tasks(pod, settings, group, extras, ask, layout)
+    if isinstance(tasks, Refusal):
+        return tasks
+    manifest = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": _metadata(pod, settings, group),
+        "spec": _spec(pod, settings, group, extras, ask, tasks, layout),
+    }
+    return encoded(pod, manifest)
+
+
+def _tasks(
+    pod: Pod, settings: ReleaseSettings, group: GroupRef | None, extras: Extras, ask: Ask, layout: Layout
+) -> list[Json] | Refusal:
+    """The user's containers, in the order in which they run: one, or one for each step."""
+    seen = [pod] if pod.container is None else [as_step(pod, step) for step in pod.container.steps]
+    made: list[Json] = []
+    for number, one in enumerate(seen):
+        image = (one.image or settings.default_image).strip()
+        if not image:
+            whose = "the task names" if pod.container is None else f"step {number} of the task names"
+            return Refusal("ImageRefused", f"{whose} no image, and there is no default image here")
+        told = task_environment(one, settings, group, extras, layout)
+        if isinstance(told, Refusal):
+            return told
+        task = _task(pod, settings, image, told, ask)
+        made.append(task if pod.container is None else _as_step(task, pod, settings, layout, number))
+    return made
+
+
+def _metadata(pod: Pod, settings: ReleaseSettings, group: GroupRef | None) -> Json:
+    link = _link(pod, group)
+    metadata: Json = {
+        "name": pod_name(pod.name),
+        "namespace": settings.namespace,
+        "labels": labels_of(pod, settings, group) | dict(link.labels),
+        "annotations": annotations_of(pod, settings) | dict(link.annotations),
+    }
+    if group is not None and group.owner is not None:
+        metadata["ownerReferences"] = [owner_reference(group.owner)]
+    return metadata
+
+
+def _link(pod: Pod, group: GroupRef | None) -> PodLink:
+    if group is None:
+        return PodLink()
+    return pod_link(group.form, group.name, pod.gang.role if pod.gang else "", group.queue)
+
+
+def _spec(
+    pod: Pod,
+    settings: ReleaseSettings,
+    group: GroupRef | None,
+    extras: Extras,
+    ask: Ask,
+    tasks: list[Json],
+    layout: Layout,
+) -> Json:
+    spec: Json = {
+        "schedulerName": settings.scheduler,
+        "restartPolicy": "Never",
+        "enableServiceLinks": False,
+        "automountServiceAccountToken": False,
+        # A task has the time that Kubernetes gives; what it has made needs as long as it takes to publish it.
+        "terminationGracePeriodSeconds": settings.publish_s if needs_stage_out(pod) else _GRACE_S,
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": settings.run_as_user,
+            "runAsGroup": settings.run_as_group,
+            "fsGroup": settings.fs_group,
+            "fsGroupChangePolicy": "OnRootMismatch",
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "initContainers": [*_steps(pod, settings, extras, ask, layout), *tasks[:-1]],
+        "containers": tasks[-1:],
+        "volumes": _volumes(pod, settings),
+        "tolerations": [toleration(each) for each in _tolerations(settings, extras)],
+    }
+    optional = {
+        "serviceAccountName": settings.service_account,
+        "priorityClassName": settings.priority_class,
+        "imagePullSecrets": [{"name": name} for name in settings.image_pull_secrets],
+        "activeDeadlineSeconds": -(-pod.timeout_ms // 1000) if pod.timeout_ms else 0,
+        "resources": pod_resources(ask) if settings.pod_level_resources else {},
+        "resourceClaims": [{"name": name, "resourceClaimName": claim} for name, claim in ask.claims],
+    }
+    if settings.hand_over is not None:
+        optional["nodeSelector"] = dict(extras.rules.selector)
+        optional["affinity"] = affinity(extras.rules, group.name if group else "", pod.node)
+    spec |= {key: value for key, value in optional.items() if value}
+    if pod.gang is not None and group is not None and settings.gang_addresses == "dns":
+        spec |= {
+            "hostname": member_host(pod.gang.role, pod.gang.role_index),
+            "subdomain": group.name,
+        }
+    return spec | dict(_link(pod, group).spec)
+
+
+def _tolerations(settings: ReleaseSettings, extras: Extras) -> list[Toleration]:
+    return list(dict.fromkeys((*settings.tolerations, *extras.rules.tolerations)))
+
+
+def _steps(pod: Pod, settings: ReleaseSettings, extras: Extras, ask: Ask, layout: Layout) -> list[Json]:
+    """Our own containers, in the order in which they begin."""
+    env = step_environment(pod, settings, extras, layout)
+    files = pod.container is not None
+    stage_in = _step(
+        STAGE_IN, settings, [*env, *(files_variables(pod, layout, contents=True) if files else ())]
+    ) | {
+        "resources": step_resources(ask),
+        "volumeMounts": _mounts(settings, shared_read_only=not files, inputs_read_only=False),
+    }
+    if not needs_stage_out(pod):
+        return [stage_in]
+    if files:
+        env = [*env, *files_variables(pod, layout, contents=False), _message_bytes(pod)]
+    stage_out = _step(STAGE_OUT, settings, env) | {
+        "restartPolicy": "Always",
+        # The task may not start, and so not end, before stage-out would notice.
+        "startupProbe": READY,
+        "resources": ask.sidecar,
+        "volumeMounts": _mounts(settings, shared_read_only=False, inputs_read_only=True),
+    }
+    return [stage_in, stage_out]
+
+
+def _message_bytes(pod: Pod) -> Json:
+    """A kubelet takes 12 KiB of all termination messages of a pod together, and 4 KiB of one."""
+    assert pod.container is not None
+    return {
+        "name": "FLOWSCHED_MESSAGE_BYTES",
+        "value": str(min(4096, 12288 // (2 + len(pod.container.steps)))),
+    }
+
+
+def _as_step(task: Json, pod: Pod, settings: ReleaseSettings, layout: Layout, number: int) -> Json:
+    """The container of one step of a container task."""
+    container = pod.container
+    assert container is not None
+    step = container.steps[number]
+    mounts = {
+        mount["mountPath"]: mount
+        for mount in _mounts(settings, shared_read_only=False, inputs_read_only=True)
+    }
+    del mounts[INPUTS]
+    mounts |= {mount["mountPath"]: mount for mount in layout.mounts}
+    shm = [mount for mount in task["volumeMounts"] if mount["name"] == "shm"]
+    task |= {
+        "name": step_names(container)[number],
+        "command": command_of(step, watch=watched(container, layout), before=container.steps[:number]),
+        "env": [*task["env"], *step_variables(number)],
+        "volumeMounts": [*mounts.values(), *shm],
+    }
+    del task["workingDir"]
+    return task | ({"workingDir": step.workdir} if step.workdir else {})
+
+
+def _step(name: str, settings: ReleaseSettings, env: list[Json]) -> Json:
+    step: Json = {
+        "name": name,
+        "image": settings.our_image,
+        "command": ["flowsched", "pod", name],
+        "env": env,
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "securityContext": CONFINED,
+    }
+    if settings.steps_secret:
+        step["envFrom"] = [{"secretRef": {"name": settings.steps_secret, "optional": True}}]
+    if settings.image_pull_policy:
+        step["imagePullPolicy"] = settings.image_pull_policy
+    return step
+
+
+def _task(pod: Pod, settings: ReleaseSettings, image: str, told: TaskEnvironment, ask: Ask) -> Json:
+    """The user's container. Its command is an argument list: no shell ever reads it."""
+    mounts = _mounts(settings, shared_read_only=False, inputs_read_only=True)
+    if _needs_shared_memory(pod):
+        mounts.append({"name": "shm", "mountPath": "/dev/shm"})
+    task: Json = {
+        "name": TASK,
+        "image": image,
+        "workingDir": WORK,
+        "env": told.env,
+        "resources": task_resources(ask),
+        "volumeMounts": mounts,
+        # What a task prints may be a secret; its end is kept in a database. It may write a message of its own choice.
+        "terminationMessagePolicy": "File",
+        "securityContext": CONFINED,
+    }
+    if told.command:
+        task["command"] = told.command
+    if settings.image_pull_policy:
+        task["imagePullPolicy"] = settings.image_pull_policy
+    return task
+
+
+def _mounts(settings: ReleaseSettings, *, shared_read_only: bool, inputs_read_only: bool) -> list[Json]:
+    mounts: list[Json] = [
+        {"name": "inputs", "mountPath": INPUTS, "readOnly": inputs_read_only},
+        {"name": "work", "mountPath": WORK},
+    ]
+    for number, volume in enumerate(settings.shared):
+        read_only = volume.read_only or shared_read_only
+        mounts.append({"name": f"shared-{number}", "mountPath": volume.path, "readOnly": read_only})
+    return mounts
+
+
+def _volumes(pod: Pod, settings: ReleaseSettings) -> list[Json]:
+    """No size limits: what is linked into `inputs` would count against them, although it takes no room of its own."""
+    volumes: list[Json] = [{"name": "inputs", "emptyDir": {}}, {"name": "work", "emptyDir": {}}]
+    for number, volume in enumerate(settings.shared):
+        volumes.append({"name": f"shared-{number}", "persistentVolumeClaim": {"claimName": volume.claim}})
+    if _needs_shared_memory(pod):
+        volumes.append({"name": "shm", "emptyDir": {"medium": "Memory"}})
+    return volumes
+
+
+def _needs_shared_memory(pod: Pod) -> bool:
+    """Whether its processes probably talk through /dev/shm, of which a container has 64 MiB: MPI, data loaders."""
+    return pod.gang is not None or pod.gpu_millis > 0

@@ -1,0 +1,164 @@
+"""What a release is told beside the pod itself: the cluster's settings, the pod's group, and why a pod cannot be released.
+
+Values only. What is made of them is in `manifests`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final, Literal, NamedTuple
+
+from flowsched.cluster.kubernetes.objects.podgroup import Form
+from flowsched.executor.protocol import Pod
+from flowsched.workflow.spec import Resources, Rules, Toleration
+
+#: Where a pod's inputs and its working folder are, in every container of it.
+INPUTS: Final = "/flowsched/inputs"
+WORK: Final = "/flowsched/work"
+
+
+class SharedVolume(NamedTuple):
+    """A claim that every task sees, at the same place."""
+
+    claim: str
+    path: str
+    read_only: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseSettings:
+    """How this installation releases pods.
+
+    Args:
+        namespace: Where pods, PodGroups, Services and Secrets are made.
+        our_image: Of the steps (stage-in, stage-out), with `flowsched` in its PATH.
+        default_image: Of tasks that name none; "" = such a task is refused.
+        agent_key: From which the key is derived that signs the orders of the steps. Never written anywhere.
+        agent_port: Where the node agent listens; 0 = there is none, steps fetch by themselves.
+        instance: Which installation this is, for `app.kubernetes.io/instance`.
+        labels, annotations: Added to everything; ours win.
+        tolerations: Of every pod: of NoExecute taints above all, since the loop binds past the others.
+        hand_over: None = our own loop binds; else the scheduler that shall.
+        gang_addresses: "dns" = members find each other by their Service; "seat" = by the addresses the engine gave.
+        shared: Claims mounted in every pod.
+        steps_secret: A Secret of the tenant's namespace whose keys become variables of stage-in and stage-out alone
+            (AWS_ACCESS_KEY_ID …); "" = none.
+        gpu_resource: What whole devices are asked for as; "" = by device number in the environment, and so with "dra".
+        gpu_fractions: How a pod with a part of a device (or numbers) is told which: "cuda" = it sees all devices and
+            CUDA_VISIBLE_DEVICES names its own; "runtime" = the container runtime shows it no others; "dra" = its devices,
+            whole ones too, are those of resource claims (see `devices`).
+        gpu_driver, gpu_device_class: With "dra": whose devices are GPUs, and the class that claims name; "" = as the driver.
+        step_cpu_millicores, step_memory_bytes: What stage-out asks for *beside* what the task asks for.
+        pod_level_resources: Say the pod's amounts once for all containers (Kubernetes 1.34): a pod with stage-out is
+            Guaranteed then without more room.
+        publish_s: How long stage-out may take. It is also how long a task that ignores SIGTERM lives on after its timeout, or when
+            its node is drained: Kubernetes has one figure for all containers of a pod.
+    """
+
+    namespace: str
+    our_image: str
+    default_image: str
+    agent_key: bytes = field(repr=False)
+    agent_port: int = 8475
+    run_as_user: int = 1000
+    run_as_group: int = 1000
+    fs_group: int = 1000
+    instance: str = "flowsched"
+    labels: Mapping[str, str] = field(default_factory=dict)
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    tolerations: tuple[Toleration, ...] = ()
+    image_pull_secrets: tuple[str, ...] = ()
+    image_pull_policy: str = ""
+    priority_class: str = ""
+    service_account: str = ""
+    scheduler_name: str = "flowsched"
+    hand_over: Literal["volcano", "default-scheduler"] | None = None
+    gang_addresses: Literal["dns", "seat"] = "dns"
+    shared: tuple[SharedVolume, ...] = ()
+    steps_secret: str = ""
+    gpu_resource: str = "nvidia.com/gpu"
+    gpu_fractions: Literal["cuda", "runtime", "dra"] = "cuda"
+    gpu_driver: str = "gpu.nvidia.com"
+    gpu_device_class: str = ""
+    step_cpu_millicores: int = 0
+    step_memory_bytes: int = 0
+    pod_level_resources: bool = False
+    publish_s: int = 300
+
+    def __post_init__(self) -> None:
+        """Devices that are claimed are no extended resource: whoever asks for that asks for something else."""
+        if self.gpu_fractions == "dra":
+            object.__setattr__(self, "gpu_resource", "")
+
+    @property
+    def device_class(self) -> str:
+        """The class that claims on GPUs name."""
+        return self.gpu_device_class or self.gpu_driver
+
+    @property
+    def scheduler(self) -> str:
+        """Who shall bind the pods."""
+        return self.hand_over or self.scheduler_name
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """An object with which another one goes: the garbage collector deletes it too."""
+
+    api_version: str
+    kind: str
+    name: str
+    uid: str
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRef:
+    """The group a pod belongs to.
+
+    Args:
+        name: Of its PodGroup, Service and Secret (`names.group_name`).
+        form: Of its PodGroup.
+        owner: With which its pods go: the PodGroup, once it is there.
+        queue: Who pays, for schedulers that are told by the pod.
+    """
+
+    name: str
+    form: Form = Form.NONE
+    owner: Owner | None = None
+    queue: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Extras:
+    """What a stage says of a pod beside command, CPU, memory and GPU.
+
+    Args:
+        resources: For disk and extended resources; CPU, memory and GPU are the order's.
+        limits: For CPU and extended resources; 0 = not limited. Memory is the order's.
+        rules: Tolerations for every scheduler; the rest of them only where another scheduler chooses the node.
+        file_names: uri -> the name its file has in a cache, where that is not the last part of the uri.
+        expires_ms: When the order of its steps expires (wall clock).
+    """
+
+    resources: Resources | None = None
+    limits: Resources | None = None
+    rules: Rules = field(default_factory=Rules)
+    file_names: Mapping[str, str] = field(default_factory=dict)
+    expires_ms: int = 0
+
+
+def extras_of(pod: Pod) -> Extras:
+    """What a launch order itself says of these."""
+    resources = Resources(
+        pod.cpu_millicores, pod.memory_bytes, pod.disk_bytes, pod.gpu_millis, dict(pod.extended)
+    )
+    return Extras(resources, pod.limits, pod.rules or Rules())
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why there can be no such pod, whoever tries: `reason` as of a pod that ended, `message` for its owner."""
+
+    reason: str
+    message: str

@@ -1,0 +1,130 @@
+"""Ends of our pods of which not all fits into a termination message (4 KiB): the rest is asked of the node's agent.
+
+That is the outputs of a task, where there are many, and what the steps of a container task have printed last.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+import structlog
+
+from flowsched.cluster.kubernetes.agents import Agents
+from flowsched.cluster.kubernetes.background import Chores
+from flowsched.cluster.kubernetes.objects.pod import Pod as PodObject
+from flowsched.cluster.kubernetes.pods.status import step_names, told_all, undelivered
+from flowsched.executor.protocol import ClusterEvent, ContainerReport, PodEnded, PodGone
+
+log = structlog.get_logger(__name__)
+
+#: An agent that does not answer for so long has lost what the pod made, as far as anybody can tell.
+PATIENCE_S: Final = 60.0
+_PAUSE_S: Final = 1.0
+#: What steps printed last is worth no longer wait, nor more bytes of each stream.
+ENDS_S: Final = 5.0
+END_BYTES: Final = 10 << 10
+
+
+class Results:
+    """Between our pods and those who hear of them.
+
+    Args:
+        agents: Who know the rest.
+        object_of: The pod as it was last seen.
+        uris_of: What the pod was to write.
+        report: Takes events.
+    """
+
+    def __init__(
+        self,
+        agents: Agents,
+        object_of: Callable[[str], PodObject | None],
+        uris_of: Callable[[str], Sequence[str]],
+        report: Callable[[ClusterEvent], None],
+    ) -> None:
+        self._uris_of = uris_of
+        self._agents = agents
+        self._object_of = object_of
+        self._report = report
+        self._chores = Chores("a result")
+        self._spawn = self._chores.begin
+
+    def report(self, event: ClusterEvent) -> None:
+        """Pass an event on, completed if need be."""
+        obj = self._object_of(event.name) if isinstance(event, PodEnded | PodGone) else None
+        if obj is not None and isinstance(event, PodEnded) and event.usage.disk_bytes < 0:
+            moved, cpu_ms = self._agents.loads.used_by(obj.metadata.uid)  # no step of the pod has told it
+            usage = replace(event.usage, disk_bytes=moved, cpu_ms=event.usage.cpu_ms or cpu_ms)
+            event = replace(event, usage=usage)
+        failed = isinstance(event, PodGone) or (
+            isinstance(event, PodEnded) and bool(event.exit_code or event.reason)
+        )
+        if obj is not None and failed:
+            self._spawn(self._drop(self._uris_of(str(getattr(event, "name", ""))), obj.spec.node_name))
+        if obj is not None and isinstance(event, PodEnded) and event.container is not None:
+            self._spawn(self._tell_ends(event, event.container, obj))
+            return
+        if obj is None or failed or not isinstance(event, PodEnded) or told_all(obj):
+            self._report(event)
+            return
+        self._spawn(self._complete(event, obj))
+
+    async def _drop(self, uris: Sequence[str], node: str) -> None:
+        """What a failed attempt has left is nobody's: stage-out cannot know how its task ended."""
+        for uri in uris:
+            await self._agents.evict(uri, node)
+
+    async def close(self) -> None:
+        """Stop; whoever adopts the pod asks again."""
+        await self._chores.close()
+
+    async def _tell_ends(self, event: PodEnded, report: ContainerReport, obj: PodObject) -> None:
+        """Report the end of a container task with what its steps printed last and all its files, where somebody answers soon."""
+        names = step_names(obj)
+        asked = [
+            self._end_of(obj, name, stream)
+            for name, step in zip(names, report.steps, strict=False)
+            for stream, known in (("stdout", step.stdout), ("stderr", step.stderr))
+            if not known
+        ]
+        found: Mapping[tuple[str, str], str] = {}
+        files = report.outputs
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(ENDS_S):
+                found = dict(await asyncio.gather(*asked))
+                if undelivered(obj):
+                    told = await self._agents.outputs(obj.spec.node_name, obj.metadata.uid)
+                    files = told.files if told is not None and told.files else files
+        steps = tuple(
+            replace(
+                step,
+                stdout=step.stdout or found.get((name, "stdout"), ""),
+                stderr=step.stderr or found.get((name, "stderr"), ""),
+            )
+            for name, step in zip(names, report.steps, strict=False)
+        )
+        self._report(replace(event, container=replace(report, steps=steps, outputs=files)))
+
+    async def _end_of(self, obj: PodObject, container: str, stream: str) -> tuple[tuple[str, str], str]:
+        meta = obj.metadata
+        query = {"namespace": meta.namespace, "pod": meta.name, "uid": meta.uid, "container": container}
+        told = await self._agents.logs(obj.spec.node_name, {**query, "stream": stream, "end": str(END_BYTES)})
+        return (container, stream), told[0].decode(errors="replace").replace(
+            "\0", "�"
+        ) if told is not None else ""
+
+    async def _complete(self, event: PodEnded, obj: PodObject) -> None:
+        loop = asyncio.get_running_loop()
+        end = loop.time() + PATIENCE_S
+        while loop.time() < end:
+            told = await self._agents.outputs(obj.spec.node_name, obj.metadata.uid)
+            if told is not None:
+                self._report(replace(event, outputs=told.published))
+                return
+            await asyncio.sleep(_PAUSE_S)
+        log.warning("outputs are not known", pod=event.name, node=obj.spec.node_name)
+        self._report(PodGone(event.name, event.at_ms, "AgentUnreachable", started=True))

@@ -1,0 +1,563 @@
+"""What the status of one of our own pods means: it waits, it started, it ended, it is no more. Pure.
+
+Who is to blame decides. What the task did is an end (PodEnded), and an attempt of its owner's. What the cluster did, a refusal
+by the kubelet, an eviction, a lost node, inputs that are not there, is none (PodGone). What a container wrote is data: whatever
+it is, it becomes a text, never an error of ours.
+
+    phase Succeeded                the task's exit code is 0, and stage-out's result decides the rest
+    phase Failed, with a reason    DeadlineExceeded is the task's timeout; every other reason is the cluster's
+    phase Failed, without          an init container or the task itself failed
+    DELETED                        as far as it had got
+
+A container task runs in several containers, its steps. It starts with the first of them; the one that failed is what failed.
+"""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass
+from typing import Annotated, Final, TypeVar
+
+import msgspec
+
+from flowsched.cluster.kubernetes.agent.orders import unpacked
+from flowsched.cluster.kubernetes.objects.metadata import condition_of, moment_ms
+from flowsched.cluster.kubernetes.objects.pod import ContainerStatus, Pod, Terminated
+from flowsched.cluster.kubernetes.pods.container_task import IGNORED, STEP
+from flowsched.cluster.kubernetes.pods.labels import STEPS, USAGE
+from flowsched.cluster.kubernetes.pods.manifest import STAGE_IN, STAGE_OUT, TASK
+from flowsched.executor.protocol import (
+    ContainerReport,
+    DeliveredFile,
+    PodEnded,
+    PodGone,
+    PodStarted,
+    Published,
+    StepEnd,
+    Usage,
+)
+
+#: A kubelet takes 4 KiB; what is longer was written by somebody else, and is cut.
+LONGEST_MESSAGE: Final = 4096
+
+T = TypeVar("T")
+Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
+
+
+class _Output(msgspec.Struct, frozen=True):
+    name: str
+    uri: str
+    size_bytes: Count
+    value: str | None = None
+
+
+class Result(msgspec.Struct, frozen=True):
+    """What stage-out tells. `more`: not all of it found room in the message."""
+
+    outputs: tuple[_Output, ...] = ()
+    reason: str = ""
+    message: str = ""
+    more: bool = False
+    delivered: (
+        str | tuple[tuple[str, str, Count], ...]
+    ) = ()  #: of a container task: path, uri, bytes; packed if it is long
+    stdio: tuple[tuple[str, str], ...] = ()  #: the ends of its steps' stdout and stderr files
+    returned: Count | None = None  #: the return code that its client judges by, where it has written one
+    undelivered: Count = 0  #: how many files found no room in the list
+    disk_bytes: Count | None = None  #: what the pod has moved, as its node's agent knows; None = it does not
+    cpu_ms: Count = 0  #: and the CPU time it has taken
+
+    @property
+    def files(self) -> tuple[DeliveredFile, ...]:
+        """What was taken out of a container."""
+        listed = self.delivered
+        if isinstance(listed, str):
+            try:
+                listed = _read(unpacked(listed), tuple[tuple[str, str, Count], ...]) or ()
+            except (ValueError, zlib.error):
+                return ()
+        return tuple(DeliveredFile(shortened(path), shortened(uri), size) for path, uri, size in listed)
+
+    @property
+    def published(self) -> tuple[Published, ...]:
+        """The outputs, as executors report them."""
+        return tuple(Published(each.name, each.uri, each.size_bytes, each.value) for each in self.outputs)
+
+
+class Staged(msgspec.Struct, frozen=True):
+    """What stage-in tells."""
+
+    bytes_local: Count = 0
+    bytes_moved: Count = 0
+    reason: str = ""
+    message: str = ""
+    lost: tuple[str, ...] = ()
+
+
+class Used(msgspec.Struct, frozen=True):
+    """What a container used, where its node says it."""
+
+    cpu_ms: Count = 0
+    max_rss_bytes: Count = 0
+
+
+_NOTHING: Final = Staged()
+_NO_USAGE: Final = Used()
+
+
+def read_result(text: str | bytes) -> Result | None:
+    """Stage-out's message, or the agent's answer to the same question; None if it is none."""
+    return _read(text, Result)
+
+
+def read_staged(text: str) -> Staged:
+    """Stage-in's message; empty if it is none."""
+    return _read(text, Staged) or _NOTHING
+
+
+def read_usage(text: str, container: str) -> Used:
+    """What a container used, of an annotation that has it by container; nothing if it is none."""
+    everyone = _read(text, dict[str, Used]) or {}
+    return everyone.get(container, _NO_USAGE)
+
+
+def shortened(text: str) -> str:
+    """As much of a text as is kept, in characters that can be stored anywhere."""
+    return text[:LONGEST_MESSAGE].replace("\0", "�").encode(errors="replace").decode()
+
+
+def _read(text: str | bytes, kind: type[T]) -> T | None:
+    try:
+        return msgspec.json.decode(text, type=kind)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return None
+
+
+# ---- Why one of our pods has not started: what its kubelet says of its containers, and whether waiting
+# helps. Pure ----
+
+
+#: Every pod says these on its way.
+_ORDINARY: Final = frozenset({"", "ContainerCreating", "PodInitializing"})
+#: Nobody but the pod's author can change these, or an administrator who is not there: a name that is none, an image that was
+#: never brought to the node, a Secret or ConfigMap that is missing, a step that fails again and again.
+_PERMANENT: Final = frozenset(
+    {
+        "InvalidImageName",
+        "ErrImageNeverPull",
+        "ImageInspectError",
+        "CreateContainerConfigError",
+        "CrashLoopBackOff",
+        "ErrImageNeedsCommand",
+    }
+)
+#: These depend on what the registry or the runtime says.
+_ASK_THE_MESSAGE: Final = frozenset(
+    {"ErrImagePull", "ImagePullBackOff", "RunContainerError", "CreateContainerError"}
+)
+#: What registries and runtimes say of what will never be there, or never be allowed.
+_HOPELESS: Final = (
+    "not found",
+    "notfound",
+    "manifest unknown",
+    "no such",
+    "does not exist",
+    "unauthorized",
+    "denied",
+    "forbidden",
+    "invalid reference",
+    "invalid image",
+    "no match for platform",
+    "exec format error",
+)
+#: ... unless they say it of themselves: a registry whose name does not resolve may be back in a minute.
+_HOPEFUL: Final = ("no such host", "timeout", "too many requests", "toomanyrequests", "connection refused")
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """The pod has not started.
+
+    Args:
+        reason: One word; "" = nothing is wrong, it is on its way.
+        message: In the words of whoever holds it.
+        permanent: Waiting will not change it, unless somebody else does something.
+    """
+
+    reason: str = ""
+    message: str = ""
+    permanent: bool = False
+
+
+def waiting_for(pod: Pod) -> Waiting:
+    """What a pod that has not started waits for: the first of its containers that says something unusual, else its scheduler."""
+    status = pod.status
+    for container in (*status.init_container_statuses, *status.container_statuses):
+        waiting = container.state.waiting
+        if waiting is not None and waiting.reason not in _ORDINARY:
+            message = _last_words(container) or waiting.message
+            permanent = _is_permanent(waiting.reason, waiting.message)
+            return Waiting(shortened(waiting.reason), shortened(message), permanent)
+    if status.phase == "Unknown":
+        return Waiting("NodeUnreachable", shortened(status.message or "its node has not been heard of"))
+    scheduled = condition_of(status.conditions, "PodScheduled")
+    if scheduled is not None and scheduled.status == "False" and not pod.spec.node_name:
+        return Waiting(shortened(scheduled.reason) or "Unschedulable", shortened(scheduled.message))
+    return Waiting()
+
+
+def _last_words(container: ContainerStatus) -> str:
+    """How a container that is to be started again ended the last time."""
+    ended = container.last_state.terminated
+    if ended is None:
+        return ""
+    return f"{container.name}: {ended.reason} ({ended.exit_code}): {ended.message}"
+
+
+def _is_permanent(reason: str, message: str) -> bool:
+    if reason in _PERMANENT:
+        return True
+    words = message.lower()
+    hopeless = any(each in words for each in _HOPELESS) and not any(each in words for each in _HOPEFUL)
+    return reason in _ASK_THE_MESSAGE and hopeless
+
+
+# ---- What the status of one of our own pods means: it waits, it started, it ended, it is no more. Pure ----
+#
+# Who is to blame decides. What the task did is an end (PodEnded), and an attempt of its owner's. What the cluster did, a refusal
+# by the kubelet, an eviction, a lost node, inputs that are not there, is none (PodGone). What a container wrote is data: whatever
+# it is, it becomes a text, never an error of ours.
+#
+#     phase Succeeded                the task's exit code is 0, and stage-out's result decides the rest
+#     phase Failed, with a reason    DeadlineExceeded is the task's timeout; every other reason is the cluster's
+#     phase Failed, without          an init container or the task itself failed
+#     DELETED                        as far as it had got
+#
+# A container task runs in several containers, its steps. It starts with the first of them; the one that failed is what failed.
+
+
+Final_ = PodEnded | PodGone
+Outcome = PodStarted | PodEnded | PodGone | Waiting
+
+TIMEOUT_CODE: Final = 143  #: 128 + SIGTERM, as on a local cluster
+OOM_CODE: Final = 137
+#: Exit codes of a program that cannot be run, as a shell has them.
+_NOT_FOUND: Final = 127
+_NOT_RUNNABLE: Final = 126
+#: Exit codes of `podsteps`.
+_INPUT_LOST: Final = 66
+_UNREACHABLE: Final = 75
+_NOT_LAID: Final = 65
+#: Words of a kubelet for a container that could not be started at all.
+_START_REASONS: Final = frozenset({"StartError", "ContainerCannotRun"})
+#: What a kubelet writes when it has lost track of a container: the node was restarted, say.
+_LOST_TRACK: Final = "ContainerStatusUnknown"
+#: Reasons of failed pods that may have run even where no container's status says so.
+_INTERRUPTED: Final = frozenset({"Evicted", "Preempting", "NodeShutdown", "NodeLost", "PodDeleted"})
+#: A word of the kubelet's that says too little.
+_RENAMED: Final = {"Terminated": "NodeShutdown", "Shutdown": "NodeShutdown"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """One of our pods, and what else is known of it."""
+
+    pod: Pod
+    name: str
+    now_ms: int
+    released: bool
+    deleted: bool
+
+    def container(self, name: str) -> ContainerStatus | None:
+        """The status of one of its containers, of whatever kind."""
+        status = self.pod.status
+        everyone = (*status.init_container_statuses, *status.container_statuses)
+        return next((each for each in everyone if each.name == name), None)
+
+    def terminated(self, name: str) -> Terminated | None:
+        """How a container ended; the last time, if it is to be started again."""
+        status = self.container(name)
+        return None if status is None else status.state.terminated or status.last_state.terminated
+
+    @property
+    def steps(self) -> tuple[str, ...]:
+        """The containers of the task, in the order in which they run: one, but for container tasks of several steps."""
+        return step_names(self.pod)
+
+    @property
+    def last(self) -> Terminated | None:
+        """How the task ended: its own container, or the step before it that failed."""
+        for name in self.steps[:-1]:
+            ended = self.terminated(name)
+            if ended is not None and (ended.exit_code != 0 or ended.reason == "OOMKilled"):
+                return ended
+        return self.terminated(TASK)
+
+    @property
+    def started_ms(self) -> int | None:
+        """When the task's first process started; None = it did not, as far as one can see."""
+        first = self.steps[0]
+        status = self.container(first)
+        if status is None:
+            return None
+        ended = self.terminated(first)
+        if ended is not None:
+            if ended.reason in _START_REASONS:
+                return None
+            return _moment(ended.started_at) or _moment(ended.finished_at) or self.now_ms
+        running = status.state.running
+        return None if running is None else _moment(running.started_at) or self.now_ms
+
+    def gone(self, reason: str, started: bool | None = None, lost: tuple[str, ...] = ()) -> PodGone:
+        """An end that is not the task's doing."""
+        if started is None:
+            started = self.started_ms is not None
+        return PodGone(self.name, self.now_ms, shortened(reason), started, lost)
+
+    def ended(
+        self, code: int, reason: str = "", message: str = "", outputs: tuple[Published, ...] = ()
+    ) -> PodEnded:
+        """An end of the task's own."""
+        task = self.last
+        at_ms = (_moment(task.finished_at) if task else None) or self.now_ms
+        why, words = shortened(reason), shortened(message)
+        return PodEnded(self.name, at_ms, code, why, words, outputs, self._usage(), self._report())
+
+    def _report(self) -> ContainerReport | None:
+        """What a container task did; None of any other."""
+        if STEPS not in self.pod.metadata.annotations:
+            return None
+        out = self.terminated(STAGE_OUT)
+        told = read_result(out.message) if out else None
+        steps = []
+        for number, name in enumerate(self.steps):
+            ended = self.terminated(name)
+            if ended is None or ended.reason in _START_REASONS or ended.reason == _LOST_TRACK:
+                break
+            ends = told.stdio[number] if told is not None and number < len(told.stdio) else ("", "")
+            moments = (_moment(ended.started_at) or self.now_ms, _moment(ended.finished_at) or self.now_ms)
+            steps.append(StepEnd(_real_code(ended), *moments, shortened(ends[0]), shortened(ends[1])))
+        if told is None:
+            return ContainerReport(tuple(steps))
+        return ContainerReport(tuple(steps), told.files, told.returned)
+
+    def _usage(self) -> Usage:
+        staged, out = self._staged(), self.terminated(STAGE_OUT)
+        told = read_result(out.message) if out else None
+        said = self.pod.metadata.annotations.get(USAGE, "")
+        used = [read_usage(said, name) for name in self.steps]
+        return Usage(
+            cpu_ms=sum(each.cpu_ms for each in used) or (told.cpu_ms if told else 0),
+            max_rss_bytes=max(each.max_rss_bytes for each in used),
+            bytes_local=staged.bytes_local,
+            bytes_moved=staged.bytes_moved,
+            disk_bytes=told.disk_bytes if told and told.disk_bytes is not None else -1,
+        )
+
+    def _staged(self) -> Staged:
+        step = self.terminated(STAGE_IN)
+        return read_staged(step.message if step else "")
+
+
+def outcome(
+    pod: Pod, name: str, now_ms: int, *, released: bool = False, deleted: bool = False
+) -> tuple[Outcome, ...]:
+    """What a pod's status says.
+
+    Args:
+        pod: One of ours, as it was last seen.
+        name: The engine's name of it.
+        now_ms: When it was seen: ends that the cluster does not date have this moment.
+        released: Whether we have asked for its end.
+        deleted: Whether the object is no more.
+
+    Returns:
+        In this order: PodStarted if its task has ever run; then its end if it has one (nothing follows an end), else what it
+        waits for (`Waiting` with "" if it goes on well) while its task has not started; for good, if a later step of it cannot.
+    """
+    seen = _Seen(pod, name, now_ms, released, deleted)
+    started_ms = seen.started_ms
+    found: tuple[Outcome, ...] = () if started_ms is None else (PodStarted(name, started_ms),)
+    final = _final(seen)
+    if final is not None:
+        return (*found, final)
+    if found and len(seen.steps) == 1:
+        return found
+    waiting = waiting_for(pod)
+    return (*found, waiting) if waiting.permanent or not found else found
+
+
+def step_names(pod: Pod) -> tuple[str, ...]:
+    """The containers of a pod's task, in the order in which they run: one, but for container tasks of several steps."""
+    inits = (each.name for each in pod.spec.init_containers)
+    return (*(name for name in inits if name.startswith(STEP)), TASK)
+
+
+def told_all(pod: Pod) -> bool:
+    """Whether stage-out's message holds all that it published; else the node's agent knows the rest (and nobody else)."""
+    result = _result_of(pod)
+    return result is None or not result.more
+
+
+def undelivered(pod: Pod) -> int:
+    """How many of the files that a container task has delivered its message had no room for."""
+    result = _result_of(pod)
+    return 0 if result is None else result.undelivered
+
+
+def _result_of(pod: Pod) -> Result | None:
+    status = next((each for each in pod.status.init_container_statuses if each.name == STAGE_OUT), None)
+    ended = None if status is None else status.state.terminated or status.last_state.terminated
+    return None if ended is None else read_result(ended.message)
+
+
+def _final(seen: _Seen) -> Final_ | None:
+    """The pod's end, if it has come."""
+    match seen.pod.status.phase:
+        case "Succeeded":
+            return _succeeded(seen)
+        case "Failed":
+            return _failed(seen)
+    if not seen.deleted:
+        return None
+    started = _may_have_run(seen)
+    if seen.released:
+        return seen.gone("Released", started)
+    return seen.gone(_disruption(seen) or "PodDeleted", started)
+
+
+def _succeeded(seen: _Seen) -> Final_:
+    """The task is well; what became of its outputs?"""
+    if _was_released(seen):
+        return seen.ended(0, "Released")
+    if not any(each.name == STAGE_OUT for each in seen.pod.spec.init_containers):
+        return seen.ended(0)
+    step = seen.terminated(STAGE_OUT)
+    result = read_result(step.message) if step else None
+    if result is None:
+        why = f"{step.reason} ({step.exit_code}): {step.message}" if step else "it left no result"
+        return seen.ended(0, "OutputFailed", f"stage-out: {why}")
+    match result.reason:
+        case "":
+            return seen.ended(0, outputs=result.published)
+        case "AgentUnreachable":
+            return seen.gone(result.reason, started=True)
+        case "OrderRefused":
+            return seen.ended(0, "OutputFailed", result.message)
+    return seen.ended(0, result.reason, result.message)
+
+
+def _failed(seen: _Seen) -> Final_:
+    status = seen.pod.status
+    reason = _RENAMED.get(status.reason, status.reason)
+    task = seen.last
+    if reason == "DeadlineExceeded":
+        early = "" if task else "; its task had not started: pulling images and laying out inputs count"
+        return seen.ended(TIMEOUT_CODE, "Timeout", status.message + early)
+    if reason:
+        return seen.gone(reason, _may_have_run(seen) if reason in _INTERRUPTED else None)
+    if task is None or task.reason == _LOST_TRACK:
+        return _never_ended(seen, task)
+    if _was_released(seen):
+        return seen.ended(task.exit_code, "Released")
+    disruption = _disruption(seen)
+    if disruption and task.exit_code != 0:
+        return seen.gone(disruption, started=True)
+    return _task_failed(seen, task)
+
+
+def _never_ended(seen: _Seen, task: Terminated | None) -> Final_:
+    """The pod has failed, and its task has no end of its own."""
+    if seen.released:
+        return seen.gone("Released", started=task is not None)
+    if task is not None:
+        return seen.gone(_LOST_TRACK, started=True)
+    disruption = _disruption(seen)
+    if disruption:
+        return seen.gone(disruption)
+    for step in seen.pod.status.init_container_statuses:
+        ended = step.state.terminated
+        if ended is not None and ended.exit_code != 0 and step.name != STAGE_OUT:
+            return _step_failed(seen, step.name, ended)
+    return seen.gone("PodFailed", _may_have_run(seen))
+
+
+def _step_failed(seen: _Seen, name: str, step: Terminated) -> Final_:
+    """A container before the task failed: the task never ran."""
+    told = read_staged(step.message)
+    if name == STAGE_IN and step.exit_code == _INPUT_LOST:
+        return seen.gone("InputLost", started=False, lost=told.lost)
+    if name == STAGE_IN and step.exit_code == _UNREACHABLE:
+        return seen.gone(told.reason or "AgentUnreachable", started=False)
+    if step.reason == _LOST_TRACK:
+        return seen.gone(_LOST_TRACK, started=False)
+    words = told.message or step.message
+    if name == STAGE_IN and step.exit_code == _NOT_LAID:
+        return seen.ended(_NOT_RUNNABLE, told.reason or "StartFailed", words)
+    return seen.ended(_NOT_RUNNABLE, "StartFailed", f"{name}: {step.reason} ({step.exit_code}): {words}")
+
+
+def _task_failed(seen: _Seen, task: Terminated) -> PodEnded:
+    """The task ended by itself, and not well (or well in a pod that failed all the same)."""
+    if task.reason in _START_REASONS:
+        missing = any(words in task.message for words in ("not found", "no such file"))
+        return seen.ended(_NOT_FOUND if missing else _NOT_RUNNABLE, "StartFailed", task.message)
+    if task.reason == "OOMKilled":
+        return seen.ended(OOM_CODE, "OOMKilled", task.message or "it used more memory than it may")
+    message = task.message
+    if not message and task.exit_code > 128:
+        message = f"killed by signal {task.exit_code - 128}"
+    steps = seen.steps
+    if not message and len(steps) > 1:
+        failed = next(
+            (number for number, name in enumerate(steps, 1) if seen.terminated(name) is task), len(steps)
+        )
+        message = f"step {failed} of {len(steps)} ended with exit code {task.exit_code}"
+    return seen.ended(task.exit_code, "" if task.exit_code else "PodFailed", message)
+
+
+def _was_released(seen: _Seen) -> bool:
+    """Whether the task ended because we asked for it: at or after the moment when the deletion was accepted."""
+    if not seen.released:
+        return False
+    metadata = seen.pod.metadata
+    deadline_ms = moment_ms(metadata.deletion_timestamp)
+    if deadline_ms is None:
+        return seen.deleted
+    asked_ms = deadline_ms - 1000 * (metadata.deletion_grace_period_seconds or 0)
+    task = seen.last
+    ended_ms = _moment(task.finished_at) if task else None
+    return ended_ms is None or ended_ms >= asked_ms
+
+
+def _disruption(seen: _Seen) -> str:
+    """Why somebody took the pod away, if Kubernetes says so: EvictionByEvictionAPI, PreemptionByScheduler …"""
+    condition = condition_of(seen.pod.status.conditions, "DisruptionTarget")
+    if condition is None or condition.status != "True":
+        return ""
+    return condition.reason or "Evicted"
+
+
+def _real_code(ended: Terminated) -> int:
+    """A step's exit code, also of one whose failure was ignored: its script has told it."""
+    told = ended.message.strip().removeprefix(IGNORED)
+    if ended.reason == "OOMKilled":
+        return OOM_CODE
+    if ended.exit_code == 0 and ended.message.startswith(IGNORED) and told.isdecimal() and len(told) < 4:
+        return int(told)
+    return ended.exit_code
+
+
+def _may_have_run(seen: _Seen) -> bool:
+    """Whether the task's process may have run: what cannot be known counts as yes."""
+    if seen.started_ms is not None:
+        return True
+    return (
+        bool(seen.pod.spec.node_name) and seen.container(TASK) is None and seen.pod.status.phase != "Pending"
+    )
+
+
+def _moment(timestamp: str | None) -> int | None:
+    """A moment as wall-clock ms. Kubelets write 1970 where there is none."""
+    found = moment_ms(timestamp)
+    return found if found is not None and found > 0 else None

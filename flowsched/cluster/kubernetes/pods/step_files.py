@@ -1,0 +1,484 @@
+"""The files of a container task, in its pod: stage-in puts them where the steps look for them, stage-out takes them out.
+
+Paths of the container are not ours: `sight` says where each of them really is (see `places`), and a link that a task has left is
+followed as the task would see it, never as we do. Standard library only; what speaks to object stores is imported when needed.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import os
+import shutil
+import stat
+import time
+import zlib
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from flowsched.cluster.kubernetes.agent.orders import LARGEST, unpacked
+from flowsched.cluster.kubernetes.pods.container_paths import place_in, tidy
+from flowsched.cluster.local.runner import patterns
+from flowsched.cluster.local.runner.patterns import is_pattern
+from flowsched.cluster.local.runner.return_code import code_in
+
+_MOST_LINKS: Final = 40
+#: Folders in each other: a tree is walked by recursion, and links may lead round in a circle.
+_DEEPEST: Final = 100
+
+
+class Sight:
+    """Follows paths of a container.
+
+    Args:
+        view: (path of the container, place), the longest path first.
+        inputs: Where we have the volume that relative places are in.
+    """
+
+    def __init__(self, view: Sequence[Sequence[str]], inputs: str) -> None:
+        self._view = [tuple(each) for each in view]
+        self._inputs = inputs
+
+    def real(self, path: str) -> str | None:
+        """Where we find what the task finds at a path, all links followed; None if it is not there, or the image's own."""
+        reached, links = "", 0
+        ahead = deque(part for part in tidy(path).split("/") if part)
+        while ahead:
+            name = ahead.popleft()
+            if name == "..":
+                reached = os.path.dirname(reached).rstrip("/")
+                continue
+            here = f"{reached}/{name}"
+            found = self._at(here)
+            if found is None:
+                if not self._leads_to_volume(here):
+                    return None
+            elif os.path.islink(found):
+                links += 1
+                if links > _MOST_LINKS:
+                    return None
+                target = os.readlink(found)
+                reached = "" if target.startswith("/") else reached
+                ahead.extendleft(part for part in reversed(target.split("/")) if part not in ("", "."))
+                continue
+            elif not os.path.lexists(found):
+                return None
+            reached = here
+        return self._at(reached or "/")
+
+    def is_folder(self, path: str) -> bool:
+        """Whether there is a folder at a path."""
+        real = self.real(path)
+        return real is not None and os.path.isdir(real)
+
+    def files_below(self, folder: str, depth: int = 0) -> Iterator[str]:
+        """The paths of all files in a folder and below it, in the order of their names."""
+        for name in self._names(folder):
+            path = f"{folder.rstrip('/')}/{name}"
+            real = self.real(path)
+            if real is None:
+                continue
+            mode = os.stat(real).st_mode
+            if stat.S_ISDIR(mode) and depth < _DEEPEST:
+                yield from self.files_below(path, depth + 1)
+            elif stat.S_ISREG(mode):
+                yield path
+
+    def matches(self, pattern: str) -> list[str]:
+        """The paths that fit a pattern (see `running.patterns`), in the order of their names."""
+        found = patterns.matches(tidy(pattern), self._names, self._is_plain_folder)
+        return [path for path in found if self.real(path) is not None]
+
+    def _is_plain_folder(self, path: str) -> bool:
+        real = self._at(path)
+        return real is not None and os.path.isdir(real) and not os.path.islink(real)
+
+    def _names(self, folder: str) -> list[str]:
+        real = self.real(folder)
+        try:
+            return sorted(os.listdir(real)) if real is not None else []
+        except OSError:
+            return []
+
+    def _at(self, path: str) -> str | None:
+        place = place_in(self._view, path)
+        if not place:
+            return None
+        return place if place.startswith("/") else f"{self._inputs}/{place}"
+
+    def _leads_to_volume(self, path: str) -> bool:
+        return any(mounted.startswith(f"{path}/") for mounted, _ in self._view)
+
+
+# ---- The files of a container task, in its pod: stage-in puts them where the steps look for them, stage-out
+# takes them out ----
+#
+# Paths of the container are not ours: `sight` says where each of them really is (see `places`), and a link that a task has left is
+# followed as the task would see it, never as we do. Standard library only; what speaks to object stores is imported when needed.
+
+
+#: Exit code of stage-in: what the task asks for cannot be had, and trying again is no use.
+NOT_LAID: Final = 65
+#: Of each of a step's files, the end of so many bytes is told.
+TAIL_BYTES: Final = 10 << 10
+#: A step that is told to end so shortly before its timeout is taken to have run into it: pods begin before their first step.
+_SLACK_S: Final = 30.0
+#: How many files are delivered at a time.
+_AT_A_TIME: Final = 8
+_TRIES: Final = 3
+_PAUSE_S: Final = 2.0
+
+Env = Mapping[str, str]
+Json = dict[str, Any]
+Message = dict[str, Any]
+
+
+def has_files(env: Env) -> bool:
+    """Whether the pod is a container task."""
+    return bool(env.get("FLOWSCHED_CONTAINER"))
+
+
+# --- stage-in ------------------------------------------------------------------------------------------------
+
+
+def prepare(env: Env) -> tuple[int, Message]:
+    """Make the folders before anybody else puts something into them, and look for what is used where it is.
+
+    Returns:
+        0, or an exit code and the message that says why the task cannot run.
+    """
+    order = _order(env)
+    missing = [
+        f"{path} (from {place})"
+        for path, place, directory in order["sources"]
+        if not _is_there(place, directory)
+    ]
+    if missing:
+        shown = ", ".join(missing[:20]) + (" …" if len(missing) > 20 else "")
+        message = f"inputs that are not there, or no folder where one was asked for: {shown}"
+        return NOT_LAID, {"reason": "InputMissing", "message": message}
+    try:
+        own = os.stat(_inputs(env))
+        for place in order["folders"]:
+            mode = 0o775 if place.startswith("/") else stat.S_IMODE(own.st_mode) | 0o700
+            _make_folder(_real(env, place), mode)
+        os.makedirs(_notes(env), exist_ok=True)
+        with open(f"{_notes(env)}/started", "w") as file:
+            file.write(str(_elapsed_s()))
+    except OSError as error:
+        return NOT_LAID, {"reason": "StartFailed", "message": f"cannot make the task's folders: {error}"}
+    return 0, {}
+
+
+def fill(env: Env) -> tuple[int, Message]:
+    """Write the files whose text is in the document, and bring to shared volumes what belongs there.
+
+    Returns:
+        0, or an exit code and the message that says why the task cannot run.
+    """
+    order = _order(env)
+    try:
+        for place, text in zip(order["contents"], _contents(env), strict=True):
+            _write(_real(env, place), text)
+        for source, place in order["copies"]:
+            _copy(_real(env, source), _real(env, place))
+        for place, path in order["links"]:
+            if not os.path.lexists(_real(env, place)):
+                os.symlink(path, _real(env, place))
+        for place in order["files"]:
+            _touch(_real(env, place))
+    except OSError as error:
+        return NOT_LAID, {
+            "reason": "StartFailed",
+            "message": f"cannot put the task's files in place: {error}",
+        }
+    return 0, {}
+
+
+def _is_there(place: str, directory: bool) -> bool:
+    return os.path.isdir(place) if directory else os.path.isfile(place)
+
+
+def _make_folder(path: str, mode: int) -> None:
+    """Make it and what is above it; those that we make are as open as the volume itself."""
+    missing = []
+    while not os.path.isdir(path):
+        missing.append(path)
+        path = os.path.dirname(path)
+    for folder in reversed(missing):
+        with contextlib.suppress(FileExistsError):  # another output made it
+            os.mkdir(folder)
+            os.chmod(folder, mode & 0o777)
+
+
+def _contents(env: Env) -> list[str]:
+    packed, number = "", 0
+    while (piece := env.get(f"FLOWSCHED_CONTENT_{number}")) is not None:
+        packed, number = packed + piece, number + 1
+    if not packed:
+        return []
+    texts: list[str] = json.loads(zlib.decompress(base64.b64decode(packed), bufsize=LARGEST))
+    return texts
+
+
+def _write(path: str, text: str) -> None:
+    """Write a file of the document: everybody may run it, since nobody says whether it is a program."""
+    part = f"{os.path.dirname(path)}/.{os.path.basename(path)[:200]}.part"
+    with open(part, "w", encoding="utf-8", errors="surrogatepass", newline="") as file:
+        file.write(text)
+    os.chmod(part, 0o755)
+    os.replace(part, path)
+
+
+def _copy(source: str, target: str) -> None:
+    if os.path.isdir(source):
+        shutil.copytree(source, target, dirs_exist_ok=True)
+    else:
+        shutil.copyfile(source, f"{target}.part")
+        os.replace(f"{target}.part", target)
+
+
+def _touch(path: str) -> None:
+    """An empty file to be mounted alone, older than everything, so that one sees whether it has been written."""
+    if not os.path.exists(path):
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT, 0o666))
+        os.chmod(path, 0o666)
+        os.utime(path, (0, 0))
+
+
+# --- stage-out -----------------------------------------------------------------------------------------------
+
+
+def deliver(env: Env) -> Message:
+    """Take the outputs out, write what shall be left, and tell of both.
+
+    Returns:
+        `delivered` ([path, uri, bytes] of each file), `stdio` (the ends of the steps' files), `reason` and `message`.
+    """
+    order = _order(env)
+    sight = Sight(order["view"], _inputs(env))
+    ended, interrupted = _ends(order, env)
+    told: Message = {"outputs": [], "reason": "", "message": "", "delivered": []}
+    try:
+        for output in order["outputs"]:
+            if ended or output["always"]:
+                told["delivered"] += _take(output, sight, env)
+    except (OSError, _NotDelivered) as error:
+        told |= {"reason": "OutputFailed", "message": f"output {output['path']}: {error}"}
+    if not interrupted:
+        leave(env)
+    if order.get("return_code") and ended:
+        told["returned"] = code_in(_tail(sight, order["return_code"]).encode())
+    told["stdio"] = [[_tail(sight, path) for path in files] for files in order["stdio"]]
+    return told
+
+
+def _ends(order: Json, env: Env) -> tuple[bool, bool]:
+    """Whether all steps have ended well, and whether somebody wanted the pod's end before that.
+
+    Who is asked to end, and not by its timeout, was released, evicted, or its node drained: the attempt has no end of its own then.
+    """
+    if order["steps"] is None:
+        return True, False
+    notes = _notes(env)
+    for number, ignored in enumerate(order["steps"]):
+        told = os.path.exists(f"{notes}/{number}.term")
+        code = _read(f"{notes}/{number}.code").strip()
+        if told and not _is_late(order, notes):
+            return False, True
+        if not os.path.exists(f"{notes}/{number}.begun"):
+            return False, not _is_late(order, notes)
+        if not code or (code != "0" and not ignored):
+            return False, False
+    return True, False
+
+
+def _elapsed_s() -> float:
+    """Seconds since the node's boot: the same in all containers of a pod, whatever the wall clock is set to."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
+
+
+def _is_late(order: Json, notes: str) -> bool:
+    """Whether the timeout is over, or nearly."""
+    timeout_s: float = order["timeout_ms"] / 1000
+    if not timeout_s:
+        return False
+    now = _elapsed_s()
+    lasted_s = now - float(_read(f"{notes}/started") or now)
+    return lasted_s >= timeout_s - min(_SLACK_S, timeout_s / 2)
+
+
+def _take(output: Json, sight: Sight, env: Env) -> list[list[Any]]:
+    """Deliver one output: every file that it stands for."""
+    found = [(path, sight.real(path), uri) for path, uri in _matches(output, sight)]
+    there = [
+        (path, real, uri)
+        for path, real, uri in found
+        if real is not None and os.path.isfile(real) and not _is_untouched(real)
+    ]
+    moving = [(number, real, uri) for number, (_, real, uri) in enumerate(there) if real != uri]
+    _put_all(moving, env)
+    for folder in {os.path.dirname(uri) for _, _, uri in moving if uri.startswith("/")}:
+        _sync_folder(folder)
+    return [[path, uri, os.stat(real).st_size] for path, real, uri in there]
+
+
+def _matches(output: Json, sight: Sight) -> Iterator[tuple[str, str]]:
+    """The files of an output: path of the container, and where each goes."""
+    path, uri = output["path"], output["uri"]
+    if not is_pattern(path) or (output["prefix"] is None and sight.real(path) is not None):
+        yield from _files(path, uri, sight)
+        return
+    prefix = (output["prefix"] or "").rstrip("/")
+    for match in sight.matches(path):
+        inner = match.removeprefix(prefix) if match.startswith(f"{prefix}/") else match
+        yield from _files(match, f"{uri.rstrip('/')}/{inner.lstrip('/')}", sight)
+
+
+def _files(path: str, uri: str, sight: Sight) -> Iterator[tuple[str, str]]:
+    """A file, or all that a folder holds."""
+    if not sight.is_folder(path):
+        yield path, uri
+        return
+    for file in sight.files_below(path):
+        yield file, f"{uri.rstrip('/')}/{file[len(path) :].lstrip('/')}"
+
+
+def _is_untouched(real: str) -> bool:
+    """Whether it is a file that stage-in has made to be mounted, and that nobody has written."""
+    found = os.stat(real)
+    return (found.st_size, found.st_mtime_ns) == (0, 0)
+
+
+class _NotDelivered(Exception):
+    pass
+
+
+def _put_all(moving: Sequence[tuple[int, str, str]], env: Env) -> None:
+    if len(moving) < 2:
+        for number, real, uri in moving:
+            _put(number, real, uri, env)
+        return
+    from concurrent.futures import (
+        ThreadPoolExecutor,
+    )  # each file waits for a disk or a network most of the time
+
+    with ThreadPoolExecutor(_AT_A_TIME) as pool:
+        list(pool.map(lambda each: _put(each[0], each[1], each[2], env), moving))
+
+
+def _put(number: int, real: str, uri: str, env: Env) -> None:
+    for left in range(_TRIES - 1, -1, -1):
+        try:
+            if uri.startswith("/"):
+                _put_file(real, uri, f".{env.get('POD_UID', 'pod')}-{number}.part")
+            else:
+                _put_object(real, uri)
+        except OSError:
+            if not left:
+                raise
+            time.sleep(_PAUSE_S)
+        else:
+            return
+
+
+def _put_file(real: str, target: str, name: str) -> None:
+    """Copy it beside its target, and rename it there when it is whole and on the disk."""
+    folder = os.path.dirname(target)
+    _make_folder(folder, 0o775)
+    part = f"{folder}/{name}"
+    reading = os.open(real, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    try:
+        with open(reading, "rb") as source, open(part, "wb") as copy:
+            shutil.copyfileobj(source, copy, 4 << 20)
+            os.fchmod(copy.fileno(), stat.S_IMODE(os.fstat(reading).st_mode) | 0o600)
+            copy.flush()
+            os.fsync(copy.fileno())
+        os.replace(part, target)
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.unlink(part)
+        raise
+
+
+def _sync_folder(folder: str) -> None:
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _put_object(real: str, uri: str) -> None:
+    from flowsched.cluster.node.origins import NotFetched, put
+
+    try:
+        put(real, uri)
+    except NotFetched as error:
+        if error.permanent:
+            raise _NotDelivered(str(error)) from error
+        raise OSError(str(error)) from error
+
+
+def leave(env: Env) -> None:
+    """Write the files that shall be there once an attempt has ended, unless somebody has: also where nothing of it ran."""
+    for place, text in _order(env)["leave"]:
+        _leave(place, text)
+
+
+def _leave(path: str, text: str) -> None:
+    """Write a file unless there is one; its name is there when all of it is. A folder that is gone is not made again."""
+    part = f"{path}.part"
+    try:
+        with open(part, "w", newline="") as file:
+            file.write(text)
+        os.link(part, path)
+    except FileExistsError:
+        pass
+    except OSError as error:
+        print(f"cannot leave {path}: {error}", flush=True)
+    finally:
+        with contextlib.suppress(OSError):
+            os.unlink(part)
+
+
+def _tail(sight: Sight, path: str) -> str:
+    real = sight.real(path) if path else None
+    if real is None:
+        return ""
+    try:
+        with open(real, "rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - TAIL_BYTES))
+            return file.read(TAIL_BYTES).decode(errors="replace")
+    except OSError:
+        return ""
+
+
+# --- what both know ------------------------------------------------------------------------------------------
+
+
+def _order(env: Env) -> Json:
+    order: Json = json.loads(unpacked(env["FLOWSCHED_CONTAINER"]))
+    return order
+
+
+def _inputs(env: Env) -> str:
+    return env.get("FLOWSCHED_INPUTS") or "/flowsched/inputs"
+
+
+def _notes(env: Env) -> str:
+    return f"{env.get('FLOWSCHED_WORK') or '/flowsched/work'}/steps"
+
+
+def _real(env: Env, place: str) -> str:
+    return place if place.startswith("/") else f"{_inputs(env)}/{place}"
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path) as file:
+            return file.read(100)
+    except OSError:
+        return ""

@@ -1,0 +1,287 @@
+"""The steps that run in a task's pod beside it: `flowsched pod stage-in`, `stage-out` and `ready`. Standard library only.
+
+They ask the node's agent for what they cannot do themselves, and tell how it ended by their exit code and by a line of JSON
+in their termination message, which is all that is left of them.
+
+    stage-in   before the task: its inputs are laid out in its volumes
+    stage-out  idles beside the task; SIGTERM says that the task has ended: its outputs are published
+    ready      waits until stage-out would notice a SIGTERM: the first process of a container is not sent one before, the
+               kernel drops it, and outputs of a task that ends at once would never be published
+
+What only stage-in without an agent needs is imported there: each of these processes starts once or twice per task.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+DONE: Final = 0
+NOT_READY: Final = 1
+BAD_ORDER: Final = 64
+INPUT_LOST: Final = 66
+UNREACHABLE: Final = 75
+
+#: How long an agent may be silent. A task's outputs are worth a longer wait than its start.
+_START_PATIENCE_S: Final = 60.0
+_END_PATIENCE_S: Final = 600.0
+_READY_S: Final = 30.0
+#: A connection is made within so long, and an answer begins within so long; the agent answers each 20 s, if only to say
+#: that it is still at it.
+_CONNECT_S: Final = 5.0
+_ANSWER_S: Final = 60.0
+_FIRST_PAUSE_S: Final = 0.1
+_LONGEST_PAUSE_S: Final = 5.0
+#: What a kubelet takes of a termination message, if the pod has no more than three containers.
+_MESSAGE_BYTES: Final = 4096
+#: Of each of a step's files, the end of so many characters is told where there is room.
+TAIL_BYTES: Final = 10 << 10
+#: Answers after which asking again is no use.
+_FINAL: Final = frozenset({200, 400, 401, 403, 409, 413})
+
+Env = Mapping[str, str]
+Answer = tuple[int, dict[str, Any]]
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run one step; returns its exit code."""
+    steps: dict[str, Callable[[Env], int]] = {"stage-in": stage_in, "stage-out": stage_out, "ready": ready}
+    if len(arguments) != 1 or arguments[0] not in steps:
+        print(f"usage: flowsched pod {'|'.join(steps)}", file=sys.stderr)
+        return 2
+    return steps[arguments[0]](os.environ)
+
+
+def stage_in(env: Env) -> int:
+    """Have the task's inputs laid out; returns the exit code."""
+    if env.get("FLOWSCHED_ORDER") is None or env.get("FLOWSCHED_SIGNATURE") is None:
+        return _tell(
+            env, BAD_ORDER, {"reason": "OrderRefused", "message": "there is no order, or no signature"}
+        )
+    if env.get("FLOWSCHED_CONTAINER"):
+        from flowsched.cluster.kubernetes.pods import step_files
+
+        code, message = step_files.prepare(env)
+        if code == DONE:
+            code, message = _stage_in(env)
+        if code == DONE:
+            code, problem = step_files.fill(env)
+            message = problem or message
+        if code == step_files.NOT_LAID:
+            step_files.leave(env)
+    else:
+        code, message = _stage_in(env)
+    return _tell(env, code, message)
+
+
+def _stage_in(env: Env) -> tuple[int, dict[str, Any]]:
+    """Have datasets laid out: the exit code, and the message."""
+    if not env.get("FLOWSCHED_AGENT"):
+        from flowsched.cluster.kubernetes.agent import alone
+
+        return alone.stage_in(env)
+    body = {"inputs_path": env.get("FLOWSCHED_INPUTS", "/flowsched/inputs")}
+    status, answer = _persist(env, "inputs", body, _START_PATIENCE_S)
+    if status != 200:
+        return _refused(status, answer)
+    if answer.get("lost"):
+        return INPUT_LOST, {"reason": "InputLost", **answer}
+    return DONE, {name: answer.get(name, 0) for name in ("bytes_local", "bytes_moved")}
+
+
+def stage_out(env: Env) -> int:
+    """Wait for the task's end, then have its outputs published; returns the exit code.
+
+    Outputs that are missing are told, and are no failure of this step: the task's own exit code decides.
+    """
+    signal.pthread_sigmask(signal.SIG_BLOCK, _ENDS)
+    # Never called, since the signals stay blocked; but whoever looks at the process sees that it is waiting for them.
+    for number in _ENDS:
+        signal.signal(number, lambda *_: None)
+    with _listening(env):
+        signal.sigwait(_ENDS)
+    if env.get("FLOWSCHED_CONTAINER"):
+        from flowsched.cluster.kubernetes.pods import step_files
+
+        message = step_files.deliver(env)
+        if env.get("FLOWSCHED_AGENT") and json.loads(fitted(message, _limit(env))).get("undelivered"):
+            _keep_list(env, message["delivered"])
+        return _tell(env, DONE, message)
+    if not env.get("FLOWSCHED_AGENT"):
+        from flowsched.cluster.kubernetes.agent import alone
+
+        return _tell(env, DONE, alone.stage_out(env))
+    body = {"work_path": env.get("FLOWSCHED_WORK", "/flowsched/work")}
+    status, answer = _persist(env, "outputs", body, _END_PATIENCE_S)
+    if status != 200:
+        return _tell(env, *_refused(status, {"outputs": [], **answer}))
+    return _tell(env, DONE, {"outputs": [], "reason": "", "message": "", **answer})
+
+
+def _keep_list(env: Env, files: list[Any]) -> None:
+    """Give a list of files that no message holds to the agent; it is a report, and no failure where that cannot be."""
+    from flowsched.cluster.kubernetes.agent.orders import packed
+
+    body = {"work_path": env.get("FLOWSCHED_WORK", "/flowsched/work"), "delivered": packed(files)}
+    status, answer = _persist(env, "outputs", body, _START_PATIENCE_S)
+    if status != 200:
+        print(f"the agent has not kept the list of {len(files)} files: {status} {answer}", file=sys.stderr)
+
+
+def ready(env: Env) -> int:
+    """Wait until stage-out of the same pod waits for the task's end."""
+    end = time.monotonic() + _READY_S
+    while time.monotonic() < end:
+        with socket.socket(socket.AF_UNIX) as asking:
+            try:
+                asking.connect(_meeting_point(env))
+            except OSError:
+                time.sleep(0.02)
+            else:
+                return DONE
+    return NOT_READY
+
+
+#: What says that the task has ended.
+_ENDS: Final = frozenset({signal.SIGTERM, signal.SIGINT})
+
+
+def _listening(env: Env) -> socket.socket:
+    """A socket for `ready`. Linux gives such a name no file, and no permission to care for."""
+    meeting = socket.socket(socket.AF_UNIX)
+    if sys.platform == "linux":
+        meeting.bind(_meeting_point(env))
+        meeting.listen(8)
+    return meeting
+
+
+def _meeting_point(env: Env) -> str:
+    return f"\0flowsched.stage-out.{env.get('POD_UID', '')}"
+
+
+# --- the agent -----------------------------------------------------------------------------------------------
+
+
+def _persist(env: Env, what: str, body: dict[str, str], patience_s: float) -> Answer:
+    """Ask the agent until it has done it or refuses. Status 0: it has been silent for too long."""
+    patience_s = float(env.get("FLOWSCHED_PATIENCE_S") or patience_s)
+    body = {"order": env["FLOWSCHED_ORDER"], "signature": env["FLOWSCHED_SIGNATURE"], **body}
+    silent_since, pause = time.monotonic(), _FIRST_PAUSE_S
+    while True:
+        status, answer = _ask(env, what, body)
+        if status in _FINAL:
+            return status, answer
+        if status == 202:  # it is at it
+            silent_since, pause = time.monotonic(), _FIRST_PAUSE_S
+        elif time.monotonic() - silent_since > patience_s:
+            return 0, answer
+        time.sleep(pause)
+        pause = min(2 * pause, _LONGEST_PAUSE_S)
+
+
+def _ask(env: Env, what: str, body: dict[str, str]) -> Answer:
+    """Ask once; status 0 if there was no answer."""
+    from http.client import HTTPConnection, HTTPException
+    from urllib.parse import quote, urlsplit
+
+    parts = urlsplit(env["FLOWSCHED_AGENT"])
+    connection = HTTPConnection(parts.hostname or "", parts.port, timeout=_CONNECT_S)
+    try:
+        connection.connect()
+        connection.sock.settimeout(_ANSWER_S)
+        path = f"/v1/pods/{quote(env.get('POD_UID', ''), safe='')}/{what}"
+        headers = {"Content-Type": "application/json", "Connection": "close"}
+        connection.request("POST", path, json.dumps(body).encode(), headers)
+        answer = connection.getresponse()
+        told = json.loads(answer.read())
+        return answer.status, told if isinstance(told, dict) else {}
+    except (OSError, HTTPException, ValueError) as error:
+        return 0, {"message": f"no answer from {env['FLOWSCHED_AGENT']}: {type(error).__name__}: {error}"}
+    finally:
+        connection.close()
+
+
+def _refused(status: int, answer: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+    """What to tell when the agent could not be asked, or does not take the order."""
+    if status == 0:
+        return UNREACHABLE, {**answer, "reason": "AgentUnreachable"}
+    return BAD_ORDER, {**answer, "reason": "OrderRefused"}
+
+
+# --- the termination message ---------------------------------------------------------------------------------
+
+
+def _tell(env: Env, code: int, message: dict[str, Any]) -> int:
+    """Write the termination message; returns the exit code."""
+    text = fitted(message, _limit(env))
+    print(text if code else f"done: {text}", file=sys.stderr, flush=True)
+    try:
+        # The kubelet has mounted the file itself: it is written to, never replaced.
+        with open(env.get("FLOWSCHED_TERMINATION_LOG") or "/dev/termination-log", "w") as file:
+            file.write(text)
+    except OSError as error:
+        print(f"cannot write the termination message: {error}", file=sys.stderr)
+    return code
+
+
+def _limit(env: Env) -> int:
+    return int(env.get("FLOWSCHED_MESSAGE_BYTES") or _MESSAGE_BYTES)
+
+
+def fitted(message: dict[str, Any], limit: int) -> str:
+    """A message as JSON that is no longer than allowed. What was left out is told by `more`; the agent has it all.
+
+    Values go first, the longest before the others, then the lists, then the end of the sentence. Of a container task the ends of
+    the steps' files go first, then the list of files is packed, and then cut: `undelivered` says how many are not in it.
+    """
+    text = json.dumps(message)
+    if len(text) <= limit:
+        return text
+    if "delivered" in message:
+        return _packed(message, limit)
+    short = {**message, "more": True}
+    if short.get("outputs"):
+        outputs = short["outputs"] = [dict(output) for output in short["outputs"]]
+        for output in sorted(outputs, key=lambda output: -len(output.get("value") or "")):
+            output["value"] = None
+            if len(json.dumps(short)) <= limit:
+                return json.dumps(short)
+    for name in ("outputs", "lost"):
+        while short.get(name) and len(json.dumps(short)) > limit:
+            short[name] = short[name][: len(short[name]) // 2]
+    spare = limit - len(json.dumps({**short, "message": ""}))
+    said = str(short.get("message", ""))
+    while len(json.dumps(short)) > limit and said:
+        said = said[: max(0, min(spare, len(said)) - 8)] if len(said) > spare else said[:-8]
+        short["message"] = said
+    return json.dumps(short)
+
+
+def _packed(message: dict[str, Any], limit: int) -> str:
+    """The message of a container task, as much of it as there is room for."""
+    from flowsched.cluster.kubernetes.agent.orders import packed
+
+    files: list[Any] = message["delivered"]
+    for kept in (TAIL_BYTES, 1024, 200, 0):
+        stdio = [[end[-kept:] if kept else "" for end in ends] for ends in message.get("stdio", ())]
+        text = json.dumps({**message, "stdio": stdio})
+        if len(text) <= limit:
+            return text
+    bare = {**message, "stdio": [], "message": str(message.get("message", ""))[: limit // 4]}
+    count = len(files)
+    while True:
+        told = {**bare, "delivered": packed(files[:count]), "undelivered": len(files) - count}
+        text = json.dumps(told)
+        if len(text) <= limit or not count:
+            return text
+        count = count * 9 // 10
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,272 @@
+"""LocalCluster: virtual nodes on this machine, the embedded default of flowsched.
+
+It keeps the queue of events and one process at a time on a root; how pods run and bytes move is up to `Processes`:
+`runners` (real processes and files) or `fake` (timers on the loop's clock).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import socket
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from flowsched.cluster.local.nodes import Site
+from flowsched.errors import ConfigurationError
+from flowsched.executor.nodes import NodeInfo
+from flowsched.executor.protocol import (
+    Binder,
+    ClusterEvent,
+    Known,
+    Opened,
+    Pod,
+    PodEnded,
+    PodGone,
+    Transfer,
+)
+
+#: How long to wait for another process to let go of the root: a predecessor may still be closing.
+ROOT_WAIT_S = 5.0
+
+
+class Processes(Protocol):
+    """How pods run and bytes move. Everything is reported through `site.report`."""
+
+    on_disk: bool  #: whether it works in the site's root, which one service at a time may use
+
+    def clock(self) -> int:
+        """Milliseconds, for the times in events, unless the cluster is given another clock."""
+        ...
+
+    async def open(self, site: Site) -> Sequence[NodeInfo]:
+        """Look at what is there, and report it (replicas). Returns the nodes as they are now."""
+        ...
+
+    async def adopt(self, pods: Sequence[Pod]) -> None:
+        """See `Executor.adopt`."""
+        ...
+
+    async def launch(self, pods: Sequence[Pod]) -> None:
+        """See `Executor.launch`."""
+        ...
+
+    async def release(self, names: Sequence[str], grace_ms: int) -> None:
+        """See `Executor.release`."""
+        ...
+
+    async def transfer(self, orders: Sequence[Transfer]) -> None:
+        """See `Executor.transfer`."""
+        ...
+
+    async def evict(self, uri: str, node: str) -> bool:
+        """Remove a dataset from a node's cache, unless a live attempt reads it."""
+        ...
+
+    async def logs(self, name: str, stream: str, offset: int, limit: int) -> tuple[bytes, bool]:
+        """See `Executor.logs`."""
+        ...
+
+    async def open_dataset(self, uri: str, nodes: Sequence[str]) -> Opened | None:
+        """See `Executor.open_dataset`."""
+        ...
+
+    async def orphans(self) -> Sequence[str]:
+        """Attempts that live though nobody asked for them."""
+        ...
+
+    async def settle(self, names: Sequence[str]) -> None:
+        """See `Executor.settle`."""
+        ...
+
+    @property
+    def trouble(self) -> str:
+        """See `Executor.trouble`."""
+        ...
+
+    async def forget(self, names: Sequence[str]) -> None:
+        """Remove what finished attempts left, but for their logs and records."""
+        ...
+
+    def flows(self) -> Mapping[str, tuple[int, int]]:
+        """Node -> (bytes in, bytes out) that were really copied."""
+        ...
+
+    async def expire(self, known: Known) -> int:
+        """See `Executor.expire`."""
+        ...
+
+    async def close(self) -> None:
+        """Let go of everything; what runs goes on."""
+        ...
+
+
+class LocalCluster:
+    """An Executor on this machine.
+
+    Args:
+        root: Folder of the cluster; one service at a time.
+        nodes: The virtual nodes, see `machine.virtual_nodes`.
+        processes: How pods run; default real processes.
+        clock: Wall-clock ms, for the times in events; default the one of `processes`.
+        failpoint: See `Site`.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        nodes: Sequence[NodeInfo],
+        *,
+        processes: Processes | None = None,
+        clock: Callable[[], int] | None = None,
+        failpoint: Callable[[str], object] = lambda _: None,
+    ) -> None:
+        if processes is None:
+            from flowsched.cluster.local.processes import RunnerProcesses
+
+            processes = RunnerProcesses()
+        self.nodes = tuple(nodes)
+        self.processes = processes
+        folder, by_name = Path(os.path.realpath(root)), {node.name: node for node in nodes}
+        self._site = Site(folder, by_name, self._report, clock or processes.clock, failpoint)
+        self._queue: list[ClusterEvent] = []
+        self._finals: set[str] = set()  #: of pods whose final event waits in the queue
+        self._news = asyncio.Event()
+        self._closed = False
+        self._lock: int | None = None
+
+    @property
+    def identity(self) -> str:
+        """The machine and the root folder."""
+        return f"{socket.gethostname()}:{self._site.root}"
+
+    @property
+    def binder(self) -> Binder | None:
+        """None: all pods here are ours."""
+        return None
+
+    @property
+    def trouble(self) -> str:
+        """Which file system is full, in words; "" = there is room."""
+        return self.processes.trouble
+
+    @property
+    def remote_reads(self) -> bool:
+        """True: all nodes' caches are on one machine."""
+        return True
+
+    async def start(self) -> Sequence[NodeInfo]:
+        """Open it, and say which nodes there are. Replicas in their caches follow as events.
+
+        Raises:
+            ConfigurationError: Another process uses the root.
+        """
+        if self.processes.on_disk and self._lock is None:
+            await self._take_root()
+        return await self.processes.open(self._site)
+
+    async def adopt(self, pods: Sequence[Pod]) -> None:
+        """Take over pods that were intended or running: see `Executor.adopt`."""
+        await self.processes.adopt(pods)
+
+    async def launch(self, pods: Sequence[Pod]) -> None:
+        """Start pods; returns once their runners are spawned. Outcomes come as events."""
+        await self.processes.launch(pods)
+
+    async def release(self, names: Sequence[str], grace_ms: int) -> None:
+        """End pods. A final event follows for each, or is waiting in the queue already."""
+        await self.processes.release([name for name in names if name not in self._finals], grace_ms)
+
+    async def transfer(self, orders: Sequence[Transfer]) -> None:
+        """Start copying; returns at once."""
+        await self.processes.transfer(orders)
+
+    async def evict(self, uri: str, node: str) -> bool:
+        """Remove a dataset from a node's cache (ReplicaSeen follows); False while a live attempt reads it."""
+        return await self.processes.evict(uri, node)
+
+    async def events(self) -> AsyncIterator[Sequence[ClusterEvent]]:
+        """What happens, in batches, in order per pod; ends after `stop`. One reader."""
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            batch, self._queue = self._queue, []
+            self._finals.clear()
+            if batch:
+                yield batch
+            if self._closed and not self._queue:
+                return
+
+    async def settle(self, names: Sequence[str]) -> None:
+        """Keep of these attempts only what people look at, in as few files as possible."""
+        await self.processes.settle(names)
+
+    async def logs(
+        self, name: str, stream: str, offset: int, limit: int, node: str = ""
+    ) -> tuple[bytes, bool]:
+        """Bytes of `stdout` or `stderr` from `offset`, and whether more may come."""
+        return await self.processes.logs(name, stream, offset, limit)
+
+    async def open_dataset(self, uri: str, nodes: Sequence[str]) -> Opened | None:
+        """Read a dataset from the cache of the first node that has it; None if none has."""
+        others = [node.name for node in self.nodes if node.name not in nodes]
+        return await self.processes.open_dataset(uri, [*nodes, *others])
+
+    async def orphans(self) -> Sequence[str]:
+        """Attempts that live though nobody asked for them: report them, and release them after a grace."""
+        return await self.processes.orphans()
+
+    async def forget(self, names: Sequence[str]) -> None:
+        """Remove the working folders of finished attempts; logs and exit records stay."""
+        await self.processes.forget(names)
+
+    def flows(self) -> Mapping[str, tuple[int, int]]:
+        """Node -> (bytes in, bytes out) that were really copied since the start."""
+        return self.processes.flows()
+
+    async def expire(self, known: Known) -> int:
+        """Remove logs and records of finished attempts of workflows that are not known any more; returns how many."""
+        return await self.processes.expire(known)
+
+    async def stop(self) -> None:
+        """Close it. Running pods go on: a restarted service adopts them. A second time does nothing."""
+        if self._closed:
+            return
+        self._closed = True
+        await self.processes.close()
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+        self._news.set()
+
+    def _report(self, event: ClusterEvent) -> None:
+        self._queue.append(event)
+        if isinstance(event, PodEnded | PodGone):
+            self._finals.add(event.name)
+        self._news.set()
+
+    async def _take_root(self) -> None:
+        self._site.root.mkdir(parents=True, exist_ok=True)
+        fd = os.open(self._site.root / "in-use", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        end = asyncio.get_running_loop().time() + ROOT_WAIT_S
+        while True:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                if asyncio.get_running_loop().time() > end:
+                    holder = os.pread(fd, 32, 0).decode().strip()
+                    os.close(fd)
+                    raise ConfigurationError(
+                        f"process {holder} runs the local cluster in {self._site.root}: stop it, or use another folder"
+                    ) from None
+                await asyncio.sleep(0.05)
+            else:
+                with contextlib.suppress(
+                    OSError
+                ):  # on a full disk the old text stays; the lock is what counts
+                    os.pwrite(fd, f"{os.getpid():<32}".encode(), 0)
+                self._lock = fd
+                return

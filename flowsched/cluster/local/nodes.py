@@ -1,0 +1,150 @@
+"""Virtual nodes: this machine divided, each part with its own budgets."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from flowsched.errors import ConfigurationError, InvalidRequest
+from flowsched.executor.nodes import NodeInfo
+from flowsched.executor.protocol import ClusterEvent
+from flowsched.workflow.resources import parse_bytes
+
+#: Left to the system and the service when memory is divided.
+_MEMORY_SHARE_PERCENT = 90
+
+
+def virtual_nodes(
+    count: int = 1,
+    *,
+    cpu_millicores: int | None = None,
+    memory_bytes: int | None = None,
+    disk_bytes: int = 0,
+    gpus: int = 0,
+    disk_rate: int = 500_000_000,
+    nic_rate: int = 117_000_000,
+    cache_bytes: int = 0,
+    racks: int = 1,
+    names: Sequence[str] | None = None,
+) -> tuple[NodeInfo, ...]:
+    """Nodes for `LocalCluster`.
+
+    Args:
+        count: How many.
+        cpu_millicores: Of each node; None divides the machine's cores. More than there are may be said.
+        memory_bytes: Of each node; None divides nine tenths of the machine's memory.
+        disk_bytes: Of each node.
+        gpus: Whole devices of each node.
+        disk_rate: Bytes/s of each node's disk.
+        nic_rate: Bytes/s of each node's network, in each direction.
+        cache_bytes: What each node's cache may hold; 0 = no limit.
+        racks: Nodes are dealt to racks in equal runs: `rack-0`, `rack-1` …
+        names: Of the nodes; default `node-0`, `node-1` …
+
+    Raises:
+        ConfigurationError: Fewer than one node, or another number of names.
+    """
+    names = [f"node-{number}" for number in range(count)] if names is None else names
+    if count < 1 or len(set(names)) != count or not 1 <= racks <= count:
+        raise ConfigurationError(
+            f"{count} nodes with {len(set(names))} different names in {racks} racks: need at least one node, "
+            "one name each, and no more racks than nodes"
+        )
+    return tuple(
+        NodeInfo(
+            name=name,
+            cpu_millicores=cpu_millicores or machine_cores() * 1000 // count,
+            memory_bytes=memory_bytes or machine_memory_bytes() * _MEMORY_SHARE_PERCENT // 100 // count,
+            disk_bytes=disk_bytes,
+            gpu_millis=gpus * 1000,
+            labels={"kubernetes.io/hostname": name},
+            rack=f"rack-{number * racks // count}",
+            disk_rate=disk_rate,
+            nic_in_rate=nic_rate,
+            nic_out_rate=nic_rate,
+            cache_bytes=cache_bytes,
+        )
+        for number, name in enumerate(names)
+    )
+
+
+def cache_limit(said: str) -> tuple[int, int]:
+    """What each node's cache may hold: an amount (`50G`), or a part (`80%`) of the disk, which all nodes share.
+
+    Returns:
+        (bytes, percent); (0, 0) = no limit.
+
+    Raises:
+        ConfigurationError: It is neither.
+    """
+    if not said.endswith("%"):
+        try:
+            return parse_bytes(said), 0
+        except InvalidRequest as error:
+            raise ConfigurationError(
+                f"--cache {said!r}: 50G, 80% or 0 (no limit) was expected: {error}"
+            ) from error
+    part = said.removesuffix("%").strip()
+    if not part.isdecimal() or not 0 < int(part) <= 100:
+        raise ConfigurationError(f"--cache {said!r}: a part of the disk between 1% and 100% was expected")
+    return 0, int(part)
+
+
+def labelled(nodes: tuple[NodeInfo, ...], labels: Sequence[str]) -> tuple[NodeInfo, ...]:
+    """Nodes with more labels, each said as `NODE:KEY=VALUE`.
+
+    Raises:
+        ConfigurationError: One is said otherwise, or of no such node.
+    """
+    more: dict[str, dict[str, str]] = {node.name: {} for node in nodes}
+    for said in labels:
+        name, _, pair = said.partition(":")
+        key, equals, value = pair.partition("=")
+        if name not in more or not key or not equals:
+            raise ConfigurationError(
+                f"--label {said!r}: say it as NODE:KEY=VALUE; there are {', '.join(list(more)[:10])}"
+            )
+        more[name][key] = value
+    return tuple(replace(node, labels={**node.labels, **more[node.name]}) for node in nodes)
+
+
+def machine_cores() -> int:
+    """Cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def machine_memory_bytes() -> int:
+    """Physical memory, or the limit of this control group if that is less."""
+    physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    try:
+        with open("/sys/fs/cgroup/memory.max") as file:
+            return min(physical, int(file.read()))
+    except (OSError, ValueError):
+        return physical
+
+
+# ---- What every part of a cluster on this machine is given: where it lives, whom it tells, what time it is
+# ----
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """The surroundings of `Processes`.
+
+    Args:
+        root: The cluster's folder.
+        nodes: By name.
+        report: Takes events, on the event loop's thread.
+        clock: Wall-clock ms.
+        failpoint: Called with a name where a crash would be interesting, in worker threads; may raise or kill.
+    """
+
+    root: Path
+    nodes: Mapping[str, NodeInfo]
+    report: Callable[[ClusterEvent], None]
+    clock: Callable[[], int]
+    failpoint: Callable[[str], object]

@@ -1,0 +1,251 @@
+"""What a runner is told: the pod, its paths in this node's folders, its environment. Read back by `runner.attempt`."""
+
+from __future__ import annotations
+
+import json
+import marshal
+import os
+import re
+import secrets
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path, PurePosixPath
+from typing import Any, Final
+
+from flowsched.cluster.local.attempts import mark_of
+from flowsched.cluster.local.runner.secret_values import LARGEST, is_secret_name
+from flowsched.cluster.node.cache import Cache, file_name
+from flowsched.cluster.node.environment import Paths, environment, hostfile
+from flowsched.errors import InvalidRequest, NotFound
+from flowsched.executor.protocol import InputFile, Pod
+
+_UNSAFE: Final = re.compile(r"[^A-Za-z0-9._-]")
+
+_NO_BOUNDS: Final[Mapping[str, object]] = {}
+
+#: Bytes of a dataset on a node: (uri) -> (found there, brought there for the asker).
+Origin = Callable[[str], tuple[int, int]]
+#: How object stores are written to: the options of each scheme, variables of the environment. It holds credentials.
+Upload = Callable[[], dict[str, Any]]
+
+
+def write_order(folder: Path, pod: Pod, order: dict[str, Any]) -> None:
+    """Write `order` (with the environment; its reader removes it) and `pod.json` (without, to stay).
+
+    Args:
+        folder: Of the attempt.
+        pod: What to run.
+        order: What `compose` made of it.
+    """
+    fd = os.open(folder / "order", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with open(fd, "wb") as file:
+        marshal.dump(order, file)
+    facts = {
+        "name": pod.name,
+        "workflow": pod.workflow,
+        "stage": pod.stage,
+        "index": pod.index,
+        "attempt": pod.attempt,
+        "epoch": pod.epoch,
+        "node": pod.node,
+        "command": pod.command,
+    }
+    (folder / "pod.json").write_text(json.dumps(facts))
+
+
+def compose(
+    folder: Path,
+    root: Path,
+    pod: Pod,
+    caches: Mapping[str, Cache],
+    origin: Origin,
+    refused: str = "",
+    upload: Upload = dict,
+    cgroup: str = "",
+    clock_base_ms: int | None = None,
+    bounds: Mapping[str, object] = _NO_BOUNDS,
+) -> dict[str, Any]:
+    """The order as a value.
+
+    Args:
+        folder: Of the attempt.
+        root: Of the cluster.
+        pod: What to run.
+        caches: By node.
+        origin: See `Origin`.
+        refused: Why its image is refused, if it is.
+        upload: How object stores are written to, by those whose outputs go there.
+        cgroup: The control group to be made for it; "" for none.
+        clock_base_ms: What the service's clock is ahead of `records.elapsed_ms`; None = the runner reads the wall clock.
+        bounds: Which paths of this machine may be inputs and outputs, see `runner.bounds`.
+    """
+    work = folder / "work"
+    inputs = [_input(given, pod, caches) for given in pod.inputs]
+    links = {given.name: f"{work}/{order['link']}" for given, order in zip(pod.inputs, inputs, strict=True)}
+    env, argv = environment(pod, Paths(str(folder), str(work), links, search_path()))
+    sources = [origin(uri) for given in pod.inputs for uri in dict.fromkeys(given.uris)]
+    return {
+        "name": pod.name,
+        "root": str(root),
+        "argv": argv,
+        "env": env,
+        "inputs": inputs,
+        "folders": sorted(
+            {str(PurePosixPath(output.path).parent) for output in pod.outputs if inside(output.path)}
+        ),
+        "outputs": [
+            {
+                "name": output.name,
+                "path": output.path,
+                "uri": output.uri,
+                "entry": str(caches[pod.node].home(output.uri)),
+                "optional": output.optional,
+                "value": output.value,
+            }
+            for output in pod.outputs
+        ],
+        "hostfile": hostfile(pod.gang, pod.cpu_millicores) if pod.gang else None,
+        "cgroup": cgroup,
+        "mark": mark_of(folder),
+        "clock_base_ms": clock_base_ms,
+        "timeout_ms": pod.timeout_ms or 0,
+        "memory_bytes": pod.memory_limit_bytes or pod.memory_bytes,
+        "secrets": dict(pod.secrets),
+        "refused": refused,
+        "container": _container(pod, caches, upload) if pod.container is not None else None,
+        "bounds": dict(bounds),
+        "bytes_local": sum(local for local, _ in sources),
+        "bytes_moved": sum(moved for _, moved in sources),
+    }
+
+
+def _container(pod: Pod, caches: Mapping[str, Cache], upload: Upload) -> dict[str, Any]:
+    """The steps and files of a container task, with paths of this machine beside those of the container."""
+    container = pod.container
+    assert container is not None
+    staged = {
+        given.name: (given.uris[0], _input(given, pod, caches)["files"][0][1])
+        for given in pod.inputs
+        if given.uris
+    }
+    inputs = []
+    for placed in container.inputs:
+        uri, source = staged[placed.input] if placed.input is not None else (placed.source, placed.source)
+        inputs.append({"path": placed.path, "uri": uri, "source": source, "content": placed.content})
+    outputs = [
+        {
+            "path": output.path,
+            "uri": output.uri,
+            "local": output.uri if output.uri.startswith("/") else None,
+            "directory": output.directory,
+            "prefix": output.path_prefix,
+        }
+        for output in container.outputs
+    ]
+    return {
+        "steps": [
+            {
+                "argv": list(step.command),
+                "env": dict(step.env),
+                "workdir": step.workdir,
+                "stdin": step.stdin,
+                "stdout": step.stdout,
+                "stderr": step.stderr,
+                "ignore_error": step.ignore_error,
+            }
+            for step in container.steps
+        ],
+        "inputs": inputs,
+        "outputs": outputs,
+        "delivers": container.delivers,
+        "mounts": [{"source": m.source, "path": m.path, "read_only": m.read_only} for m in container.mounts],
+        "volumes": list(container.volumes),
+        "return_code": container.return_code,
+        "leave": [{"path": left.path, "content": left.content} for left in container.leave],
+        "upload": upload() if any(output["local"] is None for output in outputs) else None,
+    }
+
+
+def search_path() -> str:
+    """PATH of a task: this interpreter first, so that `python` is the one flowsched runs on."""
+    usual = os.environ.get("PATH", "/usr/local/bin:/usr/bin:/bin")
+    return os.pathsep.join(dict.fromkeys((os.path.dirname(sys.executable), *usual.split(os.pathsep))))
+
+
+def inside(path: str) -> bool:
+    """Whether a path stays, by its text, below the folder it is relative to."""
+    return not path.startswith("/") and ".." not in PurePosixPath(path).parts
+
+
+def _input(given: InputFile, pod: Pod, caches: Mapping[str, Cache]) -> dict[str, Any]:
+    """One input: its files in the cache of the node that it is read from, also those that are not there (the runner will say
+    so), and its link.
+    """
+    files = []
+    for uri in given.uris:
+        cache = caches[pod.remote.get(uri, pod.node)]
+        entry = cache.entries.get(uri)
+        name = entry.name if entry else file_name(uri)
+        files.append((uri, str(cache.home(uri) / name)))
+    safe = _UNSAFE.sub("_", given.name) or "_"
+    safe = f"_{safe}" if safe.startswith(".") else safe
+    name = os.path.basename(files[0][1]) if files else ""
+    link = f"inputs/{safe}.manifest" if given.manifest else f"inputs/{safe}/{name}"
+    return {"files": files, "manifest": given.manifest, "link": link}
+
+
+# ---- The secrets of a root: files that only their owner can read. Runners read them; see
+# `running.secret_values` ----
+
+
+def set_secret(root: Path, name: str, value: bytes) -> None:
+    """Write a secret, wholly or not at all; one that is there is replaced. Tasks that start from now on get it.
+
+    Raises:
+        InvalidRequest: Of this name or value there can be none.
+    """
+    path = _path(root, name)
+    if len(value) > LARGEST or b"\0" in value:
+        raise InvalidRequest(f"a secret has at most {LARGEST} bytes and no zero byte")
+    root.mkdir(parents=True, exist_ok=True)
+    path.parent.mkdir(mode=0o700, exist_ok=True)
+    temporary = path.with_name(f".{secrets.token_hex(8)}")
+    try:
+        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with open(fd, "wb") as file:
+            file.write(value)
+            file.flush()
+            os.fsync(fd)
+        temporary.replace(path)
+    finally:
+        with suppress(FileNotFoundError):
+            temporary.unlink()
+
+
+def list_secrets(root: Path) -> list[str]:
+    """Their names."""
+    try:
+        return sorted(name for name in os.listdir(root / "secrets") if is_secret_name(name))
+    except FileNotFoundError:
+        return []
+
+
+def remove_secret(root: Path, name: str) -> None:
+    """Remove one.
+
+    Raises:
+        NotFound: There is none of the name.
+    """
+    try:
+        _path(root, name).unlink()
+    except FileNotFoundError:
+        raise NotFound(f"there is no secret {name!r} in {root / 'secrets'}") from None
+
+
+def _path(root: Path, name: str) -> Path:
+    if not is_secret_name(name):
+        raise InvalidRequest(
+            f"{name!r} is no name of a secret: 1-128 letters, digits, '.', '_' and '-', the first no '.'"
+        )
+    return root / "secrets" / name

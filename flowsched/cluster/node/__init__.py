@@ -1,0 +1,1 @@
+"""What every node does, whoever runs it: cache, ranges, origins, rates, meter."""

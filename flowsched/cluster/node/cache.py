@@ -1,0 +1,460 @@
+"""A node's cache: one folder per dataset, named by the hash of its uri, made by one rename.
+
+    cache/<sha256 of the uri>/<file or folder under its own name>
+    cache/<sha256 of the uri>/meta.json   {"uri", "size", "name", "directory", "version"}
+    cache/.tmp-…                          half made by a service; removed at the next start
+    cache/.part-<sha256 of the uri>/      coming in pieces; goes on after a restart (`partial`)
+    cache/.out-…-<pid>                    half made by a runner; removed at the next start, if the runner is dead
+
+Runners publish into it too (`runner.outputs`, same layout), so the folder is the truth and `entries` follows it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import itertools
+import json
+import os
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+from urllib.parse import unquote, urlsplit
+
+from flowsched.clock import elapsed_s
+from flowsched.cluster.local.runner.records import write_record
+
+PREFIX: Final = ".part-"
+RECORD: Final = "pieces.json"
+#: Half a dataset that nobody has added to for so long is nobody's.
+IDLE_S: Final = 86_400.0
+
+Span = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What the pieces are pieces of. `version`: as its source has named it; pieces of two never mix."""
+
+    uri: str
+    size_bytes: int
+    version: str
+    name: str
+    mode: int = 0o644
+
+
+class Dropped(Exception):
+    """The file is gone: the dataset is another one now, room was needed, or somebody has emptied the cache."""
+
+
+class Partial:
+    """One dataset that is coming. May be used from several threads.
+
+    Args:
+        folder: Where it lies.
+        header: What it will be.
+        spans: What of it is there.
+        idle_s: How long ago a piece was added last.
+        elapsed: Seconds that go on whatever the wall clock is set to.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        header: Header,
+        spans: Iterable[Span] = (),
+        *,
+        idle_s: float = 0.0,
+        elapsed: Callable[[], float] = elapsed_s,
+    ) -> None:
+        self.folder = folder
+        self._elapsed = elapsed
+        self._added_s = elapsed() - idle_s
+        self.header = header
+        self.users = 0  #: pieces that are coming now; see `Partials.using`
+        self._spans = merged(spans)
+        self._lock = threading.Lock()
+        self._dropped = False
+
+    @property
+    def path(self) -> Path:
+        """The file with holes."""
+        return self.folder / self.header.name
+
+    @property
+    def spans(self) -> tuple[Span, ...]:
+        """What is there, for good: ranges of bytes, in order."""
+        return tuple(self._spans)
+
+    @property
+    def idle_s(self) -> float:
+        """How long ago a piece was added last, seconds."""
+        return self._elapsed() - self._added_s
+
+    @property
+    def complete(self) -> bool:
+        """Whether nothing is missing."""
+        return not self.missing(0, self.header.size_bytes)
+
+    def covers(self, start: int, end: int) -> bool:
+        """Whether a range is there."""
+        return not self.missing(start, end)
+
+    def missing(self, start: int, end: int) -> list[Span]:
+        """The parts of a range that are not there."""
+        holes, at = [], start
+        for first, last in self._spans:
+            if last <= at or first >= end:
+                continue
+            if first > at:
+                holes.append((at, first))
+            at = last
+        if at < end:
+            holes.append((at, end))
+        return holes
+
+    def open(self) -> int:
+        """A descriptor to write with.
+
+        Raises:
+            Dropped: It is no longer wanted.
+        """
+        try:
+            return os.open(self.path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except FileNotFoundError as error:
+            raise Dropped(self.header.uri) from error
+
+    def landed(self, descriptor: int, start: int, end: int) -> None:
+        """A range has been written: from when this returns on it is there, whatever happens.
+
+        Raises:
+            Dropped: It is no longer wanted.
+        """
+        os.fdatasync(descriptor)
+        with self._lock:
+            if self._dropped:
+                raise Dropped(self.header.uri)
+            spans = merged([*self._spans, (start, end)])
+            try:
+                self._write(spans)
+            except FileNotFoundError as error:
+                raise Dropped(self.header.uri) from error
+            self._added_s = self._elapsed()
+            self._spans = spans  # last: whoever sees that all is there moves the folder away
+
+    def drop(self) -> None:
+        """Remove it. Who writes to it hears `Dropped`."""
+        with self._lock:
+            self._dropped = True
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _write(self, spans: Iterable[Span]) -> None:
+        header = self.header
+        record: dict[str, object] = {
+            "uri": header.uri, "size": header.size_bytes, "version": header.version, "name": header.name,
+            "mode": header.mode, "spans": [list(span) for span in spans],
+        }  # fmt: skip
+        write_record(str(self.folder), RECORD, record)
+
+
+class Partials:
+    """All datasets that are coming to one cache in pieces.
+
+    Args:
+        folder: The cache's.
+        elapsed: Seconds that go on whatever the wall clock is set to.
+    """
+
+    def __init__(self, folder: Path, *, elapsed: Callable[[], float] = elapsed_s) -> None:
+        self._folder = folder
+        self._elapsed = elapsed
+        self._known: dict[str, Partial] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def reserved_bytes(self) -> int:
+        """How much they will take when they are whole."""
+        return sum(partial.header.size_bytes for partial in list(self._known.values()))
+
+    @property
+    def all(self) -> tuple[Partial, ...]:
+        """Every one of them."""
+        return tuple(self._known.values())
+
+    def find(self, uri: str) -> Partial | None:
+        """The one of a dataset."""
+        return self._known.get(uri)
+
+    def adopt(self, folder: Path, named: str) -> bool:
+        """Take up what an earlier process has left; False if it is of no use.
+
+        Args:
+            folder: A folder of the cache.
+            named: What the dataset's own folder would be called, by its uri.
+        """
+        try:
+            told = json.loads((folder / RECORD).read_bytes())
+            header = Header(told["uri"], told["size"], told["version"], told["name"], told["mode"])
+            spans = [(int(first), int(last)) for first, last in told["spans"]]
+            long_enough = (folder / header.name).stat().st_size == header.size_bytes
+            idle_s = time.time() - (folder / RECORD).stat().st_mtime
+        except (OSError, ValueError, KeyError, TypeError):
+            return False
+        if not long_enough or folder.name != PREFIX + named or idle_s > IDLE_S:
+            return False
+        self._known[header.uri] = Partial(
+            folder, header, spans, idle_s=max(idle_s, 0.0), elapsed=self._elapsed
+        )
+        return True
+
+    def begin(self, header: Header, named: str) -> Partial:
+        """The partial file of a dataset; one is made if there is none. One of another version stays, and is returned."""
+        with self._lock:
+            known = self._known.get(header.uri)
+            if known is not None:
+                return known
+            folder = self._folder / (PREFIX + named)
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir()
+            descriptor = os.open(
+                folder / header.name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600
+            )
+            try:
+                os.ftruncate(descriptor, header.size_bytes)
+            finally:
+                os.close(descriptor)
+            made = self._known[header.uri] = Partial(folder, header, elapsed=self._elapsed)
+            return made
+
+    def drop(self, uri: str, only: Partial | None = None) -> bool:
+        """Remove the one of a dataset, or leave it if it is not `only`. False if there was none."""
+        with self._lock:
+            known = self._known.get(uri)
+            if known is None or (only is not None and known is not only):
+                return False
+            del self._known[uri]
+        known.drop()
+        return True
+
+    def drop_idle(self, idle_s: float = IDLE_S) -> int:
+        """Remove those that nobody adds to, and has not for so long; returns the bytes they would have taken."""
+        freed = 0
+        for partial in self.all:
+            if partial.users == 0 and partial.idle_s >= idle_s and self.drop(partial.header.uri, partial):
+                freed += partial.header.size_bytes
+        return freed
+
+
+def merged(spans: Iterable[Span]) -> list[Span]:
+    """Ranges in order, those that touch each other made one."""
+    out: list[Span] = []
+    for first, last in sorted(spans):
+        if out and first <= out[-1][1]:
+            out[-1] = (out[-1][0], max(out[-1][1], last))
+        elif first < last:
+            out.append((first, last))
+    return out
+
+
+# ---- A node's cache: one folder per dataset, named by the hash of its uri, made by one rename ----
+#
+#     cache/<sha256 of the uri>/<file or folder under its own name>
+#     cache/<sha256 of the uri>/meta.json   {"uri", "size", "name", "directory", "version"}
+#     cache/.tmp-…                          half made by a service; removed at the next start
+#     cache/.part-<sha256 of the uri>/      coming in pieces; goes on after a restart (`partial`)
+#     cache/.out-…-<pid>                    half made by a runner; removed at the next start, if the runner is dead
+#
+# Runners publish into it too (`runner.outputs`, same layout), so the folder is the truth and `entries` follows it.
+
+
+_TEMPORARY = ".tmp-"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A dataset in a cache. `version`: pieces of two copies may be mixed only if they are of the same; outputs have none."""
+
+    uri: str
+    size_bytes: int
+    name: str
+    directory: bool = False
+    version: str = ""
+
+
+class Cache:
+    """The datasets on one node."""
+
+    def __init__(self, folder: Path, limit_bytes: int = 0) -> None:
+        self.folder = folder
+        self.limit_bytes = limit_bytes
+        self.entries: dict[str, Entry] = {}
+        self.used_bytes = 0
+        self.partials = Partials(folder)
+        self._numbers = itertools.count()
+        self._lock = threading.Lock()
+        self._publishing = threading.Lock()
+
+    def scan(self) -> None:
+        """Read what is there; remove what is half made, or not as long as its record says (power failed)."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        for item in list(os.scandir(self.folder)):
+            if _runner_lives(item.name):
+                continue
+            if item.name.startswith(PREFIX):
+                if not self.partials.adopt(Path(item.path), item.name.removeprefix(PREFIX)):
+                    _remove(Path(item.path))
+                continue
+            entry = self._read(Path(item.path)) if not item.name.startswith(".") else None
+            if entry is None or item.name != folder_name(entry.uri):
+                _remove(Path(item.path))
+            else:
+                self._add(entry)
+
+    def _read(self, folder: Path) -> Entry | None:
+        try:
+            meta = json.loads((folder / "meta.json").read_bytes())
+            status = (folder / meta["name"]).stat()
+            version = meta.get("version", _version_of(meta["uri"], status.st_mtime_ns))
+            entry = Entry(meta["uri"], meta["size"], meta["name"], meta["directory"], version)
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+        return entry if entry.directory or status.st_size == entry.size_bytes else None
+
+    def home(self, uri: str) -> Path:
+        """The folder of a dataset, whether it is there or not."""
+        return self.folder / folder_name(uri)
+
+    def payload(self, entry: Entry) -> Path:
+        """The dataset's own file or folder."""
+        return self.home(entry.uri) / entry.name
+
+    def find(self, uri: str) -> Entry | None:
+        """The dataset, if it is really there: somebody may have emptied the folder behind our back."""
+        entry = self.entries.get(uri) or self.refresh(uri)
+        if entry is not None and not os.path.lexists(self.payload(entry)):
+            self._drop(uri)
+            return None
+        return entry
+
+    def refresh(self, uri: str) -> Entry | None:
+        """Look at the folder again, after a runner published into it."""
+        entry = self._read(self.home(uri))
+        if entry is not None:
+            self._add(entry)
+        return entry
+
+    def room_for(self, size_bytes: int) -> bool:
+        """Whether so many bytes more keep within the limit. What is coming in pieces counts as if it were there; those that
+        nobody adds to now make way.
+        """
+        if not self.limit_bytes:
+            return True
+        if self.used_bytes + self.partials.reserved_bytes + size_bytes > self.limit_bytes:
+            self.partials.drop_idle(0.0)
+        return self.used_bytes + self.partials.reserved_bytes + size_bytes <= self.limit_bytes
+
+    def temporary(self) -> Path:
+        """A new folder to fill and then `publish`."""
+        folder = self.folder / f"{_TEMPORARY}{os.getpid()}-{next(self._numbers)}"
+        folder.mkdir()
+        return folder
+
+    def publish(self, temporary: Path, entry: Entry) -> None:
+        """Make a filled folder a dataset. One that is there already stays."""
+        meta: dict[str, object] = {
+            "uri": entry.uri, "size": entry.size_bytes, "name": entry.name, "directory": entry.directory,
+            "version": entry.version,
+        }  # fmt: skip
+        write_record(str(temporary), "meta.json", meta)
+        try:
+            temporary.rename(self.home(entry.uri))
+        except OSError:
+            _remove(temporary)
+            if self.refresh(entry.uri) is None:
+                raise
+            return
+        self._add(entry)
+        self.partials.drop(entry.uri)
+
+    def publish_partial(self, partial: Partial, entry: Entry, seal: Callable[[Path, int], object]) -> Entry:
+        """Make a dataset of a file that has come in pieces, all of which are there. A second time changes nothing.
+
+        Args:
+            partial: The file.
+            entry: What it becomes.
+            seal: Called with the file and the mode it shall have, before it gets its name.
+        """
+        with self._publishing:
+            there = self.find(entry.uri)
+            if there is not None:
+                return there
+            seal(partial.path, partial.header.mode)
+            try:
+                self.publish(partial.folder, entry)
+            finally:
+                self.partials.drop(entry.uri, partial)
+            with contextlib.suppress(OSError):
+                (self.home(entry.uri) / RECORD).unlink()
+            return entry
+
+    def evict(self, uri: str) -> Entry | None:
+        """Remove a dataset: its name first, in one step. None if it was not there."""
+        entry = self.find(uri)
+        self.partials.drop(uri)
+        if entry is None:
+            return None
+        doomed = self.folder / f"{_TEMPORARY}{os.getpid()}-{next(self._numbers)}"
+        self.home(uri).rename(doomed)
+        self._drop(uri)
+        _remove(doomed)
+        return entry
+
+    def _add(self, entry: Entry) -> None:
+        with self._lock:
+            old = self.entries.get(entry.uri)
+            self.used_bytes += entry.size_bytes - (old.size_bytes if old else 0)
+            self.entries[entry.uri] = entry
+
+    def _drop(self, uri: str) -> None:
+        with self._lock:
+            entry = self.entries.pop(uri, None)
+            self.used_bytes -= entry.size_bytes if entry else 0
+
+
+def _version_of(uri: str, modified_ns: int) -> str:
+    """Of a dataset that was stored without one: an output is the same everywhere, anything else may be like no other copy."""
+    return "" if uri.startswith("flowsched:") else f"kept-{modified_ns}"
+
+
+def folder_name(uri: str) -> str:
+    """The name of a dataset's folder."""
+    return hashlib.sha256(uri.encode()).hexdigest()
+
+
+def file_name(uri: str) -> str:
+    """The name a dataset from outside has in a cache: the last part of its uri's path."""
+    name = unquote(urlsplit(uri).path.rstrip("/").rpartition("/")[2]).replace("\0", "").replace("/", "_")
+    return name[-200:] if name not in ("", ".", "..", "meta.json") else "data"
+
+
+def _runner_lives(name: str) -> bool:
+    """Whether a folder is being filled by a runner: they go on while the service restarts."""
+    if not name.startswith(".out-"):
+        return False
+    try:
+        os.kill(int(name.rpartition("-")[2]), 0)
+    except (OSError, ValueError):
+        return False
+    return True
+
+
+def _remove(path: Path) -> None:
+    with contextlib.suppress(OSError):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink()

@@ -1,0 +1,365 @@
+"""What this node's disk, network card and network file systems carry, measured every few seconds, and which pod moved how much.
+
+The agent's own /proc tells of its own network and mounts only, so the host's files are mounted below a folder of their own
+(`host`): proc/diskstats, proc/1/net/{dev,route}, proc/1/mountstats, and sys/fs/cgroup (cgroup v2). What is not there, or is
+not counted by this kernel, is not told: None, never 0.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from flowsched.executor.nodes import Load, LoadMeasured
+
+#: Folder of a pod: `pod<uid>` (cgroupfs), or `kubepods-burstable-pod<uid with _>.slice` (systemd). A static pod's uid is a hash.
+_POD: Final = re.compile(
+    r"(?:.*-)?pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-f]{32})(?:\.slice)?"
+)
+#: Folders on the way to pods: of the kubelet's root, and of the classes of pods.
+_ABOVE_PODS: Final = re.compile(r".*kube.*|besteffort|burstable|guaranteed")
+_DEFAULT_ROUTE: Final = "00000000"
+
+
+def uid_of(folder: str) -> str | None:
+    """The pod whose control group has a folder of this name."""
+    found = _POD.fullmatch(folder)
+    return None if found is None else found.group(1).replace("_", "-")
+
+
+def leads_to_pods(folder: str) -> bool:
+    """Whether control groups of pods may lie below a folder of this name."""
+    return _ABOVE_PODS.fullmatch(folder) is not None
+
+
+def pod_bytes(io_stat: str, numbers: Collection[str]) -> int:
+    """Bytes that a control group (cgroup v2) has read from and written to a disk, by its `io.stat`.
+
+    Args:
+        io_stat: A line for each device: `254:0 rbytes=1 wbytes=2 rios=3 …`.
+        numbers: major:minor of the disk; where a folder's device and the disk below it both have lines, the larger one counts.
+    """
+    found = 0
+    for line in io_stat.splitlines():
+        device, *fields = line.split() or [""]
+        if device in numbers:
+            said = dict(field.split("=", 1) for field in fields if "=" in field)
+            found = max(found, _number(said.get("rbytes")) + _number(said.get("wbytes")))
+    return found
+
+
+def cpu_ms(cpu_stat: str) -> int:
+    """CPU time of a control group, by its `cpu.stat`; 0 where it does not say."""
+    for line in cpu_stat.splitlines():
+        name, _, value = line.partition(" ")
+        if name == "usage_usec":
+            return _number(value) // 1000
+    return 0
+
+
+def cards(route: str) -> tuple[str, ...]:
+    """The network cards that the default routes lead over, by /proc/net/route: what pods' own links and bridges are put on."""
+    ways = [line.split() for line in route.splitlines()]
+    return tuple(dict.fromkeys(way[0] for way in ways if len(way) > 7 and way[1] == way[7] == _DEFAULT_ROUTE))
+
+
+def carried(dev: str, names: Collection[str]) -> tuple[int, int] | None:
+    """Bytes that have come and gone over some network cards, by /proc/net/dev; None if none of them is there."""
+    came, went, seen = 0, 0, False
+    for line in dev.splitlines():
+        name, colon, rest = line.partition(":")
+        fields = rest.split()
+        if colon and name.strip() in names and len(fields) > 8:
+            came, went, seen = came + _number(fields[0]), went + _number(fields[8]), True
+    return (came, went) if seen else None
+
+
+def mounts(mountstats: str) -> Mapping[str, tuple[int, int]]:
+    """What NFS has read from and written to servers, by /proc/PID/mountstats: `server:/export` -> bytes.
+
+    Mounts of one export share what they count, so the largest of them is it, not their sum.
+    """
+    found: dict[str, tuple[int, int]] = {}
+    source = ""
+    for line in mountstats.splitlines():
+        fields = line.split()
+        if fields[:1] == ["device"]:
+            source = fields[1] if len(fields) > 7 and fields[7] in ("nfs", "nfs4") else ""
+        elif source and fields[:1] == ["bytes:"] and len(fields) > 6:
+            before = found.get(source, (0, 0))
+            found[source] = max(before[0], _number(fields[5])), max(before[1], _number(fields[6]))
+    return found
+
+
+def _number(text: str | None) -> int:
+    return int(text) if text is not None and text.isdecimal() else 0
+
+
+# ---- What the disk of this machine carries, and what of that is tasks': read from /proc, every few seconds
+# ----
+#
+# A folder's disk is the block device that `stat` names, or the one that this is a partition of, if the kernel counts it
+# (/proc/diskstats); a folder on tmpfs, an overlay or a network file system has none, and then nothing is measured. All virtual
+# nodes share it: what others use is divided evenly.
+
+
+#: s between two measurements: long enough for a mean, short beside what a task takes that disks matter to.
+INTERVAL_S: Final = 5.0
+_SECTOR: Final = 512
+
+
+@dataclass(slots=True)
+class DiskMeter:
+    """The disk of one folder.
+
+    Args:
+        folder: Where the cluster's caches and working folders are.
+        nodes: Names of the nodes that share it.
+        proc: Where the kernel tells of itself.
+    """
+
+    folder: Path
+    nodes: tuple[str, ...]
+    proc: Path = Path("/proc")
+    _total: int | None = None
+    _by_attempt: dict[str, int] = field(default_factory=dict)
+
+    def measure(self, attempts: Iterable[tuple[str, str, int]], seconds: float) -> LoadMeasured | None:
+        """What was carried since the last time, so many seconds ago; None the first time, and where nothing can be told.
+
+        Args:
+            attempts: (name, node, process) of each that runs.
+            seconds: Since the last measurement.
+        """
+        before, self._total = self._total, self._carried()
+        ours = dict.fromkeys(self.nodes, 0)
+        seen: dict[str, int] = {}
+        for name, node, pid in attempts if self._total is not None else ():
+            seen[name] = _moved_by_tree(self.proc, pid)
+            ours[node] = ours.get(node, 0) + max(0, seen[name] - self._by_attempt.get(name, 0))
+        self._by_attempt = seen
+        if before is None or self._total is None or seconds <= 0:
+            return None
+        others = max(0, self._total - before - sum(ours.values())) // max(1, len(self.nodes))
+        return LoadMeasured(tuple(_load(node, ours, others, seconds) for node in self.nodes))
+
+    def _carried(self) -> int | None:
+        """Bytes read and written since the machine started; None where the folder is on no disk."""
+        disk = disk_of(self.folder, self.proc)
+        return None if disk is None else disk.carried
+
+
+class Disk(NamedTuple):
+    """A disk, and the bytes that it has read and written since the machine started.
+
+    `numbers`: major:minor of the device that a folder is on and of the disk that this is a partition of, if it is one.
+    """
+
+    numbers: tuple[str, ...]
+    carried: int
+
+
+def disk_of(folder: Path, proc: Path) -> Disk | None:
+    """The disk that a folder lies on; None where the kernel counts none (an overlay, tmpfs, a network file system)."""
+    try:
+        device = os.stat(folder).st_dev
+        return parse_diskstats((proc / "diskstats").read_text(), os.major(device), os.minor(device))
+    except (OSError, ValueError):
+        return None
+
+
+def parse_diskstats(text: str, major: int, minor: int) -> Disk | None:
+    """The disk with these numbers: of a partition the whole disk, since its partitions share what it can carry."""
+    lines = {fields[2]: fields for line in text.splitlines() if len(fields := line.split()) > 9}
+    name = next((name for name, at in lines.items() if at[:2] == [str(major), str(minor)]), None)
+    if name is None:
+        return None
+    whole = re.fullmatch(r"(.*\d)p\d+|(.*\D)\d+", name)
+    disk = next((each for each in (whole.groups() if whole else ()) if each in lines), name)
+    fields = lines[disk]
+    numbers = tuple(dict.fromkeys(":".join(lines[each][:2]) for each in (name, disk)))
+    return Disk(numbers, (int(fields[5]) + int(fields[9])) * _SECTOR)
+
+
+def _load(node: str, ours: Mapping[str, int], others: int, seconds: float) -> Load:
+    return Load(node, int((ours[node] + others) / seconds), int(ours[node] / seconds))
+
+
+def _moved_by_tree(proc: Path, pid: int) -> int:
+    """Bytes of disks that a process, those that stem from it, and those it has reaped, have read and written."""
+    moved, unseen = 0, [pid]
+    while unseen:
+        folder = proc / str(unseen.pop())
+        try:
+            for line in (folder / "io").read_text().splitlines():
+                key, _, number = line.partition(":")
+                moved += int(number) if key in ("read_bytes", "write_bytes") else 0
+            for thread in (folder / "task").iterdir():
+                unseen.extend(map(int, (thread / "children").read_text().split()))
+        except (OSError, ValueError):
+            continue  # it ended meanwhile, or is another user's
+    return moved
+
+
+# ---- What this node's disk, network card and network file systems carry, measured every few seconds, and
+# which pod moved how much ----
+#
+# The agent's own /proc tells of its own network and mounts only, so the host's files are mounted below a folder of their own
+# (`host`): proc/diskstats, proc/1/net/{dev,route}, proc/1/mountstats, and sys/fs/cgroup (cgroup v2). What is not there, or is
+# not counted by this kernel, is not told: None, never 0.
+
+
+#: Control groups of pods lie so deep at the most: kubelet's root, kubepods, the class, the pod.
+_DEEPEST: Final = 5
+
+Pair = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """What counters said at one moment."""
+
+    disk: Disk | None
+    pods: Mapping[str, int] | None
+    card: Pair | None
+    copied: Pair
+    mounts: Mapping[str, Pair]
+
+
+@dataclass(slots=True)
+class Meter:
+    """Measures one node. Everything blocks; one thread at a time calls `measure`.
+
+    Args:
+        cache: A folder on the disk that is measured.
+        host: Below which the host's files are.
+    """
+
+    cache: Path
+    host: Path
+    _before: _Reading | None = None
+    _told: dict[str, int] = field(default_factory=dict)  #: uid -> bytes in all, as they were last told
+    _folders: dict[str, Path] = field(default_factory=dict)
+
+    def measure(self, copied: Pair, over_ms: int) -> dict[str, Any] | None:
+        """What was carried since the last time, so many ms ago; None the first time.
+
+        Args:
+            copied: Bytes that this agent's copies have brought and given away so far.
+            over_ms: Since the last measurement.
+
+        Returns:
+            `over_ms`, and where it can be told: `disk_bytes`; `pods`, uid -> [bytes of that, bytes in all, CPU ms in all] of those
+            of which something is new; `card`, bytes that came and went; `copied`, what of that was copies; `mounts`,
+            server:/export -> bytes read and written.
+        """
+        before, now = self._before, self._read(copied)
+        self._before = now
+        if before is None or over_ms <= 0:
+            return None
+        told: dict[str, Any] = {"over_ms": over_ms}
+        if before.disk is not None and now.disk is not None and before.disk.numbers == now.disk.numbers:
+            told["disk_bytes"] = max(0, now.disk.carried - before.disk.carried)
+            if now.pods is not None and before.pods is not None:
+                told["pods"] = self._grown(before.pods, now.pods)
+        if before.card is not None and now.card is not None:
+            told["card"], told["copied"] = _since(before.card, now.card), _since(before.copied, now.copied)
+        mounts = {
+            name: _since(before.mounts[name], pair)
+            for name, pair in now.mounts.items()
+            if name in before.mounts
+        }
+        return told | ({"mounts": mounts} if mounts else {})
+
+    def _grown(self, before: Mapping[str, int], now: Mapping[str, int]) -> dict[str, tuple[int, int, int]]:
+        """Of pods of which something new is to be told: bytes since the last time, bytes and ms of CPU time in all."""
+        news = {uid: total for uid, total in now.items() if total != self._told.get(uid, 0)}
+        self._told = dict(now)
+        return {
+            uid: (max(0, total - before.get(uid, 0)), total, self._cpu_ms(uid)) for uid, total in news.items()
+        }
+
+    def used(self, uid: str) -> dict[str, int]:
+        """What a pod has used so far: `disk_bytes` and `cpu_ms`; nothing where its control group cannot be read."""
+        disk, folder = disk_of(self.cache, self.host / "proc"), self._folder(uid)
+        told: dict[str, int] = {}
+        if folder is None:
+            return told
+        stat, cpu_ms = _text(folder / "io.stat"), self._cpu_ms(uid)
+        if stat is not None and disk is not None:
+            told["disk_bytes"] = pod_bytes(stat, disk.numbers)
+        if cpu_ms:
+            told["cpu_ms"] = cpu_ms
+        return told
+
+    def _cpu_ms(self, uid: str) -> int:
+        """CPU time of a pod so far; 0 where it cannot be told."""
+        folder = self._folders.get(uid)
+        return 0 if folder is None else cpu_ms(_text(folder / "cpu.stat") or "")
+
+    def _read(self, copied: Pair) -> _Reading:
+        disk = disk_of(self.cache, self.host / "proc")
+        network = self.host / "proc" / "1" / "net"
+        route, dev = _text(network / "route"), _text(network / "dev")
+        card = carried(dev, cards(route)) if route is not None and dev is not None else None
+        carried_by_mounts = mounts(_text(self.host / "proc" / "1" / "mountstats") or "")
+        pods = self._pods(disk) if disk is not None else None
+        return _Reading(disk, pods, card, copied, carried_by_mounts)
+
+    def _pods(self, disk: Disk) -> Mapping[str, int] | None:
+        """Bytes that each pod has moved so far; None where control groups (v2) are not there, or do not count IO."""
+        if not self._find():
+            return None
+        found = {}
+        for uid, folder in self._folders.items():
+            stat = _text(folder / "io.stat")
+            if stat is not None:
+                found[uid] = pod_bytes(stat, disk.numbers)
+        return found
+
+    def _folder(self, uid: str) -> Path | None:
+        if uid not in self._folders:
+            self._find()
+        return self._folders.get(uid)
+
+    def _find(self) -> bool:
+        """Look which pods there are; False where control groups do not count IO."""
+        top = self.host / "sys" / "fs" / "cgroup"
+        if "io" not in (_text(top / "cgroup.controllers") or "").split():
+            self._folders = {}
+            return False
+        found: dict[str, Path] = {}
+        unseen = [(top, 0)]
+        while unseen:
+            folder, depth = unseen.pop()
+            for name in _folders(folder):
+                uid = uid_of(name)
+                if uid is not None:
+                    found[uid] = folder / name
+                elif depth < _DEEPEST and leads_to_pods(name):
+                    unseen.append((folder / name, depth + 1))
+        self._folders = found
+        return True
+
+
+def _since(before: Pair, now: Pair) -> Pair:
+    return max(0, now[0] - before[0]), max(0, now[1] - before[1])
+
+
+def _text(path: Path) -> str | None:
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return None
+
+
+def _folders(folder: Path) -> list[str]:
+    try:
+        with os.scandir(folder) as entries:
+            return [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+    except OSError:
+        return []  # it is gone meanwhile

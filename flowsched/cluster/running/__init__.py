@@ -1,4 +1,0 @@
-"""The part of an attempt that runs beside its task, in its own process. Standard library only, little of it.
-
-It is imported by `cluster/runner.py` as the top-level package `running`, so it must never import flowsched.
-"""

@@ -1,0 +1,448 @@
+"""Runs of engines that keep the DAG themselves (Cromwell, Snakemake, miniwdl), as the workflows they are to people.
+
+Each call of such a run is a workflow of one stage. Here they are put together: a run is listed, shown, explained and cancelled like
+any workflow; its stages are the calls, its tasks their shards, and a later try takes the place of an earlier one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
+from datetime import UTC, datetime
+from functools import partial
+from itertools import groupby
+from typing import Any, Final
+
+import msgspec
+
+from flowsched.control import views as answers
+from flowsched.control.service import Service
+from flowsched.control.views import DAY, idle_report
+from flowsched.errors import Conflict, InvalidRequest, NotFound, Unavailable
+from flowsched.store.database import Database
+from flowsched.store.rows import Page, WorkflowRow
+from flowsched.store.runs import CallRow, RunRow, Runs, Tally
+from flowsched.store.workflows import Workflows, token_of, untoken
+from flowsched.workflow.returned import added
+from flowsched.workflow.run.states import RunState, TaskState
+from flowsched.workflow.views import (
+    EventView,
+    ExplanationView,
+    IdleReportView,
+    StageView,
+    TaskPage,
+    TaskView,
+    WorkflowPage,
+    WorkflowView,
+)
+
+#: In how many requests at once the calls of a run are commanded.
+_AT_ONCE: Final = 64
+#: How a call shows before the leader has looked at it.
+_STATES: Final = {
+    "SUCCEEDED": "SUCCEEDED",
+    "FAILED": "FAILED",
+    "CANCELLED": "CANCELLED",
+    "SKIPPED": "SKIPPED",
+}
+
+
+class RunService(Service):
+    """The service, where a run of another engine is one workflow."""
+
+    def __init__(self, database: Database, *arguments: Any, **named: Any) -> None:
+        super().__init__(database, *arguments, **named)
+        self._runs = Runs(database)
+        self._workflows = Workflows(database)
+
+    # ------------------------------------------------------------------------------------------ workflows
+
+    async def list_workflows(
+        self,
+        *,
+        state: str | None = None,
+        name: str | None = None,
+        queue: str | None = None,
+        label: str | None = None,
+        run: str | None = None,
+        limit: int = 100,
+        page_token: str | None = None,
+    ) -> WorkflowPage:
+        """Workflows and runs, newest first; with `run` the calls of that one."""
+        if run is not None:
+            return await super().list_workflows(
+                state=state, name=name, queue=queue, label=label, run=run, limit=limit, page_token=page_token
+            )
+        before = untoken(page_token, 1)[0] if page_token else None
+        views: list[tuple[int, WorkflowView]] = []
+        while len(views) <= limit:
+            more, before = await self._both(state, name, queue, label, before, limit + 1)
+            views += [(seq, view) for seq, view in more if state is None or view.state == state]
+            if before is None:
+                break
+        found = views[:limit]
+        token = token_of((found[-1][0],)) if len(views) > limit else None
+        return WorkflowPage(workflows=[view for _, view in found], next_page_token=token)
+
+    async def _both(
+        self,
+        state: str | None,
+        name: str | None,
+        queue: str | None,
+        label: str | None,
+        before: int | None,
+        limit: int,
+    ) -> tuple[list[tuple[int, WorkflowView]], int | None]:
+        """The next `limit` of workflows and runs together, newest first, and where the next ones are (None: there are none).
+
+        Of runs the state is not looked at.
+        """
+        key, _, value = (label or "").partition("=")
+        page: Page[WorkflowRow] = await self._workflows.list(
+            states=[state] if state else (),
+            name=name,
+            queue=queue,
+            labels={key: value} if key else None,
+            run="",
+            limit=limit,
+            token=None if before is None else token_of((before,)),
+        )
+        runs = await self._runs.list(name=name, queue=queue, before=before, limit=limit)
+        both: list[WorkflowRow | RunRow] = [*page.items, *runs]
+        merged = sorted(both, key=lambda row: -row.seq)[:limit]
+        chosen = [row for row in merged if isinstance(row, RunRow) and _labelled(row, key, value)]
+        views = {view.id: view for view in await self._run_views(chosen)}
+        sums = await self._sums_of([row for row in merged if isinstance(row, WorkflowRow)])
+        result: list[tuple[int, WorkflowView]] = []
+        for row in merged:
+            if isinstance(row, WorkflowRow):
+                result.append((row.seq, answers.workflow_view(row, *sums[row.id])))
+            elif row.id in views:
+                result.append((row.seq, views[row.id]))
+        return result, merged[-1].seq if len(merged) == limit else None
+
+    async def _run_views(self, rows: Sequence[RunRow]) -> list[WorkflowView]:
+        names = [row.id for row in rows]
+        nodes = await self._runs.nodes(names)
+        tallies: dict[str, list[Tally]] = {}
+        for tally in await self._runs.tallies(names):
+            tallies.setdefault(tally.run, []).append(tally)
+        totals: dict[str, list[Mapping[str, int]]] = {}
+        for run, each in await self._runs.returned(names):
+            totals.setdefault(run, []).append(each)
+        return [
+            _run_view(row, tallies.get(row.id, []), nodes.get(row.id, 0), added(totals.get(row.id, ())))
+            for row in rows
+        ]
+
+    async def _find(self, run: str) -> RunRow:
+        row = await self._runs.find(run)
+        if row is None:
+            raise NotFound(f"there is no workflow {run}")
+        return row
+
+    async def workflow(self, workflow: str) -> WorkflowView:
+        """One workflow or run."""
+        try:
+            return await super().workflow(workflow)
+        except NotFound:
+            row = await self._find(workflow)
+        view = (await self._run_views([row]))[0]
+        view.counts = _added(self._lively(call) for call in _last(await self._runs.calls(workflow)))
+        return view
+
+    async def document(self, workflow: str) -> bytes:
+        """The document as it was submitted; a run has none."""
+        try:
+            return await super().document(workflow)
+        except NotFound:
+            row = await self._find(workflow)
+        raise NotFound(
+            f"{workflow} is a run of {row.source or 'another engine'}, which keeps its document; each call of it has one"
+        )
+
+    async def stages(self, workflow: str) -> list[StageView]:
+        """All its stages; of a run, its calls in the order in which they came."""
+        try:
+            return await super().stages(workflow)
+        except NotFound:
+            await self._find(workflow)
+        calls = await self._runs.calls(workflow)
+        order = {node: number for number, node in enumerate(dict.fromkeys(call.node for call in calls))}
+        calls = sorted(calls, key=lambda call: order[call.node])  # stable: by submission within a node
+        return [
+            self._stage_view(order[node], node, list(group))
+            for node, group in groupby(calls, key=lambda call: call.node)
+        ]
+
+    def _stage_view(self, number: int, node: str, tries: Sequence[CallRow]) -> StageView:
+        last = _last(tries)
+        totals = [call.totals for call in tries]
+        ends = [call.ended_ms for call in last if call.ended_ms is not None]
+        starts = [call.started_ms for call in tries if call.started_ms is not None]
+        state = _state({call.state for call in last})
+        return StageView(
+            name=node,
+            number=number,
+            state=state,
+            reason=next((call.reason for call in last if call.reason and call.state == state), ""),
+            width=len(last),
+            members=1,
+            needs=list(dict.fromkeys(parent for call in tries for parent in call.after)),
+            counts=_added(self._lively(call) for call in last),
+            returned=added(call.totals for call in last),
+            started_at=answers.moment(min(starts, default=None)),
+            ended_at=answers.moment(max(ends, default=None)) if len(ends) == len(last) else None,
+            queued_seconds=sum(each.get("queued_ms", 0) for each in totals) / 1000,
+            staging_seconds=sum(each.get("staging_ms", 0) for each in totals) / 1000,
+            running_seconds=sum(each.get("running_ms", 0) for each in totals) / 1000,
+            bytes_local=sum(each.get("bytes_local", 0) for each in totals),
+            bytes_moved=sum(each.get("bytes_moved", 0) for each in totals),
+        )
+
+    def _lively(self, call: CallRow) -> Mapping[str, int]:
+        """Tasks by state, from memory while the call lives here."""
+        run = self._run(call.workflow)
+        return dict(run.totals()) if run is not None else call.counts
+
+    async def command(self, workflow: str, kind: str, body: Mapping[str, Any] | None = None) -> WorkflowView:
+        """`cancel`, `pause` and `resume` of a run are those of its calls; what to try again, its engine decides."""
+        try:
+            return await super().command(workflow, kind, body)
+        except NotFound:
+            row = await self._find(workflow)
+        if kind == "retry":
+            raise Conflict(
+                f"{workflow} is a run of {row.source or 'another engine'}, which decides itself what is tried again"
+            )
+        live = [each for each in await self._runs.calls(workflow) if not RunState(each.state).terminal]
+        for start in range(0, len(live), _AT_ONCE):
+            some = live[start : start + _AT_ONCE]
+            await asyncio.gather(*(self._command_call(call, kind, body) for call in some))
+        return await self.workflow(workflow)
+
+    async def _command_call(self, call: CallRow, kind: str, body: Mapping[str, Any] | None) -> None:
+        try:
+            await super().command(call.workflow, kind, body)
+        except (Conflict, NotFound):
+            return  # it has ended meanwhile
+
+    async def events(self, workflow: str | None, after: int) -> AsyncGenerator[Sequence[EventView], None]:
+        """History after an id (-1: from now on), then what happens; of a run, of all its calls, while one of them lives."""
+        over = None
+        if workflow is not None and await self._runs.find(workflow) is not None:
+            over = partial(self._over, workflow)
+        async with aclosing(self._history.follow(workflow, after, over)) as batches:
+            async for batch in batches:
+                yield batch
+
+    async def _over(self, run: str) -> bool:
+        """Whether no call of a run lives; another may still come, which only its engine knows."""
+        return all(RunState(tally.state).terminal for tally in await self._runs.tallies([run]))
+
+    # ------------------------------------------------------------------------------------------ tasks
+
+    async def tasks(
+        self,
+        workflow: str,
+        *,
+        stage: str | None = None,
+        state: str | None = None,
+        limit: int = 100,
+        page_token: str | None = None,
+    ) -> TaskPage:
+        """Its tasks; of a run, the last try of each."""
+        try:
+            return await super().tasks(workflow, stage=stage, state=state, limit=limit, page_token=page_token)
+        except NotFound as refusal:
+            if await self._runs.find(workflow) is None:
+                raise refusal
+        calls = _last(await self._runs.calls(workflow))
+        if stage is not None and all(call.node != stage for call in calls):
+            raise NotFound(f"run {workflow} has no call {stage!r} so far")
+        start = _place(page_token)
+        found: list[TaskView] = []
+        for place, call in enumerate(calls):
+            if place < start or (stage is not None and call.node != stage):
+                continue
+            page = await super().tasks(call.workflow, limit=1)  # as in a list: without attempts and outputs
+            view = _of_run(page.tasks[0], call)
+            if state is not None and view.state != state:
+                continue
+            if len(found) == limit:
+                return TaskPage(tasks=found, next_page_token=str(place))
+            found.append(view)
+        return TaskPage(tasks=found)
+
+    async def _task_view(self, call: CallRow) -> TaskView:
+        return _of_run(await super().task(call.workflow, call.stage, 0), call)
+
+    async def task(self, workflow: str, stage: str, index: int) -> TaskView:
+        """One task with its attempts and outputs."""
+        try:
+            return await super().task(workflow, stage, index)
+        except NotFound as refusal:
+            if await self._runs.find(workflow) is None:
+                raise refusal  # it names what is missing: the workflow, its stage or the task
+            return await self._task_view(await self._call(workflow, stage, index))
+
+    async def logs(
+        self,
+        workflow: str,
+        stage: str,
+        index: int,
+        *,
+        attempt: int | None = None,
+        stream: str = "stdout",
+        offset: int = 0,
+        limit: int = 65536,
+    ) -> tuple[bytes, bool]:
+        """Log bytes of a task; of a run, of the last try of a call."""
+        asked: dict[str, Any] = {"attempt": attempt, "stream": stream, "offset": offset, "limit": limit}
+        try:
+            return await super().logs(workflow, stage, index, **asked)
+        except NotFound as refusal:
+            if await self._runs.find(workflow) is None:
+                raise refusal
+        call = await self._call(workflow, stage, index)
+        return await super().logs(call.workflow, call.stage, 0, **asked)
+
+    async def _call(self, run: str, node: str, shard: int) -> CallRow:
+        """The last try of one shard of a call."""
+        await self._find(run)
+        calls = [call for call in _last(await self._runs.calls(run)) if call.node == node]
+        if not calls:
+            raise NotFound(f"run {run} has no call {node!r} so far")
+        for call in calls:
+            if (call.shard or 0) == shard:
+                return call
+        known = sorted(call.shard or 0 for call in calls)
+        raise NotFound(f"call {node!r} of run {run} has no shard {shard} so far; there are {known[:20]}")
+
+    async def idle(self, *, since: str = DAY) -> IdleReportView:
+        """Why what was idle was idle. Only who leads knows."""
+        if self._leader.dispatcher is None:
+            raise Unavailable("this process does not lead (yet): ask again in a moment")
+        return idle_report(self._leader.idle, self._clock(), since)
+
+    async def explain(self, workflow: str, *, stage: str | None = None) -> list[ExplanationView]:
+        """Why what does not run does not run."""
+        try:
+            return await super().explain(workflow, stage=stage)
+        except NotFound as refusal:
+            if await self._runs.find(workflow) is None:
+                raise refusal
+        calls = [
+            call
+            for call in _last(await self._runs.calls(workflow))
+            if (stage is None or call.node == stage) and call.state != "SUCCEEDED"
+        ]
+        found: list[ExplanationView] = []
+        for call in calls:
+            for view in await super().explain(call.workflow):
+                view.stage, view.shards = call.node, [] if call.shard is None else [call.shard]
+                found.append(view)
+        return _alike(found) + ([] if stage is not None else self._not_planned(workflow, calls))
+
+    def _not_planned(self, run: str, calls: Sequence[CallRow]) -> list[ExplanationView]:
+        """That the calls of a run have no rank, and why: it should have been planned and was not."""
+        live = [call for call in calls if not RunState(call.state).terminal]
+        why = self.plans.why_not(run) if live else None
+        if why is None:
+            return []
+        message = f"no plan says which of its calls to run first: {why}"
+        return [
+            ExplanationView(
+                stage="all calls", tasks=len(live), state="PENDING", code="NotPlanned", message=message
+            )
+        ]
+
+
+def _of_run(view: TaskView, call: CallRow) -> TaskView:
+    """The task of a call as a task of its run. Outputs are its workflow's."""
+    shard = call.shard or 0
+    return msgspec.structs.replace(view, stage=call.node, shard=shard, index=shard, outputs=[])
+
+
+def _alike(views: Sequence[ExplanationView]) -> list[ExplanationView]:
+    """Shards that wait for one reason are told as one."""
+    merged: dict[tuple[Any, ...], ExplanationView] = {}
+    for view in views:
+        key = (view.stage, view.state, view.code, view.message)
+        first = merged.setdefault(key, view)
+        if first is not view:
+            first.tasks += view.tasks
+            first.shards = [*first.shards, *view.shards][:10]
+    return list(merged.values())
+
+
+def _labelled(row: RunRow, key: str, value: str) -> bool:
+    """Whether a run has a label; without a value any will do."""
+    return not key or (key in row.labels and value in ("", row.labels[key]))
+
+
+def _last(calls: Sequence[CallRow]) -> list[CallRow]:
+    """The last try of each task, by its first submission."""
+    last: dict[tuple[str, int | None], CallRow] = {}
+    for call in calls:
+        key = (call.node, call.shard)
+        known = last.get(key)
+        if known is None or (known.attempt, known.seq) < (call.attempt, call.seq):
+            last[key] = call
+    return list(last.values())
+
+
+def _state(states: set[str]) -> str:
+    """The state of what has parts in these states, so far: its engine alone knows whether more comes."""
+    for word in ("RUNNING", "CANCELLING", "PENDING"):
+        if word in states:
+            return "PENDING" if word == "PENDING" and len(states) == 1 else "RUNNING"
+    for word in ("FAILED", "CANCELLED"):
+        if word in states:
+            return word
+    return "SUCCEEDED"
+
+
+def _run_view(row: RunRow, tallies: Sequence[Tally], nodes: int, returned: dict[str, int]) -> WorkflowView:
+    starts = [tally.started_ms for tally in tallies if tally.started_ms is not None]
+    ends = [tally.ended_ms for tally in tallies if tally.ended_ms is not None]
+    state = _state({tally.state for tally in tallies})
+    return WorkflowView(
+        id=row.id,
+        name=row.name,
+        queue=row.queue,
+        priority=0,
+        labels=dict(row.labels),
+        state=state,
+        created_at=datetime.fromtimestamp(row.created_ms / 1000, UTC),
+        started_at=answers.moment(min(starts, default=None)),
+        ended_at=answers.moment(max(ends, default=None)) if RunState(state).terminal else None,
+        stages=nodes,
+        tasks=sum(tally.tasks for tally in tallies),
+        counts=_added({_task_state(tally.state): tally.tasks} for tally in tallies),
+        returned=returned,
+        source=row.source,
+    )
+
+
+def _task_state(state: str) -> str:
+    """What the one task of a call probably does, by the state of its workflow."""
+    return _STATES.get(state, TaskState.QUEUED.name if state == "PENDING" else TaskState.RUNNING.name)
+
+
+def _added(counts: Any) -> dict[str, int]:
+    total: dict[str, int] = {}
+    for each in counts:
+        for name, number in each.items():
+            total[name] = total.get(name, 0) + number
+    return total
+
+
+def _place(token: str | None) -> int:
+    """Where the next page of tasks begins."""
+    if token is None:
+        return 0
+    if not token.isdecimal() or len(token) > 12:
+        raise InvalidRequest("the page token is not one this service gave out")
+    return int(token)

@@ -1,0 +1,1 @@
+"""What only the leader does: recovery, the loop, dispatch, retention."""

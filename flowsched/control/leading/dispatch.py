@@ -1,0 +1,283 @@
+"""The dispatcher: step, commit, act. Woken by events, with a short debounce; the only writer of engine state.
+
+Order matters and is all there is to crash safety: step -> commit -> keep -> executor. What the executor is asked for has been
+durable before; a crash in between is healed by recovery, which asks the executor what became of every open intent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final, TypeVar
+
+import structlog
+
+from flowsched.engine.events import Accepted, Command, EngineEvent, Recovered, Revived, Tick
+from flowsched.engine.foreign.backlog import verdicts
+from flowsched.engine.state import EngineState
+from flowsched.engine.step import Step, step
+from flowsched.errors import CancelRequested, OutcomeUnknown, StorageBusy
+from flowsched.executor.foreign import RoomTaken
+from flowsched.executor.protocol import Drop, Executor, PodHeld, PodStarted, ReplicaSeen
+from flowsched.store.writer import GroupWriter
+from flowsched.workflow.document.stage import redacted
+from flowsched.workflow.spec import WorkflowSpec
+
+log = structlog.get_logger(__name__)
+
+#: Events that come this close together are one step: a stage's thousand ends need not be a thousand commits.
+DEBOUNCE_S: Final = 0.003
+#: Events that change nobody's chances need not be a step of their own so soon: a commit costs as much as a hundred of them.
+QUIET_S: Final = 0.05
+#: A wait is never longer: the event loop's timers stand still while the machine is suspended, the service's clock does not.
+LONGEST_WAIT_S: Final = 30.0
+#: How long a task has to end by itself when it is taken away, before it is killed.
+GRACE_MS: Final = 5_000
+#: A node that does not delete within this time keeps its copy, for now.
+DELETE_S: Final = 5.0
+#: How long an answer waits for the step that takes in what it is about.
+SETTLED_S: Final = 5.0
+#: Pause before a step is tried again while the database is away.
+BUSY_PAUSE_S: Final = 1.0
+#: A step takes place in a thread while a workflow lives that costs more than this (`cost_of`), or if the last one took so long.
+#: The thread costs some 0.2 ms; half or double of either number changes little.
+LONG_COST: Final = 20_000
+LONG_S: Final = 0.02
+#: A stage costs a step about as much as so many tasks of one.
+STAGE_COST: Final = 50
+T = TypeVar("T")
+
+
+def cost_of(spec: WorkflowSpec) -> int:
+    """About what a step over a whole workflow costs, in tasks."""
+    return sum(stage.tasks + STAGE_COST for stage in spec.stages)
+
+
+class Dispatcher:
+    """Owns the engine state of a leader."""
+
+    def __init__(
+        self,
+        state: EngineState,
+        writer: GroupWriter,
+        executor: Executor,
+        *,
+        clock: Callable[[], int],
+        failpoint: Callable[[str], Awaitable[None]],
+        committed: Callable[[], None],
+        shrink: Callable[[], object] = lambda: None,
+    ) -> None:
+        self.state = state
+        self.steps = 0
+        self.ended: list[str] = []  #: pods whose ends are durable
+        self.ended_well: list[str] = []  #: pods whose working folders may go
+        self.busy_since: int | None = None  #: clock ms since when a step is under way; for livez
+        self._writer = writer
+        self._executor = executor
+        self._clock = clock
+        self._failpoint = failpoint
+        self._committed = committed
+        self._shrink = shrink  #: called when a large workflow has left memory
+        self._inbox: list[EngineEvent] = []
+        self._under_way = self._taken = 0  #: events in the current step, and in all before it
+        self._wake = asyncio.Event()
+        self._later: asyncio.TimerHandle | None = None  #: wakes for quiet events
+        self._now = 0
+        self._told: object = None  #: the reasons that were published last
+        self._large: set[str] = set()  #: workflows that live of which a step may take long
+        self._took_s = 0.0  #: the last step
+        self.changing = asyncio.Lock()  #: held from a step's beginning until its changes are kept or undone
+        self._at_rest = asyncio.Event()
+        self._at_rest.set()
+
+    def tell(self, events: Sequence[EngineEvent]) -> None:
+        """Something happened. Never blocks; the events are applied in order, soon."""
+        self._inbox.extend(events)
+        if not all(map(self._is_quiet, events)):
+            self._wake.set()
+        elif self._later is None:
+            self._later = asyncio.get_running_loop().call_later(QUIET_S, self._wake.set)
+
+    @property
+    def at_rest(self) -> bool:
+        """Whether the event loop may read the state now: no other thread changes it. True until the next `await`."""
+        return self._at_rest.is_set()
+
+    async def rest(self) -> None:
+        """Wait until the event loop may read the state."""
+        while not self._at_rest.is_set():  # the next step may begin before a waiter gets its turn
+            await self._at_rest.wait()
+
+    def _is_quiet(self, event: EngineEvent) -> bool:
+        """Whether it tells no more than that what was decided takes place. The sight of strangers' pods is urgent: they take
+        room that somebody else could be given.
+        """
+        if isinstance(event, RoomTaken):
+            return event.owner in self.state.assumed or event.owner in self.state.pods
+        return isinstance(event, (PodStarted, PodHeld))
+
+    async def run(self) -> None:
+        """Step for ever. Ends by an error that needs a rebuild or another leader (see `GroupWriter.commit`)."""
+        wake_ms: int | None = None
+        while True:
+            await self._something(wake_ms)
+            wake_ms = await self._round()
+
+    async def _round(self) -> int | None:
+        """One step with what has come; returns when the next one is due. Nothing of it is held while there is nothing to do."""
+        events, self._inbox = self._inbox, []
+        self._under_way = len(events)
+        self.busy_since = self._clock()
+        result = await self.once(events or [Tick()])
+        self.busy_since = None
+        self._taken, self._under_way = self._taken + self._under_way, 0
+        return result.wake_ms
+
+    async def settled(self) -> None:
+        """Wait until it has taken in what it was told until now, or `SETTLED_S` are over."""
+        wanted = self._taken + self._under_way + len(self._inbox)
+        for _ in range(int(SETTLED_S / 0.01)):
+            if self._taken >= wanted:
+                return
+            await asyncio.sleep(0.01)
+
+    async def once(self, events: Sequence[EngineEvent], *, placing: bool = True) -> Step:
+        """One step, committed and carried out. See `step` for `placing`."""
+        async with self.changing:
+            result = await self._durable(events, placing)
+        self.steps += 1
+        if result.delta:
+            self._committed()
+            self.ended.extend(e.name for e in result.delta.ends)
+            self.ended_well.extend(e.name for e in result.delta.ends if e.exit_code == 0 and not e.reason)
+        await self._act(result)
+        return result
+
+    async def _durable(self, events: Sequence[EngineEvent], placing: bool) -> Step:
+        """One step, decided, committed and kept."""
+        while True:
+            # A term begins where the one before ended: durations must not be negative (FAULTS.md row 16).
+            self._now = max(self._now, self._clock())
+            result = await self._decide(events, placing)
+            try:
+                await self._commit(result)
+                break
+            except CancelRequested as refused:
+                await self._aside(result.drop)
+                # Behind what brings the workflow into memory: before it, a cancel would find nobody, again and again.
+                events = [*events, *(Command(workflow, "cancel") for workflow in refused.workflows)]
+            except OutcomeUnknown:
+                raise  # perhaps written: only a look into the database tells
+            except StorageBusy as busy:
+                await self._aside(result.drop)
+                log.warning("the database is busy, the step waits", error=str(busy))
+                await asyncio.sleep(BUSY_PAUSE_S)
+                if self.busy_since is not None:
+                    self.busy_since = self._clock()  # it waits, and is not stuck
+        await self._aside(result.settle)
+        result.account()
+        if not self._large <= self.state.runs.keys():
+            self._large &= self.state.runs.keys()
+            self._shrink()
+        return result
+
+    async def _decide(self, events: Sequence[EngineEvent], placing: bool) -> Step:
+        """The step itself: in a thread where it may take long, so that requests are answered meanwhile."""
+        for event in events:
+            if isinstance(event, (Accepted, Recovered, Revived)) and cost_of(event.run.spec) > LONG_COST:
+                self._large.add(event.run.id)
+        began = time.perf_counter()
+        now = self._now
+        result = await self._aside(lambda: step(self.state, events, now, placing=placing))
+        self._took_s = time.perf_counter() - began
+        return result
+
+    async def _aside(self, work: Callable[[], T]) -> T:
+        """Do what changes the state, in a thread where it may take long."""
+        if not self._large and self._took_s < LONG_S:
+            return work()
+        self._at_rest.clear()
+        under_way = asyncio.ensure_future(asyncio.to_thread(work))
+        under_way.add_done_callback(lambda _: self._at_rest.set())
+        return await asyncio.shield(
+            under_way
+        )  # a thread cannot be broken off: who waits for rest waits for its end
+
+    async def _commit(self, result: Step) -> None:
+        if not result.delta:
+            return
+        await self._failpoint("commit.before")
+        await self._writer.commit(result.delta, self.state.epoch)
+        await self._failpoint("commit.after")
+
+    async def _act(self, result: Step) -> None:
+        """Ask the executor. It answers by events, also for what it refuses."""
+        if result.releases:
+            await self._failpoint("release.before")
+            await self._executor.release(result.releases, GRACE_MS)
+        if result.drops:
+            await self._drop(result.drops)
+        if result.launches:
+            await self._failpoint("launch.before")
+            await self._executor.launch(result.launches)
+            await self._failpoint("launch.after")
+        if result.transfers:
+            await self._failpoint("transfer.before")
+            await self._executor.transfer(result.transfers)
+        await self._place_foreign(result)
+
+    async def _drop(self, drops: Sequence[Drop]) -> None:
+        """Delete what the catalogue has forgotten, before anything is launched or ordered that counts on its room.
+
+        A crash before leaves copies that nobody knows of: their node tells of them again, and so do we of what it would not delete.
+        """
+        await self._failpoint("drop.before")
+        gone = await asyncio.gather(*(self._delete(drop) for drop in drops))
+        kept = [drop for drop, went in zip(drops, gone, strict=True) if not went]
+        self.tell([ReplicaSeen(drop.uri, drop.node, drop.size_bytes) for drop in kept])
+        await self._failpoint("drop.after")
+
+    async def _delete(self, drop: Drop) -> bool:
+        try:
+            async with asyncio.timeout(DELETE_S):
+                return await self._executor.evict(drop.uri, drop.node)
+        except (OSError, TimeoutError) as error:
+            log.warning(
+                "not deleted from a cache",
+                uri=redacted(drop.uri),
+                node=drop.node,
+                why=str(error) or "no answer",
+            )
+            return False
+
+    async def _place_foreign(self, result: Step) -> None:
+        """The same for pods that others made; and why those that wait do."""
+        binder = self._executor.binder
+        if binder is None:
+            return
+        if result.evictions:
+            await self._failpoint("evict.before")
+            await binder.evict_pods(result.evictions)
+        if result.binds:
+            await self._failpoint("bind.before")
+            await binder.bind(result.binds)
+            await self._failpoint("bind.after")
+        if self.state.reasons is not self._told:
+            self._told = self.state.reasons
+            await binder.publish(list(verdicts(self.state)))
+
+    async def _something(self, wake_ms: int | None) -> None:
+        """Wait until there is something to do, then a moment more for what comes with it."""
+        timeout = None if wake_ms is None else min(max(0.0, (wake_ms - self._clock()) / 1000), LONGEST_WAIT_S)
+        try:
+            async with asyncio.timeout(timeout):  # wait_for of Python 3.11 may lose a cancel
+                await self._wake.wait()
+            await asyncio.sleep(DEBOUNCE_S)
+        except TimeoutError:
+            return
+        finally:
+            self._wake.clear()
+            if self._later is not None:
+                self._later.cancel()
+                self._later = None

@@ -1,0 +1,559 @@
+"""Leading: take the lease, recover, run the loops, stop at once when the lease is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+from collections.abc import Awaitable, Callable, Collection
+from dataclasses import replace
+from typing import Final, TypeVar
+
+import structlog
+
+from flowsched.control.history import History
+from flowsched.control.intake import Documents, Intake
+from flowsched.control.leading.dispatch import Dispatcher
+from flowsched.control.leading.draining import remembered
+from flowsched.control.leading.recover import Found, Leftovers, Reconciler, recover, runs_back
+from flowsched.control.leading.retention import Expiry
+from flowsched.engine.events import (
+    BindingsSettled,
+    EngineEvent,
+    NodeDrained,
+    ProfileChanged,
+    QueueChanged,
+    Tick,
+)
+from flowsched.engine.idle_book import HOUR_MS, KEPT_HOURS, Hour, IdleBook
+from flowsched.engine.state import EngineState
+from flowsched.errors import (
+    ConfigurationError,
+    FlowschedError,
+    LeadershipLost,
+    OutcomeUnknown,
+    StaleWrite,
+    StorageCorrupt,
+    Unavailable,
+)
+from flowsched.executor.nodes import NodeInfo
+from flowsched.executor.protocol import Executor
+from flowsched.scheduling.policy.framework import Profile
+from flowsched.scheduling.queues.tree import Queue, QueueTree
+from flowsched.store.database import Database, chance, pauses
+from flowsched.store.lease import Lease, Renewal
+from flowsched.store.rows import QueueRow
+from flowsched.store.settings import IdleHours, Queues
+from flowsched.store.writer import GroupWriter
+
+log = structlog.get_logger(__name__)
+
+PERIOD_S: Final = 60.0
+
+
+class IdleKeeping:
+    """Keeps a leader's book."""
+
+    def __init__(
+        self, database: Database, book: IdleBook, *, clock: Callable[[], int], holds: Callable[[], bool]
+    ) -> None:
+        self._rows = IdleHours(database)
+        self._book = book
+        self._clock = clock
+        self._holds = holds
+        self._written = 0  #: the newest hour that is a row
+
+    async def load(self) -> None:
+        """What an earlier process saw; hours that are in memory already stay."""
+        for hour, body in (await self._rows.list(self._oldest())).items():
+            self._book.hours.setdefault(hour, Hour.from_plain(body))
+
+    async def run(self) -> None:
+        """Write for ever."""
+        while True:
+            await asyncio.sleep(PERIOD_S)
+            if not self._holds():
+                continue  # somebody else may write them now
+            try:
+                await self.once()
+            except FlowschedError as error:
+                log.warning("the idle hours cannot be written now, trying again later", error=str(error))
+
+    async def once(self) -> None:
+        """Write the hours that may have changed."""
+        self._book.close(self._clock())
+        changed = {hour: each.plain() for hour, each in self._book.hours.items() if hour >= self._written}
+        await self._rows.put(changed, self._oldest())
+        self._written = max(changed, default=self._written)
+
+    def _oldest(self) -> int:
+        return self._clock() // HOUR_MS - KEPT_HOURS + 1
+
+
+# ---- Leading: take the lease, recover, run the loops, stop at once when the lease is lost ----
+
+
+LEASE_MS: Final = 15_000
+RENEW_S: Final = 5.0
+#: Between two tries of something that found the database away: from the first to the longest.
+FIRST_PAUSE_S: Final = 0.2
+LONGEST_PAUSE_S: Final = 2.0
+#: What waits for long says so again after this.
+SAY_AGAIN_S: Final = 60.0
+#: The event loop shows this often that it moves.
+BEAT_S: Final = 0.5
+#: A process in which nothing has moved for so long is stuck: it renews no more, and livez fails.
+STUCK_S: Final = 60.0
+#: Name of the row that says which cluster the database goes with; it never expires.
+CLUSTER: Final = "cluster"
+FOR_EVER_MS: Final = 1_000_000_000_000
+#: A term that lasted so long was a good one: what fails after it fails for the first time.
+STEADY_S: Final = 60.0
+#: How long the end of a process waits for its lease to be given back.
+GIVE_BACK_S: Final = 2.0
+Failpoint = Callable[[str], Awaitable[None]]
+#: What makes an event of a change, from the state that it concerns.
+_Change = Callable[[EngineState], EngineEvent]
+T = TypeVar("T")
+
+
+def _among(error: BaseException, kind: type[BaseException]) -> bool:
+    """Whether an error, or one of its group, is of a kind."""
+    if isinstance(error, BaseExceptionGroup):
+        return any(_among(each, kind) for each in error.exceptions)
+    return isinstance(error, kind)
+
+
+def _said(error: BaseException) -> str:
+    """The first real error of a group, for a line of log."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return f"{type(error).__name__}: {error}"
+
+
+def first_address(epoch: int, secret: bytes) -> int:
+    """Where the gang addresses of a term begin: far from those of the terms before, and of other services on this machine."""
+    own = hashlib.blake2b(b"addresses " + secret, digest_size=3).digest()
+    return (epoch * 65_537 + int.from_bytes(own, "big")) & 0x3FFFFF
+
+
+def queue_from(row: QueueRow, axes: tuple[str, ...]) -> Queue:
+    """A configured queue in the units of the arrays."""
+    cap = tuple(row.cap.get(axis, -1) for axis in axes) if row.cap else None
+    guarantee = tuple(row.guarantee.get(axis, 0) for axis in axes) if row.guarantee else None
+    return Queue(
+        name=row.name,
+        weight=row.weight,
+        parent=row.parent,
+        guarantee=guarantee,
+        cap=cap,
+        reclaimable=row.reclaimable,
+        priority=row.priority,
+        paused=row.paused,
+        order="fifo" if row.order == "fifo" else "best-effort",
+    )
+
+
+def _of_another_cluster(owner: str, ours: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"this database belongs to the cluster {owner}, not to {ours}: its tasks may still run there. "
+        "Use that root, or --take-over if that cluster is gone for good"
+    )
+
+
+class Leader:
+    """One process's term (or terms) as the leader."""
+
+    def __init__(
+        self,
+        database: Database,
+        writer: GroupWriter,
+        executor: Executor,
+        history: History,
+        documents: Documents,
+        *,
+        profile: Profile,
+        keep_days: float = 30.0,
+        piece_bytes: int = 0,
+        take_over: bool = False,
+        holder: str,
+        secret: bytes,
+        shrink: Callable[[], object] = lambda: None,
+        clock: Callable[[], int],
+        retention_clock: Callable[[], int] | None = None,
+        monotonic: Callable[[], float],
+        failpoint: Failpoint,
+    ) -> None:
+        self._retention_clock = retention_clock or clock  #: by which ended workflows are removed
+        self._database = database
+        self._writer = writer
+        self._executor = executor
+        self._history = history
+        self._documents = documents
+        self.profile = profile  #: of this term and those that follow
+        self._keep_days = keep_days
+        self._piece_bytes = piece_bytes
+        self._take_over = take_over
+        self._holder = holder
+        self._secret = secret
+        self._shrink = shrink
+        self._clock = clock
+        self._monotonic = monotonic
+        self._failpoint = failpoint
+        self._lease = Lease(database)
+        self._renewed = self._beat = monotonic()
+        self.epoch = 0
+        self.failures = 0  #: terms that failed one after the other
+        self.standing_by = ""  #: for which process, while another one leads
+        self.accepted = False  #: cluster and database may be led by this process: it leads, or stands by
+        self.waits_for = ""  #: what must come back before it can go on: the database, room on a disk
+        self.recovered = 0, 0  #: of how many workflows that live, how many are back in memory
+        self.dispatcher: Dispatcher | None = None
+        self.intake: Intake | None = None
+        self.nodes: list[NodeInfo] = []
+        self.idle = IdleBook()
+        self._changes: list[_Change] = []  #: told while a term recovered
+
+    def runtimes(self, names: Collection[str]) -> dict[str, int]:
+        """What was learned of tasks, by the name of their workflow or stage: name -> ms. Nothing where it does not lead."""
+        if self.dispatcher is None or not self.dispatcher.at_rest:
+            return {}
+        return self.dispatcher.state.estimates.named(names)
+
+    async def run(self) -> None:
+        """Lead for ever, and wait for whatever is away: a database, room on a disk, another process that leads.
+
+        It ends only where going on could do harm:
+
+        Raises:
+            LeadershipLost: Another process has taken over; the memory of this one is not the truth any more.
+            StorageCorrupt: The database's files are damaged.
+            ConfigurationError: It cannot lead like this; the message says what to change.
+        """
+        await self._insist("the database cannot be opened yet", self._database.settle)
+        # The cluster first: a process that it refuses must not take the lease from the one that uses it.
+        self.nodes = list(await self._insist("the cluster cannot be opened yet", self._executor.start))
+        try:
+            self.epoch = await self._acquire()
+            await self._insist("the database does not answer", self._match)
+            self.accepted = True
+            log.info("leading", epoch=self.epoch, nodes=len(self.nodes))
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._renew(), name="lease")
+                group.create_task(self._terms(), name="terms")
+        finally:
+            self.dispatcher = self.intake = None
+            await self._executor.stop()
+            await self._give_back()
+
+    async def _insist(self, waits: str, act: Callable[[], Awaitable[T]]) -> T:
+        """Do something that needs the database or a disk, again and again until they let it.
+
+        Args:
+            waits: What a line of the log says meanwhile.
+            act: What to do. What it raises beside `Unavailable` and `OSError` is raised.
+        """
+        said = -SAY_AGAIN_S
+        for pause in pauses(chance, FIRST_PAUSE_S, LONGEST_PAUSE_S):
+            try:
+                done = await act()
+            except (Unavailable, OSError) as error:
+                self.waits_for = f"{waits}: {error}"
+                if self._monotonic() - said >= SAY_AGAIN_S:
+                    said = self._monotonic()
+                    log.warning(f"{waits}, trying again", error=str(error))
+                await asyncio.sleep(pause)
+            else:
+                self.waits_for = ""
+                return done
+        raise AssertionError("pauses never end")
+
+    async def _terms(self) -> None:
+        """Recover and work. Whatever goes wrong in a term, the next one begins from SQL and the cluster, the only truths.
+
+        A term that ends because the database or a disk is away is no failure: the next one begins when they are back.
+        """
+        while True:
+            begun = self._monotonic()
+            try:
+                await self._term()
+            except Exception as error:  # the top of the loops: logged, and begun anew
+                if _among(error, LeadershipLost) or _among(error, StorageCorrupt):
+                    raise
+                if self._monotonic() - begun > STEADY_S:
+                    self.failures = 0
+                if _among(error, StaleWrite) or _among(error, OutcomeUnknown):
+                    log.warning("memory and database may disagree, recovering", error=_said(error))
+                    pause = self._failed()
+                elif _among(error, Unavailable):
+                    log.warning("the database is away, recovering when it is back", error=_said(error))
+                    pause = FIRST_PAUSE_S
+                else:
+                    pause = self._failed()
+                    log.error("a loop failed, recovering", error=_said(error), pause_s=pause, exc_info=error)
+                await asyncio.sleep(pause)
+                await self._insist("the database does not answer", self._lease.look)
+
+    def _failed(self) -> float:
+        """Count a failed term; returns how long to wait before the next, in s."""
+        self.failures += 1
+        return 0.0 if self.failures == 1 else min(30.0, 0.5 * 2**self.failures)
+
+    async def _term(self) -> None:
+        await self._failpoint("recover.before")
+        self._changes.clear()  # what was changed until here is read below
+        state = EngineState(
+            profile=self.profile,
+            epoch=self.epoch,
+            secret=self._secret,
+            address_start=first_address(self.epoch, self._secret),
+            remote_reads=self._executor.remote_reads,
+        )
+        state.transfer_limits = replace(state.transfer_limits, piece_bytes=self._piece_bytes)
+        found = await recover(self._database, state, self.nodes)
+        self.recovered = 0, len(found.living)
+        state.queues = QueueTree(
+            queue_from(row, state.snapshot.axes) for row in await Queues(self._database).list()
+        )
+        keeping = IdleKeeping(self._database, self.idle, clock=self._clock, holds=self.holds)
+        self.idle.stop()
+        await keeping.load()
+        state.idle = self.idle
+        dispatcher = Dispatcher(
+            state,
+            self._writer,
+            self._executor,
+            clock=self._clock,
+            failpoint=self._failpoint,
+            committed=self._history.committed,
+            shrink=self._shrink,
+        )
+        intake = Intake(
+            self._database, self._documents, dispatcher, last_seq=found.last_seq, clock=self._clock
+        )
+        await self._bring_back(dispatcher, found)
+        await self._failpoint("recover.after")
+        self.dispatcher, self.intake = dispatcher, intake
+        dispatcher.tell([change(state) for change in self._changes])
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._listen(dispatcher), name="cluster")
+                group.create_task(dispatcher.run(), name="dispatch")
+                group.create_task(intake.run(), name="intake")
+                reconciler = Reconciler(dispatcher, self._executor, clock=self._clock)
+                group.create_task(reconciler.run(), name="reconcile")
+                group.create_task(self._expiry(dispatcher).run(), name="expiry")
+                group.create_task(Leftovers(dispatcher, self._documents).run(), name="leftovers")
+                group.create_task(keeping.run(), name="idle")
+        finally:
+            self.dispatcher = self.intake = None
+
+    def _expiry(self, dispatcher: Dispatcher) -> Expiry:
+        return Expiry(
+            self._database, dispatcher, self._executor, keep_days=self._keep_days, clock=self._retention_clock
+        )
+
+    async def _bring_back(self, dispatcher: Dispatcher, found: Found) -> None:
+        """The workflows that live, slice by slice, so that others get their turn; then what waits is placed for the first time.
+
+        Nothing is placed before all claims, and all that others' pods are now, are known. Before that, the executor is asked what
+        became of every pod whose end is not known; its answers come as events, after all of this.
+        """
+        if found.pods:
+            await self._executor.adopt(found.pods)
+        binder = self._executor.binder
+        first: list[EngineEvent] = list(await remembered(self._database))
+        if binder is not None:
+            await binder.fence(found.bindings)
+            first.insert(0, BindingsSettled(tuple(found.bindings)))
+        await dispatcher.once(first, placing=False)
+        async for runs in runs_back(self._database, self._documents, dispatcher.state, found):
+            await dispatcher.once(runs, placing=False)
+            self._documents.trim()
+            self.recovered = self.recovered[0] + len(runs), self.recovered[1]
+            await self._failpoint("recover.slice")
+        log.info("recovered", workflows=self.recovered[0], open_pods=len(found.pods))
+        await dispatcher.once([Tick()] if binder is None else await binder.view())
+
+    async def _listen(self, dispatcher: Dispatcher) -> None:
+        """What the cluster says goes to the dispatcher, in order."""
+        async for events in self._executor.events():
+            self._learn(events)
+            dispatcher.tell(events)
+
+    def _learn(self, events: object) -> None:
+        """Nodes as last seen, for the next recovery."""
+        for event in events if isinstance(events, (list, tuple)) else ():
+            node = getattr(event, "node", None)
+            if isinstance(node, NodeInfo):
+                self.nodes = [n for n in self.nodes if n.name != node.name] + [node]
+
+    def holds(self) -> bool:
+        """Whether this process leads, by its own monotonic clock: asked before anything is started in the cluster, since a
+        process that was paused does not know that another has taken over meanwhile. With SQLite nobody can have.
+        """
+        return self.epoch > 0 and (self._database.kind == "sqlite" or self._left_s() > 0)
+
+    async def _acquire(self) -> int:
+        """Wait until this process may lead; returns the new epoch.
+
+        Raises:
+            ConfigurationError: The database belongs to another cluster, which no process leads.
+        """
+        while True:
+            epoch = await self._insist("the database does not answer", self._ask_to_lead)
+            if epoch is not None:
+                self.standing_by = ""
+                return epoch
+            await asyncio.sleep(RENEW_S / 2)
+
+    async def _ask_to_lead(self) -> int | None:
+        """Take the lease if it is free; None: this process stands by, and `standing_by` says for whom."""
+        asked = self._monotonic()
+        owner = (await Lease(self._database, CLUSTER).look()).holder
+        holding = await self._lease.look()
+        if owner not in ("", self._executor.identity) and not self._take_over:
+            if not holding.live and not self.standing_by:
+                raise _of_another_cluster(owner, self._executor.identity)
+            if not holding.live:
+                text = f"no process leads {owner}: start flowsched there, or here with --take-over if it is gone for good"
+                self._stand_by(text)
+            else:
+                self._stand_by(f"{holding.holder} leads on {owner}")
+            return None
+        epoch = await self._lease.acquire(self._holder, LEASE_MS, self._clock())
+        if epoch is not None:
+            self._renewed = asked
+            return epoch
+        holding = await self._lease.look()
+        self._stand_by(f"{holding.holder} leads" + (f" on {owner}" if owner else ""))
+        return None
+
+    def _stand_by(self, text: str) -> None:
+        """Note for which process this one stands by, and say so once."""
+        self.accepted, text = True, f"standing by: {text}"
+        if text != self.standing_by:
+            self.standing_by = text
+            log.info(text)
+
+    async def _give_back(self) -> None:
+        """Let another begin at once; if the database does not answer, the lease runs out by itself."""
+        with contextlib.suppress(FlowschedError, TimeoutError):
+            async with asyncio.timeout(GIVE_BACK_S):
+                await self._lease.release(self.epoch)
+
+    async def _match(self) -> None:
+        """See that the database goes with this cluster.
+
+        Another cluster's answer to "what became of this attempt?" would be "there is none", and a second one would be started
+        beside the first (P2).
+
+        Raises:
+            ConfigurationError: It was used with another cluster, and nobody said that this one is gone.
+        """
+        claim = Lease(self._database, CLUSTER)
+        known, ours = (await claim.look()).holder, self._executor.identity
+        if known not in ("", ours) and not self._take_over:
+            raise _of_another_cluster(known, ours)
+        if known != ours:
+            if known:
+                await claim.release((await claim.look()).epoch)
+            await claim.acquire(ours, FOR_EVER_MS, self._clock())
+
+    async def _renew(self) -> None:
+        """Renew for ever; on PostgreSQL by a thread, that no step can starve.
+
+        While the database is away the lease runs out by our own monotonic clock: `holds` is false from then on, and nothing new is
+        started (FAULTS.md row 14). If no other process has taken over when the database is back, this one leads on with the same
+        epoch. With SQLite the lock on the file is the leadership, and no other process can take over.
+
+        Raises:
+            LeadershipLost: Another process leads.
+        """
+        if self._database.kind != "sqlite":
+            await self._watch()
+        while True:
+            await asyncio.sleep(RENEW_S)
+            await self._insist("the lease is not renewed yet", self._renew_once)
+            if not self._executor.trouble:
+                await self._database.keep_headroom()
+
+    async def _renew_once(self) -> None:
+        asked = self._monotonic()
+        try:
+            async with asyncio.timeout(RENEW_S):  # a connection may be half-open
+                held = await self._lease.renew(self.epoch, LEASE_MS, self._clock())
+        except TimeoutError:
+            outage = self._database.failed(TimeoutError(f"no answer in {RENEW_S:g} s"))
+            raise Unavailable(outage.message) from None
+        if not held:
+            raise LeadershipLost("another process leads now")
+        self._renewed = asked
+
+    async def _watch(self) -> None:
+        """See what the thread that renews meets with, and show it that the event loop moves: a stuck process renews no more.
+
+        Raises:
+            LeadershipLost: Another process leads.
+        """
+        self._beat = self._monotonic()
+        renewal = Renewal(
+            self._database,
+            self.epoch,
+            LEASE_MS,
+            period_s=RENEW_S,
+            pause_s=FIRST_PAUSE_S,
+            alive=lambda: self.stuck_s() < STUCK_S,
+            renewed=self._renewed,
+            monotonic=self._monotonic,
+        )
+        renewal.start()
+        said = ""
+        try:
+            while not renewal.lost:
+                self._beat, self._renewed = self._monotonic(), renewal.renewed
+                if renewal.trouble != said and (said := renewal.trouble):
+                    log.warning("the lease is not renewed yet", error=said)
+                if renewal.trouble and self._left_s() < 0:
+                    self._database.failed(OSError(renewal.trouble))
+                await asyncio.sleep(BEAT_S)
+        finally:
+            renewal.stop()
+            for _ in range(20):  # a renewal under way would bring back what is given back now
+                if renewal.stopped:
+                    break
+                await asyncio.sleep(0.1)
+        raise LeadershipLost("another process leads now")
+
+    def stuck_s(self) -> float:
+        """For how long nothing has moved, seconds: the event loop, or a step that is under way."""
+        now = self._monotonic()
+        dispatcher = self.dispatcher
+        began = dispatcher.busy_since if dispatcher is not None else None
+        return max(now - self._beat, 0.0 if began is None else (self._clock() - began) / 1000)
+
+    def _left_s(self) -> float:
+        """Seconds until we must not count on the lease any more."""
+        return LEASE_MS / 1000 - (self._monotonic() - self._renewed) - 1.0
+
+    async def drain_changed(self, event: NodeDrained) -> None:
+        """A node shall be empty, or is used again."""
+        self._change(lambda _: event)
+        if self.dispatcher is not None:
+            await self.dispatcher.settled()
+
+    def profile_changed(self, profile: Profile) -> None:
+        """Another policy is in force from now on, whoever leads."""
+        self.profile = profile
+        self._change(lambda _: ProfileChanged(profile))
+
+    def queue_changed(self, row: QueueRow) -> None:
+        """A queue was configured."""
+        self._change(lambda state: QueueChanged(queue_from(row, state.snapshot.axes)))
+
+    def _change(self, change: _Change) -> None:
+        """Tell the engine of a change. A term that is recovering may have read the older value: it is told afterwards."""
+        if self.dispatcher is None:
+            self._changes.append(change)
+        else:
+            self.dispatcher.tell([change(self.dispatcher.state)])

@@ -1,0 +1,299 @@
+"""Recovery: a new leader's memory, from SQL and from what the cluster still has."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+import structlog
+
+from flowsched.control.leading.dispatch import Dispatcher
+from flowsched.engine.data.cache_values import origin_of
+from flowsched.engine.delta import StageWrite
+from flowsched.engine.events import Ended, Recovered
+from flowsched.engine.pod_orders import decode_pod
+from flowsched.engine.recovery import Remembered, rebuild_run
+from flowsched.engine.state import EngineState
+from flowsched.engine.telemetry import relearn
+from flowsched.errors import FlowschedError, NotFound
+from flowsched.executor.nodes import NodeInfo
+from flowsched.executor.protocol import Executor, Pod
+from flowsched.store.database import Database
+from flowsched.store.recovery import load, load_living, outline, samples
+from flowsched.store.rows import Living, StageRow
+from flowsched.store.rows import Recovered as RecoveredRows
+from flowsched.workflow.estimates import weights
+from flowsched.workflow.graph import StageGraph
+from flowsched.workflow.run.run import WorkflowRun
+from flowsched.workflow.spec import WorkflowSpec
+
+#: Workflows are read back in slices that cost about this much (`_cost`), so that a first one is there soon and no slice is long.
+_SLICE: Final = 100_000
+#: A workflow of so many tasks, stages or bytes is rebuilt in a thread.
+_THREAD: Final = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What SQL remembers, but for the workflows themselves (`runs_back`).
+
+    Args:
+        living: Workflows that live, oldest first.
+        pods: Our attempts whose end is not known.
+        last_seq: Number of the newest submission.
+        bindings: uids of foreign pods that an earlier leader may have asked to bind.
+    """
+
+    living: list[Living]
+    pods: list[Pod]
+    last_seq: int
+    bindings: list[str]
+
+
+class Specs(Protocol):
+    """Where checked documents come from."""
+
+    async def decoded(self, workflow: str, raw: bytes) -> WorkflowSpec:
+        """The checked document of a workflow, of which these are the bytes."""
+        ...
+
+
+def make_run(state: EngineState, workflow: str, spec: WorkflowSpec, seq: int) -> WorkflowRun:
+    """A fresh run with its ranks."""
+    run = WorkflowRun(workflow, spec, StageGraph(spec), seq)
+    rank(state, run)
+    return run
+
+
+def rank(state: EngineState, run: WorkflowRun) -> None:
+    """Upward ranks from the user's estimates, else what was learned, else what is known of its other stages."""
+    run.ranks = run.graph.upward_ranks(weights(state.estimates, run.spec))
+
+
+async def recover(database: Database, state: EngineState, nodes: Sequence[NodeInfo]) -> Found:
+    """Everything a new leader needs but the workflows themselves.
+
+    Returns:
+        Which workflows live, and what is to be adopted.
+    """
+    for node in nodes:
+        state.catalogue.limit(state.snapshot.put_node(node), node.cache_bytes)
+    recovery = await outline(database)
+    for sample in await samples(database):
+        relearn(
+            state,
+            sample.workflow,
+            sample.stage,
+            sample.runtime_ms,
+            sample.input_bytes,
+            sample.usage,
+            sample.outputs,
+        )
+    for replica in recovery.replicas:
+        at = state.snapshot.index.get(replica.node)
+        if at is not None:
+            dataset = state.catalogue.intern(replica.uri, replica.size_bytes)
+            state.catalogue.add_replica(dataset, at)
+    state.snapshot.usage.load(recovery.usage, state.snapshot.axes)
+    pods = [decode_pod(attempt.pod) for attempt in recovery.attempts]
+    return Found(recovery.living, pods, recovery.last_seq, recovery.bindings)
+
+
+async def runs_back(
+    database: Database, specs: Specs, state: EngineState, found: Found
+) -> AsyncIterator[list[Recovered]]:
+    """The workflows that live with their open pods, a slice at a time, oldest first."""
+    pods: dict[str, list[Pod]] = {}
+    for pod in found.pods:
+        pods.setdefault(pod.workflow, []).append(pod)
+    for some in _slices(found.living):
+        rows = await load_living(database, some[0].seq, some[-1].seq)
+        yield [
+            Recovered(await _run(specs, state, each), tuple(pods.get(name, ())))
+            for name, each in rows.items()
+        ]
+
+
+async def load_run(database: Database, specs: Specs, state: EngineState, workflow: str) -> WorkflowRun | None:
+    """Read one workflow back, whatever its state. None: there is no such workflow."""
+    rows = await load(database, workflow)
+    return None if rows is None else await _run(specs, state, rows)
+
+
+async def _run(specs: Specs, state: EngineState, rows: RecoveredRows) -> WorkflowRun:
+    spec = await specs.decoded(rows.workflow.id, rows.spec)
+    if rows.workflow.tasks + rows.workflow.stages + len(rows.spec) > _THREAD:
+        return await asyncio.to_thread(_rebuilt, state, spec, rows)
+    await asyncio.sleep(0)
+    return _rebuilt(state, spec, rows)
+
+
+def _rebuilt(state: EngineState, spec: WorkflowSpec, rows: RecoveredRows) -> WorkflowRun:
+    run = rebuild_run(state, spec, StageGraph(spec), _remembered(rows))
+    rank(state, run)
+    return run
+
+
+def _slices(living: Iterable[Living]) -> Iterator[list[Living]]:
+    """In order; a slice ends with the workflow that makes it cost more than `_SLICE`."""
+    some: list[Living] = []
+    cost = 0
+    for each in living:
+        some.append(each)
+        cost += each.tasks + 50 * each.stages + each.spec_bytes // 50
+        if cost > _SLICE:
+            yield some
+            some, cost = [], 0
+    if some:
+        yield some
+
+
+def _remembered(rows: RecoveredRows) -> Remembered:
+    workflow = rows.workflow
+    return Remembered(
+        workflow=workflow.id,
+        seq=workflow.seq,
+        state=workflow.state,
+        reason=workflow.reason,
+        started_ms=workflow.started_ms,
+        cancel_requested=workflow.cancel_requested,
+        paused=workflow.paused,
+        stages=[_stage(row) for row in rows.stages],
+        tasks=rows.tasks,
+        outputs=rows.outputs,
+    )
+
+
+def _stage(row: StageRow) -> StageWrite:
+    return StageWrite(
+        row.workflow,
+        row.stage,
+        row.state,
+        row.counts,
+        row.started_ms,
+        row.ended_ms,
+        row.reason,
+        row.totals,
+    )
+
+
+# ---- After a restart: what workflows that ended before have left in caches with a limit, and which of it
+# nobody needs ----
+#
+# Only the engine's memory knows which outputs of an ended workflow its own stages read, and a new leader's begins with those that
+# live. Until it is told, everything of the others is kept as if it were a result.
+
+
+log = structlog.get_logger(__name__)
+
+LEFTOVERS_PERIOD_S: Final = 60.0
+#: Documents read in one go.
+_MOST: Final = 200
+
+
+class CheckedSpecs(Protocol):
+    """Where checked documents come from, by workflow."""
+
+    async def spec(self, workflow: str) -> WorkflowSpec:
+        """The checked document of a workflow."""
+        ...
+
+
+class Leftovers:
+    """Tells the engine of workflows that ended in an earlier life of the service."""
+
+    def __init__(self, dispatcher: Dispatcher, specs: CheckedSpecs) -> None:
+        self._dispatcher = dispatcher
+        self._specs = specs
+        self._gone: set[str] = set()  #: nobody remembers them; expiry removes what they left
+
+    async def run(self) -> None:
+        """Look for ever: nodes may come later."""
+        while True:
+            try:
+                await self.once()
+            except FlowschedError as error:
+                log.warning("what ended before cannot be looked up now", error=str(error))
+            await asyncio.sleep(LEFTOVERS_PERIOD_S)
+
+    async def once(self) -> int:
+        """Tell of some. Returns how many."""
+        told: list[Ended] = []
+        await self._dispatcher.rest()
+        for workflow in self._unknown()[:_MOST]:
+            try:
+                told.append(Ended(workflow, await self._specs.spec(workflow)))
+            except NotFound:
+                self._gone.add(workflow)
+        if told:
+            self._dispatcher.tell(told)
+        return len(told)
+
+    def _unknown(self) -> list[str]:
+        state = self._dispatcher.state
+        shelves = state.catalogue.shelves
+        found: dict[str, None] = {}
+        for shelf in shelves.of.values() if shelves is not None else ():
+            for dataset in shelf.there:
+                origin = origin_of(state.catalogue.uris[dataset])
+                if origin is not None:
+                    found[origin.workflow] = None
+        known = (state.runs, state.ended_reads, self._gone)
+        return sorted(name for name in found if not any(name in names for names in known))
+
+
+# ---- Reconcile: what the cluster has that nobody asked for is reported, and removed after a grace; what has
+# ended is tidied away ----
+
+
+#: Between two looks.
+RECONCILE_PERIOD_S: Final = 5.0
+#: An orphan is named once and has this long to be claimed (a recovery may be under way) before it is released.
+GRACE_MS: Final = 20_000
+RELEASE_MS: Final = 5_000
+
+
+class Reconciler:
+    """Compares what lives with what the engine holds."""
+
+    def __init__(self, dispatcher: Dispatcher, executor: Executor, *, clock: Callable[[], int]) -> None:
+        self._dispatcher = dispatcher
+        self._executor = executor
+        self._clock = clock
+        self._seen: dict[str, int] = {}
+
+    async def run(self) -> None:
+        """Look for ever."""
+        while True:
+            await asyncio.sleep(RECONCILE_PERIOD_S)
+            try:
+                await self.look()
+            except OSError as error:
+                log.warning("attempts cannot be looked through now, trying again", error=str(error))
+
+    async def look(self) -> list[str]:
+        """One look. Returns the orphans that were released by it."""
+        now = self._clock()
+        found = await self._executor.orphans()
+        await self._dispatcher.rest()
+        wanted = self._dispatcher.state.pods
+        living = {name for name in found if name not in wanted}
+        for name in living - self._seen.keys():
+            log.warning("an attempt lives that nobody asked for", pod=name, released_in_s=GRACE_MS // 1000)
+        self._seen = {name: self._seen.get(name, now) for name in living}
+        overdue = sorted(name for name, since in self._seen.items() if now - since >= GRACE_MS)
+        if overdue:
+            await self._executor.release(overdue, RELEASE_MS)
+        await self._tidy()
+        return overdue
+
+    async def _tidy(self) -> None:
+        """Working folders of attempts that ended well are not needed any more; logs and records stay."""
+        ended, self._dispatcher.ended = self._dispatcher.ended, []
+        well, self._dispatcher.ended_well = self._dispatcher.ended_well, []
+        if ended:
+            await self._executor.settle(ended)
+        if well:
+            await self._executor.forget(well)

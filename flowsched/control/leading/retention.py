@@ -1,0 +1,116 @@
+"""Expiry: workflows that ended long ago leave the database, and with them their logs and what they wrote into caches."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection
+from typing import Final
+
+import structlog
+
+from flowsched.control.leading.dispatch import Dispatcher
+from flowsched.control.tes import forget_ends, keep_ends
+from flowsched.errors import FlowschedError
+from flowsched.executor.protocol import Executor
+from flowsched.store.database import Database
+from flowsched.store.recovery import remove_finished
+from flowsched.store.workflows import Workflows
+
+log = structlog.get_logger(__name__)
+
+PERIOD_S: Final = 600.0
+#: From a start to the first clean-up: a machine whose clock is wrong when it boots has asked for the time by then.
+FIRST_S: Final = 120.0
+_DAY_MS: Final = 86_400_000
+#: Between two transactions of a clean-up, so that others get their turn.
+_PAUSE_S: Final = 0.05
+#: Datasets that are looked at before the event loop gets its turn: some 20 ms.
+_SLICE: Final = 20_000
+
+
+class Expiry:
+    """Removes what ended more than `keep_days` ago.
+
+    Args:
+        database, dispatcher, executor: Where workflows, what they hold and their files are.
+        keep_days: For how long ended workflows are kept; 0 = for ever.
+        clock: Wall-clock ms. Should be the earlier of the service's clock and the machine's: a clock that is years ahead would
+            remove everything.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        dispatcher: Dispatcher,
+        executor: Executor,
+        *,
+        keep_days: float,
+        clock: Callable[[], int],
+    ) -> None:
+        self._database = database
+        self._reads = Workflows(database)
+        self._dispatcher = dispatcher
+        self._executor = executor
+        self._keep_ms = int(keep_days * _DAY_MS)
+        self._clock = clock
+
+    async def run(self) -> None:
+        """Clean up for ever: two minutes after a start, then every ten minutes."""
+        await asyncio.sleep(FIRST_S)
+        while self._keep_ms > 0:
+            try:
+                await self.once()
+            except (FlowschedError, OSError) as error:
+                log.warning("old workflows cannot be removed now, trying again later", error=str(error))
+            await asyncio.sleep(PERIOD_S)
+
+    async def once(self) -> int:
+        """One clean-up. Returns how many workflows were removed."""
+        before = self._clock() - self._keep_ms
+        total = 0
+        await keep_ends(self._database, before)
+        while True:
+            removed = await remove_finished(self._database, before)
+            total += removed.workflows
+            if removed.workflows == 0 and removed.rows == 0:
+                break
+            await asyncio.sleep(_PAUSE_S)
+        await forget_ends(self._database, before, self._clock())
+        attempts = await self._executor.expire(self._known)
+        datasets = await self._evict()
+        if total or datasets:
+            log.info("removed what ended long ago", workflows=total, attempts=attempts, datasets=datasets)
+        return total
+
+    async def _known(self, workflows: Collection[str]) -> set[str]:
+        return await self._reads.existing(list(workflows))
+
+    async def _evict(self) -> int:
+        """Datasets of workflows that the database does not have leave the caches (the news comes back as events).
+
+        A workflow has its row from the moment it is accepted until expiry removes it. So the database alone says whose
+        datasets may go: whether a workflow is in memory may change between two awaits.
+        """
+        held = await self._held()
+        known = await self._reads.existing(list(held))
+        gone = [pair for name, pairs in held.items() if name not in known for pair in pairs]
+        for uri, holder in gone:
+            await self._executor.evict(uri, holder)
+        return len(gone)
+
+    async def _held(self) -> dict[str, list[tuple[str, str]]]:
+        """What is in caches: workflow -> (uri, node). The catalogue only grows, so it is read in slices."""
+        await self._dispatcher.rest()
+        state = self._dispatcher.state
+        uris = state.catalogue.uris
+        held: dict[str, list[tuple[str, str]]] = {}
+        for dataset in range(len(uris)):
+            if dataset % _SLICE == _SLICE - 1:
+                await asyncio.sleep(0)
+                await self._dispatcher.rest()
+            uri = uris[dataset]
+            if uri.startswith("flowsched:"):
+                workflow = uri.removeprefix("flowsched:").partition("/")[0]
+                for node in state.catalogue.nodes_of(dataset):
+                    held.setdefault(workflow, []).append((uri, state.snapshot.names[node]))
+        return held

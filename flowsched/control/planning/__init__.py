@@ -1,0 +1,1 @@
+"""Plans of WDL workflows, and where their calls stand in them."""

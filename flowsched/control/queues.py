@@ -1,0 +1,110 @@
+"""What users say of a queue becomes its row, or every fault of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from flowsched.errors import Conflict, Fault, InvalidDocument, InvalidRequest
+from flowsched.store.rows import QueueRow
+from flowsched.workflow.document import reader
+from flowsched.workflow.document.reader import shown
+from flowsched.workflow.resources import parse_bytes, parse_count, parse_cpu, parse_gpu
+
+#: In which order groups of a queue are looked at.
+ORDERS: Final = ("best-effort", "fifo")
+_PARSERS: Final = {"cpu": parse_cpu, "memory": parse_bytes, "disk": parse_bytes, "gpu": parse_gpu}
+
+
+def queue_row(name: str, settings: Mapping[str, Any], before: QueueRow) -> QueueRow:
+    """The row as it shall be.
+
+    Raises:
+        InvalidDocument: With everything that is wrong.
+    """
+    faults: list[Fault] = []
+    if reader.PART.fullmatch(name) is None:  # no document could name it
+        faults.append(Fault("{name}", shown(name), reader.PART_TEXT))
+    changes: dict[str, Any] = {}
+    for key, value in settings.items():
+        if key in ("cap", "guarantee") and isinstance(value, Mapping):
+            changes[key] = _limits(key, value, faults)
+        elif key in ("weight", "priority") and isinstance(value, int) and not isinstance(value, bool):
+            if key == "weight" and not 1 <= value <= 65_535:
+                faults.append(Fault("$.weight", str(value), "1 to 65535"))
+            changes[key] = value
+        elif key == "order" and value in ORDERS:
+            changes[key] = value
+        elif key in ("paused", "reclaimable") and isinstance(value, bool):
+            changes[key] = value
+        elif key == "parent" and (value is None or isinstance(value, str)):
+            changes[key] = value
+        else:
+            known = (
+                "weight, priority (whole numbers), paused, reclaimable (true or false), parent, cap, guarantee, "
+                'order ("best-effort" or "fifo")'
+            )
+            faults.append(Fault(f"$.{key}", repr(value)[:60], known))
+    if changes.get("parent") == name:
+        faults.append(Fault("$.parent", repr(name), "another queue"))
+    if faults:
+        raise InvalidDocument(faults)
+    return before._replace(**changes)
+
+
+def check_tree(row: QueueRow, others: Mapping[str, QueueRow]) -> None:
+    """See that a queue goes with those above and below it.
+
+    Args:
+        row: As it shall be.
+        others: All that are configured, by name.
+
+    Raises:
+        Conflict: Its parent is missing.
+        InvalidDocument: It is guaranteed more than its cap or its parent allows, or less than those below it are.
+    """
+    if row.parent is not None and row.parent not in others and row.parent != row.name:
+        raise Conflict(f"queue {row.name!r}: there is no parent queue {row.parent!r}; create it first")
+    tree = {**others, row.name: row}
+    faults: list[Fault | None] = []
+    for resource, amount in sorted(row.guarantee.items()):
+        if amount > row.cap.get(resource, amount):
+            cap = row.cap[resource]
+            faults.append(Fault(f"$.guarantee.{resource}", str(amount), f"at most its cap, {cap}"))
+    if row.parent is not None:
+        faults += [_beyond(tree, row.parent, resource, row) for resource in sorted(row.guarantee)]
+    below = {resource for other in tree.values() if other.parent == row.name for resource in other.guarantee}
+    faults += [_beyond(tree, row.name, resource, row) for resource in sorted(below)]
+    if any(faults):
+        raise InvalidDocument([fault for fault in faults if fault is not None])
+
+
+def _beyond(tree: Mapping[str, QueueRow], parent: str, resource: str, row: QueueRow) -> Fault | None:
+    """What is wrong if queues below `parent` are guaranteed more than it: its own guarantee if it has one, and its cap."""
+    above = tree.get(parent)
+    if above is None:
+        return None
+    parts = [other for other in tree.values() if other.parent == parent and other.guarantee.get(resource)]
+    together = sum(other.guarantee[resource] for other in parts)
+    most = min(above.guarantee.get(resource) or together, above.cap.get(resource, together))
+    if together <= most:
+        return None
+    said = " + ".join(f"{other.name} {other.guarantee[resource]}" for other in parts)
+    if row.name == parent:
+        return Fault(
+            f"$.guarantee.{resource}", str(most), f"at least what those below it are guaranteed: {said}"
+        )
+    found = str(row.guarantee[resource])
+    return Fault(
+        f"$.guarantee.{resource}", found, f"{said} to be at most what {parent} has of its own, {most}"
+    )
+
+
+def _limits(key: str, value: Mapping[str, Any], faults: list[Fault]) -> dict[str, int]:
+    limits = {}
+    for resource, amount in value.items():
+        try:
+            limits[resource] = _PARSERS.get(resource, parse_count)(amount)
+        except InvalidRequest as error:
+            faults.append(Fault(f"$.{key}.{resource}", repr(amount)[:60], str(error)))
+    return limits

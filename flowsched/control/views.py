@@ -1,0 +1,535 @@
+"""From rows and arrays to what the faces answer (`workflow.views`). Mappings only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+
+import numpy as np
+
+from flowsched.engine.delta import OutputWrite, TaskWrite
+from flowsched.engine.evictions import drained_until
+from flowsched.engine.explain import Explanation
+from flowsched.engine.idle_book import HOUR_MS, RESOURCES, Hour, IdleBook, total
+from flowsched.engine.state import EngineState
+from flowsched.errors import InvalidRequest
+from flowsched.executor.nodes import NodeInfo
+from flowsched.scheduling.explain.idle import Cause
+from flowsched.scheduling.queues.deserved import deserved
+from flowsched.scheduling.queues.tree import Queue, QueueTree, Shares, guaranteed
+from flowsched.scheduling.state.claims import ClaimKind
+from flowsched.store.rows import AttemptRow, StageRow, StoredEvent, WorkflowRow
+from flowsched.workflow.graph import StageGraph
+from flowsched.workflow.resources import parse_duration
+from flowsched.workflow.returned import added
+from flowsched.workflow.run.run import StageRun
+from flowsched.workflow.run.states import TaskState
+from flowsched.workflow.spec import Resources, RoleSpec, StageSpec, WorkflowSpec, qos_class
+from flowsched.workflow.views import (
+    AttemptView,
+    EventView,
+    ExplanationView,
+    IdleHourView,
+    IdleReportView,
+    IdleView,
+    NodeView,
+    OutputView,
+    QueueUserView,
+    QueueView,
+    StageView,
+    SuggestionView,
+    TaskView,
+    WorkflowView,
+)
+
+#: Of the answer, a stage: what tells whether making it is long work.
+STAGE_BYTES: Final = 400
+
+
+def moment(ms: int | None) -> datetime | None:
+    """Wall-clock ms as a time in UTC."""
+    return None if ms is None else datetime.fromtimestamp(ms / 1000, UTC)
+
+
+def workflow_view(row: WorkflowRow, counts: dict[str, int], codes: dict[str, int]) -> WorkflowView:
+    """One workflow."""
+    return WorkflowView(
+        id=row.id,
+        name=row.name,
+        queue=row.queue,
+        user=row.owner,
+        priority=row.priority,
+        labels=dict(row.labels),
+        state=row.state,
+        reason=row.reason,
+        created_at=datetime.fromtimestamp(row.created_ms / 1000, UTC),
+        started_at=moment(row.started_ms),
+        ended_at=moment(row.ended_ms),
+        stages=row.stages,
+        tasks=row.tasks,
+        counts=counts,
+        returned=codes,
+        paused=row.paused,
+        cancel_requested=row.cancel_requested,
+    )
+
+
+def stage_views(rows: Sequence[StageRow], spec: WorkflowSpec) -> list[StageView]:
+    """All stages of a workflow. Takes up to 0.2 s where there are 10,000."""
+    graph = StageGraph(spec)
+    return [stage_view(row, spec, graph) for row in rows]
+
+
+def stage_view(row: StageRow, spec: WorkflowSpec, graph: StageGraph) -> StageView:
+    """One stage."""
+    stage = spec.stages[row.stage]
+    totals = row.totals
+    return StageView(
+        name=row.name,
+        number=row.stage,
+        state=row.state,
+        reason=row.reason,
+        width=row.width,
+        members=row.members,
+        gang=stage.gang,
+        needs=[spec.stages[edge.parent].name for edge in graph.edges_in[row.stage]],
+        counts=dict(row.counts),
+        returned=added([totals]),
+        started_at=moment(row.started_ms),
+        ended_at=moment(row.ended_ms),
+        queued_seconds=totals.get("queued_ms", 0) / 1000,
+        staging_seconds=totals.get("staging_ms", 0) / 1000,
+        running_seconds=totals.get("running_ms", 0) / 1000,
+        bytes_local=totals.get("bytes_local", 0),
+        bytes_moved=totals.get("bytes_moved", 0),
+    )
+
+
+def task_view(row: TaskWrite, stage: StageSpec) -> TaskView:
+    """One task from its row."""
+    member = row.index % stage.members
+    role = _role_of(stage, member)
+    shard = row.index // stage.members
+    return TaskView(
+        stage=stage.name,
+        index=row.index,
+        shard=shard,
+        role=role.name,
+        item=stage.items[shard] if stage.items else None,
+        state=TaskState(row.state).name,
+        qos=qos_class(role.resources, role.limits).word,
+        reason=row.reason,
+        attempt=row.attempt,
+        node=row.node,
+        exit_code=row.exit_code,
+        ready_at=moment(row.ready_ms),
+        bound_at=moment(row.bound_ms),
+        started_at=moment(row.started_ms),
+        ended_at=moment(row.ended_ms),
+        bytes_local=row.bytes_local,
+        bytes_moved=row.bytes_moved,
+    )
+
+
+def _role_of(stage: StageSpec, member: int) -> RoleSpec:
+    """The role of a member of a gang: roles stand in the document's order."""
+    for role in stage.roles:
+        if member < role.replicas:
+            return role
+        member -= role.replicas
+    raise IndexError(f"stage {stage.name} has no member {member}")
+
+
+def task_state(name: str | None) -> TaskState | None:
+    """A state by the name a user gave it.
+
+    Raises:
+        InvalidRequest: There is none of that name.
+    """
+    if name is None:
+        return None
+    try:
+        return TaskState[name.upper()]
+    except KeyError as error:
+        names = ", ".join(state.name for state in TaskState)
+        raise InvalidRequest(f"there is no task state {name!r}; there are {names}") from error
+
+
+def untouched_row(workflow: str, stage: int, index: int, state: TaskState) -> TaskWrite:
+    """What stands for a task that has no row."""
+    return TaskWrite(
+        workflow, stage, index, int(state), 0, None, 0, 0, "", None, None, None, None, None, None, 0, 0
+    )
+
+
+def attempt_view(row: AttemptRow) -> AttemptView:
+    """One try."""
+    return AttemptView(
+        attempt=row.attempt,
+        pod=row.name,
+        node=row.node,
+        bound_at=datetime.fromtimestamp(row.at_ms / 1000, UTC),
+        started_at=moment(row.started_ms),
+        ended_at=moment(row.ended_ms),
+        exit_code=row.exit_code,
+        reason=row.reason,
+        message=row.message,
+        usage=dict(row.usage),
+    )
+
+
+def output_view(row: OutputWrite, state: EngineState | None) -> OutputView:
+    """One output, with where it lies now as far as the catalogue knows."""
+    nodes: list[str] = []
+    if state is not None:
+        dataset = state.catalogue.find(row.uri)
+        if dataset is not None:
+            nodes = [state.snapshot.names[node] for node in sorted(state.catalogue.nodes_of(dataset))]
+    return OutputView(name=row.name, uri=row.uri, size_bytes=row.size_bytes, value=row.value, nodes=nodes)
+
+
+def event_view(row: StoredEvent) -> EventView:
+    """One line of history."""
+    at = datetime.fromtimestamp(row.at_ms / 1000, UTC)
+    return EventView(id=row.id, workflow=row.workflow, at=at, kind=row.kind, body=dict(row.body))
+
+
+def explanation_view(found: Explanation) -> ExplanationView:
+    """One explanation."""
+    return ExplanationView(
+        stage=found.stage,
+        shards=list(found.shards),
+        tasks=found.tasks,
+        state=found.state,
+        code=found.code,
+        message=found.message,
+        numbers=dict(found.numbers),
+        start_at=moment(found.start_ms),
+        start_low_at=moment(found.start_low_ms),
+        start_high_at=moment(found.start_high_ms),
+        estimate=found.estimate,
+        binds=[f"{who}: {what}" if who else what for who, what in found.outlook.binds],
+        suggestions=[
+            SuggestionView(
+                kind=each.kind.value,
+                object=each.object,
+                what=each.what,
+                was=each.was,
+                to=each.to,
+                unit=each.unit,
+                message=each.message,
+            )
+            for each in found.outlook.suggestions
+        ],
+    )
+
+
+def amounts(axes: tuple[str, ...], values: tuple[int, ...] | None) -> dict[str, int]:
+    """A vector by resource name, zeros and absent limits left out."""
+    return {name: int(v) for name, v in zip(axes, values or (), strict=False) if v > 0}
+
+
+def _others(node: NodeInfo) -> dict[str, int]:
+    """What others were measured to use of a node, where it counts."""
+    busy = {
+        "disk": node.disk_busy_rate,
+        "network_in": node.nic_in_busy_rate,
+        "network_out": node.nic_out_busy_rate,
+    }
+    return {name: rate for name, rate in busy.items() if rate}
+
+
+def node_views(state: EngineState, flows: Mapping[str, tuple[int, int]]) -> list[NodeView]:
+    """All nodes. `flows`: node -> (bytes in, bytes out) that were really copied."""
+    snapshot, catalogue, shelves = state.snapshot, state.catalogue, state.catalogue.shelves
+    held = np.zeros(len(snapshot), dtype=np.int64)
+    datasets = np.zeros(len(snapshot), dtype=np.int64)
+    for dataset in range(len(catalogue)):
+        for node in catalogue.nodes_of(dataset):
+            held[node] += catalogue.sizes[dataset]
+            datasets[node] += 1
+    running = [0] * len(snapshot)
+    for claim in snapshot.claims.values():
+        running[claim.node] += claim.kind in (ClaimKind.RUNNING, ClaimKind.RELEASING)
+    return [
+        NodeView(
+            name=name,
+            ready=bool(snapshot.ready[at]),
+            drained_at=moment(drained_until(state, name)),
+            rack=snapshot.racks[int(snapshot.rack[at])] if snapshot.racks else "",
+            labels=dict(snapshot.labels[at]),
+            allocatable=amounts(snapshot.axes, tuple(snapshot.allocatable[at].tolist())),
+            used=amounts(snapshot.axes, tuple(snapshot.used[at].tolist())),
+            running=running[at],
+            cache_bytes=int(held[at]),
+            cache_limit_bytes=0 if shelves is None or at not in shelves.of else shelves.of[at].limit,
+            evicted_bytes=0 if shelves is None else shelves.evicted_bytes[at],
+            refetched_bytes=0 if shelves is None else shelves.refetched_bytes[at],
+            datasets=int(datasets[at]),
+            bytes_in=flows.get(name, (0, 0))[0],
+            bytes_out=flows.get(name, (0, 0))[1],
+            others=_others(snapshot.info(at)),
+        )
+        for at, name in enumerate(snapshot.names)
+    ]
+
+
+def task_position(token: str | None) -> tuple[int, int]:
+    """Stage and index at which a page of tasks begins.
+
+    Raises:
+        InvalidRequest: The token is not one of ours.
+    """
+    if token is None:
+        return 0, 0
+    stage, dot, index = token.partition(".")
+    if not (dot and stage.isdecimal() and index.isdecimal()) or len(token) > 40:
+        raise InvalidRequest("the page token is not one this service gave out")
+    return int(stage), int(index)
+
+
+# ---- From the book of idle room to what the faces answer (`workflow.idle_views`). Mappings only ----
+
+
+#: What is looked at if nothing else is said.
+DAY: Final = "24h"
+#: Names that are told, of one cause.
+_NAMED: Final = 3
+#: ms times the axis's unit that make an hour of a core, a GiB, a GPU.
+_HOUR: Final = {"cpu": 1000 * HOUR_MS, "memory": (1 << 30) * HOUR_MS, "gpu": 1000 * HOUR_MS}
+_WORDS: Final = {"cpu": "core-hours", "memory": "GiB-hours of memory", "gpu": "GPU-hours"}
+_SAID: Final = {
+    Cause.NO_DEMAND: "no demand",
+    Cause.FRAGMENTATION: "fragmentation",
+    Cause.RESERVED: "reserved",
+    Cause.QUOTA: "quota",
+    Cause.DATA: "waiting for data",
+    Cause.IO: "disk bandwidth",
+    Cause.MISMATCH: "mismatch",
+    Cause.STARTING: "starting",
+}
+
+
+def idle_report(book: IdleBook, now: int, since: str = DAY) -> IdleReportView:
+    """The report from `since` (a span before now) on, in whole hours of the clock.
+
+    Raises:
+        InvalidRequest: `since` is no span.
+    """
+    span = parse_duration(since)
+    if span <= 0:
+        raise InvalidRequest(f"since is {since!r}; it must be a span before now, such as 8h")
+    hours = book.between(max(0, now - span + 1), now)
+    everything = total(hour for _, hour in hours)
+    begin = hours[0][0] if hours else now
+    resources = _resources(everything)
+    return IdleReportView(
+        since=_moment(begin),
+        until=_moment(now),
+        resources=resources,
+        hours=[
+            IdleHourView(
+                start_at=_moment(start), covered_seconds=hour.covered_ms / 1000, resources=_resources(hour)
+            )
+            for start, hour in hours
+        ],
+        sentences=[_sentence(name, view) for name, view in resources.items() if view.idle],
+    )
+
+
+def _moment(ms: int) -> datetime:
+    return datetime.fromtimestamp(ms / 1000, UTC)
+
+
+def _resources(hour: Hour) -> dict[str, IdleView]:
+    """By resource; none of which there was nothing."""
+    found = {}
+    for at, name in enumerate(RESOURCES):
+        if not hour.capacity[at] and not hour.off[at]:
+            continue
+        unit = _HOUR[name]
+        idle = hour.idle_of(name)
+        found[name] = IdleView(
+            capacity=_hours(hour.capacity[at], unit),
+            used=_hours(hour.capacity[at] - idle, unit),
+            idle=_hours(idle, unit),
+            off=_hours(hour.off[at], unit),
+            causes={
+                cause.name.lower(): _hours(amount[at], unit)
+                for cause, amount in sorted(hour.idle.items())
+                if amount[at]
+            },
+            who=_who(hour, at, unit),
+        )
+    return found
+
+
+def _who(hour: Hour, at: int, unit: int) -> dict[str, dict[str, float]]:
+    found: dict[str, dict[str, float]] = {}
+    largest = sorted(hour.blame.items(), key=lambda item: (-item[1][at], item[0]))
+    for (cause, name), amount in largest:
+        told = found.setdefault(cause.name.lower(), {})
+        if amount[at] and len(told) < _NAMED:
+            told[name] = _hours(amount[at], unit)
+    return {cause: told for cause, told in found.items() if told}
+
+
+def _hours(amount: int, unit: int) -> float:
+    return round(amount / unit, 4)
+
+
+def _sentence(name: str, view: IdleView) -> str:
+    """cpu: 61.0 of 100.0 core-hours were idle; 60 % of that no demand, 40 % quota (night)."""
+    largest = sorted(Cause, key=lambda cause: -view.causes.get(cause.name.lower(), 0.0))
+    parts = []
+    for cause in largest:
+        key = cause.name.lower()
+        percent = round(100 * view.causes.get(key, 0.0) / view.idle)
+        if percent:
+            who = ", ".join(view.who.get(key, {}))
+            parts.append(f"{percent} % {_SAID[cause]}" + (f" ({who})" if who else ""))
+    places = 1 if view.capacity >= 10 else 3
+    hours = f"{view.idle:.{places}f} of {view.capacity:.{places}f} {_WORDS[name]}"
+    return f"{name}: {hours} were idle; of these {', '.join(parts)}"
+
+
+# ---- Queues as people see them: what each has, deserves, asks for and has used of late, and what of its
+# settings cannot be ----
+
+
+@dataclass(slots=True)
+class _Own:
+    """What a queue's own groups are doing."""
+
+    asked: list[int]  #: (R,) of tasks that are ready and not placed
+    waiting: int = 0
+    running: int = 0
+
+
+def queue_views(state: EngineState) -> list[QueueView]:
+    """All queues: those configured (and those they are below), those in use, and `default`."""
+    snapshot, tree = state.snapshot, state.queues
+    axes, own = len(snapshot.axes), _looked_through(state)
+    names = dict.fromkeys(queue.name for queue in tree)
+    names |= dict.fromkeys(sorted(own.keys() | {"default"} | set(snapshot.paying_queues) - {""}))
+    for name in list(names):
+        names |= dict.fromkeys(queue.name for queue in tree.path(name))
+    shares = Shares(tree, snapshot)
+    demand = {name: list(snapshot.queue_usage(name)) for name in snapshot.paying_queues}
+    for name, work in own.items():
+        row = demand.setdefault(name, [0] * axes)
+        for axis, more in enumerate(work.asked):
+            row[axis] += more
+    due = deserved(tree, demand, snapshot.total)
+    users = _users(state)
+    found = []
+    for name in names:
+        queue, work = tree.get(name), own.get(name, _Own([0] * axes))
+        found.append(
+            QueueView(
+                name=name,
+                weight=queue.weight,
+                parent=queue.parent,
+                priority=queue.priority,
+                paused=queue.paused,
+                reclaimable=queue.reclaimable,
+                order=queue.order,
+                cap=amounts(snapshot.axes, queue.cap),
+                guarantee=amounts(snapshot.axes, queue.guarantee),
+                used=amounts(snapshot.axes, tuple(shares.usage(name))),
+                deserved=amounts(snapshot.axes, due.get(name)),
+                pending=amounts(snapshot.axes, tuple(work.asked)),
+                recent=amounts(snapshot.axes, tuple(shares.past(name))),
+                dominant_share=_share(shares.usage(name), snapshot.total),
+                waiting=work.waiting,
+                running=work.running,
+                users=users.get(name, []),
+                warnings=warnings(tree, queue, snapshot.axes, snapshot.total),
+            )
+        )
+    return found
+
+
+def warnings(tree: QueueTree, queue: Queue, axes: Sequence[str], total: Sequence[int]) -> list[str]:
+    """What a queue's settings promise and cannot keep, with numbers; they are kept as far as they can be."""
+    found = []
+    for axis, (name, whole) in enumerate(zip(axes, total, strict=False)):
+        own = (queue.guarantee or ())[axis : axis + 1]
+        if own and own[0] > whole:
+            found.append(f"it is guaranteed {own[0]} of {name}, and the cluster has {whole}")
+        elif queue.parent is None and own and own[0]:
+            roots = {each.name for each in tree if each.parent is None}
+            together = sum(guaranteed(tree, root, len(axes))[axis] for root in sorted(roots))
+            if together > whole:
+                found.append(
+                    f"queues are guaranteed {together} of {name} together, and the cluster has {whole}"
+                )
+    return found
+
+
+def _share(used: Sequence[int], total: Sequence[int]) -> float:
+    """The dominant share, for people."""
+    return round(max((u / t for u, t in zip(used, total, strict=False) if t > 0), default=0.0), 4)
+
+
+def _looked_through(state: EngineState) -> dict[str, _Own]:
+    """What the own groups of each queue that has any are doing."""
+    axes = len(state.snapshot.axes)
+    found: dict[str, _Own] = {}
+    for run in state.runs.values():
+        work = found.setdefault(run.spec.queue, _Own([0] * axes))
+        for stage in run.stages:
+            waiting = int(stage.counts[TaskState.QUEUED] + stage.counts[TaskState.STAGING])
+            work.waiting += waiting
+            work.running += stage.holding()
+            if waiting:
+                _ask(state, run.id, stage, work.asked)
+    for foreign in state.foreign.values():
+        work = found.setdefault(
+            foreign.group.queue if foreign.group is not None else "default", _Own([0] * axes)
+        )
+        work.running += len(foreign.placed)
+        for pods in foreign.waiting.values():
+            work.waiting += len(pods)
+            for pod in list(pods.values())[:1]:
+                _add(work.asked, _plain(pod.template.resources), len(pods))
+    return found
+
+
+def _ask(state: EngineState, workflow: str, stage: StageRun, asked: list[int]) -> None:
+    """Add what a stage's tasks that are ready and not placed ask for."""
+    if stage.uniform is not None:
+        return  # its tasks have not been touched
+    waiting = np.flatnonzero(np.isin(stage.task_state, (TaskState.QUEUED, TaskState.STAGING)))
+    counts = np.bincount(stage.role_of[waiting % stage.members], minlength=len(stage.spec.roles))
+    for number, count in enumerate(counts.tolist()):
+        shape = state.shapes.get((workflow, stage.number, number, 0, None))
+        resources = stage.spec.roles[number].resources
+        _add(asked, _plain(resources) if shape is None else shape.requests, count)
+
+
+def _plain(resources: Resources) -> tuple[int, ...]:
+    """The axes that every cluster has."""
+    return resources.cpu_millicores, resources.memory_bytes, resources.disk_bytes, resources.gpu_millis
+
+
+def _add(row: list[int], amount: Sequence[int], times: int) -> None:
+    for axis, value in enumerate(amount[: len(row)]):
+        row[axis] += times * value
+
+
+def _users(state: EngineState) -> dict[str, list[QueueUserView]]:
+    """The users of each queue who hold something, or did of late; who has not said who he is, is "" among others."""
+    usage, axes = state.snapshot.usage, state.snapshot.axes
+    faded = usage.faded()
+    found: dict[str, list[QueueUserView]] = {}
+    for payer in sorted({*faded, *usage.payers()}):
+        held, past = usage.held_by(payer), faded.get(payer, ())
+        view = QueueUserView(
+            user=payer.user, used=amounts(axes, tuple(held)), recent=amounts(axes, tuple(past))
+        )
+        if payer.queue and (view.used or view.recent):
+            found.setdefault(payer.queue, []).append(view)
+    return {queue: views for queue, views in found.items() if [view.user for view in views] != [""]}

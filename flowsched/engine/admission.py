@@ -1,0 +1,602 @@
+"""Placing: one scheduling cycle over the backlog, and what it means for tasks, claims and pods."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flowsched.engine import evictions, pacing
+from flowsched.engine.backlog import Backlog, Candidate, collect
+from flowsched.engine.data import cache_evictions
+from flowsched.engine.data.cache_evictions import hold_room
+from flowsched.engine.data.prefetch import foresee
+from flowsched.engine.data.remote_reads import begin_reading, sources
+from flowsched.engine.data.staging import Targets, sweep
+from flowsched.engine.evictions import empty_nodes
+from flowsched.engine.foreign import preemption
+from flowsched.engine.foreign.backlog import carry_out_foreign, collect_foreign, serve_held
+from flowsched.engine.foreign.work import release_half_placed
+from flowsched.engine.pod_orders import Likenesses, encode_pod, likeness, make_pod, seats
+from flowsched.engine.recovery import elastic_of
+from flowsched.engine.reports import make_again
+from flowsched.engine.state import EngineState, GroupKey, PodRef
+from flowsched.engine.transaction import Recorder
+from flowsched.executor.protocol import GangSeat
+from flowsched.scheduling.cycle import cycle
+from flowsched.scheduling.explain.recording import Draft, recorded, taped
+from flowsched.scheduling.plan import Placement, Plan, Reason, ReasonCode
+from flowsched.scheduling.pod_group import PodGroup, Shape
+from flowsched.scheduling.reservations import with_plans
+from flowsched.scheduling.state.claims import Claim, ClaimKind
+from flowsched.scheduling.state.gpus import GPU, Parts, choose, parts_of
+from flowsched.scheduling.state.snapshot import IO
+from flowsched.scheduling.state.usage import Payer
+from flowsched.workflow.run.states import TaskState
+from flowsched.workflow.spec import On
+
+#: Members in these states were not placed with their gang.
+_SEATLESS: Final = (TaskState.PENDING, TaskState.QUEUED, TaskState.SKIPPED, TaskState.CANCELLED)
+_RUNNING: Final = ClaimKind.RUNNING
+_NO_SEATS: Final[Mapping[int, GangSeat]] = {}
+Indices = NDArray[np.int64]
+
+
+class Binds:
+    """What is bound in one look."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._likenesses: Likenesses = {}
+        #: By stage: its tasks, their nodes, and the bytes they read.
+        self._stages: dict[int, tuple[Candidate, list[int], list[int], list[int]]] = {}
+        self._claims: list[Claim] = []
+        self._pods: dict[str, PodRef] = {}
+
+    def bind(
+        self, candidate: Candidate, tasks: Indices, nodes: Indices, devices: Mapping[int, Parts] | None
+    ) -> None:
+        """Pods of one group take their room. `devices`: the GPUs of each task; None = they ask for none."""
+        recorder = self._recorder
+        state, now = recorder.state, recorder.now
+        run, stage, group = candidate.run, candidate.stage, candidate.group
+        gang, look = stage.spec.gang, state.look is not None
+        self._note(candidate, tasks, nodes)
+        places = _NO_SEATS
+        if gang:
+            first = _gang_base(recorder, candidate, tasks)
+            places = seats(state, candidate, _seated(candidate, tasks), first)
+        until = None if group.runtime_ms is None else now + group.runtime_ms
+        late = None if group.high_ms is None else now + group.high_ms
+        alike = [likeness(candidate, number, self._likenesses) for number in range(len(group.roles))]
+        unit, part_of = f"{run.id}/{stage.spec.name}/", 1
+        if gang:  # taken away as a whole (`recovery.standing`)
+            part_of = stage.members
+        task_numbers, node_numbers = tasks.tolist(), nodes.tolist()
+        for task, node in zip(task_numbers, node_numbers, strict=True):
+            number = 0 if len(alike) == 1 else int(stage.role_of[task % stage.members])
+            shape = group.roles[number].shape
+            gpus: Parts = () if devices is None else devices[task]
+            devices_of = tuple([device for device, _ in gpus]) if gpus else ()
+            pod = make_pod(
+                state,
+                candidate,
+                alike[number],
+                task,
+                node,
+                places.get(task),
+                devices_of,
+                sources(state, group, node),
+            )
+            claim = Claim(
+                owner=pod.name,
+                node=node,
+                amount=shape.requests,
+                kind=_RUNNING,
+                queue=group.queue,
+                user=group.user,
+                since_ms=now,
+                until_ms=until,
+                io_bytes=shape.io_bytes,
+                direct=shape.direct,
+                learned=None if not candidate.demands else _learned(candidate, number),
+                group=group.name,
+                late_ms=late,
+                unit=f"{unit}{task // part_of}",
+                priority=run.spec.priority,
+                qos=alike[number].qos,
+                devices=gpus,
+                elastic=elastic_of(stage, task) if gang else None,
+            )
+            self._claims.append(claim)
+            self._pods[pod.name] = ref = PodRef(run.id, stage.number, task, pod.attempt, pod.remote)
+            if pod.remote:
+                begin_reading(state, stage, ref, recorder.statement)
+            if look:
+                hold_room(recorder, candidate, task, node, bound=True)
+            recorder.intend(run, stage, pod, encode_pod(pod))
+        if gang or look or devices is not None:
+            self.take()
+        names = state.snapshot.names
+        where = [names[node_numbers[0]]] if len(node_numbers) == 1 else [names[n] for n in {*node_numbers}]
+        told = {"group": group.name, "tasks": len(task_numbers), "nodes": sorted(where)}
+        recorder.advance(run).changes.events.append(("gang.placed" if group.gang else "tasks.placed", told))
+
+    def devices_of(
+        self, candidate: Candidate, tasks: Indices, nodes: Indices, planned: Indices | None
+    ) -> dict[int, Parts] | None:
+        """The GPUs of each task that can have them; None where none asks for any.
+
+        `planned`: (K, D) those the plan names; None = all are whole ones, any will do.
+        """
+        if not any(role.shape.requests[GPU] > 0 for role in candidate.group.roles):
+            return None
+        self.take()
+        found: dict[int, Parts] = {}
+        free: dict[int, list[int]] = {}
+        for at, (task, node) in enumerate(zip(tasks.tolist(), nodes.tolist(), strict=True)):
+            left = free.setdefault(node, self._recorder.state.snapshot.devices.free_on(node))
+            role = candidate.group.roles[int(candidate.stage.role_of[task % candidate.stage.members])]
+            chosen: Parts | None
+            if planned is None:
+                chosen = choose(left, role.shape.requests[GPU])
+            else:
+                chosen = parts_of(planned[at].tolist())
+            if chosen is None or any(at >= len(left) or left[at] < part for at, part in chosen):
+                continue
+            found[task] = chosen
+            for device, part in chosen:
+                left[device] -= part
+        return found
+
+    def note(self, claim: Claim) -> None:
+        """A claim that is made with the others, in its turn."""
+        self._claims.append(claim)
+
+    def take(self) -> None:
+        """Make the claims that have been noted, before somebody looks at them."""
+        state, statement = self._recorder.state, self._recorder.statement
+        if self._claims:
+            state.snapshot.claim_all(self._claims, statement)
+            self._claims = []
+        if self._pods:
+            statement.put_all(state.pods, self._pods)
+            statement.include_all(state.under_way, self._pods)
+            self._pods = {}
+
+    def move(self) -> None:
+        """Make the claims, and move the tasks that have been noted."""
+        self.take()
+        for candidate, *noted in self._stages.values():
+            self._move(candidate, *(np.array(parts) for parts in noted))
+        self._stages.clear()
+
+    def _note(self, candidate: Candidate, tasks: Indices, nodes: Indices) -> None:
+        """Note tasks and their nodes. A gang moves now, since its seats are told by states."""
+        sizes = self._recorder.state.catalogue.sizes
+        total = sum([sizes[dataset] for dataset in candidate.group.reads])
+        stage = candidate.stage
+        if stage.spec.gang:
+            self._move(candidate, tasks, nodes, np.full(len(tasks), total))
+            return
+        noted = self._stages.get(id(stage))
+        if noted is None:
+            noted = self._stages[id(stage)] = candidate, [], [], []
+        _, all_tasks, all_nodes, totals = noted
+        all_tasks += tasks.tolist()
+        all_nodes += nodes.tolist()
+        totals += [total] * len(tasks)
+
+    def _move(self, candidate: Candidate, tasks: Indices, nodes: Indices, totals: Indices) -> None:
+        stage = candidate.stage
+        self._recorder.advance(candidate.run).bind(stage, tasks, nodes)
+        local = np.maximum(0, totals - stage.moved[tasks])
+        if not stage.holds_only("local", local):
+            self._recorder.statement.set(stage.own("local"), tasks, local)
+
+
+def _learned(candidate: Candidate, number: int) -> tuple[str, str, int] | None:
+    """Of which stage what a role's pods are counted for was learned, and the per mille of it; None = it was not."""
+    demand = candidate.demands[number]
+    if demand is None or not demand.learned:
+        return None
+    return candidate.run.spec.name, candidate.stage.spec.name, demand.learned
+
+
+def _seated(candidate: Candidate, tasks: Indices) -> Indices:
+    """Who has a seat: whom the gang was placed with. Pod by pod the others come later, and all are counted."""
+    stage = candidate.stage
+    members = stage.indices_of(int(tasks[0]) // stage.members)
+    if not candidate.group.gang:
+        return members
+    return members[~np.isin(stage.task_state[members], _SEATLESS)]
+
+
+def _gang_base(recorder: Recorder, candidate: Candidate, tasks: Indices) -> int:
+    """The number of the gang's first address: kept while it goes on, so that members placed later share it."""
+    state, stage = recorder.state, candidate.stage
+    key = (candidate.run.id, stage.number, int(tasks[0]) // stage.members)
+    base = state.gang_bases.get(key)
+    whole = candidate.group.gang and len(_seated(candidate, tasks)) == len(tasks)
+    if base is None or whole:
+        base = state.next_address
+        recorder.statement.put(state.gang_bases, key, base)
+        recorder.statement.assign(state, "next_address", base + stage.members)
+    return base
+
+
+# ---- Starts spaced out, where a node's disk is what tasks wait for ----
+#
+# Tasks that start together compute together and write together: while they compute the disk does nothing, and then all of them
+# write at a fraction of its rate. If so many fit on a node that their bytes take the disk longer than one of them runs, the disk
+# decides when the last has ended. So of such tasks a node gets one at a time, and the next when the disk could have done the bytes
+# of the one before: the last ends no later, and the disk has no pauses once the first has computed. A task waits for this no longer
+# than another one's bytes take, and only where nobody waits who could use the cores meanwhile.
+
+
+class Spacing:
+    """Which of the pods that were placed in one look start now.
+
+    Attributes:
+        next_ms: When the first of those that wait may start; None = none waits.
+    """
+
+    def __init__(self, recorder: Recorder, offered: Iterable[PodGroup]) -> None:
+        self._recorder = recorder
+        self._offered = offered
+        self._alone: bool | None = None
+        #: by the shape's id and what its pods take
+        self._bound: dict[tuple[int, int], tuple[Shape, NDArray[np.bool_], Indices]] = {}
+        self.next_ms: int | None = None
+
+    def fits(self, candidate: Candidate, nodes: Indices) -> NDArray[np.bool_] | None:
+        """(K,) which of a bag's pods may start on these nodes now; None = all of them."""
+        group = candidate.group
+        shape = group.roles[0].shape
+        if not shape.io_bytes or candidate.demands or group.gang or not group.runtime_ms:
+            return None  # what was learned of IO says how much, not that all of it comes at once
+        bound, io_ms = self._disk_bound(shape, group.runtime_ms)
+        if not bound[nodes].any() or not self._nobody_else():
+            return None
+        state, statement, now = self._recorder.state, self._recorder.statement, self._recorder.now
+        fits = np.ones(len(nodes), dtype=np.bool_)
+        for at, node in enumerate(nodes.tolist()):
+            if not bound[node]:
+                continue
+            free = state.disk_free_at.get(node, 0)
+            if free > now:
+                fits[at] = False
+                self.next_ms = free if self.next_ms is None else min(self.next_ms, free)
+            else:
+                statement.put(state.disk_free_at, node, now + int(io_ms[node]))
+        return fits
+
+    def reason(self, candidate: Candidate) -> Reason:
+        """Why the others wait."""
+        assert self.next_ms is not None
+        wait = self.next_ms - self._recorder.now
+        text = f"the disk is what tasks like it wait for: one starts at a time, the next in {(wait + 999) // 1000} s"
+        return Reason(candidate.group.key, ReasonCode.IO_BUDGET, text, {"wait_ms": wait}, self.next_ms)
+
+    def _disk_bound(self, shape: Shape, runtime_ms: int) -> tuple[NDArray[np.bool_], Indices]:
+        """(N,) where a node full of such pods waits for its disk, and the ms that the bytes of one take there."""
+        known = self._bound.get((id(shape), runtime_ms))
+        if known is None:
+            snapshot = self._recorder.state.snapshot
+            disk = snapshot.disk_rate
+            io_ms = np.where(disk > 0, min(shape.io_bytes, 1 << 53) * 1000 // np.maximum(disk, 1), 0)
+            full = np.full(len(snapshot), 1 << 20, dtype=np.int64)
+            for axis, need in enumerate(shape.requests):
+                if need > 0 and axis != IO:
+                    np.minimum(full, snapshot.allocatable[:, axis] // need, out=full)
+            known = self._bound[id(shape), runtime_ms] = shape, full * io_ms > runtime_ms, io_ms
+        return known[1:]
+
+    def _nobody_else(self) -> bool:
+        """Whether all that wait would wait for disks."""
+        if self._alone is None:
+            self._alone = all(self._waits_for_disks(group) for group in self._offered)
+        return self._alone
+
+    def _waits_for_disks(self, group: PodGroup) -> bool:
+        shape = group.roles[0].shape
+        if not shape.io_bytes or not group.runtime_ms:
+            return False
+        bound, _ = self._disk_bound(shape, group.runtime_ms)
+        return bool(bound.any())
+
+
+# ---- Placing: one scheduling cycle over the backlog, and what it means for tasks, claims and pods ----
+
+
+#: A group that has been staged to this many nodes waits for one of them, rather than drag its inputs to yet another.
+_MAX_TARGETS = 3
+
+
+def place(recorder: Recorder) -> None:
+    """Offer the backlog to the scheduler and carry out its plan, if it is time to look at it."""
+    recorder.dirty |= recorder.absorb()
+    sweep(recorder)
+    recorder.dirty |= recorder.absorb()
+    state = recorder.state
+    cache_evictions.begin_look(recorder)
+    _give_up_waiting(recorder)
+    empty_nodes(recorder)
+    preemption.settle(recorder)
+    evictions.keep_room(recorder)
+    release_half_placed(recorder)
+    held_back = serve_held(recorder)
+    if not pacing.is_due(recorder):
+        if held_back:
+            _keep_reasons(recorder, held_back)
+        return
+    if state.ready and (state.crowded or pacing.is_full(state)):
+        recorder.statement.assign(state, "crowded", True)
+        if not pacing.reserved_for_ours(state):
+            _place_foreign(recorder, held_back)
+        return
+    recorder.dirty = False
+    foreign = collect_foreign(state)
+    told = (*held_back, *foreign.reasons)
+    backlog = _collected(recorder)
+    groups = [candidate.group for candidate in backlog.candidates.values()]
+    groups += [candidate.group for candidate in foreign.candidates.values()]
+    evictions.drop_unwanted(recorder, {group.key for group in groups})
+    if not groups:
+        if state.reasons or state.reservations or told:
+            _carried_out(recorder, Plan(reasons=told))  # who waited does not wait any more
+        pacing.looked(recorder, 0, backlog.wake_ms)
+        return
+    plan = _plan(recorder, groups)
+    cache_evictions.note_planned(recorder, plan, backlog.candidates)
+    foresee(recorder, plan, {group.key: group for group in groups} if plan.ahead else {})
+    placed = 0
+    refused: list[Reason | None] = []
+    binds = Binds(recorder)
+    targets, spacing = Targets(recorder, binds.note), Spacing(recorder, groups)
+    _serve(recorder, plan, {group.key: group for group in groups})
+    evictions.placed(recorder, plan, groups)
+    for placement in plan.placements:
+        placed += sum(len(nodes) for nodes in placement.nodes)
+        if placement.group in foreign.candidates:
+            binds.take()  # claims keep the order in which they were decided
+            carry_out_foreign(recorder, foreign.candidates[placement.group], placement)
+        else:
+            candidate = backlog.candidates[placement.group]
+            refused.append(_carry_out(recorder, candidate, placement, binds, targets, spacing))
+    targets.move()
+    binds.move()
+    reasons = (*plan.reasons, *(reason for reason in refused if reason), *told)
+    plan = replace(plan, reasons=reasons, look_at=_sooner(plan.look_at, spacing.next_ms))
+    if state.look is not None:
+        plan = cache_evictions.end_look(recorder, plan, {group.key: group for group in groups})
+    _carried_out(recorder, plan, groups)
+    pacing.looked(recorder, len(groups), _sooner(backlog.wake_ms, plan.look_at), full=placed >= pacing.STEP)
+    recorder.absorb()
+
+
+def _place_foreign(recorder: Recorder, held_back: Sequence[Reason]) -> None:
+    """Enough of ours is under way: only others' pods are looked at, and what was said of ours stays."""
+    state = recorder.state
+    recorder.dirty = False
+    foreign = collect_foreign(state)
+    groups = [candidate.group for candidate in foreign.candidates.values()]
+    plan = _plan(recorder, groups) if groups else Plan()
+    _serve(recorder, plan, {group.key: group for group in groups})
+    evictions.placed(recorder, plan, groups)
+    for placement in plan.placements:
+        carry_out_foreign(recorder, foreign.candidates[placement.group], placement)
+    placed = sum(len(nodes) for placement in plan.placements for nodes in placement.nodes)
+    theirs = (*plan.reasons, *foreign.reasons, *held_back)
+    ours = [each for each in state.reasons.values() if isinstance(state.groups.get(each.group), GroupKey)]
+    _carried_out(recorder, replace(plan, reasons=(*ours, *theirs)), [*state.refused.values(), *groups])
+    later = state.look_at if state.look_at is not None and state.look_at > recorder.now else None
+    pacing.looked(recorder, len(groups), later, full=placed >= pacing.STEP)
+
+
+def _plan(recorder: Recorder, groups: list[PodGroup]) -> Plan:
+    state = recorder.state
+    if state.profile.backfill == "conservative":
+        groups = with_plans(groups, state.reservations)
+    given = (state.snapshot, state.catalogue, state.queues, groups, state.profile, recorder.now, pacing.STEP)
+    plan = cycle(*given)
+    if state.tape is not None:  # somebody asks for a snapshot
+        taped(state.tape, plan, given)
+    return plan
+
+
+def recorded_idle(state: EngineState, now: int) -> Draft:
+    """A cycle with nothing to look at: the cluster as it is."""
+    given = (state.snapshot, state.catalogue, state.queues, (), state.profile, now, pacing.STEP)
+    return recorded(cycle(*given), *given)
+
+
+def _serve(recorder: Recorder, plan: Plan, groups: Mapping[int, PodGroup]) -> None:
+    """Note which queues and users were given something: they have not waited in vain."""
+    usage, put = recorder.state.snapshot.usage, recorder.statement.put
+    served = {Payer(groups[each.group].queue, groups[each.group].user) for each in plan.placements}
+    for payer in sorted(served):
+        put(usage.served_users, payer, recorder.now)
+        for queue in recorder.state.queues.path(payer.queue):
+            put(usage.served_queues, queue.name, recorder.now)
+
+
+def _collected(recorder: Recorder) -> Backlog:
+    """What of ours waits. What can never run has failed then, and what lost its inputs has them made again."""
+    state = recorder.state
+    backlog = collect(state, recorder.now)
+    if backlog.unrunnable or backlog.lost:
+        for lost in backlog.unrunnable:
+            recorder.advance(lost.run).fail_waiting(lost.stage, lost.tasks, "InputMissing", lost.message)
+        for run, uri in backlog.lost:
+            make_again(recorder, run, uri)
+        recorder.absorb()
+        # Others of these stages may have been cancelled, or wait again.
+        backlog = collect(state, recorder.now)
+    return backlog
+
+
+def _keep_reasons(recorder: Recorder, more: Sequence[Reason]) -> None:
+    """Nobody has looked at the others: why they wait is as it was."""
+    reasons = {**recorder.state.reasons, **{reason.group: reason for reason in more}}
+    recorder.statement.assign(recorder.state, "reasons", reasons)
+
+
+def _carried_out(recorder: Recorder, plan: Plan, groups: Sequence[PodGroup] = ()) -> None:
+    """Keep what the plan says about who was not placed, and what they asked for."""
+    state, statement = recorder.state, recorder.statement
+    evictions.carry_out(recorder, plan)
+    offered = {group.key: group for group in groups}
+    refused = {each.group: offered[each.group] for each in plan.reasons if each.group in offered}
+    for placed in plan.placements:
+        if placed.group in refused:
+            refused[placed.group] = _rest(refused[placed.group], placed)
+    statement.assign(state, "refused", refused)
+    statement.assign(state, "reasons", {reason.group: reason for reason in plan.reasons})
+    pacing.keep_quiet(recorder, plan)
+    statement.assign(state, "reservations", plan.reservations)
+    statement.assign(state, "promises", _promises(state.promises, plan))
+
+
+def _sooner(one: int | None, other: int | None) -> int | None:
+    """The earlier of two moments, where there are any."""
+    return min((each for each in (one, other) if each is not None), default=None)
+
+
+def _rest(group: PodGroup, placed: Placement) -> PodGroup:
+    """What of a bag was not placed."""
+    if group.gang:
+        return group
+    role = group.roles[0]
+    return replace(group, roles=(replace(role, count=max(1, role.count - len(placed.nodes[0]))),))
+
+
+def _promises(before: Mapping[int, int], plan: Plan) -> dict[int, int]:
+    """The first start that was promised to each group that still waits."""
+    waiting = {reason.group for reason in plan.reasons}
+    kept = {group: start for group, start in before.items() if group in waiting}
+    for reservation in plan.reservations:
+        kept.setdefault(reservation.group, reservation.start_ms)
+    return kept
+
+
+def _give_up_waiting(recorder: Recorder) -> None:
+    """Policies on `task_pending`: what has waited too long, and when the next will have."""
+    state = recorder.state
+    staging = {(group.workflow, group.stage) for group in state.staging.values()}
+    staging = {pair for pair in staging if _may_give_up(state, *pair)}
+    for workflow, number in sorted(state.impatient | staging):
+        run = state.runs[workflow]
+        stage = run.stages[number]
+        if stage.spec.gang and stage.uniform is None:
+            half = recorder.advance(run).half_gangs(stage)
+            if half is not None:
+                recorder.wake_at(half)
+        if any(policy.event is On.TASK_PENDING for policy in stage.spec.policies):
+            moment = recorder.advance(run).overdue(stage)
+            if moment is not None:
+                recorder.wake_at(moment)
+    if recorder.absorb():
+        recorder.dirty = True
+
+
+def _may_give_up(state: EngineState, workflow: str, number: int) -> bool:
+    spec = state.runs[workflow].stages[number].spec
+    return spec.gang or bool(spec.policies)
+
+
+def _carry_out(
+    recorder: Recorder,
+    candidate: Candidate,
+    placement: Placement,
+    binds: Binds,
+    targets: Targets,
+    spacing: Spacing,
+) -> Reason | None:
+    """Bind what has its bytes at hand, give targets to the rest. A gang does either as a whole.
+
+    Returns:
+        Why something of it must wait all the same.
+    """
+    reason = None
+    tasks = _joined(
+        [role[: len(nodes)] for role, nodes in zip(candidate.tasks, placement.nodes, strict=True)]
+    )
+    nodes, missing = _joined(placement.nodes), _joined(placement.missing_bytes)
+    planned = np.concatenate(placement.devices) if placement.devices else None
+    if recorder.state.look is not None and not recorder.state.mounted:
+        fits = cache_evictions.make_room(recorder, candidate, tasks, nodes)
+        if not fits.all():
+            reason = cache_evictions.full(recorder, candidate)
+            tasks, nodes, planned = tasks[fits], nodes[fits], None if planned is None else planned[fits]
+        if len(tasks) == 0:
+            return reason
+        missing = _really_missing(recorder, candidate, nodes)  # others may have driven out what was there
+    elif not recorder.state.profile.of(candidate.group.queue).locality:
+        missing = _really_missing(recorder, candidate, nodes)
+    now = None if missing.any() else spacing.fits(candidate, nodes)
+    if now is not None and not now.all():
+        reason = spacing.reason(candidate)
+        tasks, nodes, missing = tasks[now], nodes[now], missing[now]
+        planned = None if planned is None else planned[now]
+        if len(tasks) == 0:
+            return reason
+    if not (missing.any() if len(missing) > 1 else missing[0]):
+        devices = binds.devices_of(candidate, tasks, nodes, planned)
+        if devices is None or len(devices) == len(tasks):
+            binds.bind(candidate, tasks, nodes, devices)
+            return reason
+    here = missing == 0
+    if candidate.group.gang and not here.all():
+        here = np.zeros(len(here), dtype=np.bool_)
+    away = ~here
+    if here.any():
+        some = None if planned is None else planned[here]
+        devices = binds.devices_of(candidate, tasks[here], nodes[here], some)
+        seated = here
+        if devices is not None and len(devices) < np.count_nonzero(here):
+            seated = here & np.isin(tasks, list(devices))
+            reason = Reason(
+                placement.group, ReasonCode.INSUFFICIENT, "GPUs are free in pieces only, no one has room"
+            )
+        if seated.any() and (not candidate.group.gang or seated.all()):
+            binds.bind(candidate, tasks[seated], nodes[seated], devices)
+    if away.any() and _may_move(recorder, candidate, nodes[away]):
+        targets.begin(candidate, tasks[away], nodes[away])
+    elif away.any():
+        message = "its inputs have been copied to several nodes; it waits for room on one of them"
+        reason = Reason(placement.group, ReasonCode.WAITING_FOR_LOCALITY, message)
+    return reason
+
+
+def _joined(parts: Sequence[Indices]) -> Indices:
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+
+def _really_missing(recorder: Recorder, candidate: Candidate, nodes: Indices) -> Indices:
+    """(K,) bytes missing per pod: a policy without locality does not look, but the bytes must come all the same, unless pods
+    read everything where it lies.
+    """
+    if recorder.state.mounted:
+        return np.zeros(len(nodes), dtype=np.int64)
+    catalogue = recorder.state.catalogue
+    return catalogue.missing_bytes(candidate.group.inputs, len(recorder.state.snapshot))[nodes]
+
+
+def _may_move(recorder: Recorder, candidate: Candidate, nodes: Indices) -> bool:
+    """Whether its inputs may be copied to these nodes. Once several have them it waits for room on one of those, but only if they
+    have none: where there is some, the cycle knows it, and going elsewhere pays.
+    """
+    snapshot = recorder.state.snapshot
+    seen = [node for node in candidate.group.staged_on if snapshot.ready[node]]
+    if recorder.state.look is not None and seen:  # a full cache may have lost its data since
+        there = _really_missing(recorder, candidate, np.array(seen)) == 0
+        seen = [node for node, all_there in zip(seen, there.tolist(), strict=True) if all_there]
+    if len(seen) < _MAX_TARGETS or set(nodes.tolist()) <= set(seen):
+        return True
+    asked = np.array(candidate.group.roles[0].shape.requests)
+    free = snapshot.allocatable[seen] - snapshot.used[seen]
+    return bool((free >= asked)[:, asked > 0].all(axis=1).any())

@@ -1,0 +1,1 @@
+"""Where data are, come and go: inputs, staging, prefetch, remote reads, caches."""

@@ -1,0 +1,355 @@
+"""Making room in caches with a limit: a step's drops, and what is held for those who were placed.
+
+A task that is placed holds what it reads, and room for what it will write, on its node: all of it or nothing, in the step that
+places it, so that two groups never wait for each other's halves. A drop belongs to the step that decides it: the catalogue
+forgets the copy, the row goes with the step, and only then are bytes deleted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flowsched.engine.backlog import Candidate
+from flowsched.engine.data.cache_values import Look, desperate, written_by
+from flowsched.engine.delta import ReplicaWrite
+from flowsched.engine.pod_orders import pod_name
+from flowsched.engine.state import EngineState, GroupKey
+from flowsched.engine.transaction import Recorder
+from flowsched.executor.protocol import Drop
+from flowsched.scheduling.plan import Plan, Reason, ReasonCode
+from flowsched.scheduling.pod_group import PodGroup
+from flowsched.scheduling.state.cache_space import Copy, Hold, Need, Shelves, choose
+from flowsched.scheduling.transfers import TransferOrder, TransferWant
+from flowsched.workflow.run.run import StageRun
+from flowsched.workflow.run.states import TaskState
+
+Indices = NDArray[np.int64]
+#: Data that wait for their task's cores longer than this may be dropped for others.
+_PATIENCE_MS: Final = 600_000
+#: Who is refused for lack of cache is looked at again after so long, although nothing happens.
+_AGAIN_MS: Final = 60_000
+#: A copy that is ordered ahead of time replaces only what is worth less than this part of it.
+_AHEAD_PART: Final = 2
+
+
+def begin_look(recorder: Recorder) -> None:
+    """Before anything is placed in a step: what is held for nobody is let go, and caches that are too full are trimmed."""
+    state, shelves = recorder.state, recorder.state.catalogue.shelves
+    state.look = None
+    if shelves is None:
+        return
+    for owner in sorted(shelves.waiting):
+        hold = shelves.of[shelves.owner[owner]].holds[owner]
+        late = recorder.now - hold.since_ms > _PATIENCE_MS and not _moves(state, hold)
+        if late or not _waits(state, hold) or not state.snapshot.ready[hold.node]:
+            shelves.release(owner, recorder.statement)
+    look = state.look = Look(state)
+    for node in sorted(shelves.grown):
+        shelf = shelves.of[node]
+        if shelf.free < 0:
+            copies = look.copies(node)
+            _drop(recorder, node, choose(copies, min(-shelf.free, sum(copy.size_bytes for copy in copies))))
+    shelves.grown.clear()
+
+
+def note_planned(recorder: Recorder, plan: Plan, candidates: Mapping[int, Candidate]) -> None:
+    """What this step's pods find on their nodes, or read on others, is not dropped for others of the same step."""
+    look, catalogue = recorder.state.look, recorder.state.catalogue
+    if look is None:
+        return
+    for placement in plan.placements:
+        if placement.group not in candidates:
+            continue
+        group = candidates[placement.group].group
+        look.planned.update((each, node) for each in group.remote for node in catalogue.nodes_of(each))
+        for nodes in placement.nodes if group.inputs else ():
+            look.planned.update((dataset, node) for node in set(nodes.tolist()) for dataset in group.inputs)
+
+
+def _waits(state: EngineState, hold: Hold) -> bool:
+    """Whether the task it is for still waits, in the same attempt."""
+    if hold.task is None:
+        return True
+    workflow, number, task, attempt = hold.task
+    run = state.runs.get(workflow)
+    if run is None:
+        return False
+    stage = run.stages[number]
+    waits = stage.task_is(task) in (TaskState.QUEUED, TaskState.STAGING)
+    return waits and int(stage.attempt[task]) == attempt
+
+
+def _moves(state: EngineState, hold: Hold) -> bool:
+    """Whether some of what is held is still to come."""
+    return any(hold.node not in state.catalogue.nodes_of(dataset) for dataset in hold.datasets)
+
+
+# ---- who is placed ----
+
+
+@dataclass(frozen=True, slots=True)
+class _Room:
+    """How some tasks find room on one node: how many of them, and what must go."""
+
+    tasks: int
+    drops: tuple[Copy, ...]
+
+
+def make_room(recorder: Recorder, candidate: Candidate, tasks: Indices, nodes: Indices) -> NDArray[np.bool_]:
+    """Drop what must go so that tasks find room for their data on their nodes.
+
+    Args:
+        recorder: Of this step.
+        candidate: Their group; a gang finds room as a whole or not at all.
+        tasks, nodes: (T,) tasks, and where they shall go.
+
+    Returns:
+        (T,) bool: which of them have room.
+    """
+    shelves = recorder.state.catalogue.shelves
+    fits = np.ones(len(tasks), dtype=np.bool_)
+    if shelves is None:
+        return fits
+    found: list[tuple[int, _Room]] = []
+    for node in [node for node in dict.fromkeys(nodes.tolist()) if node in shelves.of]:
+        mine = np.flatnonzero(nodes == node)
+        room = _find(recorder, shelves, candidate, tasks[mine], node)
+        fits[mine[room.tasks :]] = False
+        found.append((node, room))
+    if candidate.group.gang and not fits.all():
+        return np.zeros(len(tasks), dtype=np.bool_)
+    for node, room in found:
+        _drop(recorder, node, room.drops)
+    return fits
+
+
+def _find(recorder: Recorder, shelves: Shelves, candidate: Candidate, tasks: Indices, node: int) -> _Room:
+    """As many of the tasks as find room on a node, and what goes for them."""
+    state, shelf, group = recorder.state, shelves.of[node], candidate.group
+    look = state.look
+    inputs = tuple(dict.fromkeys(group.inputs))
+    lacking = sum(shelves.sizes[dataset] for dataset in inputs if not shelf.has(dataset))
+    each = written_by(state, candidate.run, candidate.stage, group.reads)
+    held = [shelf.holds.get(_name(candidate, task)) for task in tasks.tolist()]
+    writes = [each * _is_writer(candidate.stage, task) for task in tasks.tolist()]
+    more = [
+        write - (0 if hold is None else hold.output_bytes) for write, hold in zip(writes, held, strict=True)
+    ]
+    reads = sum(shelves.sizes[dataset] for dataset in inputs)
+    free = shelf.free_for(reads, reads - lacking, writes[0])
+    if any(hold is not None for hold in held):  # it has been given room before
+        free = shelf.free
+    if look is None or lacking + sum(more) <= free:
+        return _Room(len(tasks), ())
+    copies = look.copies(node, inputs)
+    loose = sum(copy.size_bytes for copy in copies)
+    count = len(tasks)
+    while count and lacking + sum(more[:count]) > free + loose:
+        count -= 1
+    if count:
+        return _Room(count, choose(copies, lacking + sum(more[:count]) - free))
+    if reads > shelf.limit or not desperate(state, node, recorder.now - group.ready_ms):
+        return _Room(0, ())
+    count = len(tasks) if group.gang else 1
+    copies = look.copies(node, inputs, Need.AGAIN)
+    wanted = min(lacking + sum(more[:count]) - free, sum(copy.size_bytes for copy in copies))
+    return _Room(count, choose(copies, wanted))
+
+
+def _name(candidate: Candidate, task: int) -> str:
+    stage = candidate.stage
+    return pod_name(candidate.run.id, stage.spec.name, task, int(stage.attempt[task]))
+
+
+def _is_writer(stage: StageRun, task: int) -> bool:
+    """Whether a shard's outputs are counted with this member."""
+    return task % stage.members == 0
+
+
+def hold_room(recorder: Recorder, candidate: Candidate, task: int, node: int, *, bound: bool) -> None:
+    """Keep on a node what a task reads there, and room for what it will write. `bound`: it has its cores."""
+    state, shelves = recorder.state, recorder.state.catalogue.shelves
+    if shelves is None:
+        return
+    stage, group = candidate.stage, candidate.group
+    writes = written_by(state, candidate.run, stage, group.reads) * _is_writer(stage, task)
+    inputs = tuple(dict.fromkeys(group.inputs))
+    if bound and group.remote:  # of what need not be on its node it reads there what is
+        inputs += tuple(each for each in group.remote if node in state.catalogue.nodes_of(each))
+    waits = None if bound else (candidate.run.id, stage.number, task, int(stage.attempt[task]))
+    hold = Hold(node, inputs, writes, recorder.now, waits)
+    shelves.hold(_name(candidate, task), hold, recorder.statement)
+    for dataset in inputs if bound else ():
+        shelves.used_at[dataset, node] = recorder.now
+
+
+# ---- who moves ahead ----
+
+
+def admit_ahead(recorder: Recorder, orders: Sequence[TransferOrder]) -> list[TransferOrder]:
+    """Of copies that were admitted, those that find room: what moves ahead of time drives out only what is worth much less."""
+    state, shelves, look = recorder.state, recorder.state.catalogue.shelves, recorder.state.look
+    if shelves is None or look is None:
+        return list(orders)
+    kept = []
+    look.sources |= {(order.dataset, order.source) for order in orders}  # decided in this very step
+    for order in orders:
+        shelf = shelves.of.get(order.dest)
+        if shelf is not None and not shelf.has(order.dataset):
+            size = shelves.sizes[order.dataset]
+            if size > shelf.free:
+                copies = _lesser(look, order.dataset, order.dest)
+                drops = choose(copies, size - shelf.free)
+                if not drops:
+                    continue
+                _drop(recorder, order.dest, drops)
+        kept.append(order)
+        state.catalogue.expect(order.dataset, order.dest, recorder.statement)
+    return kept
+
+
+def has_room(state: EngineState, want: TransferWant) -> bool:
+    """Whether a copy that is wanted ahead of time could find room: otherwise it takes no other's slot."""
+    shelves, look = state.catalogue.shelves, state.look
+    shelf = None if shelves is None else shelves.of.get(want.dest)
+    if shelves is None or look is None or shelf is None or shelf.has(want.dataset):
+        return True
+    size = shelves.sizes[want.dataset]
+    if size <= shelf.free:
+        return True
+    return size <= shelf.free + sum(copy.size_bytes for copy in _lesser(look, want.dataset, want.dest))
+
+
+def _lesser(look: Look, dataset: int, node: int) -> list[Copy]:
+    if look.state.profile.eviction == "lru":
+        return look.copies(node, (dataset,))
+    worth = look.value(dataset, node) // _AHEAD_PART
+    return [copy for copy in look.copies(node, (dataset,)) if copy.need is Need.NOBODY or copy.value < worth]
+
+
+# ---- what goes ----
+
+
+def _drop(recorder: Recorder, node: int, copies: Sequence[Copy]) -> None:
+    """The catalogue forgets copies; their bytes are deleted once the step is durable."""
+    state, statement, shelves = recorder.state, recorder.statement, recorder.state.catalogue.shelves
+    assert shelves is not None
+    name = state.snapshot.names[node]
+    for copy in copies:
+        uri = state.catalogue.uris[copy.dataset]
+        state.catalogue.drop_pieces(copy.dataset, node, statement)
+        if node in state.catalogue.nodes_of(copy.dataset):
+            state.catalogue.drop_replica(copy.dataset, node, statement)
+            recorder.delta.replicas.append(ReplicaWrite(uri, name, 0, False))
+        statement.put(shelves.evicted_bytes, node, shelves.evicted_bytes[node] + copy.size_bytes)
+        statement.include(shelves.dropped, (copy.dataset, node))
+        recorder.drops.append(Drop(uri, name, copy.size_bytes))
+
+
+def came(recorder: Recorder, dataset: int, node: int) -> None:
+    """A copy is on a node now."""
+    shelves = recorder.state.catalogue.shelves
+    if shelves is None or node not in shelves.of:
+        return
+    shelves.used_at[dataset, node] = recorder.now
+    if (dataset, node) in shelves.dropped:
+        recorder.statement.exclude(shelves.dropped, (dataset, node))
+        again = shelves.refetched_bytes[node] + shelves.sizes[dataset]
+        recorder.statement.put(shelves.refetched_bytes, node, again)
+
+
+# ---- who waits ----
+
+
+def full(recorder: Recorder, candidate: Candidate) -> Reason:
+    """Why a group that was placed must wait all the same."""
+    return explained(recorder.state, Reason(candidate.group.key, ReasonCode.CACHE_FULL, ""), candidate.group)
+
+
+def explained(state: EngineState, reason: Reason, group: PodGroup) -> Reason:
+    """What a full cache holds, in numbers: of the node where least is lacking."""
+    shelves, look, key = state.catalogue.shelves, state.look, state.groups.get(reason.group)
+    run = state.runs.get(key.workflow) if isinstance(key, GroupKey) else None
+    if shelves is None or look is None or run is None or not isinstance(key, GroupKey) or not shelves.of:
+        return reason
+    inputs = tuple(dict.fromkeys(group.inputs))
+    writes = written_by(state, run, run.stages[key.stage], group.reads)
+    reads = sum(shelves.sizes[dataset] for dataset in inputs)
+    total = reads + writes
+    nodes = [node for node, shelf in shelves.of.items() if shelf.limit and state.snapshot.ready[node]]
+    if not nodes:
+        return reason
+    largest = max(shelves.of[node].limit for node in nodes)
+    if reads > largest:
+        text = (
+            f"it reads {_size(reads)}, and the largest cache may hold {_size(largest)}: give nodes more cache"
+        )
+        return replace(reason, message=text, numbers={"need_bytes": reads, "cache_bytes": largest})
+    best = min(nodes, key=lambda node: (total - shelves.of[node].free - look.loose(node), node))
+    shelf = shelves.of[best]
+    held = sum(shelves.sizes[dataset] for dataset in shelf.held)
+    stays = max(0, shelf.used - held - look.loose(best))
+    parts = [f"{_size(held)} are read by tasks there or wait for them"] if held else []
+    parts += [f"{_size(shelf.due)} will be written"] if shelf.due else []
+    parts += [f"{_size(stays)} are results or nowhere else"] if stays else []
+    text = f"cache of {state.snapshot.names[best]} full: of {_size(shelf.limit)} {', '.join(parts)}; it needs {_size(total)}"
+    if 2 * stays > shelf.limit:
+        text += "; results stay until their workflows expire (serve --keep-days), or give nodes more cache (serve --cache)"
+    numbers = {
+        "need_bytes": total,
+        "cache_bytes": shelf.limit,
+        "held_bytes": held,
+        "due_bytes": shelf.due,
+        "kept_bytes": stays,
+    }
+    return replace(reason, message=text, numbers=numbers)
+
+
+def end_look(recorder: Recorder, plan: Plan, groups: dict[int, PodGroup]) -> Plan:
+    """Say of those who wait for cache what it holds; and who has waited long is left room by the others."""
+    state = recorder.state
+    waiting = [
+        reason for reason in plan.reasons if reason.code is ReasonCode.CACHE_FULL and reason.group in groups
+    ]
+    first = state.cache_first
+    if first is not None and all(reason.group != first for reason in waiting):
+        recorder.statement.assign(state, "cache_first", None)
+        recorder.statement.assign(state, "cache_nodes", frozenset())
+    if not waiting:
+        return plan
+    if state.pods or state.moving or state.staging:  # else nothing but an event will change it
+        recorder.wake_at(recorder.now + _AGAIN_MS)
+    if state.cache_first is None:
+        late = [
+            groups[r.group]
+            for r in waiting
+            if recorder.now - groups[r.group].ready_ms >= state.profile.age_class_ms
+        ]
+        if late:
+            recorder.statement.assign(state, "cache_first", late[0].key)
+            recorder.statement.assign(state, "cache_nodes", _nodes_for(state, late[0]))
+    told = {id(reason): explained(state, reason, groups[reason.group]) for reason in waiting}
+    return replace(plan, reasons=tuple(told.get(id(reason), reason) for reason in plan.reasons))
+
+
+def _nodes_for(state: EngineState, group: PodGroup) -> frozenset[int]:
+    """As many nodes as a group has pods, those first where most may be had."""
+    shelves, look = state.catalogue.shelves, state.look
+    assert shelves is not None
+    assert look is not None
+    size = sum(shelves.sizes[dataset] for dataset in dict.fromkeys(group.inputs))
+    able = [node for node, shelf in shelves.of.items() if shelf.limit >= size and state.snapshot.ready[node]]
+    able.sort(key=lambda node: (-shelves.of[node].free - look.loose(node), node))
+    return frozenset(able[: sum(role.minimum for role in group.roles)])
+
+
+def _size(amount: int) -> str:
+    for unit, bytes_ in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
+        if amount >= bytes_:
+            return f"{amount / bytes_:.1f} {unit}".replace(".0 ", " ")
+    return f"{amount} B"

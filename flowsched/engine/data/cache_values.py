@@ -1,0 +1,411 @@
+"""What may be dropped from caches with a limit, and where there is no room for a task's data.
+
+What is held for somebody stays. So does what is being copied from there, a result, and the last copy of what somebody still
+reads, unless nothing else goes on: then it is made again by its producer, once, and after that the limit gives way, since
+waiting would help nobody (`desperate`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flowsched.engine.data.inputs import MissingInput, dataset_ids
+from flowsched.engine.state import EngineState
+from flowsched.executor.protocol import Pod
+from flowsched.scheduling.state.cache_space import Copy, Hold, Need
+from flowsched.scheduling.state.claims import Claim
+from flowsched.statement import Statement
+from flowsched.workflow.run.run import StageRun, WorkflowRun
+from flowsched.workflow.run.states import TaskState
+from flowsched.workflow.spec import InputSpec, Match, WorkflowSpec
+
+_S = TaskState
+#: What is expected so far ahead counts half.
+_HALF_MS = 600_000
+#: So many ended workflows are remembered; of others everything is kept as if it were a result, until they expire.
+_ENDED = 50_000
+#: One read that is certain and due.
+CERTAIN = 1_000
+
+
+class Use(NamedTuple):
+    """What is still to be done with a dataset.
+
+    Args:
+        readers: Shards that read it and have not succeeded.
+        weight: Reads that are to come, in thousandths: those of ready tasks count whole, later ones less.
+        result: Somebody may ask for it when its workflow has ended: no task reads it.
+        homes: Nodes where it shall be read.
+    """
+
+    readers: int = 0
+    weight: int = 0
+    result: bool = False
+    homes: frozenset[int] = frozenset()
+
+
+NONE = Use()
+RESULT = Use(result=True)
+
+
+class Origin(NamedTuple):
+    """Which shard of a workflow wrote a dataset."""
+
+    workflow: str
+    stage: str
+    shard: int
+    output: str
+
+
+class Readers:
+    """The readers of datasets, as long as no task changes: a look."""
+
+    def __init__(self, state: EngineState) -> None:
+        self._state = state
+        self._known: dict[int, Use] = {}
+        self._furthest: dict[str, int] = {}
+
+    def use(self, dataset: int) -> Use:
+        """What is still to be done with a dataset."""
+        known = self._known.get(dataset)
+        if known is None:
+            known = self._known[dataset] = self._find(dataset)
+        return known
+
+    def producer(self, dataset: int) -> tuple[WorkflowRun, StageRun, int] | None:
+        """The living run, stage and shard that wrote a dataset."""
+        origin = origin_of(self._state.catalogue.uris[dataset])
+        run = None if origin is None else self._state.runs.get(origin.workflow)
+        if origin is None or run is None or origin.stage not in run.graph.numbers:
+            return None
+        return run, run.stages[run.number_of(origin.stage)], origin.shard
+
+    def _find(self, dataset: int) -> Use:
+        uri = self._state.catalogue.uris[dataset]
+        origin = origin_of(uri)
+        if origin is None:
+            return self._from_outside(dataset)
+        run = self._state.runs.get(origin.workflow)
+        if run is None:
+            passed_on = self._state.ended_reads.get(origin.workflow, frozenset())
+            return NONE if (origin.stage, origin.output) in passed_on else RESULT
+        number = run.graph.numbers.get(origin.stage)
+        published = None if number is None else run.outputs.get((number, origin.output), {}).get(origin.shard)
+        if number is None or (published is not None and published.uri != uri):
+            return NONE  # of an attempt that counts no more
+        if published is None:
+            return RESULT  # of an attempt whose end has not been told
+        use, read = NONE, False
+        for edge in run.graph.edges_out[number]:
+            child = run.stages[edge.child]
+            for spec in child.spec.inputs:
+                if spec.stage == origin.stage and spec.output == origin.output:
+                    read = True
+                    shard = _reader(spec, origin.shard, run.stages[number].spec.width, child.spec.width)
+                    use = self._with(use, run, child, shard)
+        return use if read else RESULT
+
+    def _from_outside(self, dataset: int) -> Use:
+        use = NONE
+        for workflow, numbers in self._state.outside.get(dataset, {}).items():
+            run = self._state.runs.get(workflow)
+            for number, shard in numbers if run is not None else ():
+                assert run is not None
+                use = self._with(use, run, run.stages[number], shard)
+        return use
+
+    def _with(self, use: Use, run: WorkflowRun, stage: StageRun, shard: int | None) -> Use:
+        if stage.state.terminal:
+            return use
+        if shard is None:
+            left = stage.spec.width - stage.done
+            waiting = int(stage.counts[_S.QUEUED] + stage.counts[_S.STAGING]) // stage.members
+            later = int(stage.counts[_S.PENDING]) // stage.members
+        else:
+            left = int(stage.uniform is not None or not stage.shard_done[shard])
+            now = stage.task_is(shard * stage.members)
+            waiting, later = left * (now in (_S.QUEUED, _S.STAGING)), left * (now is _S.PENDING)
+        weight = waiting * CERTAIN
+        if later:
+            ahead = max(0, self._front(run) - int(run.ranks[stage.number]))
+            weight += later * CERTAIN * _HALF_MS // (2 * (_HALF_MS + ahead))
+        home = self._state.homes.get((run.id, stage.number, shard or 0)) if left else None
+        homes = use.homes if home is None else use.homes | {home}
+        return Use(use.readers + left, use.weight + weight, False, homes)
+
+    def _front(self, run: WorkflowRun) -> int:
+        """The upward rank of what a workflow does now: how far a later stage is from it says when that begins."""
+        if run.id not in self._furthest:
+            ranks = [
+                int(run.ranks[s.number])
+                for s in run.stages
+                if not s.state.terminal and s.counts[_S.PENDING] < s.spec.tasks
+            ]
+            self._furthest[run.id] = max(ranks, default=int(run.ranks.max(initial=0)))
+        return self._furthest[run.id]
+
+
+def _reader(spec: InputSpec, shard: int, width: int, readers: int) -> int | None:
+    """Which shard reads what this one wrote; None = all."""
+    if spec.match is Match.INDEX:
+        return shard
+    if spec.match is Match.CHUNK:
+        return ((shard + 1) * readers - 1) // width
+    return None
+
+
+def origin_of(uri: str) -> Origin | None:
+    """Which shard wrote a dataset; None for what comes from outside."""
+    if not uri.startswith("flowsched:"):
+        return None
+    parts = uri.removeprefix("flowsched:").split("/", 4)
+    if len(parts) != 5 or not parts[2].isdecimal():
+        return None
+    return Origin(parts[0], parts[1], int(parts[2]), parts[4])
+
+
+def note_outside(state: EngineState) -> None:
+    """Write down what living workflows read from outside, where that has not been done."""
+    for workflow in [each for each in state.runs if each not in state.noted]:
+        run = state.runs[workflow]
+        noted: set[int] = set()
+        for stage in run.stages:
+            for dataset, shard in _outside(state, stage):
+                state.outside.setdefault(dataset, {}).setdefault(workflow, []).append((stage.number, shard))
+                noted.add(dataset)
+        state.noted[workflow] = tuple(sorted(noted))
+
+
+def _outside(state: EngineState, stage: StageRun) -> Iterator[tuple[int, int | None]]:
+    for spec in stage.spec.inputs:
+        if spec.stage is not None:
+            continue
+        uri, size = spec.uri or "", spec.size_bytes or 0
+        if "{index}" not in uri and "{item}" not in uri:
+            yield state.catalogue.intern(uri, size, True), None
+            continue
+        for shard in range(stage.spec.width):
+            one = uri.replace("{index}", str(shard))
+            one = one.replace("{item}", stage.spec.items[shard]) if stage.spec.items else one
+            yield state.catalogue.intern(one, size, True), shard
+
+
+def forget_readers(state: EngineState, run: WorkflowRun) -> None:
+    """A workflow has ended: what its tasks wrote for each other is needed no more, what none of them reads is its result."""
+    for dataset in state.noted.pop(run.id, ()):
+        readers = state.outside[dataset]
+        readers.pop(run.id, None)
+        if not readers:
+            del state.outside[dataset]
+    note_ended(state, run.id, run.spec)
+
+
+def note_ended(state: EngineState, workflow: str, spec: WorkflowSpec) -> None:
+    """Remember which outputs of a workflow that has ended its own stages read; nobody else needs those."""
+    read = frozenset(
+        (i.stage, i.output)
+        for s in spec.stages
+        for i in s.inputs
+        if i.stage is not None and i.output is not None
+    )
+    state.ended_reads.pop(workflow, None)
+    state.ended_reads[workflow] = read
+    while len(state.ended_reads) > _ENDED:
+        del state.ended_reads[next(iter(state.ended_reads))]
+
+
+# ---- What may be dropped from caches with a limit, and where there is no room for a task's data ----
+#
+# What is held for somebody stays. So does what is being copied from there, a result, and the last copy of what somebody still
+# reads, unless nothing else goes on: then it is made again by its producer, once, and after that the limit gives way, since
+# waiting would help nobody (`desperate`).
+
+
+#: A last copy is dropped, and a limit gives way, for who has waited so long on a node where nothing is held for others.
+LAST_RESORT_MS: Final = 600_000
+#: Where a reader is expected, a copy is worth so many times more than elsewhere.
+_EXPECTED_HERE: Final = 4
+
+
+class Look:
+    """What may be dropped where, in one step."""
+
+    def __init__(self, state: EngineState) -> None:
+        note_outside(state)
+        self.state = state
+        self.readers = Readers(state)
+        self.planned: set[tuple[int, int]] = set()  #: (dataset, node) that this step's placements read
+        self.sources = {(o.dataset, o.source) for o in state.moving.values()}
+        self._free: NDArray[np.int64] | None = None
+        #: node -> (changes of its shelf, bytes that may go, bytes by dataset)
+        self._loose: dict[int, tuple[int, int, dict[int, int]]] = {}
+
+    def copies(self, node: int, spare: Collection[int] = (), most: Need = Need.ELSEWHERE) -> list[Copy]:
+        """What may be dropped on a node. `spare`: not these."""
+        shelves = self.state.catalogue.shelves
+        assert shelves is not None
+        shelf, lru = shelves.of[node], self.state.profile.eviction == "lru"
+        found = []
+        for dataset in sorted(shelf.there):
+            if dataset in shelf.held or dataset in spare:
+                continue
+            need = self._need(dataset, node)
+            if need is None or need > most:
+                continue
+            used_at = shelves.used_at.get((dataset, node), 0)
+            if lru and need < Need.AGAIN:
+                found.append(Copy(dataset, shelves.sizes[dataset], Need.ELSEWHERE, used_at, used_at))
+            else:
+                found.append(Copy(dataset, shelves.sizes[dataset], need, self.value(dataset, node), used_at))
+        return found
+
+    def tight(self, size_bytes: int) -> list[int]:
+        """Nodes that have not so many bytes free as things were when the step first asked."""
+        shelves = self.state.catalogue.shelves
+        assert shelves is not None
+        if self._free is None:
+            self._nodes = np.fromiter(shelves.of, np.int64, len(shelves.of))
+            self._free = np.array(
+                [shelf.free - shelf.limit // 10 for shelf in shelves.of.values()], dtype=np.int64
+            )
+        tight: list[int] = self._nodes[self._free < size_bytes].tolist()
+        return tight
+
+    def loose(self, node: int, without: Collection[int] = ()) -> int:
+        """Bytes on a node that may go, some datasets apart."""
+        shelves = self.state.catalogue.shelves
+        assert shelves is not None
+        changes = shelves.of[node].changes
+        known = self._loose.get(node)
+        if known is None or known[0] != changes:
+            sizes = {copy.dataset: copy.size_bytes for copy in self.copies(node)}
+            known = self._loose[node] = (changes, sum(sizes.values()), sizes)
+        return known[1] - sum([known[2].get(dataset, 0) for dataset in without])
+
+    def value(self, dataset: int, node: int) -> int:
+        """What it would cost to have a dataset again on a node, for each byte, times how surely it is read there."""
+        state, use = self.state, self.readers.use(dataset)
+        others = self._others(dataset, node)
+        weight = use.weight
+        if (dataset, node) in state.foreseen or node in use.homes:
+            weight = max(weight, CERTAIN) * _EXPECTED_HERE
+        rate = max(1, int(state.snapshot.nic_in[node]))
+        if not others:
+            rate = max(1, min(rate, state.transfer_limits.origin_rate))
+        return weight * 1_000_000 // (len(others) + 1) * 1_000 // rate
+
+    def _others(self, dataset: int, node: int) -> list[int]:
+        ready = self.state.snapshot.ready
+        return [each for each in self.state.catalogue.nodes_of(dataset) if each != node and ready[each]]
+
+    def _need(self, dataset: int, node: int) -> Need | None:
+        """How much a copy is needed; None = it stays."""
+        catalogue = self.state.catalogue
+        if (
+            node in catalogue.expected_on(dataset)
+            or (dataset, node) in self.sources
+            or (dataset, node) in self.planned
+            or (dataset, node) in self.state.read_from
+        ):
+            return None
+        if node not in catalogue.nodes_of(dataset):
+            return Need.NOBODY  # pieces of a copy that nobody waits for any more
+        use = self.readers.use(dataset)
+        again = catalogue.origins[dataset] or bool(self._others(dataset, node))
+        if use.result:
+            return Need.NOBODY if again else None
+        if not use.readers:
+            return Need.NOBODY
+        if again:
+            return Need.ELSEWHERE
+        return Need.AGAIN if self._remakeable(dataset) else None
+
+    def _remakeable(self, dataset: int) -> bool:
+        """Whether its producer could write it again, and has not had to before."""
+        found = self.readers.producer(dataset)
+        if found is None or self.state.catalogue.uris[dataset].split("/", 4)[3] != "0":
+            return False
+        run, stage, shard = found
+        try:
+            inputs = dataset_ids(self.state, run, stage, shard)
+        except MissingInput:
+            return False
+        return not any(self.state.catalogue.lost(each) for each in inputs)
+
+
+def written_by(state: EngineState, run: WorkflowRun, stage: StageRun, inputs: Sequence[int]) -> int:
+    """Bytes one shard is expected to write: what was learned, else what its document says."""
+    if not stage.spec.outputs:
+        return 0
+    size = sum(state.catalogue.sizes[dataset] for dataset in inputs)
+    learned = state.estimates.output_bytes(run.spec.name, stage.spec.name, size)
+    return learned if learned is not None else stage.spec.estimate.output_bytes or 0
+
+
+def desperate(state: EngineState, node: int, waited_ms: int) -> bool:
+    """Whether nothing that ends would make room on a node: then last copies go, and the limit gives way."""
+    if not (state.pods or state.moving or state.staging):
+        return True
+    shelves = state.catalogue.shelves
+    if waited_ms < LAST_RESORT_MS or shelves is None or shelves.of[node].holds:
+        return False
+    return not any(order.dest == node for order in state.moving.values())
+
+
+def shut_nodes(
+    state: EngineState, run: WorkflowRun, stage: StageRun, inputs: Sequence[int], key: int, waited_ms: int
+) -> tuple[int, ...]:
+    """Nodes whose caches have no room for what a task reads and writes, whatever may be dropped there.
+
+    Args:
+        state: With its `look`.
+        run, stage: Of the task.
+        inputs: Dataset ids.
+        key: Number of its group: room that others leave to it is its own.
+        waited_ms: For how long it has been ready.
+    """
+    look, shelves = state.look, state.catalogue.shelves
+    if look is None or shelves is None:
+        return ()
+    unique = tuple(dict.fromkeys(inputs))
+    reads = sum([shelves.sizes[dataset] for dataset in unique])
+    writes = written_by(state, run, stage, unique)
+    total = reads + writes
+    left_to_other = state.cache_nodes if state.cache_first not in (None, key) else frozenset()
+    shut = []
+    for node in (*look.tight(total), *sorted(left_to_other)):
+        shelf = shelves.of[node]
+        here = sum([shelves.sizes[d] for d in unique if shelf.has(d)])
+        if node in left_to_other:
+            fits = total == here
+        elif total - here <= (free := shelf.free_for(reads, here, writes)):
+            fits = True
+        else:
+            fits = total - here <= free + look.loose(node, unique)
+            fits = fits or (reads <= shelf.limit and desperate(state, node, waited_ms))
+        if not fits:
+            shut.append(node)
+    return tuple(sorted(set(shut)))
+
+
+def hold_again(
+    state: EngineState,
+    run: WorkflowRun,
+    stage: StageRun,
+    task: int,
+    pod: Pod,
+    claim: Claim,
+    statement: Statement,
+) -> None:
+    """After a restart: a pod that may still be there goes on reading what it read, and writing."""
+    if state.catalogue.shelves is None:
+        return
+    uris = dict.fromkeys(uri for given in pod.inputs for uri in given.uris)
+    reads = tuple(state.catalogue.intern(uri) for uri in uris)
+    inputs = tuple(state.catalogue.intern(uri) for uri in uris if uri not in pod.remote)
+    writes = written_by(state, run, stage, reads) if task % stage.members == 0 else 0
+    state.catalogue.shelves.hold(pod.name, Hold(claim.node, inputs, writes, claim.since_ms), statement)

@@ -1,0 +1,321 @@
+"""Where outputs will be gathered: the node on which a task that reads many others' outputs will run (LOCALITY, d).
+
+A task that is placed without a look at who reads its output may write it seven copies away from where all of it is needed. So
+a consumer that gathers much gets a *home* when the first of its producers is offered: the node where least is missing of what
+it will read, less loaded nodes first. Producers that run elsewhere pay for the copy, what they wrote is pushed home while
+others still compute, and the consumer finds its bytes there. A home is a wish: it binds nobody, and goes with its node.
+
+Who gathers may write for somebody who gathers again, and is best gathered near that one's home; and who reads one output and
+writes what will be gathered had better find it there: such homes are looked for from the last gatherer on, a few stages back.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flowsched.engine.data.remote_reads import readers_of, reads_remotely
+from flowsched.engine.state import EngineState, Gather
+from flowsched.scheduling.pod_group import Home
+from flowsched.workflow.run.run import StageRun, WorkflowRun
+from flowsched.workflow.run.states import TaskState
+from flowsched.workflow.spec import InputSpec, Match
+
+#: Outputs that more tasks than this read are everybody's, and belong nowhere.
+_MOST_READERS: Final = 8
+#: What takes less than this to bring together is not worth planning for.
+_LEAST_MS: Final = 500
+#: So many stages on, gatherers of what gatherers write are looked at.
+_FAR: Final = 3
+#: Members in these states have, or will have, their outputs on their node.
+_THERE: Final = (
+    TaskState.STAGING, TaskState.ALLOCATED, TaskState.BINDING, TaskState.BOUND, TaskState.RUNNING, TaskState.SUCCEEDED,
+)  # fmt: skip
+
+
+@dataclass(slots=True)
+class _Gathering:
+    """Stages that gather the same: the first of them, how many of their shards read it, what those take (milli-core ms), and how
+    many bytes each of them gathers.
+    """
+
+    consumer: int
+    match: Match
+    each: int
+    readers: int = 0
+    work: int = 0
+
+    def per_node(self, nodes: int) -> int:
+        """Bytes that come together on each of the nodes that gather at a time: where few read much, few links carry it."""
+        return self.readers * self.each // max(1, min(self.readers, nodes))
+
+
+def gather_of(state: EngineState, run: WorkflowRun, stage: StageRun) -> Gather | None:
+    """Who gathers the outputs of a stage; None where nobody does, or it is not worth a thought."""
+    key = (run.id, stage.number)
+    if key not in state.gathers:
+        found = _find(state, run, stage)
+        if found is None and stage.spec.outputs and not _expected(state, run, stage):
+            return None  # nothing is known of its outputs yet
+        state.gathers[key] = found
+    return state.gathers[key]
+
+
+def consumer_shard(gather: Gather, stage: StageRun, consumer: StageRun, shard: int) -> int:
+    """Which shard of the consumer reads the output of this one (the first of them, where several do)."""
+    if gather.match is Match.INDEX:
+        return shard
+    if gather.match is Match.CHUNK:
+        return ((shard + 1) * consumer.spec.width - 1) // stage.spec.width
+    return 0
+
+
+def divided(state: EngineState, run: WorkflowRun, stage: StageRun) -> Gather | None:
+    """The gather of a stage whose shards have several homes, so that they cannot be offered as one bag."""
+    gather = gather_of(state, run, stage)
+    if gather is None or (gather.match is Match.ALL):
+        return None
+    return gather if run.stages[gather.consumer].spec.width > 1 else None
+
+
+def home_of(
+    state: EngineState, run: WorkflowRun, stage: StageRun, shard: int, far: int = _FAR
+) -> Home | None:
+    """The home of those who read this shard's output; None = it has none. `far`: who gathers how many stages on is looked at."""
+    gather = gather_of(state, run, stage)
+    if gather is None or len(state.snapshot) < 2:
+        return None
+    consumer = run.stages[gather.consumer]
+    reader = consumer_shard(gather, stage, consumer, shard)
+    if gather.through:
+        onward = home_of(state, run, consumer, reader, far - 1) if far > 0 else None
+        return onward and replace(onward, output_bytes=min(gather.output_bytes, onward.output_bytes))
+    key = (run.id, gather.consumer, reader)
+    node = state.homes.get(key)
+    if node is None or not state.snapshot.ready[node]:
+        onward = home_of(state, run, consumer, reader, far - 1) if far > 0 else None
+        node = _choose(state, run, consumer, reader, onward)
+        if node is None:
+            return None
+        state.homes[key] = node
+    return Home(node, gather.output_bytes, _coming(state, run, consumer, reader, node))
+
+
+def _find(state: EngineState, run: WorkflowRun, stage: StageRun) -> Gather | None:
+    """By whom, in the end, what a stage writes is gathered."""
+    gather = _find_gather(state, run, stage)
+    if gather is not None:
+        state.home_work[run.id, gather.consumer] = gather.work
+        return Gather(gather.consumer, gather.match, _expected(state, run, stage))
+    nodes, best = len(state.snapshot), None
+    edges = run.graph.edges_out[stage.number]
+    for edge in edges if len(edges) <= _MOST_READERS else ():
+        consumer = run.stages[edge.child]
+        read = [i for i in consumer.spec.inputs if i.stage == stage.spec.name]
+        one = all(i.match is Match.INDEX for i in read) or stage.spec.width == consumer.spec.width == 1
+        if consumer.spec.gang or not read or not one:
+            continue
+        if reads_remotely(state, run, consumer, read[0]) or readers_of(run, read[0]) > _MOST_READERS:
+            continue
+        onward = _find_gather(state, run, consumer)
+        if onward is not None and (best is None or onward.per_node(nodes) > best[0]):
+            best = onward.per_node(nodes), edge.child, read[0].match
+    if best is None:
+        return None
+    return Gather(best[1], best[2], _expected(state, run, stage), through=True)
+
+
+def _find_gather(state: EngineState, run: WorkflowRun, stage: StageRun) -> _Gathering | None:
+    """Of those who gather what a stage writes, those for whom most must come over one link."""
+    found: dict[tuple[int, ...], _Gathering] = {}
+    rate = max(1, int(state.snapshot.nic_in.max(initial=1)))
+    for edge in run.graph.edges_out[stage.number]:
+        consumer = run.stages[edge.child]
+        if consumer.spec.gang:
+            continue
+        read = [i for i in consumer.spec.inputs if i.stage == stage.spec.name]
+        if not read or reads_remotely(state, run, consumer, read[0]):
+            continue
+        match = read[0].match
+        if readers_of(run, read[0]) > _MOST_READERS:
+            continue
+        readers = consumer.spec.width if match is Match.ALL else 1
+        producers, gathered = _gathered(state, run, consumer)
+        if producers < 2 or gathered * 1000 // rate < _LEAST_MS:
+            continue
+        together = tuple(sorted(number for number, _ in _parents(state, run, consumer)))
+        known = found.setdefault(together, _Gathering(edge.child, match, gathered))
+        known.readers += readers
+        known.work += readers * _work(consumer)
+    nodes = len(state.snapshot)
+    return max(found.values(), key=lambda each: each.per_node(nodes), default=None)
+
+
+def _work(stage: StageRun) -> int:
+    """Milli-core ms that one shard is expected to take."""
+    return (stage.spec.estimate.runtime_ms or 60_000) * stage.spec.roles[0].resources.cpu_millicores
+
+
+def _gathered(state: EngineState, run: WorkflowRun, consumer: StageRun) -> tuple[int, int]:
+    """(producing shards, bytes) that one shard of a stage is expected to read of what only few others read."""
+    producers = total = 0
+    for number, count in _parents(state, run, consumer):
+        producers += count
+        total += count * _expected(state, run, run.stages[number])
+    return producers, total
+
+
+def _parents(state: EngineState, run: WorkflowRun, consumer: StageRun) -> list[tuple[int, int]]:
+    """(stage, how many of its shards one shard of the consumer reads), for inputs that few others read; each stage once."""
+    known = state.gathered.get((run.id, consumer.number))
+    if known is not None:
+        return known
+    found: dict[int, int] = {}
+    for spec in consumer.spec.inputs:
+        if spec.stage is None or readers_of(run, spec) > _MOST_READERS:
+            continue
+        number = run.number_of(spec.stage)
+        found[number] = max(found.get(number, 0), _count(run.stages[number], consumer, spec))
+    parents = state.gathered[run.id, consumer.number] = list(found.items())
+    return parents
+
+
+def _count(parent: StageRun, consumer: StageRun, spec: InputSpec) -> int:
+    if spec.match is Match.INDEX:
+        return 1
+    if spec.match is Match.CHUNK:
+        return max(1, parent.spec.width // max(1, consumer.spec.width))
+    return parent.spec.width
+
+
+def _expected(state: EngineState, run: WorkflowRun, stage: StageRun) -> int:
+    """Bytes one shard of a stage writes: what its finished shards wrote on average, else what its document says."""
+    written = [
+        o.size_bytes
+        for out in stage.spec.outputs
+        for o in run.outputs.get((stage.number, out.name), {}).values()
+    ]
+    if written:
+        shards = max(1, len(run.outputs.get((stage.number, stage.spec.outputs[0].name), {})))
+        return sum(written) // shards
+    return stage.spec.estimate.output_bytes or 0
+
+
+def _choose(
+    state: EngineState, run: WorkflowRun, consumer: StageRun, reader: int, onward: Home | None
+) -> int | None:
+    """The ready node where what it reads is gathered first, over the node's link and onto its disk, with what others gather there;
+    with what others have planned there as work that comes first, and what it writes brought to where that is gathered.
+    """
+    snapshot = state.snapshot
+    nodes = len(snapshot)
+    there = np.zeros(nodes, dtype=np.int64)
+    total = 0
+    for number, count in _parents(state, run, consumer):
+        parent = run.stages[number]
+        each = _expected(state, run, parent)
+        total += count * each
+        if parent.uniform is not None or not each:
+            continue
+        shards = np.array(_read_by(run, parent, consumer, reader), dtype=np.int64) * parent.members
+        at = parent.node[shards]
+        known = np.isin(parent.task_state[shards], _THERE) & (at >= 0)
+        there += np.bincount(at[known], minlength=nodes)[:nodes] * each
+    rates = np.maximum(snapshot.nic_in, 1)
+    written = _written_ms(state, _own_part(state, run, consumer))
+    cost = np.maximum(np.maximum(total - there, 0) * 1000 // rates, written)
+    if onward is not None:
+        home, sent = onward.node, onward.output_bytes + _from_elsewhere(state, run, consumer, onward.node)
+        cost = cost + np.where(np.arange(nodes) == home, 0, sent * 1000 // int(rates[home]))
+    cost = cost + load_of(state)
+    role = consumer.spec.roles[0].resources
+    fits = snapshot.ready & (snapshot.allocatable[:, 0] >= role.cpu_millicores)
+    fits &= snapshot.allocatable[:, 1] >= role.memory_bytes
+    if not fits.any():
+        return None
+    return int(np.argmin(np.where(fits, cost, np.iinfo(np.int64).max)))
+
+
+def _coming(state: EngineState, run: WorkflowRun, consumer: StageRun, reader: int, home: int) -> int:
+    """Bytes that producers which run elsewhere will bring home, and what waits to be pushed there already."""
+    waiting = state.push_backlog.get(home, 0)
+    known = state.coming.setdefault((run.id, consumer.number), {})
+    if reader in known and known[reader][0] == home:
+        return waiting + known[reader][1]
+    total = 0
+    for number, _ in _parents(state, run, consumer):
+        parent = run.stages[number]
+        if parent.uniform is not None:
+            continue
+        shards = np.array(_read_by(run, parent, consumer, reader), dtype=np.int64) * parent.members
+        running = np.isin(parent.task_state[shards], _THERE[:-1]) & (parent.node[shards] != home)
+        total += int(running.sum()) * _expected(state, run, parent)
+    known[reader] = (home, total)
+    return waiting + total
+
+
+def _read_by(run: WorkflowRun, parent: StageRun, consumer: StageRun, reader: int) -> range:
+    """The shards of a parent that one shard of the consumer reads."""
+    width, chunks = parent.spec.width, consumer.spec.width
+    for spec in consumer.spec.inputs:
+        if spec.stage == parent.spec.name:
+            if spec.match is Match.INDEX:
+                return range(reader, reader + 1)
+            if spec.match is Match.CHUNK:
+                return range(reader * width // chunks, (reader + 1) * width // chunks)
+    return range(width)
+
+
+def _written_ms(state: EngineState, more: int) -> NDArray[np.int64]:
+    """(N,) ms that nodes' disks take for what is gathered there, and so many bytes more: they are written wherever they come from.
+
+    An output that several read counts for each of them in part: those who read the same are often at home together.
+    """
+    written = np.full(len(state.snapshot), more, dtype=np.int64)
+    for (workflow, number, _), node in state.homes.items():
+        run = state.runs.get(workflow)
+        if run is not None:
+            written[node] += _own_part(state, run, run.stages[number])
+    rates = state.snapshot.disk_rate
+    return np.where(rates > 0, written * 1000 // np.maximum(rates, 1), 0)
+
+
+def _from_elsewhere(state: EngineState, run: WorkflowRun, consumer: StageRun, node: int) -> int:
+    """Bytes that others who gather for the same readers will send to a node, since their homes are elsewhere."""
+    readers = {edge.child for edge in run.graph.edges_out[consumer.number]}
+    sent = 0
+    for (workflow, number, _), at in state.homes.items():
+        if workflow != run.id or at == node:
+            continue
+        if not readers.isdisjoint(edge.child for edge in run.graph.edges_out[number]):
+            sent += _expected(state, run, run.stages[number])
+    return sent
+
+
+def _own_part(state: EngineState, run: WorkflowRun, consumer: StageRun) -> int:
+    """Bytes that one shard of a stage is expected to gather, each divided among all who read it."""
+    part = 0
+    for spec in consumer.spec.inputs:
+        if spec.stage is None:
+            continue
+        readers = readers_of(run, spec)
+        if readers <= _MOST_READERS:
+            parent = run.stages[run.number_of(spec.stage)]
+            part += _count(parent, consumer, spec) * _expected(state, run, parent) // max(1, readers)
+    return part
+
+
+def load_of(state: EngineState) -> NDArray[np.int64]:
+    """(N,) ms of work of those whose home a node is, spread over its cores: all who gather the same will go there."""
+    load = np.zeros(len(state.snapshot), dtype=np.int64)
+    for (workflow, number, _), node in state.homes.items():
+        run = state.runs.get(workflow)
+        if run is None:
+            continue
+        cores = max(1, int(state.snapshot.allocatable[node, 0]))
+        work = state.home_work.get((workflow, number)) or _work(run.stages[number])
+        load[node] += work // cores
+    return load

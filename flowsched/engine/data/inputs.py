@@ -1,0 +1,152 @@
+"""Which datasets a shard reads, and which it writes: names become catalogue numbers and URIs here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from flowsched.engine.state import EngineState
+from flowsched.executor.protocol import InputFile, OutputFile
+from flowsched.workflow.run.run import StageRun, WorkflowRun
+from flowsched.workflow.spec import InputSpec, Match, OutputSpec
+
+
+class MissingInput(Exception):
+    """An input that is needed was never written (its producer was told to ignore a failure). A value in disguise:
+    it never leaves the engine.
+    """
+
+
+def private(stage: StageRun) -> bool:
+    """Whether shards of the stage read different datasets."""
+    return any(
+        i.match in (Match.INDEX, Match.CHUNK) if i.stage is not None else _templated(i.uri or "")
+        for i in stage.spec.inputs
+    )
+
+
+def input_files(run: WorkflowRun, stage: StageRun, shard: int) -> tuple[InputFile, ...]:
+    """The inputs of one shard as its pods see them.
+
+    Raises:
+        MissingInput: One that is not optional does not exist.
+    """
+    files = []
+    for spec in stage.spec.inputs:
+        uris = tuple([uri for uri, _ in datasets_of(run, stage, spec, shard)])
+        if not uris:
+            if spec.optional:
+                continue
+            raise MissingInput(f"input {spec.name!r}: {spec.stage}.{spec.output} was not written")
+        files.append(InputFile(spec.name, uris, _is_manifest(run, spec)))
+    return tuple(files)
+
+
+def dataset_ids(
+    state: EngineState, run: WorkflowRun, stage: StageRun, shard: int, *, shared: bool | None = None
+) -> tuple[int, ...]:
+    """Catalogue numbers of all that one shard reads, in the order of its inputs.
+
+    `shared`: all shards of the stage read the same (not `private`); None = look.
+
+    Raises:
+        MissingInput: One that is not optional does not exist.
+    """
+    if shared is None:
+        shared = not private(stage)
+    cached = state.inputs.get((run.id, stage.number)) if shared else None
+    if cached is not None:
+        return cached
+    ids: dict[int, None] = {}
+    for spec in stage.spec.inputs:
+        found = False
+        for uri, size in datasets_of(run, stage, spec, shard):
+            found = True
+            ids[state.catalogue.intern(uri, size, spec.stage is None)] = None
+        if not found and not spec.optional:
+            raise MissingInput(f"input {spec.name!r}: {spec.stage}.{spec.output} was not written")
+    result = tuple(ids)
+    if shared:
+        state.inputs[(run.id, stage.number)] = result
+    return result
+
+
+def outputs_of(stage: StageRun, role: int) -> tuple[OutputSpec, ...]:
+    """What member 0 of a role writes: each of a stage's outputs is written by one member."""
+    return tuple([spec for spec in stage.spec.outputs if _writer(stage, spec) == role])
+
+
+def output_files(
+    run: WorkflowRun, stage: StageRun, shard: int, attempt: int, writes: Sequence[OutputSpec]
+) -> tuple[OutputFile, ...]:
+    """Where the pod of a shard that writes these puts them."""
+    if not writes:
+        return ()
+    place = f"flowsched:{run.id}/{stage.spec.name}/{shard}/{attempt}/"
+    return tuple(
+        [
+            OutputFile(
+                name=spec.name,
+                path=spec.path,
+                uri=place + spec.name,
+                optional=spec.optional,
+                value=spec.value,
+            )
+            for spec in writes
+        ]
+    )
+
+
+def producer_of(run: WorkflowRun, uri: str) -> tuple[StageRun, int] | None:
+    """The stage and shard that wrote an intermediate dataset of this run; None for anything else."""
+    if not uri.startswith(f"flowsched:{run.id}/"):
+        return None
+    _, stage, shard, _, name = uri.removeprefix("flowsched:").split("/", 4)
+    number = run.graph.numbers.get(stage)
+    if number is None:
+        return None
+    published = run.outputs.get((number, name), {}).get(int(shard))
+    if published is None or published.uri != uri:
+        return None
+    return run.stages[number], int(shard)
+
+
+def _writer(stage: StageRun, spec: OutputSpec) -> int:
+    """The number of the role whose member 0 writes an output."""
+    roles = stage.spec.roles
+    for number, role in enumerate(roles):
+        if spec.role == role.name or (spec.role is None and role.completes):
+            return number
+    return 0
+
+
+def _templated(uri: str) -> bool:
+    return "{item}" in uri or "{index}" in uri
+
+
+def _is_manifest(run: WorkflowRun, spec: InputSpec) -> bool:
+    if spec.manifest or spec.stage is None:
+        return spec.manifest
+    width = run.stages[run.number_of(spec.stage)].spec.width
+    return spec.match is not Match.INDEX and width > 1
+
+
+def datasets_of(run: WorkflowRun, stage: StageRun, spec: InputSpec, shard: int) -> list[tuple[str, int]]:
+    """(uri, size in bytes or 0) of what one input of one shard consists of, in shard order."""
+    if spec.stage is None:
+        uri = spec.uri or ""
+        items = stage.spec.items
+        uri = uri.replace("{index}", str(shard))
+        return [(uri.replace("{item}", items[shard]) if items else uri, spec.size_bytes or 0)]
+    parent = run.stages[run.number_of(spec.stage)]
+    published = run.outputs.get((parent.number, spec.output or ""), {})
+    width = parent.spec.width
+    match spec.match:
+        case Match.INDEX:
+            shards = range(shard, shard + 1)
+        case Match.CHUNK:
+            chunks = stage.spec.width
+            shards = range(shard * width // chunks, (shard + 1) * width // chunks)
+        case Match.ALL:
+            shards = range(width)
+    found = [published.get(number) for number in shards]
+    return [(output.uri, output.size_bytes) for output in found if output is not None]

@@ -1,0 +1,250 @@
+"""Outputs that go to their readers' homes while others still compute (LOCALITY, d)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+import numpy as np
+
+from flowsched.engine.data.gather_nodes import consumer_shard, gather_of
+from flowsched.engine.state import Spread
+from flowsched.engine.transaction import Recorder
+from flowsched.executor.protocol import PiecesSeen, TransferDone, TransferFailed
+from flowsched.scheduling.plan import Plan
+from flowsched.scheduling.pod_group import PodGroup
+from flowsched.scheduling.transfers import TransferWant
+from flowsched.workflow.run.run import StageRun, WorkflowRun
+from flowsched.workflow.run.states import TaskState
+
+
+def note_written(recorder: Recorder, run: WorkflowRun, stage: StageRun, task: int, node: int) -> None:
+    """A shard's outputs are on a node: if their reader's home is another one, they shall go there."""
+    state = recorder.state
+    gather = gather_of(state, run, stage)
+    if gather is None:
+        return
+    consumer = run.stages[gather.consumer]
+    shard = task // stage.members
+    home = state.homes.get((run.id, gather.consumer, consumer_shard(gather, stage, consumer, shard)))
+    if home is None or home == node:
+        return
+    read = {i.output for i in consumer.spec.inputs if i.stage == stage.spec.name}
+    for out in stage.spec.outputs:
+        published = run.outputs.get((stage.number, out.name), {}).get(shard)
+        dataset = None if published is None or out.name not in read else state.catalogue.find(published.uri)
+        if dataset is not None:
+            want = TransferWant(dataset, home, int(run.ranks[gather.consumer]), run.spec.priority, 2)
+            if (dataset, home) not in state.pushes:
+                _count(recorder, home, state.catalogue.sizes[dataset])
+            recorder.statement.put(state.pushes, (dataset, home), (want, run.id, gather.consumer))
+
+
+def foresee(recorder: Recorder, plan: Plan, groups: Mapping[int, PodGroup]) -> None:
+    """Remember what groups that wait will read, and where, until the next plan."""
+    state = recorder.state
+    wants: dict[tuple[int, int], TransferWant] = {}
+    for key, node in plan.ahead:
+        group = groups[key]
+        for dataset in group.inputs:
+            if node not in state.catalogue.nodes_of(dataset):
+                want = TransferWant(dataset, node, group.rank_ms, group.priority, 1)
+                wants.setdefault((dataset, node), want)
+    if wants or state.foreseen:
+        recorder.statement.assign(state, "foreseen", wants)
+
+
+def foreseen(recorder: Recorder) -> list[TransferWant]:
+    """What tasks that wait for room will read where they will probably run."""
+    state = recorder.state
+    return [
+        want
+        for (dataset, node), want in state.foreseen.items()
+        if node not in state.catalogue.nodes_of(dataset)
+        and not state.catalogue.lost(dataset)
+        and state.snapshot.ready[node]
+    ]
+
+
+def pushes(recorder: Recorder) -> list[TransferWant]:
+    """What shall go to its readers' homes; what is there, lost, or not waited for any more is forgotten."""
+    state, wants = recorder.state, []
+    for pair, (want, workflow, number) in list(state.pushes.items()):
+        run = state.runs.get(workflow)
+        there = pair[1] in state.catalogue.nodes_of(pair[0])
+        waits = run is not None and (
+            run.stages[number].counts[TaskState.PENDING] or run.stages[number].counts[TaskState.QUEUED]
+        )
+        if there or not waits or state.catalogue.lost(pair[0]) or not state.snapshot.ready[pair[1]]:
+            recorder.statement.pop(state.pushes, pair)
+            _count(recorder, pair[1], -state.catalogue.sizes[pair[0]])
+        else:
+            wants.append(want)
+    return wants
+
+
+def _count(recorder: Recorder, node: int, size_bytes: int) -> None:
+    backlog = recorder.state.push_backlog
+    recorder.statement.put(backlog, node, backlog.get(node, 0) + size_bytes)
+
+
+# ---- Datasets that move in pieces: what has come where, of which version, and what turned out not to move
+# like that ----
+#
+# Which pieces a node has is not in SQL: it is on the node's disk. After a restart nodes say what they have (`seen`); and a piece
+# that is ordered where it is already is answered without copying it.
+
+
+#: An origin that gives another version each time it is asked (mirrors that do not agree) is read as a whole, from one of them.
+_MOST_EDITIONS: Final = 3
+
+
+def landed(recorder: Recorder, pair: tuple[int, int], event: TransferDone, ordered: bool) -> bool:
+    """Note a piece that has come to a node. Returns whether the node has all of the dataset now.
+
+    What it says of the dataset's size and version is believed. Pieces of another version than the others do not count: they
+    are ordered again, now with the version said.
+    """
+    state, statement = recorder.state, recorder.statement
+    dataset, node = pair
+    catalogue, limits = state.catalogue, state.transfer_limits
+    if event.size_bytes and event.size_bytes != catalogue.sizes[dataset]:
+        catalogue.intern(event.uri, event.size_bytes)
+        catalogue.drop_all_pieces(dataset, statement)  # the last one may be longer than was thought
+    edition, times = catalogue.editions.get(dataset, ("", 0))
+    if edition and event.version and event.version != edition:
+        return False
+    if event.version != edition:
+        statement.put(catalogue.editions, dataset, (event.version or edition, times))
+    pieces = limits.pieces_of(dataset, catalogue)
+    if not ordered or pieces == 1 or node in catalogue.nodes_of(dataset):
+        return False  # the last: told after the piece that found all of it there
+    statement.pop(state.transfer_backoff, pair)  # it goes on: what went wrong before is over
+    return catalogue.land(dataset, node, event.offset // limits.piece_bytes, statement) == (1 << pieces) - 1
+
+
+def moved_by(recorder: Recorder, pair: tuple[int, int], event: TransferDone) -> int:
+    """Bytes that moved for what has come. The last piece to land is not always told last: when it makes the dataset whole, those
+    still under way have moved too, and nobody will wait for their news.
+    """
+    state = recorder.state
+    pieces = state.transfer_limits.pieces_of(pair[0], state.catalogue)
+    if pieces == 1 or not event.whole or not event.moved_bytes:
+        return event.moved_bytes
+    late = [state.moving.get((*pair, piece)) for piece in range(pieces)]
+    return event.moved_bytes + sum(order.size_bytes for order in late if order is not None)
+
+
+def seen(recorder: Recorder, event: PiecesSeen) -> None:
+    """A node says which parts of a dataset it has, from before this service, or its agent, started."""
+    state, statement = recorder.state, recorder.statement
+    node = state.snapshot.index.get(event.node)
+    if node is None:
+        return
+    catalogue, limits = state.catalogue, state.transfer_limits
+    dataset = catalogue.intern(event.uri, event.size_bytes)
+    edition, times = catalogue.editions.get(dataset, ("", 0))
+    pieces = limits.pieces_of(dataset, catalogue)
+    if pieces == 1 or node in catalogue.nodes_of(dataset) or (edition and event.version != edition):
+        return  # it drops them when it is ordered those of the other version
+    statement.put(catalogue.editions, dataset, (event.version, times))
+    for piece in range(pieces):
+        start = piece * limits.piece_bytes
+        end = start + limits.piece_size(event.size_bytes, piece)
+        if any(first <= start and end <= last for first, last in event.spans):
+            catalogue.land(dataset, node, piece, statement)
+
+
+def refused(recorder: Recorder, dataset: int, event: TransferFailed) -> bool:
+    """A piece did not come because the dataset is another one now, or does not come in pieces.
+
+    Returns whether that is all that is to be done; else it counts as any failure, and is tried again after a while.
+    """
+    state, statement = recorder.state, recorder.statement
+    catalogue = state.catalogue
+    edition, times = catalogue.editions.get(dataset, ("", 0))
+    if event.changed and event.version == edition and edition:
+        return True  # known by now: it was ordered before
+    catalogue.drop_all_pieces(dataset, statement)
+    # Where a node has it whole, that is what it is: copies of the whole cannot mix with what its origin has become.
+    whole = event.undivided or catalogue.held(dataset) or times >= _MOST_EDITIONS
+    if whole:
+        if dataset not in catalogue.undivided:
+            statement.include(catalogue.undivided, dataset)
+        statement.put(catalogue.editions, dataset, ("", times))
+    else:
+        statement.put(catalogue.editions, dataset, (event.version, times + 1))
+    return event.undivided
+
+
+def pass_over(recorder: Recorder, dataset: int, source: str) -> None:
+    """A node did not give a piece. If it is still waiting for others itself, they are asked of it no more until it has said again
+    what it has.
+    """
+    state = recorder.state
+    node = state.snapshot.index.get(source)
+    if node is not None and node not in state.catalogue.nodes_of(dataset):
+        state.catalogue.drop_pieces(dataset, node, recorder.statement)
+
+
+# ---- External datasets that nearly every node will need: they go there while those who will read them still
+# wait for their producers ----
+#
+# A reference of 28 GB takes four minutes over a link of 1 Gbit/s. If forty tasks that are not ready yet will read it, it will be
+# wanted on every node at once, when the links are busy with what else those tasks read; until then the links have time.
+
+
+#: What is less is there soon enough when it is asked for.
+_LEAST_BYTES: Final = 256_000_000
+
+
+def spreads_of(run: WorkflowRun) -> tuple[Spread, ...]:
+    """The datasets of a workflow that may be worth it, however many nodes there are."""
+    readers: dict[str, list[int]] = {}
+    for stage in run.stages:
+        for spec in stage.spec.inputs:
+            if spec.stage is None and spec.uri is not None and "{" not in spec.uri and not stage.spec.gang:
+                readers.setdefault(spec.uri, []).append(stage.number)
+    return tuple(Spread(uri, tuple(stages)) for uri, stages in readers.items())
+
+
+def spreading(recorder: Recorder) -> Iterator[TransferWant]:
+    """What shall be on every node before it is asked for there."""
+    state = recorder.state
+    if not state.profile.locality or len(state.snapshot) < 2:
+        return
+    ready: list[int] | None = None
+    for run in state.runs.values():
+        if run.id not in state.spreads:
+            state.spreads[run.id] = spreads_of(run)
+        for spread in state.spreads[run.id]:
+            dataset = state.catalogue.find(spread.uri)
+            if dataset is None or state.catalogue.sizes[dataset] < _LEAST_BYTES:
+                continue
+            if ready is None:
+                ready = np.flatnonzero(state.snapshot.ready).tolist()
+            there = state.catalogue.nodes_of(dataset)
+            if len(there) >= len(ready) or not state.catalogue.origins[dataset]:
+                continue
+            copy_ms = state.catalogue.sizes[dataset] * 1000 // max(1, int(state.snapshot.nic_in[ready].max()))
+            rank = _rank(run, spread, len(ready), copy_ms)
+            if rank is not None:
+                for node in ready:
+                    if node not in there:
+                        yield TransferWant(dataset, node, rank, run.spec.priority, 2)
+
+
+def _rank(run: WorkflowRun, spread: Spread, nodes: int, copy_ms: int) -> int | None:
+    """The rank of the first who will read it soon; None where too few will, or none before long, or all too soon for a copy."""
+    if run.paused or run.cancel_requested or sum(run.stages[s].spec.width for s in spread.stages) < nodes:
+        return None
+    pending = [run.stages[s] for s in spread.stages if run.stages[s].counts[TaskState.PENDING]]
+    soon = [stage.number for stage in pending if _awaits(run, stage, copy_ms)]
+    return max((int(run.ranks[s]) for s in soon), default=None)
+
+
+def _awaits(run: WorkflowRun, stage: StageRun, copy_ms: int) -> bool:
+    """Whether something of what a stage waits for is under way that takes as long as a copy."""
+    parents = [run.stages[edge.parent] for edge in run.graph.edges_in[stage.number]]
+    long = [each for each in parents if (each.spec.estimate.runtime_ms or 0) >= copy_ms]
+    return any(each.uniform is None and (each.done or each.holding()) for each in long)

@@ -1,0 +1,115 @@
+"""Choice of tier: what a task reads where it lies, over the network, and does not copy to its node first (LOCALITY, b).
+
+A copy is written to its reader's disk before it is read, so it comes no faster than that disk; and where more is gathered than
+memory holds, it is read from there once more. Where links are faster than disks, what only few read is there sooner if each of
+them reads it where it was written. A task holds its cores meanwhile, but less long than the copies would have taken it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flowsched.engine.data.inputs import datasets_of
+from flowsched.engine.state import EngineState, PodRef
+from flowsched.scheduling.pod_group import PodGroup
+from flowsched.statement import Statement
+from flowsched.workflow.run.run import StageRun, WorkflowRun
+from flowsched.workflow.spec import EMPTY, InputSpec, Match
+
+
+def reads_remotely(state: EngineState, run: WorkflowRun, stage: StageRun, spec: InputSpec) -> bool:
+    """Whether the shards of a stage read this input where it lies.
+
+    They do if the executor can, it comes from another stage, and all its readers together get it sooner over their links than
+    one copy of it is written to a disk. Members of gangs do not: they would hold each other up.
+    """
+    if not state.remote_reads or spec.stage is None or stage.spec.gang or not len(state.snapshot):
+        return False
+    profile = state.profile.of(run.spec.queue)
+    if not (profile.locality and state.profile.remote_reads):
+        return False
+    link, disk = _middle(state.snapshot.nic_in), _middle(state.snapshot.disk_rate)
+    return 0 < disk * readers_of(run, spec) < link
+
+
+def _middle(rates: NDArray[np.int64]) -> int:
+    """The rate of the node in the middle: one that is busy or slow changes nothing for the others."""
+    return int(np.sort(rates, kind="stable")[(len(rates) - 1) // 2])
+
+
+def readers_of(run: WorkflowRun, spec: InputSpec) -> int:
+    """How many shards, of all stages, read one dataset of the output that an input names."""
+    count = 0
+    for edge in run.graph.edges_out[run.number_of(spec.stage or "")]:
+        child = run.stages[edge.child]
+        for each in child.spec.inputs:
+            if (each.stage, each.output) == (spec.stage, spec.output):
+                count += child.spec.width if each.match is Match.ALL else 1
+    return count
+
+
+def remote_specs(state: EngineState, run: WorkflowRun, stage: StageRun) -> list[InputSpec]:
+    """The inputs of a stage that its shards read where they lie."""
+    if not state.remote_reads:
+        return []
+    return [spec for spec in stage.spec.inputs if reads_remotely(state, run, stage, spec)]
+
+
+def remote_ids(
+    state: EngineState, run: WorkflowRun, stage: StageRun, specs: Sequence[InputSpec], shard: int
+) -> tuple[int, ...]:
+    """Catalogue numbers of the datasets that these inputs of one shard consist of, as far as they lie on nodes: what is only kept
+    outside is copied from there.
+    """
+    catalogue = state.catalogue
+    found = [catalogue.intern(*each) for spec in specs for each in datasets_of(run, stage, spec, shard)]
+    return tuple([dataset for dataset in dict.fromkeys(found) if catalogue.held(dataset)])
+
+
+def sources(state: EngineState, group: PodGroup, node: int) -> Mapping[str, str]:
+    """Where a pod on a node reads what is not there, by uri: each from the node that has it and is read from least."""
+    if not group.remote:
+        return EMPTY
+    found = {}
+    for dataset in group.remote:
+        holders = state.catalogue.nodes_of(dataset)
+        if node not in holders:
+            ready = [each for each in holders if state.snapshot.ready[each]] or holders
+            least = min(ready, key=lambda each: (state.read_from.get((dataset, each), 0), each))
+            found[state.catalogue.uris[dataset]] = state.snapshot.names[least]
+    return found
+
+
+def begin_reading(state: EngineState, stage: StageRun, ref: PodRef, statement: Statement) -> None:
+    """A pod is bound that reads elsewhere: that counts as moved for it, and stays where it is."""
+    moved = sum(state.catalogue.sizes[state.catalogue.intern(uri)] for uri in ref.remote)
+    statement.add(stage.own("moved"), np.array([ref.task]), moved)
+    hold_sources(state, ref, statement)
+
+
+def hold_sources(state: EngineState, ref: PodRef, statement: Statement) -> None:
+    """What a pod reads elsewhere stays there."""
+    for pair in _pairs(state, ref):
+        statement.put(state.read_from, pair, state.read_from.get(pair, 0) + 1)
+
+
+def end_reading(state: EngineState, name: str, statement: Statement) -> None:
+    """A pod holds nothing any more."""
+    ref = statement.pop(state.pods, name)
+    for pair in _pairs(state, ref) if ref is not None else ():
+        left = (
+            state.read_from.get(pair, 0) - 1
+        )  # none was counted if the node was not known when the pod was taken over
+        if left > 0:
+            statement.put(state.read_from, pair, left)
+        else:
+            statement.pop(state.read_from, pair)
+
+
+def _pairs(state: EngineState, ref: PodRef) -> list[tuple[int, int]]:
+    """(dataset, node) of what a pod reads elsewhere, as long as the node is known."""
+    index = state.snapshot.index
+    return [(state.catalogue.intern(uri), index[node]) for uri, node in ref.remote.items() if node in index]

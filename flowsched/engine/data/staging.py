@@ -1,0 +1,421 @@
+"""STAGING: targets and their missing bytes. No cores are held meanwhile; the target may still change."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flowsched.engine.backlog import Candidate
+from flowsched.engine.data.cache_evictions import admit_ahead, came, has_room, hold_room
+from flowsched.engine.data.prefetch import foreseen, landed, moved_by, pass_over, pushes, refused, spreading
+from flowsched.engine.delta import ReplicaWrite
+from flowsched.engine.pacing import piece_landed
+from flowsched.engine.pod_orders import pod_name
+from flowsched.engine.state import Backoff, Coming, EngineState, GroupKey, StagingGroup
+from flowsched.engine.transaction import Recorder
+from flowsched.executor.protocol import Transfer, TransferDone, TransferFailed
+from flowsched.scheduling.io_budget import limits_of
+from flowsched.scheduling.policy.framework import Storage
+from flowsched.scheduling.state.claims import Claim, ClaimKind
+from flowsched.scheduling.transfers import TransferLimits, TransferOrder, TransferWant, admit
+from flowsched.statement import Statement
+from flowsched.workflow.run.run import StageRun, WorkflowRun
+from flowsched.workflow.run.states import TaskState
+
+#: All copies together count for at most one part of so many of the budget, however many there are: pods get the rest.
+_PARTS: Final = 2
+
+
+def begin_copy(state: EngineState, order: TransferOrder, statement: Statement) -> None:
+    """A copy has been ordered: one from outside counts from now on, if that is a storage with a budget."""
+    storage = _origin(state) if order.source is None else None
+    if storage is not None:
+        key = f"{storage.name}/read"
+        limit = limits_of((storage,), state.profile.io_fill_percent)[key]
+        rate = limit // (_PARTS * max(1, state.transfer_limits.origin))
+        statement.put(state.copying, (order.dataset, order.dest, order.piece), (key, rate))
+        _count(state, key, rate, statement)
+
+
+def end_copy(state: EngineState, order: TransferOrder, statement: Statement) -> None:
+    """It is not under way any more."""
+    counted = statement.pop(state.copying, (order.dataset, order.dest, order.piece))
+    if counted is not None:
+        _count(state, counted[0], -counted[1], statement)
+
+
+def limits_now(state: EngineState) -> TransferLimits:
+    """How many copies may go beside each other: fewer from outside while pods work straight on what lies there, at least one."""
+    storage, limits = _origin(state), state.transfer_limits
+    if storage is None:
+        return limits
+    key = f"{storage.name}/read"
+    limit = limits_of((storage,), state.profile.io_fill_percent)[key]
+    pods = sum(
+        rate for claim in state.snapshot.direct.claims.values() for name, rate in claim.direct if name == key
+    )
+    if not pods:
+        return limits
+    left = max(0, limit - pods)
+    return replace(
+        limits,
+        origin=max(1, limits.origin * left // limit),
+        origin_rate=max(1, limits.origin_rate * left // limit),
+    )
+
+
+def _origin(state: EngineState) -> Storage | None:
+    """The storage that data from outside lie on, if it has a budget."""
+    if not state.profile.io_fill_percent:
+        return None
+    return next((each for each in state.profile.storages if each.origin and each.read_rate), None)
+
+
+def _count(state: EngineState, key: str, rate: int, statement: Statement) -> None:
+    rates = state.snapshot.direct.rates
+    statement.put(rates, key, rates.get(key, 0) + rate)
+
+
+# ---- STAGING: targets and their missing bytes. No cores are held meanwhile; the target may still change ----
+
+
+#: A transfer that failed is tried again after 1 s, 2 s, 4 s … at most a minute; this often at most.
+_FIRST_RETRY_MS = 1_000
+_MAX_RETRY_MS = 60_000
+_MAX_TRIES = 8
+
+
+class Targets:
+    """What one look gives targets. Tasks of bags are moved together (`move`), those of gangs at once: their states tell seats."""
+
+    def __init__(self, recorder: Recorder, note: Callable[[Claim], None]) -> None:
+        """`note`: is told of their claims."""
+        self._recorder, self._note = recorder, note
+        self._wanted: set[tuple[int, int]] | None = None  #: (dataset, node) somebody waits for
+        self._stages: dict[int, tuple[Candidate, list[int], list[int]]] = {}
+
+    def begin(self, candidate: Candidate, tasks: NDArray[np.int64], nodes: NDArray[np.int64]) -> None:
+        """Give tasks their targets, and want the bytes that are missing there."""
+        recorder = self._recorder
+        state, statement, catalogue = recorder.state, recorder.statement, recorder.state.catalogue
+        stage, run, group = candidate.stage, candidate.run, candidate.group
+        if stage.spec.gang:
+            recorder.advance(run).target(stage, tasks, nodes)
+        else:
+            _, all_tasks, all_nodes = self._stages.setdefault(id(stage), (candidate, [], []))
+            all_tasks += tasks.tolist()
+            all_nodes += nodes.tolist()
+        if self._wanted is None:
+            self._wanted = {pair for other in state.staging.values() for pair in other.pending}
+        pending: set[tuple[int, int]] = set()
+        payer: dict[tuple[int, int], int] = {}
+        # It holds no room yet, and when it will is not known: its end says how long it will run.
+        until = None if group.runtime_ms is None else recorder.now + group.runtime_ms
+        for task, node in zip(tasks.tolist(), nodes.tolist(), strict=True):
+            name = pod_name(run.id, stage.spec.name, task, stage.attempt.item(task))
+            role = group.roles[int(stage.role_of[task % stage.members]) if len(group.roles) > 1 else 0]
+            amount, kind = role.shape.requests, ClaimKind.STAGING
+            self._note(Claim(name, node, amount, kind, group.queue, recorder.now, until, 0, group.name))
+            hold_room(recorder, candidate, task, node, bound=False)
+            for dataset in group.inputs:
+                pair = (dataset, node)
+                if not catalogue.is_on(dataset, node) and pair not in pending:
+                    pending.add(pair)
+                    if pair not in self._wanted:
+                        payer[pair] = task
+        self._wanted |= pending
+        staging = StagingGroup(
+            key=group.key,
+            workflow=run.id,
+            stage=stage.number,
+            tasks=tasks,
+            attempts=stage.attempt[tasks].copy(),
+            nodes=nodes,
+            pending=pending,
+            priority=group.priority,
+            rank_ms=group.rank_ms,
+            payer=payer,
+        )
+        number = state.next_staging
+        state.next_staging += 1
+        statement.put(state.staging, number, staging)
+        key = state.groups[group.key]
+        assert isinstance(key, GroupKey)  # foreign groups are not staged
+        seen = state.staged_on.get(key, ())
+        statement.put(state.staged_on, key, (*seen, *sorted({*nodes.tolist()} - {*seen})))
+
+    def move(self) -> None:
+        """Move the tasks that have been given targets."""
+        for candidate, tasks, nodes in self._stages.values():
+            advance = self._recorder.advance(candidate.run)
+            advance.target(candidate.stage, np.array(tasks), np.array(nodes))
+        self._stages.clear()
+
+
+def arrived(recorder: Recorder, event: TransferDone) -> None:
+    """Bytes are on a node."""
+    state, statement = recorder.state, recorder.statement
+    pair = _pair(state, event.uri, event.dest)
+    if pair is None:
+        return
+    dataset, node = pair
+    order = _landed(recorder, pair, event.offset)
+    complete = event.whole or landed(recorder, pair, event, order is not None)
+    if not complete and not event.moved_bytes:
+        piece_landed(recorder)
+        return
+    waiting = [(number, group) for number, group in state.staging.items() if pair in group.pending]
+    _pay(recorder, [group for _, group in waiting], pair, moved_by(recorder, pair, event))
+    if not complete:
+        piece_landed(recorder)
+        return
+    size = event.size_bytes or state.catalogue.sizes[dataset]
+    if size != state.catalogue.sizes[dataset]:
+        state.catalogue.intern(event.uri, size)
+    if node not in state.catalogue.nodes_of(dataset):
+        state.catalogue.add_replica(dataset, node, statement)
+        recorder.delta.replicas.append(ReplicaWrite(event.uri, event.dest, size, True))
+        came(recorder, dataset, node)
+    statement.pop(state.transfer_backoff, pair)
+    for number, group in waiting:
+        statement.exclude(group.pending, pair)
+        if not group.pending:
+            finish(recorder, number)
+    recorder.dirty = True
+
+
+def failed(recorder: Recorder, event: TransferFailed) -> None:
+    """Bytes did not come: again later, from elsewhere, or never."""
+    state, statement = recorder.state, recorder.statement
+    pair = _pair(state, event.uri, event.dest)
+    if pair is None:
+        return
+    _landed(recorder, pair, event.offset)
+    if (event.changed or event.undivided) and refused(recorder, pair[0], event):
+        return
+    if event.source is not None:
+        pass_over(recorder, pair[0], event.source)
+    before = state.transfer_backoff.get(pair, Backoff(0, 0))
+    tries = before.tries + (0 if event.lost or event.full else 1)
+    if event.permanent or tries >= _MAX_TRIES:
+        statement.pop(state.transfer_backoff, pair)
+        for number, group in list(state.staging.items()):
+            if pair in group.pending:
+                _give_up(recorder, number, event)
+        return
+    waits = before.waits + 1 if event.full else 0
+    delay = min(_MAX_RETRY_MS, _FIRST_RETRY_MS << min(10, max(0, tries + waits - 1)))
+    moment = recorder.now if event.lost else recorder.now + delay
+    statement.put(
+        state.transfer_backoff, pair, Backoff(moment, tries, waits, "" if event.lost else event.message)
+    )
+    recorder.wake_at(moment)
+
+
+def finish(recorder: Recorder, number: int) -> None:
+    """All is there: the tasks are offered to the scheduler again, now with their bytes at hand."""
+    group = recorder.state.staging[number]
+    run = recorder.state.runs.get(group.workflow)
+    _drop(recorder, number)
+    if run is None:
+        return
+    stage = run.stages[group.stage]
+    tasks = _still(recorder, group)
+    if len(tasks):
+        recorder.advance(run).staged(stage, tasks)
+    recorder.dirty = True
+
+
+def withdraw(recorder: Recorder, number: int) -> None:
+    """Nothing has moved yet: the tasks are offered to the scheduler again, as if they had never had these targets."""
+    state = recorder.state
+    group = state.staging[number]
+    key = state.groups.get(group.key)
+    if isinstance(key, GroupKey) and key in state.staged_on:
+        there = {*group.nodes.tolist()}
+        left = tuple(node for node in state.staged_on[key] if node not in there)
+        recorder.statement.put(state.staged_on, key, left)
+    finish(recorder, number)
+
+
+def sweep(recorder: Recorder) -> None:
+    """Give up targets of tasks that are not STAGING any more (cancelled, or a parent runs again), and those that cannot be
+    reached: the bytes are nowhere, or the node takes no new pods. Such tasks are offered again.
+    """
+    state = recorder.state
+    for number, group in _unswept(recorder):
+        still = _still(recorder, group)
+        if len(still) == 0:
+            _drop(recorder, number)
+        elif any(
+            state.catalogue.lost(dataset) or not state.snapshot.ready[at] for dataset, at in group.pending
+        ):
+            finish(recorder, number)
+    if state.transfer_backoff:
+        wanted = {pair for group in state.staging.values() for pair in group.pending}
+        for pair in [pair for pair in state.transfer_backoff if pair not in wanted]:
+            recorder.statement.pop(state.transfer_backoff, pair)
+
+
+def _unswept(recorder: Recorder) -> list[tuple[int, StagingGroup]]:
+    """The groups of which something that `sweep` looks at may have changed since it last did: most steps change none."""
+    state = recorder.state
+    changed, state.unswept = state.unswept, set()
+    if not state.staging:
+        return []
+    seen = (state.catalogue.dropped, state.snapshot.ready.tobytes())
+    everything, state.swept = seen != state.swept, seen
+    return [
+        (number, group)
+        for number, group in state.staging.items()
+        if everything or (group.workflow, group.stage) in changed
+    ]
+
+
+def order_transfers(recorder: Recorder) -> list[Transfer]:
+    """Choose the copies that start now."""
+    state, statement = recorder.state, recorder.statement
+    recorder.absorb()
+    sweep(recorder)
+    recorder.absorb()
+    wants: dict[tuple[int, int], TransferWant] = {}
+    for group in state.staging.values():
+        for pair in group.pending:
+            waiting = state.transfer_backoff.get(pair)
+            if waiting is not None and waiting.not_before > recorder.now:
+                recorder.wake_at(waiting.not_before)
+                continue
+            want = TransferWant(*pair, group.rank_ms, group.priority)
+            have = wants.get(pair)
+            if have is None or (want.priority, want.rank_ms) > (have.priority, have.rank_ms):
+                wants[pair] = want
+    for want in (*foreseen(recorder), *pushes(recorder), *spreading(recorder)):
+        if state.look is None or has_room(state, want):
+            wants.setdefault((want.dataset, want.dest), want)
+    active, limits = list(state.moving.values()), limits_now(state)
+    orders = admit(list(wants.values()), active, state.snapshot, state.catalogue, limits)
+    transfers = []
+    for order in orders if state.look is None else admit_ahead(recorder, orders):
+        statement.put(state.moving, (order.dataset, order.dest, order.piece), order)
+        begin_copy(state, order, statement)
+        state.catalogue.expect(order.dataset, order.dest, statement)
+        _count_inbound(recorder, order)
+        source = None if order.source is None else state.snapshot.names[order.source]
+        uri = state.catalogue.uris[order.dataset]
+        whole = limits.pieces_of(order.dataset, state.catalogue) == 1
+        offset = order.piece * limits.piece_bytes
+        dest = state.snapshot.names[order.dest]
+        edition = "" if whole else state.catalogue.edition(order.dataset)
+        transfers.append(Transfer(uri, order.size_bytes, dest, source, offset, whole, order.ahead, edition))
+    return transfers
+
+
+def _count_inbound(recorder: Recorder, order: TransferOrder) -> None:
+    """All that is still to come of a dataset is on its way with its first piece: who is placed next shares the link with it."""
+    state, pair = recorder.state, (order.dataset, order.dest)
+    coming = state.coming_in.get(pair)
+    if coming is None:
+        landed = state.catalogue.landed(*pair).bit_count() * state.transfer_limits.piece_bytes
+        coming = Coming(max(order.size_bytes, state.catalogue.sizes[order.dataset] - landed))
+        state.snapshot.add_inbound(order.dest, coming.size_bytes, recorder.statement)
+    recorder.statement.put(state.coming_in, pair, Coming(coming.size_bytes, coming.copies + 1))
+
+
+def _pair(state: EngineState, uri: str, node: str) -> tuple[int, int] | None:
+    dataset, at = state.catalogue.find(uri), state.snapshot.index.get(node)
+    return None if dataset is None or at is None else (dataset, at)
+
+
+def _landed(recorder: Recorder, pair: tuple[int, int], offset: int) -> TransferOrder | None:
+    """The copy (of a piece) is not under way any more."""
+    state, statement = recorder.state, recorder.statement
+    piece = offset // state.transfer_limits.piece_bytes if offset else 0
+    order = statement.pop(state.moving, (*pair, piece))
+    if order is not None:
+        end_copy(state, order, statement)
+        coming, copies = state.coming_in[pair]
+        over = copies == 1  # counted: in how many pieces it moves may be another number now
+        less = coming if over else min(coming, order.size_bytes)
+        state.snapshot.add_inbound(pair[1], -less, statement)
+        if over:
+            statement.pop(state.coming_in, pair)
+            state.catalogue.unexpect(*pair, statement)
+        else:
+            statement.put(state.coming_in, pair, Coming(coming - less, copies - 1))
+    return order
+
+
+def _pay(
+    recorder: Recorder, waiting: Sequence[StagingGroup], pair: tuple[int, int], moved_bytes: int
+) -> None:
+    """Count moved bytes for the one task they were ordered for; if that one was cancelled, for the first that waits."""
+    for group in sorted(waiting, key=lambda group: pair not in group.payer):
+        run = recorder.state.runs.get(group.workflow)
+        still = _still(recorder, group)
+        task = group.payer.get(pair)
+        if task is None:
+            at = group.nodes[np.isin(group.tasks, still)]
+            task = next((int(t) for t, n in zip(still, at, strict=True) if n == pair[1]), None)
+        if task is not None and task in still and run is not None and moved_bytes:
+            recorder.statement.add(run.stages[group.stage].own("moved"), np.array([task]), moved_bytes)
+            return
+
+
+def _still(recorder: Recorder, group: StagingGroup) -> NDArray[np.int64]:
+    """The tasks of the group that are in STAGING, in the same attempt."""
+    run = recorder.state.runs.get(group.workflow)
+    if run is None:
+        return group.tasks[:0]
+    stage = run.stages[group.stage]
+    same = stage.attempt[group.tasks] == group.attempts
+    still: NDArray[np.int64] = group.tasks[same & (stage.task_state[group.tasks] == TaskState.STAGING)]
+    return still
+
+
+def _drop(recorder: Recorder, number: int) -> None:
+    """Forget a staging group and its soft claims."""
+    state = recorder.state
+    group = state.staging[number]
+    recorder.statement.pop(state.staging, number)
+    run = state.runs.get(group.workflow)
+    stage = None if run is None else run.stages[group.stage]
+    for task, attempt in zip(group.tasks.tolist(), group.attempts.tolist(), strict=True):
+        if stage is None:
+            continue
+        name = pod_name(group.workflow, stage.spec.name, task, attempt)
+        claim = state.snapshot.claims.get(name)
+        if claim is not None and claim.kind is ClaimKind.STAGING:
+            state.snapshot.unclaim(name, recorder.statement)
+
+
+def _give_up(recorder: Recorder, number: int, event: TransferFailed) -> None:
+    """An input does not exist (or never comes): the tasks that need it fail for good."""
+    group = recorder.state.staging[number]
+    run = recorder.state.runs.get(group.workflow)
+    tasks = _still(recorder, group)
+    _drop(recorder, number)
+    if run is not None and len(tasks):
+        message = f"{event.uri}: {event.message}"
+        recorder.advance(run).fail_waiting(run.stages[group.stage], tasks, "InputMissing", message)
+
+
+# ---- Targets that are given up for better ones, before a byte has moved to them ----
+#
+# All tasks of a stage are often ready at once, and get their targets before one of them has ended: nobody knows then what they
+# will write, so nobody minds where. With the first output it is known that a later task gathers them, and how much it is. Those
+# that wait for copies of which none has begun are offered again, and go where their outputs will be gathered if that pays.
+
+
+def think_again(recorder: Recorder, run: WorkflowRun, stage: StageRun) -> None:
+    """Offer the tasks of a stage that wait for their first byte once more."""
+    state = recorder.state
+    begun = {(dataset, dest) for dataset, dest, _ in state.moving}
+    for number, group in list(state.staging.items()):
+        if (group.workflow, group.stage) != (run.id, stage.number) or not begun.isdisjoint(group.pending):
+            continue
+        if not any(state.catalogue.landed(*pair) for pair in group.pending):
+            withdraw(recorder, number)

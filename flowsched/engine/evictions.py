@@ -1,0 +1,262 @@
+"""What is taken away from some for others, or for a node that shall be empty: carrying out, holding, giving up.
+
+A nomination is memory alone: after a restart the same group gets the same room again, since what others are leaving counts as
+its own (`scheduling.preemption`). What is durable is that the victims leave. What is free of a nominated group's room is held by
+claims from the moment of the decision; what its victims leave is held in the step in which they have left, before anybody looks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from flowsched.engine.foreign import preemption
+from flowsched.engine.state import EngineState, GroupKey
+from flowsched.engine.transaction import Recorder
+from flowsched.executor.foreign import Evict
+from flowsched.executor.nodes import NodeInfo
+from flowsched.scheduling.plan import Eviction, Nomination, Plan
+from flowsched.scheduling.pod_group import PodGroup
+from flowsched.scheduling.state.claims import Claim, ClaimKind
+from flowsched.scheduling.state.gpus import GPU, Parts, parts_of
+from flowsched.scheduling.state.snapshot import Snapshot
+from flowsched.scheduling.victims import devices_held_for, held_for
+
+
+def keep_room(recorder: Recorder) -> None:
+    """Hold for nominated groups what has become free of their room; give up what can come to nothing."""
+    state = recorder.state
+    for key, nomination in list(state.snapshot.nominations.items()):
+        usable = all(state.snapshot.ready[node] for node, _ in nomination.room)
+        if not usable or recorder.now >= nomination.until_ms or _is_refused(state, nomination):
+            give_up(recorder, key)
+            recorder.dirty = True
+        else:
+            _hold(recorder, nomination)
+            recorder.wake_at(nomination.until_ms)
+
+
+def drop_unwanted(recorder: Recorder, offered: Collection[int]) -> None:
+    """Give up the room of groups that do not wait any more (cancelled, paused, failed). Whose inputs are coming still waits."""
+    state = recorder.state
+    for key in [key for key in state.snapshot.nominations if key not in offered]:
+        group = state.groups.get(key)
+        if not isinstance(group, GroupKey) or not _is_staging(state, group):
+            _end(recorder, key)
+            recorder.dirty = True
+
+
+def carry_out(recorder: Recorder, plan: Plan) -> None:
+    """Take the victims away, and hold what is free of the room they make."""
+    state, statement = recorder.state, recorder.statement
+    for eviction in plan.evictions:
+        _evict(recorder, eviction)
+    for nomination in plan.nominations:
+        statement.put(state.snapshot.nominations, nomination.group, nomination)
+        statement.pop(state.snapshot.spent, nomination.group)
+        _hold(recorder, nomination)
+        recorder.wake_at(nomination.until_ms)
+
+
+def placed(recorder: Recorder, plan: Plan, groups: Sequence[PodGroup]) -> None:
+    """Nominated groups that get their room now: nothing is held for them any more. Where inputs are to be copied first, it is."""
+    nominations = recorder.state.snapshot.nominations
+    if not nominations:
+        return
+    gangs = {group.key for group in groups if group.gang}
+    for placement in plan.placements:
+        there = np.concatenate(placement.missing_bytes) == 0
+        binds = there.all() if placement.group in gangs else there.any()
+        if binds and placement.group in nominations:
+            _end(recorder, placement.group)
+            recorder.dirty = True  # more of it may be entitled to room
+            recorder.wake_at(recorder.now)
+
+
+def give_up(recorder: Recorder, key: int) -> None:
+    """A nomination came to nothing."""
+    recorder.statement.put(recorder.state.snapshot.spent, key, recorder.now)
+    _end(recorder, key)
+
+
+# ------------------------------------------------------------------------------------------------------ inside
+
+
+def _is_refused(state: EngineState, nomination: Nomination) -> bool:
+    """Whether others' pods that were to make way for it stay after all: a disruption budget kept them."""
+    claims = (state.snapshot.claims.get(owner) for owner in nomination.victims if owner in state.foreign_pods)
+    return any(claim is not None and claim.kind is ClaimKind.RUNNING for claim in claims)
+
+
+def _end(recorder: Recorder, key: int) -> None:
+    state, statement = recorder.state, recorder.statement
+    nomination = statement.pop(state.snapshot.nominations, key)
+    for node, _ in nomination.room if nomination is not None else ():
+        state.snapshot.unclaim(nomination.holder(node), statement)  # type: ignore[union-attr]
+
+
+def _hold(recorder: Recorder, nomination: Nomination) -> None:
+    snapshot = recorder.state.snapshot
+    for node, amounts in nomination.room:
+        held = np.array(held_for(snapshot, nomination, node), dtype=np.int64)
+        wanted = np.zeros(len(snapshot.axes), dtype=np.int64)
+        wanted[: len(amounts)] = amounts
+        free = np.maximum(snapshot.allocatable[node] - snapshot.used[node], 0)
+        more = np.minimum(wanted - held, free)
+        devices = _devices_to_hold(snapshot, nomination, node)
+        if devices is not None:  # what is free of other devices is not its own
+            lacks = sum(dict(nomination.devices)[node]) - sum(part for _, part in devices)
+            more[GPU] = max(0, min(more[GPU], wanted[GPU] - held[GPU] - lacks))
+        if more.any():
+            claim = Claim(
+                owner=nomination.holder(node),
+                node=node,
+                amount=tuple((held + more).tolist()),
+                devices=devices or (),
+                kind=ClaimKind.NOMINATED,
+                queue=nomination.queue,
+                since_ms=recorder.now,
+                until_ms=nomination.until_ms,
+            )
+            snapshot.claim(claim, recorder.statement)
+
+
+def _devices_to_hold(snapshot: Snapshot, nomination: Nomination, node: int) -> Parts | None:
+    """What is held for it already of the GPUs of a node, and what is free of the rest; None where any whole ones will do."""
+    wanted = dict(nomination.devices).get(node)
+    if wanted is None:
+        return None
+    held = devices_held_for(snapshot, nomination, node).tolist()
+    free = snapshot.devices.free_on(node)
+    least = [min(want - has, max(left, 0)) for want, has, left in zip(wanted, held, free, strict=False)]
+    return parts_of([has + more for has, more in zip(held, least, strict=False)])
+
+
+def _is_staging(state: EngineState, group: GroupKey) -> bool:
+    return any(
+        each.workflow == group.workflow and each.stage == group.stage for each in state.staging.values()
+    )
+
+
+def _evict(recorder: Recorder, eviction: Eviction) -> None:
+    """Take away the pods of one unit; its tasks wait again as soon as these are gone."""
+    state = recorder.state
+    refs = [state.pods[owner] for owner in eviction.owners if owner in state.pods]
+    if not refs:
+        preemption.ask(recorder, eviction.owners, eviction.message)
+        return
+    run = state.runs[refs[0].workflow]
+    stage = run.stages[refs[0].stage]
+    tasks = np.array(sorted(ref.task for ref in refs), dtype=np.int64)
+    leave = recorder.advance(run).shed if eviction.part else recorder.advance(run).evict
+    leave(stage, tasks, eviction.reason, eviction.message)
+
+
+# ---- Nodes that shall be empty: nothing new comes, and what has not ended by a moment is taken away and runs
+# elsewhere ----
+#
+# A drain is a row in SQL, told to the engine by its event: again after a restart. What the cluster says of the node meanwhile is
+# remembered, for when the node is given back.
+
+
+#: Foreign pods that were asked to go and have not are asked again after so long.
+ASK_AGAIN_MS: Final = 60_000
+_MESSAGE: Final = "its node is being emptied"
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """One node that shall be empty.
+
+    Args:
+        until_ms: What has not ended by then is taken away.
+        node: The node as the cluster says it is.
+        asked_ms: When foreign pods there were asked to go last.
+    """
+
+    until_ms: int
+    node: NodeInfo
+    asked_ms: int | None = None
+
+
+def change_drain(recorder: Recorder, name: str, until_ms: int | None) -> None:
+    """A node shall be empty by a moment, or (None) is used again."""
+    state, statement = recorder.state, recorder.statement
+    known = state.drains.get(name)
+    if until_ms is None:
+        if known is not None:
+            statement.pop(state.drains, name)
+            state.snapshot.put_node(known.node, statement)
+        return
+    at = state.snapshot.index.get(name)
+    told = NodeInfo(name, 0, 0, ready=False) if at is None else state.snapshot.info(at)
+    node = told if known is None else known.node
+    statement.put(state.drains, name, Drain(until_ms, node))
+    if name in state.snapshot.index:
+        state.snapshot.put_node(replace(node, ready=False), statement)
+
+
+def as_drained(recorder: Recorder, node: NodeInfo) -> NodeInfo:
+    """A node as the snapshot shall have it, now that the cluster has told of it."""
+    drain = recorder.state.drains.get(node.name)
+    if drain is None:
+        return node
+    recorder.statement.put(recorder.state.drains, node.name, replace(drain, node=node))
+    return replace(node, ready=False)
+
+
+def empty_nodes(recorder: Recorder) -> None:
+    """Take away what has not ended in time."""
+    for name, drain in list(recorder.state.drains.items()):
+        at = recorder.state.snapshot.index.get(name)
+        if recorder.now < drain.until_ms:
+            recorder.wake_at(drain.until_ms)
+        elif at is not None:
+            _empty(recorder, at)
+            _ask_foreign(recorder, name, drain, at)
+
+
+def _empty(recorder: Recorder, at: int) -> None:
+    state = recorder.state
+    ledger = state.snapshot.ledger
+    there = np.flatnonzero((ledger.kind == ClaimKind.RUNNING) & (ledger.node == at)).tolist()
+    tasks: dict[tuple[str, int], list[int]] = {}
+    for slot in there:
+        ref = state.pods.get(ledger.owner[slot])
+        if ref is not None:
+            tasks.setdefault((ref.workflow, ref.stage), []).append(ref.task)
+    for (workflow, number), of_stage in tasks.items():
+        run = state.runs[workflow]
+        recorder.advance(run).evict(run.stages[number], np.array(sorted(of_stage)), "Drained", _MESSAGE)
+    if tasks:
+        recorder.absorb()
+
+
+def _ask_foreign(recorder: Recorder, name: str, drain: Drain, at: int) -> None:
+    """Pods of others that we placed there, where a controller makes them again."""
+    state = recorder.state
+    placed = [
+        (uid, each)
+        for uid, key in state.foreign_pods.items()
+        if (each := state.foreign[key].placed.get(uid)) is not None
+        and each.node == at
+        and each.owned
+        and each.seen
+    ]
+    if not placed:
+        return
+    due = recorder.now if drain.asked_ms is None else drain.asked_ms + ASK_AGAIN_MS
+    if recorder.now >= due:
+        recorder.evictions.extend(Evict(uid, each.namespace, each.name, _MESSAGE) for uid, each in placed)
+        recorder.statement.put(state.drains, name, replace(drain, asked_ms=recorder.now))
+        due = recorder.now + ASK_AGAIN_MS
+    recorder.wake_at(due)
+
+
+def drained_until(state: EngineState, name: str) -> int | None:
+    """When a node shall be empty; None if it is used."""
+    drain = state.drains.get(name)
+    return None if drain is None else drain.until_ms

@@ -1,0 +1,352 @@
+"""Foreign groups as a part of the backlog, and what a plan means for them: bindings, and room that is held for who is to come."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from flowsched.engine.foreign.work import HOLD_MS, ClassKey, ForeignWork, bind
+from flowsched.engine.state import EngineState, ForeignKey
+from flowsched.engine.transaction import Recorder
+from flowsched.executor.foreign import ForeignGroup, Verdict
+from flowsched.scheduling.cycle import cycle
+from flowsched.scheduling.plan import Placement, Reason, ReasonCode
+from flowsched.scheduling.pod_group import PodGroup, RoleRequest, Shape
+from flowsched.scheduling.state.claims import Claim, ClaimKind
+from flowsched.workflow.resources import format_duration
+
+
+@dataclass(frozen=True, slots=True)
+class ForeignCandidate:
+    """A pod group of the backlog, and the classes of waiting pods its roles stand for."""
+
+    key: str
+    group: PodGroup
+    classes: tuple[ClassKey, ...]
+
+
+@dataclass(slots=True)
+class ForeignBacklog:
+    """What is offered, and why the rest is not."""
+
+    candidates: dict[int, ForeignCandidate]
+    reasons: list[Reason]
+
+
+def collect_foreign(state: EngineState) -> ForeignBacklog:
+    """Every group with pods that wait, at most the profile's window (by priority, then age)."""
+    backlog = ForeignBacklog({}, [])
+    waiting = [(key, work) for key, work in state.foreign.items() if work.waiting]
+    if len(waiting) > state.profile.window:
+        waiting.sort(key=lambda item: (-_priority(item[1]), item[1].group.created_ms if item[1].group else 0))
+        waiting = waiting[: state.profile.window]
+    for key, work in waiting:
+        if key in state.holding:
+            continue  # offered by itself, on the room that is held for it
+        refusal = _problem(state, key, work)
+        if refusal is not None:
+            backlog.reasons.append(refusal)
+            continue
+        backlog.reasons.extend(_problems(state, key, work))
+        for candidate in _offers(state, key, work):
+            backlog.candidates[candidate.group.key] = candidate
+    return backlog
+
+
+def carry_out_foreign(recorder: Recorder, candidate: ForeignCandidate, placement: Placement) -> None:
+    """Bind the pods that were placed, in the order in which they came; hold what the group has room for beside them."""
+    work = recorder.state.foreign[candidate.key]
+    for kind, nodes in zip(candidate.classes, placement.nodes, strict=True):
+        pods = list(work.waiting.get(kind, {}).values())[: len(nodes)]
+        for pod, node in zip(pods, nodes.tolist(), strict=True):
+            bind(recorder, pod, node)
+    if placement.held:
+        _hold(recorder, candidate.key, placement.held)
+
+
+def serve_held(recorder: Recorder) -> list[Reason]:
+    """Groups whose room is held get their pods onto it, before anybody else is looked at; what nobody came for in time is freed."""
+    state = recorder.state
+    reasons: list[Reason] = []
+    for key in sorted(state.holding):
+        work = state.foreign[key]
+        if work.held_until is not None and recorder.now >= work.held_until:
+            _drop_hold(recorder, key)
+            recorder.dirty = True
+            continue
+        if work.held_until is not None:
+            recorder.wake_at(work.held_until)
+        if work.waiting:
+            reasons.extend(_serve(recorder, key, work))
+            recorder.dirty = True
+    return reasons
+
+
+def verdicts(state: EngineState) -> Iterator[Verdict]:
+    """Why each foreign group that waits does."""
+    for key, work in state.foreign.items():
+        if not work.waiting:
+            continue
+        found = [
+            state.reasons[number]
+            for number in (state.keys.get(each) for each in _keys_of(key, work))
+            if number is not None and number in state.reasons
+        ]
+        uids = tuple(uid for alike in work.waiting.values() for uid in alike)
+        if found:
+            first = found[0]
+            yield Verdict(key, uids, first.code.value, first.message, first.start_ms)
+
+
+# ---------------------------------------------------------------------------------------------------- offers
+
+
+def _keys_of(key: str, work: ForeignWork) -> Iterator[ForeignKey]:
+    yield ForeignKey(key, None)
+    for kind in work.waiting:
+        yield ForeignKey(key, kind)
+
+
+def _priority(work: ForeignWork) -> int:
+    return max((kind.priority for kind in work.waiting), default=0)
+
+
+def _problem(state: EngineState, key: str, work: ForeignWork) -> Reason | None:
+    """Why nothing of a group can be placed, whatever room there is."""
+    number = state.key_of(ForeignKey(key, None))
+    group = work.group
+    if group is None:
+        return Reason(number, ReasonCode.WAITING_FOR_MEMBERS, "its PodGroup does not exist (yet)")
+    if group.problem:
+        return Reason(number, ReasonCode.WAITING_FOR_MEMBERS, group.problem)
+    if not group.gang:
+        return None
+    if work.lacking() == 0:
+        return None
+    odd = next((kind.template.problem for kind in work.waiting if kind.template.problem), None)
+    if odd is not None:
+        return Reason(number, ReasonCode.WAITING_FOR_MEMBERS, odd)
+    waiting = sum(len(alike) for alike in work.waiting.values())
+    there = waiting + len(work.staying) + len(work.done)
+    if there < group.minimum:
+        text = f"{there} of the {group.minimum} pods of its group exist"
+        return Reason(number, ReasonCode.WAITING_FOR_MEMBERS, text, {"pods": there, "minimum": group.minimum})
+    for role, least in _role_minimums(group).items():
+        of_role = _of_role(work, role)
+        if of_role < least:
+            text = f"{of_role} of the {least} pods of its role {role!r} exist"
+            return Reason(number, ReasonCode.WAITING_FOR_MEMBERS, text, {"pods": of_role, "minimum": least})
+    return None
+
+
+def _problems(state: EngineState, key: str, work: ForeignWork) -> Iterator[Reason]:
+    """Pods that wait for something else than room; the others of their group go on without them."""
+    for kind in work.waiting:
+        if kind.template.problem:
+            number = state.key_of(ForeignKey(key, kind))
+            yield Reason(number, ReasonCode.WAITING_FOR_MEMBERS, kind.template.problem)
+
+
+def _role_minimums(group: ForeignGroup) -> Mapping[str, int]:
+    """Minimums by role. As Volcano reads them: they count only where the group's minimum is at least their sum."""
+    least = group.role_minimums
+    return least if group.minimum >= sum(least.values()) else {}
+
+
+def _of_role(work: ForeignWork, role: str, *, waiting: bool = True) -> int:
+    placed = sum(each.role == role for each in work.staying.values())
+    done = sum(each == role for each in work.done.values())
+    return placed + done + sum(len(a) for kind, a in work.waiting.items() if waiting and kind.role == role)
+
+
+def _offers(state: EngineState, key: str, work: ForeignWork) -> Iterator[ForeignCandidate]:
+    """A gang that lacks members is one group; whatever is beyond its minimum, and plain pods, are bags."""
+    group = work.group
+    assert group is not None
+    kinds = sorted(
+        (kind for kind in work.waiting if not kind.template.problem),
+        key=lambda kind: (-kind.first, next(iter(work.waiting[kind].values())).created_ms),
+    )
+    lacking = work.lacking()
+    if not kinds:
+        return
+    if lacking == 0:
+        for kind in kinds:
+            alone = (_role(state, kind, len(work.waiting[kind]), 1, group),)
+            bag = _pod_group(state, group, ForeignKey(key, kind), alone, gang=False)
+            yield ForeignCandidate(key, replace(bag, preempts=kind.preempts), (kind,))
+        return
+    least = _minimums(work, group, kinds, lacking)
+    roles = tuple(_role(state, kind, len(work.waiting[kind]), least[kind], group) for kind in kinds)
+    offered = _pod_group(state, group, ForeignKey(key, None), roles, gang=True)
+    if not all(kind.preempts for kind in kinds if least[kind]):
+        offered = replace(offered, preempts=False)
+    if group.min_resources is not None and not work.staying:
+        offered = replace(offered, min_resources=state.snapshot.vector(group.min_resources))
+    yield ForeignCandidate(key, offered, tuple(kinds))
+
+
+def _minimums(
+    work: ForeignWork, group: ForeignGroup, kinds: list[ClassKey], lacking: int
+) -> dict[ClassKey, int]:
+    """How many pods of each class must start together: what roles ask for, then the most important ones."""
+    least = dict.fromkeys(kinds, 0)
+    for role, minimum in _role_minimums(group).items():
+        missing = max(0, minimum - _of_role(work, role, waiting=False))
+        for kind in kinds:
+            if kind.role == role:
+                least[kind] = min(missing, len(work.waiting[kind]))
+                missing -= least[kind]
+    left = max(0, lacking - sum(least.values()))
+    for kind in kinds:
+        more = min(left, len(work.waiting[kind]) - least[kind])
+        least[kind] += more
+        left -= more
+    return least
+
+
+def _role(state: EngineState, kind: ClassKey, count: int, minimum: int, group: ForeignGroup) -> RoleRequest:
+    return RoleRequest(kind.role or "pod", _shape(state, kind, group.rack), count, minimum)
+
+
+def _shape(state: EngineState, kind: ClassKey, rack: str | None) -> Shape:
+    """The shape of a class (kept: one for each template)."""
+    template = kind.template
+    known = state.foreign_shapes.get((template, rack))
+    if known is not None and len(known.requests) == len(state.snapshot.axes):
+        return known
+    shape = Shape(
+        requests=state.snapshot.vector(template.resources),
+        selector=template.selector,
+        tolerations=template.tolerations,
+        image=template.image,
+        rack=rack,
+        rules=template.rules,
+    )
+    state.foreign_shapes[template, rack] = shape
+    return shape
+
+
+def _pod_group(
+    state: EngineState, group: ForeignGroup, key: ForeignKey, roles: tuple[RoleRequest, ...], *, gang: bool
+) -> PodGroup:
+    work = state.foreign[group.key]
+    return PodGroup(
+        key=state.key_of(key),
+        name=f"{group.namespace}/{group.name}",
+        queue=group.queue,
+        user=group.namespace,
+        workflow=f"{group.namespace}/{group.name}",
+        priority=_priority(work),
+        rank_ms=0,
+        ready_ms=group.created_ms,
+        gang=gang and state.profile.gang,
+        roles=roles,
+        promised_ms=state.promises.get(state.key_of(key)),
+        part_of=group.key if group.gang and work.staying else "",
+    )
+
+
+# ------------------------------------------------------------------------------------------ room that is held
+
+
+def _owner(key: str, node: int) -> str:
+    return f"hold/{key}/{node}"
+
+
+def _hold(recorder: Recorder, key: str, held: tuple[tuple[int, tuple[int, ...]], ...]) -> None:
+    """Keep the rest of a group's `min_resources` for pods that do not exist yet."""
+    state, statement = recorder.state, recorder.statement
+    work = state.foreign[key]
+    queue = work.group.queue if work.group is not None else "default"
+    user = work.group.namespace if work.group is not None else ""
+    until = recorder.now + HOLD_MS
+    for node, amount in held:
+        state.snapshot.claim(
+            Claim(
+                _owner(key, node),
+                node,
+                amount,
+                ClaimKind.NOMINATED,
+                queue,
+                recorder.now,
+                until,
+                0,
+                f"hold {key}",
+                user=user,
+            ),
+            statement,
+        )
+    statement.assign(work, "held_until", until)
+    statement.assign(work, "held_on", tuple(node for node, _ in held))
+    statement.include(state.holding, key)
+
+
+def _held(state: EngineState, key: str) -> list[Claim]:
+    owners = (_owner(key, node) for node in state.foreign[key].held_on)
+    return [state.snapshot.claims[owner] for owner in owners if owner in state.snapshot.claims]
+
+
+def _drop_hold(recorder: Recorder, key: str) -> list[Claim]:
+    state, statement = recorder.state, recorder.statement
+    held = _held(state, key)
+    for claim in held:
+        state.snapshot.unclaim(claim.owner, statement)
+    statement.exclude(state.holding, key)
+    statement.assign(state.foreign[key], "held_until", None)
+    statement.assign(state.foreign[key], "held_on", ())
+    return held
+
+
+def _serve(recorder: Recorder, key: str, work: ForeignWork) -> list[Reason]:
+    """Place the pods of one group where room is held for it; hold what is still to come."""
+    state = recorder.state
+    until = work.held_until
+    held = _drop_hold(recorder, key)
+    refusal = _problem(state, key, work)
+    if refusal is not None:
+        reasons = [refusal]
+    else:
+        candidates = {candidate.group.key: candidate for candidate in _offers(state, key, work)}
+        groups = [candidate.group for candidate in candidates.values()]
+        gentle = replace(state.profile, preempt=False, reclaim=False)  # it has room already
+        plan = cycle(state.snapshot, state.catalogue, state.queues, groups, gentle, recorder.now)
+        for placement in plan.placements:
+            carry_out_foreign(recorder, candidates[placement.group], placement)
+        reasons = list(plan.reasons)
+    rest = _rest(state, work, held)
+    if rest and until is not None:
+        _hold(recorder, key, tuple(rest))
+        recorder.statement.assign(work, "held_until", until)
+    return reasons
+
+
+def _rest(state: EngineState, work: ForeignWork, held: list[Claim]) -> list[tuple[int, tuple[int, ...]]]:
+    """What of the held room is still to be kept: no more than the group's minimum less what it has, nor than was kept."""
+    if work.group is None or work.group.min_resources is None:
+        return []
+    left = list(state.snapshot.vector(work.group.min_resources))
+    used: dict[int, list[int]] = {}
+    for uid, placed in work.placed.items():
+        claim = state.snapshot.claims.get(uid)
+        for axis, amount in enumerate(claim.amount if claim is not None else ()):
+            left[axis] -= amount
+            used.setdefault(placed.node, [0] * len(left))[axis] += amount
+    rest = []
+    for claim in held:
+        free = state.snapshot.allocatable[claim.node] - state.snapshot.used[claim.node]
+        amounts = [
+            max(0, min(amount, more, room))
+            for amount, more, room in zip(claim.amount, left, free.tolist(), strict=False)
+        ]
+        if any(amounts):
+            rest.append((claim.node, tuple(amounts)))
+            left = [more - amount for more, amount in zip(left, (*amounts, *[0] * len(left)), strict=False)]
+    return rest
+
+
+def waited(reason: Reason, now: int) -> str:
+    """A reason as a pod's condition says it."""
+    if reason.start_ms is None:
+        return reason.message
+    return f"{reason.message}; expected to start in {format_duration(max(0, reason.start_ms - now))}"

@@ -1,0 +1,414 @@
+"""Pods that others made: what is told of them, and how a decision about them becomes bindings.
+
+They have no workflow and no rows of their own; the API server is the truth about them. What SQL keeps is the decision to bind
+one (`delta.bindings`), from the moment before it is asked for until its outcome is seen. A pod that is *assumed* (asked for,
+not yet seen) holds its room until then, and never loses it by age.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from flowsched.engine.delta import BindingWrite
+from flowsched.engine.foreign.preemption import budget_seen, cover, stay
+from flowsched.engine.pacing import left
+from flowsched.engine.recovery import node_index
+from flowsched.executor.foreign import (
+    NO_STAKE,
+    Bind,
+    BindRefused,
+    BudgetSeen,
+    Evict,
+    EvictionRefused,
+    ForeignEvent,
+    ForeignGroup,
+    ForeignPod,
+    GroupGone,
+    GroupSeen,
+    NamespaceSeen,
+    PodLeft,
+    PodTemplate,
+    PodWaits,
+    RoomTaken,
+    Stake,
+)
+from flowsched.scheduling.state.claims import Claim, ClaimKind
+
+if TYPE_CHECKING:
+    from flowsched.engine.transaction import Recorder
+
+#: How long a gang may stand half placed before those who have a node are taken away (FAULTS.md P4).
+T_GANG_MS: Final = 60_000
+#: How long room of `min_resources` is kept for pods that do not come.
+HOLD_MS: Final = 600_000
+
+
+class ClassKey(NamedTuple):
+    """Pods of a group that are alike."""
+
+    role: str
+    priority: int
+    template: PodTemplate
+    within: int | None = None  #: as in `ForeignPod`
+    preempts: bool = True
+
+    @property
+    def first(self) -> int:
+        """Higher goes first inside the group."""
+        return self.priority if self.within is None else self.within
+
+
+class Placed(NamedTuple):
+    """A pod of a group that has a node, or is assumed to get it."""
+
+    role: str
+    pod: ForeignPod | None  #: as it waited; None where it was found on its node
+    namespace: str
+    name: str
+    owned: bool
+    node: int
+    seen: bool  #: it was seen there
+    stake: Stake = NO_STAKE
+    leaving: bool = False  #: it is being deleted, or was asked to make way
+
+
+@dataclass(slots=True)
+class ForeignWork:
+    """One group: its rule, and its pods.
+
+    Attributes:
+        group: The rule; None until it has been seen, or after it has gone.
+        waiting: Pods without a node, by class, in the order in which they came.
+        placed: Pods with a node, by uid.
+        done: Pods that ended well, by uid: they count for the minimum.
+        short_since: Since when it stands half placed; None = it does not.
+        complete: Once its minimum was seen on nodes: from then on what ends is its controller's business.
+        held_until: Room of `min_resources` is kept for it until then; None = none is.
+        held_on: The nodes it is kept on.
+    """
+
+    group: ForeignGroup | None = None
+    waiting: dict[ClassKey, dict[str, ForeignPod]] = field(default_factory=dict)
+    placed: dict[str, Placed] = field(default_factory=dict)
+    done: dict[str, str] = field(default_factory=dict)
+    short_since: int | None = None
+    complete: bool = False
+    held_until: int | None = None
+    held_on: tuple[int, ...] = ()
+
+    @property
+    def staying(self) -> dict[str, Placed]:
+        """Pods with a node that are not leaving it, by uid."""
+        return {uid: placed for uid, placed in self.placed.items() if not placed.leaving}
+
+    def lacking(self) -> int:
+        """How many pods more its minimum asks for."""
+        if self.group is None or not self.group.gang:
+            return 0
+        return max(0, self.group.minimum - len(self.staying) - len(self.done))
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing is known of it."""
+        return self.group is None and not self.waiting and not self.placed
+
+
+def report_foreign(recorder: Recorder, event: ForeignEvent) -> None:
+    """Apply one event. Each tells a state, so hearing it twice changes nothing."""
+    match event:
+        case GroupSeen(group):
+            _rule(recorder, group)
+        case GroupGone(key):
+            work = recorder.state.foreign.get(key)
+            if work is not None:
+                recorder.statement.assign(work, "group", None)
+                recorder.statement.assign(work, "complete", False)
+                recorder.statement.assign(work, "done", {})
+                recorder.reconsider(key, work.placed)
+                _tidy(recorder, key)
+        case PodWaits(pod):
+            _waits(recorder, pod)
+        case RoomTaken():
+            _taken(recorder, event)
+        case PodLeft():
+            _left(recorder, event)
+        case BindRefused(uid):
+            _refused(recorder, uid)
+        case NamespaceSeen(name, labels):
+            recorder.state.snapshot.peers.set_namespace(name, labels)  # not undone: the event comes again
+        case BudgetSeen(name, allowed):
+            budget_seen(recorder, name, allowed)
+        case EvictionRefused(uids):
+            stay(recorder, uids)
+
+
+def bind(recorder: Recorder, pod: ForeignPod, node: int) -> None:
+    """Take the room and intend the binding of one waiting pod."""
+    state, statement = recorder.state, recorder.statement
+    work = state.foreign[pod.group]
+    _stop_waiting(recorder, pod.uid)
+    group = work.group
+    queue = group.queue if group is not None else "default"
+    claim = Claim(
+        owner=pod.uid,
+        node=node,
+        amount=state.snapshot.vector(pod.template.resources),
+        kind=ClaimKind.RUNNING,
+        queue=queue,
+        since_ms=recorder.now,
+        until_ms=None,
+        rules=pod.template.rules,
+        user=pod.namespace,
+        group=f"{pod.namespace}/{pod.name}" if group is None else f"{group.namespace}/{group.name}",
+    )
+    state.snapshot.claim(claim, statement)
+    statement.put(
+        work.placed, pod.uid, Placed(pod.role, pod, pod.namespace, pod.name, pod.owned, node, False)
+    )
+    statement.put(state.foreign_pods, pod.uid, pod.group)
+    statement.put(state.assumed, pod.uid, recorder.now)
+    name = state.snapshot.names[node]
+    order = Bind(pod.uid, pod.namespace, pod.name, pod.version, name, pod.group, state.epoch)
+    recorder.binds.append(order)
+    recorder.delta.bindings.append(
+        BindingWrite(pod.uid, pod.namespace, pod.name, name, pod.group, state.epoch, recorder.now)
+    )
+
+
+def release_half_placed(recorder: Recorder) -> None:
+    """Take away members of gangs that have stood half placed for too long, where a controller makes them again."""
+    for key in sorted(recorder.state.halved):
+        work = recorder.state.foreign.get(key)
+        if work is None or work.short_since is None:
+            continue
+        due = work.short_since + T_GANG_MS
+        if recorder.now < due:
+            recorder.wake_at(due)
+            continue
+        reason = (
+            f"{len(work.placed)} of {work.group.minimum if work.group else 0} members had a node for too long"
+        )
+        for uid, placed in work.placed.items():
+            if placed.owned and placed.seen:
+                recorder.evictions.append(Evict(uid, placed.namespace, placed.name, reason))
+        recorder.statement.assign(work, "short_since", recorder.now)  # asked again, if it does not help
+        recorder.wake_at(recorder.now + T_GANG_MS)
+
+
+# ---------------------------------------------------------------------------------------------------- events
+
+
+def _rule(recorder: Recorder, group: ForeignGroup) -> None:
+    work = _work(recorder, group.key)
+    recorder.statement.assign(work, "group", group)
+    recorder.reconsider(group.key, work.placed)
+    if group.started and not work.complete:
+        recorder.statement.assign(work, "complete", True)
+        _judge(recorder, group.key)
+
+
+def _work(recorder: Recorder, key: str) -> ForeignWork:
+    found = recorder.state.foreign.get(key)
+    if found is None:
+        found = ForeignWork()
+        recorder.statement.put(recorder.state.foreign, key, found)
+    return found
+
+
+def _waits(recorder: Recorder, pod: ForeignPod) -> None:
+    state, statement = recorder.state, recorder.statement
+    if pod.uid in state.assumed:
+        return  # the binding is under way; this is older news, or of another field
+    work = _work(recorder, pod.group)
+    key = ClassKey(pod.role, pod.priority, pod.template, pod.within, pod.preempts)
+    alike = work.waiting.get(key)
+    if alike is None or pod.uid not in alike:  # else it keeps its place
+        _forget(recorder, pod.uid)
+        alike = work.waiting.get(key)
+    if alike is None:
+        alike = {}
+        statement.put(work.waiting, key, alike)
+    statement.put(alike, pod.uid, pod)
+    statement.put(state.foreign_pods, pod.uid, pod.group)
+
+
+def _taken(recorder: Recorder, event: RoomTaken) -> None:
+    state, statement = recorder.state, recorder.statement
+    node = node_index(state, event.node)
+    if event.owner in state.pods:
+        _moved(recorder, event, node)
+        return  # one of ours, which has its claim already
+    _seen(recorder, event.owner)
+    if event.group:
+        _stop_waiting(recorder, event.owner)
+        work = _work(recorder, event.group)
+        leaving = event.leaving or event.owner in state.making_way
+        placed = Placed(
+            event.role, None, event.namespace, event.name, event.owned, node, True, event.stake, leaving
+        )
+        if event.leaving:
+            statement.pop(state.making_way, event.owner)
+        known_as = work.placed.get(event.owner)
+        if known_as != placed:
+            recorder.reconsider(event.group, (event.owner,))
+        statement.put(work.placed, event.owner, placed)
+        statement.put(state.foreign_pods, event.owner, event.group)
+        cover(recorder, event.owner, event.group, event.stake)
+        _judge(recorder, event.group)
+    amount = state.snapshot.vector(event.resources)
+    asked = event.leaving or event.owner in state.making_way
+    kind = ClaimKind.RELEASING if asked else ClaimKind.RUNNING
+    known = state.snapshot.claims.get(event.owner)
+    if known is None or not _holds(known, event, node, amount, kind):
+        queue, since, rules = event.queue, event.since_ms, event.rules
+        claim = Claim(
+            event.owner,
+            node,
+            amount,
+            kind,
+            queue,
+            since,
+            None,
+            0,
+            event.group,
+            rules,
+            user=event.namespace if queue else "",
+        )
+        if known is not None:  # what is at stake with it is settled later in the step
+            claim = replace(
+                claim,
+                unit=known.unit,
+                priority=known.priority,
+                qos=known.qos,
+                started_ms=known.started_ms,
+                elastic=known.elastic,
+            )
+        state.snapshot.claim(claim, statement)
+        recorder.dirty = True
+
+
+def _holds(claim: Claim, event: RoomTaken, node: int, amount: tuple[int, ...], kind: ClaimKind) -> bool:
+    """Whether a claim says what is seen: then the one that was made with the decision stays, and its moment with it."""
+    place = (claim.node, claim.kind, claim.amount) == (node, kind, amount)
+    return (
+        place
+        and claim.queue == event.queue
+        and claim.rules == event.rules
+        and event.since_ms in (0, claim.since_ms)
+    )
+
+
+def _moved(recorder: Recorder, event: RoomTaken, node: int) -> None:
+    """One of our pods as it is: others' rules may look at its labels; in a hand-over the other scheduler chose for itself."""
+    state, statement, name = recorder.state, recorder.statement, event.owner
+    left(recorder, name)
+    claim = state.snapshot.claims.get(name)
+    if claim is not None and claim.rules != event.rules:
+        claim = replace(claim, rules=event.rules)
+        state.snapshot.claim(claim, statement)
+        recorder.dirty = True
+    if claim is None or claim.node == node:
+        return
+    recorder.dirty = True
+    ref = state.pods[name]
+    run = state.runs.get(ref.workflow)
+    if run is not None:
+        statement.set(run.stages[ref.stage].node, ref.task, node)
+    state.snapshot.claim(replace(claim, node=node), statement)
+
+
+def _left(recorder: Recorder, event: PodLeft) -> None:
+    state, statement, owner = recorder.state, recorder.statement, event.owner
+    if owner in state.pods:
+        return  # its end is told as one of ours
+    _seen(recorder, owner)
+    key = state.foreign_pods.get(owner) or (event.group if event.succeeded else "")
+    if not key:
+        state.snapshot.unclaim(owner, statement)
+        return
+    work = _work(recorder, key)
+    placed = work.placed.get(owner)
+    _forget(recorder, owner)
+    if event.succeeded:
+        statement.put(work.done, owner, placed.role if placed is not None else event.role)
+    else:
+        statement.pop(work.done, owner)
+    _judge(recorder, key)
+    _tidy(recorder, key)
+
+
+def _refused(recorder: Recorder, uid: str) -> None:
+    """The room is free again, and the pod waits as before."""
+    state = recorder.state
+    key = state.foreign_pods.get(uid)
+    if key is None or uid not in state.assumed:
+        return
+    pod = state.foreign[key].placed[uid].pod
+    _seen(recorder, uid)
+    _forget(recorder, uid)
+    if pod is not None:
+        _waits(recorder, pod)
+    _judge(recorder, key)
+
+
+def _seen(recorder: Recorder, uid: str) -> None:
+    """The outcome of a binding is known."""
+    if recorder.statement.pop(recorder.state.assumed, uid) is not None:
+        recorder.delta.bindings_done.append(uid)
+
+
+def _forget(recorder: Recorder, uid: str) -> None:
+    """A pod neither waits nor has a node."""
+    state, statement = recorder.state, recorder.statement
+    _stop_waiting(recorder, uid)
+    key = statement.pop(state.foreign_pods, uid)
+    if key is not None:
+        work = state.foreign[key]
+        statement.pop(work.placed, uid)
+        statement.pop(state.making_way, uid)
+        statement.pop(state.covered, uid)
+        recorder.reconsider(key, (uid,))  # of a gang, the others too
+    state.snapshot.unclaim(uid, statement)
+
+
+def _stop_waiting(recorder: Recorder, uid: str) -> None:
+    key = recorder.state.foreign_pods.get(uid)
+    work = recorder.state.foreign.get(key) if key is not None else None
+    if work is None:
+        return
+    for kind, alike in work.waiting.items():
+        if uid in alike:
+            recorder.statement.pop(alike, uid)
+            if not alike:
+                recorder.statement.pop(work.waiting, kind)
+            return
+
+
+def _judge(recorder: Recorder, key: str) -> None:
+    """Whether the gang stands half placed, and since when."""
+    state, statement = recorder.state, recorder.statement
+    work = state.foreign[key]
+    if work.group is None or not work.group.gang:
+        return
+    seen = sum(placed.seen for placed in work.staying.values())
+    complete = work.complete or seen + len(work.done) >= work.group.minimum
+    if complete and not work.complete:
+        statement.assign(work, "complete", True)
+    half = not complete and seen > 0
+    if half and work.short_since is None:
+        statement.assign(work, "short_since", recorder.now)
+        statement.include(state.halved, key)
+    elif not half and work.short_since is not None:
+        statement.assign(work, "short_since", None)
+        statement.exclude(state.halved, key)
+
+
+def _tidy(recorder: Recorder, key: str) -> None:
+    """Forget a group of which nothing is left."""
+    state = recorder.state
+    if state.foreign[key].empty:
+        recorder.statement.pop(state.foreign, key)
+        recorder.statement.exclude(state.halved, key)
+        recorder.statement.exclude(state.holding, key)
+        recorder.foreign_ended.append(key)

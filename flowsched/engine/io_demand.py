@@ -1,0 +1,224 @@
+"""What a task asks of disks where nobody said it: learned from others of its kind.
+
+A task that computes for a while and moves bytes for the rest uses, on average, its bytes over both times together. Half of
+that counts in the budget of a node's disk, as of bytes that were said: tasks read and write in bursts. What was learned of it
+changes with every sample, shapes must not: amounts are rounded to three binary digits, so that a kind has few shapes in its
+life and most look at the backlog meets the last.
+
+Source: I/O-aware batch scheduling (Herbein et al. 2016): jobs are admitted by what they demand of shared bandwidth.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from flowsched.engine.data.inputs import private
+from flowsched.engine.state import EngineState
+from flowsched.scheduling.policy.framework import BURSTS, Storage
+from flowsched.scheduling.reasons import quantity
+from flowsched.workflow.estimates import CPU, DISK, ENOUGH, READ, WRITTEN
+from flowsched.workflow.run.run import StageRun, WorkflowRun
+from flowsched.workflow.spec import StageSpec, Traffic
+
+#: What uses less than this part of a disk is not counted: it could not fill one with a hundred of its kind.
+_SLIGHT: Final = 128
+#: What uses less than this part of a shared storage is not counted.
+_TRIFLE: Final = 4096
+#: So many leading binary digits of an amount count.
+_DIGITS: Final = 3
+_PERCENT: Final = 100
+#: What corrections are counted in.
+PER_MILLE: Final = 1_000
+
+
+class Demand(NamedTuple):
+    """Of one pod.
+
+    `rate`: bytes/s in the budget of its node's disk. `moved`: bytes it reads from it and writes to it. `direct`: bytes/s it asks of
+    shared storages, as in `Shape`. `learned`: per mille of what was learned
+    that is counted, as measurements say; 0 = a person said these rates.
+    """
+
+    rate: int = 0
+    moved: int = 0
+    direct: tuple[tuple[str, int], ...] = ()
+    learned: int = 0
+
+
+def demands_of(
+    state: EngineState, run: WorkflowRun, stage: StageRun, inputs: tuple[int, ...]
+) -> tuple[Demand | None, ...]:
+    """By role, what its pods are taken to use, where that is more than their document says; () = nowhere is it."""
+    if state.profile.storages:
+        on = [storage_of(state, run, stage, role) for role in range(len(stage.spec.roles))]
+        if any(on):
+            return tuple(
+                None if storage is None else direct_demand(state, run, stage, role, inputs, storage)
+                for role, storage in enumerate(on)
+            )
+    learned = learned_demand(state, run, stage, inputs)
+    return () if learned is None else (learned,)
+
+
+def storage_of(state: EngineState, run: WorkflowRun, stage: StageRun, role: int) -> Storage | None:
+    """The shared storage on which a role's pods work: the one its document names, or, where all data lie on one that every node
+    mounts, the first of the profile's. None = they work on their node's disk, or nobody bounds it.
+    """
+    profile = state.profile.of(run.spec.queue)
+    if not profile.contention:
+        return None
+    named = traffic_of(stage.spec, role).storage
+    for storage in state.profile.storages:
+        if storage.name == named or (not named and state.mounted and not profile.locality):
+            return storage
+    return None
+
+
+def direct_demand(
+    state: EngineState,
+    run: WorkflowRun,
+    stage: StageRun,
+    role: int,
+    inputs: tuple[int, ...],
+    storage: Storage,
+) -> Demand:
+    """What a pod asks of a shared storage: rates as they are said; else bytes over the time it takes alone.
+
+    Bytes are what its document says, and where all data are mounted its inputs and outputs; else what was learned. An input that
+    all shards read is read once on each node. The time is that of its CPU where that was learned, else what its user expects,
+    and of moving its bytes. Where neither is known nothing is counted: how long others took says how full the storage was.
+    """
+    io, spec = traffic_of(stage.spec, role), stage.spec
+    kind = (run.spec.name, spec.name)
+    size = sum([state.catalogue.sizes[dataset] for dataset in inputs])
+    if io.read_rate or io.write_rate:
+        return Demand(direct=_asked(storage, io.read_rate, io.write_rate))
+    read, wrote = io.read_bytes, io.write_bytes
+    if not io.storage:
+        nodes = max(1, len(state.snapshot))
+        read += size if private(stage) or spec.tasks <= nodes else size * nodes // spec.tasks
+        wrote = max(wrote, spec.estimate.output_bytes or state.estimates.output_bytes(*kind, size) or 0)
+    elif not read and not wrote and len(spec.roles) == 1 and state.estimates.samples(*kind) >= ENOUGH:
+        read, wrote = (state.estimates.bytes_of(*kind, column, size) for column in (READ, WRITTEN))
+    cpu, cores = state.estimates.trend(*kind, CPU), -(-spec.roles[role].resources.cpu_millicores // 1000)
+    takes: int | None = spec.estimate.runtime_ms
+    if cpu is not None and cpu.samples >= ENOUGH and len(spec.roles) == 1:
+        takes = cpu.at(size) // max(1, cores)
+    if takes is None:
+        return Demand()
+    takes += sum(
+        moved * 1000 // rate
+        for moved, rate in ((read, storage.read_rate), (wrote, storage.write_rate))
+        if rate
+    )
+    over, factor = max(1, takes * BURSTS), correction(state, kind)
+    asked = _asked(storage, read * factor // over, wrote * factor // over)
+    return Demand(moved=rounded(read + wrote) if asked else 0, direct=asked, learned=factor)
+
+
+def _asked(storage: Storage, read: int, wrote: int) -> tuple[tuple[str, int], ...]:
+    """Rates by name, without those that are too small to count or have no bound."""
+    asked = zip(storage.rates.items(), (read, wrote), strict=True)
+    return tuple((key, rounded(rate)) for (key, whole), rate in asked if whole and rate * _TRIFLE >= whole)
+
+
+def learned_demand(
+    state: EngineState, run: WorkflowRun, stage: StageRun, inputs: tuple[int, ...]
+) -> Demand | None:
+    """What a task of a stage that reads these datasets is taken to use of a disk.
+
+    None where somebody said it, where too little is known (of gangs of several roles nothing is: samples do not say of which
+    role they are), where no node states its disk's rate, and where it would be too little to count.
+    """
+    spec, profile = stage.spec, state.profile.of(run.spec.queue)
+    fill = state.profile.io_fill_percent
+    if not fill or not profile.contention or len(spec.roles) > 1 or spec.says_io:
+        return None  # also where it says no more than on which shared storage it works
+    if state.mounted and not profile.locality:  # it reads and writes elsewhere
+        return None
+    kind = (run.spec.name, spec.name)
+    moved, disk = state.estimates.trend(*kind, DISK), fastest_disk(state)
+    if moved is None or moved.samples < ENOUGH or not disk:
+        return None
+    size = sum([state.catalogue.sizes[dataset] for dataset in inputs])
+    cores = -(-spec.roles[0].resources.cpu_millicores // 1000)
+    rate = state.estimates.io_rate(*kind, size, cores, disk)
+    factor = correction(state, kind)
+    rate = None if rate is None else min(disk, rate * factor // PER_MILLE)
+    if rate is None or rate * _SLIGHT < disk:
+        return None
+    return Demand(rounded(rate * _PERCENT // (fill * BURSTS)), rounded(moved.at(size)), learned=factor)
+
+
+def correction(state: EngineState, kind: tuple[str, str]) -> int:
+    """Per mille of what was learned of a kind that is counted, in few steps: shapes must not change with every measurement."""
+    factor = state.corrections.get(kind)
+    return PER_MILLE if factor is None or 900 < factor < 1_100 else rounded(factor)
+
+
+def demand_text(state: EngineState, run: WorkflowRun, stage: StageRun, inputs: tuple[int, ...]) -> str:
+    """For people, to be added to what is said of its runtime; "" where nothing was learned that counts."""
+    demand = learned_demand(state, run, stage, inputs)
+    moved = state.estimates.trend(run.spec.name, stage.spec.name, DISK)
+    if demand is None or moved is None:
+        return ""
+    factor = correction(state, (run.spec.name, stage.spec.name))
+    text = f"; {quantity('io', demand.rate)} are counted for it, learned from {moved.samples} that ended"
+    if factor != PER_MILLE:
+        text += f" and times {factor // PER_MILLE}.{factor % PER_MILLE:03} as measured"
+    infos = [
+        state.snapshot.info(at) for name in state.others if (at := state.snapshot.index.get(name)) is not None
+    ]
+    busiest = max(infos, key=lambda info: info.disk_busy_rate, default=None)
+    if busiest is not None and busiest.disk_busy_rate:
+        text += (
+            f"; others were measured to use {quantity('io', busiest.disk_busy_rate)} of node {busiest.name}"
+        )
+    return text
+
+
+def fastest_disk(state: EngineState) -> int:
+    """Bytes/s of the fastest disk of any node; 0 where none says. On a slower one a pod asks for all it has at the most."""
+    cache = state.snapshot.cache
+    if "fastest disk" not in cache:
+        cache["fastest disk"] = int(state.snapshot.disk_rate.max(initial=0))
+    found: int = cache["fastest disk"]
+    return found
+
+
+def rounded(amount: int) -> int:
+    """To the nearest number of three binary digits: within a tenth."""
+    shift = max(0, amount.bit_length() - _DIGITS)
+    return (amount + (1 << shift >> 1)) >> shift << shift
+
+
+def said_demand(stage: StageSpec, role: int) -> Demand:
+    """What its document says of a pod of a role: of the role, else of its stage; 0 where it says nothing."""
+    io = traffic_of(stage, role)
+    if io.storage:
+        return Demand()
+    return Demand(io_rate(io, stage.estimate.runtime_ms), io.read_bytes + io.write_bytes)
+
+
+def traffic_of(stage: StageSpec, role: int) -> Traffic:
+    """What a pod of a role is said to read and write: by its role, else by its stage."""
+    own = stage.roles[role].io
+    if own is not None:
+        return own
+    return Traffic(
+        stage.io_read_bytes,
+        stage.io_write_bytes,
+        stage.io_read_rate,
+        stage.io_write_rate,
+        stage.io_storage,
+    )
+
+
+def io_rate(io: Traffic, expected_ms: int | None) -> int:
+    """Bytes/s of disk one pod is expected to use: what the user said, else half of its bytes over its runtime: tasks read and
+    write in bursts, and disks idle where they are filled to the brim by averages.
+    """
+    if io.read_rate or io.write_rate:
+        return io.read_rate + io.write_rate
+    total = io.read_bytes + io.write_bytes
+    return total * 1000 // (2 * expected_ms) if total and expected_ms else 0

@@ -1,0 +1,128 @@
+"""How often the backlog is looked at, and how many pods are on their way to their nodes at a time.
+
+With a million tasks waiting, a look at them costs more than what most events change. So nobody looks while nothing has
+happened that could let anybody start; after a long look the next one waits a little; and while many pods are on their way,
+no more follow: they wait in SQL, where they cost nothing, can be cancelled, and let more important work go before them.
+
+All of it is counted, never timed: the same events give the same decisions.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from flowsched.engine.state import EngineState, GroupKey
+from flowsched.engine.transaction import Recorder
+from flowsched.scheduling.plan import Plan, ReasonCode
+
+#: So many pods a step places, at most: a step of ours takes 0.1 ms for each, and nobody else is served meanwhile.
+STEP: Final = 1_000
+#: So many pods of ours are on their way to a node, at most. At 1,000 a second what is decided now is there in 4 s.
+UNDER_WAY: Final = 4_000
+#: Once there were as many, so few must be left before more follow: looks should be worth it.
+RESUME: Final = 3_000
+#: A look at more groups than this is a long one ...
+SHORT_LOOK: Final = 200
+#: ... after which the next waits 1 ms for so many of them.
+GROUPS_PER_MS: Final = 5
+#: Promised starts are told again after so long, although nobody may start.
+QUIET_MS: Final = 10_000
+#: Pieces of datasets that land let nobody start, but copies look cheaper the less is on its way: a look after so long, at most.
+PIECES_MS: Final = 250
+#: Why groups wait that no moment brings nearer to their start, but only what happens.
+_TIMELESS: Final = frozenset(
+    {
+        ReasonCode.PAUSED,
+        ReasonCode.NO_NODES,
+        ReasonCode.NO_MATCHING_NODE,
+        ReasonCode.LARGER_THAN_NODE,
+        ReasonCode.LARGER_THAN_CLUSTER,
+        ReasonCode.INSUFFICIENT,
+        ReasonCode.GANG_INCOMPLETE,
+        ReasonCode.RACK,
+        ReasonCode.ZONES,
+        ReasonCode.QUEUE_LIMIT,
+        ReasonCode.STORAGE_BUDGET,
+    }
+)
+#: A pod that waits for its scheduler is on its way; what waits for anything else is not, and lets others pass.
+_ON_ITS_WAY: Final = ("", "Unschedulable")
+
+
+def left(recorder: Recorder, name: str) -> None:
+    """A pod is not on its way any more: it runs, has its node, or has ended."""
+    recorder.statement.exclude(recorder.state.under_way, name)
+
+
+def held(recorder: Recorder, name: str, reason: str) -> None:
+    """Something keeps a pod from starting."""
+    if reason not in _ON_ITS_WAY:
+        left(recorder, name)
+
+
+def piece_landed(recorder: Recorder) -> None:
+    """A piece of a dataset is on a node, others are still to come."""
+    if recorder.now - recorder.state.looked_at >= PIECES_MS:
+        recorder.dirty = True
+
+
+def is_full(state: EngineState) -> bool:
+    """Whether enough pods of ours are on their way."""
+    return len(state.under_way) >= UNDER_WAY
+
+
+def is_due(recorder: Recorder) -> bool:
+    """Whether this step looks at the backlog. If not, the recorder's wake says when one does."""
+    state, statement, now = recorder.state, recorder.statement, recorder.now
+    late = state.look_at is not None and now >= state.look_at
+    late |= state.tape is not None  # somebody asks for the next look
+    if late or (recorder.ticked and now >= state.quiet_until):
+        recorder.dirty = True
+    if state.crowded and len(state.under_way) <= RESUME:
+        statement.assign(state, "crowded", False)
+        recorder.dirty = True
+    if recorder.dirty and not state.restless:
+        statement.assign(state, "restless", True)
+    if state.restless and now >= state.rest_until:
+        return True
+    wakes = [state.look_at, state.rest_until if state.restless else None]
+    for moment in wakes:
+        if moment is not None:
+            recorder.wake_at(moment)
+    return False
+
+
+def looked(recorder: Recorder, groups: int, look_at: int | None, *, full: bool = False) -> None:
+    """A look was taken.
+
+    Args:
+        recorder: Of this step.
+        groups: How many groups were offered.
+        look_at: When a back-off that was met ends.
+        full: As many pods were placed as a step may place: the next look follows at once.
+    """
+    state, statement = recorder.state, recorder.statement
+    rest = groups // GROUPS_PER_MS if groups > SHORT_LOOK and not full else 0
+    statement.assign(state, "restless", full)
+    statement.assign(state, "looked_at", recorder.now)
+    statement.assign(state, "rest_until", recorder.now + rest)
+    statement.assign(state, "look_at", look_at)
+    if full:
+        recorder.wake_at(recorder.now)
+    if look_at is not None:
+        recorder.wake_at(look_at)
+
+
+def keep_quiet(recorder: Recorder, plan: Plan) -> None:
+    """After a look: whether time alone could let anybody start before long.
+
+    Nobody who finds no room finds any while nothing ends. It is otherwise where a promise, a copy or a place in the order
+    stands between a group and its room: those move with time.
+    """
+    calm = not plan.placements and all(reason.code in _TIMELESS for reason in plan.reasons)
+    recorder.statement.assign(recorder.state, "quiet_until", recorder.now + QUIET_MS if calm else 0)
+
+
+def reserved_for_ours(state: EngineState) -> bool:
+    """Whether room is promised to work of ours: then nobody is placed without it."""
+    return any(isinstance(state.groups.get(each.group), GroupKey) for each in state.reservations)

@@ -1,0 +1,205 @@
+"""From a placed task to a launch order: names, addresses, seats, devices. Pure; secrets are derived, never stored."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from flowsched.engine.backlog import Candidate, memory_limit, memory_steps, resources_of
+from flowsched.engine.data.inputs import input_files, output_files, outputs_of
+from flowsched.engine.state import EngineState
+from flowsched.executor.protocol import GangSeat, Pod
+from flowsched.workflow.run.run import StageRun, WorkflowRun
+from flowsched.workflow.spec import EMPTY, Container, OutputSpec, Resources, RoleSpec, qos_class
+
+#: Gang members get addresses of their own from 127.64.0.0 up: 2^22 of them, so that a number is not used again soon.
+_ADDRESS_BITS: Final = 22
+_ENCODER: Final = msgspec.json.Encoder(enc_hook=dict)  # read-only mappings
+_DECODER: Final = msgspec.json.Decoder(Pod)
+
+
+def pod_name(workflow: str, stage: str, task: int, attempt: int) -> str:
+    """The one name of one attempt: at most one pod ever bears it."""
+    return f"fs-{workflow}-{stage}-{task}-{attempt}"
+
+
+def encode_pod(pod: Pod) -> bytes:
+    """A launch order as the intent keeps it, without the gang's secret."""
+    if pod.gang is not None:
+        pod = replace(pod, gang=replace(pod.gang, token=""))
+    return _ENCODER.encode(pod)
+
+
+def decode_pod(raw: bytes) -> Pod:
+    """A launch order as it was kept."""
+    return _DECODER.decode(raw)
+
+
+def address(number: int) -> str:
+    """The loopback address with this number (they are used in turn)."""
+    number &= (1 << _ADDRESS_BITS) - 1
+    return f"127.{64 + (number >> 16)}.{number >> 8 & 255}.{number & 255}"
+
+
+def seats(
+    state: EngineState, candidate: Candidate, tasks: NDArray[np.int64], first: int
+) -> dict[int, GangSeat]:
+    """The seat of each member that runs, in rank order: roles in the document's order, replicas in order."""
+    stage = candidate.stage
+    members = [int(task) % stage.members for task in tasks]
+    roles = [stage.spec.roles[int(stage.role_of[member])] for member in members]
+    addresses = tuple(address(first + member) for member in members)
+    names = tuple(role.name for role in roles)
+    token = gang_token(state, candidate.run, stage, tasks)
+    generation = int(stage.attempt[tasks].min())
+    result = {}
+    for rank, task in enumerate(tasks.tolist()):
+        of_role = names[:rank].count(names[rank])
+        result[task] = GangSeat(names[rank], of_role, rank, addresses, names, token, generation=generation)
+    return result
+
+
+def gang_token(state: EngineState, run: WorkflowRun, stage: StageRun, tasks: NDArray[np.int64]) -> str:
+    """A secret shared by the members of one generation of one gang (one that came back alone is ahead of it)."""
+    shard, generation = int(tasks[0]) // stage.members, int(stage.attempt[tasks].min())
+    words = f"{run.id}/{stage.spec.name}/{shard}/{generation}".encode()
+    return hmac.new(state.secret, words, hashlib.sha256).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Likeness:
+    """What all pods of one role of one group have in common. Its mappings are theirs too, and only read."""
+
+    number: int
+    role: RoleSpec
+    resources: Resources
+    memory_limit_bytes: int | None
+    qos: int
+    env: dict[str, str]
+    secrets: dict[str, str]
+    extended: dict[str, int]
+    writes: tuple[OutputSpec, ...]  #: what its replica 0 writes, of what the stage writes
+    delivers: bool  #: its replica 0 delivers what containers of the gang have in common
+
+
+#: By stage (its id), role and memory steps. For one look: stages stay alive meanwhile.
+Likenesses = dict[tuple[int, int, int], Likeness]
+
+
+def likeness(candidate: Candidate, number: int, known: Likenesses) -> Likeness:
+    """What all pods of a role of a group have in common. `number`: of the role; `known`: what was found before is there."""
+    stage = candidate.stage
+    steps = memory_steps(stage, candidate.tasks[number])
+    key = id(stage), number, steps
+    found = known.get(key)
+    if found is None:
+        role = stage.spec.roles[number]
+        resources, limit = resources_of(stage, role, steps), memory_limit(stage, role, steps)
+        found = known[key] = Likeness(
+            number=number,
+            role=role,
+            resources=resources,
+            memory_limit_bytes=limit,
+            qos=int(qos_class(role.resources, role.limits)),
+            env=dict(role.env),
+            secrets=dict(role.secrets),
+            extended=dict(resources.extended),
+            writes=outputs_of(stage, number),
+            delivers=number == first_completing(stage),
+        )
+    return found
+
+
+def make_pod(
+    state: EngineState,
+    candidate: Candidate,
+    alike: Likeness,
+    task: int,
+    node: int,
+    seat: GangSeat | None,
+    gpus: tuple[int, ...],
+    remote: Mapping[str, str] = EMPTY,
+) -> Pod:
+    """The launch order of one task on one node. `alike`: of its role."""
+    run, stage = candidate.run, candidate.stage
+    spec, members = stage.spec, stage.members
+    shard, replica = task, 0
+    if members > 1:
+        member, shard = task % members, task // members
+        replica = int((stage.role_of[:member] == alike.number).sum())
+    role, resources = alike.role, alike.resources
+    attempt = stage.attempt.item(task)
+    first = replica == 0
+    return Pod(
+        name=pod_name(run.id, spec.name, task, attempt),
+        workflow=run.id,
+        stage=spec.name,
+        index=task,
+        shard=shard,
+        attempt=attempt,
+        epoch=state.epoch,
+        node=state.snapshot.names[node],
+        command=role.command,
+        env=alike.env,
+        image=role.image,
+        cpu_millicores=resources.cpu_millicores,
+        memory_bytes=resources.memory_bytes,
+        gpu_millis=resources.gpu_millis,
+        item=None if spec.items is None else spec.items[shard],
+        inputs=input_files(run, stage, shard),
+        outputs=output_files(run, stage, shard, attempt, alike.writes) if first else (),
+        timeout_ms=spec.timeout_ms,
+        gang=seat,
+        gpu_ids=gpus,
+        runtime_hint_ms=candidate.group.runtime_ms,
+        secrets=alike.secrets,
+        memory_limit_bytes=alike.memory_limit_bytes,
+        disk_bytes=resources.disk_bytes,
+        extended=alike.extended,
+        limits=role.limits,
+        rules=spec.rules,
+        queue=run.spec.queue,
+        priority=run.spec.priority,
+        remote=remote,
+        container=None
+        if spec.container is None
+        else container_of(stage, shard, writes=first and alike.delivers),
+    )
+
+
+def first_completing(stage: StageRun) -> int:
+    """The number of the role whose member 0 writes what a gang has in common."""
+    return next(number for number, role in enumerate(stage.spec.roles) if role.completes)
+
+
+def container_of(stage: StageRun, shard: int, *, writes: bool = True) -> Container | None:
+    """The container of one shard: its number and item stand in the paths and URIs of files, as in those of inputs.
+
+    Args:
+        stage: Whose.
+        shard: Which.
+        writes: False for a member of a gang whose files are its own: one of them alone delivers.
+    """
+    container = stage.spec.container
+    if container is not None and not writes:
+        container = replace(container, delivers=False, leave=(), return_code=None)
+    if container is None or not stage.spec.scattered:
+        return container
+    item = stage.spec.items[shard] if stage.spec.items is not None else "{item}"
+
+    def filled(text: str) -> str:
+        return text.replace("{index}", str(shard)).replace("{item}", item)
+
+    inputs = tuple(
+        given if given.source is None else replace(given, source=filled(given.source))
+        for given in container.inputs
+    )
+    outputs = tuple(replace(output, uri=filled(output.uri)) for output in container.outputs)
+    return replace(container, inputs=inputs, outputs=outputs)

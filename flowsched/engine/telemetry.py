@@ -1,0 +1,228 @@
+"""What was measured of disks, network cards and shared storages, against what was counted.
+
+Two things follow. What others than our pods use leaves less to give: a node's disk, or a storage, has only the rest, and so
+have copies of a node's network card. And where pods of a kind use more or less than was counted for them, the next of the kind
+count for that: a factor for each kind, drawn by each measurement a little towards measured / expected, between a fifth and five
+times.
+
+A disk that is full proves nothing of those who wait for it: factors fall only while at most half of its rate is in use.
+What a person said is never corrected, only taken off before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from flowsched.engine.io_demand import PER_MILLE, rounded
+from flowsched.engine.state import EngineState
+from flowsched.engine.transaction import Recorder
+from flowsched.executor.nodes import Load, LoadMeasured, NodeInfo
+from flowsched.executor.protocol import PodEnded, Usage
+from flowsched.scheduling.policy.framework import BURSTS, Storage
+from flowsched.scheduling.state.snapshot import IO
+from flowsched.workflow.estimates import UNMEASURED, Measured
+from flowsched.workflow.run.arrays import STARTED
+from flowsched.workflow.run.run import StageRun, WorkflowRun
+
+#: A fifth and five times, in per mille.
+FLOOR: Final = 200
+CAP: Final = 5_000
+#: Each measurement moves a factor by one part of so many towards what was measured, and what others use by one of so many.
+_SLOW: Final = 8
+_FAST: Final = 4
+#: Less than this part of a rate, used by others or expected of ours, is taken for nothing.
+_TRIFLE: Final = 16
+#: So many kinds have a factor at most.
+_KINDS: Final = 20_000
+_WAYS: Final = ("read", "write")
+
+Kind = tuple[str, str]
+
+
+@dataclass(slots=True)
+class _Expected:
+    """Of the pods at one place: bytes/s by kind, where they were learned (as they are expected, and as they would be without
+    correction), and those counted for them in its budget.
+    """
+
+    kinds: dict[Kind, tuple[int, int]] = field(default_factory=dict)
+    counted: int = 0
+
+    def add(self, learned: tuple[str, str, int], rate: int, counted: int) -> None:
+        workflow, stage, factor = learned
+        expected, bare = self.kinds.get((workflow, stage), (0, 0))
+        self.kinds[workflow, stage] = expected + rate, bare + rate * PER_MILLE // factor
+        self.counted += counted
+
+
+def note_load(recorder: Recorder, event: LoadMeasured) -> None:
+    """Correct what is expected by what was measured since the last time."""
+    state, snapshot = recorder.state, recorder.state.snapshot
+    nodes, storages = _expected(recorder)
+    seen: dict[Kind, tuple[int, int]] = {}
+    changed: dict[int, NodeInfo] = {}  #: by node: each is written once
+    for load in event.nodes:
+        at = snapshot.index.get(load.name)
+        if at is None or snapshot.disk_rate[at] <= 0:
+            continue
+        here, rate = nodes.get(at, _Expected()), int(snapshot.disk_rate[at])
+        said = max(0, int(snapshot.used[at, IO]) - here.counted)
+        others = _compare(recorder, load, rate, here, said, seen)
+        busy = rounded(others) if others * _TRIFLE >= rate else 0
+        if busy != snapshot.info(at).disk_busy_rate:
+            changed[at] = replace(snapshot.info(at), disk_busy_rate=busy)
+    for load in event.links:
+        _note_link(recorder, load, changed)
+    for info in changed.values():
+        snapshot.put_node(info, recorder.statement)
+        recorder.dirty = True
+    rates = {key: rate for storage in state.profile.storages for key, rate in storage.rates.items() if rate}
+    for load in _by_name(state.profile.storages, event.storages):
+        if load.name in rates:
+            here = storages.get(load.name, _Expected())
+            said = max(0, snapshot.direct.rates.get(load.name, 0) - here.counted)
+            others = _compare(recorder, load, rates[load.name], here, said, seen)
+            busy = rounded(others) if others * _TRIFLE >= rates[load.name] else 0
+            if busy != snapshot.direct.others.get(load.name, 0):
+                recorder.statement.put(snapshot.direct.others, load.name, busy)
+                recorder.dirty = True
+    for kind, (measured, bare) in seen.items():
+        _correct(recorder, kind, measured, bare)
+
+
+def _by_name(storages: Sequence[Storage], loads: Sequence[Load]) -> Iterator[Load]:
+    """Loads of storages as documents call them; those of mounts that no storage has as its source are left out."""
+    named = {
+        f"{each.source}/{way}": f"{each.name}/{way}" for each in storages for way in _WAYS if each.source
+    }
+    for load in loads:
+        yield replace(load, name=named.get(load.name, load.name))
+
+
+def _note_link(recorder: Recorder, load: Load, changed: dict[int, NodeInfo]) -> None:
+    """What others use of one way of a node's network card leaves less for copies."""
+    snapshot = recorder.state.snapshot
+    name, _, way = load.name.rpartition("/")
+    at = snapshot.index.get(name)
+    if at is None or way not in ("in", "out"):
+        return
+    info = changed.get(at) or snapshot.info(at)
+    rate = info.nic_in_rate if way == "in" else info.nic_out_rate
+    others = _others(recorder, load, load.ours)
+    busy = rounded(others) if others * _TRIFLE >= rate else 0
+    if way == "in" and busy != info.nic_in_busy_rate:
+        changed[at] = replace(info, nic_in_busy_rate=busy)
+    if way == "out" and busy != info.nic_out_busy_rate:
+        changed[at] = replace(info, nic_out_busy_rate=busy)
+
+
+def _expected(recorder: Recorder) -> tuple[dict[int, _Expected], dict[str, _Expected]]:
+    """What was learned of those that run, by node and by storage."""
+    fill = recorder.state.profile.io_fill_percent
+    nodes: dict[int, _Expected] = {}
+    storages: dict[str, _Expected] = {}
+    snapshot = recorder.state.snapshot
+    for claim in snapshot.direct.claims.values():
+        if claim.learned is None:
+            continue
+        counted = int(snapshot.ledger.amount[snapshot.ledger.slot_of(claim.owner), IO])
+        if counted:
+            rate = counted * BURSTS * fill // 100
+            nodes.setdefault(claim.node, _Expected()).add(claim.learned, rate, counted)
+        for key, asked in claim.direct:
+            storages.setdefault(key, _Expected()).add(claim.learned, asked * BURSTS, asked)
+    return nodes, storages
+
+
+def _compare(
+    recorder: Recorder, load: Load, rate: int, here: _Expected, said: int, seen: dict[Kind, tuple[int, int]]
+) -> int:
+    """Share out what was measured over the kinds at a place. Returns what others use of it, of late, in bytes/s."""
+    total = sum(expected for expected, _ in here.kinds.values())
+    ours = load.ours if load.ours >= 0 else min(load.rate, total + said)
+    learned = max(0, ours - said)
+    if learned < total and load.rate * 2 > rate:
+        learned = total  # it may be the disk that keeps them
+    if total * _TRIFLE >= rate:
+        for kind, (expected, bare) in here.kinds.items():
+            measured, before = seen.get(kind, (0, 0))
+            seen[kind] = measured + learned * expected // total, before + bare
+    return _others(recorder, load, ours)
+
+
+def _others(recorder: Recorder, load: Load, ours: int) -> int:
+    """What others use of a place of late, in bytes/s, with this measurement."""
+    used, known = max(0, load.rate - max(0, ours)), recorder.state.others.get(load.name)
+    if known is None and not used:
+        return 0
+    before = known or 0
+    others = before + (used - before) // _FAST
+    recorder.statement.put(recorder.state.others, load.name, others)
+    return others
+
+
+def _correct(recorder: Recorder, kind: Kind, measured: int, bare: int) -> None:
+    factors, statement = recorder.state.corrections, recorder.statement
+    before = factors.get(kind, PER_MILLE)
+    target = min(max(PER_MILLE * measured // max(bare, 1), FLOOR), CAP)
+    after = before + (target - before) // _SLOW
+    if after == before:
+        return
+    statement.put(factors, kind, after)
+    if len(factors) > _KINDS:
+        statement.pop(factors, next(iter(factors)))
+
+
+# ---- What the engine learns of tasks that ended well ----
+
+
+_NOTHING: Final = Usage()
+
+
+def learn(recorder: Recorder, run: WorkflowRun, stage: StageRun, task: int, event: PodEnded) -> None:
+    """A task has ended well: what it took counts for the next of its kind."""
+    state = recorder.state
+    size = int(stage.local[task]) + int(stage.moved[task])
+    outputs = {output.name: output.size_bytes for output in event.outputs}
+    measured = _measured(size, event.usage, _wrote(outputs, bool(stage.spec.outputs)))
+    if stage.spec.estimate.runtime_ms is not None:
+        measured = measured._replace(said_ms=stage.spec.estimate.runtime_ms)
+    runtime = max(1, event.at_ms - int(stage.times[task, STARTED]))
+    before = state.estimates.learn(run.spec.name, stage.spec.name, runtime, measured, outputs)
+    recorder.statement.undo_with(lambda: state.estimates.recall(before))
+
+
+def relearn(
+    state: EngineState,
+    workflow: str,
+    stage: str,
+    runtime_ms: int,
+    input_bytes: int,
+    usage: Mapping[str, int],
+    outputs: Mapping[str, int],
+) -> None:
+    """After a restart: one task as its row remembers it."""
+    used = replace(_NOTHING, **{name: usage[name] for name in Usage.__slots__ if name in usage})
+    measured = _measured(input_bytes, used, _wrote(outputs, True))
+    state.estimates.learn(workflow, stage, runtime_ms, measured, outputs)
+
+
+def _wrote(outputs: Mapping[str, int], some: bool) -> int:
+    """Of a gang one member writes an output, and the others are not taken for members that write nothing."""
+    return sum(outputs.values()) if outputs or not some else UNMEASURED
+
+
+def _measured(size: int, used: Usage, wrote: int) -> Measured:
+    """What was seen of a task. Not every executor measures everything: none of what every process uses means that nobody looked."""
+    moved = used.read_bytes > 0 or used.written_bytes > 0
+    return Measured(
+        size,
+        used.cpu_ms or UNMEASURED,
+        used.read_bytes if moved else UNMEASURED,
+        used.written_bytes if moved else UNMEASURED,
+        used.max_rss_bytes or UNMEASURED,
+        wrote,
+        disk_bytes=used.disk_bytes,
+    )

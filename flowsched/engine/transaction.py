@@ -1,0 +1,290 @@
+"""The recorder: collects what one step changes, and makes rows of it at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from itertools import repeat
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flowsched.engine.data.remote_reads import end_reading
+from flowsched.engine.delta import (
+    AttemptEnd,
+    Delta,
+    EventRow,
+    Intent,
+    OutputWrite,
+    StageWrite,
+    TaskWrite,
+    WorkflowWrite,
+)
+from flowsched.engine.pod_orders import pod_name
+from flowsched.engine.state import EngineState
+from flowsched.executor.foreign import Bind, Evict
+from flowsched.executor.protocol import Drop, Pod
+from flowsched.scheduling.state.claims import ClaimKind
+from flowsched.statement import Statement
+from flowsched.workflow.returned import as_totals
+from flowsched.workflow.run.advance import Advance
+from flowsched.workflow.run.lifecycle import mask_of
+from flowsched.workflow.run.run import TOTALS, StageRun, WorkflowRun
+from flowsched.workflow.run.states import RunState, TaskState
+
+#: States that are written even for a task that has no row yet. Others are derived after a restart.
+_DURABLE: Final = mask_of(
+    TaskState.BINDING,
+    TaskState.BOUND,
+    TaskState.RUNNING,
+    TaskState.RELEASING,
+    TaskState.SUCCEEDED,
+    TaskState.FAILED,
+)
+
+
+@dataclass(slots=True)
+class Result:
+    """What `finish` made of it."""
+
+    delta: Delta
+    ended: list[str]
+
+
+@dataclass(slots=True)
+class Recorder:
+    """One step's scratch book. Everything it changes in the state goes through `statement`."""
+
+    state: EngineState
+    statement: Statement
+    now: int
+    delta: Delta = field(default_factory=Delta)
+    launches: list[Pod] = field(default_factory=list)
+    binds: list[Bind] = field(default_factory=list)
+    evictions: list[Evict] = field(default_factory=list)
+    foreign_ended: list[str] = field(default_factory=list)
+    releases: list[str] = field(default_factory=list)
+    drops: list[Drop] = field(default_factory=list)
+    wake_ms: int | None = None
+    #: Something happened that may let a waiting group start: room, bytes, nodes, new work.
+    dirty: bool = False
+    #: Nothing but time may have done so.
+    ticked: bool = False
+    #: Foreign groups, and which of their pods: what is at stake with them may have changed.
+    reconsidered: dict[str, set[str]] = field(default_factory=dict)
+    _advances: dict[str, Advance] = field(default_factory=dict)
+    _runs: dict[str, WorkflowRun] = field(default_factory=dict)
+    #: Runs that were advanced since `absorb` last looked: a step may hold a thousand events of as many workflows.
+    _asked: dict[str, None] = field(default_factory=dict)
+
+    def reconsider(self, group: str, uids: Iterable[str]) -> None:
+        """What is at stake with pods of a foreign group may have changed."""
+        self.reconsidered.setdefault(group, set()).update(uids)
+
+    def advance(self, run: WorkflowRun) -> Advance:
+        """The run's advance of this step."""
+        found = self._advances.get(run.id)
+        if found is None:
+            found = self._advances[run.id] = Advance(run, self.statement, self.now)
+            self._runs[run.id] = run
+        self._asked[run.id] = None
+        return found
+
+    def recovered(self, run: WorkflowRun) -> None:
+        """Derive what SQL does not keep; ask again for what was being taken away."""
+        advance = self.advance(run)
+        if run.state is RunState.PENDING and not run.cancel_requested:
+            advance.begin()
+            return
+        advance.rebuild()
+        for stage in run.stages:
+            if stage.uniform is None:
+                releasing = np.flatnonzero(stage.task_state == TaskState.RELEASING)
+                advance.changes.release.extend((stage.number, task) for task in releasing.tolist())
+        self.absorb()  # pods by their names of now: news in this step may begin their tasks' next attempts
+
+    def absorb(self) -> bool:
+        """Take over what advances have freed, released and made ready so far, so that the cycle sees it.
+
+        Returns:
+            Whether there was anything.
+        """
+        asked, self._asked = self._asked, {}
+        anything = False
+        for workflow in asked:
+            run = self._runs[workflow]
+            changes = self._advances[workflow].changes
+            for number, task, attempt in changes.freed:
+                self.free(run, run.stages[number], task, attempt)
+            changes.freed.clear()
+            for number, task in changes.release:
+                stage = run.stages[number]
+                name = pod_name(run.id, stage.spec.name, task, int(stage.attempt[task]))
+                self.releases.append(name)
+                self._leaves(name)
+            changes.release.clear()
+            anything = anything or bool(changes.fresh)
+            for number in sorted(changes.fresh):
+                self._note_ready(run, run.stages[number])
+            changes.fresh.clear()
+        return anything
+
+    def free(self, run: WorkflowRun, stage: StageRun, task: int, attempt: int) -> None:
+        """An attempt holds nothing any more."""
+        name = pod_name(run.id, stage.spec.name, task, attempt)
+        state = self.state
+        state.snapshot.unclaim(name, self.statement)
+        end_reading(state, name, self.statement)
+        self.statement.pop(state.held, name)
+        self.statement.exclude(state.under_way, name)
+        if state.catalogue.shelves is not None:
+            state.catalogue.shelves.release(name, self.statement)
+        self.dirty = True
+
+    def _leaves(self, name: str) -> None:
+        """A pod is being taken away: its claim says so, for others expect its room."""
+        snapshot = self.state.snapshot
+        claim = snapshot.claims.get(name)
+        if claim is not None and claim.kind is ClaimKind.RUNNING:
+            snapshot.claim(replace(claim, kind=ClaimKind.RELEASING), self.statement)
+
+    def _note_ready(self, run: WorkflowRun, stage: StageRun) -> None:
+        pair = (run.id, stage.number)
+        self.state.note_change(run, stage)
+        if stage.counts[TaskState.QUEUED] > 0 and not run.state.terminal:
+            if pair not in self.state.ready:
+                self.statement.include(self.state.ready, pair)
+                if stage.spec.gang or stage.spec.policies:
+                    self.statement.include(self.state.impatient, pair)
+                self.dirty = True
+        elif pair in self.state.ready:
+            self.statement.exclude(self.state.ready, pair)
+            self.statement.exclude(self.state.impatient, pair)
+
+    def intend(self, run: WorkflowRun, stage: StageRun, pod: Pod, encoded: bytes) -> None:
+        """A pod will be launched once this step is durable."""
+        self.launches.append(pod)
+        self.delta.intents.append(
+            Intent(
+                workflow=run.id,
+                stage=stage.number,
+                index=pod.index,
+                attempt=pod.attempt,
+                name=pod.name,
+                node=pod.node,
+                epoch=pod.epoch,
+                at_ms=self.now,
+                pod=encoded,
+            )
+        )
+
+    def attempt_ended(self, end: AttemptEnd) -> None:
+        """How an attempt ended."""
+        self.delta.ends.append(end)
+
+    def done(self, command: int | None) -> None:
+        """A command's row has been dealt with."""
+        if command is not None:
+            self.delta.commands_done.append(command)
+
+    def wake_at(self, moment: int) -> None:
+        """Step again at this moment at the latest."""
+        self.wake_ms = moment if self.wake_ms is None else min(self.wake_ms, moment)
+
+    # ------------------------------------------------------------------------------------------------ rows
+
+    def finish(self) -> Result:
+        """Make rows of everything that changed. Called once, last."""
+        self.absorb()
+        ended = []
+        for workflow, advance in self._advances.items():
+            run = self._runs[workflow]
+            changes = advance.changes
+            for number, touched in sorted(changes.tasks.items()):
+                self._task_rows(run, run.stages[number], touched)
+            self.delta.stages.extend(stage_row(run, run.stages[number]) for number in sorted(changes.stages))
+            if changes.workflow:
+                self.delta.workflows.append(
+                    WorkflowWrite(run.id, run.state.value, run.reason, run.started_ms, run.ended_ms)
+                )
+            self.delta.outputs.extend(
+                OutputWrite(run.id, stage, task, name, out.uri, out.size_bytes, out.value, out.attempt)
+                for stage, task, name, out in changes.outputs
+            )
+            self.delta.events.extend(EventRow(run.id, self.now, kind, body) for kind, body in changes.events)
+            if run.state.terminal:
+                ended.append(run.id)
+        # A task that was placed and released again within one step never had a pod asked for.
+        return Result(self.delta, ended)
+
+    def _task_rows(self, run: WorkflowRun, stage: StageRun, touched: list[NDArray[np.int64]]) -> None:
+        """Rows of the tasks that need one. Most of a million that become ready, or are cancelled unseen, do not."""
+        written = [some[(stage.version[some] > 0) | _DURABLE[stage.task_state[some]]] for some in touched]
+        tasks = np.unique(np.concatenate(written))
+        if len(tasks) == 0:
+            return
+        self.statement.add(stage.own("version"), tasks, 1)
+        self.delta.tasks.extend(task_rows(self.state, run, stage, tasks))
+
+
+def task_row(state: EngineState, run: WorkflowRun, stage: StageRun, task: int) -> TaskWrite:
+    """One task as its row."""
+    return task_rows(state, run, stage, np.array([task]))[0]
+
+
+def task_rows(
+    state: EngineState, run: WorkflowRun, stage: StageRun, tasks: NDArray[np.int64]
+) -> list[TaskWrite]:
+    """Tasks as their rows."""
+    names, reasons = state.snapshot.names, stage.reasons
+    columns = (
+        tasks,
+        stage.task_state[tasks],
+        stage.attempt[tasks],
+        stage.node[tasks],
+        stage.goal[tasks],
+        stage.version[tasks],
+        stage.exit_code[tasks],
+        stage.local[tasks],
+        stage.moved[tasks],
+        stage.charged[tasks],
+        stage.memory_steps[tasks],
+    )
+    numbers, states, attempts, nodes, goals, versions, codes, local, moved, charged, steps = [
+        column.tolist() for column in columns
+    ]
+    # Column by column, in the order of TaskWrite: a look may write a thousand rows.
+    rows = zip(
+        repeat(run.id),
+        repeat(stage.number),
+        numbers,
+        states,
+        attempts,
+        [names[node] if node >= 0 else None for node in nodes],
+        goals,
+        versions,
+        [reasons.get(task, "") for task in numbers] if reasons else repeat(""),
+        [None if code < 0 else code for code in codes],
+        *[[None if at < 0 else at for at in column] for column in stage.times[tasks].T.tolist()],
+        local,
+        moved,
+        charged,
+        steps,
+        strict=False,
+    )
+    return list(map(TaskWrite._make, rows))
+
+
+def stage_row(run: WorkflowRun, stage: StageRun) -> StageWrite:
+    """One stage as its row."""
+    return StageWrite(
+        workflow=run.id,
+        stage=stage.number,
+        state=stage.state.value,
+        counts=stage.counted(),
+        started_ms=stage.started_ms,
+        ended_ms=stage.ended_ms,
+        reason=stage.reason,
+        totals=dict(zip(TOTALS, stage.totals.tolist(), strict=True)) | as_totals(stage.returned),
+    )

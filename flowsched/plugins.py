@@ -1,0 +1,20 @@
+"""What plugins of users import: docs/plugins.md. These names stay where they are when modules move."""
+
+from __future__ import annotations
+
+from flowsched.scheduling.pod_group import PodGroup, RoleRequest, Shape
+from flowsched.scheduling.policy.extension import plugin
+from flowsched.scheduling.policy.framework import Cost, Filter, QueueOrder, VictimOrder
+from flowsched.scheduling.state.snapshot import Snapshot
+
+__all__ = [
+    "Cost",
+    "Filter",
+    "PodGroup",
+    "QueueOrder",
+    "RoleRequest",
+    "Shape",
+    "Snapshot",
+    "VictimOrder",
+    "plugin",
+]

@@ -1,0 +1,65 @@
+"""What a group has got so far in a cycle."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+
+from flowsched.scheduling.placement.capacity import Room
+from flowsched.scheduling.placement.cost_table import Fit
+from flowsched.scheduling.placement.gang import Ints, Spots, gang_cost
+from flowsched.scheduling.plan import Placement
+from flowsched.scheduling.pod_group import PodGroup
+from flowsched.scheduling.state.snapshot import Snapshot
+
+_NONE: Final = np.zeros(0, dtype=np.int64)
+
+
+@dataclass(slots=True)
+class Given:
+    """For each role, in the group's order, nodes and bytes missing there."""
+
+    nodes: list[Ints]
+    missing: list[Ints]
+    cost_ms: int = 0
+    held: tuple[tuple[int, tuple[int, ...]], ...] = ()
+    devices: dict[int, Ints] = field(default_factory=dict)  #: by role, where they matter
+
+    @classmethod
+    def of(cls, group: PodGroup) -> Given:
+        """Nothing yet."""
+        return cls([_NONE] * len(group.roles), [_NONE] * len(group.roles))
+
+    def add(self, role: int, spots: Spots, missing: Ints) -> None:
+        """Pods of a role got nodes."""
+        nodes, cost_ms = spots.nodes, gang_cost((spots,))
+        if spots.devices is not None:
+            before = self.devices.get(role, spots.devices[:0])
+            self.devices[role] = np.concatenate([before, spots.devices])
+        if len(self.nodes[role]):
+            nodes = np.concatenate([self.nodes[role], nodes])
+            missing = np.concatenate([self.missing[role], missing])
+        self.nodes[role], self.missing[role] = nodes, missing
+        self.cost_ms = max(self.cost_ms, cost_ms)
+
+    def placement(self, group: int) -> Placement:
+        """As a plan tells it. `group` is the group's key."""
+        devices = tuple([self.devices[role] for role in sorted(self.devices)]) if self.devices else ()
+        return Placement(group, tuple(self.nodes), tuple(self.missing), self.cost_ms, self.held, devices)
+
+
+def hold_rest(fit: Fit, room: Room, snapshot: Snapshot) -> tuple[tuple[int, tuple[int, ...]], ...]:
+    """Keep the rest of `min_resources` free for pods that do not exist yet: (node, (R,) amounts)."""
+    offer = fit.offer
+    if offer.group.min_resources is None or any(bound is not None for bound in fit.bound):
+        return ()
+    rest = offer.rest([room.hard(axis) for axis in offer.axes], fit.spots)
+    everywhere = np.arange(len(snapshot))
+    held = np.zeros((len(snapshot), len(snapshot.axes)), dtype=np.int64)
+    for axis, amounts in zip(offer.axes, rest or (), strict=False):
+        room.hold(axis, everywhere, amounts)
+        held[:, axis] = amounts
+    where = np.flatnonzero(held.any(axis=1))
+    return tuple((node, tuple(held[node].tolist())) for node in where.tolist())

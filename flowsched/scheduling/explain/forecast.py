@@ -1,0 +1,236 @@
+"""When groups that wait will start, as an interval: the plan is made for several ways in which runtimes may turn out.
+
+Runtimes that differ are known by their quantiles. A scenario gives each running pod and each waiting group a level of its
+own, the same whenever it is asked (a hash of the numbers, no randomness), and plans who waits in order, each as early as
+possible without delaying those before it. Of `SCENARIOS` starts the second and the last but one bound eight tenths of what can
+happen, as far as runtimes turn out like those that were seen, and nobody comes who goes first.
+
+Source: the predictive interval between order statistics; scenario planning as in Smith, Taylor & Foster 1999 (queue wait times from
+runtime predictions).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flowsched.scheduling.placement.capacity import Room
+from flowsched.scheduling.placement.cost_table import Offer, price
+from flowsched.scheduling.placement.gang import Ints, Spots
+from flowsched.scheduling.pod_group import PodGroup
+from flowsched.scheduling.policy.framework import Profile
+from flowsched.scheduling.reservations import (
+    OVERDUE_MS,
+    RELEASING_MS,
+    Returns,
+    Timeline,
+    amounts_of,
+    longest_of,
+    runtime_of,
+)
+from flowsched.scheduling.state.claims import EMPTY, UNKNOWN, ClaimKind
+from flowsched.scheduling.state.data import Catalogue
+from flowsched.scheduling.state.gpus import DEVICES
+from flowsched.scheduling.state.snapshot import Snapshot
+
+#: So many ways things may turn out. Of n + 1 gaps, n - 3 lie between the second and the last but one: eight tenths.
+SCENARIOS: Final = 19
+LOW, MIDDLE, HIGH = 1, 9, 17
+#: Runtimes are given at these levels, in per mille.
+LEVELS: Final = tuple(range(0, 1_001, 50))
+_STEP: Final = 50_000  #: the same in millionths, in which levels are told apart
+_WHOLE: Final = 1_000_000
+#: What is said of a runtime of which nothing was seen, in per mille of what is expected: from a third to three times as long.
+GUESSED: Final = (
+    *(300, 400, 480, 550, 610, 670, 730, 790, 860, 930, 1_000),
+    *(1_080, 1_170, 1_270, 1_380, 1_500, 1_650, 1_850, 2_150, 2_600, 3_500),
+)
+#: Groups that are planned before the one that is asked for, at most, and pods of one bag.
+_AHEAD: Final = 24
+_PODS: Final = 16
+
+#: (levels,) ms: how long it may take.
+Spread = Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """When a group is expected to start, in wall-clock ms: eight of ten times between `low` and `high`."""
+
+    low_ms: int
+    start_ms: int
+    high_ms: int
+
+
+def guessed(runtime_ms: int) -> Spread:
+    """How long something may take of which only an expectation is known."""
+    return tuple(runtime_ms * part // 1_000 for part in GUESSED)
+
+
+def starts(
+    snapshot: Snapshot,
+    catalogue: Catalogue,
+    waiting: Sequence[PodGroup],
+    wanted: Sequence[int],
+    spreads: Mapping[str, Spread],
+    group_spreads: Mapping[int, Spread],
+    profile: Profile,
+    now: int,
+) -> dict[int, Start]:
+    """The starts of some groups that wait. A tenth of a second for two hundred pods and a few gangs: for those who ask.
+
+    Args:
+        snapshot: Nodes and claims. Not modified.
+        catalogue: Datasets and replicas. Not modified.
+        waiting: Who waits, first who goes first.
+        wanted: Keys of those that are asked for.
+        spreads: Owner of a claim -> how long it may run in all; who is not in it is guessed at.
+        group_spreads: The same by key of a group.
+        profile: The policy.
+        now: The moment, wall-clock ms.
+
+    Returns:
+        By key. Who could never start, or stands too far behind, is not in it.
+    """
+    last = max((at for at, group in enumerate(waiting) if group.key in wanted), default=-1)
+    ahead = [group for group in waiting[: last + 1] if group.gang or group.key in wanted]
+    if len(ahead) < last + 1:  # bags count too, as far as they can be looked at
+        ahead = list(waiting[: last + 1])
+    ahead = ahead[:_AHEAD]
+    offers = [price(group, snapshot, catalogue, profile) for group in ahead]
+    lengths = [np.array(group_spreads.get(g.key) or guessed(runtime_of(g, profile))) for g in ahead]
+    ledger = snapshot.ledger
+    held = np.flatnonzero((ledger.kind != EMPTY) & (ledger.kind != ClaimKind.STAGING))
+    tables = _tables(snapshot, held, spreads, profile)
+    amounts = ledger.amount[held]
+    if snapshot.devices.matter:
+        amounts = np.hstack([amounts, ledger.devices_of(held, snapshot.devices.width)])
+    found: dict[int, list[int]] = {}
+    for scenario in range(SCENARIOS):
+        ends = _ends(snapshot, held, tables, scenario, now)
+        world = _World(snapshot, profile, Returns(ends, ledger.node[held], amounts), now)
+        for offer, length in zip(offers, lengths, strict=True):
+            level = _levels(np.array([offer.group.key + (1 << 32)]), scenario)
+            takes = int(_value_at(length[None, :], level)[0])
+            begun = world.plan(offer, max(1, takes))
+            if begun is not None and offer.group.key in wanted:
+                found.setdefault(offer.group.key, []).append(begun)
+    return {
+        key: Start(*(sorted(each)[at] for at in (LOW, MIDDLE, HIGH)))
+        for key, each in found.items()
+        if len(each) == SCENARIOS
+    }
+
+
+class _World:
+    """One way in which things may turn out."""
+
+    def __init__(self, snapshot: Snapshot, profile: Profile, returns: Returns, now: int) -> None:
+        self._snapshot, self._profile = snapshot, profile
+        self._room = Room(snapshot)
+        rows = [self._room.hard(axis) for axis in range(len(snapshot.axes))]
+        devices = self._room.hard(DEVICES) if snapshot.devices.matter else None
+        self._line = Timeline(returns, rows, now, devices)
+
+    def plan(self, offer: Offer, takes_ms: int) -> int | None:
+        """Let a group start as early as it can; returns when. Of a bag its pods start one by one; the first counts."""
+        pods = 1 if offer.group.gang else min(_PODS, offer.tables[0].count)
+        least = offer.at_least() if offer.group.gang else offer.wanting(1)
+        first = None
+        for _ in range(pods):
+            found = self._line.earliest(
+                offer.axes, least.tables, self._looked_for(offer, takes_ms), self._fits(least)
+            )
+            if found is None:
+                return first
+            start, spots = found
+            first = start if first is None else first
+            for table, where in zip(least.tables, spots, strict=True):
+                amounts = amounts_of(len(self._snapshot.axes), offer.axes, table, where)
+                self._line.take(start, start + takes_ms, where.nodes, amounts)
+        return first
+
+    def _looked_for(self, offer: Offer, takes_ms: int) -> int:
+        """A hole is chosen by what is expected, never by what turns out."""
+        return max(takes_ms, longest_of(offer.group, self._profile)) if offer.group.gang else takes_ms
+
+    def _fits(self, least: Offer) -> Callable[[list[Ints]], tuple[Spots, ...] | None]:
+        def fits(free: list[Ints]) -> tuple[Spots, ...] | None:
+            return least.place(free, self._room, self._snapshot, self._profile)
+
+        return fits
+
+
+def _tables(
+    snapshot: Snapshot, held: NDArray[np.intp], spreads: Mapping[str, Spread], profile: Profile
+) -> NDArray[np.int64]:
+    """(M, levels) how long each claim may run in all."""
+    ledger = snapshot.ledger
+    until, since = ledger.until[held], ledger.since[held]
+    expected = np.where(until == UNKNOWN, profile.default_runtime_ms, until - since)
+    tables: NDArray[np.int64] = expected[:, None] * np.array(GUESSED, dtype=np.int64) // 1_000
+    row_of = {int(slot): row for row, slot in enumerate(held)}
+    for owner, spread in spreads.items():
+        slot = ledger.slot_of(owner)
+        if slot in row_of:
+            tables[row_of[slot]] = spread
+    return tables
+
+
+def _ends(
+    snapshot: Snapshot, held: NDArray[np.intp], tables: NDArray[np.int64], scenario: int, now: int
+) -> Ints:
+    """(M,) when each claim ends in this scenario: as its table says of those that have run for so long already."""
+    ledger = snapshot.ledger
+    since = ledger.since[held]
+    elapsed = np.maximum(now - since, 0)
+    levels = _levels(held, scenario)
+    passed = _level_of(tables, elapsed)
+    ends = since + _value_at(tables, passed + (_WHOLE - passed) * levels // _WHOLE)
+    overdue = now + 1 + np.maximum(OVERDUE_MS, elapsed // 10) * levels // (_WHOLE // 2)
+    ends = np.where(ends > now, ends, overdue)
+    releasing = ledger.kind[held] == ClaimKind.RELEASING
+    return np.where(releasing, np.minimum(ends, now + RELEASING_MS), ends)
+
+
+def _value_at(tables: NDArray[np.int64], levels: NDArray[np.int64]) -> Ints:
+    """(M,) the values of tables (M, levels) at levels in millionths, on straight lines between."""
+    at = np.minimum(levels // _STEP, len(LEVELS) - 2)
+    rows = np.arange(len(tables))
+    low, high = tables[rows, at], tables[rows, at + 1]
+    found: Ints = low + (high - low) * (levels - at * _STEP) // _STEP
+    return found
+
+
+def _level_of(tables: NDArray[np.int64], values: Ints) -> NDArray[np.int64]:
+    """(M,) the level in millionths of each value: how many of a million take no longer."""
+    at = np.clip((tables <= values[:, None]).sum(axis=1) - 1, 0, len(LEVELS) - 2)
+    rows = np.arange(len(tables))
+    low, high = tables[rows, at], tables[rows, at + 1]
+    part = np.clip(values - low, 0, np.maximum(high - low, 0)) * _STEP // np.maximum(high - low, 1)
+    found: NDArray[np.int64] = at * _STEP + part
+    return np.where(values >= tables[:, -1], _WHOLE, found)
+
+
+def _levels(numbers: NDArray[np.int64] | NDArray[np.intp], scenario: int) -> NDArray[np.int64]:
+    """(M,) levels in millionths: of each number every nineteenth once, in an order of its own.
+
+    The number of scenarios is prime, so that a step and an offset, both hashed from the number (splitmix64), go through all.
+    """
+    with np.errstate(over="ignore"):
+        mixed = (numbers.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+        mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        mixed ^= mixed >> np.uint64(31)
+    hashed = (mixed >> np.uint64(1)).astype(np.int64)
+    step = 1 + hashed % (SCENARIOS - 1)
+    offset = (hashed >> 16) % SCENARIOS
+    within = (hashed >> 32) % 1_000
+    found: NDArray[np.int64] = (
+        (((step * scenario + offset) % SCENARIOS) * 1_000 + within) * _WHOLE // (SCENARIOS * 1_000)
+    )
+    return found

@@ -1,0 +1,249 @@
+"""Why what is free is free: the idle room of a moment, split by what keeps waiting work from using it.
+
+*Idle* is allocatable - used on nodes that take pods, never below 0. Everything that is idle gets exactly one cause:
+
+1. What waiting pods would take if one thing were not in the way. They are laid onto what is idle, as whole pods, by their
+   cause in the order of `_FIRST`: bytes that are not there, room promised to somebody, a queue's cap, a disk's bandwidth,
+   a turn that comes next, rules that keep pods apart.
+2. What is left on nodes where waiting pods may run and do not fit, up to what they ask for: *fragmentation*.
+3. What is left elsewhere, up to what they still ask for: *mismatch*, they may not run there, or no node is large enough.
+4. What nobody who is ready to run asks for: *no demand*.
+
+So the causes of a resource add up to what is idle of it, whatever overlaps. Whole numbers, nodes in index order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flowsched.scheduling.feasibility import allowed_nodes
+from flowsched.scheduling.placement.gang import Ints
+from flowsched.scheduling.plan import Reason, ReasonCode
+from flowsched.scheduling.pod_group import PodGroup, Shape
+from flowsched.scheduling.policy.framework import Profile
+from flowsched.scheduling.state.snapshot import IO, Snapshot
+
+Mask = NDArray[np.bool_]
+
+
+class Cause(IntEnum):
+    """Why room is idle. The names in lower case are what answers and stored rows say."""
+
+    NO_DEMAND = 0  #: nothing that is ready asks for it
+    FRAGMENTATION = 1  #: what waits does not fit what is free: too small, too scattered, or beside a resource that is full
+    RESERVED = 2  #: what waits would fit, and would delay a gang that was promised room
+    QUOTA = 3  #: what waits would fit, and its queue has reached its cap, or keeps its order
+    DATA = 4  #: what waits would fit, and its inputs are not there yet
+    IO = 5  #: what waits would fit, and the disk's bandwidth is spoken for
+    MISMATCH = 6  #: what waits may not run there: selector, taint, rules between pods, or size
+    STARTING = 7  #: its turn comes next
+
+
+_OF: Final[Mapping[ReasonCode, Cause]] = {
+    ReasonCode.RESERVED: Cause.RESERVED,
+    ReasonCode.QUEUE_LIMIT: Cause.QUOTA,
+    ReasonCode.PAUSED: Cause.QUOTA,
+    ReasonCode.QUEUE_ORDER: Cause.QUOTA,
+    ReasonCode.NOMINATED: Cause.STARTING,
+    ReasonCode.WAITING_FOR_DATA: Cause.DATA,
+    ReasonCode.WAITING_FOR_LOCALITY: Cause.DATA,
+    ReasonCode.IO_BUDGET: Cause.IO,
+    ReasonCode.STORAGE_BUDGET: Cause.IO,
+    ReasonCode.BACKLOG_WINDOW: Cause.STARTING,
+    ReasonCode.BACKOFF: Cause.STARTING,
+    ReasonCode.WAITING_FOR_MEMBERS: Cause.STARTING,
+    ReasonCode.NEIGHBOURS: Cause.MISMATCH,
+}
+#: No node takes such pods, however empty.
+_NOWHERE: Final = (ReasonCode.NO_MATCHING_NODE, ReasonCode.LARGER_THAN_NODE)
+#: Whose pods are laid onto idle room, and in which order: the nearest to running first.
+_FIRST: Final = (Cause.DATA, Cause.RESERVED, Cause.QUOTA, Cause.IO, Cause.STARTING, Cause.MISMATCH)
+#: So many kinds of waiting work are told apart, the most important ones; the others are one kind that may run anywhere.
+KINDS: Final = 64
+#: More than any cluster has; so much of every kind can be added up in 64 bits.
+_MOST: Final = 1 << 55
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Split:
+    """The idle room of a moment.
+
+    Args:
+        amounts: (C, R) by cause and axis; each column adds up to what is idle of the axis.
+        capacity: (R,) what nodes that take pods have.
+        off: (R,) what the other nodes have.
+        blame: Who, by cause and name: (R,) their part of `amounts`. Queues for QUOTA, who was promised room for RESERVED,
+            groups for the others.
+    """
+
+    amounts: Ints
+    capacity: Ints
+    off: Ints
+    blame: Mapping[tuple[Cause, str], Ints]
+
+
+@dataclass(slots=True)
+class _Kind:
+    """Waiting work that is alike: `times` groups of these roles (a bag counts pods), or what they ask for in all."""
+
+    cause: Cause
+    name: str
+    roles: tuple[tuple[Shape, int], ...]
+    times: int = 0
+
+
+@dataclass(slots=True)
+class _Spill:
+    """What work that may run on the same nodes asks for beyond what would fit."""
+
+    mask: Mask
+    asks: list[tuple[str, Ints]] = field(default_factory=list)
+
+
+def split(
+    snapshot: Snapshot, waiting: Iterable[tuple[PodGroup, Reason]], profile: Profile, names: Mapping[int, str]
+) -> Split:
+    """Why what is idle now is idle.
+
+    Args:
+        snapshot: Nodes and claims. Not modified.
+        waiting: Who was refused by the last cycle and why, the most important first.
+        profile: For its filters.
+        names: Of groups, by key, for who holds a promise.
+    """
+    ready = snapshot.ready
+    left = np.where(ready[:, None], np.maximum(snapshot.allocatable - snapshot.used, 0), 0)
+    idle = left.sum(axis=0)
+    amounts = np.zeros((len(Cause), len(snapshot.axes)), dtype=np.int64)
+    blame: dict[tuple[Cause, str], Ints] = {}
+
+    def charge(cause: Cause, name: str, taken: Ints) -> None:
+        if taken.any():
+            amounts[cause] += taken
+            before = blame.get((cause, name))
+            blame[cause, name] = taken.copy() if before is None else before + taken
+
+    if snapshot.any_staging:
+        taken = np.minimum(left, np.where(ready[:, None], np.maximum(snapshot.staging, 0), 0))
+        left -= taken
+        charge(Cause.DATA, "inputs on their way", taken.sum(axis=0))
+    kinds, crowd, still = _kinds(waiting, names, len(snapshot.axes))
+    spill: dict[bytes, _Spill] = {}
+    for kind in sorted(kinds, key=_order):
+        masks = [allowed_nodes(snapshot, shape, profile.all_filters()).mask for shape, _ in kind.roles]
+        placed = 0
+        if kind.cause in _FIRST:
+            placed, taken = _lay(left, kind, masks)
+            charge(kind.cause, kind.name, taken)
+        rest = _demand(kind.roles, kind.times - placed, len(snapshot.axes))
+        if rest.any():
+            mask = np.logical_or.reduce(masks)
+            spill.setdefault(mask.tobytes(), _Spill(mask)).asks.append((kind.name, rest))
+    if crowd.any():
+        spill.setdefault(ready.tobytes(), _Spill(ready)).asks.append(("many others", crowd))
+    for each in spill.values():
+        rests = [rest for _, rest in each.asks]
+        taken = _pieces(left, each.mask, np.sum(rests, axis=0))
+        still = still + np.sum(rests, axis=0) - taken
+        for name, rest in each.asks:
+            part = np.minimum(rest, taken)
+            charge(Cause.FRAGMENTATION, name, part)
+            taken = taken - part
+    over = left.sum(axis=0)
+    charge(Cause.MISMATCH, "", np.minimum(over, still))
+    amounts[Cause.NO_DEMAND] = idle - amounts.sum(axis=0)
+    capacity = snapshot.allocatable[ready].sum(axis=0)
+    return Split(amounts, capacity, snapshot.allocatable[~ready].sum(axis=0), blame)
+
+
+def _order(kind: _Kind) -> int:
+    return _FIRST.index(kind.cause) if kind.cause in _FIRST else len(_FIRST)
+
+
+def _kinds(
+    waiting: Iterable[tuple[PodGroup, Reason]], names: Mapping[int, str], axes: int
+) -> tuple[list[_Kind], Ints, Ints]:
+    """What waits, alike together; (R,) what those ask for that are of none of the first kinds, and those no node takes."""
+    kinds: dict[object, _Kind] = {}
+    crowd, nowhere = np.zeros((2, axes), dtype=np.int64)
+    for group, reason in waiting:
+        cause = _OF.get(reason.code, Cause.FRAGMENTATION)
+        roles = tuple((role.shape, role.count if group.gang else 1) for role in group.roles)
+        whose = group.name
+        if cause is Cause.QUOTA:
+            whose = group.queue
+        elif cause is Cause.RESERVED:
+            whose = names.get(reason.numbers.get("reserved_for", -1), "a gang")
+        told = whose if cause in (Cause.QUOTA, Cause.RESERVED) else ""
+        key = (cause, told, roles)
+        kind = kinds.get(key)
+        times = 1 if group.gang else group.roles[0].count
+        if reason.code in _NOWHERE:
+            np.minimum(nowhere + _demand(roles, times, axes), _MOST, out=nowhere)
+            continue
+        if kind is None and len(kinds) >= KINDS:
+            np.minimum(crowd + _demand(roles, times, axes), _MOST, out=crowd)
+            continue
+        if kind is None:
+            kind = kinds[key] = _Kind(cause, whose, roles)
+        kind.times += times
+    return list(kinds.values()), crowd, nowhere
+
+
+def _demand(roles: tuple[tuple[Shape, int], ...], times: int, axes: int) -> Ints:
+    total = [0] * axes
+    for shape, count in roles:
+        for axis, need in enumerate(shape.requests[:axes]):
+            total[axis] += need * count * times
+    return np.array([min(amount, _MOST) for amount in total], dtype=np.int64)
+
+
+def _lay(left: Ints, kind: _Kind, masks: list[Mask]) -> tuple[int, Ints]:
+    """Lay as many groups of a kind as fit onto what is left (changed): how many, and (R,) what they take."""
+    axes = left.shape[1]
+    times = kind.times
+    for _ in range(4):  # fewer each time: greedy, as placement is
+        if times <= 0:
+            break
+        trial, fits = left.copy(), times
+        for (shape, count), mask in zip(kind.roles, masks, strict=True):
+            need = np.zeros(axes, dtype=np.int64)
+            need[: min(axes, len(shape.requests))] = shape.requests[:axes]
+            if kind.cause is Cause.IO:
+                need[IO] = 0
+            got = _take_pods(trial, need, mask, count * times)
+            fits = min(fits, got // count if count else fits)
+        if fits == times:
+            taken: Ints = (left - trial).sum(axis=0)
+            left[:] = trial
+            return times, taken
+        times = fits
+    return 0, np.zeros(axes, dtype=np.int64)
+
+
+def _take_pods(left: Ints, need: Ints, mask: Mask, pods: int) -> int:
+    """Take room for up to so many pods, node after node: how many found some."""
+    asked = np.flatnonzero(need)
+    copies = np.where(mask, pods, 0)
+    for axis in asked.tolist():
+        np.minimum(copies, left[:, axis] // need[axis], out=copies)
+    before = np.cumsum(copies) - copies
+    copies = np.clip(pods - before, 0, copies)
+    left -= copies[:, None] * need
+    return int(copies.sum())
+
+
+def _pieces(left: Ints, mask: Mask, demand: Ints) -> Ints:
+    """Take what is left on some nodes (changed), each resource by itself, up to a demand: (R,) what was taken."""
+    rows = np.where(mask[:, None], left, 0)
+    before = np.cumsum(rows, axis=0) - rows
+    taken = np.clip(demand - before, 0, rows)
+    left -= taken
+    total: Ints = taken.sum(axis=0)
+    return total

@@ -1,0 +1,264 @@
+"""Budgets of storages that nodes share: who may read from and write to one at the same time, all nodes together.
+
+A pod that works straight on a storage (it is mounted where the pod runs) counts with what it is taken to read and write a second.
+Two rules bound the sum. *The budget*: no more than a part of the storage's rate; who alone asks for more than that goes when hardly
+anybody else is on it. *Two groups*: who asks for more of it per core than all that waits does on average is heavy, and heavy ones
+go in their turn only until the running mix asks for what that average is for the whole cluster; those left over go after everybody
+else had his turn, if there is room for them still. So what computes runs beside what reads, and not after it.
+
+Who has waited for `promote_ms` minds the budget alone, and if he finds none nobody after him gets any: that bounds every wait.
+
+Source: Goponenko, Lamar, Brandt and Dechev, "Metrics for packing efficiency and fairness of HPC cluster batch job scheduling"
+(2022) and their two-group approximation of an I/O-aware schedule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+from flowsched.scheduling.plan import Reason, ReasonCode
+from flowsched.scheduling.pod_group import PodGroup
+from flowsched.scheduling.policy.framework import BURSTS, Profile, Storage
+from flowsched.scheduling.policy.plugins.order import effective_priority
+from flowsched.scheduling.queues.ordering import is_promised
+from flowsched.scheduling.queues.tree import QueueTree
+from flowsched.scheduling.state.claims import Claim
+from flowsched.scheduling.state.snapshot import Snapshot
+
+_PERCENT: Final = 100
+_ALL: Final = 1 << 62
+#: A storage of whose budget so small a part is in use is as good as free.
+_HARDLY: Final = 8
+_MB: Final = 1_000_000
+
+
+def limits_of(storages: Sequence[Storage], percent: int) -> dict[str, int]:
+    """Bytes/s that may be asked for together, by name/read and name/write; none where there is no bound."""
+    rates = [pair for storage in storages for pair in storage.rates.items()]
+    return {key: max(1, rate * percent // _PERCENT) for key, rate in rates if rate > 0}
+
+
+Lines = dict[str, list[PodGroup]]
+
+
+def budgeted(
+    snapshot: Snapshot,
+    queues: QueueTree,
+    backlog: Sequence[PodGroup],
+    waiting: Lines,
+    profile: Profile,
+    now: int,
+) -> tuple[Budgets, Lines]:
+    """The budgets of one cycle, and its lines by queue with heavy groups where they belong; none, and the lines as they are, where
+    nobody who waits asks for any. Where first in, first out, or a plugin, says the order, it stays.
+    """
+    percent = profile.io_fill_percent
+    some = profile.storages and percent
+    if not some or not any(role.shape.direct for group in backlog for role in group.roles):
+        return Budgets(snapshot, {}, {}, 0, 0, now), waiting
+    others, default_ms = snapshot.direct.others, profile.default_runtime_ms
+    limits = limits_of(profile.storages, percent)
+    limits = {key: max(1, limit // 10, limit - others.get(key, 0)) for key, limit in limits.items()}
+    averages = _averages(snapshot, backlog, default_ms)
+    budgets = Budgets(snapshot, limits, averages, default_ms, profile.promote_ms, now)
+    lines = {}
+    for name, groups in waiting.items():
+        own = profile.of(name)
+        said = own.order == "fifo" or queues.get(name).order == "fifo" or own.queue_order is not None
+        lines[name] = groups if said else budgets.mixed(groups)
+    return budgets, lines
+
+
+class Considering(Protocol):
+    """What of a cycle is asked here."""
+
+    left: int
+
+    def consider(self, group: PodGroup) -> bool:
+        """Place what can be placed of a group; True when it is done with."""
+        ...
+
+    def placed(self, group: PodGroup) -> int:
+        """How many pods of it the cycle has placed."""
+        ...
+
+    def refuse(self, reason: Reason) -> bool:
+        """Note why a group waits."""
+        ...
+
+
+def serve_put_off(cycle: Considering, budgets: Budgets, text: str) -> None:
+    """Everybody has had his turn: who was put off gets what is left; `text` says why, if the cycle may place no more."""
+    budgets.second = True
+    for group in budgets.put_off:
+        while cycle.left > 0 and not cycle.consider(group):
+            pass
+        if cycle.left <= 0 and cycle.placed(group) < group.roles[0].count:
+            cycle.refuse(Reason(group.key, ReasonCode.BACKLOG_WINDOW, text))
+
+
+def _averages(snapshot: Snapshot, backlog: Sequence[PodGroup], default_ms: int) -> dict[str, int]:
+    """Bytes/s that all which waits would ask for together, if it were spread evenly over all cores until it is done."""
+    moved: dict[str, int] = {}
+    work = 0  #: milli-CPU times ms
+    for group in backlog:
+        runtime = group.runtime_ms or default_ms
+        for role in group.roles:
+            work += role.count * role.shape.requests[0] * runtime
+            direct, told = role.shape.direct, role.shape.io_bytes * 1000 // BURSTS
+            together = sum(rate for _, rate in direct)
+            for key, rate in direct:
+                each = told * rate // together if told else rate * runtime
+                moved[key] = moved.get(key, 0) + role.count * each
+    cores = snapshot.total[0]
+    return {key: bytes_ms * cores // max(work, 1) for key, bytes_ms in moved.items()}
+
+
+@dataclass(slots=True)
+class Budgets:
+    """Of one cycle.
+
+    Attributes:
+        limits: What may be asked for together, by name/read and name/write.
+        averages: What that which waits asks for on average, if it were spread over all cores.
+        second: Whether everybody has had his turn.
+        put_off: Who goes then, in order.
+    """
+
+    snapshot: Snapshot
+    limits: Mapping[str, int]
+    averages: Mapping[str, int]
+    default_ms: int
+    promote_ms: int
+    now: int
+    second: bool = False
+    put_off: list[PodGroup] = field(default_factory=list)
+    _used: dict[str, int] = field(default_factory=dict)
+    _held: dict[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._used = dict(self.snapshot.direct.rates)
+
+    def room_for(self, group: PodGroup) -> int:
+        """How many more pods of a bag may go now, or, of a gang, how many times its minimum (0 = it has to wait)."""
+        if not self.limits:
+            return _ALL
+        strict = self.second or self._is_aged(group) or is_promised(group)
+        room = _ALL
+        for key, rate in demands_of(group).items():
+            limit = self.limits.get(key)
+            if limit is None:
+                continue
+            if self._held.get(key, group.key) != group.key:
+                return 0
+            used, need = self._used.get(key, 0), min(rate, limit)
+            fit = max(0, limit - used) // need
+            if fit == 0 and used * _HARDLY <= limit:
+                fit = 1
+            if not strict and self._is_heavy(group, key, rate):
+                average = min(limit, self.averages.get(key, 0))
+                fit = min(fit, max((average - used + need // 2) // need, 1 if used == 0 else 0))
+            room = min(room, fit)
+        return max(room, 0)
+
+    def _is_aged(self, group: PodGroup) -> bool:
+        return self.now - group.ready_ms >= self.promote_ms
+
+    def _is_heavy(self, group: PodGroup, key: str, rate: int) -> bool:
+        """Whether it asks for more per core than what waits does on average."""
+        cores = sum(role.shape.requests[0] * (role.minimum if group.gang else 1) for role in group.roles)
+        return rate * self.snapshot.total[0] > self.averages.get(key, 0) * cores
+
+    def mixed(self, groups: Sequence[PodGroup]) -> list[PodGroup]:
+        """A line in which, as long as the running mix asks for less than the average, heavy groups go before others of their
+        (aged) priority. How many of them go is bounded by `room_for`.
+        """
+        short = [key for key, average in self.averages.items() if self._used.get(key, 0) < average]
+        ordered: list[PodGroup] = []
+        alike: dict[tuple[int, bool], list[PodGroup]] = {}  #: a line is in the order of standings already
+        for group in groups:
+            alike.setdefault(self._standing(group), []).append(group)
+        for same in alike.values():
+            heavy = [
+                any(self._is_heavy(group, k, r) for k, r in demands_of(group).items() if k in short)
+                for group in same
+            ]
+            ordered += [group for group, first in zip(same, heavy, strict=True) if first]
+            ordered += [group for group, first in zip(same, heavy, strict=True) if not first]
+        return ordered
+
+    def _standing(self, group: PodGroup) -> tuple[int, bool]:
+        return effective_priority(group, self.now, self.promote_ms), is_promised(group)
+
+    def take(self, direct: Sequence[tuple[str, int]], pods: int) -> None:
+        """Pods are placed."""
+        for key, rate in direct:
+            self._used[key] = self._used.get(key, 0) + pods * rate
+
+    def hold(self, cycle: Considering, group: PodGroup) -> bool:
+        """A group has no room: it is put off until everybody had his turn, or refused. True: it is done with until then."""
+        if self.second or self._is_aged(group) or is_promised(group):
+            return cycle.refuse(self._waits(group))
+        self.put_off.append(group)
+        return True
+
+    def _waits(self, group: PodGroup) -> Reason:
+        key, rate = self._tightest(group)
+        limit, used = self.limits[key], self._used.get(key, 0)
+        if self._is_aged(group):
+            self._held.setdefault(key, group.key)
+        name, _, what = key.rpartition("/")
+        text = (
+            f"pods may {what} {_rate(limit)} of storage {name} together; those that run ask for {_rate(used)}, "
+            f"and this asks for {_rate(rate)}"
+        )
+        if self._held.get(key, group.key) != group.key:
+            text += "; what is left is kept for one that has waited long"
+        numbers = {"limit_rate": limit, "used_rate": used, "need_rate": rate}
+        return Reason(
+            group.key, ReasonCode.STORAGE_BUDGET, text, numbers, self._expected(key, min(rate, limit))
+        )
+
+    def _tightest(self, group: PodGroup) -> tuple[str, int]:
+        """Of what it asks for, where least is left beside it."""
+        asked = [(key, rate) for key, rate in demands_of(group).items() if key in self.limits]
+        free = [
+            (self._held.get(k, group.key) == group.key, self.limits[k] - self._used.get(k, 0) - r)
+            for k, r in asked
+        ]
+        return asked[free.index(min(free))]
+
+    def _expected(self, key: str, need: int) -> int | None:
+        """When enough of those who run are expected to have ended; None if that cannot be said."""
+        used, limit = self._used.get(key, 0), self.limits[key]
+        running = [(_end(claim, self.default_ms, self.now), rate) for claim, rate in self._on(key)]
+        for end, rate in sorted(running):
+            used -= rate
+            if used + need <= limit or used * _HARDLY <= limit:
+                return max(end, self.now)
+        return None
+
+    def _on(self, key: str) -> list[tuple[Claim, int]]:
+        claims = self.snapshot.direct.claims.values()
+        return [(claim, rate) for claim in claims for name, rate in claim.direct if name == key]
+
+
+def _end(claim: Claim, default_ms: int, now: int) -> int:
+    """Its expected end; what is late is expected to end any moment."""
+    until = claim.since_ms + default_ms if claim.until_ms is None else claim.until_ms
+    return max(until, now)
+
+
+def demands_of(group: PodGroup) -> dict[str, int]:
+    """Bytes/s that the smallest start of a group asks for, by name/read and name/write."""
+    total: dict[str, int] = {}
+    for role in group.roles:
+        for key, rate in role.shape.direct:
+            total[key] = total.get(key, 0) + rate * (role.minimum if group.gang else 1)
+    return total
+
+
+def _rate(amount: int) -> str:
+    return f"{-(-amount // _MB)} MB/s"

@@ -1,0 +1,1 @@
+"""Where one group goes."""

@@ -1,0 +1,318 @@
+"""What is free while a cycle decides: scratch copies, so that the snapshot stays as it is.
+
+Hard room is what a pod may take now; soft room is hard room less what is somebody's staging target. A pod
+that may bind takes both, a target takes soft room only. Behind a reservation there is a third: `spare`, what
+work that outlasts the reservation's start may still use without touching what was promised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flowsched.scheduling.placement.gang import PER_MILLE, Ints, RoleTable, Spots
+from flowsched.scheduling.state.claims import ClaimKind
+from flowsched.scheduling.state.gpus import DEVICES, GPU, seat
+from flowsched.scheduling.state.snapshot import IO, Snapshot
+
+Mask = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Scale:
+    """Fixed-point reciprocals: (amount >> shift) * factors is about amount * 1000 / whole, in units of 1 / UNIT per mille.
+
+    Args:
+        shift: Makes amounts small enough to be multiplied.
+        factors: (N,) UNIT * 1000 / (whole >> shift), rounded down.
+        slack: It differs from the true share by less than so many per mille, wherever a node has anything and no more than
+            that is free.
+    """
+
+    UNIT: ClassVar[int] = 1 << 44
+    _BITS: ClassVar[int] = 32
+
+    shift: int
+    factors: Ints
+    slack: int
+
+    @classmethod
+    def of(cls, whole: Ints) -> Scale:
+        """Of (N,) what nodes have in all."""
+        shift = max(0, int(whole.max(initial=0)).bit_length() - cls._BITS)
+        coarse = whole >> shift
+        some = coarse[whole > 0]
+        # What the shift cuts off is less than one part of `coarse`; what the factor lacks, less than 2 ** -12 per mille.
+        slack = 1 if shift == 0 else 2 + PER_MILLE // max(int(some.min(initial=PER_MILLE)), 1)
+        return cls(shift, PER_MILLE * cls.UNIT // np.maximum(coarse, 1), slack)
+
+
+class Along(NamedTuple):
+    """What is known of some axes: what nodes have there in all, each (N,), and how to tell about how full they are."""
+
+    whole: tuple[Ints, ...]
+    scales: tuple[Scale, ...]
+
+
+def along(snapshot: Snapshot, axes: tuple[int, ...]) -> Along:
+    """Remembered until a node changes."""
+    found: Along | None = snapshot.cache.get(("along", axes))
+    if found is None:
+        whole = tuple([whole_of(snapshot, axis) for axis in axes])
+        found = snapshot.cache["along", axes] = Along(whole, tuple(map(Scale.of, whole)))
+    return found
+
+
+def whole_of(snapshot: Snapshot, axis: int) -> Ints:
+    """(N,) what nodes have of an axis in all, remembered until a node changes. Read-only."""
+    found: Ints | None = snapshot.cache.get(("whole", axis))
+    if found is None:
+        found = np.array(snapshot.allocatable[:, axis], order="C")
+        found.setflags(write=False)
+        snapshot.cache["whole", axis] = found
+    return found
+
+
+class Room:
+    """Free room by axis, each (N,) in the axis's unit; GPUs by device (`DEVICES`) (N, D). Axes are copied when they are first
+    asked for.
+
+    Attributes:
+        staging: Whether soft room differs from hard room anywhere.
+        changes: Where hard room has changed, (k,) nodes each time, in order: what is remembered of room is brought up to date
+            by it (`standing`).
+        promised: How often room has been promised.
+    """
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._snapshot = snapshot
+        self._hard: dict[int, Ints] = {}
+        self._soft: dict[int, Ints] = {}
+        self._allocatable: dict[int, Ints] = {}
+        self._spare: dict[int, Ints] | None = None
+        self._least: dict[int, Ints] = {}
+        self._best: dict[int, int] = {}  #: the most that a node has, by axis
+        self.changes: list[Ints] = []
+        self.promised = 0
+        self.staging = snapshot.any_staging
+
+    def hard(self, axis: int) -> Ints:
+        """(N,) what pods may take now. Live."""
+        if axis not in self._hard and axis == DEVICES:
+            self._hard[axis] = self._snapshot.devices.free(len(self._snapshot))
+        elif axis not in self._hard:
+            self._hard[axis] = whole_of(self._snapshot, axis) - self._snapshot.used[:, axis]
+        return self._hard[axis]
+
+    def pods(self, requests: Sequence[int]) -> int:
+        """How many pods what is free would do for, if all of it were on one node."""
+        parts = [
+            int(np.maximum(self.hard(axis), 0).sum()) // need
+            for axis, need in enumerate(requests)
+            if need > 0
+        ]
+        return min(parts, default=1 << 60)
+
+    def lacks(self, requests: Sequence[int]) -> bool:
+        """Whether no node has as much of something as one pod asks for. False says nothing."""
+        for axis, need in enumerate(requests[: len(self._snapshot.axes)]):
+            if need <= 0 or axis == IO:  # who asks for more of a disk than there is gets all of it
+                continue
+            if axis not in self._best:
+                self._best[axis] = int(self.hard(axis).max(initial=0))
+            if need > self._best[axis]:
+                return True
+        return False
+
+    def soft(self, axis: int) -> Ints:
+        """(N,) what is nobody's target either. Live; the same array as `hard` while nothing is staging."""
+        if not self.staging:
+            return self.hard(axis)
+        if axis not in self._soft and axis == DEVICES:
+            self._soft[axis] = _unstaged(self._snapshot, self.hard(axis))
+        elif axis not in self._soft:
+            self._soft[axis] = self.hard(axis) - self._snapshot.staging[:, axis]
+        return self._soft[axis]
+
+    def allocatable(self, axis: int) -> Ints:
+        """(N,) what nodes have in all."""
+        found = self._allocatable.get(axis)
+        if found is None and axis == DEVICES:
+            found = self._allocatable[axis] = self._snapshot.devices.whole(len(self._snapshot))
+        if found is None:
+            found = self._allocatable[axis] = whole_of(self._snapshot, axis)
+        return found
+
+    def along(self, axes: tuple[int, ...]) -> Along:
+        """What is known of some axes."""
+        return along(self._snapshot, axes)
+
+    def least(self, axis: int) -> Ints:
+        """(N,) what may be used by pods that outlast the reservation's start. Live; the same array as `hard` while there is
+        none.
+        """
+        if self._spare is None:
+            return self.hard(axis)
+        if axis not in self._least:
+            self._least[axis] = np.minimum(self.hard(axis), self._spare[axis])
+        return self._least[axis]
+
+    def reserve(self, spare: Mapping[int, Ints]) -> None:
+        """From now on, what outlasts the reservation's start is kept to `spare`: room by axis."""
+        self._spare = dict(spare)
+        self._least = {}
+        self.promised += 1
+
+    @property
+    def reserved(self) -> bool:
+        """Whether there is a reservation."""
+        return self._spare is not None
+
+    def rows(
+        self, axes: Sequence[int], local: Mask | None, long: Mask | None, *, soft: bool = False
+    ) -> list[Ints]:
+        """What a group may use, by axis.
+
+        Args:
+            axes: Which axes.
+            local: (N,) where none of its inputs is missing: hard room there, soft room elsewhere; None =
+                everywhere.
+            long: (N,) where it would outlast the reservation's start; None = nowhere.
+            soft: Soft room everywhere: all of its pods would be targets.
+
+        Returns:
+            For each axis (N,). May be live arrays: read only.
+        """
+        rows = []
+        if not self.staging:
+            local, soft = None, False
+        elif local is not None and np.count_nonzero(local) == 0:
+            soft = True
+        for axis in axes:
+            row = self.soft(axis) if soft else self.hard(axis)
+            if local is not None and not soft:
+                row = np.where(_along(local, row), row, self.soft(axis))
+            if long is not None and self._spare is not None:
+                row = np.where(_along(long, row), np.minimum(row, self._spare[axis]), row)
+            rows.append(row)
+        return rows
+
+    def take(
+        self, axes: Sequence[int], table: RoleTable, spots: Spots, bound: Mask | None, long: Mask | None
+    ) -> None:
+        """Take room for pods.
+
+        Args:
+            axes: The axes of the table's needs.
+            table: The role.
+            spots: Its pods.
+            bound: (k,) whether each pod may bind (the others are targets); None = all may.
+            long: (N,) as in `rows`.
+        """
+        if bound is not None:
+            if bound.all():
+                bound = None
+            else:
+                self._split(axes)
+        outlasting = spots.nodes if long is None else spots.nodes[long[spots.nodes]]
+        hard = spots.nodes if bound is None else spots.nodes[bound]
+        for axis, need in zip(axes, table.needs, strict=True):
+            if axis == DEVICES:
+                self._take_devices(spots, bound, long)
+                continue
+            if self.staging:  # before hard room changes: it is derived from it when first asked for
+                _subtract(self.soft(axis), spots.nodes, need)
+            _subtract(self.hard(axis), hard, need)
+            if self._spare is not None and long is not None:
+                _subtract(self._spare[axis], outlasting, need)
+        self._note(hard if long is None else spots.nodes)
+
+    def _take_devices(self, spots: Spots, bound: Mask | None, long: Mask | None) -> None:
+        """Take the devices that were chosen for pods."""
+        nodes, devices = spots.nodes, spots.devices
+        if devices is None:
+            return
+        if self.staging:
+            np.subtract.at(self.soft(DEVICES), nodes, devices)
+        hard = slice(None) if bound is None else bound
+        np.subtract.at(self.hard(DEVICES), nodes[hard], devices[hard])
+        if self._spare is not None and long is not None:
+            outlasting = long[nodes]
+            np.subtract.at(self._spare[DEVICES], nodes[outlasting], devices[outlasting])
+
+    def take_one(self, axes: Sequence[int], needs: Sequence[int], spot: Ints, *, outlasts: bool) -> None:
+        """Take room for one pod that may bind: as `take`, for most pods there are.
+
+        Args:
+            axes: The axes of its needs.
+            needs: What it takes of each.
+            spot: (1,) its node.
+            outlasts: It would outlast the reservation's start there.
+        """
+        node = int(spot[0])
+        for axis, need in zip(axes, needs, strict=True):
+            if self.staging:
+                self.soft(axis)[node] -= need
+            self.hard(axis)[node] -= need
+            if outlasts and self._spare is not None:
+                self._spare[axis][node] -= need
+        self.changes.append(spot)
+        for axis, least in self._least.items():
+            least[node] = self.hard(axis)[node]
+            if self._spare is not None and self._spare[axis][node] < least[node]:
+                least[node] = self._spare[axis][node]
+
+    def _note(self, nodes: Ints) -> None:
+        """Room on these nodes has changed."""
+        if not len(nodes):
+            return
+        self.changes.append(nodes)
+        self._best.clear()
+        for axis, least in self._least.items():
+            least[nodes] = self.hard(axis)[nodes]
+            if self._spare is not None:
+                np.minimum.at(least, nodes, self._spare[axis][nodes])
+
+    def hold(self, axis: int, nodes: Ints, amounts: Ints) -> None:
+        """Keep room for pods that do not exist yet. `nodes` holds no duplicates."""
+        if self.staging:
+            self.soft(axis)[nodes] -= amounts
+        self.hard(axis)[nodes] -= amounts
+        self._note(nodes)
+
+    def _split(self, axes: Sequence[int]) -> None:
+        """From here on, soft room differs from hard room."""
+        if not self.staging:
+            self._soft = {axis: self.hard(axis).copy() for axis in set(self._hard) | set(axes)}
+            self.staging = True
+
+
+def _unstaged(snapshot: Snapshot, free: Ints) -> Ints:
+    """(N, D) what is free of each GPU beside what STAGING claims will take of it, the oldest first. `free`: not modified."""
+    left = free.copy()
+    claims = [claim for claim in snapshot.claims.values() if claim.kind is ClaimKind.STAGING]
+    for claim in sorted(claims, key=lambda claim: (claim.since_ms, claim.owner)):
+        if any(claim.amount[GPU : GPU + 1]):
+            seat(left, np.array([claim.node]), claim.amount[GPU])
+    return left
+
+
+def _along(mask: Mask, row: Ints) -> Mask:
+    """A mask of nodes for a row of theirs, or of their devices."""
+    return mask if row.ndim == 1 else mask[:, None]
+
+
+def _subtract(row: Ints, nodes: Ints, need: int | Ints) -> None:
+    if not len(nodes):
+        return
+    if isinstance(need, int):
+        if need and len(nodes) == 1:
+            row[nodes.item(0)] -= need
+        elif need:
+            np.subtract.at(row, nodes, need)
+    else:
+        np.subtract.at(row, nodes, need[nodes])

@@ -1,0 +1,473 @@
+"""What a group asks for and what it costs: the profile's filters and costs, as tables for placement."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flowsched.scheduling.feasibility import Allowed, Company, all_but, allowed_nodes, company_of
+from flowsched.scheduling.placement.capacity import Mask, Room
+from flowsched.scheduling.placement.gang import Ints, RoleTable, Spots, place_gang, place_in_one_rack
+from flowsched.scheduling.placement.one_by_one import Problem, place_in_one_rack_one_by_one, place_one_by_one
+from flowsched.scheduling.pod_group import PodGroup, RoleRequest
+from flowsched.scheduling.policy.framework import Cost, Profile
+from flowsched.scheduling.queues.tree import BILLION
+from flowsched.scheduling.state.data import Catalogue
+from flowsched.scheduling.state.gpus import DEVICES, GPU, copies_by_device
+from flowsched.scheduling.state.numa import zones_for
+from flowsched.scheduling.state.snapshot import IO, Snapshot, packing_axes
+from flowsched.values import quick
+
+#: Parts of a divisible bundle are counted in these; rounding favours the gang by less than one part per node.
+MILLION: Final = 1_000_000
+
+
+def bundle_on(left: Sequence[Ints], rest: Sequence[int], allowed: NDArray[np.bool_]) -> list[Ints] | None:
+    """Spread a bundle over nodes in index order, in millionths; None if there is not room for all of it."""
+    if max(rest, default=0) <= 0:
+        return [np.zeros_like(have) for have in left]
+    parts = np.where(allowed, MILLION, 0)
+    for have, amount in zip(left, rest, strict=True):
+        if amount > 0:
+            shift = max(0, amount.bit_length() - 40)  # keeps the product below 2 ** 63
+            share = np.clip(have, 0, amount) >> shift
+            parts = np.minimum(parts, -(-share * MILLION // (amount >> shift)))
+    before = np.cumsum(parts) - parts
+    parts = np.clip(MILLION - before, 0, parts)
+    if int(parts.sum()) < MILLION:
+        return None
+    laid = []
+    for have, amount in zip(left, rest, strict=True):
+        whole, more = divmod(max(amount, 0), MILLION)  # the product itself may have more than 64 bits
+        laid.append(np.minimum(np.maximum(have, 0), parts * whole - (-parts * more // MILLION)))
+    return laid
+
+
+# ---- What a group asks for and what it costs: the profile's filters and costs, as tables for placement ----
+
+
+@quick
+@dataclass(frozen=True, slots=True, eq=False)
+class Offer:
+    """A group, priced against the nodes as they are now.
+
+    Args:
+        group: The group.
+        axes: Indices of the A axes its roles ask for (cpu always); `DEVICES` last, where parts of GPUs are about.
+        tables: Its roles, largest dominant share first.
+        order: For each table, which role of the group it is.
+        allowed: For each table, where its pods may run and why not elsewhere.
+        missing: (N,) bytes of its inputs that are not there; None = nothing is missing anywhere, or it does
+            not matter.
+        one_per_node: No two of its pods on one node.
+        rack: None, "required" or "preferred".
+        company: How rules between pods bear on it, already part of the tables; None = not at all.
+        local: (N,) where nothing is missing; None = everywhere.
+    """
+
+    group: PodGroup
+    axes: tuple[int, ...]
+    tables: tuple[RoleTable, ...]
+    order: tuple[int, ...]
+    allowed: tuple[Allowed, ...]
+    missing: Ints | None
+    one_per_node: bool
+    rack: str | None
+    company: Company | None = None
+    local: Mask | None = None
+
+    @property
+    def plain(self) -> bool:
+        """Whether it is one role whose cost is how full a node is, and nothing else: its standings can be remembered."""
+        return self.lasts and self.axes[-1] != DEVICES
+
+    @property
+    def lasts(self) -> bool:
+        """Whether nothing that a cycle changes is in its table."""
+        if (
+            self.group.shut
+            or len(self.tables) > 1
+            or self.missing is not None
+            or self.rack is not None
+            or self.one_per_node
+        ):
+            return False
+        table = self.tables[0]
+        priced = table.each is None and table.first is None and table.step is None
+        alone = table.most is None and self.company is None and self.group.min_resources is None
+        return priced and alone and all(isinstance(need, int) for need in table.needs)
+
+    def stage_ms(self, nodes: int) -> Ints:
+        """(N,) ms to bring the inputs there."""
+        first = self.tables[0].first
+        return np.zeros(nodes, dtype=np.int64) if first is None else first
+
+    def of(self, group: PodGroup) -> Offer:
+        """The same offer for another group that asks for the same."""
+        return self._with(group, self.tables)
+
+    def _with(self, group: PodGroup, tables: tuple[RoleTable, ...]) -> Offer:
+        """As `replace`, in a third of the time."""
+        return Offer(
+            group,
+            self.axes,
+            tables,
+            self.order,
+            self.allowed,
+            self.missing,
+            self.one_per_node,
+            self.rack,
+            self.company,
+            self.local,
+        )
+
+    def wanting(self, count: int) -> Offer:
+        """The offer of a bag for `count` of its pods."""
+        if self.tables[0].count == count:
+            return self
+        return self._with(self.group, (self.tables[0].wanting(count, 1),))
+
+    def at_least(self) -> Offer:
+        """The offer for the minimum of every role."""
+        if all(table.count == table.minimum for table in self.tables):
+            return self
+        return replace(self, tables=tuple(replace(t, count=t.minimum) for t in self.tables))
+
+    def only(self, mask: Mask) -> Offer:
+        """The offer for some nodes only."""
+        return replace(self, tables=tuple(replace(t, allowed=t.allowed & mask) for t in self.tables))
+
+    def without_rack(self) -> Offer:
+        """The offer as if racks did not matter, to explain."""
+        return replace(self, rack=None)
+
+    def alone(self) -> Offer:
+        """The offer as if there were no other pods to be near to or apart from, and no NUMA zones, to explain."""
+        if self.company is None:
+            return self.without_zones()
+        tables = (
+            replace(t, allowed=a.mask, most=None) for t, a in zip(self.tables, self.allowed, strict=True)
+        )
+        return replace(self, tables=tuple(tables), company=None)
+
+    def in_zones(self, snapshot: Snapshot) -> Offer:
+        """The offer as NUMA zones are now: some of its pods, or others, have been placed since."""
+        if all(table.most is None for table in self.tables):
+            return self
+        now = zones_for(
+            [self.group.roles[r].shape.requests for r in self.order], snapshot.zones, len(snapshot)
+        )
+        tables = (table if table.most is None else replace(table, most=now) for table in self.tables)
+        return replace(self, tables=tuple(tables))
+
+    def without_zones(self) -> Offer:
+        """The offer as if nodes had no NUMA zones, to explain."""
+        if all(table.most is None for table in self.tables):
+            return self
+        return replace(self, tables=tuple(replace(table, most=None) for table in self.tables))
+
+    def by_sums(self) -> Offer:
+        """The offer as if GPUs could be had in pieces."""
+        if self.axes[-1] != DEVICES:
+            return self
+        tables = (replace(t, needs=t.needs[:-1], packs=t.packs[:-1]) for t in self.tables)
+        return replace(self, axes=self.axes[:-1], tables=tuple(tables))
+
+    def without(self, axis: int) -> Offer:
+        """The offer as if nothing were asked of one axis, to explain."""
+        at = self.axes.index(axis)
+        tables = (replace(t, needs=(*t.needs[:at], 0, *t.needs[at + 1 :])) for t in self.tables)
+        return replace(self, tables=tuple(tables))
+
+    def place(
+        self, rows: Sequence[Ints], room: Room, snapshot: Snapshot, profile: Profile
+    ) -> tuple[Spots, ...] | None:
+        """Place it on this room (by axis, (N,)); spots are in the order of `tables`."""
+        whole = [room.allocatable(axis) for axis in self.axes]
+        profile = profile.of(self.group.queue)
+        problem = self.problem(rows, room, snapshot, profile)
+        if self.rack is not None:
+            rack = snapshot.rack
+            placed = (
+                place_in_one_rack(rows, whole, self.tables, profile.packing, rack, self.one_per_node)
+                if problem is None
+                else place_in_one_rack_one_by_one(problem)
+            )
+            if placed is not None or self.rack == "required":
+                return placed if self._rest_fits(rows, placed) else None
+        if problem is None:
+            placed = place_gang(rows, whole, self.tables, profile.packing, self.one_per_node)
+        else:
+            placed = place_one_by_one(problem)
+        return placed if self._rest_fits(rows, placed) else None
+
+    @property
+    def one_by_one(self) -> bool:
+        """Whether its members look at each other."""
+        return self.company is not None and self.company.mutual
+
+    def problem(
+        self, rows: Sequence[Ints], room: Room, snapshot: Snapshot, profile: Profile
+    ) -> Problem | None:
+        """The offer as one to be placed pod by pod; None where its members do not look at each other."""
+        if self.company is None or not self.one_by_one:
+            return None
+        whole = [room.allocatable(axis) for axis in self.axes]
+        packing = profile.of(self.group.queue).packing
+        return Problem(snapshot, rows, whole, self.tables, self.company, packing, self.one_per_node)
+
+    def _rest_fits(self, rows: Sequence[Ints], placed: Sequence[Spots] | None) -> bool:
+        if placed is None or self.group.min_resources is None:
+            return True
+        return self.rest(rows, placed) is not None
+
+    def rest(self, rows: Sequence[Ints], placed: Sequence[Spots]) -> list[Ints] | None:
+        """Where the room of `min_resources` beyond its own pods would be: by axis, (N,).
+
+        The rest is taken as one divisible bundle, as much of it on each matching node as fits with all its
+        parts together, so that free memory beside no free core counts for nothing. Spark's executors are
+        such a rest when its driver starts.
+
+        Returns:
+            The amounts (GPUs by their sum), or None where they do not fit.
+        """
+        wanted = self.group.min_resources or ()
+        axes = [axis for axis in self.axes if axis != DEVICES]
+        rest = [wanted[axis] if axis < len(wanted) else 0 for axis in axes]
+        left = [row.copy() for row in rows[: len(axes)]]
+        for table, spots in zip(self.tables, placed, strict=True):
+            for at, need in enumerate(table.needs[: len(axes)]):
+                takes = np.full(len(spots.nodes), need) if isinstance(need, int) else need[spots.nodes]
+                np.subtract.at(left[at], spots.nodes, takes)
+                rest[at] -= int(takes.sum())
+        return bundle_on(left, rest, np.logical_or.reduce([table.allowed for table in self.tables]))
+
+
+@quick
+@dataclass(frozen=True, slots=True, eq=False)
+class Fit:
+    """Where a group could go.
+
+    Args:
+        offer: The group.
+        spots: In the order of the offer's tables.
+        bound: For each table, (k,) whether each pod may bind at once (the others are targets); None = all
+            may.
+        long: (N,) where it would outlast the reservation's start; None = nowhere.
+    """
+
+    offer: Offer
+    spots: tuple[Spots, ...]
+    bound: tuple[Mask | None, ...]
+    long: Mask | None
+
+    def full(self, rows: Sequence[Ints]) -> Mask:
+        """(N,) where no further pod of its first role finds room once this one is placed. `rows`: by axis, what is free."""
+        table, nodes = self.offer.tables[0], self.spots[0].nodes
+        same = [each for each in table.needs if isinstance(each, int)]
+        if len(nodes) == 1 and len(same) == len(rows) and all(same) and self.offer.axes[-1] != DEVICES:
+            here, full = nodes.item(0), rows[0] < same[0]
+            for row, asked in zip(rows[1:], same[1:], strict=True):
+                full |= row < asked
+            if any(row.item(here) < 2 * asked for row, asked in zip(rows, same, strict=True)):
+                full[here] = True
+            return full
+        full = np.zeros(len(rows[0]), dtype=np.bool_)
+        there = np.bincount(nodes, minlength=len(rows[0])) + 1
+        for row, need in zip(rows, table.needs, strict=True):
+            if row.ndim == 1:
+                full |= there * need > np.maximum(row, 0)
+            elif isinstance(need, int) and need:
+                full |= there > copies_by_device(row, need)
+        return full
+
+    @property
+    def moves(self) -> bool:
+        """Whether some of its pods go where their inputs are not."""
+        return any(bound is not None and not bound.all() for bound in self.bound)
+
+    @property
+    def pods(self) -> int:
+        """How many pods it places."""
+        return sum(len(spots.nodes) for spots in self.spots)
+
+
+def price(group: PodGroup, snapshot: Snapshot, catalogue: Catalogue, profile: Profile) -> Offer:
+    """Put a group's tables together."""
+    return Pricer(snapshot, catalogue, profile).price(group)
+
+
+class Pricer:
+    """Puts tables together, for as long as no node changes: a cycle. What cannot be another a moment later is remembered."""
+
+    def __init__(self, snapshot: Snapshot, catalogue: Catalogue, profile: Profile) -> None:
+        self._snapshot, self._catalogue, self._profile = snapshot, catalogue, profile
+        self._others: dict[int, Pricer] = {}  #: of queues that have a profile of their own, by its id
+        self._filters = profile.all_filters()
+        self._costs = (profile.all_costs(), profile.all_first_costs(), profile.all_step_costs())
+        self._own_costs = not (profile.costs or profile.first_costs or profile.step_costs)
+        self._packs = packing_axes(snapshot.axes)
+        #: Offers that last by what they ask for: nothing that a cycle changes is in them.
+        self._plain: dict[tuple[RoleRequest, bool], Offer | None] = {}
+
+    def price(self, group: PodGroup) -> Offer:
+        """As `price`."""
+        profile = self._profile.of(group.queue)
+        if profile is not self._profile:
+            if id(profile) not in self._others:
+                bare = replace(profile, queues={}) if profile.queues else profile
+                self._others[id(profile)] = Pricer(self._snapshot, self._catalogue, bare)
+            return self._others[id(profile)]._own(group)
+        return self._own(group)
+
+    def _own(self, group: PodGroup) -> Offer:
+        role = group.roles[0]
+        usual = group.home is None and not group.shut and not group.remote and group.min_resources is None
+        if not usual or len(group.roles) > 1 or not self._own_costs or role.shape.rules is not None:
+            return self._priced(group)
+        key = role, group.gang
+        if key not in self._plain:
+            offer = self._priced(replace(group, inputs=()) if group.inputs else group)
+            self._plain[key] = offer if offer.lasts else None
+        known = self._plain[key]
+        if known is None:
+            return self._priced(group)
+        return self._with_inputs(known, group) if group.inputs else known.of(group)
+
+    def _with_inputs(self, bare: Offer, group: PodGroup) -> Offer:
+        """The offer of a group that asks for what another does that reads nothing: only where its inputs are is looked at anew."""
+        snapshot, table = self._snapshot, bare.tables[0]
+        missing: Ints | None = None
+        if self._profile.locality:
+            missing = self._catalogue.missing_bytes(group.inputs, len(snapshot))
+            missing = missing if np.count_nonzero(missing) else None
+        table = RoleTable(
+            needs=table.needs,
+            packs=table.packs,
+            allowed=table.allowed,
+            count=table.count,
+            minimum=table.minimum,
+            first=_sum(self._costs[1], snapshot, self._catalogue, group, group.roles[0]),
+        )
+        return Offer(
+            group=group,
+            axes=bare.axes,
+            tables=(table,),
+            order=bare.order,
+            allowed=bare.allowed,
+            missing=missing,
+            one_per_node=False,
+            rack=None,
+            local=None if missing is None else missing == 0,
+        )
+
+    def _priced(self, group: PodGroup) -> Offer:
+        snapshot, profile = self._snapshot, self._profile
+        roles = [0]
+        if len(group.roles) > 1:
+            roles = sorted(range(len(group.roles)), key=lambda r: (-dominance(group.roles[r], snapshot), r))
+        axes = self._axes(group)
+        missing: Ints | None = None
+        if profile.locality and group.inputs:
+            missing = self._catalogue.missing_bytes(group.inputs, len(snapshot))
+            missing = missing if missing.any() else None
+        allowed = tuple(allowed_nodes(snapshot, group.roles[r].shape, self._filters) for r in roles)
+        wanted = [(group.roles[r].shape, group.roles[r].count) for r in roles]
+        company = company_of(snapshot, wanted, [where.mask for where in allowed])
+        shut = None if not group.shut else all_but(len(snapshot), group.shut)
+        zones = None
+        if snapshot.zones:
+            requests = [group.roles[r].shape.requests for r in roles]
+            zones = zones_for(requests, snapshot.zones, len(snapshot))
+        tables = []
+        for at, (r, where) in enumerate(zip(roles, allowed, strict=True)):
+            role = group.roles[r]
+            mask = where.mask if company is None else company.masks[at]
+            each, first, step = (_sum(c, snapshot, self._catalogue, group, role) for c in self._costs)
+            tables.append(
+                RoleTable(
+                    needs=tuple([_need(role, axis, where, snapshot, profile) for axis in axes]),
+                    packs=tuple([axis != DEVICES and self._packs[axis] for axis in axes]),
+                    allowed=mask if shut is None else mask & shut,
+                    count=role.count,
+                    minimum=role.minimum if group.gang else 1,
+                    each=each,
+                    first=first,
+                    step=step,
+                    most=zones
+                    if zones is not None and snapshot.zones.is_aligned(role.shape.requests)
+                    else None,
+                )
+            )
+        policies = {role.shape.rack for role in group.roles}
+        rack = "required" if "required" in policies else "preferred" if "preferred" in policies else None
+        return Offer(
+            group=group,
+            axes=axes,
+            tables=tuple(tables),
+            order=tuple(roles),
+            allowed=allowed,
+            missing=missing,
+            one_per_node=any(role.shape.one_per_node for role in group.roles),
+            rack=rack if group.gang else None,
+            company=company,
+            local=None if missing is None else missing == 0,
+        )
+
+    def _axes(self, group: PodGroup) -> tuple[int, ...]:
+        """Which axes its roles ask for, or its `min_resources`; cpu always."""
+        asked = {0}
+        for role in group.roles:
+            asked.update([axis for axis, need in enumerate(role.shape.requests) if need > 0])
+        if not self._profile.contention:
+            asked.discard(IO)
+        if group.min_resources is not None:
+            asked.update([axis for axis, need in enumerate(group.min_resources) if need])
+        if GPU in asked and self._snapshot.devices.matter:
+            asked.add(DEVICES)
+        return tuple(sorted(axis for axis in asked if axis < len(self._packs) or axis == DEVICES))
+
+
+def dominance(role: RoleRequest, snapshot: Snapshot) -> int:
+    """The dominant share of one pod in billionths of the cluster."""
+    shares = [
+        need * BILLION // total if total else BILLION
+        for need, total in zip(role.shape.requests, snapshot.total, strict=False)
+        if need > 0
+    ]
+    return max(shares, default=0)
+
+
+def _asks(role: RoleRequest, axis: int, profile: Profile) -> bool:
+    requests = role.shape.requests
+    return axis < len(requests) and requests[axis] > 0 and (axis != IO or profile.contention)
+
+
+def _need(role: RoleRequest, axis: int, where: Allowed, snapshot: Snapshot, profile: Profile) -> int | Ints:
+    """What one pod takes of an axis; more disk bandwidth than a node has means all it has."""
+    if axis == DEVICES:
+        axis = GPU
+    if not _asks(role, axis, profile):
+        return 0
+    need = role.shape.requests[axis]
+    if axis != IO:
+        return need
+    budget: NDArray[np.int64] = snapshot.allocatable[:, IO]
+    if not len(budget) or need <= int(budget.min()):
+        return need
+    return np.minimum(need, budget)
+
+
+def _sum(
+    costs: Sequence[Cost], snapshot: Snapshot, catalogue: Catalogue, group: PodGroup, role: RoleRequest
+) -> Ints | None:
+    total: Ints | None = None
+    for cost in costs:
+        more = cost(snapshot, catalogue, group, role)
+        if more is not None:
+            total = more if total is None else total + more
+    return total

@@ -1,0 +1,564 @@
+"""Exact gang placement over arrays: the nodes a careful pod-by-pod greedy would choose, in a few array
+operations.
+
+What a pod costs on a node depends on the node and on how many of its group are there already (k). A greedy
+that re-scores every node after each pod takes, of all entries cost(node, k) with a running maximum along k,
+the G cheapest in order of (cost, node, k): behind a dear copy the cheaper ones that follow it cannot be had
+earlier, and once it is taken they come before all that costs as much. So one table and one selection replace
+the loop. Tests hold it to that greedy, ties included; scoring once and filling the best nodes is not the
+same.
+
+Axes: N nodes, A the resources that are asked for, G pods of a role, C candidate nodes, K copies on one node.
+Whole numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flowsched.scheduling.policy.plugins.topology import feasible_racks
+from flowsched.scheduling.state.gpus import copies_by_device, seat
+from flowsched.values import quick
+
+Ints = NDArray[np.int64]
+
+
+class Spots(NamedTuple):
+    """Where pods of a role go, cheapest first.
+
+    `nodes`: (k,) node indices; `costs`: (k,) ms; `devices`: (k, D) thousandths of each GPU there, None where devices do not
+    matter.
+    """
+
+    nodes: Ints
+    costs: Ints
+    devices: Ints | None = None
+
+    def only(self, some: NDArray[np.bool_] | NDArray[np.intp]) -> Spots:
+        """Some of them."""
+        return Spots(self.nodes[some], self.costs[some], None if self.devices is None else self.devices[some])
+
+    def then(self, more: Spots) -> Spots:
+        """These, then others of the same role."""
+        devices = None
+        if self.devices is not None and more.devices is not None:
+            devices = np.concatenate([self.devices, more.devices])
+        return Spots(
+            np.concatenate([self.nodes, more.nodes]), np.concatenate([self.costs, more.costs]), devices
+        )
+
+
+def on_devices(room: Sequence[Ints], needs: Sequence[int | Ints], spots: Spots) -> Spots:
+    """Spots with their devices, if room by device is among the axes, as the last. `room` is not modified; `needs`: by axis."""
+    if not room or room[-1].ndim == 1:
+        return spots
+    need = needs[-1]
+    if not len(spots.nodes) or not isinstance(need, int) or not need:
+        return spots._replace(devices=np.zeros((len(spots.nodes), room[-1].shape[1]), dtype=np.int64))
+    some, places = np.unique(spots.nodes, return_inverse=True)
+    return spots._replace(devices=seat(room[-1][some], places, need))
+
+
+def gang_cost(placed: Sequence[Spots]) -> int:
+    """What the slowest member costs, in ms; 0 for no pods at all."""
+    if len(placed) == 1 and len(placed[0].costs) == 1:
+        return int(placed[0].costs[0])
+    return max((int(spots.costs.max()) for spots in placed if len(spots.costs)), default=0)
+
+
+# ---- Exact gang placement over arrays: the nodes a careful pod-by-pod greedy would choose, in a few array
+# ----
+#
+# operations.
+#
+# What a pod costs on a node depends on the node and on how many of its group are there already (k). A greedy
+# that re-scores every node after each pod takes, of all entries cost(node, k) with a running maximum along k,
+# the G cheapest in order of (cost, node, k): behind a dear copy the cheaper ones that follow it cannot be had
+# earlier, and once it is taken they come before all that costs as much. So one table and one selection replace
+# the loop. Tests hold it to that greedy, ties included; scoring once and filling the best nodes is not the
+# same.
+#
+# Axes: N nodes, A the resources that are asked for, G pods of a role, C candidate nodes, K copies on one node.
+# Whole numbers.
+
+
+Packing = Literal["binpack", "spread"]
+
+#: Greater than any cost, small enough to add to one.
+NEVER: Final = 1 << 60
+#: The packing tie-breaker is the remaining share in per mille, taken as ms.
+PER_MILLE: Final = 1000
+#: Up to so many nodes, whole numbers of Python's are faster than arrays.
+FEW: Final = 6
+
+
+@quick
+@dataclass(frozen=True, slots=True, eq=False)
+class RoleTable:
+    """What one role asks for, and what it costs node by node.
+
+    Args:
+        needs: For each of A axes what one pod takes: one number, or (N,) where it depends on the node.
+        packs: For each axis, whether it counts for packing.
+        allowed: (N,) where its pods may run.
+        count: G, pods wanted.
+        minimum: Fewer are refused (gangs).
+        each: (N,) ms every pod pays; None = nothing.
+        first: (N,) ms the first pod of the group on a node pays; None = nothing.
+        step: (N,) ms a pod pays for each pod of the group that is there already; None = nothing.
+        most: (N,) how many pods of the group a node takes, whatever else it has (NUMA zones); None = no such bound.
+    """
+
+    needs: tuple[int | Ints, ...]
+    packs: tuple[bool, ...]
+    allowed: NDArray[np.bool_]
+    count: int
+    minimum: int
+    each: Ints | None = None
+    first: Ints | None = None
+    step: Ints | None = None
+    most: Ints | None = None
+
+    def wanting(self, count: int, minimum: int) -> RoleTable:
+        """The table for so many pods (as `replace`, in a third of the time)."""
+        return RoleTable(
+            self.needs, self.packs, self.allowed, count, minimum, self.each, self.first, self.step, self.most
+        )
+
+
+def copies_of(room: Sequence[Ints], table: RoleTable, limit: int) -> Ints:
+    """(N,) how many pods of the role each node could hold, at most `limit`."""
+    copies: Ints | None = None
+    for have, need in zip(room, table.needs, strict=True):
+        if isinstance(need, int):
+            if need == 0:
+                continue
+            fits = have // need if have.ndim == 1 else copies_by_device(have, need)
+        else:
+            fits = np.where(need > 0, have // np.maximum(need, 1), limit)
+        copies = fits if copies is None else np.minimum(copies, fits, out=copies)
+    if copies is None:
+        copies = np.full(len(table.allowed), limit, dtype=np.int64)
+    np.minimum(copies, limit, out=copies)
+    if table.most is not None:
+        np.minimum(copies, table.most, out=copies)
+    np.maximum(copies, 0, out=copies)
+    copies *= table.allowed
+    return copies
+
+
+def place_role(
+    room: Sequence[Ints],
+    allocatable: Sequence[Ints],
+    table: RoleTable,
+    count: int,
+    packing: Packing,
+    limit: int,
+) -> Spots:
+    """Choose nodes for up to `count` pods of a role: what a re-scoring greedy chooses, in its order.
+
+    Args:
+        room: For each axis, (N,) what is free. Not modified.
+        allocatable: For each axis, (N,) what the node has in all, for packing.
+        table: The role.
+        count: G, pods wanted; fewer are returned where fewer fit.
+        packing: The tie-breaker.
+        limit: Pods of the role one node may get (1 = one per node).
+    """
+    if count == 1 and limit > 0:
+        return place_one(room, allocatable, table, packing)
+    copies = copies_of(room, table, min(count, limit))
+    some = copies.nonzero()[0]
+    if not len(some):
+        return Spots(some.astype(np.int64), some.astype(np.int64))
+    some = _worth_a_look(some, copies, table, count)
+    dearness = one_costs(room, allocatable, table, packing, some)
+    near = nearest(dearness, count)
+    some, dearness = some[near], dearness[near]
+    return fill(room, allocatable, table, packing, some, dearness, copies[some], count)
+
+
+def place_one(room: Sequence[Ints], allocatable: Sequence[Ints], table: RoleTable, packing: Packing) -> Spots:
+    """Choose the node of one pod, as `place_role` does."""
+    near = _fits(room, table).nonzero()[0]
+    base = table.first
+    if table.each is not None:
+        base = table.each if base is None else base + table.each
+    if base is not None and len(near):
+        costs = base[near]
+        near = near[costs <= costs.item(costs.argmin()) + PER_MILLE]  # no more than that is packing
+    if not len(near):
+        return Spots(near, near)
+    if len(near) <= FEW:
+        costs = np.array([cost_on(room, allocatable, table, packing, node, 1) for node in near.tolist()])
+    else:
+        costs = one_costs(room, allocatable, table, packing, near)
+    best = int(costs.argmin())
+    return Spots(near[best : best + 1], costs[best : best + 1])
+
+
+def cost_on(
+    room: Sequence[Ints],
+    allocatable: Sequence[Ints],
+    table: RoleTable,
+    packing: Packing,
+    node: int,
+    copy: int,
+) -> int:
+    """What the k-th copy costs on a node that has room for it, before the running maximum: an entry of `_costs`."""
+    shares = axes = 0
+    for have, total, need, packs in zip(room, allocatable, table.needs, table.packs, strict=True):
+        if packs and isinstance(need, int) and need:
+            shares += (have.item(node) - need * copy) * PER_MILLE // max(total.item(node), 1)
+            axes += 1
+    cost = shares // axes if axes else 0
+    if axes and packing == "spread":
+        cost = PER_MILLE - cost
+    if table.each is not None:
+        cost += int(table.each[node])
+    if table.first is not None and copy == 1:
+        cost += int(table.first[node])
+    if table.step is not None:
+        cost += int(table.step[node]) * (copy - 1)
+    return cost
+
+
+def _fits(room: Sequence[Ints], table: RoleTable) -> NDArray[np.bool_]:
+    """(N,) where there is room for one pod of the role."""
+    fits = table.allowed
+    for have, need in zip(room, table.needs, strict=True):
+        if not isinstance(need, int):
+            fits = fits & ((need <= 0) | (have >= need))
+        elif need:
+            fits = fits & (have >= need if have.ndim == 1 else copies_by_device(have, need) > 0)
+    return fits if table.most is None else fits & (table.most > 0)
+
+
+def nearest(dearness: Ints, count: int) -> NDArray[np.intp] | slice:
+    """Which of the nodes may get one of G pods, by position: those of which fewer than G have a cheaper first copy (ties: a
+    lower index).
+    """
+    if len(dearness) <= count:
+        return slice(None)
+    edge = np.partition(dearness, count - 1)[count - 1]
+    cheaper = (dearness < edge).nonzero()[0]
+    equal = (dearness == edge).nonzero()[0][: count - len(cheaper)]
+    return np.sort(np.concatenate([cheaper, equal]), kind="stable")
+
+
+def fill(
+    room: Sequence[Ints],
+    allocatable: Sequence[Ints],
+    table: RoleTable,
+    packing: Packing,
+    some: NDArray[np.intp],
+    dearness: Ints,
+    copies: Ints,
+    count: int,
+) -> Spots:
+    """The last part of `place_role`: up to `count` pods on some nodes.
+
+    Args:
+        room, allocatable, table, packing: As there.
+        some: (C,) the nodes, ascending.
+        dearness: (C,) what the first pod costs there.
+        copies: (C,) how many pods each takes, at least 1.
+        count: G, pods wanted.
+    """
+    most = int(copies.max())
+    if most == 1:
+        order = np.argsort(dearness, kind="stable")[:count]
+        return Spots(some[order], dearness[order])
+    costs = _costs(room, allocatable, table, packing, some, most)
+    costs[np.arange(1, most + 1) > copies[:, None]] = NEVER
+    np.maximum.accumulate(costs, axis=1, out=costs)
+    flat, wanted = costs.ravel(), min(count, int(copies.sum()))
+    chosen = _smallest(flat, wanted)
+    return Spots(some[chosen // most], flat[chosen])
+
+
+def first_costs(
+    room: Sequence[Ints],
+    allocatable: Sequence[Ints],
+    table: RoleTable,
+    packing: Packing,
+    nodes: NDArray[np.intp] | None,
+) -> Ints:
+    """(K,) what the first pod of a role costs on each of some nodes; NEVER where it does not fit.
+
+    Args:
+        room: For each axis, (K,) what is free there. Not modified.
+        allocatable: For each axis, (K,) what they have in all.
+        table: A role that costs nothing but how full a node is, and asks for the same on every node.
+        packing: As in `place_role`.
+        nodes: (K,) which nodes; None = all.
+    """
+    fits = table.allowed if nodes is None else table.allowed[nodes]
+    for have, need in zip(room, table.needs, strict=True):
+        if isinstance(need, int) and need:
+            fits = fits & (have >= need)
+    costs = _costs(room, allocatable, table, packing, slice(None), 1)[:, 0]
+    return np.where(fits, costs[: len(fits)], NEVER)  # without packing there is one for every node
+
+
+def costs_of(
+    room: Sequence[Ints], allocatable: Sequence[Ints], table: RoleTable, packing: Packing, nodes: Ints
+) -> Ints:
+    """(P,) what each of some pods of a role costs, before the running maximum, if they go to these nodes in this order.
+
+    Args:
+        room, allocatable, packing: As in `place_role`.
+        table: A role that costs nothing but how full a node is, and asks for the same on every node.
+        nodes: (P,).
+    """
+    order = np.argsort(nodes, kind="stable")
+    there = nodes[order]
+    begins = np.concatenate([[True], there[1:] != there[:-1]]) if len(there) else np.zeros(0, dtype=np.bool_)
+    starts = np.flatnonzero(begins)
+    copy = np.empty(len(nodes), dtype=np.int64)
+    copy[order] = np.arange(len(nodes)) - np.repeat(starts, np.diff(np.append(starts, len(nodes)))) + 1
+    shares, axes = np.zeros(len(nodes), dtype=np.int64), 0
+    for have, total, need, packs in zip(room, allocatable, table.needs, table.packs, strict=True):
+        if packs and isinstance(need, int) and need:
+            shares += (have[nodes] - need * copy) * PER_MILLE // np.maximum(total[nodes], 1)
+            axes += 1
+    costs = shares // axes if axes > 1 else shares
+    return PER_MILLE - costs if axes and packing == "spread" else costs
+
+
+def _worth_a_look(some: NDArray[np.intp], copies: Ints, table: RoleTable, count: int) -> NDArray[np.intp]:
+    """Leave out nodes that cannot be chosen, before anything is divided: (C,) of the node indices `some`.
+
+    If the nodes with the cheapest staging alone have room for all G pods, no pod goes where even the first
+    copy costs more than the dearest of theirs, whatever packing adds.
+    """
+    if table.first is None and table.each is None:
+        return some
+    base = np.zeros(len(some), dtype=np.int64) if table.first is None else table.first[some]
+    if table.each is not None:
+        base += table.each[some]
+    least = int(base.min())
+    cheapest = base == least
+    fits = copies[some][cheapest]
+    if int(fits.sum()) < count:
+        return some
+    dearest = least + PER_MILLE
+    if table.step is not None:
+        dearest += int((table.step[some][cheapest] * (fits - 1)).max())
+    return some[base <= dearest]
+
+
+def _smallest(flat: Ints, wanted: int) -> NDArray[np.intp]:
+    """Positions of the `wanted` smallest entries, in order of (value, position)."""
+    if wanted < len(flat):
+        edge = np.partition(flat, wanted - 1)[wanted - 1]
+        below = (flat < edge).nonzero()[0]
+        equal = (flat == edge).nonzero()[0][: wanted - len(below)]
+    else:
+        below, equal = np.arange(len(flat)), np.arange(0)
+    return np.concatenate([below[np.argsort(flat[below], kind="stable")], equal])
+
+
+def one_costs(
+    room: Sequence[Ints], allocatable: Sequence[Ints], table: RoleTable, packing: Packing, near: Ints
+) -> Ints:
+    """(C,) what one pod of a role costs on each of some nodes where it fits: the first column of `_costs`."""
+    shares: Ints | None = None
+    axes = 0
+    for have, total, need, packs in zip(room, allocatable, table.needs, table.packs, strict=True):
+        if not packs or not isinstance(need, int) or need == 0:
+            continue
+        left = have[near]
+        left -= need
+        left *= PER_MILLE
+        left //= np.maximum(total[near], 1)
+        shares = left if shares is None else np.add(shares, left, out=shares)
+        axes += 1
+    if shares is None:
+        shares = np.zeros(len(near), dtype=np.int64)
+    elif axes > 1:
+        shares //= axes
+    if axes and packing == "spread":
+        np.subtract(PER_MILLE, shares, out=shares)
+    if table.each is not None:
+        shares += table.each[near]
+    if table.first is not None:
+        shares += table.first[near]
+    return shares
+
+
+def _costs(
+    room: Sequence[Ints],
+    allocatable: Sequence[Ints],
+    table: RoleTable,
+    packing: Packing,
+    where: NDArray[np.intp] | slice,
+    most: int,
+) -> Ints:
+    """(C, K) what the k-th copy costs on each candidate, before the running maximum."""
+    copy = np.arange(1, most + 1)
+    shares: Ints | None = None
+    axes = 0
+    for have, total, need, packs in zip(room, allocatable, table.needs, table.packs, strict=True):
+        if not packs or not isinstance(need, int) or need == 0:
+            continue
+        left = have[where, None] - need * copy
+        left *= PER_MILLE
+        left //= np.maximum(total[where], 1)[:, None]
+        shares = left if shares is None else np.add(shares, left, out=shares)
+        axes += 1
+    if shares is None:
+        nodes = len(table.allowed) if isinstance(where, slice) else len(where)
+        costs = np.zeros((nodes, most), dtype=np.int64)
+    else:
+        costs = shares if axes == 1 else np.floor_divide(shares, axes, out=shares)
+        if packing == "spread":
+            np.subtract(PER_MILLE, costs, out=costs)
+    if table.each is not None:
+        costs += table.each[where, None]
+    if table.first is not None:
+        costs[:, 0] += table.first[where]
+    if table.step is not None and most > 1:
+        costs += table.step[where, None] * (copy - 1)
+    return costs
+
+
+class Trial:
+    """Room as it is while a gang is being placed: a private copy of what it needs, and where its pods are."""
+
+    def __init__(self, room: Sequence[Ints], single: bool) -> None:
+        self.room = list(room) if single else [have.copy() for have in room]
+        self.pods = np.zeros(len(room[0]) if room else 0, dtype=np.int64)
+
+    def take(self, table: RoleTable, spots: Spots) -> Spots:
+        """Note pods of a role; where they are, with their devices."""
+        np.add.at(self.pods, spots.nodes, 1)
+        spots = on_devices(self.room, table.needs, spots)
+        for have, need in zip(self.room, table.needs, strict=True):
+            if have.ndim == 1:
+                np.subtract.at(have, spots.nodes, need if isinstance(need, int) else need[spots.nodes])
+            elif spots.devices is not None:
+                np.subtract.at(have, spots.nodes, spots.devices)
+        return spots
+
+    def table(self, table: RoleTable, one_per_node: bool) -> RoleTable:
+        """The role's table now that some of its group have nodes: staging is paid there."""
+        taken = self.pods > 0
+        each = table.each
+        if table.step is not None:
+            each = table.step * self.pods + (0 if each is None else each)
+        return RoleTable(
+            needs=table.needs,
+            packs=table.packs,
+            allowed=table.allowed & ~taken if one_per_node else table.allowed,
+            count=table.count,
+            minimum=table.minimum,
+            each=each,
+            first=None if table.first is None else np.where(taken, 0, table.first),
+            step=table.step,
+            most=None if table.most is None else table.most - self.pods,
+        )
+
+
+def place_gang(
+    room: Sequence[Ints],
+    allocatable: Sequence[Ints],
+    tables: Sequence[RoleTable],
+    packing: Packing,
+    one_per_node: bool = False,
+) -> tuple[Spots, ...] | None:
+    """Choose nodes for all roles of a gang, or for none.
+
+    Roles choose in the order given (the caller's: descending dominance). Minimums of all roles first, then
+    what goes beyond them as far as it fits. Greedy: None means that this pass found no placement, not that
+    none exists.
+
+    Args:
+        room: For each axis, (N,) what is free; for GPUs by device (the last axis) (N, D). Not modified.
+        allocatable: For each axis, (N,) what nodes have in all.
+        tables: The roles.
+        packing: The tie-breaker.
+        one_per_node: No two pods of the gang on one node.
+
+    Returns:
+        For each role, minimum..count spots; or None.
+    """
+    limit = 1 if one_per_node else NEVER
+    if len(tables) == 1:
+        table = tables[0]
+        spots = place_role(room, allocatable, table, table.count, packing, limit)
+        return (on_devices(room, table.needs, spots),) if len(spots.nodes) >= table.minimum else None
+    trial = Trial(room, single=False)
+    placed: list[Spots] = []
+    for table in tables:
+        now = trial.table(table, one_per_node) if placed else table
+        spots = place_role(trial.room, allocatable, now, table.minimum, packing, limit)
+        if len(spots.nodes) < table.minimum:
+            return None
+        placed.append(trial.take(table, spots))
+    for at, table in enumerate(tables):
+        if table.count > table.minimum:
+            now = trial.table(table, one_per_node)
+            more = place_role(trial.room, allocatable, now, table.count - table.minimum, packing, limit)
+            placed[at] = placed[at].then(trial.take(table, more))
+    return tuple(placed)
+
+
+# ---- A gang that has to be in one rack: the one where it is cheapest. Axes as in `placement` ----
+
+
+def place_in_one_rack(
+    room: Sequence[Ints],
+    allocatable: Sequence[Ints],
+    tables: Sequence[RoleTable],
+    packing: Packing,
+    rack: NDArray[np.int32],
+    one_per_node: bool = False,
+) -> tuple[Spots, ...] | None:
+    """As `place_gang`, all in the rack where the gang is cheapest.
+
+    A gang costs its slowest member; then the sum decides, then the lower rack id.
+    """
+    limit = 1 if one_per_node else NEVER
+    copies = [copies_of(room, table, min(limit, max(table.minimum, 1))) for table in tables]
+    best: tuple[int, int] | None = None
+    chosen: tuple[Spots, ...] | None = None
+    for members in feasible_racks(rack, copies, [table.minimum for table in tables]):
+        local = place_gang(
+            [have[members] for have in room],
+            [have[members] for have in allocatable],
+            [_within(table, members) for table in tables],
+            packing,
+            one_per_node,
+        )
+        if local is None:
+            continue
+        cost = (gang_cost(local), sum(int(spots.costs.sum()) for spots in local))
+        if best is None or cost < best:
+            best = cost
+            chosen = tuple(spots._replace(nodes=members[spots.nodes].astype(np.int64)) for spots in local)
+    return chosen
+
+
+def _within(table: RoleTable, members: NDArray[np.intp]) -> RoleTable:
+    """The table of some nodes only."""
+
+    def part(values: Ints | None) -> Ints | None:
+        return None if values is None else values[members]
+
+    return RoleTable(
+        needs=tuple(need if isinstance(need, int) else need[members] for need in table.needs),
+        packs=table.packs,
+        allowed=table.allowed[members],
+        count=table.count,
+        minimum=table.minimum,
+        each=part(table.each),
+        first=part(table.first),
+        step=part(table.step),
+        most=part(table.most),
+    )

@@ -1,0 +1,211 @@
+"""Where the next pod of a shape goes, remembered while a cycle fills nodes.
+
+A cycle places thousands of pods one turn at a time, and each takes room on a node or two. What the next pod of the same
+shape costs has changed there and nowhere else. So the first cost of a shape on every node is kept, and only the nodes
+where room has changed are looked at again. What is chosen is what `placement.place_role` chooses; tests hold it to that.
+
+A shape that is seen once needs no such table: its node is found by a `sieve`.
+
+It knows plain offers only (`Offer.plain`): one role whose cost is how full a node is, and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flowsched.scheduling.placement.capacity import Along, Room
+from flowsched.scheduling.placement.gang import (
+    FEW,
+    NEVER,
+    Ints,
+    Packing,
+    RoleTable,
+    Spots,
+    cost_on,
+    costs_of,
+    fill,
+    first_costs,
+    nearest,
+)
+from flowsched.scheduling.sieve import barred, cheapest
+
+#: So many shapes are remembered: each takes 8 bytes a node.
+_KEPT: Final = 64
+#: Up to so many pods, one after the other is faster than a table of copies.
+_SEQUENCE: Final = 4
+#: What is free along some axes, live, and what is known of them.
+_Rows: TypeAlias = tuple[list[Ints], Along]
+#: No room.
+NOWHERE: Final = Spots(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))
+
+
+class Standings:
+    """The standings of one cycle. Made, used and dropped with its `Room`."""
+
+    def __init__(self, room: Room) -> None:
+        self._room = room
+        self._kept: dict[tuple[object, ...], _Standing] = {}
+        self._rows: dict[tuple[tuple[int, ...], int], _Rows] = {}
+        self._seen: dict[tuple[object, ...], NDArray[np.bool_]] = {}  #: masks, so that their ids stay theirs
+        self._refused: dict[int, tuple[NDArray[np.bool_], Ints]] = {}  #: by a mask's id
+
+    def place(self, axes: tuple[int, ...], table: RoleTable, packing: Packing, *, spare: bool) -> Spots:
+        """Choose nodes for up to `table.count` pods, as `place_role` does.
+
+        Args:
+            axes: The axes of the table's needs.
+            table: A role of a plain offer.
+            packing: The tie-breaker.
+            spare: It may use only what is not promised to others.
+        """
+        spare = spare and self._room.reserved
+        key = (
+            axes,
+            table.needs,
+            table.packs,
+            id(table.allowed),
+            packing,
+            self._room.promised if spare else 0,
+        )
+        standing = self._kept.get(key)
+        if standing is None:
+            if table.count == 1 and (key not in self._seen or len(self._kept) >= _KEPT):
+                self._seen[key] = table.allowed
+                return self._sieve(axes, table, packing, spare)
+            if len(self._kept) >= _KEPT:
+                self._kept.pop(next(iter(self._kept)))
+            standing = self._kept[key] = _Standing(self._room, axes, table, packing, spare)
+        return standing.place(table, table.count)
+
+    def place_each(self, axes: tuple[int, ...], table: RoleTable, packing: Packing, *, spare: bool) -> Spots:
+        """As `place`, but what a pod costs is its own cost, as if each had been placed by itself."""
+        spots = self.place(axes, table, packing, spare=spare)
+        rows = [self._room.least(axis) if spare else self._room.hard(axis) for axis in axes]
+        whole = [self._room.allocatable(axis) for axis in axes]
+        return Spots(spots.nodes, costs_of(rows, whole, table, packing, spots.nodes))
+
+    def _sieve(self, axes: tuple[int, ...], table: RoleTable, packing: Packing, spare: bool) -> Spots:
+        """The node of one pod."""
+        rows, along = self._along(axes, spare)
+        mask = table.allowed
+        known = self._refused.get(id(mask))
+        if known is None:
+            if len(self._refused) >= _KEPT:
+                self._refused.clear()
+            known = self._refused[id(mask)] = mask, barred(mask)
+        found = cheapest(rows, along, table, known[1], packing)
+        return NOWHERE if found is None else Spots(found[0], np.array([found[1]]))
+
+    def _along(self, axes: tuple[int, ...], spare: bool) -> _Rows:
+        """What is free along some axes, live, and what is known of them."""
+        room = self._room
+        key = axes, room.promised if spare else 0
+        found = self._rows.get(key)
+        if found is None:
+            rows = [room.least(axis) if spare else room.hard(axis) for axis in axes]
+            found = self._rows[key] = rows, room.along(axes)
+        return found
+
+
+def _costs_on(
+    rows: Sequence[Ints], whole: Sequence[Ints], table: RoleTable, packing: Packing, nodes: NDArray[np.intp]
+) -> Ints:
+    """(K,) what one pod costs on each of some nodes; NEVER where it does not fit."""
+    if len(nodes) > FEW:
+        return first_costs([row[nodes] for row in rows], [row[nodes] for row in whole], table, packing, nodes)
+    costs = [_cost_on(rows, whole, table, packing, node, 1) for node in nodes.tolist()]
+    return np.array(costs, dtype=np.int64)
+
+
+def _cost_on(
+    rows: Sequence[Ints], whole: Sequence[Ints], table: RoleTable, packing: Packing, node: int, copy: int
+) -> int:
+    """What the k-th copy costs on a node, before the running maximum; NEVER where it does not fit."""
+    if not table.allowed[node]:
+        return NEVER
+    for row, need in zip(rows, table.needs, strict=True):
+        if isinstance(need, int) and need and row[node] < need * copy:
+            return NEVER
+    return cost_on(rows, whole, table, packing, node, copy)
+
+
+class _Standing:
+    """What the next pod of one shape costs on every node."""
+
+    def __init__(
+        self, room: Room, axes: tuple[int, ...], table: RoleTable, packing: Packing, spare: bool
+    ) -> None:
+        self._room, self._packing = room, packing
+        self._allowed = table.allowed  # kept, so that its id stays its own
+        self._rows = [room.least(axis) if spare else room.hard(axis) for axis in axes]
+        self._whole = [room.allocatable(axis) for axis in axes]
+        self._costs = self._all(table)
+        self._seen = len(room.changes)
+
+    def _all(self, table: RoleTable) -> Ints:
+        return first_costs(self._rows, self._whole, table, self._packing, None)
+
+    def place(self, table: RoleTable, count: int) -> Spots:
+        """As `Standings.place`."""
+        self._look_again(table)
+        if count == 1:
+            node = int(self._costs.argmin()) if len(self._costs) else 0
+            if not len(self._costs) or self._costs[node] >= NEVER:
+                return NOWHERE
+            return Spots(np.array([node]), self._costs[node : node + 1].copy())
+        if count <= _SEQUENCE:
+            return self._one_by_one(table, count)
+        some = np.flatnonzero(self._costs < NEVER)
+        if not len(some):
+            return NOWHERE
+        costs = self._costs[some]
+        near = nearest(costs, count)
+        some, costs = some[near], costs[near]
+        copies = np.full(len(some), count, dtype=np.int64)
+        for row, need in zip(self._rows, table.needs, strict=True):
+            if isinstance(need, int) and need:
+                np.minimum(copies, row[some] // need, out=copies)
+        return fill(self._rows, self._whole, table, self._packing, some, costs, copies, count)
+
+    def _one_by_one(self, table: RoleTable, count: int) -> Spots:
+        """A greedy that scores a node again after each pod it gets."""
+        here: dict[int, tuple[int, int]] = {}  # node -> (copies, what the first of them cost)
+        nodes, costs = [], []
+        highest = 0
+        for _ in range(count if len(self._costs) else 0):
+            node = int(self._costs.argmin())
+            cost = int(self._costs[node])
+            if cost >= NEVER:
+                break
+            copies, first = here.get(node, (0, cost))
+            here[node] = (copies + 1, first)
+            nodes.append(node)
+            highest = max(highest, cost)
+            costs.append(highest)
+            self._costs[node] = _cost_on(self._rows, self._whole, table, self._packing, node, copies + 2)
+        for node, (_, first) in here.items():
+            self._costs[node] = first
+        return Spots(np.array(nodes, dtype=np.int64), np.array(costs, dtype=np.int64))
+
+    def _look_again(self, table: RoleTable) -> None:
+        """Score the nodes where room has changed since the last time."""
+        changes = self._room.changes
+        if self._seen == len(changes):
+            return
+        nodes = _changed(changes, self._seen)
+        self._seen = len(changes)
+        if len(nodes) * 4 > len(self._costs):
+            self._costs = self._all(table)
+        else:
+            self._costs[nodes] = _costs_on(self._rows, self._whole, table, self._packing, nodes)
+
+
+def _changed(changes: Sequence[Ints], since: int) -> Ints:
+    """Nodes where room has changed, each once."""
+    if len(changes) - since == 1 and len(changes[since]) == 1:
+        return changes[since]
+    return np.unique(np.concatenate(changes[since:]))

@@ -1,0 +1,143 @@
+"""What waits for room: pod groups of shapes and counts, never single pods.
+
+All amounts are whole numbers in the order and units of `Snapshot.axes` (milli-CPU, bytes, bytes, milli-GPU,
+bytes/s, counts).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from flowsched.executor.constraints import Rules
+from flowsched.scheduling.state.gpus import Parts
+from flowsched.values import quick
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Everything about a pod that influences filters and costs, canonical: equal shapes get equal masks and
+    costs.
+
+    Args:
+        requests: (R,) what one pod asks for.
+        selector: (label, value) pairs a node must carry, sorted.
+        tolerations: (key, operator, value, effect) rows, sorted.
+        io_bytes: Bytes one pod reads and writes on its node's disk while it runs.
+        image: The container image, a dataset too; None where the pod has none.
+        rack: None, "required" or "preferred": all members in one rack.
+        one_per_node: No two pods of the group on one node.
+        rules: What it demands of nodes and other pods beside that, and what they may look at of it; None = nothing.
+        direct: What one pod reads from and writes to shared storages: (storage/read or storage/write, bytes/s), sorted.
+        unknown: Anything the scheduler does not understand makes the pod its own shape.
+    """
+
+    requests: tuple[int, ...]
+    selector: tuple[tuple[str, str], ...] = ()
+    tolerations: tuple[tuple[str, str, str, str], ...] = ()
+    io_bytes: int = 0
+    image: str | None = None
+    rack: str | None = None
+    one_per_node: bool = False
+    rules: Rules | None = None
+    unknown: str | None = None
+    direct: tuple[tuple[str, int], ...] = ()
+
+
+@quick
+@dataclass(frozen=True, slots=True)
+class RoleRequest:
+    """`count` pods of one shape; a gang starts only with at least `minimum` of them."""
+
+    name: str
+    shape: Shape
+    count: int
+    minimum: int
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What the last cycle planned for a group that waits: from when, for each role (k,) on which nodes, and if they matter, for
+    each of its pods on which devices ((device, thousandths), …).
+    """
+
+    start_ms: int
+    nodes: tuple[tuple[int, ...], ...]
+    devices: tuple[tuple[Parts, ...], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """Where the outputs of a group will be gathered.
+
+    Args:
+        node: Its index.
+        output_bytes: What each pod of the group brings there.
+        coming_bytes: What others that run elsewhere, or have, will bring there and is not under way yet.
+    """
+
+    node: int
+    output_bytes: int
+    coming_bytes: int = 0
+
+
+@quick
+@dataclass(frozen=True, slots=True)
+class PodGroup:
+    """One item of the backlog.
+
+    A gang (`gang` true) is placed all or nothing: at least the minimum of every role. Any other group is a
+    *bag*: one role, of whose `count` pods any number may be placed.
+
+    Args:
+        key: The engine's handle, stable while the group waits; ties are broken by it.
+        name: For people and explanations.
+        queue: Name of the queue that pays.
+        workflow: Name of the workflow.
+        priority: Higher goes first inside a queue.
+        rank_ms: Upward rank on the DAG: expected ms from here to the workflow's end along the longest path.
+        ready_ms: When it became ready (ageing counts from here).
+        gang: All or nothing.
+        roles: What is wanted.
+        inputs: Dataset ids (of the catalogue) every pod of the group reads on its node: what is not there is copied.
+        runtime_ms: Expected runtime of its longest pod; None where nothing is known.
+        high_ms: A runtime that few of its pods exceed, where that is known and above the expected one.
+        kept: The reservation it has from the last cycle (conservative backfill).
+        min_resources: (R,) room that must be there before it starts, although not all of its pods exist yet.
+        promised_ms: The start an earlier cycle promised it. Ends are estimates: work that is backfilled again and again could
+            put it off for ever, so nothing that might run beyond this moment is let onto its room any more.
+        home: Where its outputs will be gathered, if that is known.
+        staged_on: Nodes its inputs have been staged to, if it has been through STAGING, for delay decisions.
+        user: Who of its queue submitted it; empty where nobody said.
+        remote: Dataset ids that every pod reads too, but over the network, where they are not on its node.
+        shut: Nodes whose caches have no room for its data now, sorted.
+        preempts: Whether it may take others' room.
+        part_of: The unit (as in `Claim`) that it will belong to, if others of it run: it does not take their room.
+    """
+
+    key: int
+    name: str
+    queue: str
+    workflow: str
+    priority: int
+    rank_ms: int
+    ready_ms: int
+    gang: bool
+    roles: tuple[RoleRequest, ...]
+    inputs: tuple[int, ...] = ()
+    runtime_ms: int | None = None
+    min_resources: tuple[int, ...] | None = None
+    staged_on: tuple[int, ...] = ()
+    promised_ms: int | None = None
+    high_ms: int | None = None
+    kept: Kept | None = None
+    user: str = ""
+    home: Home | None = None
+    shut: tuple[int, ...] = ()
+    remote: tuple[int, ...] = ()
+    preempts: bool = True
+    part_of: str = ""
+
+    @property
+    def reads(self) -> tuple[int, ...]:
+        """All datasets that its pods read, copied or not."""
+        return self.inputs + self.remote if self.remote else self.inputs

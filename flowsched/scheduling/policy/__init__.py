@@ -1,0 +1,1 @@
+"""Filters, costs and orders, and the profile that names them."""

@@ -1,0 +1,261 @@
+"""What a plugin is, and the profile that says which policy a cycle follows.
+
+A *filter* says where pods of a shape may run at all. A *cost* says, in ms of somebody's time, what a pod
+costs on each node.
+Costs add up: `first_costs` are paid by the first pod of a group on a node (staging), `costs` by every pod,
+`step_costs` once more for every pod of the group that is already there (contention). A *queue order* says
+which groups of a queue are looked at first, a *victim order* who loses room first. All are functions of
+arrays that change nothing. Third parties' are found by entry points and named in a profile (`extension`,
+`policy`); the built-ins are chosen by the profile's switches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flowsched.scheduling.pod_group import PodGroup, RoleRequest, Shape
+from flowsched.scheduling.policy.plugins.affinity import (
+    away_from_others,
+    evenly_spread,
+    kept_away,
+    near_affinity,
+)
+from flowsched.scheduling.policy.plugins.contention import slowdown_now, slowdown_step
+from flowsched.scheduling.policy.plugins.fit import (
+    free_ports,
+    node_affinity,
+    node_name,
+    node_selector,
+    node_taints,
+    numa_zones,
+    volume_nodes,
+)
+from flowsched.scheduling.policy.plugins.locality import StageIn, gather_home
+from flowsched.scheduling.policy.plugins.wishes import wishes
+from flowsched.scheduling.state.claims import Claim
+from flowsched.scheduling.state.data import Catalogue
+from flowsched.scheduling.state.snapshot import Snapshot
+
+#: Tasks read and write in bursts, so of an average rate (bytes over a time) the half is counted; a rate that was said, as it is.
+BURSTS: Final = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """A storage that nodes share.
+
+    Args:
+        name: As documents name it (`io: {storage: NAME}`).
+        read_rate: Bytes/s that all readers get together; 0 = no bound.
+        write_rate: Bytes/s that all writers get together; 0 = no bound.
+        origin: What comes from outside lies there: copies to nodes share its budget.
+        source: What nodes mount it from (`nas:/lab`), as their kernels call it: what agents measure of that mount is this one's.
+    """
+
+    name: str = "storage"
+    read_rate: int = 0
+    write_rate: int = 0
+    origin: bool = False
+    source: str = ""
+
+    @property
+    def rates(self) -> Mapping[str, int]:
+        """By what demands call it: name/read, name/write."""
+        return {f"{self.name}/read": self.read_rate, f"{self.name}/write": self.write_rate}
+
+
+# ---- What a plugin is, and the profile that says which policy a cycle follows ----
+#
+# A *filter* says where pods of a shape may run at all. A *cost* says, in ms of somebody's time, what a pod
+# costs on each node.
+# Costs add up: `first_costs` are paid by the first pod of a group on a node (staging), `costs` by every pod,
+# `step_costs` once more for every pod of the group that is already there (contention). A *queue order* says
+# which groups of a queue are looked at first, a *victim order* who loses room first. All are functions of
+# arrays that change nothing. Third parties' are found by entry points and named in a profile (`extension`,
+# `policy`); the built-ins are chosen by the profile's switches.
+
+
+class Filter(Protocol):
+    """Where pods of a shape may run."""
+
+    def __call__(self, snapshot: Snapshot, shape: Shape) -> tuple[NDArray[np.bool_], str]:
+        """Judge every node.
+
+        Returns:
+            (N,) True where the pod may run, and what is wrong with the others, as in "2 nodes {reason}".
+        """
+        ...
+
+
+class Cost(Protocol):
+    """What a pod costs on each node."""
+
+    def __call__(
+        self, snapshot: Snapshot, catalogue: Catalogue, group: PodGroup, role: RoleRequest
+    ) -> NDArray[np.int64] | None:
+        """(N,) ms >= 0; None = nothing anywhere."""
+        ...
+
+
+class QueueOrder(Protocol):
+    """Which groups of one queue are looked at first, among those of equal (aged) priority."""
+
+    def __call__(self, groups: Sequence[PodGroup], now: int) -> NDArray[np.int64]:
+        """(G,) or (G, K): the lowest row goes first, column by column; ties as the profile's `order` says."""
+        ...
+
+
+class VictimOrder(Protocol):
+    """Who loses room first, among those who may."""
+
+    def __call__(self, snapshot: Snapshot, victims: Sequence[Sequence[Claim]], now: int) -> NDArray[np.int64]:
+        """Judge candidates, each the claims that would go together (a whole gang, or one pod).
+
+        Returns:
+            (V,) or (V, K): the lowest row goes first, column by column; ties by lost work, as built in.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """A policy. Every switch changes one idea, so that ideas can be measured one by one.
+
+    Args:
+        name: For people and logs.
+        gang: Groups are placed all or nothing; False = pod by pod, interleaved over groups, as stock
+            clusters do.
+        interleave: Without gangs: pods of several groups come by turns, as several controllers create them at
+            once; False = all pods of a group before those of the next.
+        locality: Missing bytes cost time, and are staged before a pod is bound; False = every pod may bind
+            at once.
+        contention: The `io` axis and the slowdown by IO-heavy neighbours count.
+        packing: Between nodes of equal cost, the fullest or the emptiest.
+        backfill: "easy" = the first group that does not fit gets a reservation nobody may delay; "conservative" = each
+            of them does, in order; "none" = whatever fits goes.
+        order: Inside a queue, after priority and age: "shortest" (workflows with the shortest remaining path first, critical path
+            inside one; gangs and pods of more than half a node do not give way), "rank" (critical path first) or "fifo".
+        window: How many groups a cycle looks at, at most.
+        default_runtime_ms: What is assumed of work of which nothing is known.
+        age_class_ms: Waiting this much longer goes before any rank.
+        promote_ms: Waiting this long counts as much as one step of priority, for a group in its queue, and for a queue
+            (or a user of one) that asks and gets nothing: it bounds every wait.
+        half_life_ms: What a queue, or a user of one, had so long ago counts half of what it has now; 0 = only what it has
+            now counts.
+        origin_rate: Bytes/s from outside.
+        move_price_percent: How much of a copy's time, over its link or onto its disk, is charged for others who could use them.
+        shortest_wait_ms: A copy that takes less is never worth waiting instead.
+        remote_reads: Tasks read what only few read where it lies, over the network, where links are faster than disks and the
+            cluster can do it, rather than copy it to their node first.
+        eviction: What a full cache does without first: "dag" = what the DAGs will need least, "lru" = what was used longest ago.
+        io_fill_percent: Of each disk, what tasks were learned to use fills at most so much, and of each shared storage all who
+            work on it; 0 = only what documents say of disks counts.
+        storages: Storages that nodes share: what all who read from and write to one get together.
+        preempt: Groups of higher priority may take the room of lower ones.
+        reclaim: Queues that have less than they may take back what others have beyond theirs.
+        min_runtime_ms: What has run for less is not taken away for others.
+        filters: Third-party plugins beside the built-in filters.
+        costs: Third-party plugins: what every pod costs.
+        first_costs: Third-party plugins: what the first pod of a group costs on a node.
+        step_costs: Third-party plugins: what every pod costs once more for each pod of its group that is
+            there already.
+        queue_order: A third-party plugin: in which order groups of equal (aged) priority go; ties as `order`
+            says.
+        victim_order: A third-party plugin: who loses room first.
+        queues: Profiles of some queues, by the queue's exact name. What of them may differ is in `PER_QUEUE`.
+    """
+
+    name: str = "flowsched"
+    gang: bool = True
+    interleave: bool = True
+    locality: bool = True
+    contention: bool = True
+    packing: Literal["binpack", "spread"] = "binpack"
+    backfill: Literal["easy", "conservative", "none"] = "easy"
+    order: Literal["rank", "shortest", "fifo"] = "shortest"
+    window: int = 1024
+    default_runtime_ms: int = 3_600_000
+    age_class_ms: int = 600_000
+    promote_ms: int = 3_600_000
+    half_life_ms: int = 86_400_000
+    origin_rate: int = 117_000_000
+    move_price_percent: int = 50
+    shortest_wait_ms: int = 2_000
+    eviction: Literal["dag", "lru"] = "dag"
+    remote_reads: bool = True
+    io_fill_percent: int = 90
+    storages: tuple[Storage, ...] = ()
+    preempt: bool = True
+    reclaim: bool = True
+    min_runtime_ms: int = 0
+    filters: tuple[Filter, ...] = ()
+    costs: tuple[Cost, ...] = ()
+    first_costs: tuple[Cost, ...] = ()
+    step_costs: tuple[Cost, ...] = ()
+    queue_order: QueueOrder | None = None
+    victim_order: VictimOrder | None = None
+    queues: Mapping[str, Profile] = field(default_factory=dict, hash=False)
+
+    def of(self, queue: str) -> Profile:
+        """The profile under which groups of a queue are ordered inside it, filtered, priced and placed."""
+        return self.queues.get(queue, self) if self.queues else self
+
+    def all_filters(self) -> tuple[Filter, ...]:
+        """Built-in filters, then others'."""
+        return (*BUILT_IN_FILTERS, *self.filters)
+
+    def all_first_costs(self) -> tuple[Cost, ...]:
+        """Costs of the first pod of a group on a node."""
+        return (
+            (StageIn(self.origin_rate, self.move_price_percent),) if self.locality else ()
+        ) + self.first_costs
+
+    def all_costs(self) -> tuple[Cost, ...]:
+        """Costs of every pod."""
+        home = (gather_home,) if self.locality else ()
+        return home + ((slowdown_now,) if self.contention else ()) + (wishes,) + self.costs
+
+    def all_step_costs(self) -> tuple[Cost, ...]:
+        """Costs of every pod, once for each pod of its group that is already on the node."""
+        return ((slowdown_step,) if self.contention else ()) + self.step_costs
+
+
+#: The fields in which a queue's profile may differ from the default one; the rest concerns a cycle as a whole.
+PER_QUEUE: Final = frozenset(
+    {
+        "name", "locality", "contention", "packing", "order", "age_class_ms", "origin_rate", "move_price_percent",
+        "filters", "costs", "first_costs", "step_costs", "queue_order",
+    }
+)  # fmt: skip
+
+#: What every shape is asked.
+BUILT_IN_FILTERS: Final[tuple[Filter, ...]] = (node_selector, node_taints, numa_zones)
+#: What a shape's rules demand of nodes alone. Only shapes with rules are asked.
+NODE_FILTERS: Final[tuple[Filter, ...]] = (node_name, node_affinity, volume_nodes)
+#: What they demand of the pods on nodes: as pods come, these refuse ever more nodes …
+APART_FILTERS: Final[tuple[Filter, ...]] = (free_ports, away_from_others, kept_away)
+#: … and these may also allow nodes they refused before.
+TOGETHER_FILTERS: Final[tuple[Filter, ...]] = (near_affinity, evenly_spread)
+
+PROFILES: Final[Mapping[str, Profile]] = {
+    "flowsched": Profile(),
+    #: What a stock cluster does, as well as it does it: the opponent in simulations and benchmarks.
+    "kube-like": Profile(
+        name="kube-like",
+        gang=False,
+        locality=False,
+        contention=False,
+        packing="spread",
+        backfill="none",
+        order="fifo",
+    ),
+    #: A batch scheduler that knows gangs and shares but neither data nor expected ends.
+    "volcano-like": Profile(
+        name="volcano-like", locality=False, contention=False, backfill="none", order="fifo"
+    ),
+}

@@ -1,0 +1,92 @@
+"""Required affinity and anti-affinity between pods, as kube-scheduler's InterPodAffinity decides it."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flowsched.executor.selectors import selects, term_selects
+from flowsched.scheduling.pod_group import Shape
+from flowsched.scheduling.state.snapshot import Snapshot
+from flowsched.scheduling.state.topology import domains_of, matching_nodes, tolerating_nodes
+
+Judged = tuple[NDArray[np.bool_], str]
+
+
+def near_affinity(snapshot: Snapshot, shape: Shape) -> Judged:
+    """Nodes in whose domains, term by term, is a pod that *all* terms select; the node must carry every topology key.
+
+    Where no domain has such a pod, the first of a series that selects itself may go anywhere among these nodes.
+    """
+    terms = shape.rules.affinity if shape.rules else ()
+    mask = np.ones(len(snapshot), dtype=np.bool_)
+    if shape.rules is None or not terms:
+        return mask, ""
+    pods = np.flatnonzero(snapshot.peers.selected(terms))
+    near = mask.copy()
+    nobody = True
+    for term in terms:
+        domains = domains_of(snapshot, term.topology_key)
+        mask &= domains.present
+        near &= domains.marked(pods)
+        nobody &= not domains.present[pods].any()
+    labels, namespaces = dict(shape.rules.labels), snapshot.peers.namespaces
+    first = nobody and all(term_selects(t, shape.rules.namespace, labels, namespaces) for t in terms)
+    return mask if first else mask & near, "have no pod near that its affinity asks for"
+
+
+def away_from_others(snapshot: Snapshot, shape: Shape) -> Judged:
+    """Nodes in whose domains is no pod of a term of its anti-affinity; a node without the topology key has none."""
+    mask = np.ones(len(snapshot), dtype=np.bool_)
+    for term in shape.rules.anti_affinity if shape.rules else ():
+        pods = np.flatnonzero(snapshot.peers.selected((term,)))
+        if len(pods):
+            mask &= ~domains_of(snapshot, term.topology_key).marked(pods)
+    return mask, "have a pod its anti-affinity keeps away from"
+
+
+def kept_away(snapshot: Snapshot, shape: Shape) -> Judged:
+    """Nodes in whose domains no pod's own anti-affinity means it."""
+    mask = np.ones(len(snapshot), dtype=np.bool_)
+    if shape.rules is None:
+        return mask, ""
+    for key, counts in snapshot.peers.guards_against(shape.rules).items():
+        pods = np.flatnonzero(counts)
+        if len(pods):
+            mask &= ~domains_of(snapshot, key).marked(pods)
+    return mask, "have a pod whose anti-affinity keeps it away"
+
+
+# ---- Required topology spread, as kube-scheduler's PodTopologySpread decides it ----
+
+
+def evenly_spread(snapshot: Snapshot, shape: Shape) -> tuple[NDArray[np.bool_], str]:
+    """Nodes whose domain would not have more than `max_skew` pods beyond the least.
+
+    Domains are those of nodes that carry the keys of *all* constraints and that the constraint's policies let in;
+    a node outside of them is judged as if its domain were empty, but must carry the key.
+    """
+    rules = shape.rules
+    mask = np.ones(len(snapshot), dtype=np.bool_)
+    if rules is None or not rules.spread:
+        return mask, ""
+    labels = dict(rules.labels)
+    counted = mask.copy()
+    for wanted in rules.spread:
+        counted &= domains_of(snapshot, wanted.topology_key).present
+    for wanted in rules.spread:
+        domains = domains_of(snapshot, wanted.topology_key)
+        eligible = counted
+        if wanted.honor_affinity:
+            eligible = eligible & matching_nodes(snapshot, shape.selector, rules.nodes)
+        if wanted.honor_taints:
+            eligible = eligible & tolerating_nodes(snapshot, shape.tolerations)
+        nodes = np.flatnonzero(eligible)
+        counts = snapshot.peers.spread(rules.namespace, wanted.selector)
+        sums = domains.sums(counts, nodes[counts[nodes] > 0])
+        found = np.zeros(len(sums), dtype=np.bool_)
+        found[domains.ids[nodes]] = True
+        least = int(sums[found].min()) if int(found.sum()) >= max(wanted.min_domains, 1) else 0
+        itself = int(selects(wanted.selector, labels))
+        mask &= domains.present & (sums[domains.ids] + itself - least <= wanted.max_skew)
+    return mask, "are where too many of its kind run already"

@@ -1,0 +1,143 @@
+"""What it takes to bring the inputs to a node: missing bytes over the bandwidth on the way (LOCALITY, b)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flowsched.scheduling.pod_group import PodGroup, RoleRequest
+from flowsched.scheduling.state.data import Catalogue
+from flowsched.scheduling.state.snapshot import Snapshot
+
+#: Images are datasets of this kind: node.status.images are their replicas.
+IMAGE: Final = "image:"
+#: What any copy takes beside its bytes: to be ordered, connected, published and seen.
+COPY_OVERHEAD_MS: Final = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class StageIn:
+    """Estimated staging time of a group's inputs, and of its image if the catalogue knows it.
+
+    Args:
+        origin_rate: Bytes/s from outside, all nodes together.
+        price_percent: How much of a new copy's time on the network is charged on top, for those who could use the
+            link meanwhile. A copy that is on its way already is not charged again.
+    """
+
+    origin_rate: int
+    price_percent: int = 0
+
+    def __call__(
+        self, snapshot: Snapshot, catalogue: Catalogue, group: PodGroup, role: RoleRequest
+    ) -> NDArray[np.int64] | None:
+        """(N,) ms until everything is there, and the link's price; 0 exactly where nothing is missing.
+
+        The slowest of: what is already on its way to the node and what is missing, over its network; the latter
+        over its disk; and what must come from outside over that link. What has been ordered already counts as on
+        its way only. None = there are no inputs.
+        """
+        inputs = group.inputs
+        image = catalogue.find(IMAGE + role.shape.image) if role.shape.image else None
+        if image is not None:
+            inputs = (*inputs, image)
+        if not inputs:
+            return self._remote(snapshot, catalogue, group)
+        nodes, slowest = len(snapshot), _slowest(snapshot)
+        whole = None if slowest is None else catalogue.bytes_nowhere(inputs)
+        if whole is not None and slowest is not None:
+            return self._from_outside(snapshot, catalogue, group, whole * 1000, slowest)
+        missing = catalogue.missing_bytes(inputs, nodes)
+        to_order = catalogue.unordered_bytes(inputs, nodes) * 1000
+        own = _on_the_way(to_order, snapshot, slowest)
+        cost = own.copy()
+        if snapshot.any_inbound:
+            cost = _on_the_way(to_order + snapshot.inbound * 1000, snapshot, slowest)
+        outside = [dataset for dataset in dict.fromkeys(inputs) if not catalogue.held(dataset)]
+        if outside:
+            from_outside = catalogue.unordered_bytes(outside, nodes)
+            np.maximum(cost, from_outside * 1000 // max(self.origin_rate, 1), out=cost)
+        cost += own * self.price_percent // 100 + COPY_OVERHEAD_MS
+        cost *= missing > 0
+        remote = self._remote(snapshot, catalogue, group)
+        return cost if remote is None else cost + remote
+
+    def _from_outside(
+        self, snapshot: Snapshot, catalogue: Catalogue, group: PodGroup, amount: int, slowest: int
+    ) -> NDArray[np.int64]:
+        """As if called, where no node has or awaits any of it and all are alike: only what is on its way there differs.
+
+        Args:
+            snapshot, catalogue, group: As there.
+            amount: Bytes times 1,000.
+            slowest: As `_slowest` says.
+        """
+        own = amount // slowest if slowest else 0
+        link, price = amount // max(self.origin_rate, 1), own * self.price_percent // 100 + COPY_OVERHEAD_MS
+        if snapshot.any_inbound and slowest:
+            cost: NDArray[np.int64] = snapshot.inbound * 1000
+            cost += amount
+            cost //= slowest
+            np.maximum(cost, link, out=cost)
+            cost += price
+        else:
+            cost = np.full(len(snapshot), max(own, link) + price, dtype=np.int64)
+        remote = self._remote(snapshot, catalogue, group)
+        return cost if remote is None else cost + remote
+
+    def _remote(self, snapshot: Snapshot, catalogue: Catalogue, group: PodGroup) -> NDArray[np.int64] | None:
+        """(N,) ms to read over the network what is not copied, and the link's price. None = there is no such thing."""
+        if not group.remote:
+            return None
+        missing = catalogue.missing_bytes(group.remote, len(snapshot)) * 1000
+        return _over(missing, snapshot, "nic_in") * (100 + self.price_percent) // 100
+
+
+def _slowest(snapshot: Snapshot) -> int | None:
+    """Bytes/s of the slower of network and disk, on all nodes alike; 0 = neither is known, None = nodes differ."""
+    nic, disk = snapshot.uniform("nic_in"), snapshot.uniform("disk_rate")
+    if nic is None or disk is None:
+        return None
+    return min(nic, disk) if nic and disk else nic or disk
+
+
+def _on_the_way(amount: NDArray[np.int64], snapshot: Snapshot, slowest: int | None) -> NDArray[np.int64]:
+    """(N,) `amount` over the slower of network and disk. `slowest`: as `_slowest` says."""
+    if slowest is not None:
+        return amount // slowest if slowest else np.zeros_like(amount)
+    return np.maximum(_over(amount, snapshot, "nic_in"), _over(amount, snapshot, "disk_rate"))
+
+
+def _over(amount: NDArray[np.int64], snapshot: Snapshot, column: str) -> NDArray[np.int64]:
+    """(N,) `amount` over a column of rates; no time where the rate is 0 (not known)."""
+    rate = snapshot.uniform(column)
+    if rate is not None:
+        return amount // rate if rate else np.zeros_like(amount)
+    rates = getattr(snapshot, column)
+    return np.where(rates > 0, amount // np.maximum(rates, 1), 0)
+
+
+# ---- What it costs that a pod's outputs are written away from where they will be gathered (LOCALITY, d) ----
+
+
+def gather_home(
+    snapshot: Snapshot, catalogue: Catalogue, group: PodGroup, role: RoleRequest
+) -> NDArray[np.int64] | None:
+    """(N,) ms by which one pod's outputs come home later than if it ran there; 0 at home. None = the group has no home.
+
+    They wait for what is on its way home already, as far as that takes longer than the pod itself.
+    """
+    home = group.home
+    if home is None:
+        return None
+    rate = max(1, int(snapshot.nic_in[home.node]))
+    coming = home.coming_bytes + snapshot.homeward.get(home.node, 0)
+    behind = max(0, coming * 1000 // rate - (group.runtime_ms or 0))
+    sends = snapshot.nic_out
+    slowest = np.where(sends > 0, np.minimum(sends, rate), rate)
+    cost: NDArray[np.int64] = behind + home.output_bytes * 1000 // slowest
+    cost[home.node] = 0
+    return cost

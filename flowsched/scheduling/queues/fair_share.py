@@ -1,0 +1,502 @@
+"""Who is served next: a tournament over the queue tree, and over the users of each queue.
+
+At every level the first of those that still ask is (a tie goes to the lower name):
+
+1. who has the higher priority, one more for each `promote_ms` in which it asked and got nothing;
+2. who is below its guarantee in what its next pod asks for, or has somebody below it who is;
+3. who has the lowest weighted dominant share of what it has now and has had of late (`usage`).
+
+The dominant share of a queue without queues below it, and of a user, is Ghodsi's (2011): the largest share of any
+resource. That of a department, a queue with queues below it, must not be: one team's GPUs would keep another team's
+CPU pods waiting behind everybody else's, for ever (Bhattacharya et al. 2013). Their cure is to scale each child's use down
+to that of the child that was served least before adding up. With whole pods that goes wrong: of ten
+teams nine with a pod each count as nothing until the tenth has one, so a department gets ten pods in a row; and any
+newcomer wipes out what its department has. Here a department is measured on one resource, the one of which its next pod takes
+the largest share, and there everything it has counts. Its teams' use of other resources does not stand in the way of that
+pod; on the resource that is wanted, departments get what their weights say, to within one pod.
+
+Users stand below their queue, weight one each, whoever submits; where no one says who he is, there is one user. In a
+queue of order "fifo" there is one line for all.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Container, Mapping, Sequence
+from typing import Final, Generic, TypeAlias, TypeVar
+
+from flowsched.scheduling.plan import Reason, ReasonCode
+from flowsched.scheduling.pod_group import PodGroup
+from flowsched.scheduling.policy.framework import Profile
+from flowsched.scheduling.queues.ordering import minimum_of
+from flowsched.scheduling.queues.tree import BILLION, QueueTree, Shares, largest_share
+from flowsched.scheduling.state.usage import Payer, UsageBook
+
+#: Who waits for one of these waits until the cluster or its queue is changed: it holds up nobody.
+_FOR_EVER: Final = frozenset(
+    (
+        ReasonCode.PAUSED,
+        ReasonCode.NO_MATCHING_NODE,
+        ReasonCode.LARGER_THAN_NODE,
+        ReasonCode.LARGER_THAN_CLUSTER,
+        ReasonCode.BACKLOG_WINDOW,
+    )
+)
+
+
+N = TypeVar("N")
+
+
+class Line(Generic[N]):
+    """Groups of one user in one queue (or of all its users), in their order.
+
+    Attributes:
+        queue: Name of the queue.
+        groups: In the order in which they are looked at.
+        at: How many of them are done with in this cycle.
+        strict: Whether nobody may pass the head.
+        behind: Whom those who are left wait behind; None = nobody.
+        node: Where it stands; set by whoever keeps the order.
+    """
+
+    __slots__ = ("at", "behind", "groups", "node", "queue", "strict")
+
+    def __init__(self, queue: str, groups: Sequence[PodGroup], strict: bool) -> None:
+        self.queue, self.groups, self.strict, self.at = queue, groups, strict, 0
+        self.behind: PodGroup | None = None
+        self.node: N
+
+    @property
+    def head(self) -> PodGroup:
+        """Who is looked at next."""
+        return self.groups[self.at]
+
+    @property
+    def left(self) -> Sequence[PodGroup]:
+        """Who has not been looked at."""
+        return self.groups[self.at :]
+
+    def hold_up(self, reasons: Sequence[Reason]) -> None:
+        """Nobody passes who was looked at last, if it waits (its reason is the last of `reasons`), and not for ever."""
+        group, last = self.groups[self.at - 1], reasons[-1] if reasons else None
+        if last is not None and last.group == group.key and last.code not in _FOR_EVER:
+            self.behind = group
+
+    def passed_over(self, text: str) -> list[Reason]:
+        """Why those who are left were not looked at: `text`, unless they wait behind somebody."""
+        numbers: dict[str, int] = {}
+        code, why = ReasonCode.BACKLOG_WINDOW, text
+        if self.behind is not None:
+            code, numbers = ReasonCode.QUEUE_ORDER, {"behind": self.behind.key}
+            why = f"queue {self.queue} is first in, first out, and {self.behind.name} is before it"
+        return [Reason(group.key, code, why, numbers) for group in self.left]
+
+
+# ---- Who is served next: a tournament over the queue tree, and over the users of each queue ----
+#
+# At every level the first of those that still ask is (a tie goes to the lower name):
+#
+# 1. who has the higher priority, one more for each `promote_ms` in which it asked and got nothing;
+# 2. who is below its guarantee in what its next pod asks for, or has somebody below it who is;
+# 3. who has the lowest weighted dominant share of what it has now and has had of late (`usage`).
+#
+# The dominant share of a queue without queues below it, and of a user, is Ghodsi's (2011): the largest share of any
+# resource. That of a department, a queue with queues below it, must not be: one team's GPUs would keep another team's
+# CPU pods waiting behind everybody else's, for ever (Bhattacharya et al. 2013). Their cure is to scale each child's use down
+# to that of the child that was served least before adding up. With whole pods that goes wrong: of ten
+# teams nine with a pod each count as nothing until the tenth has one, so a department gets ten pods in a row; and any
+# newcomer wipes out what its department has. Here a department is measured on one resource, the one of which its next pod takes
+# the largest share, and there everything it has counts. Its teams' use of other resources does not stand in the way of that
+# pod; on the resource that is wanted, departments get what their weights say, to within one pod.
+#
+# Users stand below their queue, weight one each, whoever submits; where no one says who he is, there is one user. In a
+# queue of order "fifo" there is one line for all.
+
+
+#: At one level: (-priority, 0 below a guarantee else 1, weighted share in billionths, name).
+LevelKey = tuple[int, int, int, str]
+
+
+_ALONE: LevelKey = (0, 1, 0, "")
+
+
+class _Node:
+    """One competitor: a queue, or a user of one. `aged`: steps of priority for having got nothing."""
+
+    __slots__ = (
+        "aged",
+        "department",
+        "guarantee",
+        "heap",
+        "key",
+        "line",
+        "name",
+        "parent",
+        "past",
+        "priority",
+        "used",
+        "weight",
+    )
+
+    def __init__(self, name: str, parent: _Node | None, used: list[int], past: Sequence[int]) -> None:
+        self.name, self.parent, self.used, self.past = name, parent, used, past
+        self.heap: list[tuple[LevelKey, int, _Node]] = []
+        self.key: LevelKey | None = None  #: where it stands beside its siblings; None = it asks for nothing
+        self.line: Seat | None = None
+        self.weight, self.aged = 1, 0
+        self.priority: int | None = 0  #: None = that of its head
+        self.guarantee: Sequence[int] = ()
+        self.department = False
+
+    def best(self) -> _Node | None:
+        """The first of its children; what has moved since it was put into the heap is dropped on the way."""
+        heap = self.heap
+        while heap:
+            key, _, child = heap[0]
+            if child.key is key:
+                return child
+            heapq.heappop(heap)
+        return None
+
+
+Seat: TypeAlias = Line[_Node]
+
+
+class Turns:
+    """The tournament of one cycle. Made, asked, and told what was served; the shares are its caller's."""
+
+    def __init__(
+        self,
+        waiting: Mapping[str, Sequence[PodGroup]],
+        tree: QueueTree,
+        shares: Shares,
+        usage: UsageBook,
+        profile: Profile,
+        now: int,
+        served: Container[object] = (),
+    ) -> None:
+        """`served`: queues and payers that have got something in this cycle (`wave`)."""
+        self._tree, self._shares, self._usage, self._now = tree, shares, usage, now
+        self._served = served
+        self._total, self._promote_ms = shares.total, profile.promote_ms
+        self._root = _Node("", None, [], ())
+        self._nodes: dict[str, _Node] = {}
+        self._serial = 0
+        self._axes: dict[Sequence[int], int] = {}
+        self._live = [(axis, total) for axis, total in enumerate(self._total) if total > 0]
+        self._current: Seat | None = None
+        self._picky = tree.nested or tree.promises  #: whether anybody looks at what a pod asks for
+        self.lines: list[Seat] = []
+        for name, groups in waiting.items():
+            self._enter(name, groups)
+        self._begin()
+        #: Whether there is one line in all.
+        self._alone = len(self.lines) == 1 and self.lines[0].node.parent is self._root and not self._picky
+
+    # ---- the tree ----
+
+    def _enter(self, name: str, groups: Sequence[PodGroup]) -> None:
+        node = self._node(name)
+        strict = self._tree.get(name).order == "fifo"
+        alone = strict or len({group.user for group in groups}) == 1
+        if alone and not node.department:
+            self._stand(node, Line(name, groups, strict))
+            return
+        by_user: dict[str, list[PodGroup]] = {}
+        for group in () if strict else groups:
+            by_user.setdefault(group.user, []).append(group)
+        for user in sorted(by_user) or [""]:
+            payer = Payer(name, user)
+            child = _Node(user, node, self._shares.of_user(payer), self._shares.past_of_user(payer))
+            child.priority = 0 if node.department else None
+            self._stand(child, Line(name, by_user.get(user, groups), strict), payer)
+
+    def _stand(self, node: _Node, line: Seat, payer: Payer | None = None) -> None:
+        """A line takes its place, and makes all above it older."""
+        node.line, line.node = line, node
+        self.lines.append(line)
+        oldest = min([group.ready_ms for group in line.groups])
+        if self._now - oldest < self._promote_ms:
+            return
+        above: _Node | None = node
+        if payer is not None:
+            if payer not in self._served:
+                node.aged = self._steps(max(oldest, self._usage.served_users.get(payer, 0)))
+            above = node.parent
+        while above is not None and above is not self._root:
+            if above.name not in self._served:
+                steps = self._steps(max(oldest, self._usage.served_queues.get(above.name, 0)))
+                above.aged = max(above.aged, steps)
+            above = above.parent
+
+    def _steps(self, since: int) -> int:
+        return max(0, self._now - since) // self._promote_ms
+
+    def _node(self, name: str) -> _Node:
+        node = self._nodes.get(name)
+        if node is None:
+            queue = self._tree.get(name)
+            parent = self._root if queue.parent is None else self._node(queue.parent)
+            node = _Node(name, parent, self._shares.usage(name), self._shares.past(name))
+            node.weight, node.priority = queue.weight, queue.priority
+            node.guarantee = queue.guarantee or ()
+            node.department = self._tree.nested and bool(self._tree.below(name))
+            self._nodes[name] = node
+        return node
+
+    # ---- where somebody stands ----
+
+    def _begin(self) -> None:
+        """Everybody takes a place; where nobody is below another, all at once."""
+        above = {line.node.parent for line in self.lines}
+        if above != {self._root}:
+            for line in self.lines:
+                self._refresh(line.node)
+            return
+        heap = self._root.heap
+        for at, line in enumerate(self.lines):
+            node = line.node
+            node.key = self._level(node, line, below=False)
+            heap.append((node.key, at, node))
+        heapq.heapify(heap)
+        self._serial = len(heap)
+
+    def _refresh(self, node: _Node) -> None:
+        """Put a competitor and all above it where they stand now."""
+        root, above = self._root, node
+        while above is not root:
+            child = above.best() if above.line is None else None
+            line = above.line if child is None else self._line_of(child)
+            parent = above.parent or root
+            if line is None or line.at >= len(line.groups):
+                above.key = None
+            else:
+                below = child is not None and child.key is not None and child.key[1] == 0
+                above.key = self._level(above, line, below)
+                self._serial += 1
+                heapq.heappush(parent.heap, (above.key, self._serial, above))
+            above = parent
+
+    @staticmethod
+    def _line_of(node: _Node) -> Seat | None:
+        while node.line is None:
+            child = node.best()
+            if child is None:
+                return None
+            node = child
+        return node.line
+
+    def _level(
+        self, node: _Node, line: Seat, below: bool, more: Sequence[int] = (), times: int = 0
+    ) -> LevelKey:
+        """The key of a competitor whose next group is the line's head, if it had `times` `more` than it has."""
+        priority = line.head.priority if node.priority is None else node.priority
+        if not times:
+            priority += node.aged
+        if not self._picky:
+            return -priority, 1, self._dominant(node, more, times), node.name
+        asked = self._asked(line)
+        sated = 0 if below or (node.guarantee and self._below(node, asked, more, times)) else 1
+        if not node.department:
+            return -priority, sated, self._dominant(node, more, times), node.name
+        axis = self._largest(asked)
+        have = node.used[axis] + (node.past[axis] if node.past else 0)
+        have += times * (more[axis] if axis < len(more) else 0)
+        total = self._total[axis] * node.weight
+        return -priority, sated, have * BILLION // total if total > 0 else 0, node.name
+
+    def _dominant(self, node: _Node, more: Sequence[int], times: int) -> int:
+        """Its weighted dominant share in billionths."""
+        share, used, past = 0, node.used, node.past
+        for axis, total in self._live:
+            have = used[axis]
+            if past:
+                have += past[axis]
+            if times and axis < len(more):
+                have += times * more[axis]
+            if have > 0:
+                part = have * BILLION // total
+                if part > share:
+                    share = part
+        return share // node.weight
+
+    @staticmethod
+    def _below(node: _Node, asked: Sequence[int], more: Sequence[int], times: int) -> bool:
+        """Whether it has less than its guarantee of everything that is guaranteed and asked for."""
+        some = False
+        for axis, (floor, need) in enumerate(zip(node.guarantee, asked, strict=False)):
+            if floor > 0 and need > 0:
+                have = node.used[axis] + (times * more[axis] if axis < len(more) else 0)
+                if have >= floor:
+                    return False
+                some = True
+        return some
+
+    def _asked(self, line: Seat) -> Sequence[int]:
+        """(R,) what the line's head needs to start."""
+        group = line.head
+        if group.gang:
+            return minimum_of(group, len(self._total))
+        return group.roles[0].shape.requests
+
+    def _largest(self, asked: Sequence[int]) -> int:
+        """The axis of which a request takes the largest share."""
+        known = self._axes.get(asked)
+        if known is None:
+            known = self._axes[asked] = largest_share(asked, self._total)
+        return known
+
+    # ---- turns ----
+
+    def first(self) -> Seat | None:
+        """Whose turn it is; None when nobody asks any more."""
+        child = self._root.best()
+        line = None if child is None else child.line or self._line_of(child)
+        self._current = line
+        return line
+
+    def stride(
+        self, amount: Sequence[int], most: int, placed: int, spent: int, spare: Callable[[], int]
+    ) -> int:
+        """How many pods whoever is first gets now: 1..most.
+
+        Long bags go in growing strides (an eighth of what they have got), so that turns stay few; but only as long as
+        what is left suffices twice for the others to catch up.
+
+        Args:
+            amount: (R,) what one pod asks for.
+            most: No more than so many.
+            placed: How many of the bag were placed in this cycle.
+            spent: How many pods were placed in it in all, those included.
+            spare: How many pods more there may be room for.
+        """
+        turns = self.in_a_row(amount, most)
+        if turns < min(most, placed // 8):
+            turns = max(turns, min(placed // 8, spare() * placed // (2 * spent)))
+        return min(most, turns)
+
+    def in_a_row(self, amount: Sequence[int], most: int) -> int:
+        """How many pods of `amount` whoever is first gets until it stands behind a rival at some level: 1..most."""
+        line = self._current
+        if line is None:
+            return most
+        if line.node.parent is self._root and not self._picky:
+            return self._flat_row(line.node, line, amount, most)
+        rivals = self._rivals(line)
+        if not any(rivals):
+            return most
+        low, high = 1, 1
+        while high < most and not self._behind(line, amount, rivals, high):
+            low, high = high + 1, min(2 * high, most)
+        while low < high:
+            middle = (low + high) // 2
+            if self._behind(line, amount, rivals, middle):
+                high = middle
+            else:
+                low = middle + 1
+        return low
+
+    def _flat_row(self, node: _Node, line: Seat, amount: Sequence[int], most: int) -> int:
+        """As `in_a_row`, worked out for a queue that has no department, where nothing but shares decides."""
+        node.key = None
+        other = self._root.best()
+        if other is None or other.key is None:
+            return most
+        mine = -(line.head.priority if node.priority is None else node.priority)
+        priority, _, share, name = other.key
+        if mine != priority:
+            return most if mine < priority else 1
+        least = share if node.name > name else share + 1  # who has this much stands behind
+        count = most
+        for axis, total in self._live:
+            need = amount[axis] if axis < len(amount) else 0
+            have = node.used[axis] + (node.past[axis] if node.past else 0)
+            lack = -(-least * node.weight * total // BILLION) - have  # rounded up
+            if lack <= need:
+                return 1
+            if need > 0:
+                count = min(count, -(-lack // need))
+        return max(count, 1)
+
+    def _rivals(self, line: Seat) -> list[LevelKey | None]:
+        """At each level, from the line that is first up, the best of the others; None = nobody. The line, and all above it,
+        stand nowhere until it is said by `moved` what has become of it.
+        """
+        found: list[LevelKey | None] = []
+        node: _Node | None = line.node
+        while node is not None and node is not self._root:
+            node.key = None
+            other = (node.parent or self._root).best()
+            found.append(None if other is None else other.key)
+            node = node.parent
+        return found
+
+    def _behind(
+        self, line: Seat, amount: Sequence[int], rivals: Sequence[LevelKey | None], times: int
+    ) -> bool:
+        node, below = line.node, False
+        for rival in rivals:
+            key = self._level(node, line, below, amount, times)
+            if rival is not None and key > rival:
+                return True
+            below = key[1] == 0
+            node = node.parent or self._root
+        return False
+
+    def moved(self, line: Seat, done: bool, served: bool, reasons: Sequence[Reason]) -> None:
+        """The head of the line was considered.
+
+        Args:
+            line: Who was first.
+            done: The head is done with for this cycle.
+            served: It got something: it, and who is above it, has not waited in vain any more.
+            reasons: Why others and it were refused, it last.
+        """
+        node: _Node | None = line.node
+        while served and node is not None:
+            node.aged = 0
+            node = node.parent
+        if done:
+            line.at += 1
+            if line.strict:
+                line.hold_up(reasons)
+        if line.at < len(line.groups) and line.behind is None:
+            moved = line.node
+            if self._alone:  # nobody is passed, wherever it stands
+                if moved.key is None:
+                    moved.key = _ALONE
+                    heapq.heappush(self._root.heap, (moved.key, 0, moved))
+                return
+            if moved.parent is self._root and moved.line is line and not self._picky:
+                priority = line.head.priority if moved.priority is None else moved.priority
+                if not served and moved.key is not None and moved.key[0] == -priority - moved.aged:
+                    return  # it stands where it stood: what decides that has not changed
+                moved.key = self._level(moved, line, below=False)
+                self._serial += 1
+                heapq.heappush(self._root.heap, (moved.key, self._serial, moved))
+            else:
+                self._refresh(moved)
+        else:
+            self.leave(line)
+
+    def leave(self, line: Seat) -> None:
+        """It asks for nothing more in this cycle. Who is left in it stays in `line.left`."""
+        node = line.node
+        node.key = None
+        node.line = None
+        if node.parent is not None and node.parent is not self._root:
+            self._refresh(node.parent)
+
+    @staticmethod
+    def none_looked_at(waiting: Mapping[str, Sequence[PodGroup]], tree: QueueTree, text: str) -> list[Reason]:
+        """As `passed_over`, of all who wait, where nobody takes a turn any more."""
+        found = []
+        for name, groups in waiting.items():
+            if len(groups) > 1 and tree.get(name).order != "fifo":
+                groups = sorted(groups, key=lambda group: group.user)
+            found += [Reason(group.key, ReasonCode.BACKLOG_WINDOW, text) for group in groups]
+        return found
+
+    def passed_over(self, text: str) -> list[Reason]:
+        """Why those were not looked at whom the cycle has not come to, by queue: `text`, unless their queue's order says."""
+        return [reason for line in self.lines for reason in line.passed_over(text)]

@@ -1,0 +1,153 @@
+"""What waits, in the order in which it is looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flowsched.scheduling.pod_group import PodGroup
+from flowsched.scheduling.policy.framework import Profile
+from flowsched.scheduling.policy.plugins.order import (
+    OrderKey,
+    by_arrival,
+    by_rank,
+    by_shortest,
+    effective_priority,
+)
+from flowsched.scheduling.queues.tree import QueueTree
+
+
+def in_order(
+    backlog: Sequence[PodGroup],
+    queues: QueueTree,
+    profile: Profile,
+    now: int,
+    work_ms: int | None = None,
+    half: Sequence[int] = (),
+) -> dict[str, list[PodGroup]]:
+    """The groups of each queue in the order in which they are looked at.
+
+    `work_ms`: how long all that runs and waits would take on all cores together. Where the shortest workflow goes first, a group
+    from which it is further to the end than that has no time to lose, and goes before all: the last to end would end later. So does
+    a gang, or a pod of more than half a node (`half`: (R,) of the largest one), whatever its workflow: room for them has to be
+    collected, and a stream of short workflows would never leave them any.
+
+    A gang that was promised a start goes before all of its priority: older and longer work would else take back from it what it
+    was promised (see decisions/003).
+    """
+    waiting: dict[str, list[PodGroup]] = {}
+    for group in backlog:
+        groups = waiting.get(group.queue)
+        if groups is None:
+            waiting[group.queue] = [group]
+        else:
+            groups.append(group)
+    remaining: dict[str, int] = {}
+    shortest = "shortest" in (profile.order, *(each.order for each in profile.queues.values()))
+    if shortest and len(waiting) < len(backlog):
+        for group in backlog:
+            remaining[group.workflow] = max(remaining.get(group.workflow, 0), group.rank_ms)
+
+    large: dict[int, bool] = {}  #: by the shape's id: many have it in common
+
+    def is_first(group: PodGroup) -> bool:
+        if (work_ms is not None and group.rank_ms >= work_ms) or group.gang:
+            return True
+        shape = group.roles[0].shape  # of a bag
+        known = large.get(id(shape))
+        if known is None:
+            known = large[id(shape)] = is_large(group, half)
+        return known
+
+    def key_in(name: str) -> Callable[[PodGroup], OrderKey]:
+        order, age_class_ms = profile.of(name).order, profile.of(name).age_class_ms
+        strict = order == "fifo" or queues.get(name).order == "fifo"
+
+        def wished(group: PodGroup) -> OrderKey:
+            if strict:
+                return by_arrival(group, now, profile.promote_ms)
+            if order == "shortest":
+                paths = {} if is_first(group) else remaining
+                return by_shortest(group, now, profile.promote_ms, age_class_ms, paths)
+            return by_rank(group, now, profile.promote_ms, age_class_ms)
+
+        def key(group: PodGroup) -> OrderKey:
+            order = wished(group)
+            return (order[0], not is_promised(group), *order[1:])
+
+        return key
+
+    ordered = {name: waiting[name] for name in sorted(waiting)}
+    for name, groups in ordered.items():
+        if len(groups) > 1:
+            groups.sort(key=key_in(name))
+    if profile.queue_order is not None or any(each.queue_order for each in profile.queues.values()):
+        _by_plugins(ordered, queues, profile, now)
+    return ordered
+
+
+def _by_plugins(ordered: dict[str, list[PodGroup]], queues: QueueTree, profile: Profile, now: int) -> None:
+    for name, groups in ordered.items():
+        judge = profile.of(name).queue_order
+        if judge is not None and queues.get(name).order != "fifo":
+            ordered[name] = reordered(groups, judge(groups, now), now, profile.promote_ms)
+
+
+def reordered(
+    groups: Sequence[PodGroup], keys: NDArray[np.int64], now: int, promote_ms: int
+) -> list[PodGroup]:
+    """Groups by (aged) priority, which bounds every wait, then by a plugin's keys, then as they stood."""
+    rows = keys.reshape(len(groups), -1).tolist()
+    priorities = [-effective_priority(group, now, promote_ms) for group in groups]
+    at = sorted(range(len(groups)), key=lambda number: (priorities[number], rows[number]))
+    return [groups[number] for number in at]
+
+
+def is_large(group: PodGroup, half: Sequence[int]) -> bool:
+    """Whether one of its pods asks for more than this of anything."""
+    for role in group.roles:
+        for need, most in zip(role.shape.requests, half, strict=False):
+            if need > most:
+                return True
+    return False
+
+
+def is_promised(group: PodGroup) -> bool:
+    """Whether an earlier cycle promised it a start that binds others. Of a bag only its next pod is promised."""
+    return group.gang and group.promised_ms is not None
+
+
+def take_promised(waiting: dict[str, list[PodGroup]], queues: QueueTree) -> PodGroup | None:
+    """Take out who is looked at before all turns: of those who stand at the front of a queue, who was promised the earliest start.
+
+    A queue of a smaller share would else have the room reserved for its own first group, and the promise would go from one to
+    the other and hold for neither. Where nobody may pass the head of a queue, it stays there.
+    """
+    fronts = [
+        (groups[0].promised_ms or 0, groups[0].key, name)
+        for name, groups in waiting.items()
+        if is_promised(groups[0]) and queues.get(name).order != "fifo"
+    ]
+    if not fronts:
+        return None
+    name = min(fronts)[2]
+    first = waiting[name].pop(0)
+    if not waiting[name]:
+        del waiting[name]
+    return first
+
+
+def weighted(parts: Sequence[tuple[Sequence[int], int]], axes: int) -> tuple[int, ...]:
+    """(R,) the sum of requests times counts."""
+    total = [0] * axes
+    for requests, count in parts:
+        for axis, need in enumerate(requests[:axes]):
+            total[axis] += need * count
+    return tuple(total)
+
+
+def minimum_of(group: PodGroup, axes: int) -> tuple[int, ...]:
+    """(R,) the least a group starts with."""
+    return weighted([(role.shape.requests, role.minimum if group.gang else 1) for role in group.roles], axes)

@@ -1,0 +1,285 @@
+"""Why a group is not placed, with the numbers, and what would change it.
+
+Facts come from the same arrays as the decision. Messages are for people; programs read the code and the
+numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from flowsched.executor.nodes import ALIGNED
+from flowsched.scheduling.placement.capacity import Room
+from flowsched.scheduling.placement.cost_table import Offer
+from flowsched.scheduling.placement.gang import Ints, RoleTable, copies_of
+from flowsched.scheduling.placement.one_by_one import reach
+from flowsched.scheduling.plan import Reason, ReasonCode
+from flowsched.scheduling.pod_group import PodGroup
+from flowsched.scheduling.policy.framework import Profile
+from flowsched.scheduling.queues.ordering import minimum_of
+from flowsched.scheduling.queues.tree import QueueTree, Shares
+from flowsched.scheduling.state.gpus import DEVICES, GPU, copies_by_device
+from flowsched.scheduling.state.snapshot import IO, PODS, Snapshot
+
+_WORDS = {"cpu": "CPU", "memory": "memory", "disk": "disk", "gpu": "GPU", "io": "disk bandwidth"}
+#: Axes that only count pods, of one kind or all.
+_MARKS = (PODS, ALIGNED)
+#: So many devices of a node are told.
+_SHOWN = 8
+_BINARY = (("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10))
+
+
+def why_not(offer: Offer, room: Room, snapshot: Snapshot, profile: Profile) -> Reason:
+    """Why a group that was tried has no room: never, not in one rack, or not now.
+
+    Args:
+        offer: The group as it was tried.
+        room: What is free now.
+        snapshot: The nodes.
+        profile: For trying again without what may be in the way.
+    """
+    shut, offer = offer, _with_cache(offer)
+    company, offer = offer, offer.alone()
+    zoned = company.without_zones()
+    never = _never(offer, room, snapshot, profile)
+    if never is not None:
+        return never
+    rows = [room.hard(axis) for axis in offer.axes]
+    if shut.group.shut and company.place(rows, room, snapshot, profile) is not None:
+        nodes = len(shut.group.shut)
+        text = f"caches of {nodes} {'nodes' if nodes != 1 else 'node'} have no room for its data"
+        return Reason(offer.group.key, ReasonCode.CACHE_FULL, text, {"nodes": nodes})
+    if company is not offer and offer.place(rows, room, snapshot, profile) is not None:
+        if zoned is not company and zoned.place(rows, room, snapshot, profile) is not None:
+            return _no_zone(company, rows, snapshot)
+        return _kept_apart(zoned, rows, room, snapshot, profile)
+    code = ReasonCode.INSUFFICIENT
+    fits = [min(_fits(rows, offer, at), table.minimum) for at, table in enumerate(offer.tables)]
+    wanted = sum(table.minimum for table in offer.tables)
+    if offer.group.gang and sum(fits) > 0 and wanted > 1:
+        code = ReasonCode.GANG_INCOMPLETE
+    if offer.rack == "required" and offer.without_rack().place(rows, room, snapshot, profile) is not None:
+        code = ReasonCode.RACK
+    elif IO in offer.axes and offer.without(IO).place(rows, room, snapshot, profile) is not None:
+        code = ReasonCode.IO_BUDGET
+    text, numbers = _shortage(offer, rows, room, snapshot, fits)
+    head = f"{sum(fits)} of {wanted} members fit" if offer.group.gang and wanted > 1 else "no node has room"
+    if code is ReasonCode.RACK:
+        head = "the members fit, but not in one rack"
+    numbers = {"fit": sum(fits), "wanted": wanted, **numbers}
+    return Reason(offer.group.key, code, f"{head}; {text}" if text else head, numbers)
+
+
+def none_ready(snapshot: Snapshot) -> str:
+    """What to say where no node takes new pods."""
+    text = f"none of {len(snapshot)} nodes is ready"
+    return f"{text}: {snapshot.troubles}" if snapshot.troubles else text
+
+
+def _with_cache(offer: Offer) -> Offer:
+    """The offer as if all caches had room."""
+    if not offer.group.shut:
+        return offer
+    masks = [a.mask for a in offer.allowed] if offer.company is None else offer.company.masks
+    tables = tuple(replace(t, allowed=mask) for t, mask in zip(offer.tables, masks, strict=True))
+    return replace(offer, group=replace(offer.group, shut=()), tables=tables)
+
+
+def _no_zone(offer: Offer, rows: Sequence[Ints], snapshot: Snapshot) -> Reason:
+    """Nodes have room for its pods, but not in one NUMA zone for each."""
+    fits = [min(_fits(rows, offer, at), table.minimum) for at, table in enumerate(offer.tables)]
+    at = next((at for at, table in enumerate(offer.tables) if fits[at] < table.minimum), 0)
+    table, role = offer.tables[at], offer.group.roles[offer.order[at]]
+    roomy = copies_of(rows, replace(table, most=None), 1) > 0
+    full = int((roomy & (copies_of(rows, table, 1) == 0)).sum())
+    wanted = sum(table.minimum for table in offer.tables)
+    asked = [
+        (axis, need) for axis, need in zip(offer.axes, table.needs, strict=True) if isinstance(need, int)
+    ]
+    needs = " and ".join(
+        quantity(snapshot.axes[a], n) for a, n in asked if n and snapshot.axes[a] not in _MARKS
+    )
+    head = f"{sum(fits)} of {wanted} members fit NUMA zones" if wanted > 1 else "no NUMA zone has room"
+    facts = f"of {int(roomy.sum())} nodes with room {full} have it in no single one"
+    message = f"{head}; {role.name} needs {needs} in one zone: {facts}"
+    numbers = {"fit": sum(fits), "wanted": wanted, "nodes": int(roomy.sum()), "zones_full": full}
+    return Reason(offer.group.key, ReasonCode.ZONES, message, numbers)
+
+
+def _kept_apart(
+    offer: Offer, rows: Sequence[Ints], room: Room, snapshot: Snapshot, profile: Profile
+) -> Reason:
+    """There is room, but rules between pods leave too little of it."""
+    company, problem = offer.company, offer.problem(rows, room, snapshot, profile)
+    fits = [min(_fits(rows, offer, at), table.minimum) for at, table in enumerate(offer.tables)]
+    at = next((at for at, table in enumerate(offer.tables) if fits[at] < table.minimum), 0)
+    refusals = company.refusals[at] if company is not None else ()
+    if problem is not None:
+        reached = reach(problem)
+        fits, at = [len(spots.nodes) for spots in reached.spots], reached.stuck or 0
+        refusals = reached.refusals
+    wanted = sum(table.minimum for table in offer.tables)
+    nodes = offer.allowed[at].count
+    facts = ", ".join(f"{count} {'nodes' if count != 1 else 'node'} {why}" for why, count in refusals)
+    head = (
+        f"{sum(fits)} of {wanted} members fit beside other pods"
+        if wanted > 1
+        else "kept from nodes with room"
+    )
+    message = f"{head}; {offer.group.roles[offer.order[at]].name}: of {nodes} nodes {facts}"
+    numbers = {"fit": sum(fits), "wanted": wanted, "nodes": nodes, "apart": sum(n for _, n in refusals)}
+    return Reason(offer.group.key, ReasonCode.NEIGHBOURS, message, numbers)
+
+
+def _never(offer: Offer, room: Room, snapshot: Snapshot, profile: Profile) -> Reason | None:
+    """A reason that no waiting will change, only other nodes."""
+    key = offer.group.key
+    nodes = int(snapshot.ready.sum())
+    whole = [room.allocatable(axis) for axis in offer.axes]
+    for at, allowed in enumerate(offer.allowed):
+        role = offer.group.roles[offer.order[at]]
+        if not allowed.count:
+            facts = ", ".join(
+                f"{count} {'nodes' if count != 1 else 'node'} {why}" for why, count in allowed.refusals
+            )
+            message = f"no node allows {role.name}: of {nodes} ready nodes {facts}"
+            return Reason(key, ReasonCode.NO_MATCHING_NODE, message, {"nodes": nodes})
+        if not _fits(whole, offer, at):
+            text, numbers = _shortage(offer, whole, room, snapshot, [0] * len(offer.tables), at)
+            return Reason(
+                key, ReasonCode.LARGER_THAN_NODE, f"one pod is larger than any node; {text}", numbers
+            )
+    if offer.place(whole, room, snapshot, profile) is not None:
+        return None
+    fits = [min(_fits(whole, offer, at), table.minimum) for at, table in enumerate(offer.tables)]
+    wanted = sum(table.minimum for table in offer.tables)
+    if offer.rack == "required" and offer.without_rack().place(whole, room, snapshot, profile) is not None:
+        message = f"no single rack is large enough for its {wanted} members, even when empty"
+        return Reason(key, ReasonCode.RACK, message, {"wanted": wanted})
+    text, numbers = _shortage(offer, whole, room, snapshot, fits)
+    message = f"{sum(fits)} of {wanted} members fit an empty cluster; {text}"
+    return Reason(
+        key, ReasonCode.LARGER_THAN_CLUSTER, message, {"fit": sum(fits), "wanted": wanted, **numbers}
+    )
+
+
+def _fits(rows: Sequence[Ints], offer: Offer, at: int) -> int:
+    table = offer.tables[at]
+    limit = 1 if offer.one_per_node else max(table.count, table.minimum, 1)
+    return int(copies_of(rows, table, limit).sum())
+
+
+def _shortage(
+    offer: Offer,
+    rows: Sequence[Ints],
+    room: Room,
+    snapshot: Snapshot,
+    fits: Sequence[int],
+    role_at: int | None = None,
+) -> tuple[str, Mapping[str, int]]:
+    """What the role that fits worst asks for, and how many nodes lack what of it."""
+    short = [at for at, table in enumerate(offer.tables) if fits[at] < table.minimum]
+    at = role_at if role_at is not None else (short or [0])[0]
+    table, role = offer.tables[at], offer.group.roles[offer.order[at]]
+    asked: list[str] = []
+    lacking: list[str] = []
+    numbers: dict[str, int] = {"nodes": offer.allowed[at].count}
+    worst: tuple[int, str] | None = None
+    for axis, row, need in zip(offer.axes, rows, table.needs, strict=True):
+        if isinstance(need, int) and need == 0:
+            continue
+        if axis == DEVICES:
+            lack, words = _in_pieces(table, rows[offer.axes.index(GPU)], row, snapshot)
+            numbers["lack_gpu_device"] = lack
+            lacking.extend(
+                [f"{lack} ha{'s' if lack == 1 else 've'} GPUs free in pieces only"] if lack else ()
+            )
+            worst = (lack, words) if lack and (worst is None or lack > worst[0]) else worst
+            continue
+        name = snapshot.axes[axis]
+        lack = int((table.allowed & (row < need)).sum())
+        wants = need if isinstance(need, int) else int(role.shape.requests[axis])
+        numbers[f"need_{name}"] = wants
+        numbers[f"lack_{name}"] = lack
+        if name != ALIGNED:
+            asked.append(quantity(name, wants))
+        if lack:
+            lacking.append(f"{lack} lack{'s' * (lack == 1)} {_WORDS.get(name, name)}")
+        if lack and (worst is None or lack > worst[0]):
+            best = int(np.argmax(np.where(table.allowed, row, -1)))
+            free, whole = int(row[best]), int(room.allocatable(axis)[best])
+            numbers[f"best_free_{name}"] = free
+            has = quantity(name, max(free, 0))
+            worst = (
+                lack,
+                f"the best node, {snapshot.names[best]}, has {has} free of {quantity(name, whole)}",
+            )
+    parts = [f"{role.name} needs {' and '.join(asked)}" if asked else ""]
+    parts.append(worst[1] if worst is not None else "")
+    parts.append(f"of {offer.allowed[at].count} nodes {', '.join(lacking)}" if lacking else "")
+    return "; ".join(part for part in parts if part), numbers
+
+
+def _in_pieces(table: RoleTable, sums: Ints, free: Ints, snapshot: Snapshot) -> tuple[int, str]:
+    """How many nodes have enough of their GPUs free, but no device (or not as many) as a pod needs; and the best of them in words.
+
+    Args:
+        table: The role.
+        sums: (N,) what is free of all GPUs of a node.
+        free: (N, D) the same by device.
+        snapshot: For names.
+    """
+    need = table.needs[-1]
+    if not isinstance(need, int):
+        return 0, ""
+    pieces = table.allowed & (sums >= need) & (copies_by_device(free, need) == 0)
+    if not pieces.any():
+        return 0, ""
+    best = int(np.argmax(np.where(pieces, free.max(axis=1) * (1 << 30) + sums, -1)))
+    devices = ", ".join(f"{left}m" for left in sorted(free[best].tolist(), reverse=True)[:_SHOWN] if left > 0)
+    return int(
+        pieces.sum()
+    ), f"{snapshot.names[best]} has {quantity('gpu', int(sums[best]))} free, by device {devices}"
+
+
+def over_cap(group: PodGroup, shares: Shares, queues: QueueTree, snapshot: Snapshot) -> Reason | None:
+    """The cap that forbids the smallest start of a group."""
+    if not shares.limited(group.queue):
+        return None
+    least = minimum_of(group, len(snapshot.axes))
+    capped = shares.capped_by(group.queue, least)
+    if capped is None:
+        return None
+    queue, axis = capped
+    name, used = snapshot.axes[axis], shares.usage(queue)[axis]
+    cap = (queues.get(queue).cap or ())[axis]
+    text = (
+        f"queue {queue} may have {quantity(name, cap)}; it has {quantity(name, used)}, "
+        f"and this needs {quantity(name, least[axis])}"
+    )
+    numbers = {f"cap_{name}": cap, f"used_{name}": used, f"need_{name}": least[axis]}
+    return Reason(group.key, ReasonCode.QUEUE_LIMIT, text, numbers)
+
+
+def quantity(axis: str, amount: int) -> str:
+    """An amount of a resource for people: 1500m CPU, 4 CPU, 2 GiB memory, 100 MB/s disk bandwidth."""
+    word = _WORDS.get(axis, axis)
+    if axis in ("cpu", "gpu"):
+        return f"{amount // 1000} {word}" if amount % 1000 == 0 else f"{amount}m {word}"
+    if axis in ("memory", "disk"):
+        for unit, bits in _BINARY:
+            if amount >> bits:
+                tenths = (amount * 10) >> bits
+                return f"{tenths // 10}{f'.{tenths % 10}' if tenths % 10 else ''} {unit} {word}"
+        return f"{amount} B {word}"
+    if axis == "io":
+        return f"{amount // 1_000_000} MB/s {word}"
+    return f"{amount} {word}"
+
+
+def vector_text(axes: Sequence[str], amounts: Sequence[int]) -> str:
+    """The amounts that are not zero, for people."""
+    return ", ".join(quantity(axis, n) for axis, n in zip(axes, amounts, strict=False) if n) or "nothing"

@@ -1,0 +1,662 @@
+"""When room will be free, and what a group that must wait is promised of it. EASY backfill (Lifka 1995).
+
+Ends are estimates. What is unknown is taken to run for the profile's default; what is overdue is taken to
+end soon, the later the longer it has already run, so that a wrong estimate delays a promise by little and
+often instead of for ever.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flowsched.scheduling.placement.capacity import Mask, Room
+from flowsched.scheduling.placement.cost_table import Offer
+from flowsched.scheduling.placement.gang import Ints, RoleTable, Spots
+from flowsched.scheduling.plan import Reservation
+from flowsched.scheduling.pod_group import Kept, PodGroup
+from flowsched.scheduling.policy.framework import Profile
+from flowsched.scheduling.state.claims import EMPTY, UNKNOWN, ClaimKind
+from flowsched.scheduling.state.gpus import DEVICES, copies_by_device, parts_of
+from flowsched.scheduling.state.snapshot import IO, Snapshot
+from flowsched.values import quick
+
+T = TypeVar("T")
+
+#: What is being taken away is taken to be gone after this.
+RELEASING_MS: Final = 10_000
+#: What is overdue is taken to run for another tenth of what it has run, and at least for this long.
+OVERDUE_MS: Final = 1_000
+
+
+@quick
+@dataclass(frozen=True, slots=True, eq=False)
+class Taken:
+    """Room that this cycle gave to pods which start now, until `end_ms` (of all, or (P,) of each); few hold it beyond `late_ms`."""
+
+    end_ms: int | Ints
+    late_ms: int | Ints
+    axes: tuple[int, ...]
+    table: RoleTable
+    nodes: Ints
+    devices: Ints | None = None
+
+    @property
+    def asked(self) -> tuple[int, ...]:
+        """(IO + 1,) what each pod asks for, without GPUs; of a disk perhaps more than a node's."""
+        asked = [0] * (IO + 1)
+        for axis, need in zip(self.axes, self.table.needs, strict=True):
+            if 0 <= axis <= IO:
+                asked[axis] = need if isinstance(need, int) else int(need.max())
+        return tuple(asked)
+
+
+class Calendar:
+    """When which room will be free again: as expected, or (`late`) when one can rather count on it.
+
+    Promises are made by late ends, since of many ends that must all come the latest counts; decisions to wait for a place go by
+    expected ones.
+
+    `ends`: (M,) wall-clock ms, ascending; `nodes`: (M,); `amounts`: (M, R); `devices`: (M, D), D = 0 where parts of GPUs are not
+    about.
+    """
+
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        default_runtime_ms: int,
+        now: int,
+        taken: Sequence[Taken] = (),
+        *,
+        late: bool = False,
+    ) -> None:
+        ledger = snapshot.ledger
+        held = np.flatnonzero((ledger.kind != EMPTY) & (ledger.kind != ClaimKind.STAGING))
+        self.size = len(snapshot)
+        self._late, self._axes = late, len(snapshot.axes)
+        self.ends: Ints = np.zeros(0, dtype=np.int64)
+        self.nodes: Ints = self.ends
+        self.amounts: Ints = np.zeros((0, self._axes), dtype=np.int64)
+        width = snapshot.devices.width if snapshot.devices.matter else 0
+        self.devices: Ints = np.zeros((0, width), dtype=np.int64)
+        ends = expected_ends(snapshot, held, default_runtime_ms, now, late=late)
+        devices = ledger.devices_of(held, width) if width else np.zeros((len(held), 0), dtype=np.int64)
+        self._insert([ends], [ledger.node[held]], [ledger.amount[held]], [devices])
+        self.add(taken)
+
+    def add(self, taken: Sequence[Taken]) -> None:
+        """Note more that has started. Of equal ends, what was noted earlier comes first."""
+        if not taken:
+            return
+        nodes = np.concatenate([part.nodes for part in taken])
+        amounts = np.zeros((len(nodes), self._axes), dtype=np.int64)
+        devices = np.zeros((len(nodes), self.devices.shape[1]), dtype=np.int64)
+        before = 0
+        for part in taken:
+            span = slice(before, before + len(part.nodes))
+            before = span.stop
+            for axis, need in _sums(part.axes, part.table):
+                amounts[span, axis] = need if isinstance(need, int) else need[part.nodes]
+            if part.devices is not None:
+                devices[span] = part.devices
+        ends = np.concatenate(
+            [_each(part.late_ms if self._late else part.end_ms, part.nodes) for part in taken]
+        )
+        self._insert([ends], [nodes], [amounts], [devices])
+
+    def _insert(self, ends: list[Ints], nodes: list[Ints], amounts: list[Ints], devices: list[Ints]) -> None:
+        every = np.concatenate([self.ends, *ends])
+        order = np.argsort(every, kind="stable")
+        self.ends = every[order]
+        self.nodes = np.concatenate([self.nodes, *nodes])[order]
+        self.amounts = np.concatenate([self.amounts, *amounts])[order]
+        self.devices = np.concatenate([self.devices, *devices])[order]
+
+    def freed(self, axis: int, until_ms: int) -> Ints:
+        """(N,) what will have been given back of an axis by then; of GPUs by device (N, D)."""
+        count = int(np.searchsorted(self.ends, until_ms, side="right"))
+        if axis == DEVICES:
+            return spread(self.nodes[:count], self.devices[:count], self.size)
+        sums = np.zeros(self.size, dtype=np.int64)
+        np.add.at(sums, self.nodes[:count], self.amounts[:count, axis])
+        return sums
+
+    def earliest(
+        self, axes: Sequence[int], rows: Sequence[Ints], fits: Callable[[list[Ints]], T | None], now: int
+    ) -> tuple[int, T] | None:
+        """The earliest time at which something fits, if nothing else starts.
+
+        Room only grows along the calendar, so a binary search over its distinct ends finds it.
+
+        Args:
+            axes: Which axes.
+            rows: For each of them, (N,) what is free now.
+            fits: Tries a placement on such rows.
+            now: The moment, wall-clock ms.
+
+        Returns:
+            The time and the placement; None if it would not fit even when everything has ended.
+        """
+        times = np.unique(self.ends)
+        found: tuple[int, T] | None = None
+        low, high = -1, len(times)  # -1 = now; high is exclusive once something was found
+        while low < high:
+            middle = (low + high) // 2 if found is not None else len(times) - 1
+            at = now if middle < 0 else int(times[middle])
+            placed = fits([row + self.freed(axis, at) for axis, row in zip(axes, rows, strict=True)])
+            if placed is None:
+                if found is None:
+                    return None
+                low = middle + 1
+            else:
+                found = (at, placed)
+                high = middle
+        return found
+
+
+def spread(nodes: Ints, rows: Ints, size: int) -> Ints:
+    """(N, D) the sum of rows (K, D) of devices, by the nodes (K,) they are on."""
+    sums = np.zeros((size, rows.shape[1]), dtype=np.int64)
+    np.add.at(sums, nodes, rows)
+    return sums
+
+
+def _sums(axes: Sequence[int], table: RoleTable) -> list[tuple[int, int | Ints]]:
+    """What a role takes of each axis of the snapshot."""
+    return [(axis, need) for axis, need in zip(axes, table.needs, strict=True) if axis != DEVICES]
+
+
+def seats_of(spots: Sequence[Spots], size: int, width: int) -> Ints:
+    """(N, D) what pods take of each device."""
+    sums = np.zeros((size, width), dtype=np.int64)
+    for where in spots:
+        if where.devices is not None:
+            np.add.at(sums, where.nodes, where.devices)
+    return sums
+
+
+def _each(moment: int | Ints, nodes: Ints) -> Ints | list[int]:
+    """(P,) the moments of all pods."""
+    return [moment] * len(nodes) if isinstance(moment, int) else moment
+
+
+def expected_ends(
+    snapshot: Snapshot, slots: NDArray[np.intp], default_runtime_ms: int, now: int, *, late: bool = False
+) -> Ints:
+    """(M,) when the claims in these slots of the ledger are expected to end, or will have ended with good reason; after `now`."""
+    ledger = snapshot.ledger
+    since, until = ledger.since[slots], ledger.until[slots]
+    if late:
+        until = np.where(ledger.late[slots] == UNKNOWN, until, ledger.late[slots])
+    ends = np.where(until == UNKNOWN, since + default_runtime_ms, until)
+    elapsed = np.maximum(now - since, 0)
+    ends = np.where(ends > now, ends, now + np.maximum(OVERDUE_MS, elapsed // 10))
+    releasing = ledger.kind[slots] == ClaimKind.RELEASING
+    return np.where(releasing, np.minimum(ends, now + RELEASING_MS), ends)
+
+
+def promised(
+    axis_count: int, axes: Sequence[int], tables: Sequence[RoleTable], spots: Sequence[Spots], size: int
+) -> list[Ints]:
+    """For each of `axis_count` axes, (N,) what the reserved pods will take."""
+    amounts = [np.zeros(size, dtype=np.int64) for _ in range(axis_count)]
+    for table, where in zip(tables, spots, strict=True):
+        for axis, need in _sums(axes, table):
+            np.add.at(amounts[axis], where.nodes, need if isinstance(need, int) else need[where.nodes])
+    return amounts
+
+
+# ---- What a cycle promises the first group that must wait, and how that binds the groups after it ----
+
+
+_NEVER: Final = 1 << 62
+
+
+def runtime_of(group: PodGroup, profile: Profile) -> int:
+    """Expected ms, the profile's default where nothing is known."""
+    return profile.default_runtime_ms if group.runtime_ms is None else group.runtime_ms
+
+
+def longest_of(group: PodGroup, profile: Profile) -> int:
+    """What it may well take, in ms: who is let in before a promise must not break it."""
+    return runtime_of(group, profile) if group.high_ms is None else group.high_ms
+
+
+def reservation_of(offer: Offer, start_ms: int, spots: Sequence[Spots]) -> Reservation:
+    """A promise, in the order of the group's roles."""
+    by_role = dict(zip(offer.order, spots, strict=True))
+    roles = range(len(offer.order))
+    devices = [by_role[role].devices for role in roles]
+    return Reservation(
+        offer.group.key,
+        start_ms,
+        tuple(by_role[role].nodes for role in roles),
+        tuple(each for each in devices if each is not None),
+    )
+
+
+class Promises:
+    """At most one reservation in a cycle (EASY), and the calendar it comes from.
+
+    Attributes:
+        made: The reservations made.
+        taken: What this cycle has started; whoever starts pods adds to it.
+        everywhere: (N,) all True.
+    """
+
+    def __init__(self, snapshot: Snapshot, room: Room, profile: Profile, now: int) -> None:
+        self._snapshot, self._room, self._profile, self._now = snapshot, room, profile, now
+        self.made: list[Reservation] = []
+        self.taken: list[Taken] = []
+        self.everywhere: Mask = np.ones(len(snapshot), dtype=np.bool_)
+        self._calendars: dict[bool, tuple[int, Calendar]] = {}  #: and of `taken`, how many it knows
+        self._soonest: tuple[int, int] | None = (
+            None  #: the first end of all, and how many of `taken` it knows
+        )
+        self._deadline = 0  #: ms; what would run beyond it stays off the reserved room
+
+    def too_long(self, group: PodGroup) -> bool:
+        """Whether a group would outlast the reservation's start wherever it started now."""
+        return bool(self.made) and self._now + longest_of(group, self._profile) > self._deadline
+
+    def outlasting(self, offer: Offer) -> Mask | None:
+        """(N,) where the group would outlast the reservation's start, staging included; None = nowhere."""
+        if not self.made:
+            return None
+        if offer.missing is None:
+            return self.everywhere if self.too_long(offer.group) else None
+        end = self._now + longest_of(offer.group, self._profile)
+        return end + offer.stage_ms(len(self._snapshot)) > self._deadline
+
+    def calendar(self) -> Calendar:
+        """When room is expected to be free, this cycle's placements included."""
+        return self._fresh(late=False)
+
+    def soonest(self) -> int:
+        """When the first of what holds room is expected to end, this cycle's placements included: as the calendar says, but cheap
+        to ask for again once more has been placed.
+        """
+        if self._soonest is None:
+            ends = self.calendar().ends
+            self._soonest = int(ends[0]) if len(ends) else _NEVER, len(self.taken)
+        moment, known = self._soonest
+        for part in self.taken[known:]:
+            end = part.end_ms if isinstance(part.end_ms, int) else int(part.end_ms.min(initial=_NEVER))
+            moment = min(moment, end)
+        self._soonest = moment, len(self.taken)
+        return moment
+
+    def late_calendar(self) -> Calendar:
+        """When one can count on it."""
+        return self._fresh(late=True)
+
+    def _fresh(self, *, late: bool) -> Calendar:
+        known, calendar = self._calendars.get(late, (0, None))
+        if calendar is None:
+            calendar = Calendar(self._snapshot, self._profile.default_runtime_ms, self._now, late=late)
+        calendar.add(self.taken[known:])
+        self._calendars[late] = (len(self.taken), calendar)
+        return calendar
+
+    def earliest(self, offer: Offer) -> tuple[int, tuple[Spots, ...]] | None:
+        """When and where the least of a group could start, if nothing else started."""
+        rows = [self._room.hard(axis) for axis in offer.axes]
+        least = offer.at_least()
+
+        def fits(free: list[Ints]) -> tuple[Spots, ...] | None:
+            return least.place(free, self._room, self._snapshot, self._profile)
+
+        return self.late_calendar().earliest(offer.axes, rows, fits, self._now)
+
+    def reserve(self, offer: Offer) -> int | None:
+        """Promise a group its earliest start; None if there is a promise already, or it could never start."""
+        if self._profile.backfill == "none" or self.made:
+            return None
+        found = self.earliest(offer)
+        if found is None:
+            return None
+        start, spots = found
+        axes = range(len(self._snapshot.axes))
+        kept = promised(len(axes), offer.axes, offer.tables, spots, len(self._snapshot))
+        freed = [self.late_calendar().freed(axis, start) for axis in axes]
+        spare = {axis: self._room.hard(axis) + freed[axis] - kept[axis] for axis in axes}
+        if self._snapshot.devices.matter:
+            free = self._room.hard(DEVICES) + self.late_calendar().freed(DEVICES, start)
+            spare[DEVICES] = free - seats_of(spots, *free.shape)
+        self._room.reserve(spare)
+        self.made.append(reservation_of(offer, start, spots))
+        earlier = offer.group.promised_ms
+        self._deadline = start if earlier is None else min(start, earlier)
+        return start
+
+
+# ---- Free room over time, with promises in it: what conservative backfill plans on ----
+#
+# Where a `Calendar` only knows when room comes back, here room is also taken again, by what was promised. So room goes up and
+# down, and something fits at a moment only if it fits until it ends.
+#
+# Memory and time are bounded: only so many moments are told apart. When there are more, what comes back counts from the next later
+# moment, and what is taken counts from the next earlier one, so that room is never expected before it is there.
+
+
+#: So many moments are told apart, at most, and fewer where nodes are many: so many numbers are kept.
+_MOMENTS: Final = 1_024
+_NUMBERS: Final = 4_000_000
+
+
+class Returns(NamedTuple):
+    """What comes back: (M,) when, in any order; (M,) on which node; (M, R) how much."""
+
+    ends: Ints
+    nodes: Ints
+    amounts: Ints
+
+
+class Timeline:
+    """Free room from each moment until the next; the last one lasts for ever.
+
+    Args:
+        returns: When what is held now comes back.
+        rows: For each axis, (N,) what is free now. Not modified.
+        now: The moment, wall-clock ms.
+        devices: (N, D) what is free of each GPU, where parts of them are about: they are columns after those of the axes, here
+            and in all amounts.
+    """
+
+    def __init__(self, returns: Returns, rows: Sequence[Ints], now: int, devices: Ints | None = None) -> None:
+        self._axes = len(rows)
+        if devices is not None:
+            rows = [*rows, *devices.T]
+        size, axes = len(rows[0]), len(rows)
+        self._most = max(64, min(_MOMENTS, _NUMBERS // (size * axes)))
+        ends = _merged(np.maximum(returns.ends, now), self._most // 2)
+        moments = np.unique(np.concatenate([[now], ends]))
+        gained = np.zeros((len(moments), size, axes), dtype=np.int64)
+        np.add.at(gained, (np.searchsorted(moments, ends), returns.nodes), returns.amounts[:, :axes])
+        gained[0] += np.stack(rows, axis=1)
+        self._count = len(moments)
+        self._times = np.zeros(2 * len(moments) + 16, dtype=np.int64)
+        self._free = np.zeros((len(self._times), size, axes), dtype=np.int64)
+        self._times[: self._count] = moments
+        np.cumsum(gained, axis=0, out=self._free[: self._count])
+
+    def take(self, start: int, end: int, nodes: Ints, amounts: NDArray[np.int64]) -> None:
+        """Room that is taken from `start` until `end`: (k,) nodes, with repeats, and (k, R) amounts. Less than nothing is given
+        back: the same as was taken, from and until the same.
+        """
+        taken = np.zeros(self._free.shape[1:], dtype=np.int64)
+        np.add.at(taken[:, : amounts.shape[1]], nodes, amounts)
+        first = self._moment(start, later=False)
+        self._free[first : self._moment(end, later=True)] -= taken
+
+    def _moment(self, at: int, *, later: bool) -> int:
+        """The place of a moment, which is told apart from now on if there is room; what was before the first is the first."""
+        place = int(np.searchsorted(self._times[: self._count], at, side="left"))
+        if place == 0 or (place < self._count and self._times[place] == at):
+            return place
+        if self._count >= self._most:
+            return place if later else place - 1
+        if self._count == len(self._times):
+            self._times = np.concatenate([self._times, np.zeros_like(self._times)])
+            self._free = np.concatenate([self._free, np.zeros_like(self._free)])
+        for rows in (self._times, self._free):
+            rows[place + 1 : self._count + 1] = rows[place : self._count].copy()
+        self._times[place], self._free[place] = at, self._free[place - 1]
+        self._count += 1
+        return place
+
+    def least(self, start: int, end: int) -> NDArray[np.int64]:
+        """(N, R) what is free all the time from `start` until `end`."""
+        times = self._times[: self._count]
+        first = max(0, int(np.searchsorted(times, start, side="right")) - 1)
+        last = max(first + 1, int(np.searchsorted(times, end, side="left")))
+        found: NDArray[np.int64] = self._free[first:last].min(axis=0)
+        return found
+
+    def earliest(
+        self,
+        axes: Sequence[int],
+        tables: Sequence[RoleTable],
+        length_ms: int,
+        fits: Callable[[list[Ints]], T | None],
+    ) -> tuple[int, T] | None:
+        """The earliest moment from which something fits until it ends.
+
+        Args:
+            axes: Which axes its tables ask for.
+            tables: Its roles: where one of them alone has too few places at some moment, nothing is tried.
+            length_ms: How long it takes.
+            fits: Tries a placement on rows of these axes.
+
+        Returns:
+            The moment and the placement; None if it would not fit even at the end of all that is known.
+        """
+        times = self._times[: self._count]
+        narrow = np.flatnonzero(~self._enough(axes, tables))
+        until = np.append(times, np.iinfo(np.int64).max)[np.append(narrow, self._count)]
+        next_narrow = until[np.searchsorted(narrow, np.arange(self._count), side="left")]
+        wide = (next_narrow >= times + length_ms) | (next_narrow == until[-1])
+        wide[narrow] = False
+        for at in np.flatnonzero(wide).tolist():
+            start = int(times[at])
+            room = self._free[at] if at + 1 == self._count else self.least(start, start + length_ms)
+            placed = fits([np.ascontiguousarray(self._column(room, axis)) for axis in axes])
+            if placed is not None:
+                return start, placed
+        return None
+
+    def _column(self, room: NDArray[np.int64], axis: int) -> NDArray[np.int64]:
+        """(..., N) of an axis, (..., N, D) of devices."""
+        return room[..., self._axes :] if axis == DEVICES else room[..., axis]
+
+    def _enough(self, axes: Sequence[int], tables: Sequence[RoleTable]) -> NDArray[np.bool_]:
+        """(T,) at which moments each role alone has places enough: a quick look that rules most moments out."""
+        enough = np.ones(self._count, dtype=np.bool_)
+        for table in tables:
+            copies = np.full(self._free[: self._count].shape[:2], table.minimum, dtype=np.int64)
+            for axis, need in zip(axes, table.needs, strict=True):
+                have = self._column(self._free[: self._count], axis)
+                if axis == DEVICES:
+                    if isinstance(need, int) and need:
+                        np.minimum(copies, copies_by_device(have, need), out=copies)
+                elif isinstance(need, int):
+                    if need:
+                        np.minimum(copies, have // need, out=copies)
+                else:
+                    np.minimum(
+                        copies, np.where(need > 0, have // np.maximum(need, 1), table.minimum), out=copies
+                    )
+            if table.most is not None:
+                np.minimum(copies, table.most, out=copies)
+            np.maximum(copies, 0, out=copies)
+            enough &= (copies * table.allowed).sum(axis=1) >= table.minimum
+        return enough
+
+
+def _merged(ends: Ints, most: int) -> Ints:
+    """(M,) the ends, of at most `most` different values, none earlier than it was."""
+    distinct = np.unique(ends)
+    if len(distinct) <= most:
+        return ends
+    stride = -(-len(distinct) // most)
+    last = np.minimum(np.arange(len(distinct)) // stride * stride + stride - 1, len(distinct) - 1)
+    merged: Ints = distinct[last][np.searchsorted(distinct, ends)]
+    return merged
+
+
+def amounts_of(axis_count: int, axes: Sequence[int], table: RoleTable, spots: Spots) -> NDArray[np.int64]:
+    """(k, R) what each pod of a role takes where it stands; (k, R + D) with its devices, if it has any."""
+    rows = np.zeros((len(spots.nodes), axis_count), dtype=np.int64)
+    for axis, need in zip(axes, table.needs, strict=True):
+        if axis != DEVICES:
+            rows[:, axis] = need if isinstance(need, int) else need[spots.nodes]
+    return rows if spots.devices is None else np.hstack([rows, spots.devices])
+
+
+# ---- Conservative backfill: every group that waits is promised a start, in order, and nobody may delay an
+# earlier promise ----
+#
+# Two timelines are kept. `ahead` holds what runs and what was planned in this cycle, for groups that go first. `all` also holds
+# what the last cycle had planned for groups that follow. Who has a plan from the last cycle moves within `all`, so that it
+# disturbs nobody: without that, a group that may choose between equal nodes takes those that a later one counts on. Only who has
+# no plan yet, or whose plan cannot be kept since an estimate was wrong, goes by `ahead` alone, before those that follow.
+#
+# Of a bag its next pod is promised: it has no size of its own.
+#
+# Source: Feitelson & Weil 1998 (conservative against EASY); the compression step of Mu'alem & Feitelson 2001.
+
+
+class ConservativePromises(Promises):
+    """As many reservations as groups wait."""
+
+    def __init__(
+        self, snapshot: Snapshot, room: Room, profile: Profile, now: int, backlog: Iterable[PodGroup]
+    ) -> None:
+        super().__init__(snapshot, room, profile, now)
+        self._kept = {group.key: group for group in backlog if group.kept is not None}
+        self._lines: tuple[Timeline, Timeline] | None = None
+        self._seen = 0  #: of `taken`, how many the timelines know
+        self._chosen: tuple[int, int, int, Timeline] | None = None
+
+    def too_long(self, group: PodGroup) -> bool:
+        """Never said of a group as such: what holds it up depends on where it would run."""
+        return False
+
+    def outlasting(self, offer: Offer) -> Mask | None:
+        """Everywhere, once there are promises: what is free until it ends is what it may use."""
+        if not self.made and not self._kept:
+            return None
+        line = self._line(offer)
+        end = self._now + longest_of(offer.group, self._profile)
+        least = line.least(self._now, end)
+        if offer.missing is not None:
+            stage = offer.stage_ms(len(self._snapshot))
+            longest = int(stage.max(initial=0))
+            if longest:  # copies come first: it ends later where they take long
+                far = line.least(self._now, end + longest)
+                least = np.where((stage > 0)[:, None], far, least)
+        axes = len(self._snapshot.axes)
+        spare = {axis: np.ascontiguousarray(least[:, axis]) for axis in range(axes)}
+        self._room.reserve(spare | {DEVICES: np.ascontiguousarray(least[:, axes:])})
+        return self.everywhere
+
+    def earliest(self, offer: Offer) -> tuple[int, tuple[Spots, ...]] | None:
+        """When and where the least of a group could start without delaying anybody who was promised a start before it."""
+        return self._earliest(offer, self._line(offer))
+
+    def _earliest(self, offer: Offer, line: Timeline) -> tuple[int, tuple[Spots, ...]] | None:
+        least = offer.at_least()
+
+        def fits(free: list[Ints]) -> tuple[Spots, ...] | None:
+            return least.place(free, self._room, self._snapshot, self._profile)
+
+        return line.earliest(offer.axes, least.tables, longest_of(offer.group, self._profile), fits)
+
+    def reserve(self, offer: Offer) -> int | None:
+        """Promise a group its earliest start; None if it could never start."""
+        found = self.earliest(offer)
+        if found is None:
+            return None
+        start, spots = found
+        # What was promised before and is late already drains its room: see decisions/003.
+        earlier = offer.group.promised_ms
+        begin = start if earlier is None else max(self._now, min(start, earlier))
+        end = start + longest_of(offer.group, self._profile)
+        for table, where in zip(offer.tables, spots, strict=True):
+            amounts = amounts_of(len(self._snapshot.axes), offer.axes, table, where)
+            for line in self._timelines():
+                line.take(begin, end, where.nodes, amounts)
+        self.made.append(reservation_of(offer, start, spots))
+        return start
+
+    def _line(self, offer: Offer) -> Timeline:
+        """The timeline that a group goes by; what was planned for itself is not in its way."""
+        chosen = (offer.group.key, len(self.taken), len(self.made))
+        if self._chosen is None or self._chosen[:3] != chosen:
+            ahead, everyone = self._timelines()
+            mine = self._kept.pop(offer.group.key, None)
+            if mine is not None:
+                self._put(everyone, mine, -1)
+            line = ahead
+            if self._kept:
+                found = self._earliest(offer, everyone)
+                latest = max(self._now, self._planned_ms(offer.group))
+                line = everyone if found is not None and found[0] <= latest else ahead
+            self._chosen = (*chosen, line)
+        return self._chosen[3]
+
+    @staticmethod
+    def _planned_ms(group: PodGroup) -> int:
+        """The start it was promised first or has been planned for since, whichever is earlier; 0 = neither."""
+        if group.kept is None:
+            return 0
+        return (
+            group.kept.start_ms if group.promised_ms is None else min(group.kept.start_ms, group.promised_ms)
+        )
+
+    def _timelines(self) -> tuple[Timeline, Timeline]:
+        """Room over time, this cycle's placements included: without and with what later groups count on."""
+        axes = range(len(self._snapshot.axes))
+        if self._lines is None:
+            rows = [self._room.hard(axis) for axis in axes]
+            late = self.late_calendar()
+            returns = Returns(late.ends, late.nodes, np.hstack([late.amounts, late.devices]))
+            devices = self._room.hard(DEVICES) if self._snapshot.devices.matter else None
+            self._lines = (
+                Timeline(returns, rows, self._now, devices),
+                Timeline(returns, rows, self._now, devices),
+            )
+            self._seen = len(self.taken)
+            for group in self._kept.values():
+                self._put(self._lines[1], group, 1)
+        for part in self.taken[self._seen :]:
+            spots = Spots(part.nodes, part.nodes, part.devices)
+            amounts = amounts_of(len(axes), part.axes, part.table, spots)
+            late_ms = part.late_ms if isinstance(part.late_ms, int) else int(part.late_ms.max())
+            for line in self._lines:
+                line.take(self._now, late_ms, part.nodes, amounts)
+        self._seen = len(self.taken)
+        return self._lines
+
+    def _put(self, line: Timeline, group: PodGroup, sign: int) -> None:
+        """Take the room that the last cycle planned for a group, or (-1) give it back."""
+        if group.kept is None:
+            return
+        start = max(self._now, group.kept.start_ms)
+        end = start + longest_of(group, self._profile)
+        width = self._snapshot.devices.width if self._snapshot.devices.matter else 0
+        devices = group.kept.devices or ((),) * len(group.roles)
+        for role, where, parts in zip(group.roles, group.kept.nodes, devices, strict=True):
+            nodes = np.array(where, dtype=np.int64)
+            amounts = np.zeros((len(nodes), len(self._snapshot.axes) + width), dtype=np.int64)
+            amounts[:, : len(role.shape.requests)] = role.shape.requests
+            for at, pod in enumerate(parts if width else ()):
+                for device, part in pod:
+                    amounts[at, len(self._snapshot.axes) + device] = part
+            line.take(start, end, nodes, sign * amounts)
+
+
+def promises_for(
+    snapshot: Snapshot, room: Room, profile: Profile, now: int, backlog: Iterable[PodGroup]
+) -> Promises:
+    """The promises of one cycle, as the profile wants them."""
+    if profile.backfill == "conservative":
+        return ConservativePromises(snapshot, room, profile, now, backlog)
+    return Promises(snapshot, room, profile, now)
+
+
+def with_plans(groups: Iterable[PodGroup], reservations: Iterable[Reservation]) -> list[PodGroup]:
+    """The groups, each with what the last cycle planned for it."""
+    plans = {
+        each.group: Kept(
+            each.start_ms,
+            tuple(tuple(nodes.tolist()) for nodes in each.nodes),
+            tuple(tuple(map(parts_of, rows.tolist())) for rows in each.devices),
+        )
+        for each in reservations
+    }
+    return [replace(group, kept=plans[group.key]) if group.key in plans else group for group in groups]

@@ -1,0 +1,217 @@
+"""What the caches of nodes hold and may hold: bytes that are there, that come, and that tasks will write.
+
+Kept by the catalogue, for nodes with a limit only. A dataset counts on a node once, as soon as it is there, on its way, or held
+for somebody who will read it there; what tasks are expected to write counts until it is written. It must not know who
+decides, nor what a dataset is worth (`eviction`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from enum import IntEnum
+from typing import NamedTuple
+
+from flowsched.statement import Statement
+
+
+class Hold(NamedTuple):
+    """What one pod reads and will write on a node: its inputs stay there while it lasts.
+
+    Args:
+        node: Where.
+        datasets: What it reads.
+        output_bytes: What it is expected to write.
+        since_ms: From when on.
+        task: Whose data these are although no pod has room yet: (workflow, stage, task, attempt); None = a pod that has room.
+    """
+
+    node: int
+    datasets: tuple[int, ...]
+    output_bytes: int
+    since_ms: int
+    task: tuple[str, int, int, int] | None = None
+
+
+class Shelf:
+    """One node's cache.
+
+    Attributes:
+        limit: Bytes it may hold; 0 = any number (its limit was taken away).
+        used: Bytes of `there` and of what is held, each dataset once.
+        due: Bytes that will be written.
+        there: Datasets that are there or on their way.
+        held: Dataset -> how many holds it has.
+        holds: By owner (a pod's name).
+        changes: Grows with every change.
+    """
+
+    __slots__ = ("changes", "due", "held", "holds", "limit", "there", "used")
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.used = 0
+        self.due = 0
+        self.there: set[int] = set()
+        self.held: Counter[int] = Counter()
+        self.holds: dict[str, Hold] = {}
+        self.changes = 0
+
+    @property
+    def free(self) -> int:
+        """Bytes that may still come without anything going; negative where there is too much."""
+        return self.limit - self.used - self.due if self.limit else 1 << 60
+
+    def free_for(self, reads_bytes: int, here_bytes: int, writes_bytes: int) -> int:
+        """As `free`, for a task that reads and writes so much; `here_bytes` of what it reads is here.
+
+        The last tenth is for those that find most of what they read: they will let it go, while others only bring more. Who
+        brings next to nothing beside what is here already is let in always.
+        """
+        if reads_bytes - here_bytes + writes_bytes <= here_bytes // 10:
+            return max(self.free, reads_bytes - here_bytes + writes_bytes)
+        tenth = self.limit // 10
+        if 0 < reads_bytes <= 2 * here_bytes or reads_bytes + writes_bytes > self.limit - tenth:
+            return self.free
+        return self.free - tenth
+
+    def has(self, dataset: int) -> bool:
+        """Whether the dataset counts here already."""
+        return dataset in self.there or dataset in self.held
+
+
+class Shelves:
+    """The caches that have a limit, by node index.
+
+    Attributes:
+        of: Node -> its cache.
+        sizes: Bytes by dataset: the catalogue's own list.
+        used_at: (dataset, node) -> when it came there or was last read there, ms.
+        owner: Pod -> node of its hold.
+        evicted_bytes: Node -> bytes that were dropped there to make room, since the start.
+        refetched_bytes: Node -> bytes that came there again after they had been dropped.
+        dropped: (dataset, node) that was dropped and has not come again.
+    """
+
+    def __init__(self, sizes: list[int]) -> None:
+        self.of: dict[int, Shelf] = {}
+        self.sizes = sizes
+        self.used_at: dict[tuple[int, int], int] = {}
+        self.owner: dict[str, int] = {}
+        self.waiting: set[str] = set()  #: owners of holds without room
+        self.evicted_bytes: Counter[int] = Counter()
+        self.refetched_bytes: Counter[int] = Counter()
+        self.dropped: set[tuple[int, int]] = set()
+        self.grown: set[int] = set()  #: nodes that hold more than before, for who looks after limits
+
+    def settle(self, dataset: int, node: int, there: bool) -> None:
+        """The dataset is there (or on its way there), or it is not. Idempotent, and its own undo."""
+        shelf = self.of.get(node)
+        if shelf is None or (dataset in shelf.there) is there:
+            return
+        shelf.changes += 1
+        if there:
+            shelf.there.add(dataset)
+            self.grown.add(node)
+            if dataset not in shelf.held:
+                shelf.used += self.sizes[dataset]
+        else:
+            shelf.there.discard(dataset)
+            if dataset not in shelf.held:
+                shelf.used -= self.sizes[dataset]
+
+    def resize(self, dataset: int, more: int) -> None:
+        """The dataset turns out to have so many bytes more."""
+        for node, shelf in self.of.items():
+            if shelf.has(dataset):
+                shelf.used += more
+                shelf.changes += 1
+                self.grown.add(node)
+
+    def hold(self, owner: str, hold: Hold, statement: Statement) -> None:
+        """Keep what a pod reads; what the same pod held before is let go."""
+        if self.owner.get(owner) is not None:
+            self.release(owner, statement)
+        if hold.node in self.of:
+            self._put(owner, hold)
+            statement.undo_with(lambda: self._take(owner))
+
+    def release(self, owner: str, statement: Statement) -> Hold | None:
+        """Nobody of that name holds anything (any more)."""
+        node = self.owner.get(owner)
+        if node is None:
+            return None
+        hold = self._take(owner)
+        statement.undo_with(lambda: self._put(owner, hold))
+        return hold
+
+    def _put(self, owner: str, hold: Hold) -> None:
+        shelf = self.of[hold.node]
+        shelf.holds[owner] = hold
+        self.owner[owner] = hold.node
+        if hold.task is not None:
+            self.waiting.add(owner)
+        shelf.due += hold.output_bytes
+        shelf.changes += 1
+        for dataset in hold.datasets:
+            if not shelf.has(dataset):
+                shelf.used += self.sizes[dataset]
+            shelf.held[dataset] += 1
+
+    def _take(self, owner: str) -> Hold:
+        shelf = self.of[self.owner.pop(owner)]
+        self.waiting.discard(owner)
+        hold = shelf.holds.pop(owner)
+        shelf.due -= hold.output_bytes
+        shelf.changes += 1
+        for dataset in hold.datasets:
+            shelf.held[dataset] -= 1
+            if not shelf.held[dataset]:
+                del shelf.held[dataset]
+                if dataset not in shelf.there:
+                    shelf.used -= self.sizes[dataset]
+        return hold
+
+
+# ---- Which copies a full cache does without: first what nobody needs, then what is worth least for its bytes
+# ----
+
+
+class Need(IntEnum):
+    """How much a copy is needed, the least first."""
+
+    NOBODY = 0  #: nobody will read it any more
+    ELSEWHERE = 1  #: somebody will, and it can be fetched again
+    AGAIN = 2  #: somebody will, and only its producer could make it again
+
+
+class Copy(NamedTuple):
+    """A copy that may be dropped. `value`: what its absence would cost for each byte, in any unit; `used_at`: ms."""
+
+    dataset: int
+    size_bytes: int
+    need: Need
+    value: int
+    used_at: int
+
+
+def choose(copies: Iterable[Copy], shortage_bytes: int) -> tuple[Copy, ...]:
+    """The copies to drop so that so many bytes are freed, the least valuable first; () where all together are too few.
+
+    Of those, the most valuable ones are spared again where the rest is enough: one large copy of little value may do for many.
+    """
+    chosen: list[Copy] = []
+    freed = 0
+    for copy in sorted(copies, key=lambda c: (c.need, c.value, c.used_at, c.dataset)):
+        if freed >= shortage_bytes:
+            break
+        if copy.size_bytes > 0:
+            chosen.append(copy)
+            freed += copy.size_bytes
+    if freed < shortage_bytes:
+        return ()
+    for copy in reversed(chosen[:]):
+        if freed - copy.size_bytes >= shortage_bytes:
+            freed -= copy.size_bytes
+            chosen.remove(copy)
+    return tuple(chosen)

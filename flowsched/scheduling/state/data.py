@@ -1,0 +1,326 @@
+"""Where the bytes are: datasets (immutable, with a URI and a size) and their replicas on nodes.
+
+It holds what is, not what is wanted; transfers decide what moves. Sizes in bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from copy import copy
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flowsched.scheduling.state.cache_space import Shelf, Shelves
+from flowsched.statement import Statement
+
+#: Masks of missing bytes are kept until a replica changes; beyond this many they are dropped (a bound on
+#: memory).
+_KEPT = 4096
+
+
+class Catalogue:
+    """Datasets by id (dense, never reused) and the nodes that hold them.
+
+    Attributes:
+        uris: URI by dataset id.
+        sizes: Bytes by dataset id, 0 where it is not known yet.
+        origins: By dataset id, whether it can be fetched from outside (file, http, s3).
+        version: Grows with every change.
+        shelves: What caches with a limit hold; None = no cache has one.
+        undivided: Datasets that are found to move as a whole only: folders, and what an origin does not give in parts.
+        editions: Dataset -> which version its pieces are of, as those who copy them say, and how often that has changed.
+        dropped: Grows with every replica that is not there any more.
+    """
+
+    def __init__(self) -> None:
+        self.uris: list[str] = []
+        self.sizes: list[int] = []
+        self.origins: list[bool] = []
+        self.version = self.dropped = 0
+        self.shelves: Shelves | None = None
+        self._ids: dict[str, int] = {}
+        self._replicas: list[set[int]] = []
+        self._expected: list[set[int]] = []
+        self.undivided: set[int] = set()
+        self.editions: dict[int, tuple[str, int]] = {}
+        self._landed: dict[int, dict[int, int]] = {}  #: dataset -> node -> its pieces there, as bits
+        self._whole: set[tuple[int, ...]] = set()  #: inputs of which none is lost, until a replica is dropped
+        self._arrays: dict[int, NDArray[np.int64]] = {}
+        self._missing: dict[tuple[tuple[int, ...], int, bool], NDArray[np.int64]] = {}
+
+    def __len__(self) -> int:
+        """How many datasets are known."""
+        return len(self.uris)
+
+    def intern(self, uri: str, size_bytes: int = 0, origin: bool = False) -> int:
+        """The dataset's id. Idempotent; what is said anew about size and origin is kept.
+
+        Args:
+            uri: Its name.
+            size_bytes: Its size; 0 = not known (what was known stays).
+            origin: Whether it can be fetched from outside (once true, it stays so).
+        """
+        dataset = self._ids.get(uri)
+        if dataset is None:
+            dataset = self._ids[uri] = len(self.uris)
+            self.uris.append(uri)
+            self.sizes.append(size_bytes)
+            self.origins.append(origin)
+            self._replicas.append(set())
+            self._expected.append(set())
+            return dataset
+        if size_bytes and size_bytes != self.sizes[dataset]:
+            if self.shelves is not None:
+                self.shelves.resize(dataset, size_bytes - self.sizes[dataset])
+            self.sizes[dataset] = size_bytes
+            self._forget(dataset)
+        if origin and not self.origins[dataset]:
+            self.origins[dataset] = True
+            self._forget(dataset)
+        return dataset
+
+    def copy(self, datasets: Collection[int]) -> Catalogue:
+        """A copy in which these datasets can be changed while this one stays; all others are shared, and only read."""
+        other = copy(self)
+        other._arrays, other._missing, other._whole = {}, {}, set()
+        other.shelves = None
+        for name in ("uris", "sizes", "origins", "_replicas", "_expected", "_landed"):
+            setattr(other, name, copy(getattr(self, name)))
+        for dataset in datasets:
+            other._replicas[dataset] = set(self._replicas[dataset])
+            other._expected[dataset] = set(self._expected[dataset])
+            if dataset in self._landed:
+                other._landed[dataset] = dict(self._landed[dataset])
+        return other
+
+    def find(self, uri: str) -> int | None:
+        """The dataset's id, if it is known."""
+        dataset = self._ids.get(uri)  # shared with copies, which do not know what came after them
+        return dataset if dataset is None or dataset < len(self.uris) else None
+
+    def add_replica(self, dataset: int, node: int, statement: Statement | None = None) -> None:
+        """The node holds the dataset now."""
+        self.drop_pieces(dataset, node, statement)
+        self._change(self._replicas[dataset], dataset, node, True, statement)
+        self._change(self._expected[dataset], dataset, node, False, statement)
+
+    def drop_replica(self, dataset: int, node: int, statement: Statement | None = None) -> None:
+        """The node does not hold the dataset any more."""
+        self._change(self._replicas[dataset], dataset, node, False, statement)
+
+    def expect(self, dataset: int, nodes: int | Sequence[int], statement: Statement | None = None) -> None:
+        """A copy to the node(s) is ordered: still missing there, but nobody need pay for it again."""
+        wanted = {nodes} if isinstance(nodes, int) else set(nodes)
+        new = wanted - self._replicas[dataset] - self._expected[dataset]
+        if new:
+            self._expected[dataset] |= new
+            self._forget(dataset, *new)
+            if statement is not None:
+                statement.undo_with(lambda: self._unexpect(dataset, new))
+
+    def _unexpect(self, dataset: int, nodes: set[int]) -> None:
+        self._expected[dataset] -= nodes
+        self._forget(dataset, *nodes)
+
+    def unexpect(self, dataset: int, node: int, statement: Statement | None = None) -> None:
+        """The ordered copy will not arrive (an arrival says so by itself)."""
+        self._change(self._expected[dataset], dataset, node, False, statement)
+
+    def landed(self, dataset: int, node: int) -> int:
+        """Which pieces of a dataset a node has that does not have all of it, as bits."""
+        return self._landed.get(dataset, {}).get(node, 0)
+
+    def land(self, dataset: int, node: int, piece: int, statement: Statement | None = None) -> int:
+        """A piece of the dataset is on the node. Returns all it has, as bits."""
+        bits = self.landed(dataset, node) | 1 << piece
+        self._set_landed(dataset, node, bits, statement)
+        return bits
+
+    def drop_pieces(self, dataset: int, node: int, statement: Statement | None = None) -> None:
+        """The node has no loose pieces of the dataset (any more)."""
+        if self.landed(dataset, node):
+            self._set_landed(dataset, node, 0, statement)
+
+    def edition(self, dataset: int) -> str:
+        """Which version the pieces of a dataset are of; "" if that is not known."""
+        return self.editions.get(dataset, ("", 0))[0]
+
+    def drop_all_pieces(self, dataset: int, statement: Statement | None = None) -> None:
+        """The pieces that nodes have are of no use any more."""
+        for node in list(self._landed.get(dataset, ())):
+            self._set_landed(dataset, node, 0, statement)
+
+    def _set_landed(self, dataset: int, node: int, bits: int, statement: Statement | None) -> None:
+        before = self.landed(dataset, node)
+        rows = self._landed.setdefault(dataset, {})
+        if bits:
+            rows[node] = bits
+        else:
+            rows.pop(node, None)
+        if not rows:
+            del self._landed[dataset]
+        self.version += 1
+        if self.shelves is not None:
+            self.shelves.settle(dataset, node, self._counts(dataset, node))
+        if statement is not None:
+            statement.undo_with(lambda: self._set_landed(dataset, node, before, None))
+
+    def holders(self, dataset: int, every: int) -> Iterator[tuple[int, int]]:
+        """(node, its pieces as bits) of all nodes that have some of the dataset. `every`: the bits of all pieces."""
+        for node in sorted(self._replicas[dataset]):
+            yield node, every
+        yield from sorted(self._landed.get(dataset, {}).items())
+
+    def nodes_of(self, dataset: int) -> frozenset[int]:
+        """Nodes that hold the dataset."""
+        return frozenset(self._replicas[dataset])
+
+    def is_on(self, dataset: int, node: int) -> bool:
+        """Whether a node holds the dataset."""
+        return node in self._replicas[dataset]
+
+    def nodes_with_all(self, inputs: Sequence[int]) -> Collection[int]:
+        """Nodes that hold all of some datasets, of which there is at least one. Read-only."""
+        first, *others = inputs
+        return (
+            self._replicas[first].intersection(*[self._replicas[each] for each in others])
+            if others
+            else self._replicas[first]
+        )
+
+    def held(self, dataset: int) -> bool:
+        """Whether any node holds the dataset."""
+        return bool(self._replicas[dataset])
+
+    def expected_on(self, dataset: int) -> frozenset[int]:
+        """Nodes to which a copy has been ordered."""
+        return frozenset(self._expected[dataset])
+
+    def lost(self, dataset: int) -> bool:
+        """Whether nobody has it and it cannot be fetched from outside."""
+        return not self.origins[dataset] and not self._replicas[dataset]
+
+    def lost_of(self, datasets: tuple[int, ...]) -> list[int]:
+        """Which of them are lost. Cheap to ask again for the same as long as no replica is dropped."""
+        if datasets in self._whole:
+            return []
+        lost = [dataset for dataset in datasets if self.lost(dataset)]
+        if not lost:
+            self._whole.add(datasets)
+        return lost
+
+    def bring_back(self, dataset: int, statement: Statement) -> None:
+        """It can be had from outside from now on, until the statement is rolled back."""
+        before = self.origins[dataset]
+
+        def undo() -> None:
+            self.origins[dataset] = before
+            self._whole.clear()  # somebody may have asked meanwhile
+
+        statement.undo_with(undo)
+        self.origins[dataset] = True
+
+    def weight(self, dataset: int) -> int:
+        """Bytes to copy, at least 1: what is not there is missing, however small or unknown its size."""
+        return max(self.sizes[dataset], 1)
+
+    def missing_bytes(self, inputs: Sequence[int], nodes: int) -> NDArray[np.int64]:
+        """How much of the inputs each node lacks. 0 exactly where nothing is missing (an empty file counts
+        as 1 byte).
+
+        Args:
+            inputs: Dataset ids; one named twice counts once.
+            nodes: N.
+
+        Returns:
+            (N,) bytes. Read-only.
+        """
+        return self._lacking(tuple(inputs), nodes, ordered=False)
+
+    def bytes_nowhere(self, inputs: Sequence[int]) -> int | None:
+        """The bytes of the inputs, if no node has or awaits any of them; None where one does."""
+        for dataset in inputs:
+            if self._replicas[dataset] or self._expected[dataset]:
+                return None
+        return sum([self.weight(dataset) for dataset in dict.fromkeys(inputs)])
+
+    def unordered_bytes(self, inputs: Sequence[int], nodes: int) -> NDArray[np.int64]:
+        """(N,) as `missing_bytes`, without what is on its way there already. Read-only."""
+        return self._lacking(tuple(inputs), nodes, ordered=True)
+
+    def _lacking(self, inputs: tuple[int, ...], nodes: int, *, ordered: bool) -> NDArray[np.int64]:
+        unique = tuple(dict.fromkeys(inputs))
+        ordered = ordered and any(self._expected[dataset] for dataset in unique)
+        key = (unique, nodes, ordered)
+        kept = self._missing.get(key)
+        if kept is not None:
+            return kept
+        missing = np.empty(nodes, dtype=np.int64)
+        missing.fill(sum(map(self.weight, unique)))
+        for dataset in unique:
+            held = self._nodes(dataset)
+            if len(held):
+                missing[held] -= self.weight(dataset)
+            if ordered and self._expected[dataset]:
+                missing[np.fromiter(self._expected[dataset], np.int64)] -= self.weight(dataset)
+        missing.setflags(write=False)
+        if len(self._missing) >= _KEPT:
+            self._missing.clear()
+        self._missing[key] = missing
+        return missing
+
+    def _nodes(self, dataset: int) -> NDArray[np.int64]:
+        array = self._arrays.get(dataset)
+        if array is None:
+            array = self._arrays[dataset] = np.array(sorted(self._replicas[dataset]), dtype=np.int64)
+        return array
+
+    def _change(
+        self, members: set[int], dataset: int, node: int, present: bool, statement: Statement | None
+    ) -> None:
+        if (node in members) is present:
+            return
+        if statement is not None:
+            statement.undo_with(lambda: self._change(members, dataset, node, not present, None))
+        if present:
+            members.add(node)
+        else:
+            members.discard(node)
+            if members is self._replicas[dataset]:
+                self.dropped += 1
+                self._whole.clear()
+        self._forget(dataset, node)
+
+    def limit(self, node: int, limit_bytes: int, statement: Statement | None = None) -> None:
+        """What a node's cache may hold; 0 = as much as comes. From the first limit on `shelves` says what is where."""
+        shelf = None if self.shelves is None else self.shelves.of.get(node)
+        before = 0 if shelf is None else shelf.limit
+        if before == limit_bytes:
+            return
+        if self.shelves is None:
+            self.shelves = Shelves(self.sizes)
+        if shelf is None:
+            shelf = self.shelves.of[node] = Shelf(limit_bytes)
+            for dataset in range(len(self.sizes)):
+                self.shelves.settle(dataset, node, self._counts(dataset, node))
+        shelf.limit = limit_bytes
+        shelf.changes += 1
+        self.shelves.grown.add(node)
+        if statement is not None:
+            statement.undo_with(lambda: self.limit(node, before))
+
+    def _counts(self, dataset: int, node: int) -> bool:
+        """Whether a node's cache holds (some of) a dataset, or will: images are elsewhere."""
+        somewhere = node in self._replicas[dataset] or node in self._expected[dataset]
+        return (somewhere or node in self._landed.get(dataset, ())) and not self.uris[dataset].startswith(
+            "image:"
+        )
+
+    def _forget(self, dataset: int, *nodes: int) -> None:
+        self.version += 1
+        if self.shelves is not None:
+            for node in nodes:
+                self.shelves.settle(dataset, node, self._counts(dataset, node))
+        self._arrays.pop(dataset, None)
+        self._missing.clear()

@@ -1,0 +1,154 @@
+"""The queues as they are configured. Few and rarely changed: small transactions beside the group writer."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Mapping
+from typing import Any
+
+from sqlalchemy import delete, func, insert, select, text
+from sqlalchemy.dialects.postgresql import insert as postgresql_insert
+from sqlalchemy.dialects.sqlite import insert as sqlite_insert
+
+from flowsched.errors import Conflict, NotFound
+from flowsched.store import tables
+from flowsched.store.bulk import encode
+from flowsched.store.database import Database, unbroken
+from flowsched.store.rows import QueueRow
+from flowsched.store.workflows import decode
+
+_q = tables.queues.c
+_COLUMNS = tuple(_q[name] for name in QueueRow._fields)
+
+
+class Queues:
+    """Create, read, change and remove queues."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    @unbroken
+    async def list(self) -> list[QueueRow]:
+        """All queues by name."""
+        async with self._database.reading() as connection:
+            rows = (await connection.execute(select(*_COLUMNS).order_by(_q.name))).all()
+        return [QueueRow._make((*row[:4], decode(row.guarantee), decode(row.cap), *row[6:])) for row in rows]
+
+    async def get(self, name: str) -> QueueRow:
+        """One queue.
+
+        Raises:
+            NotFound: There is none of this name.
+        """
+        for queue in await self.list():
+            if queue.name == name:
+                return queue
+        raise NotFound(f"there is no queue {name}")
+
+    @unbroken
+    async def put(self, queue: QueueRow) -> None:
+        """Create a queue, or replace what is configured for it.
+
+        Raises:
+            Conflict: Its parent is missing, or is the queue itself or below it.
+        """
+        known = {other.name: other.parent for other in await self.list()} | {queue.name: queue.parent}
+        above, steps = queue.parent, 0
+        while above is not None:
+            if above not in known:
+                raise Conflict(f"queue {queue.name}: there is no queue {above} to be its parent")
+            if above == queue.name or steps > len(known):
+                raise Conflict(f"queue {queue.name} would be its own parent")
+            above, steps = known[above], steps + 1
+        values = queue._asdict() | {"guarantee": encode(queue.guarantee), "cap": encode(queue.cap)}
+        # The two dialects spell the same statement by different functions.
+        insert = sqlite_insert if self._database.kind == "sqlite" else postgresql_insert
+        statement = insert(tables.queues).values(values)
+        changed = {name: value for name, value in values.items() if name != "name"}
+        async with self._database.writing() as connection:
+            await connection.execute(statement.on_conflict_do_update(index_elements=[_q.name], set_=changed))
+
+    @unbroken
+    async def delete(self, name: str) -> None:
+        """Remove a queue.
+
+        Raises:
+            NotFound: There is none of this name.
+            Conflict: It has queues below it, or workflows that are not finished.
+        """
+        live = text(tables.LIVE)
+        async with self._database.writing() as connection:
+            below = await connection.execute(select(func.count()).where(_q.parent == name))
+            used = await connection.execute(
+                select(func.count())
+                .select_from(tables.workflows)
+                .where(tables.workflows.c.queue == name, live)
+            )
+            if children := below.scalar_one():
+                raise Conflict(f"queue {name} has {children} queues below it")
+            if workflows := used.scalar_one():
+                raise Conflict(f"queue {name} has {workflows} workflows that are not finished")
+            if (await connection.execute(delete(tables.queues).where(_q.name == name))).rowcount == 0:
+                raise NotFound(f"there is no queue {name}")
+
+
+# ---- Nodes that shall be empty. Few and rarely changed: small transactions beside the group writer ----
+
+
+_d = tables.drains.c
+
+
+class Drains:
+    """Read, note and take back drains."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    @unbroken
+    async def all(self) -> dict[str, int]:
+        """By node, when it shall be empty (wall-clock ms)."""
+        async with self._database.reading() as connection:
+            rows = (await connection.execute(select(_d.node, _d.until_ms).order_by(_d.node))).all()
+        return {row.node: row.until_ms for row in rows}
+
+    @unbroken
+    async def put(self, node: str, until_ms: int | None) -> None:
+        """A node shall be empty by then; None = it is used again."""
+        async with self._database.writing() as connection:
+            await connection.execute(delete(tables.drains).where(_d.node == node))
+            if until_ms is not None:
+                await connection.execute(insert(tables.drains).values(node=node, until_ms=until_ms))
+
+
+# ---- The book of idle room as it is kept: a row for each hour. Small transactions beside the group writer
+# ----
+
+
+_h = tables.idle_hours.c
+
+
+class IdleHours:
+    """Read and replace hours. What an hour holds is plain values (whole numbers of any size, so not JSON in SQL)."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    @unbroken
+    async def put(self, hours: Mapping[int, Mapping[str, Any]], oldest: int) -> None:
+        """Replace these hours, and drop those before `oldest`."""
+        rows = [
+            {"hour": hour, "body": zlib.compress(json.dumps(body).encode())} for hour, body in hours.items()
+        ]
+        async with self._database.writing() as connection:
+            await connection.execute(delete(tables.idle_hours).where(_h.hour.in_(list(hours))))
+            await connection.execute(delete(tables.idle_hours).where(_h.hour < oldest))
+            if rows:
+                await connection.execute(insert(tables.idle_hours), rows)
+
+    @unbroken
+    async def list(self, oldest: int) -> dict[int, dict[str, Any]]:
+        """The hours from `oldest` on."""
+        async with self._database.reading() as connection:
+            rows = (await connection.execute(select(_h.hour, _h.body).where(_h.hour >= oldest))).all()
+        return {row.hour: json.loads(zlib.decompress(row.body)) for row in rows}

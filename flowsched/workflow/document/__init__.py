@@ -1,0 +1,1 @@
+"""Workflow documents: reading, checking, the schema."""

@@ -1,0 +1,502 @@
+"""Reading untrusted values with typed questions: a wrong answer becomes a fault, and reading goes on.
+
+A `Reader` belongs to one document and collects its faults; a `Section` is one object of it.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from math import isfinite
+from types import MappingProxyType
+from typing import Final, TypeVar
+
+from flowsched.errors import Fault, InvalidDocument, InvalidRequest
+from flowsched.workflow.document.limits import DEFAULT, Limits, exceeded
+from flowsched.workflow.json_pieces import Structure, parse
+from flowsched.workflow.spec import EMPTY
+
+T = TypeVar("T")
+
+_PLAIN_KEY: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_SHOWN: Final = 60  #: characters of a text that a fault repeats
+_LONGEST_KEY: Final = 100  #: a longer key is not repeated in a path
+_COMPARISONS: Final = 2_000  #: names compared for "did you mean", per document: some 20 ms
+
+
+def child(path: str, key: str) -> str:
+    """The JSON path of a member; of the object itself where the key is too long to repeat."""
+    if len(key) > _LONGEST_KEY:
+        return path
+    return f"{path}.{key}" if _PLAIN_KEY.fullmatch(key) else f"{path}[{json.dumps(key)}]"
+
+
+def shown(value: object) -> str:
+    """A value as a fault repeats it: short, one line, and containers by their size alone."""
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "true" if value else "false"
+        case int():
+            return str(value) if value.bit_length() <= 128 else f"a number of {value.bit_length()} bits"
+        case float():
+            return repr(value)
+        case str():
+            cut = value if len(value) <= _SHOWN else f"{value[:_SHOWN]}…"
+            return json.dumps(cut, ensure_ascii=not cut.isprintable())
+        case Mapping():
+            return f"an object with {len(value)} key{'s' * (len(value) != 1)}"
+        case list() | tuple():
+            return f"an array of {len(value)}"
+    return f"a Python {type(value).__name__}"
+
+
+class Reader:
+    """Collects the faults of one document."""
+
+    __slots__ = ("_comparisons", "_more", "faults", "limits")
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self.faults: list[Fault] = []
+        self._more = 0
+        self._comparisons = _COMPARISONS
+
+    def fault(self, path: str, found: str, expected: str) -> None:
+        """Note a fault. Beyond the limit they are only counted."""
+        if self.full:
+            self._more += 1
+        else:
+            self.faults.append(Fault(path, found, expected))
+
+    def skip(self, count: int) -> None:
+        """Count entries that were not looked at, since no more faults are written down."""
+        self._more += count
+
+    @property
+    def full(self) -> bool:
+        """Whether further faults are only counted: then a loop may stop."""
+        return len(self.faults) >= self.limits.faults
+
+    def finish(self) -> None:
+        """Raise what was found, if anything was.
+
+        Raises:
+            InvalidDocument: With every fault.
+        """
+        if self._more:
+            self.faults.append(
+                Fault(
+                    "$",
+                    f"{self._more:,} more entries with faults or not looked at",
+                    "the faults above mended first",
+                )
+            )
+        if self.faults:
+            raise InvalidDocument(self.faults)
+
+    def section(self, value: object, path: str, allowed: Mapping[str, str]) -> Section | None:
+        """An object with no other keys than those allowed.
+
+        Args:
+            value: What is there.
+            path: Where.
+            allowed: Key -> "" or, for a key that is known but refused, the reason.
+        """
+        found = self.mapping(value, path)
+        if found is None:
+            return None
+        known: list[str] = []
+        for key in found:
+            reason = allowed.get(key)
+            if reason is None:
+                known = known or [name for name, refused in allowed.items() if not refused]
+                self.unknown(path, key, known)
+            elif reason:
+                self.fault(child(path, key), f"the key {shown(key)}", reason)
+        return Section(self, found, path)
+
+    def unknown(self, path: str, key: str, known: Collection[str]) -> None:
+        """Note a key that does not exist, with the one that was probably meant."""
+        if self.full:
+            self._more += 1
+            return
+        close = self.meant(key, known)
+        expected = f"did you mean {close!r}?" if close else f"one of {', '.join(known)}"
+        self.fault(child(path, key), f"the key {shown(key)}", expected)
+
+    def mapping(self, value: object, path: str) -> Mapping[str, object] | None:
+        """An object whose keys are texts."""
+        if not isinstance(value, Mapping):
+            self.fault(path, shown(value), "an object")
+            return None
+        if type(value) is dict and all(type(key) is str for key in value):
+            return value
+        for key in value:
+            if not isinstance(key, str):
+                self.fault(path, f"the key {shown(key)}", "keys that are texts")
+                return None
+        return value
+
+    def array(self, value: object, path: str, *, empty: bool = True) -> Sequence[object] | None:
+        """An array."""
+        if not isinstance(value, list | tuple):
+            self.fault(path, shown(value), "an array")
+            return None
+        if not value and not empty:
+            self.fault(path, "an array of 0", "at least one entry")
+            return None
+        return value
+
+    def text(self, value: object, path: str, expected: str = "text", *, secret: bool = False) -> str | None:
+        """A text that a process, a file name and a database can hold: no NUL, no half surrogate."""
+        if not isinstance(value, str):
+            self.fault(path, shown(value), expected)
+            return None
+        if len(value) > self.limits.string_bytes // 4:
+            self.check_length(value, path)
+        if "\0" in value:
+            what = "a text" if secret else shown(value)
+            self.fault(path, f"{what} with a NUL character at {value.index(chr(0))}", "text without NUL")
+            return None
+        if not value.isascii() and not encodable(value):
+            self.fault(path, "a text with half of a surrogate pair", "text that can be encoded")
+            return None
+        return value
+
+    def check_length(self, value: str, path: str) -> None:
+        """Refuse a text that is too long.
+
+        Raises:
+            TooLarge: Its UTF-8 is longer than `string_bytes`.
+        """
+        size = len(value.encode("utf-8", "surrogatepass"))
+        if size > self.limits.string_bytes:
+            exceeded(
+                "string_bytes", self.limits.string_bytes, f"the text at {path} is too long (bytes)", size
+            )
+
+    def count(self, limit: str, found: int, what: str) -> None:
+        """Refuse too many of something.
+
+        Raises:
+            TooLarge: There are more than the limit of that name allows.
+        """
+        allowed: int = getattr(self.limits, limit)
+        if found > allowed:
+            exceeded(limit, allowed, what, found)
+
+    def meant(self, word: str, known: Collection[str]) -> str | None:
+        """The known name that a misspelt one probably meant. Stops looking when a document has too many."""
+        if len(word) > _SHOWN or self._comparisons <= 0:
+            return None
+        self._comparisons -= len(known) // 100 + 1
+        candidates = [name for name in known if abs(len(name) - len(word)) <= 3]
+        if len(candidates) > self._comparisons:
+            candidates = [name for name in candidates if name[:2].lower() == word[:2].lower()]
+        if len(candidates) > self._comparisons:
+            return None
+        self._comparisons -= len(candidates)
+        folded = {name.lower().replace("-", "_"): name for name in candidates}
+        snake = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", word).lower().replace("-", "_")
+        close = difflib.get_close_matches(snake, folded, n=1, cutoff=0.7)
+        return folded[close[0]] if close else None
+
+
+class Section:
+    """One object of a document. A key that is not there gives None, and a fault if it is required."""
+
+    __slots__ = ("path", "reader", "values")
+
+    def __init__(self, reader: Reader, values: Mapping[str, object], path: str) -> None:
+        self.reader = reader
+        self.values = values
+        self.path = path
+
+    def __contains__(self, key: str) -> bool:
+        return key in self.values
+
+    def at(self, key: str) -> str:
+        """The path of a member, there or not."""
+        return child(self.path, key)
+
+    def fault(self, key: str, expected: str, found: str | None = None) -> None:
+        """Note what is wrong with a member; `found` if its value is not what shall be shown."""
+        if found is None:
+            found = shown(self.values[key]) if key in self.values else "nothing"
+        self.reader.fault(self.at(key), found, expected)
+
+    def text(
+        self,
+        key: str,
+        pattern: re.Pattern[str] | None = None,
+        expected: str = "text",
+        *,
+        required: bool = False,
+    ) -> str | None:
+        """A text, of a certain form if `pattern` is given."""
+        if key not in self.values:
+            if required:
+                self.fault(key, expected)
+            return None
+        value = self.reader.text(self.values[key], self.at(key), expected)
+        if value is not None and pattern is not None and pattern.fullmatch(value) is None:
+            self.fault(key, expected)
+            return None
+        return value
+
+    def flag(self, key: str, default: bool = False) -> bool:
+        """True or false."""
+        value = self.values.get(key, default)
+        if not isinstance(value, bool):
+            self.fault(key, "true or false")
+            return default
+        return value
+
+    def whole(self, key: str, low: int, high: int) -> int | None:
+        """A whole number in a range."""
+        if key not in self.values:
+            return None
+        value = self.values[key]
+        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+            self.fault(key, f"a whole number from {low:,} to {high:,}")
+            return None
+        return value
+
+    def size(self, key: str, limit: str) -> int | None:
+        """A whole number from 1 to a limit.
+
+        Raises:
+            TooLarge: It is larger.
+        """
+        value, allowed = self.values.get(key), getattr(self.reader.limits, limit)
+        if isinstance(value, int) and value > allowed:
+            self.reader.count(limit, min(value, 1 << 63), f"{self.at(key)} is too large")
+        return self.whole(key, 1, allowed)
+
+    def choice(self, key: str, known: Mapping[str, T], refused: Mapping[str, str] = EMPTY) -> T | None:
+        """One of several words; some that others know are refused with the reason."""
+        if key not in self.values:
+            return None
+        value = self.values[key]
+        if isinstance(value, str):
+            if value in known:
+                return known[value]
+            if value in refused:
+                self.fault(key, refused[value])
+                return None
+            close = self.reader.meant(value, known)
+            if close:
+                self.fault(key, f"did you mean {close!r}?")
+                return None
+        self.fault(key, f"one of {', '.join(json.dumps(word) for word in known)}")
+        return None
+
+    def amount(self, key: str, parse: Callable[[object], int], expected: str) -> int | None:
+        """A quantity, by the function that reads it."""
+        if key not in self.values:
+            return None
+        try:
+            return parse(self.values[key])
+        except InvalidRequest as error:
+            _, _, hint = str(error).partition(": ")
+            self.fault(key, expected if hint.startswith("write") else f"{expected} ({hint or error})")
+            return None
+
+    def section(self, key: str, allowed: Mapping[str, str]) -> Section | None:
+        """An object with certain keys."""
+        if key not in self.values:
+            return None
+        return self.reader.section(self.values[key], self.at(key), allowed)
+
+    def array(self, key: str, *, empty: bool = True) -> Sequence[object] | None:
+        """An array."""
+        if key not in self.values:
+            return None
+        return self.reader.array(self.values[key], self.at(key), empty=empty)
+
+    def sections(self, key: str, limit: str, allowed: Mapping[str, str]) -> Iterator[Section]:
+        """An array of objects with certain keys; entries that are none are faults and left out."""
+        if key not in self.values:
+            return
+        entries = self.array(key) or ()
+        self.reader.count(limit, len(entries), f"too many {key} at {self.path}")
+        for i, entry in enumerate(entries):
+            section = self.reader.section(entry, f"{self.at(key)}[{i}]", allowed)
+            if section is not None:
+                yield section
+
+    def texts(
+        self,
+        key: str,
+        limit: str,
+        names: Callable[[str], str | None],
+        *,
+        pattern: re.Pattern[str] | None = None,
+        expected: str = "text",
+        secret: bool = False,
+    ) -> Mapping[str, str]:
+        """An object of texts.
+
+        Args:
+            key: Which member.
+            limit: Which limit counts its entries.
+            names: What is wrong with a name, in words, or None.
+            pattern: The form of the values.
+            expected: That form in words.
+            secret: Whether a fault may not repeat a value.
+        """
+        if key not in self.values:
+            return EMPTY
+        found = self.reader.mapping(self.values[key], self.at(key))
+        if not found:
+            return EMPTY
+        self.reader.count(limit, len(found), f"too many entries at {self.at(key)}")
+        made = {}
+        for name, value in found.items():
+            wrong = names(name)
+            if wrong is not None:
+                self.reader.fault(child(self.at(key), name), f"the key {shown(name)}", wrong)
+                continue
+            text = self.reader.text(value, child(self.at(key), name), expected, secret=secret)
+            if text is None:
+                continue
+            if pattern is not None and pattern.fullmatch(text) is None:
+                what = f"a text of {len(text)} characters" if secret else shown(text)
+                self.reader.fault(child(self.at(key), name), what, expected)
+                continue
+            made[name] = text
+        return MappingProxyType(made)
+
+
+def encodable(text: str) -> bool:
+    """Whether a text has no half of a surrogate pair."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+# ---- JSON text as Python values, or one clear refusal: whatever the bytes are, nothing else happens ----
+#
+# Two things are found here that a JSON parser keeps to itself: keys that occur twice (most parsers silently
+# keep the last) and how deep and how many the values are (checked on the bytes, before the parser spends its
+# stack and memory on them).
+
+
+_SURROGATE: Final = re.compile(rb"\\u[dD][89a-fA-F]")
+_HALF: Final = re.compile(
+    rb"\\u[dD](?:[89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])|[c-fC-F](?<!\\u[dD][89abAB]..\\u[dD].))", re.DOTALL
+)
+
+
+def read_document(raw: bytes, limits: Limits = DEFAULT) -> object:
+    """Parse JSON strictly.
+
+    Args:
+        raw: The document as sent.
+        limits: `document_bytes`, `depth`, `objects` and `values` are checked.
+
+    Raises:
+        InvalidRequest: Not JSON, not UTF-8, or JSON that means different things to different readers: a
+            key twice in one object, NaN, a number beyond a float's range, half of a surrogate pair.
+        TooLarge: A limit is exceeded.
+    """
+    if len(raw) > limits.document_bytes:
+        exceeded("document_bytes", limits.document_bytes, "the document is too large (bytes)", len(raw))
+    try:
+        raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise InvalidRequest(f"not UTF-8: byte {error.start} is {raw[error.start]:#04x}") from None
+
+    def loads(piece: bytes, begin: int) -> object:
+        return _loads(piece, raw, begin)
+
+    return parse(Structure(raw, limits), loads)
+
+
+def _loads(piece: bytes, raw: bytes, begin: int) -> object:
+    """Parse a piece of `raw`, which begins there."""
+    _check_surrogates(piece)
+    try:
+        return json.loads(
+            piece.decode(), object_pairs_hook=_object, parse_constant=_refuse_constant, parse_float=_finite
+        )
+    except json.JSONDecodeError as error:
+        place = begin + len(piece.decode()[: error.pos].encode())
+        line = raw.count(b"\n", 0, place) + 1
+        column = len(raw[raw.rfind(b"\n", 0, place) + 1 : place].decode()) + 1
+        raise InvalidRequest(f"not JSON: {error.msg}: line {line}, column {column}") from None
+    except ValueError:  # from int(): the interpreter refuses to convert more than 4,300 digits
+        raise InvalidRequest("a whole number has more than 4,300 digits") from None
+
+
+def _check_surrogates(raw: bytes) -> None:
+    if _SURROGATE.search(raw) is None:
+        return
+    found = _HALF.search(raw.replace(b"\\\\", b""))
+    if found is not None:
+        escape = found[0][:4].decode("ascii")
+        raise InvalidRequest(f"half of a surrogate pair ({escape}…): not a character, no text can hold it")
+
+
+def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    made = dict(pairs)
+    if len(made) != len(pairs):
+        seen: set[str] = set()
+        for key, _ in pairs:
+            if key in seen:
+                raise InvalidRequest(f"the key {key[:64]!a} occurs twice in one object")
+            seen.add(key)
+    return made
+
+
+def _refuse_constant(name: str) -> object:
+    raise InvalidRequest(f"not JSON: {name} is no number")
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not isfinite(value):
+        raise InvalidRequest(f"the number {text[:32]!a} is beyond the range of a float")
+    return value
+
+
+# ---- What may be a name, and the environment variable a name becomes ----
+
+
+#: Stages and roles: they become parts of DNS labels and of `stage.output`, hence no dot.
+STAGE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")
+STAGE_TEXT: Final = "1-63 letters, digits, - or _, the first a letter or digit"
+#: Inputs, outputs and queues.
+PART: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}")
+PART_TEXT: Final = "1-63 letters, digits, -, _ or ., the first no - or ."
+#: Environment variables, as Kubernetes allows them.
+VARIABLE: Final = re.compile(r"[A-Za-z_.-][A-Za-z0-9_.-]{0,255}")
+VARIABLE_TEXT: Final = "1-256 letters, digits, _, - or ., the first no digit"
+#: Keys and values of node labels, in selectors and tolerations.
+LABEL_KEY: Final = re.compile(
+    r"(?:[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?/)?[A-Za-z0-9](?:[A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?"
+)
+LABEL_KEY_TEXT: Final = 'a label key as in Kubernetes ("disktype", "example.org/zone")'
+LABEL_VALUE: Final = re.compile(r"(?:[A-Za-z0-9](?:[A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?)?")
+LABEL_VALUE_TEXT: Final = "a label value as in Kubernetes: at most 63 letters, digits, -, _ or ."
+#: A shared storage, as a profile's `storages` names it.
+STORAGE: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
+#: Extended resources: always with a domain, so that a misspelt "memroy" is not one.
+EXTENDED: Final = re.compile(
+    r"[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?/[A-Za-z0-9](?:[A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?"
+)
+#: Variables with this prefix are the service's own.
+RESERVED_PREFIX: Final = "FLOWSCHED_"
+
+_NOT_IN_A_VARIABLE: Final = re.compile(r"[^A-Z0-9]")
+
+
+def variable(kind: str, name: str) -> str:
+    """The variable that says where a file is: ("INPUT", "ref-dict") gives FLOWSCHED_INPUT_REF_DICT."""
+    return f"{RESERVED_PREFIX}{kind}_{_NOT_IN_A_VARIABLE.sub('_', name.upper())}"

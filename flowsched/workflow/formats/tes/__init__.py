@@ -1,0 +1,1 @@
+"""GA4GH TES tasks as workflows, and answers in its form."""

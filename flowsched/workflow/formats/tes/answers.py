@@ -1,0 +1,348 @@
+"""What a TES client is told: states that every client knows, logs, and nothing that the specification does not have.
+
+States are folded, since clients differ in which they know (Cromwell would poll PREEMPTED for ever, py-tes raises on it): what is
+being cancelled keeps its last state until it is gone, and what was preempted is QUEUED again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final, Protocol
+
+import msgspec
+
+from flowsched.workflow.run.states import RunState, TaskState
+
+QUEUED: Final = "QUEUED"
+INITIALIZING: Final = "INITIALIZING"
+RUNNING: Final = "RUNNING"
+COMPLETE: Final = "COMPLETE"
+EXECUTOR_ERROR: Final = "EXECUTOR_ERROR"
+SYSTEM_ERROR: Final = "SYSTEM_ERROR"
+CANCELED: Final = "CANCELED"
+#: All that are ever answered.
+STATES: Final = (QUEUED, INITIALIZING, RUNNING, COMPLETE, EXECUTOR_ERROR, SYSTEM_ERROR, CANCELED)
+#: All that the specification has.
+ALL_STATES: Final = ("UNKNOWN", *STATES, "PAUSED", "CANCELING", "PREEMPTED")
+FINAL: Final = frozenset({COMPLETE, EXECUTOR_ERROR, SYSTEM_ERROR, CANCELED})
+
+#: Which workflows may be in a state.
+RUNS_OF: Final[Mapping[str, tuple[RunState, ...]]] = {
+    **dict.fromkeys(
+        (QUEUED, INITIALIZING, RUNNING),
+        (RunState.PENDING, RunState.RUNNING, RunState.PAUSED, RunState.CANCELLING),
+    ),
+    COMPLETE: (RunState.SUCCEEDED,),
+    **dict.fromkeys((EXECUTOR_ERROR, SYSTEM_ERROR), (RunState.FAILED, RunState.SKIPPED)),
+    CANCELED: (RunState.CANCELLED,),
+}
+
+#: A size from here on is left out: Cromwell reads it as an Int32, and a larger one would fail the call.
+LARGEST_SIZE: Final = (1 << 31) - 1
+#: Most bytes of stdout and of stderr in one log.
+TAIL_BYTES: Final = 10 << 10
+#: Ends that are the program's own, or of what it did with what it was given; all others are the system's.
+_OWN: Final = frozenset({"", "OOMKilled", "Timeout"})
+#: Reasons that say nothing which the state does not say.
+_PLAIN: Final = frozenset({"", "Released"})
+#: Cromwell asks for the short view once it has seen a price.
+_PRICE: Final = {"vm_price_per_hour_usd": "0"}
+_MOST_OUTPUTS: Final = 10_000
+#: What is said where tasks run without their images.
+IMAGE_IGNORED: Final = (
+    "ImageIgnored: this cluster runs tasks without their images, with the programs of its machine; "
+    "`flowsched serve --images refuse` ends such tasks instead"
+)
+#: Exit codes of a shell that found no such program, or could not start it.
+_NO_PROGRAM: Final = (126, 127)
+
+
+class Try(Protocol):
+    """One attempt, as the store keeps it."""
+
+    @property
+    def node(self) -> str:
+        """Where it was."""
+        ...
+
+    @property
+    def attempt(self) -> int:
+        """1 for the first."""
+        ...
+
+    @property
+    def started_ms(self) -> int | None:
+        """When its process began, if it has ended."""
+        ...
+
+    @property
+    def ended_ms(self) -> int | None:
+        """When it ended."""
+        ...
+
+    @property
+    def exit_code(self) -> int | None:
+        """None if nobody knows, or none was."""
+        ...
+
+    @property
+    def reason(self) -> str:
+        """As in `PodEnded`."""
+        ...
+
+    @property
+    def message(self) -> str:
+        """More of it."""
+        ...
+
+    @property
+    def report(self) -> str:
+        """JSON of a `ContainerReport`, or nothing."""
+        ...
+
+
+class Step(msgspec.Struct):
+    """A step of a report."""
+
+    exit_code: int
+    started_ms: int
+    ended_ms: int
+    stdout: str = ""
+    stderr: str = ""
+
+
+class File(msgspec.Struct):
+    """A delivered file of a report."""
+
+    path: str
+    uri: str
+    size_bytes: int
+
+
+class Report(msgspec.Struct):
+    """What an attempt of a container task did (`executor.protocol.ContainerReport`)."""
+
+    steps: list[Step] = []
+    outputs: list[File] = []
+
+
+_REPORT: Final = msgspec.json.Decoder(Report)
+_NOTHING: Final = Report()
+
+
+def live_state(task: TaskState | None, goal: TaskState | None, *, started: bool) -> str:
+    """The state of a task whose workflow has not ended.
+
+    Args:
+        task: Its present state; None as long as nothing has touched it.
+        goal: What it becomes when it has been taken away.
+        started: Whether its present attempt has begun.
+    """
+    match task:
+        case TaskState.STAGING | TaskState.BOUND:
+            return INITIALIZING
+        case TaskState.RUNNING:
+            return RUNNING
+        case TaskState.RELEASING if goal is TaskState.QUEUED:
+            return QUEUED
+        case TaskState.RELEASING:
+            return RUNNING if started else INITIALIZING
+        case TaskState.SUCCEEDED | TaskState.FAILED | TaskState.CANCELLED:
+            return RUNNING  # its workflow ends in the same step
+    return QUEUED
+
+
+def final_state(run: RunState, last: Try | None) -> str:
+    """The state of a task whose workflow has ended.
+
+    Args:
+        run: The workflow's state.
+        last: The last attempt, if there was one.
+    """
+    match run:
+        case RunState.SUCCEEDED:
+            return COMPLETE
+        case RunState.CANCELLED:
+            return CANCELED
+    if last is None or last.exit_code in (None, 0):
+        return SYSTEM_ERROR
+    steps = read_report(last).steps
+    failed = bool(steps) and steps[-1].exit_code != 0
+    return EXECUTOR_ERROR if last.reason in _OWN or failed else SYSTEM_ERROR
+
+
+def read_report(attempt: Try) -> Report:
+    """What an attempt did; nothing if it told nothing."""
+    return _REPORT.decode(attempt.report) if attempt.report else _NOTHING
+
+
+def task_logs(
+    attempts: Sequence[Try], running_since_ms: int | None, state: str, reason: str, ended_ms: int | None
+) -> list[dict[str, Any]]:
+    """The logs of a task: one entry for each attempt that began, the first first.
+
+    Args:
+        attempts: First to last.
+        running_since_ms: When the last one began, if it has and runs.
+        state: The task's, as answered.
+        reason: Why it ended, if there is nothing else that says so.
+        ended_ms: When it ended.
+    """
+    logs = []
+    for attempt in attempts:
+        since = attempt.started_ms
+        if since is None and attempt is attempts[-1] and attempt.ended_ms is None:
+            since = running_since_ms
+        if since is not None or (attempt is attempts[-1] and attempt.ended_ms is not None):
+            logs.append(_log(attempt, since))
+    if not logs and state in (EXECUTOR_ERROR, SYSTEM_ERROR):
+        said = {"end_time": time_text(ended_ms)} if ended_ms is not None else {}
+        logs.append(
+            {"logs": [], "metadata": dict(_PRICE), **said, "outputs": [], "system_logs": [reason or state]}
+        )
+    return logs
+
+
+def _log(attempt: Try, started_ms: int | None) -> dict[str, Any]:
+    report = read_report(attempt)
+    log: dict[str, Any] = {
+        "logs": [_step(step) for step in report.steps],
+        "metadata": {"host": attempt.node, **_PRICE},
+        "outputs": [_file(file) for file in report.outputs[:_MOST_OUTPUTS]],
+    }
+    if started_ms is not None:
+        log["start_time"] = time_text(started_ms)
+    if attempt.ended_ms is not None:
+        log["end_time"] = time_text(attempt.ended_ms)
+        broken = attempt.exit_code not in (None, 0) and attempt.reason in _OWN
+        if broken and not any(step.exit_code for step in report.steps[-1:]):
+            log["logs"].append({"exit_code": attempt.exit_code, "end_time": log["end_time"]})
+    if attempt.reason not in _PLAIN:
+        said = f"{attempt.reason}: {attempt.message}" if attempt.message else attempt.reason
+        log["system_logs"] = [tail(said)]
+    return log
+
+
+def _step(step: Step) -> dict[str, Any]:
+    return {
+        "exit_code": step.exit_code,
+        "start_time": time_text(step.started_ms),
+        "end_time": time_text(step.ended_ms),
+        "stdout": tail(step.stdout),
+        "stderr": tail(step.stderr),
+    }
+
+
+def _file(file: File) -> dict[str, str]:
+    said = {"url": file.uri, "path": file.path}
+    if file.size_bytes <= LARGEST_SIZE:
+        said["size_bytes"] = str(file.size_bytes)
+    return said
+
+
+def tail(text: str) -> str:
+    """The end of a text, at most `TAIL_BYTES` of UTF-8."""
+    if len(text) <= TAIL_BYTES // 4:
+        return text
+    raw = text.encode("utf-8", "replace")
+    return raw[-TAIL_BYTES:].decode("utf-8", "ignore")
+
+
+def time_text(ms: int) -> str:
+    """Wall-clock ms in RFC 3339."""
+    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def with_notes(
+    logs: Sequence[Mapping[str, Any]], state: str, waits: Sequence[str], *, ignores_images: bool
+) -> Sequence[Mapping[str, Any]]:
+    """Logs with what else the system has to say in `system_logs`, the one place that TES has for it.
+
+    A task that waits gets a last entry without times: why it waits, and that its image will mean nothing. What keeps a task from
+    its end is said in the entry of the attempt that runs. A step that
+    found no program gets a word of its image too, since that is the likely cause.
+
+    Args:
+        logs: As `task_logs` made them.
+        state: The task's, as answered.
+        waits: Why it waits.
+        ignores_images: Whether its images mean nothing here.
+    """
+    notes = [IMAGE_IGNORED] if ignores_images else []
+    if state == RUNNING and waits and logs:  # its steps have ended, and what they have made finds no room
+        last = {**logs[-1], "system_logs": [*logs[-1].get("system_logs", ()), *map(tail, waits)]}
+        return [*logs[:-1], last]
+    if state in (QUEUED, INITIALIZING) and waits:
+        return [*logs, {"logs": [], "outputs": [], "system_logs": [*map(tail, waits), *notes]}]
+    if notes and logs and any(step.get("exit_code") in _NO_PROGRAM for step in logs[-1]["logs"]):
+        last = {**logs[-1], "system_logs": [*logs[-1].get("system_logs", ()), *notes]}
+        return [*logs[:-1], last]
+    return logs
+
+
+def in_basic(logs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Logs as the view BASIC shows them: without outputs of programs and without the system's words."""
+    kept = []
+    for log in logs:
+        short = {name: value for name, value in log.items() if name != "system_logs"}
+        short["logs"] = [
+            {name: value for name, value in step.items() if name not in ("stdout", "stderr")}
+            for step in log["logs"]
+        ]
+        kept.append(short)
+    return kept
+
+
+#: In bodies as `encode_task` makes them.
+_FILE_URL: Final = b'"url":"file://'
+
+
+def joined(ident: str, state: str, created_ms: int, body: bytes, logs: Sequence[Mapping[str, Any]]) -> bytes:
+    """A whole answer: what the client sent with what the server says. The body is not decoded for it.
+
+    Args:
+        ident, state, created_ms: Of the task.
+        body: A JSON object with at least one member, as `encode_task` made it.
+        logs: As `task_logs` made them.
+    """
+    said: dict[str, Any] = {"id": ident, "state": state, "creation_time": time_text(created_ms)}
+    if logs:
+        said["logs"] = _as_asked(logs, body) if _FILE_URL in body else logs
+    return msgspec.json.encode(said)[:-1] + b"," + body[1:]
+
+
+class _Asked(msgspec.Struct):
+    url: str
+
+
+class _Outputs(msgspec.Struct):
+    outputs: list[_Asked] = []
+
+
+def _as_asked(logs: Sequence[Mapping[str, Any]], body: bytes) -> list[dict[str, Any]]:
+    """Logs whose delivered files have urls in the form the client gave: `file://` is not kept in a workflow's documents."""
+    asked = [each.url for each in msgspec.json.decode(body, type=_Outputs).outputs]
+    places = {
+        "/" + url.removeprefix("file://").partition("/")[2].rstrip("/"): url.rstrip("/")
+        for url in asked
+        if url.startswith("file://")
+    }
+
+    def url_of(path: str) -> str:
+        above = path  # itself, or the folder it lies in at any depth
+        while above:
+            if above in places:
+                return places[above] + path.removeprefix(above)
+            above = above.rpartition("/")[0]
+        return path
+
+    return [
+        {**log, "outputs": [{**file, "url": url_of(file["url"])} for file in log.get("outputs", ())]}
+        for log in logs
+    ]
+
+
+def minimal(ident: str, state: str) -> bytes:
+    """The view MINIMAL."""
+    return msgspec.json.encode({"id": ident, "state": state})

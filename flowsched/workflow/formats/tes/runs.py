@@ -1,0 +1,197 @@
+"""Of which run a TES task is a call: TES carries no DAG, but engines leave traces of theirs in what they send.
+
+Cromwell: the tags `root_workflow_id` and `workflow_id`, and the folders of its calls. Snakemake: the properties in its job script.
+Others: a tag that names the run. Where nothing is said there is no call, and the task is a workflow of its own.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import msgspec
+
+from flowsched.workflow.formats.tes.task import Input, Task
+from flowsched.workflow.spec import Call
+
+#: Tags that name a run, where neither Cromwell nor Snakemake is the sender; the first that is there counts.
+RUN_TAGS: Final = ("workflow_id", "workflow_run_id", "run_id", "workflow", "workflow_name")
+#: Tags that name a node of it; else it is the task's name.
+NODE_TAGS: Final = ("step", "node", "rule", "process", "job_name")
+#: What a call of Cromwell's has as its source.
+CROMWELL: Final = "cromwell"
+_LONGEST: Final = 1024
+_MOST_AFTER: Final = 1_000
+_DESCRIPTION: Final = re.compile(
+    r"[^:]*:BackendJobDescriptorKey_CommandCallNode_(.+):(-1|[0-9]{1,9}):([0-9]{1,6})"
+)
+_PROPERTIES: Final = re.compile(r"^# properties = (\{.*\})\s*$", re.MULTILINE)
+_SOURCES: Final = re.compile(r"snakemake-workflow-sources\.([0-9a-f]{16,})\.tar")
+_ATTEMPT: Final = re.compile(r" --attempt ([0-9]{1,6}) ")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where in Cromwell's tree of folders a path lies: `<workflow>/<id>/call-<c>[/shard-n][/<sub>/<id>/call-<d> …][/attempt-k]`."""
+
+    workflow: str
+    calls: tuple[str, ...]
+    shard: int | None = None
+    attempt: int = 1
+
+    @property
+    def node(self) -> str:
+        """The call with the sub-workflows it is in: "WGS.VariantCalling.HaplotypeCaller"."""
+        return ".".join((self.workflow, *self.calls))
+
+
+def call_of(task: Task) -> Call | None:
+    """Of which run a task is a call, as far as the task itself says; None if it says nothing."""
+    found = _cromwell(task) or _snakemake(task) or _tagged(task)
+    if found is None or not found.run.strip() or not found.node.strip():
+        return None
+    return replace(
+        found, run=found.run[:_LONGEST], run_name=found.run_name[:_LONGEST], node=found.node[:_LONGEST]
+    )
+
+
+def cromwell_place(path: str, run: str) -> Place | None:
+    """Read a path or URL below a run's folder; None if it is not below it, or of no call.
+
+    Args:
+        path: Of the host or the container, or a URL.
+        run: The id of the root workflow.
+    """
+    parts = path.split("/")
+    if run not in parts[1:]:
+        return None
+    at = parts.index(run, 1)
+    workflow, rest = parts[at - 1], parts[at + 1 :]
+    calls: list[str] = []
+    shard, attempt, next_part = None, 1, 0
+    while next_part < len(rest) and rest[next_part].startswith("call-"):
+        calls.append(rest[next_part].removeprefix("call-"))
+        next_part += 1
+        shard_here = _suffix(rest, next_part, "shard-")
+        next_part += shard_here is not None
+        attempt_here = _suffix(rest, next_part, "attempt-")
+        next_part += attempt_here is not None
+        shard, attempt = (shard if shard_here is None else shard_here), attempt_here or 1
+        if next_part + 2 < len(rest) and rest[next_part + 2].startswith("call-"):
+            next_part += 2  # a sub-workflow: its name and its id
+    return Place(workflow, tuple(calls), shard, attempt) if calls and workflow else None
+
+
+def _suffix(parts: list[str], at: int, prefix: str) -> int | None:
+    if at < len(parts) and parts[at].startswith(prefix):
+        number = parts[at].removeprefix(prefix)
+        if number.isdecimal() and number.isascii() and len(number) < (7 if prefix == "attempt-" else 10):
+            return int(number)
+    return None
+
+
+def _cromwell(task: Task) -> Call | None:
+    tags = task.labels
+    script = next((each for each in task.inputs or () if _is_script(each)), None)
+    if script is None or not tags.get("workflow_id"):
+        return None
+    run = tags.get("root_workflow_id") or tags["workflow_id"]
+    place = cromwell_place(script.path, run) or cromwell_place(script.url or "", run)
+    said = _DESCRIPTION.fullmatch(task.description or "")
+    name = said[1] if said else task.name or ""
+    shard = int(said[2]) if said and int(said[2]) >= 0 else None
+    attempt = int(said[3]) if said else 1
+    if place is None:
+        return Call(run, name.partition(".")[0], CROMWELL, name, shard, max(1, attempt), ())
+    return Call(
+        run=run,
+        run_name=place.workflow,
+        source=CROMWELL,
+        node=place.node,
+        shard=place.shard if shard is None else shard,
+        attempt=max(1, attempt if said else place.attempt),
+        after=_after(task, run, place.node),
+    )
+
+
+def _is_script(given: Input) -> bool:
+    return given.name == "commandScript" and (given.description or "").endswith(".commandScript")
+
+
+def _after(task: Task, run: str, node: str) -> tuple[str, ...]:
+    """The nodes below whose folders the inputs lie, each once, in the order of the inputs."""
+    nodes: dict[str, None] = {}
+    for given in task.inputs or ():
+        place = cromwell_place(given.url or "", run)
+        if place is not None and place.node != node:
+            nodes[place.node] = None
+    return tuple(nodes)[:_MOST_AFTER]
+
+
+def _snakemake(task: Task) -> Call | None:
+    """A job of Snakemake's TES plugin: its run is known by the sources that all its jobs unpack."""
+    found = snakemake_job(task)
+    if found is None:
+        return None
+    text, properties = found
+    sources = _SOURCES.search(text)
+    node = properties.get("rule") or properties.get("groupid")
+    if sources is None or not isinstance(node, str):
+        return None
+    attempt = _ATTEMPT.search(text)
+    return Call(
+        run=f"snakemake-{sources[1][:16]}",
+        run_name="snakemake",
+        source="snakemake",
+        node=node,
+        attempt=max(1, int(attempt[1])) if attempt else 1,
+    )
+
+
+def snakemake_job(task: Task) -> tuple[str, Mapping[str, Any]] | None:
+    """(job script, its properties) of a job of Snakemake; None if the task is none."""
+    for given in task.inputs or ():
+        line = (
+            _PROPERTIES.search(given.content)
+            if given.content and "# properties = " in given.content
+            else None
+        )
+        if line is None:
+            continue
+        try:
+            properties = msgspec.json.decode(line[1])
+        except msgspec.DecodeError:
+            continue
+        if isinstance(properties, dict):
+            return given.content or "", properties
+    return None
+
+
+def files_of(task: Task) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """(what it reads, what it writes) as names that mean the same file in every task of its run."""
+    reads = [each.url for each in task.inputs or () if each.url]
+    writes = [each.url for each in task.outputs or ()]
+    job = snakemake_job(task)
+    if job is not None:
+        reads += _texts(job[1].get("input"))
+        writes += _texts(job[1].get("output"))
+    return tuple(map(_same, reads)), tuple(map(_same, writes))
+
+
+def _texts(value: object) -> Iterator[str]:
+    yield from (each for each in value if isinstance(each, str)) if isinstance(value, list) else ()
+
+
+def _same(url: str) -> str:
+    return url.removeprefix("file://").rstrip("/") or "/"
+
+
+def _tagged(task: Task) -> Call | None:
+    tags = {key.lower(): value for key, value in task.labels.items()}
+    run = next((tags[name] for name in RUN_TAGS if tags.get(name, "").strip()), None)
+    if run is None:
+        return None
+    node = next((tags[name] for name in NODE_TAGS if tags.get(name, "").strip()), None) or task.name or "task"
+    return Call(run, tags.get("workflow_name") or run, "tes", node)

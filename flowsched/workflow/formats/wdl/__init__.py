@@ -1,0 +1,1 @@
+"""WDL documents as plans."""

@@ -1,0 +1,291 @@
+"""A WDL workflow and its inputs, read into a `Plan`: the front of what is planned ahead. The home of miniwdl, with its siblings
+`wdl_*`.
+
+Pure: sources come as texts (`wdl_sources`) or from a callback, and nothing is read, fetched or written. miniwdl takes half a
+second to load:
+import this when it is needed. A hostile source may still cost time and memory: who plans for others does it in a process with
+limits.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import WDL
+from WDL import Error, Tree, Value
+
+from flowsched.errors import Fault, FlowschedError, InvalidDocument, TooLarge
+from flowsched.workflow.formats.wdl.calls import NODES, Draft, Walk
+from flowsched.workflow.formats.wdl.sources import Files, Sources, files_of
+from flowsched.workflow.graph import topological_order
+from flowsched.workflow.plan import Amount, EdgePlan, NodePlan, Plan
+
+#: How deep imports may be inside each other, and how often a source may be read: miniwdl reads one again for each import of it.
+IMPORT_DEPTH: Final = 10
+READS: Final = 1_000
+NOTES: Final = 50
+
+#: (what an import says, name of the importing source or None for the first) -> (text, name), or None if there is no such source.
+Reader = Callable[[str, str | None], tuple[str, str] | None]
+
+
+def plan_wdl(
+    given: Sources,
+    inputs: Mapping[str, Any] | None = None,
+    *,
+    sizes: Mapping[str, int] | None = None,
+    contents: Mapping[str, str] | None = None,
+) -> Plan:
+    """The plan of a workflow whose sources are in memory.
+
+    Args:
+        given: The sources.
+        inputs: As Cromwell takes them: `{"workflow.input": value}`; None if they are not known at all (then optional ones are
+            unknown too).
+        sizes: Bytes of files, by the URI or path in the inputs: what `size()` answers.
+        contents: Texts of files, likewise: what `read_lines()` and its like read.
+
+    Raises:
+        InvalidDocument: With file, line and column of each fault.
+        TooLarge: A limit is exceeded.
+    """
+
+    def read(uri: str, importer: str | None) -> tuple[str, str] | None:
+        name = given.main if importer is None else given.find(uri, importer)
+        return None if name is None else (given.texts[name], name)
+
+    known = sorted(name for name in given.texts if name != given.main)
+    return plan_from(given.main, read, inputs, files=files_of(sizes or {}, contents or {}), offered=known)
+
+
+def plan_from(
+    main: str,
+    read: Reader,
+    inputs: Mapping[str, Any] | None = None,
+    *,
+    files: Files,
+    offered: list[str] | None = None,
+) -> Plan:
+    """The plan of a workflow whose sources a callback reads. See `plan_wdl`. Not inside a running event loop: miniwdl has its own.
+
+    Args:
+        main: Name of the workflow's own source.
+        read: Called for it and for each import.
+        inputs: See `plan_wdl`.
+        files: What is known of the files that the inputs name.
+        offered: Names of the imports there are, for messages.
+
+    Raises:
+        InvalidDocument: With file, line and column of each fault.
+        TooLarge: A limit is exceeded.
+    """
+    try:
+        document = _loaded(main, read, offered)
+        if document.workflow is None:
+            raise InvalidDocument(
+                [Fault(main, "tasks but no workflow", "a workflow, whose calls can be planned")]
+            )
+        values, notes = _values(document.workflow, inputs)
+        walk = Walk(values, inputs is not None, files)
+        walk.go(document.workflow)
+    except RecursionError:
+        raise TooLarge(f"{main} has expressions or sections nested deeper than can be read") from None
+    return _plan(document.workflow.name, f"WDL {document.effective_wdl_version}", walk, notes)
+
+
+def _loaded(main: str, read: Reader, offered: list[str] | None) -> Tree.Document:
+    reads = 0
+
+    async def read_source(uri: str, path: list[str], importer: Tree.Document | None) -> Tree.ReadSourceResult:
+        nonlocal reads
+        reads += 1
+        if reads > READS:
+            raise _Stop(
+                TooLarge(
+                    f"imports are read {READS} times, which is the limit: do they import each other many times over?"
+                )
+            )
+        found = read(uri, None if importer is None else importer.pos.abspath)
+        if found is None:
+            raise _Missing(uri)
+        calls = _calls_of(found[0])
+        if calls > NODES:
+            raise _Stop(TooLarge(f"{found[1]} has {calls:,} calls, and a plan has at most {NODES:,}"))
+        return Tree.ReadSourceResult(source_text=found[0], abspath=found[1])
+
+    try:
+        return WDL.load(main, check_quant=False, read_source=read_source, import_max_depth=IMPORT_DEPTH)
+    except (
+        Error.SyntaxError,
+        Error.ImportError,
+        Error.ValidationError,
+        Error.MultipleValidationErrors,
+    ) as error:
+        raise _told(error, offered) from error
+    except _Stop as stop:
+        raise stop.error from None
+
+
+def _calls_of(text: str) -> int:
+    """How many calls a source has, as far as that may be too many.
+
+    miniwdl checks types with each call's outputs in the scope of all others: 5,000 calls take 12 s and 600 MiB, and 30,000 took two
+    minutes and 2 GiB. Reading alone takes 0.2 ms a call, so a source that may have too many is read once more, before.
+    """
+    if text.count("call") <= NODES:
+        return 0
+    try:
+        workflow = WDL.parse_document(text).workflow
+    except Error.SyntaxError:
+        return 0  # said with its place when it is loaded
+    return 0 if workflow is None else _calls_in(workflow)
+
+
+def _calls_in(section: Tree.Workflow | Tree.WorkflowSection) -> int:
+    count = 0
+    for node in section.body:
+        if isinstance(node, Tree.Call):
+            count += 1
+        elif isinstance(node, Tree.WorkflowSection):
+            count += _calls_in(node)
+    return count
+
+
+class _Missing(Exception):
+    """An import that was not given."""
+
+
+class _Stop(Exception):
+    """A limit was met inside miniwdl, which wraps what it does not know."""
+
+    def __init__(self, error: FlowschedError) -> None:
+        self.error = error
+
+
+def _told(error: BaseException, offered: list[str] | None) -> FlowschedError:
+    """What miniwdl found, as faults with file, line and column."""
+    if isinstance(error, Error.MultipleValidationErrors):
+        return InvalidDocument([_fault(each.pos, str(each)) for each in error.exceptions[:1000]])
+    if not isinstance(error, Error.ImportError):
+        assert isinstance(error, Error.SyntaxError | Error.ValidationError)
+        return InvalidDocument([_fault(error.pos, str(error))])
+    cause = error.__cause__
+    if isinstance(cause, _Stop):
+        return cause.error
+    if isinstance(cause, _Missing):
+        names = (
+            f" (there are: {', '.join(offered[:20])}{', …' if len(offered) > 20 else ''})"
+            if offered
+            else " (none was)"
+        )
+        place = _place(error.pos)
+        expected = f"an import that was given{names}" if offered is not None else "a file that can be read"
+        return InvalidDocument([Fault(place, f"an import of {str(cause)!r}, which is not there", expected)])
+    if cause is None:
+        return InvalidDocument(
+            [_fault(error.pos, f"{error} (at most {IMPORT_DEPTH} imports inside each other)")]
+        )
+    return _told(cause, offered)
+
+
+def _fault(pos: Error.SourcePosition, message: str) -> Fault:
+    return Fault(_place(pos), f"this ({' '.join(message.split())[:500]})", "WDL that can be planned")
+
+
+def _place(pos: Error.SourcePosition) -> str:
+    return f"{pos.abspath or pos.uri}:{max(1, pos.line)}:{max(1, pos.column)}"
+
+
+def _values(
+    workflow: Tree.Workflow, inputs: Mapping[str, Any] | None
+) -> tuple[dict[str, Value.Base], list[str]]:
+    """The inputs as WDL values, and notes of those that the workflow does not have."""
+    found: dict[str, Value.Base] = {}
+    notes: list[str] = []
+    faults: list[Fault] = []
+    available = workflow.available_inputs
+    for key, value in (inputs or {}).items():
+        try:
+            for binding in WDL.values_from_json({key: value}, available, namespace=workflow.name):
+                found[binding.name] = binding.value
+        except Error.InputError as error:
+            if str(error).startswith("unknown input"):
+                notes.append(f"the workflow has no input {key}")
+            else:
+                faults.append(Fault(f"$[{key!r}]", repr(value)[:60], f"an input of its type ({error})"))
+        except (TypeError, ValueError, KeyError, AttributeError, AssertionError) as error:
+            faults.append(
+                Fault(f"$[{key!r}]", repr(value)[:60], f"an input of its type ({error or 'it has another'})")
+            )
+    if faults:
+        raise InvalidDocument(faults)
+    return found, [
+        *notes[:NOTES],
+        *([f"and {len(notes) - NOTES} more such inputs"] if len(notes) > NOTES else []),
+    ]
+
+
+def _plan(name: str, language: str, walk: Walk, notes: list[str]) -> Plan:
+    numbers = {path: number for number, path in enumerate(walk.nodes)}
+    drafts = list(walk.nodes.values())
+    parents = [sorted(numbers[path] for path in each.data | each.order if path in numbers) for each in drafts]
+    order = topological_order(parents)
+    levels, edges = _edges(drafts, parents, order, numbers)
+    nodes = tuple(_node(drafts[number], levels[number]) for number in order)
+    return Plan(
+        name, language, nodes, tuple(edges), tuple(walk.scatters), tuple(walk.conditions), tuple(notes)
+    )
+
+
+def _edges(
+    drafts: list[Draft], parents: list[list[int]], order: tuple[int, ...], numbers: Mapping[str, int]
+) -> tuple[list[int], list[EdgePlan]]:
+    """Levels, and the edges: of those of order, only the ones that do not follow from others."""
+    levels = [0] * len(drafts)
+    above = [0] * len(drafts)  # bit i: node i is an ancestor
+    edges: list[EdgePlan] = []
+    for child in order:
+        levels[child] = max((levels[parent] + 1 for parent in parents[child]), default=0)
+        data = {numbers[path] for path in drafts[child].data if path in numbers}
+        implied = 0
+        for parent in parents[child]:
+            implied |= above[parent]
+        for parent in parents[child]:
+            above[child] |= above[parent] | (1 << parent)
+            if parent in data or not implied >> parent & 1:
+                edges.append(
+                    EdgePlan(drafts[parent].path, drafts[child].path, "data" if parent in data else "order")
+                )
+    return levels, edges
+
+
+def _node(draft: Draft, level: int) -> NodePlan:
+    certain = draft.runs == "yes" and draft.tasks is not None
+    return NodePlan(
+        path=draft.path,
+        task=draft.task,
+        workflow=draft.workflow,
+        call=draft.call,
+        scatters=draft.scatters,
+        conditions=draft.conditions,
+        tasks=draft.tasks,
+        runs=draft.runs,
+        until=tuple(sorted(draft.until)),
+        gang_width=draft.tasks if certain else None,
+        level=level,
+        image=draft.image,
+        files=draft.files,
+        more_files=draft.more_files,
+        **_amounts(draft.amounts),
+    )
+
+
+def _amounts(found: Mapping[str, Amount]) -> dict[str, Any]:
+    return dict(found)
+
+
+def import_name(uri: str, importer: str | None) -> str:
+    """Where an import lies, seen from the source that has it: for readers of files."""
+    return uri if importer is None else posixpath.normpath(posixpath.join(posixpath.dirname(importer), uri))

@@ -1,0 +1,1 @@
+"""A run as arrays of task states, and what moves them."""

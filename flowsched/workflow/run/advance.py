@@ -1,0 +1,526 @@
+"""advance: what happened to tasks of one workflow, applied to its arrays; and all that follows from it inside the workflow.
+
+It decides which shards became ready, what is tried again, what must be taken away, when a stage and the workflow end. It takes
+no room and chooses no node: that is `scheduling`. Every change goes through a Statement, so that a step whose commit fails
+leaves no trace.
+
+It is built in three floors: `moves` changes arrays, `settling` knows shards, stages and edges, `outcomes` knows how attempts end.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from flowsched.workflow.run.arrays import BOUND, ENDED, READY, STAGED_AT, STARTED, Ended, Indices, Settling
+from flowsched.workflow.run.lifecycle import END_OF, TaskEvent, mask_of, may
+from flowsched.workflow.run.run import StageRun
+from flowsched.workflow.run.states import RunState, TaskState
+from flowsched.workflow.spec import Action, On, When
+
+_S = TaskState
+_E = TaskEvent
+
+#: A task that the infrastructure loses this often is quarantined (FAULTS.md row 42): it may be what kills its nodes.
+MAX_LOST: Final = 10
+#: Back-off before attempt k: 1 s, 2 s, 4 s … at most a minute.
+BACKOFF_MS: Final = 1_000
+MAX_BACKOFF_MS: Final = 60_000
+#: Reasons that say a pod was taken away on purpose; all others mean that nobody knows what became of it.
+EVICTED: Final = frozenset({"Evicted", "Preempted", "Reclaimed", "Drained"})
+#: Beginnings of reasons that say a node or the API server refused a pod that the scheduler had room for: others were faster.
+REFUSED: Final = (
+    "BindRefused",
+    "OutOf",
+    "NodeAffinity",
+    "NodePorts",
+    "TopologyAffinityError",
+    "UnexpectedAdmissionError",
+)
+#: How long a gang may go on with fewer than its minimum while a member looks for room again (FAULTS.md P4).
+T_GANG_MS: Final = 60_000
+#: The one reason that lets a task's memory grow.
+OUT_OF_MEMORY: Final = "OOMKilled"
+
+
+class Outcomes(Settling):
+    """Ends of attempts."""
+
+    def _succeeded(self, stage: StageRun, task: int, attempt: int, end: Ended) -> None:
+        action = self._policy(stage, On.TASK_COMPLETED, 0)
+        if action is Action.FAIL_STAGE:
+            self._fail_for_good(stage, task, "Completed", "a policy says so")
+            return
+        self._publish(stage, task, attempt, end)
+        self._well(stage, task)
+        self._event("task.succeeded", stage, task)
+        if action is Action.COMPLETE_STAGE:
+            self._complete_stage(stage)
+            return
+        self._check_shard(stage, task // stage.members)
+        if action is Action.ABORT_WORKFLOW:
+            self._abort(f"stage {stage.spec.name!r}: task {task} completed")
+
+    def _well(self, stage: StageRun, task: int) -> None:
+        """It counts as done: what went wrong before is of no interest any more."""
+        leaving = stage.task_state[task] == _S.RELEASING
+        self._move(stage, np.array([task]), _E.END_SUCCEEDED if leaving else _E.SUCCEED)
+        self.statement.pop(stage.reasons, task)
+        self._count_returned(stage, int(stage.exit_code[task]), 1)
+
+    def _failed(self, stage: StageRun, task: int, attempt: int, end: Ended) -> None:
+        reason = end.reason or f"exit code {end.exit_code}"
+        self.statement.put(stage.reasons, task, end.reason or "Failed")
+        action = self._policy(stage, On.TASK_FAILED, end.exit_code)
+        self._event(
+            "task.attempt_failed", stage, task, reason=reason, message=end.message, exit_code=end.exit_code
+        )
+        shard = task // stage.members
+        restart = action in (Action.RESTART_TASK, Action.RESTART_GANG)
+        if restart and stage.charged[task] + 1 < stage.spec.retry.attempts:
+            whole = stage.spec.gang and action is Action.RESTART_GANG
+            tasks = stage.indices_of(shard) if whole else np.array([task])
+            self.statement.add(stage.own("charged"), tasks, 1)
+            if end.reason == OUT_OF_MEMORY:
+                self.statement.add(stage.own("memory_steps"), np.array([task]), 1)
+            delay = min(MAX_BACKOFF_MS, BACKOFF_MS << min(int(stage.charged[task]) - 1, 10))
+            self._again(stage, task, whole, delay)
+        elif action is Action.IGNORE:
+            self._well(stage, task)
+            self._check_shard(stage, shard)
+        elif action is Action.COMPLETE_STAGE:
+            self._well(stage, task)
+            self._complete_stage(stage)
+        else:
+            self._fail_for_good(stage, task, reason, end.message)
+            if action is Action.ABORT_WORKFLOW:
+                self._abort(f"stage {stage.spec.name!r} failed: {reason}")
+
+    def _lost(self, stage: StageRun, task: int, reason: str, *, started: bool) -> None:
+        one = np.array([task])
+        self.statement.add(stage.own("lost"), one, 1)
+        self.statement.put(stage.reasons, task, reason)
+        self._event("task.attempt_lost", stage, task, reason=reason)
+        evicted = reason in EVICTED
+        action = self._policy(stage, On.TASK_EVICTED if evicted else On.TASK_UNKNOWN, -1)
+        if not started and not evicted:  # it never ran: nothing happened to it that a policy could be about
+            action = Action.RESTART_TASK if self._refused_once(stage, task, reason) else Action.RESTART_GANG
+        if started and stage.lost[task] >= MAX_LOST:
+            self._fail_for_good(stage, task, "Quarantined", f"lost {MAX_LOST} times, last: {reason}")
+        elif action in (Action.FAIL_STAGE, Action.ABORT_WORKFLOW):
+            self._fail_for_good(stage, task, reason, "a policy says so")
+            if action is Action.ABORT_WORKFLOW:
+                self._abort(f"stage {stage.spec.name!r} lost a task: {reason}")
+        elif action is Action.IGNORE:
+            self._well(stage, task)
+            self._check_shard(stage, task // stage.members)
+        elif action is Action.COMPLETE_STAGE:
+            self._well(stage, task)
+            self._complete_stage(stage)
+        else:
+            whole = stage.spec.gang and action is not Action.RESTART_TASK
+            delay = 0 if stage.lost[task] < 3 else min(MAX_BACKOFF_MS, BACKOFF_MS << int(stage.lost[task]))
+            self._again(stage, task, whole, delay)
+
+    def _refused_once(self, stage: StageRun, task: int, reason: str) -> bool:
+        """Whether a gang's member was refused, and for the first time: it is placed anew while the others wait for it."""
+        members = stage.indices_of(task // stage.members)
+        return reason.startswith(REFUSED) and bool(stage.attempt[task] == stage.attempt[members].min())
+
+    def half_gangs(self, stage: StageRun) -> int | None:
+        """Take back gangs that have gone on below their minimum for too long, while members of theirs found no room.
+
+        Returns:
+            When the next one will have; None if there is none.
+        """
+        alone = np.flatnonzero((stage.task_state == _S.QUEUED) & (stage.goal == _S.RUNNING))
+        moments = []
+        for shard in np.unique(alone // stage.members).tolist():
+            members = stage.indices_of(shard)
+            if not self._below_minimum(stage, members):
+                continue
+            late = alone[alone // stage.members == shard]
+            since = np.maximum(stage.times[late, READY], stage.not_before[late])
+            due = int(since.min()) + T_GANG_MS
+            if due > self.now:
+                moments.append(due)
+                continue
+            self.statement.set(stage.goal, late, int(_S.PENDING))
+            self._release(stage, members[may(stage.task_state[members], _E.RELEASE)], _S.QUEUED)
+            self._event("gang.released", stage, int(late[0]), reason="a member found no room for too long")
+        return min(moments, default=None)
+
+    def _below_minimum(self, stage: StageRun, members: Indices) -> bool:
+        states = stage.task_state[members]
+        there = np.isin(states, (_S.BINDING, _S.BOUND, _S.RUNNING, _S.SUCCEEDED))
+        roles = stage.role_of[members % stage.members]
+        return bool(there.any()) and any(
+            int((there & (roles == number)).sum()) < role.minimum
+            for number, role in enumerate(stage.spec.roles)
+        )
+
+    def overdue(self, stage: StageRun) -> int | None:
+        """Apply `task_pending` policies to what has waited for room too long.
+
+        Returns:
+            When the next task will be overdue; None if no policy says so.
+        """
+        moments = []
+        for policy in stage.spec.policies:
+            if policy.event is not On.TASK_PENDING or policy.timeout_ms is None:
+                continue
+            waiting = np.flatnonzero(np.isin(stage.task_state, (_S.QUEUED, _S.STAGING)))
+            due = stage.times[waiting, 0] + policy.timeout_ms
+            late = waiting[due <= self.now]
+            if len(late) and policy.action in (Action.FAIL_STAGE, Action.ABORT_WORKFLOW):
+                self._give_up(stage, late, policy.action)
+            elif len(due):
+                moments.append(int(due.min()))
+        return min((moment for moment in moments if moment > self.now), default=None)
+
+    def _give_up(self, stage: StageRun, tasks: Indices, action: Action) -> None:
+        self._move(stage, tasks, _E.FAIL)
+        for task in tasks.tolist():
+            self.statement.put(stage.reasons, task, "PendingTimeout")
+            self._event("task.failed", stage, task, reason="PendingTimeout")
+        self._fail_stage(stage, f"{len(tasks)} tasks waited for room longer than the policy allows")
+        if action is Action.ABORT_WORKFLOW:
+            self._abort(f"stage {stage.spec.name!r} waited too long for room")
+        self.settle()
+
+    def _again(self, stage: StageRun, task: int, whole: bool, delay_ms: int) -> None:
+        """Give a failed task (or its whole gang, whose generation rises) back to the queue."""
+        one = np.array([task])
+        self._move(stage, one, _E.REQUEUE)
+        self._next_attempt(stage, one)
+        tasks = stage.indices_of(task // stage.members) if whole else one
+        self.statement.set(stage.own("not_before"), tasks, self.now + delay_ms)
+        # A goal of RUNNING marks a member that comes back alone, into a gang that goes on.
+        alone = stage.spec.gang and not whole
+        self.statement.set(stage.goal, one, int(_S.RUNNING if alone else _S.PENDING))
+        if whole:
+            others = tasks[tasks != task]
+            states = stage.task_state[others]
+            self._requeue_ended(stage, others[states == _S.SUCCEEDED])
+            self._release(stage, others[may(states, _E.RELEASE)], _S.QUEUED)
+            self._next_attempt(stage, others[states == _S.QUEUED])
+        if stage.closed:
+            self._cancel_waiting(stage)
+        self._note(stage)
+
+    def evict(self, stage: StageRun, tasks: Indices, reason: str, message: str) -> None:
+        """Take pods away for others, or off a node: nobody's fault, nobody's charge. A gang is taken away as a whole.
+
+        What `task_evicted` says of failing is done; whatever else it says, the tasks wait again when their pods are gone.
+
+        Args:
+            stage: Whose.
+            tasks: Which; of a gang any of its members.
+            reason: "Preempted", "Reclaimed" or "Drained".
+            message: For whom and why.
+        """
+        if stage.spec.gang:
+            members = np.unique(tasks // stage.members)[:, None] * stage.members + np.arange(stage.members)
+            tasks = members.ravel()
+        states = stage.task_state[tasks]
+        there = tasks[may(states, _E.RELEASE) & (states != _S.RELEASING)]
+        if len(there) == 0:
+            return
+        action = self._policy(stage, On.TASK_EVICTED, -1)
+        for task in there.tolist():
+            self.statement.put(stage.reasons, task, reason)
+            self._event("task.evicted", stage, task, reason=reason, message=message)
+        if action in (Action.FAIL_STAGE, Action.ABORT_WORKFLOW):
+            self._release(stage, there, _S.FAILED)
+            self._fail_stage(stage, f"task {there[0]} was taken away: {reason}, and a policy says so")
+            if action is Action.ABORT_WORKFLOW:
+                self._abort(f"stage {stage.spec.name!r} lost a task: {reason}")
+        else:
+            self._release(stage, there, _S.QUEUED)
+            if stage.spec.gang:
+                self._requeue_ended(stage, tasks[states == _S.SUCCEEDED])
+                waiting = tasks[states == _S.QUEUED]
+                self.statement.set(stage.goal, waiting, int(_S.PENDING))
+                self._next_attempt(stage, waiting)
+            if stage.closed:
+                self._cancel_waiting(stage)
+        self._note(stage)
+        self.settle()
+
+    def shed(self, stage: StageRun, tasks: Indices, reason: str, message: str) -> None:
+        """Take members for others that their gang can spare: it goes on, and does not wait for them. Only if the gang is ever begun
+        anew do they come back with it. Where it could not go on without them, it is taken away as a whole.
+
+        Args:
+            stage: Whose.
+            tasks: Which, all of one gang.
+            reason: "Preempted" or "Reclaimed".
+            message: For whom and why.
+        """
+        members = stage.indices_of(int(tasks[0]) // stage.members)
+        stays = members[~np.isin(members, tasks)]
+        if self._below_minimum(stage, stays):
+            self.evict(stage, tasks, reason, message)
+            return
+        states = stage.task_state[tasks]
+        there = tasks[may(states, _E.RELEASE) & (states != _S.RELEASING)]
+        for task in there.tolist():
+            self.statement.put(stage.reasons, task, reason)
+            self._event("task.evicted", stage, task, reason=reason, message=message)
+        self._release(stage, there, _S.QUEUED)
+        if stage.closed:
+            self._cancel_waiting(stage)
+        self._note(stage)
+        self.settle()
+
+    def _released(self, stage: StageRun, task: int) -> None:
+        """What was being taken away is gone: it becomes its goal."""
+        goal = TaskState(int(stage.goal[task]))
+        one = np.array([task])
+        self._move(stage, one, END_OF[goal])
+        if goal is _S.QUEUED:
+            self._next_attempt(stage, one)
+        self._event("task.released", stage, task, goal=goal.name)
+        if goal is _S.QUEUED and stage.spec.gang:  # it may have been the last that was waited for
+            self._check_shard(stage, task // stage.members)
+        else:
+            self._note(stage)
+
+    def _in_time(self, stage: StageRun, task: int, end: Ended) -> bool:
+        """Whether a task that was being taken away had done its work before: it is done, nothing is to be done again. A gang's
+        member is not: its gang starts anew.
+        """
+        waits = stage.goal[task] == _S.QUEUED and not stage.spec.gang
+        clean = end.exit_code == 0 and not end.reason
+        return bool(waits) and clean and self._policy(stage, On.TASK_COMPLETED, 0) is Action.IGNORE
+
+    def _fail_for_good(self, stage: StageRun, task: int, reason: str, message: str) -> None:
+        self._move(stage, np.array([task]), _E.FAIL)
+        self.statement.put(stage.reasons, task, reason)
+        self._event("task.failed", stage, task, reason=reason, message=message)
+        if stage.spec.gang:
+            others = stage.indices_of(task // stage.members)
+            self._release(stage, others[may(stage.task_state[others], _E.RELEASE)], _S.CANCELLED)
+        text = f"task {task} failed: {reason}" + (f" ({message})" if message else "")
+        self._fail_stage(stage, text)
+
+
+# ---- advance: what happened to tasks of one workflow, applied to its arrays; and all that follows from it
+# inside the workflow ----
+#
+# It decides which shards became ready, what is tried again, what must be taken away, when a stage and the workflow end. It takes
+# no room and chooses no node: that is `scheduling`. Every change goes through a Statement, so that a step whose commit fails
+# leaves no trace.
+#
+# It is built in three floors: `moves` changes arrays, `settling` knows shards, stages and edges, `outcomes` knows how attempts end.
+
+
+_UNSTARTED = mask_of(_S.BINDING, _S.BOUND)
+
+
+class Advance(Outcomes):
+    """What the cluster, the scheduler and users say to one run, in one step."""
+
+    def begin(self) -> None:
+        """The workflow was accepted: open what needs nobody."""
+        run = self.run
+        self._set_run(RunState.PAUSED if run.paused else RunState.RUNNING)
+        self.statement.assign(run, "started_ms", self.now)
+        for stage in run.stages:
+            self.statement.assign(stage, "barriers", self._initial_barriers(stage))
+        for stage in run.stages:
+            if stage.barriers == 0 and not self._per_shard_edges(stage):
+                self._open(stage)
+        self.settle()
+
+    def target(self, stage: StageRun, tasks: Indices, nodes: Indices) -> None:
+        """Nodes were chosen; the bytes are on their way."""
+        self._move(stage, tasks, _E.TARGET)
+        self.statement.set(stage.own("node"), tasks, nodes)
+        fresh = tasks[stage.times[tasks, STAGED_AT] < 0]
+        self._stamp(stage, fresh, STAGED_AT)
+
+    def staged(self, stage: StageRun, tasks: Indices) -> None:
+        """The bytes are there (or will not come): offer the tasks again."""
+        tasks = tasks[stage.task_state[tasks] == _S.STAGING]
+        self._move(stage, tasks, _E.STAGED)
+
+    def bind(self, stage: StageRun, tasks: Indices, nodes: Indices) -> None:
+        """Room was taken and the intent will be committed with this step."""
+        self._move(stage, tasks, _E.ALLOCATE)
+        self._move(stage, tasks, _E.COMMIT)
+        self.statement.set(stage.own("node"), tasks, nodes)
+        self._stamp(stage, tasks, BOUND)
+        self.statement.set(stage.times, (tasks, STARTED), -1)
+        self.statement.set(stage.times, (tasks, ENDED), -1)
+
+    def started(self, stage: StageRun, task: int, attempt: int, at_ms: int) -> bool:
+        """Its process runs. False for news of another attempt or of a task that has ended."""
+        if not self._current(stage, task, attempt):
+            return False
+        state = stage.task_state[task]
+        if not may(state, _E.START):
+            return False
+        fresh = bool(_UNSTARTED[state])
+        self._move_one(stage, task, _E.START)
+        if fresh:
+            self.statement.put_at(stage.times, (task, STARTED), at_ms)
+            self._event("task.running", stage, task)
+        return fresh
+
+    def ended(self, stage: StageRun, task: int, attempt: int, at_ms: int, end: Ended) -> bool:
+        """Its process ended and told how. False for old news."""
+        if not self._holds(stage, task, attempt):
+            return False
+        self._account(stage, task, attempt, at_ms, end.exit_code or end.returned)
+        if stage.task_state[task] == _S.RELEASING and not self._in_time(stage, task, end):
+            self._released(stage, task)
+        elif end.exit_code == 0 and not end.reason:
+            self._succeeded(stage, task, attempt, end)
+        else:
+            self._failed(stage, task, attempt, end)
+        self.settle()
+        return True
+
+    def gone(
+        self, stage: StageRun, task: int, attempt: int, at_ms: int, reason: str, *, started: bool = True
+    ) -> bool:
+        """There is no such pod any more and it did not say how it ended: nobody's fault, nobody's charge."""
+        if not self._holds(stage, task, attempt):
+            return False
+        self._account(stage, task, attempt, at_ms, -1)
+        if stage.task_state[task] == _S.RELEASING:
+            self._released(stage, task)
+        else:
+            self._lost(stage, task, reason, started=started)
+        self.settle()
+        return True
+
+    def fail_waiting(self, stage: StageRun, tasks: Indices, reason: str, message: str) -> None:
+        """Tasks that hold nothing cannot ever run (an input does not exist): they fail for good."""
+        tasks = tasks[np.isin(stage.task_state[tasks], (_S.QUEUED, _S.STAGING))]
+        if len(tasks) == 0:
+            return
+        self._move(stage, tasks, _E.FAIL)
+        self._stamp(stage, tasks, ENDED)
+        for task in tasks.tolist():
+            self.statement.put(stage.reasons, task, reason)
+            self._event("task.failed", stage, task, reason=reason, message=message)
+        self._fail_stage(stage, f"{reason}: {message}")
+        self.settle()
+
+    def lose(self, stage: StageRun, shard: int) -> None:
+        """An output of this shard is nowhere any more although somebody waits for it: make it again."""
+        if self.run.cancel_requested or self.run.reason:
+            return  # it is being cancelled or aborted: nobody will read it
+        tasks = stage.indices_of(shard)
+        again = tasks[stage.task_state[tasks] == _S.SUCCEEDED]
+        if len(again) == 0 or not stage.shard_done[shard]:
+            return
+        self._requeue_ended(stage, again)
+        self._start_anew(stage, tasks)
+        for (number, _), shards in self.run.outputs.items():
+            if number == stage.number:  # what is not written again does not exist
+                self.statement.pop(shards, shard)
+        self.statement.set(stage.shard_done, shard, False)
+        was_done = stage.state.terminal
+        self.statement.assign(stage, "done", stage.done - 1)
+        self._set_stage(stage, RunState.RUNNING, "an output was lost")
+        self._event("dataset.lost", stage, int(tasks[0]))
+        for edge in self.run.graph.edges_out[stage.number]:
+            child = self.run.stages[edge.child]
+            if not self._is_barrier(edge):
+                self._await_shards(edge, child, shard)
+            elif was_done:
+                self.statement.assign(child, "barriers", self._open_barriers(child))
+                self._revoke(child, np.arange(child.spec.tasks))
+        self.settle()
+
+    def _start_anew(self, stage: StageRun, tasks: Indices) -> None:
+        """The rest of a gang whose completing members run again: who is being released comes back, so does who was spare."""
+        states = stage.task_state[tasks]
+        self._release(stage, tasks[states == _S.RELEASING], _S.QUEUED)
+        spare = tasks[np.isin(states, (_S.SKIPPED, _S.CANCELLED))]
+        self._move(stage, spare, _E.RESET)
+        self._move(stage, spare, _E.READY)
+        self._next_attempt(stage, spare)
+
+    def cancel(self, why: str = "") -> None:
+        """Nothing more is started; what holds a pod is taken away; the workflow ends CANCELLED. `why`: in the user's words."""
+        run = self.run
+        if run.state.terminal or run.state is RunState.CANCELLING:
+            return
+        self.statement.assign(run, "cancel_requested", True)
+        self._set_run(RunState.CANCELLING, f"cancelled by request: {why}" if why else "cancelled by request")
+        self._stop_all(_S.CANCELLED)
+        self.settle()
+
+    def pause(self, paused: bool, why: str = "") -> None:
+        """Nothing new is started while paused."""
+        run = self.run
+        if run.state not in (RunState.RUNNING, RunState.PAUSED, RunState.PENDING):
+            return
+        self.statement.assign(run, "paused", paused)
+        self._set_run(RunState.PAUSED if paused else RunState.RUNNING, why=why)
+
+    def retry(self, why: str = "") -> None:
+        """Try again what failed, was cancelled or skipped; what succeeded stays."""
+        run = self.run
+        if not run.state.terminal:
+            return  # asked twice: it runs again already
+        self.statement.assign(run, "cancel_requested", False)
+        self.statement.assign(run, "ended_ms", None)
+        again = [stage for stage in run.stages if stage.state is not RunState.SUCCEEDED]
+        for stage in again:
+            self._reset(stage)
+        for stage in again:
+            self.statement.assign(stage, "barriers", self._open_barriers(stage))
+            if stage.uniform is None:
+                self.statement.set(stage.own("missing"), slice(None), self._open_missing(stage))
+        self._set_run(RunState.PAUSED if run.paused else RunState.RUNNING, "", why=why)
+        for stage in again:
+            if stage.barriers == 0:
+                self._open(stage)
+        self.settle()
+
+    def rebuild(self) -> None:
+        """After a restart: make barriers and missing of every open stage from the states that SQL remembers."""
+        for number in self.run.graph.order:
+            stage = self.run.stages[number]
+            parents = [self.run.stages[edge.parent] for edge in self.run.graph.edges_in[number]]
+            if stage.state is RunState.SKIPPED and stage.spec.when.outcome is When.SUCCESS:
+                stage.upset = any(self._unwell(parent) for parent in parents)
+            if stage.state.terminal:
+                continue
+            stage.barriers = self._open_barriers(stage)
+            if stage.uniform is None:
+                stage.own("missing")[:] = self._open_missing(stage)
+        if self.run.cancel_requested and self.run.state is not RunState.CANCELLING:
+            self._set_run(RunState.CANCELLING, "cancelled by request")  # asked for since, and not carried out
+        if self.run.cancel_requested or (self.run.reason and self.run.state is RunState.RUNNING):
+            self._stop_all(
+                _S.CANCELLED
+            )  # it was being cancelled, or aborted (a running workflow has no other reason)
+            self.settle()
+            return
+        for stage in self.run.stages:
+            parents = [self.run.stages[edge.parent] for edge in self.run.graph.edges_in[stage.number]]
+            doomed = [self._doomed_by(parent, stage) for parent in parents if parent.state.terminal]
+            if stage.state.terminal:
+                continue
+            if any(doomed):
+                self._doom(stage, next(filter(None, doomed)))
+            elif stage.barriers == 0:
+                self._reopen(stage)
+        self.settle()
+
+    def _reopen(self, stage: StageRun) -> None:
+        """Queue again what was ready before the restart."""
+        untouched = stage.uniform is not None and self._per_shard_edges(stage)
+        if untouched and not (self._open_missing(stage) == 0).any():
+            return
+        if stage.failed:
+            self._fail_stage(stage, stage.reason)
+        else:
+            self._open(stage)

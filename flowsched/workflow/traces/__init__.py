@@ -1,0 +1,1 @@
+"""Recorded and synthetic traces as workflows."""
