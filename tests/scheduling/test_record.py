@@ -162,7 +162,7 @@ def test_what_is_no_snapshot_is_refused(part: str, value: bytes, told: str) -> N
 def test_a_snapshot_that_names_modules_is_read(kind: str) -> None:
     """Files of format 2, as flowsched 0.1.0 of November 2026 wrote them; a cycle can be decided again from each."""
     raw = (RECORDINGS / f"format-2-{kind}.snapshot").read_bytes()
-    assert b"flowsched.scheduling.state.snapshot:Snapshot" in part_of(raw, "objects.json")
+    assert b"flowsched.scheduling.snapshot:Snapshot" in part_of(raw, "objects.json")
     record = unpacked(raw)
     about = json.loads(part_of(raw, "record.json"))
     assert (len(record.inputs["snapshot"]), len(record.inputs["backlog"])) == (
