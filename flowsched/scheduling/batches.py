@@ -1,12 +1,12 @@
-"""The first turns of a cycle, all at once: who gets the next thousand pods, where many lines ask for pods of one kind.
+"""Batches: the first turns of a cycle, decided and placed at once where many queues ask for pods of one kind.
 
-`turns` asks after each pod whose turn it is. Where a thousand queues have bags of equal pods, nothing but shares decides, and what
-share a line has after k pods is known beforehand. So the keys of all lines after 0, 1, 2, … pods are one table, and sorting
-it gives the order; in a tree, level by level. The order is that of `turns`; tests hold it to that. Nodes come from one
-selection, as for one bag (`placement`).
+`Turns` decides pod by pod which queue is served. Where a thousand queues have bags of equal pods, only shares decide, and the
+share of a queue after k pods is known beforehand. The keys of all competitors after 0, 1, 2, … pods are therefore one table,
+and sorting it gives the order, level by level in a tree. One selection finds the nodes for all, as for one bag.
 
-It ends where something else begins to matter: whose head is of another kind, or who has got so much that its turns grow (see
-`Turns.stride`), stops the wave before anybody is passed. The turns go on from there.
+The batch ends where another fact begins to matter: the next group is of another kind, or a queue's turns grow (see
+`Turns.stride`). The cycle continues turn by turn from there. Order and plan equal those of turn by turn; tests hold the batch
+to that.
 """
 
 from __future__ import annotations
@@ -197,16 +197,9 @@ def keys_of(priorities: Ints, aged: Ints, shares: Ints) -> Ints | None:
     return keys
 
 
-# ---- The first turns of a cycle, all at once: who gets the next thousand pods, where many lines ask for pods
-# of one kind ----
+# ---- the order of the first turns ----
 #
-# `turns` asks after each pod whose turn it is. Where a thousand queues have bags of equal pods, nothing but shares decides, and
-# what share a line has after k pods is known beforehand. So the keys of all lines after 0, 1, 2, … pods are one table, and
-# sorting it gives the order; in a tree, level by level. The order is that of `turns`; tests hold it to that. Nodes come from one
-# selection, as for one bag (`placement`).
-#
-# It ends where something else begins to matter: whose head is of another kind, or who has got so much that its turns grow (see
-# `Turns.stride`), stops the wave before anybody is passed. The turns go on from there.
+# `Merger` (above) merges the competitors of one level; `_Level` goes through the levels of the tree, from below.
 
 
 #: With fewer lines than this, turn by turn is as fast.
@@ -593,10 +586,9 @@ def _columns_of(
     )  # fmt: skip
 
 
-# ---- Serve the first turns of a cycle at once (`wave_order` says whose they are): one selection of nodes,
-# one entry for each group ----
+# ---- serving them ----
 #
-# The plan is the one that turn by turn would make; tests hold it to that.
+# One selection of nodes, one entry in the plan for each group.
 
 
 #: With fewer queues than this, turn by turn is as fast.

@@ -1,11 +1,10 @@
-"""One scheduling cycle: what waits, against what is free, gives a plan. Pure, deterministic, bounded by
-counted work.
+"""One scheduling cycle: the waiting groups and the free room give a plan. Pure, deterministic, bounded by counted work.
 
 1. Order the groups of each queue; queues and their users take turns by weighted dominant share.
-2. Take the next group of whoever is first; what can never run, or may not now, is refused with its reason.
+2. Take the next group of the queue that is first; a group that can never run, or may not now, is refused with its reason.
 3. Price it and place it: all of a gang or nothing, as many of a bag as fit and as its queue's turn allows.
-4. If a copy of its data would take longer than waiting for the node that has them, it waits.
-5. The first group that has to wait for room is promised some (conservative backfill: each); nothing after it may delay that.
+4. If a copy of its data would take longer than waiting for the node that has them, the group waits.
+5. The first group that has to wait for room gets a reservation (conservative backfill: each); no later group may delay it.
 6. What was placed takes room and counts for its queue; go on with 2 until the window is used up.
 """
 
@@ -111,7 +110,9 @@ def _foresee(cycle: Committing, group: PodGroup, nodes: Ints, missing: Ints, io_
         cycle.statement.add(cycle.snapshot.io_tasks, slice(None), pods)
 
 
-# ---- Those for whom others have left are placed before anybody else: see `preemption` ----
+# ---- nominated groups ----
+#
+# They are placed before all others, on the room that their victims left: see `preemption`.
 
 
 class Placing(Committing, Protocol):
@@ -159,10 +160,10 @@ def serve_nominated(cycle: Placing) -> None:
             )  # its inputs are copied first; meanwhile its room stays its own
 
 
-# ---- Why shapes find no room, remembered: most steps start and end nobody, and all who wait are told the
-# same again ----
+# ---- refusals that are remembered ----
 #
-# What is remembered holds as long as no claim and no node changes; where this cycle has placed anybody, nothing is looked up.
+# Most steps change no room, and the waiting groups get the same refusals again. A remembered refusal is valid as long as no
+# claim and no node changes, and until this cycle has placed a pod.
 
 
 _KEY: Final = "refusals"
@@ -201,17 +202,7 @@ class Refusals:
         return self._known
 
 
-# ---- One scheduling cycle: what waits, against what is free, gives a plan. Pure, deterministic, bounded by
-# ----
-#
-# counted work.
-#
-# 1. Order the groups of each queue; queues and their users take turns by weighted dominant share.
-# 2. Take the next group of whoever is first; what can never run, or may not now, is refused with its reason.
-# 3. Price it and place it: all of a gang or nothing, as many of a bag as fit and as its queue's turn allows.
-# 4. If a copy of its data would take longer than waiting for the node that has them, it waits.
-# 5. The first group that has to wait for room is promised some (conservative backfill: each); nothing after it may delay that.
-# 6. What was placed takes room and counts for its queue; go on with 2 until the window is used up.
+# ---- the cycle ----
 
 
 #: What groups have in common that are refused for the same lack of room.

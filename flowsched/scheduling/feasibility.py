@@ -1,7 +1,7 @@
-"""Canonical shapes, and where pods of a shape may run at all.
+"""Feasibility: the nodes on which pods of a canonical shape may run at all, by the rules of nodes and of other pods.
 
-Placement works on shapes and counts. A shape is canonical: whatever does not matter is left out, whatever
-does is sorted, so that equal pods share one mask, computed once for each generation of the nodes.
+Placement works on shapes and counts. A shape is canonical: it leaves out what does not matter and sorts the rest, so that equal
+pods share one mask, computed once for each generation of the nodes.
 """
 
 from __future__ import annotations
@@ -111,11 +111,10 @@ def all_but(nodes: int, shut: Sequence[int]) -> NDArray[np.bool_]:
     return mask
 
 
-# ---- How rules between pods bear on a group: where other pods let it be, and whether its own members look at
-# each other ----
+# ---- rules between pods ----
 #
-# A group whose members do not look at each other is placed as any other, under one more mask. One whose members do is
-# placed pod by pod (see `sequence`): where the next may go depends on where the last one went.
+# If the members of a group have no rules about each other, the rules only add a mask. Otherwise the group is placed pod by pod
+# (`placement.one_by_one`): the next pod's nodes depend on the last pod's node.
 
 
 Mask = NDArray[np.bool_]

@@ -1,8 +1,6 @@
-"""How long nodes are busy, as a fluid: for decisions that look further than the ends of what runs now.
+"""Delay scheduling: whether a group waits for the node that has its data, and how long nodes stay busy.
 
-The calendar of `reservation` knows when present pods end, not what comes after them. Here a node's work is one amount of
-core-milliseconds, of what runs and of what has been promised to it, spread over its cores; and what all that asks of its disk is
-another, spread over what the disk carries at a time. The node is busy until both are done.
+Source: Zaharia et al. 2010 (delay scheduling); here the wait is bounded by what a copy would cost instead of a fixed time.
 """
 
 from __future__ import annotations
@@ -184,12 +182,11 @@ def without(fit: Fit, dropped: NDArray[np.intp]) -> Fit | None:
     return replace(fit, spots=(spots.only(keep),), bound=(None if bound is None else bound[keep],))
 
 
-# ---- How long nodes are busy, as a fluid: for decisions that look further than the ends of what runs now
-# ----
+# ---- the horizon: how long nodes are busy, as a fluid ----
 #
-# The calendar of `reservation` knows when present pods end, not what comes after them. Here a node's work is one amount of
-# core-milliseconds, of what runs and of what has been promised to it, spread over its cores; and what all that asks of its disk is
-# another, spread over what the disk carries at a time. The node is busy until both are done.
+# A reservation's calendar knows when present pods end, not what follows them. Here the work of a node is one amount of
+# core-milliseconds, of what runs and of what has been promised to the node, spread over its cores. A second amount is what that
+# work asks of the disk, spread over what the disk carries at a time. The node is busy until both are done.
 
 
 _CPU: Final = AXES.index("cpu")

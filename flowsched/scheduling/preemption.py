@@ -1,13 +1,14 @@
-"""Taking back: a group that found no room gets that of others, as one decision. Pure.
+"""Preemption: a group that found no room gets the room of other groups, as one decision. Pure.
 
-1. Who may be taken away for it at all: `entitlement`. In which order: `victims`.
-2. The fewest of them, in that order, with whom gone it fits, on top of what is free or is being freed anyway: found by
-   bisection, each try an exact placement. If it does not fit with all of them gone, nobody is touched.
-3. Of these, whoever turns out not to be needed stays, the dearest first: without any one of the rest it would not fit.
-4. The victims go; where it will be placed is its *nomination*: what is free there is held for it from now on, what they
-   leave is held as they leave. It asks for nobody else meanwhile, so a retry never has more victims.
+1. The reclaim policy (`entitled`) says which claims may be taken for the group; `victims` orders them.
+2. The fewest of them are chosen, in that order, so that the group fits on what is free, is being freed anyway, or would be
+   freed. Bisection finds them, and each try is an exact placement. If the group does not fit with all of them gone, none is
+   evicted.
+3. Of these, each that turns out not to be needed stays, the dearest first: without any of the rest the group would not fit.
+4. The victims leave; the group's future place is its *nomination*. What is free there is held for the group from now on, and
+   what victims leave is held as they leave. Meanwhile the group asks for no other victims, so a retry never has more.
 
-Room that others are leaving anyway is taken first, so after a crash the same group gets the same room without new victims.
+Room that other pods leave anyway is taken first. So after a crash the same group gets the same room without new victims.
 """
 
 from __future__ import annotations
@@ -204,16 +205,7 @@ def _keeps(queue: Queue, left: Ints, amounts: Ints) -> NDArray[np.bool_]:
     return result
 
 
-# ---- Taking back: a group that found no room gets that of others, as one decision. Pure ----
-#
-# 1. Who may be taken away for it at all: `entitlement`. In which order: `victims`.
-# 2. The fewest of them, in that order, with whom gone it fits, on top of what is free or is being freed anyway: found by
-#    bisection, each try an exact placement. If it does not fit with all of them gone, nobody is touched.
-# 3. Of these, whoever turns out not to be needed stays, the dearest first: without any one of the rest it would not fit.
-# 4. The victims go; where it will be placed is its *nomination*: what is free there is held for it from now on, what they
-#    leave is held as they leave. It asks for nobody else meanwhile, so a retry never has more victims.
-#
-# Room that others are leaving anyway is taken first, so after a crash the same group gets the same room without new victims.
+# ---- the decision ----
 
 
 #: How long a nomination lasts if those who shall leave do not, or others are on their room.

@@ -1,8 +1,9 @@
-"""When room will be free, and what a group that must wait is promised of it. EASY backfill (Lifka 1995).
+"""Reservations: when room will be free, and the start that a group which must wait is promised (EASY and conservative backfill).
 
-Ends are estimates. What is unknown is taken to run for the profile's default; what is overdue is taken to
-end soon, the later the longer it has already run, so that a wrong estimate delays a promise by little and
-often instead of for ever.
+Ends are estimates. An unknown runtime counts as the profile's default. An overdue task is expected to end soon, and the later
+the longer it has already run, so that a wrong estimate delays a promise by little and often instead of for ever.
+
+Source: Lifka 1995 (EASY).
 """
 
 from __future__ import annotations
@@ -210,7 +211,7 @@ def promised(
     return amounts
 
 
-# ---- What a cycle promises the first group that must wait, and how that binds the groups after it ----
+# ---- EASY: what a cycle promises the first group that must wait, and how that binds the groups after it ----
 
 
 _NEVER: Final = 1 << 62
@@ -334,13 +335,13 @@ class Promises:
         return start
 
 
-# ---- Free room over time, with promises in it: what conservative backfill plans on ----
+# ---- the timeline: free room over time, with promises in it ----
 #
-# Where a `Calendar` only knows when room comes back, here room is also taken again, by what was promised. So room goes up and
-# down, and something fits at a moment only if it fits until it ends.
+# A `Calendar` only knows when room comes back. Here promises also take room again. Room goes up and down, and a group fits at a
+# moment only if it fits until it ends.
 #
-# Memory and time are bounded: only so many moments are told apart. When there are more, what comes back counts from the next later
-# moment, and what is taken counts from the next earlier one, so that room is never expected before it is there.
+# Memory and time are bounded: a timeline tells a bounded number of moments apart. Beyond it, returned room counts from the next
+# later moment, and taken room from the next earlier one, so that room is never expected before it is there.
 
 
 #: So many moments are told apart, at most, and fewer where nodes are many: so many numbers are kept.
@@ -497,13 +498,13 @@ def amounts_of(axis_count: int, axes: Sequence[int], table: RoleTable, spots: Sp
     return rows if spots.devices is None else np.hstack([rows, spots.devices])
 
 
-# ---- Conservative backfill: every group that waits is promised a start, in order, and nobody may delay an
-# earlier promise ----
+# ---- conservative backfill: every group that waits is promised a start, in order ----
 #
-# Two timelines are kept. `ahead` holds what runs and what was planned in this cycle, for groups that go first. `all` also holds
-# what the last cycle had planned for groups that follow. Who has a plan from the last cycle moves within `all`, so that it
-# disturbs nobody: without that, a group that may choose between equal nodes takes those that a later one counts on. Only who has
-# no plan yet, or whose plan cannot be kept since an estimate was wrong, goes by `ahead` alone, before those that follow.
+# No group may delay an earlier promise. Two timelines are kept. `ahead` holds what runs and what was planned in this cycle, for
+# groups that go first. `all` also holds what the last cycle planned for groups that follow. A group with a plan from the last
+# cycle moves within `all`, so that it disturbs no other: without that, a group that may choose between equal nodes takes those
+# that a later group counts on. Only a group without a plan, or with one that a wrong estimate broke, goes by `ahead` alone,
+# before the groups that follow.
 #
 # Of a bag its next pod is promised: it has no size of its own.
 #

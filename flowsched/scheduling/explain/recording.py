@@ -1,7 +1,8 @@
-"""A cycle in one file: what it was given, the profile, and what it decided. `replayed` decides again, to the same bytes.
+"""Recordings: one cycle in a file (its inputs, the profile, its plan), read back, decided again, and compared.
 
-The file is a zip archive: `record.json` (format, version, moment, counts), `profile.json` (as `policy` reads it),
-`objects.json` and `arrays/*.npy` (the other arguments of the cycle), `plan.json` (the plan, readable).
+The file is a zip archive: `record.json` (format, version, moment, counts), `profile.json` (as `policy.profile` reads it),
+`objects.json` and `arrays/*.npy` (the other arguments of the cycle), `plan.json` (the plan, readable). `replayed` decides
+again, to the same bytes.
 """
 
 from __future__ import annotations
@@ -278,11 +279,7 @@ def readable(value: Any) -> Any:
     raise FlowschedError(f"a plan holds {value!r:.80}, which cannot be written")
 
 
-# ---- A cycle in one file: what it was given, the profile, and what it decided. `replayed` decides again, to
-# the same bytes ----
-#
-# The file is a zip archive: `record.json` (format, version, moment, counts), `profile.json` (as `policy` reads it),
-# `objects.json` and `arrays/*.npy` (the other arguments of the cycle), `plan.json` (the plan, readable).
+# ---- the record ----
 
 
 #: Grows when older readers could not understand a file.
@@ -451,8 +448,9 @@ def replayed(record: Record, profile: Profile | None = None) -> Plan:
     return cycle(*bound.args, **bound.kwargs)
 
 
-# ---- Where two plans of the same backlog differ, in words. Plans come as `record.plan_bytes` writes them
-# ----
+# ---- differences between two plans, in words ----
+#
+# Plans come as `plan_bytes` writes them.
 
 
 #: More differences than this are counted.

@@ -1,12 +1,12 @@
-"""What would let a group start: one change, as small as it can be, tried on the real cycle before it is said.
+"""Remedies: the least single change that would let a waiting group start, found by trying changes on the real cycle.
 
-1. Leads: every single change that could matter (see `leads`), each with how far it may go.
-2. Each is tried at its end. What lets the group start there binds by itself.
-3. Of those, cheapest first, the least amount is found by bisection: what is answered starts the group, and one unit less
-   does not, whether or not the change is monotone in between.
+1. Leads: every single change that could matter (`leads`), each with its bound.
+2. Each is tried at its bound. A change that lets the group start there is sufficient alone.
+3. Of those, cheapest first, bisection finds the least amount: this amount starts the group, and one unit less does not, whether
+   or not the change is monotone in between.
 
-It is asked for, never part of a cycle, and its work is counted: at most `TRIES` cycles. Cost orders suggestions and
-nothing else: who asked can change a request sooner than a cap, and a cap sooner than the number of nodes.
+A remedy is computed on request, never in a cycle of the service. The work is counted: at most `TRIES` cycles. Cost only orders
+the suggestions: the client who asks can change a request sooner than a cap, and a cap sooner than the number of nodes.
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ def _counted(name: str) -> bool:
     return name not in (PODS, ALIGNED)
 
 
-# ---- the group ----
+# ---- leads: the group ----
 
 
 def _members(s: Situation) -> Iterator[Lead]:
@@ -261,7 +261,7 @@ def _storages(s: Situation) -> Iterator[Lead]:
                 yield Lead(Kind.STORAGE, storage.name, key.rpartition("/")[2], rate, far, _MB, rate)
 
 
-# ---- queues ----
+# ---- leads: queues ----
 
 
 def _paused(s: Situation) -> Iterator[Lead]:
@@ -285,7 +285,7 @@ def _caps(s: Situation) -> Iterator[Lead]:
                 yield Lead(Kind.CAP, queue.name, name, cap, far, unit_of(name), max(cap, 1))
 
 
-# ---- nodes ----
+# ---- leads: nodes ----
 
 
 def _nodes(s: Situation, offer: Offer) -> Iterator[Lead]:
@@ -359,16 +359,7 @@ def _more_nodes(s: Situation, offer: Offer) -> Iterator[Lead]:
             return
 
 
-# ---- What would let a group start: one change, as small as it can be, tried on the real cycle before it is
-# said ----
-#
-# 1. Leads: every single change that could matter (see `leads`), each with how far it may go.
-# 2. Each is tried at its end. What lets the group start there binds by itself.
-# 3. Of those, cheapest first, the least amount is found by bisection: what is answered starts the group, and one unit less
-#    does not, whether or not the change is monotone in between.
-#
-# It is asked for, never part of a cycle, and its work is counted: at most `TRIES` cycles. Cost orders suggestions and
-# nothing else: who asked can change a request sooner than a cap, and a cap sooner than the number of nodes.
+# ---- trying changes ----
 
 
 #: Cycles that one answer may cost. Leads are rarely more than 60, a bisection rarely longer than 30.

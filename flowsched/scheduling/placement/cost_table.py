@@ -1,4 +1,4 @@
-"""What a group asks for and what it costs: the profile's filters and costs, as tables for placement."""
+"""The cost table: what a pod group asks for, where its pods may run, and what they cost on each node."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def bundle_on(left: Sequence[Ints], rest: Sequence[int], allowed: NDArray[np.boo
     return laid
 
 
-# ---- What a group asks for and what it costs: the profile's filters and costs, as tables for placement ----
+# ---- offers, fits, and the pricer that makes them ----
 
 
 @quick

@@ -1,5 +1,4 @@
-"""Exact gang placement over arrays: the nodes a careful pod-by-pod greedy would choose, in a few array
-operations.
+"""Exact gang placement over arrays: the nodes that a careful pod-by-pod greedy would choose, in a few array operations.
 
 What a pod costs on a node depends on the node and on how many of its group are there already (k). A greedy
 that re-scores every node after each pod takes, of all entries cost(node, k) with a running maximum along k,
@@ -71,20 +70,7 @@ def gang_cost(placed: Sequence[Spots]) -> int:
     return max((int(spots.costs.max()) for spots in placed if len(spots.costs)), default=0)
 
 
-# ---- Exact gang placement over arrays: the nodes a careful pod-by-pod greedy would choose, in a few array
-# ----
-#
-# operations.
-#
-# What a pod costs on a node depends on the node and on how many of its group are there already (k). A greedy
-# that re-scores every node after each pod takes, of all entries cost(node, k) with a running maximum along k,
-# the G cheapest in order of (cost, node, k): behind a dear copy the cheaper ones that follow it cannot be had
-# earlier, and once it is taken they come before all that costs as much. So one table and one selection replace
-# the loop. Tests hold it to that greedy, ties included; scoring once and filling the best nodes is not the
-# same.
-#
-# Axes: N nodes, A the resources that are asked for, G pods of a role, C candidate nodes, K copies on one node.
-# Whole numbers.
+# ---- the table and the selection ----
 
 
 Packing = Literal["binpack", "spread"]
@@ -509,7 +495,9 @@ def place_gang(
     return tuple(placed)
 
 
-# ---- A gang that has to be in one rack: the one where it is cheapest. Axes as in `placement` ----
+# ---- one rack for the whole gang ----
+#
+# The rack where the gang is cheapest. Axes as above.
 
 
 def place_in_one_rack(

@@ -1,12 +1,10 @@
-"""What a plugin is, and the profile that says which policy a cycle follows.
+"""The plug-in framework: what a filter, a cost and an order are, and the profile that names the ones a cycle uses.
 
-A *filter* says where pods of a shape may run at all. A *cost* says, in ms of somebody's time, what a pod
-costs on each node.
-Costs add up: `first_costs` are paid by the first pod of a group on a node (staging), `costs` by every pod,
-`step_costs` once more for every pod of the group that is already there (contention). A *queue order* says
-which groups of a queue are looked at first, a *victim order* who loses room first. All are functions of
-arrays that change nothing. Third parties' are found by entry points and named in a profile (`extension`,
-`policy`); the built-ins are chosen by the profile's switches.
+A *filter* says where pods of a shape may run at all. A *cost* says, in ms, what a pod costs on each node. Costs add up: the
+first pod of a group on a node pays `first_costs` (staging), every pod pays `costs`, and a pod pays `step_costs` once more for
+every pod of the group that is already there (contention). A *queue order* says which groups of a queue come first, a *victim
+order* which claims lose room first. All are functions of arrays that change nothing. Entry points offer third parties' plug-ins
+and a profile names them (`extension`, `profile`); the profile's switches choose the built-ins.
 """
 
 from __future__ import annotations
@@ -69,15 +67,7 @@ class Storage:
         return {f"{self.name}/read": self.read_rate, f"{self.name}/write": self.write_rate}
 
 
-# ---- What a plugin is, and the profile that says which policy a cycle follows ----
-#
-# A *filter* says where pods of a shape may run at all. A *cost* says, in ms of somebody's time, what a pod
-# costs on each node.
-# Costs add up: `first_costs` are paid by the first pod of a group on a node (staging), `costs` by every pod,
-# `step_costs` once more for every pod of the group that is already there (contention). A *queue order* says
-# which groups of a queue are looked at first, a *victim order* who loses room first. All are functions of
-# arrays that change nothing. Third parties' are found by entry points and named in a profile (`extension`,
-# `policy`); the built-ins are chosen by the profile's switches.
+# ---- plug-ins and the profile ----
 
 
 class Filter(Protocol):

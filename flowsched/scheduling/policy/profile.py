@@ -1,4 +1,4 @@
-"""Profiles as documents: plain values in, a checked `Profile` out, and back. Pure; who reads the file is in `control`.
+"""Profiles as documents: plain values in, a checked `Profile` out, and back; a profile's plug-ins are tried once. Pure.
 
     default: lab                  # which profile is in force; may be left out where there is one
     profiles:
@@ -8,8 +8,8 @@
         filters: [only-ssd, {name: only-label, key: tier, value: fast}]
     queues: {germline: genomics}  # groups of this queue are placed under another profile
 
-One profile alone may also stand at the top: `{name: lab, packing: spread}`. The decoder reads the fields of
-`framework.Profile` from their types and their meaning from its docstring, so that a new field needs no word here.
+One profile alone may also stand at the top: `{name: lab, packing: spread}`. The decoder reads the fields of `framework.Profile`
+from their types and their meaning from its docstring, so that a new field needs no word here. `control` reads the file.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def plugin_fields(profile: Profile, path: str = "$") -> Iterator[tuple[str, Guar
                 yield f"{child(path, name)}[{at}]", each
 
 
-# ---- what there is ----
+# ---- the fields ----
 
 
 @cache
@@ -445,8 +445,9 @@ class _Decoder:
         return guarded(what, {k: v for k, v in said.items() if k != "name"}) if right else _WRONG
 
 
-# ---- A profile's plugins asked once, about a small made-up cluster: one that fails at once never comes into
-# force. Pure ----
+# ---- the rehearsal ----
+#
+# Each plug-in of a profile answers once about a small made-up cluster. If one fails, the profile does not come into force.
 
 
 _GIB: Final = 1 << 30

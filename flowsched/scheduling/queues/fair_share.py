@@ -1,22 +1,22 @@
-"""Who is served next: a tournament over the queue tree, and over the users of each queue.
+"""Fair share: which queue and which of its users are served next, by a tournament over the queue tree.
 
-At every level the first of those that still ask is (a tie goes to the lower name):
+At every level the first competitor that still has waiting groups wins (a tie goes to the lower name):
 
-1. who has the higher priority, one more for each `promote_ms` in which it asked and got nothing;
-2. who is below its guarantee in what its next pod asks for, or has somebody below it who is;
-3. who has the lowest weighted dominant share of what it has now and has had of late (`usage`).
+1. the one of higher priority, one more for each `promote_ms` in which it asked and got nothing;
+2. the one below its guarantee in what its next pod asks for, or with a queue below it that is;
+3. the one with the lowest weighted dominant share of what it has now and has had of late (`usage`).
 
-The dominant share of a queue without queues below it, and of a user, is Ghodsi's (2011): the largest share of any
-resource. That of a department, a queue with queues below it, must not be: one team's GPUs would keep another team's
-CPU pods waiting behind everybody else's, for ever (Bhattacharya et al. 2013). Their cure is to scale each child's use down
-to that of the child that was served least before adding up. With whole pods that goes wrong: of ten
-teams nine with a pod each count as nothing until the tenth has one, so a department gets ten pods in a row; and any
-newcomer wipes out what its department has. Here a department is measured on one resource, the one of which its next pod takes
-the largest share, and there everything it has counts. Its teams' use of other resources does not stand in the way of that
-pod; on the resource that is wanted, departments get what their weights say, to within one pod.
+The dominant share of a queue without queues below it, and of a user, is Ghodsi's (2011): the largest share of any resource. For
+a department, a queue with queues below it, that measure fails: one team's GPUs would keep another team's CPU pods waiting
+behind all others for ever (Bhattacharya et al. 2013). Their cure is to scale each child's use down to that of the child that
+was served least before adding up. With whole pods that goes wrong: of ten teams nine with a pod each count as nothing until the
+tenth has one, so a department gets ten pods in a row; and any newcomer wipes out what its department has. Here a department is
+measured on one resource, the one of which its next pod takes the largest share, and there everything it has counts. Its teams'
+use of other resources does not stand in the way of that pod; on the resource that is wanted, departments get what their weights
+say, to within one pod.
 
-Users stand below their queue, weight one each, whoever submits; where no one says who he is, there is one user. In a
-queue of order "fifo" there is one line for all.
+Users stand below their queue, weight one each. Workflows that name no user count as one user. In a queue of order "fifo" one
+line holds the groups of all users.
 """
 
 from __future__ import annotations
@@ -92,25 +92,7 @@ class Line(Generic[N]):
         return [Reason(group.key, code, why, numbers) for group in self.left]
 
 
-# ---- Who is served next: a tournament over the queue tree, and over the users of each queue ----
-#
-# At every level the first of those that still ask is (a tie goes to the lower name):
-#
-# 1. who has the higher priority, one more for each `promote_ms` in which it asked and got nothing;
-# 2. who is below its guarantee in what its next pod asks for, or has somebody below it who is;
-# 3. who has the lowest weighted dominant share of what it has now and has had of late (`usage`).
-#
-# The dominant share of a queue without queues below it, and of a user, is Ghodsi's (2011): the largest share of any
-# resource. That of a department, a queue with queues below it, must not be: one team's GPUs would keep another team's
-# CPU pods waiting behind everybody else's, for ever (Bhattacharya et al. 2013). Their cure is to scale each child's use down
-# to that of the child that was served least before adding up. With whole pods that goes wrong: of ten
-# teams nine with a pod each count as nothing until the tenth has one, so a department gets ten pods in a row; and any
-# newcomer wipes out what its department has. Here a department is measured on one resource, the one of which its next pod takes
-# the largest share, and there everything it has counts. Its teams' use of other resources does not stand in the way of that
-# pod; on the resource that is wanted, departments get what their weights say, to within one pod.
-#
-# Users stand below their queue, weight one each, whoever submits; where no one says who he is, there is one user. In a
-# queue of order "fifo" there is one line for all.
+# ---- the tournament ----
 
 
 #: At one level: (-priority, 0 below a guarantee else 1, weighted share in billionths, name).

@@ -1,8 +1,8 @@
-"""What the caches of nodes hold and may hold: bytes that are there, that come, and that tasks will write.
+"""Cache accounting: what the caches of nodes hold and may hold, and which copies a full cache drops.
 
-Kept by the catalogue, for nodes with a limit only. A dataset counts on a node once, as soon as it is there, on its way, or held
-for somebody who will read it there; what tasks are expected to write counts until it is written. It must not know who
-decides, nor what a dataset is worth (`eviction`).
+The catalogue keeps it, for nodes with a limit only. A dataset counts on a node once, as soon as it is there, on its way, or
+pinned for a task that will read it there. What tasks are expected to write counts until it is written. The module does not know
+why a task was placed; the caller says what a dataset is worth.
 """
 
 from __future__ import annotations
@@ -173,8 +173,9 @@ class Shelves:
         return hold
 
 
-# ---- Which copies a full cache does without: first what nobody needs, then what is worth least for its bytes
-# ----
+# ---- which copies go ----
+#
+# First the copies that no task needs, then those that are worth least for their bytes.
 
 
 class Need(IntEnum):

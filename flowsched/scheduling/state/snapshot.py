@@ -1,11 +1,10 @@
-"""The cluster as arrays, and the claims on it. Derived from events; a restart computes the same arrays again.
+"""The snapshot: nodes as arrays, and what claims on them add up to. Derived from events; a restart computes the same arrays again.
 
-Two kinds of room. *Hard* free = allocatable - used: what a pod may take now. *Soft* free = hard - staging:
-what is not even a target of somebody whose inputs are still being copied. A pod whose inputs are all on a
-node may take hard room there, so soft claims never leave a core idle; one that must wait for bytes looks for
-soft room, so that targets do not pile up.
+Two kinds of room. *Hard* free = allocatable - used: what a pod may take now. *Soft* free = hard - staging: what is also not the
+target of a pod whose inputs are still being copied. A pod whose inputs are all on a node may take hard room there, so soft
+claims never leave a core idle. A pod that must wait for bytes looks for soft room, so that targets do not pile up.
 
-Every change goes through a `Statement`. It must not know how decisions are made.
+Every change goes through the undo log. It must not know how decisions are made.
 """
 
 from __future__ import annotations
@@ -45,8 +44,9 @@ def packing_axes(names: Sequence[str]) -> tuple[bool, ...]:
     return tuple([name not in UNPACKED for name in names])
 
 
-# ---- What claims add up to: by node, by device, by zone, by who pays. One claim at a time, or many at once
-# ----
+# ---- what claims add up to ----
+#
+# By node, by device, by zone, and by the queue that pays. One claim at a time, or many at once.
 
 
 def book(snapshot: Snapshot, claim: Claim, amount: NDArray[np.int64], sign: int) -> None:
@@ -143,15 +143,7 @@ def book_all(snapshot: Snapshot, claims: Sequence[Claim], amounts: NDArray[np.in
         snapshot.usage.book(payer, amounts[mine].sum(axis=0).tolist(), 1)
 
 
-# ---- The cluster as arrays, and the claims on it. Derived from events; a restart computes the same arrays
-# again ----
-#
-# Two kinds of room. *Hard* free = allocatable - used: what a pod may take now. *Soft* free = hard - staging:
-# what is not even a target of somebody whose inputs are still being copied. A pod whose inputs are all on a
-# node may take hard room there, so soft claims never leave a core idle; one that must wait for bytes looks for
-# soft room, so that targets do not pile up.
-#
-# Every change goes through a `Statement`. It must not know how decisions are made.
+# ---- the snapshot ----
 
 
 _NOWHERE: Final = 1 << 60  #: milli-CPU no node has

@@ -1,4 +1,4 @@
-"""Required affinity and anti-affinity between pods, as kube-scheduler's InterPodAffinity decides it."""
+"""Rules between pods: required affinity, anti-affinity and topology spread, as kube-scheduler decides them."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def kept_away(snapshot: Snapshot, shape: Shape) -> Judged:
     return mask, "have a pod whose anti-affinity keeps it away"
 
 
-# ---- Required topology spread, as kube-scheduler's PodTopologySpread decides it ----
+# ---- topology spread (kube-scheduler's PodTopologySpread) ----
 
 
 def evenly_spread(snapshot: Snapshot, shape: Shape) -> tuple[NDArray[np.bool_], str]:

@@ -1,4 +1,4 @@
-"""Where a pod may run at all: labels it selects, taints it tolerates, zones that are large enough. As Kubernetes reads them."""
+"""Where nodes alone let a pod run: labels, taints, names, volumes, host ports, NUMA zones. As Kubernetes reads them."""
 
 from __future__ import annotations
 
@@ -34,8 +34,7 @@ def numa_zones(snapshot: Snapshot, shape: Shape) -> tuple[NDArray[np.bool_], str
     return snapshot.zones.could(shape.requests, len(snapshot)), "have no NUMA zone that large"
 
 
-# ---- What a pod's rules demand of a node alone: its name, its labels, and where the pod's volumes can be
-# reached ----
+# ---- names, labels, and where volumes can be reached ----
 
 
 Judged = tuple[NDArray[np.bool_], str]
@@ -67,7 +66,7 @@ def _everywhere(snapshot: Snapshot) -> NDArray[np.bool_]:
     return np.ones(len(snapshot), dtype=np.bool_)
 
 
-# ---- Host ports: a node has each only once ----
+# ---- host ports: a node has each only once ----
 
 
 def free_ports(snapshot: Snapshot, shape: Shape) -> tuple[NDArray[np.bool_], str]:

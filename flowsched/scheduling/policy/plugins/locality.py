@@ -1,4 +1,4 @@
-"""What it takes to bring the inputs to a node: missing bytes over the bandwidth on the way (LOCALITY, b)."""
+"""Data costs: bringing a pod's inputs to a node, and its outputs to the node that gathers them (docs/locality.md)."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def _over(amount: NDArray[np.int64], snapshot: Snapshot, column: str) -> NDArray
     return np.where(rates > 0, amount // np.maximum(rates, 1), 0)
 
 
-# ---- What it costs that a pod's outputs are written away from where they will be gathered (LOCALITY, d) ----
+# ---- outputs written away from their gather node ----
 
 
 def gather_home(
