@@ -1,4 +1,4 @@
-"""Placing: one scheduling cycle over the backlog, and what it means for tasks, claims and pods."""
+"""Admission: one scheduling cycle over the backlog, carried out: claims, launch orders, targets, and which pods start later."""
 
 from __future__ import annotations
 
@@ -228,13 +228,13 @@ def _gang_base(recorder: Recorder, candidate: Candidate, tasks: Indices) -> int:
     return base
 
 
-# ---- Starts spaced out, where a node's disk is what tasks wait for ----
+# ---- I/O staggering: starts spaced out where a node's disk is the bottleneck ----
 #
-# Tasks that start together compute together and write together: while they compute the disk does nothing, and then all of them
-# write at a fraction of its rate. If so many fit on a node that their bytes take the disk longer than one of them runs, the disk
-# decides when the last has ended. So of such tasks a node gets one at a time, and the next when the disk could have done the bytes
-# of the one before: the last ends no later, and the disk has no pauses once the first has computed. A task waits for this no longer
-# than another one's bytes take, and only where nobody waits who could use the cores meanwhile.
+# Tasks that start together compute together and then write together: the disk idles first, and then serves all of them at a
+# fraction of its rate. If the bytes of the tasks that fit on a node take the disk longer than one of them runs, the disk
+# decides when the last one ends. Such tasks start one at a time, the next when the disk could have done the bytes of the one
+# before. The last ends no later, and the disk has no pauses after the first has computed. A task waits for this no longer than
+# another one's bytes take, and only while no other task waits that could use the cores.
 
 
 class Spacing:
@@ -309,7 +309,7 @@ class Spacing:
         return bool(bound.any())
 
 
-# ---- Placing: one scheduling cycle over the backlog, and what it means for tasks, claims and pods ----
+# ---- carrying out a plan ----
 
 
 #: A group that has been staged to this many nodes waits for one of them, rather than drag its inputs to yet another.

@@ -1,4 +1,4 @@
-"""The backlog: what is QUEUED, as pod groups of shapes and counts, for one scheduling cycle."""
+"""The backlog: what is QUEUED, as pod groups of shapes and counts for one scheduling cycle, each shard with its rank by size."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def ranks_by_size(catalogue: Catalogue, groups: Sequence[PodGroup]) -> list[int]
     ]
 
 
-# ---- The backlog: what is QUEUED, as pod groups of shapes and counts, for one scheduling cycle ----
+# ---- collecting ----
 
 
 Indices = NDArray[np.int64]

@@ -1,8 +1,9 @@
-"""What is taken away from some for others, or for a node that shall be empty: carrying out, holding, giving up.
+"""Evictions: pods that leave for a nominated group or for a drained node, and the room that is held meanwhile.
 
-A nomination is memory alone: after a restart the same group gets the same room again, since what others are leaving counts as
-its own (`scheduling.preemption`). What is durable is that the victims leave. What is free of a nominated group's room is held by
-claims from the moment of the decision; what its victims leave is held in the step in which they have left, before anybody looks.
+A nomination is in memory alone: after a restart the same group gets the same room again, since room that other pods leave
+counts as its own (`scheduling.preemption`). Durable is that the victims leave. Claims hold the free part of a nominated group's
+room from the moment of the decision. What its victims leave is held in the step in which they have left, before any other group
+is placed.
 """
 
 from __future__ import annotations
@@ -82,9 +83,6 @@ def give_up(recorder: Recorder, key: int) -> None:
     _end(recorder, key)
 
 
-# ------------------------------------------------------------------------------------------------------ inside
-
-
 def _is_refused(state: EngineState, nomination: Nomination) -> bool:
     """Whether others' pods that were to make way for it stay after all: a disruption budget kept them."""
     claims = (state.snapshot.claims.get(owner) for owner in nomination.victims if owner in state.foreign_pods)
@@ -155,11 +153,11 @@ def _evict(recorder: Recorder, eviction: Eviction) -> None:
     leave(stage, tasks, eviction.reason, eviction.message)
 
 
-# ---- Nodes that shall be empty: nothing new comes, and what has not ended by a moment is taken away and runs
-# elsewhere ----
+# ---- drained nodes ----
 #
-# A drain is a row in SQL, told to the engine by its event: again after a restart. What the cluster says of the node meanwhile is
-# remembered, for when the node is given back.
+# No new pod starts there; what has not ended by a moment is evicted and runs elsewhere. A drain is a row in SQL, and an event
+# tells the engine of it, again after a restart. What the cluster reports of the node meanwhile is remembered until the node is
+# given back.
 
 
 #: Foreign pods that were asked to go and have not are asked again after so long.

@@ -1,4 +1,4 @@
-"""Why something does not run: the facts of the last cycle and of the run, grouped so that a person can read them."""
+"""Explain: why the tasks of a workflow do not run, from the facts of the last cycle and of the run, and when they will start."""
 
 from __future__ import annotations
 
@@ -127,8 +127,7 @@ def spread_of(state: EngineState, run: WorkflowRun, stage: StageRun, input_bytes
     )
 
 
-# ---- Why something does not run: the facts of the last cycle and of the run, grouped so that a person can
-# read them ----
+# ---- the explanation ----
 
 
 #: How many shards are named in one explanation.

@@ -1,12 +1,12 @@
-"""What was measured of disks, network cards and shared storages, against what was counted.
+"""Telemetry: what was measured of disks, network cards and shared storages, and what is learned of tasks that ended well.
 
-Two things follow. What others than our pods use leaves less to give: a node's disk, or a storage, has only the rest, and so
-have copies of a node's network card. And where pods of a kind use more or less than was counted for them, the next of the kind
-count for that: a factor for each kind, drawn by each measurement a little towards measured / expected, between a fifth and five
-times.
+Two things follow from a measurement. What other programs than our pods use leaves less to give: a node's disk, or a storage,
+has only the rest, and so have copies over a node's network card. If pods of a kind use more or less than was counted for them,
+the next of the kind count for that: a factor for each kind, drawn by each measurement a little towards measured / expected,
+between a fifth and five times.
 
-A disk that is full proves nothing of those who wait for it: factors fall only while at most half of its rate is in use.
-What a person said is never corrected, only taken off before.
+A full disk says nothing about the demand of the tasks that wait for it: factors fall only while at most half of its rate is in
+use. What a user stated is never corrected; it is only subtracted first.
 """
 
 from __future__ import annotations
@@ -175,7 +175,7 @@ def _correct(recorder: Recorder, kind: Kind, measured: int, bare: int) -> None:
         statement.pop(factors, next(iter(factors)))
 
 
-# ---- What the engine learns of tasks that ended well ----
+# ---- learning from tasks that ended well ----
 
 
 _NOTHING: Final = Usage()

@@ -1,8 +1,8 @@
-"""What may be dropped from caches with a limit, and where there is no room for a task's data.
+"""Cache values: the tasks that will still read a dataset, what a copy is worth, and which copies a full cache may drop.
 
-What is held for somebody stays. So does what is being copied from there, a result, and the last copy of what somebody still
-reads, unless nothing else goes on: then it is made again by its producer, once, and after that the limit gives way, since
-waiting would help nobody (`desperate`).
+Copies that are held for a task stay. So does a copy that is being read by a transfer, a result, and the last copy of what a
+task still reads. There is one exception, when nothing else goes on (`desperate`): the last copy is dropped and its producer
+makes it again, once. After that the limit gives way, since waiting would help no task.
 """
 
 from __future__ import annotations
@@ -218,11 +218,7 @@ def note_ended(state: EngineState, workflow: str, spec: WorkflowSpec) -> None:
         del state.ended_reads[next(iter(state.ended_reads))]
 
 
-# ---- What may be dropped from caches with a limit, and where there is no room for a task's data ----
-#
-# What is held for somebody stays. So does what is being copied from there, a result, and the last copy of what somebody still
-# reads, unless nothing else goes on: then it is made again by its producer, once, and after that the limit gives way, since
-# waiting would help nobody (`desperate`).
+# ---- what may be dropped ----
 
 
 #: A last copy is dropped, and a limit gives way, for who has waited so long on a node where nothing is held for others.

@@ -1,4 +1,7 @@
-"""Outputs that go to their readers' homes while others still compute (LOCALITY, d)."""
+"""Prefetch: bytes that move before a task asks for them: outputs to their gather nodes, pieces of them, and shared references.
+
+Outputs go to the nodes where their readers will run while other producers still compute (docs/locality.md).
+"""
 
 from __future__ import annotations
 
@@ -88,11 +91,11 @@ def _count(recorder: Recorder, node: int, size_bytes: int) -> None:
     recorder.statement.put(backlog, node, backlog.get(node, 0) + size_bytes)
 
 
-# ---- Datasets that move in pieces: what has come where, of which version, and what turned out not to move
-# like that ----
+# ---- datasets that move in pieces ----
 #
-# Which pieces a node has is not in SQL: it is on the node's disk. After a restart nodes say what they have (`seen`); and a piece
-# that is ordered where it is already is answered without copying it.
+# What has come where, of which version, and which datasets do not move in pieces. SQL does not keep which pieces a node has:
+# they are on the node's disk. After a restart nodes report what they have (`seen`). If a piece is ordered where it is already,
+# the node answers without copying it.
 
 
 #: An origin that gives another version each time it is asked (mirrors that do not agree) is read as a whole, from one of them.
@@ -187,11 +190,11 @@ def pass_over(recorder: Recorder, dataset: int, source: str) -> None:
         state.catalogue.drop_pieces(dataset, node, recorder.statement)
 
 
-# ---- External datasets that nearly every node will need: they go there while those who will read them still
-# wait for their producers ----
+# ---- external datasets that nearly every node will need ----
 #
-# A reference of 28 GB takes four minutes over a link of 1 Gbit/s. If forty tasks that are not ready yet will read it, it will be
-# wanted on every node at once, when the links are busy with what else those tasks read; until then the links have time.
+# They move while their readers still wait for their producers. A reference of 28 GB takes four minutes over a link of 1 Gbit/s.
+# If forty tasks that are not ready yet will read it, every node will want it at once, when the links are busy with other inputs
+# of those tasks. Until then the links have time.
 
 
 #: What is less is there soon enough when it is asked for.

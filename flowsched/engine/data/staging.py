@@ -1,4 +1,4 @@
-"""STAGING: targets and their missing bytes. No cores are held meanwhile; the target may still change."""
+"""Staging: targets of tasks whose inputs must be copied first, and the transfers for them. Such tasks hold no cores."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def _count(state: EngineState, key: str, rate: int, statement: Statement) -> Non
     statement.put(rates, key, rates.get(key, 0) + rate)
 
 
-# ---- STAGING: targets and their missing bytes. No cores are held meanwhile; the target may still change ----
+# ---- targets ----
 
 
 #: A transfer that failed is tried again after 1 s, 2 s, 4 s … at most a minute; this often at most.
@@ -403,11 +403,11 @@ def _give_up(recorder: Recorder, number: int, event: TransferFailed) -> None:
         recorder.advance(run).fail_waiting(run.stages[group.stage], tasks, "InputMissing", message)
 
 
-# ---- Targets that are given up for better ones, before a byte has moved to them ----
+# ---- targets that are given up for better ones, before a byte has moved to them ----
 #
-# All tasks of a stage are often ready at once, and get their targets before one of them has ended: nobody knows then what they
-# will write, so nobody minds where. With the first output it is known that a later task gathers them, and how much it is. Those
-# that wait for copies of which none has begun are offered again, and go where their outputs will be gathered if that pays.
+# All tasks of a stage are often ready at once, and get their targets before the first has ended. Nothing is known then of the
+# size of their outputs, so the targets ignore where those are read. The first output shows that a later task gathers them, and
+# how many bytes that is. Tasks whose copies have not begun are then offered again, and go to the gather node if that pays.
 
 
 def think_again(recorder: Recorder, run: WorkflowRun, stage: StageRun) -> None:
