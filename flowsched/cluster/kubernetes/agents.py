@@ -1,7 +1,8 @@
-"""The node agents from the service's side: which there are, what their caches hold, and the copies they are asked for.
+"""Node agents from the service's side: which there are, what their caches hold, what they measured, what they copy.
 
-An agent's own list is the truth about its cache. It is read at the start of every connection and then followed; orders that
-were under way are given again, since an agent that was restarted has forgotten them (an order for what is there answers at once).
+An agent's own list is the truth about its cache. The service reads it at the start of every connection and then follows it.
+Orders that were under way are sent again, since an agent that was restarted has forgotten them (it answers an order for what is
+there at once).
 """
 
 from __future__ import annotations
@@ -104,12 +105,12 @@ EVENT: Final = msgspec.json.Decoder(Event)
 REPLICAS: Final = msgspec.json.Decoder(Replicas)
 
 
-# ---- What node agents measured, put together: one event for all nodes every few seconds, and what each pod
-# has moved so far ----
+# ---- loads: what the agents measured, put together ----
 #
-# Of a node's disk what is ours is what control groups count for our pods; where no agent can tell it, nobody can (-1). Of its
-# network card what is ours is the copies; what pods send each other is not. A mount of several nodes is told only while all agents
-# tell: of a part of its clients nobody could say what it carries.
+# One event for all nodes every few seconds, and what each pod has moved so far. The part of a node's disk that is ours is what
+# control groups count for our pods; where no agent can measure it, it is unknown (-1). Of its network card our part is the
+# copies; traffic between pods is not counted. A mount of several nodes is reported only while all agents report it: a part of
+# its clients does not say what it carries.
 
 
 #: What an agent measured counts for so long: three of its measurements may be late.
@@ -203,11 +204,7 @@ def _mounts(loads: Collection[NodeLoad]) -> tuple[Load, ...]:
     return tuple(Load(name, rates[name]) for name in sorted(rates))
 
 
-# ---- The node agents from the service's side: which there are, what their caches hold, and the copies they
-# are asked for ----
-#
-# An agent's own list is the truth about its cache. It is read at the start of every connection and then followed; orders that
-# were under way are given again, since an agent that was restarted has forgotten them (an order for what is there answers at once).
+# ---- the agents ----
 
 
 log = structlog.get_logger(__name__)

@@ -1,4 +1,4 @@
-"""What a person says of the Kubernetes cluster that flowsched runs on, and the executor that comes of it."""
+"""Settings of a Kubernetes installation: the cluster, its shared volumes, and the executor that follows from them."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ async def open_cluster(
     )
 
 
-# ---- The volumes that every task of an installation sees, as they are written in its settings. Pure ----
+# ---- volumes that every task of an installation sees ----
 
 
 _CLAIM: Final = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")

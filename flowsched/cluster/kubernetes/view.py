@@ -1,8 +1,8 @@
-"""What the watches show, kept as far as it is needed, and told to the engine as events: nodes, namespaces, others' pods.
+"""The view: nodes, namespaces, images and foreign pods as the watches show them, reported to the engine as events.
 
-A pod is one of three things here: ours (it goes to `own`), one that waits for our scheduler, or a stranger that only takes
-room. Each is told once for each state it is in; what is told can be told again from here at any time (`everything`).
-No I/O.
+A pod is one of three things here: ours (it goes to the pod controller), one that waits for our scheduler, or a stranger that
+only takes room. Each is reported once for each state it is in, and all can be reported again from here at any time
+(`everything`). No I/O.
 """
 
 from __future__ import annotations
@@ -96,12 +96,7 @@ class Images:
             self._report(ReplicaSeen(uri, node, 0, present=False))
 
 
-# ---- What the watches show, kept as far as it is needed, and told to the engine as events: nodes,
-# namespaces, others' pods ----
-#
-# A pod is one of three things here: ours (it goes to `own`), one that waits for our scheduler, or a stranger that only takes
-# room. Each is told once for each state it is in; what is told can be told again from here at any time (`everything`).
-# No I/O.
+# ---- the view ----
 
 
 _ENDED: Final = ("Succeeded", "Failed")

@@ -1,9 +1,9 @@
-"""Calls to a Kubernetes API server: raw HTTP with keep-alive, bytes in, bytes out, typed structs where asked for.
+"""Calls to a Kubernetes API server: raw HTTP with keep-alive, bytes or typed structs out, and which kinds the server serves.
 
-Measured (KUBE.md, bench/kube): kubernetes_asyncio costs 2-4 times as much CPU per call as aiohttp, which costs thrice as
-much as `connections`, and 100 times as much per object read; 16-32 requests in flight are the knee. So a client holds at
-most `in_flight` requests open (streams do not count) and decodes straight into structs. Any HTTP status is an `Answer`;
-only silence is an exception (`Unreachable`).
+Measured (KUBE.md, bench/kube): kubernetes_asyncio costs 2-4 times as much CPU per call as aiohttp, which costs thrice as much
+as `http.Connections`, and 100 times as much per object read; 16-32 requests in flight are the knee. So a client holds at most
+`in_flight` requests open (streams do not count) and decodes straight into structs. Any HTTP status is an `Answer`; only silence
+is an exception (`Unreachable`).
 """
 
 from __future__ import annotations
@@ -56,13 +56,7 @@ def named(method: str, path: str, params: Mapping[str, str] | None = None) -> tu
     return verb, resource
 
 
-# ---- Calls to a Kubernetes API server: raw HTTP with keep-alive, bytes in, bytes out, typed structs where
-# asked for ----
-#
-# Measured (KUBE.md, bench/kube): kubernetes_asyncio costs 2-4 times as much CPU per call as aiohttp, which costs thrice as
-# much as `connections`, and 100 times as much per object read; 16-32 requests in flight are the knee. So a client holds at
-# most `in_flight` requests open (streams do not count) and decodes straight into structs. Any HTTP status is an `Answer`;
-# only silence is an exception (`Unreachable`).
+# ---- the client ----
 
 
 T = TypeVar("T")
@@ -398,7 +392,7 @@ def _retry_after(told: str) -> float | None:
     return float(told) if told.isascii() and told.isdigit() else None
 
 
-# ---- What an API server serves ----
+# ---- what an API server serves ----
 
 
 async def served(client: Client, version: str) -> set[str] | None:

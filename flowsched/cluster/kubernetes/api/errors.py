@@ -116,7 +116,7 @@ class Malformed(FlowschedError):
     title = "The API server's answer cannot be understood"
 
 
-# ---- What a refusal of the API server means for a pod: wait, or give up. Pure ----
+# ---- what a refusal means for a pod: wait, or give up ----
 
 
 _DENIED: Final = re.compile(r"admission webhook .* denied the request", re.DOTALL)

@@ -1,4 +1,4 @@
-"""HTTP/1.1 on the wire, as much of it as calls to an API server need: a request to bytes, bytes to a reply. Pure."""
+"""HTTP/1.1 as far as calls to an API server need it: replies from bytes, kept connections, and aiohttp for streams and proxies."""
 
 from __future__ import annotations
 
@@ -208,11 +208,10 @@ def _hexadecimal(line: bytes) -> int:
         raise NotHttp(f"not the size of a chunk: {digits[:40]!r}") from None
 
 
-# ---- Connections to one API server, kept alive: a request goes out, its reply comes back, or it is said how
-# far it got ----
+# ---- connections to one API server, kept alive ----
 #
-# A call costs 55 µs of CPU here and 150 µs by aiohttp's client (`bench/kube`), and a pod costs two. Streams, which are few,
-# and proxies stay with aiohttp (`client`).
+# A request goes out and its reply comes back, or the error says how far the request got. A call costs 55 µs of CPU here and 150
+# µs by aiohttp's client (`bench/kube`), and a pod costs two. Streams, which are few, and proxies stay with aiohttp.
 
 
 #: Another address of a host is tried after so long.
@@ -409,7 +408,7 @@ class _Connection(asyncio.Protocol):
         self._fail(f"{type(exc).__name__}: {exc}" if exc is not None else "the server closed the connection")
 
 
-# ---- aiohttp, for what `connections` does not do: streams, and calls by way of a proxy ----
+# ---- aiohttp: streams, and calls by way of a proxy ----
 
 
 #: How much of a stream is read ahead of its reader; twice as much stops the server, which then cuts the stream.

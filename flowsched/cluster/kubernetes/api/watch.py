@@ -80,20 +80,7 @@ class Lines:
             self._parts.append(part)
 
 
-# ---- Follow a collection: list it, watch it from there, and go on through whatever an API server does to its
-# watchers ----
-#
-# What happens, and what is done about it (measured in KUBE.md):
-#
-#     the stream ends, is reset or falls silent   go on from the last version seen; slow readers are cut like that
-#     ERROR event 410, or HTTP 410                the server has forgotten that version: list again, `Batch.replaced`
-#     any other ERROR event                       back off, then list again
-#     an object older than what was seen          dropped: what is told of an object never goes back
-#     a list older than what was seen             not believed, unless it is repeated (etcd was restored from a backup)
-#     an object that cannot be decoded            left out, counted, and named in `Batch.unread`
-#
-# Nothing here ends the loop but its caller. Connects are on average more than a second apart, also under a server that
-# closes every stream at once, and exponentially further where nothing comes of them.
+# ---- following one collection ----
 
 
 log = structlog.get_logger(__name__)
@@ -423,8 +410,9 @@ def _asked_s(error: Exception | None) -> float:
     return (error.answer.retry_after_s or 0.0) if isinstance(error, Refused) else 0.0
 
 
-# ---- Objects that cannot be understood: they are named, counted and left out, and whoever comes after them
-# is served (row 28) ----
+# ---- objects that cannot be understood ----
+#
+# They are named, counted and left out; the objects after them are served (row 28).
 
 
 #: An object that changes often is complained of now and then.
@@ -453,8 +441,9 @@ def taken(take: Callable[[T], None], each: T) -> bool:
     return True
 
 
-# ---- The watches of a cluster: each collection is listed, then followed, and handed to whoever keeps the
-# view of it ----
+# ---- the watches of a cluster ----
+#
+# Each collection is listed, then followed, and handed to its keeper in the view.
 
 
 #: Before a collection is read again that could not be understood.

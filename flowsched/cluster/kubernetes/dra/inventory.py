@@ -1,9 +1,9 @@
-"""What the watches show of devices: those of one driver that can be had, and whose claims have them. No I/O.
+"""Devices as the watches show them: the GPUs of one driver, their numbers on each node, and the claims that have them. No I/O.
 
 Not supported, so that such devices do not count: slices for several nodes (`nodeSelector`, `allNodes`, one node per device),
-parts of devices (`sharedCounters`), devices that are prepared after a pod has been placed (`bindingConditions`), devices that the
-API itself divides (`allowMultipleAllocations`), and devices with a taint NoSchedule or NoExecute. A class's selectors are not
-evaluated: it has to mean all of the driver's devices. Taints that others put on devices (DeviceTaintRule) are not read.
+parts of devices (`sharedCounters`), devices that are prepared after a pod has been placed (`bindingConditions`), devices that
+the API itself divides (`allowMultipleAllocations`), and devices with a taint NoSchedule or NoExecute. A class's selectors are
+not evaluated: it has to mean all of the driver's devices. Taints that others put on devices (DeviceTaintRule) are not read.
 """
 
 from __future__ import annotations
@@ -132,20 +132,17 @@ class DeviceClass(Read, frozen=True):
     spec: DeviceClassSpec = DeviceClassSpec()
 
 
-# ---- The GPUs of a dynamic resource allocation driver: which there are, which number means which, and the
-# claims on them. Pure ----
+# ---- numbers: which number means which device, and the claims on them ----
 #
 # The engine numbers a node's GPUs from 0; a driver names devices in pools. One claim stands for one device of one node, and all
 # pods that the engine puts onto that device share it: the API lets a device be allocated to one claim only, and a claim be used
 # by many pods.
 #
 #     number ── the claim of that number, if it is allocated: as long as pods use it, the number keeps its device
-#            └─ else the devices that nobody has, in the order of pool and name, get the numbers that are left, in order
+#            └─ else the devices without a claim, in the order of pool and name, get the numbers that are left, in order
 #
-# Where others take devices, a number in use may be higher than there are devices; the numbers below it that mean none are told to
-# the engine as room that is taken.
-#
-# What the watches show of them is kept in `devicebook`.
+# If other claims take devices, a number in use may be higher than there are devices. The numbers below it that mean none are
+# reported to the engine as room that is taken.
 
 
 API: Final = "/apis/resource.k8s.io/v1"
@@ -301,13 +298,7 @@ def _precondition(claim: ResourceClaim) -> dict[str, str]:
     return {"resourceVersion": claim.metadata.resource_version}
 
 
-# ---- What the watches show of devices: those of one driver that can be had, and whose claims have them. No
-# I/O ----
-#
-# Not supported, so that such devices do not count: slices for several nodes (`nodeSelector`, `allNodes`, one node per device),
-# parts of devices (`sharedCounters`), devices that are prepared after a pod has been placed (`bindingConditions`), devices that the
-# API itself divides (`allowMultipleAllocations`), and devices with a taint NoSchedule or NoExecute. A class's selectors are not
-# evaluated: it has to mean all of the driver's devices. Taints that others put on devices (DeviceTaintRule) are not read.
+# ---- the books: what the watches show, kept ----
 
 
 #: Taints of devices that are not given away.

@@ -1,7 +1,8 @@
-"""Bindings of pods that others made: sent once, with the pod's uid and version as preconditions, and never guessed about.
+"""Bindings of pods that other controllers made, and of the volumes that such a pod is the first to use.
 
-The engine holds a pod's room from its decision on until the outcome is seen. So each order ends in exactly one of: the watch
-shows the pod on its node, the watch shows it gone, or `BindRefused`. A lost answer is followed by a look.
+A binding is sent once, with the pod's uid and version as preconditions. The engine holds a pod's room from its decision on
+until the outcome is seen. So each order ends in exactly one of: the watch shows the pod on its node, the watch shows it gone,
+or `BindRefused`. If an answer is lost, flowsched reads the pod and does not guess.
 """
 
 from __future__ import annotations
@@ -217,10 +218,11 @@ class Binding:
             return None
 
 
-# ---- Which nodes a pod's volumes tie it to. No I/O ----
+# ---- which nodes a pod's volumes tie it to. No I/O ----
 #
-# A claim that is bound brings its volume's node affinity. One that is not bound keeps its pod waiting; where its storage class
-# waits for the first consumer, we are that consumer: the binding names a node first (`selected-node`), and the volume follows.
+# A claim that is bound brings its volume's node affinity. One that is not bound keeps its pod waiting. If its storage class
+# waits for the first consumer, our pod is that consumer: the binding names a node first (`selected-node`), and the volume
+# follows.
 
 
 DEFAULT_CLASS: Final = "storageclass.kubernetes.io/is-default-class"
@@ -299,11 +301,10 @@ def _key(kind: str, each: Any) -> Any:
     return (meta.namespace, meta.name) if kind == "claims" else meta.name
 
 
-# ---- Volumes that wait for their first consumer: a node is chosen, named on the claim, and the volume
-# follows there ----
+# ---- volumes that wait for their first consumer ----
 #
-# As kube-scheduler does it: annotation `selected-node` on each such claim, then wait for the provisioner (or the volume binder). A
-# provisioner that cannot serve that node takes the annotation away again, and the pod is placed anew.
+# As kube-scheduler does it: annotation `selected-node` on each such claim, then wait for the provisioner (or the volume
+# binder). A provisioner that cannot serve that node takes the annotation away again, and the pod is placed anew.
 
 
 #: A provisioner takes so long at most (kube-scheduler's own limit).

@@ -1,11 +1,11 @@
-"""Pods of others that make way: marked, then evicted, all of a unit or none of it.
+"""Eviction of other controllers' pods: marked, then evicted, all of a unit or none of it, as disruption budgets allow.
 
-1. Each pod of the unit gets the condition `DisruptionTarget`. It is what a Job's `podFailurePolicy` looks for, and our note of what
-   was decided: a leader that dies from here on has a successor that reads it (`engine.making_way`).
-2. The first is evicted, by the Eviction subresource with its uid as precondition. If a disruption budget forbids it, nobody goes:
-   the marks are taken back, and the engine is told.
-3. The others are evicted, as often as it takes: half a gang is of no use to anybody.
-4. An eviction writes a reason of its own into the condition, so ours is written again, and an event for `kubectl describe`.
+1. Each pod of the unit gets the condition `DisruptionTarget`. A Job's `podFailurePolicy` looks for it, and it records the
+   decision: if the leader dies from here on, its successor reads the mark (`engine.foreign.preemption`).
+2. The first pod is evicted, by the Eviction subresource with its uid as precondition. If a disruption budget forbids it, none
+   of them goes: the marks are taken back, and the engine gets an event.
+3. The others are evicted, as often as it takes: half a gang is of no use.
+4. An eviction writes a reason of its own into the condition, so ours is written again, with an event for `kubectl describe`.
 """
 
 from __future__ import annotations
@@ -90,13 +90,7 @@ def _started_ms(pod: Pod) -> int | None:
     return min((moment for moment in moments if moment is not None), default=None)
 
 
-# ---- Pods of others that make way: marked, then evicted, all of a unit or none of it ----
-#
-# 1. Each pod of the unit gets the condition `DisruptionTarget`. It is what a Job's `podFailurePolicy` looks for, and our note of
-# what    was decided: a leader that dies from here on has a successor that reads it (`engine.making_way`). 2. The first is
-# evicted, by the Eviction subresource with its uid as precondition. If a disruption budget forbids it, nobody goes:    the marks
-# are taken back, and the engine is told. 3. The others are evicted, as often as it takes: half a gang is of no use to anybody. 4.
-# An eviction writes a reason of its own into the condition, so ours is written again, and an event for `kubectl describe`.
+# ---- evicting units ----
 
 
 log = structlog.get_logger(__name__)
@@ -260,7 +254,7 @@ def _path(order: Evict) -> str:
     return f"/api/v1/namespaces/{order.namespace}/pods/{order.name}"
 
 
-# ---- Disruption budgets: which pods they cover, and how many of those may go now. No I/O ----
+# ---- disruption budgets: which pods they cover, and how many of those may go now. No I/O ----
 
 
 PATH = "/apis/policy/v1/poddisruptionbudgets"

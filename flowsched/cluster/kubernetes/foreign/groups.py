@@ -1,10 +1,10 @@
-"""Others' gangs: to which group a pod belongs, in which role, who pays; and what the rule of a group is. Pure.
+"""Pod groups of other projects: to which group a pod belongs, in which role, which queue pays, and the rule of the group. Pure.
 
-Six projects link pods to groups in six ways; the order in which they are asked is that of `LINKS`. Three of them have a
-PodGroup that we read. Kueue and YuniKorn write the rule on the pods themselves (`rule_in`). KAI's PodGroups are not read: its
-pods wait, and are told so.
+Six projects link pods to groups in six ways; `LINKS` gives the order in which they are tried. Three of them have a PodGroup
+that we read. Kueue and YuniKorn write the rule on the pods themselves (`rule_in`). KAI's PodGroups are not read: its pods wait,
+with that reason.
 
-What is written by people is data: nothing here raises, and what cannot be understood makes a group that says why it waits.
+These objects are written by people: nothing here raises, and what cannot be understood makes a group that says why it waits.
 """
 
 from __future__ import annotations
@@ -201,14 +201,7 @@ def _amounts(given: Amounts | None, gpu_resource: str) -> tuple[Resources | None
         return None, f"minResources: {error}"
 
 
-# ---- Others' gangs: to which group a pod belongs, in which role, who pays; and what the rule of a group is.
-# Pure ----
-#
-# Six projects link pods to groups in six ways; the order in which they are asked is that of `LINKS`. Three of them have a
-# PodGroup that we read. Kueue and YuniKorn write the rule on the pods themselves (`rule_in`). KAI's PodGroups are not read: its
-# pods wait, and are told so.
-#
-# What is written by people is data: nothing here raises, and what cannot be understood makes a group that says why it waits.
+# ---- links: from a pod to its group ----
 
 
 _VOLCANO_CONSTANT: Final = "scheduling.volcano.sh/group-name"
@@ -419,10 +412,11 @@ def _said(pod: Pod, keys: tuple[str, ...]) -> str | None:
     return None
 
 
-# ---- Others' PodGroups, of every form, and what stands for a group where pods have none. No I/O ----
+# ---- groups of every form, and what stands for a group where pods have none. No I/O ----
 #
-# The rule of a group is told to the engine once for each version of its object, and never mixed: membership is read from pods,
-# the minimum from one object (FAULTS.md row 33). Plain pods of one owner are one group, so that a Job's thousand pods are one item.
+# The engine gets the rule of a group once for each version of its object, and rules are never mixed: membership is read from
+# pods, the minimum from one object (FAULTS.md row 33). Plain pods of one owner are one group, so that a Job's thousand pods are
+# one item.
 
 
 _ENDED = ("Succeeded", "Failed")

@@ -1,4 +1,4 @@
-"""A Node object as the engine's NodeInfo, and the images on its disk. Pure; whatever a node says, nothing here raises.
+"""Nodes: a Node object as the engine's NodeInfo, the images on its disk, and its NUMA zones. Pure; no content of an object raises.
 
 What Kubernetes does not know of a node is said by annotations, in bytes or bytes a second ("500M", "1.25G", "2Gi/s"):
 
@@ -133,16 +133,15 @@ def _rates(node: Node, wrong: list[str]) -> dict[str, int]:
     return found
 
 
-# ---- NodeResourceTopology objects as the NUMA zones of nodes, and which pods a kubelet keeps within one.
-# Pure ----
+# ---- NUMA zones (NodeResourceTopology), and which pods a kubelet keeps within one ----
 #
-# They are written by an exporter on each node (node feature discovery's topology updater, or the resource topology exporter), in
-# `topology.node.k8s.io/v1alpha2`. Zones bind only where the kubelet's topology manager has the policy `single-numa-node`: under any
-# other it takes a pod all the same.
+# An exporter on each node writes them (node feature discovery's topology updater, or the resource topology exporter), in
+# `topology.node.k8s.io/v1alpha2`. Zones bind only where the kubelet's topology manager has the policy `single-numa-node`: under
+# any other it takes a pod all the same.
 #
 # A pod is bound to zones if it is Guaranteed and one of its containers asks for whole cores. It is taken to need all of what it
-# asks for in one zone, which is what the scope `pod` means; the scope `container` may be content with less. Devices of pods that
-# are not Guaranteed are left to the kubelet.
+# asks for in one zone, which is what the scope `pod` means; the scope `container` may be content with less. Devices of pods
+# that are not Guaranteed are left to the kubelet.
 
 
 GROUP: Final = "topology.node.k8s.io/v1alpha2"

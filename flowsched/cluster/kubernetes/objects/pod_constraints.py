@@ -1,4 +1,4 @@
-"""Where a pod may run, in the words of `executor.constraints`: affinity, spread, ports, volumes, selector and tolerations. Pure."""
+"""Pod constraints: where a pod may run, in the words of `executor.constraints`, worked out once for pods that are alike. Pure."""
 
 from __future__ import annotations
 
@@ -172,11 +172,10 @@ def _is_wish(given: TopologySpreadConstraint) -> bool:
     return given.when_unsatisfiable == "ScheduleAnyway"
 
 
-# ---- What pods that say the same have in common, worked out once for all of them: a Job's thousand pods
-# differ in their names. No I/O ----
+# ---- pods that are alike ----
 #
-# Two pods are alike if everything they say is equal but what is left out here by name: an unknown field makes them different,
-# never equal by mistake (PEERS.md, race 8).
+# A Job's thousand pods differ in their names only. Two pods are alike if everything they say is equal but what is left out here
+# by name: an unknown field makes them different, never equal by mistake (PEERS.md, race 8).
 
 
 #: So many kinds are remembered, then they are worked out again: no stranger fills the memory with pods that differ.

@@ -1,6 +1,6 @@
-"""What a pod asks for, ours or anybody's, as kube-scheduler adds it up: amounts, ports, claims, QoS class. Pure.
+"""Pod requests: what any pod asks for, as kube-scheduler adds it up, and what its annotations say of data and runtime. Pure.
 
-Where it may run beside that is in `podrules`.
+Amounts, ports, claims, QoS class. Where it may run beside that is in `pod_constraints`.
 
 Source: k8s.io/component-helpers resource/helpers.go and k8s.io/kubernetes pkg/apis/core/v1/helper/qos (v1.36.3); KEP-753 for
 native sidecars. Held to those by `tests/kubernetes/thirdparty/pod_requests.jsonl`, which their own code has computed.
@@ -211,8 +211,7 @@ def _whole(nanos: int, unit: int) -> int:
     return min(-(-nanos // unit), LARGEST)
 
 
-# ---- What a pod says by annotations of its data, its disk traffic and its runtime, which Kubernetes has no
-# fields for. Pure ----
+# ---- hints: annotations for what Kubernetes has no fields for ----
 #
 #     flowsched.io/inputs     URIs of what it reads, separated by commas, each with "=size" if that is known
 #     flowsched.io/io-read    bytes it reads from its node's disk in all ("20Gi"), or a second ("100M/s")

@@ -1,6 +1,6 @@
-"""PodGroups in the three forms that we schedule, and Volcano's queues. Fields as in PEERS.md. Pure.
+"""PodGroups in the three forms that we schedule, which of them a server serves, and Volcano's queues. Fields as in PEERS.md. Pure.
 
-Their objects are written by operators and by people, so what may be left out may also be null.
+Operators and people write these objects, so what may be left out may also be null.
 """
 
 from __future__ import annotations
@@ -190,7 +190,7 @@ class VolcanoQueue(Read, frozen=True):
     status: VolcanoQueueStatus | None = None
 
 
-# ---- The forms a gang's PodGroup may have, and which of them an API server serves ----
+# ---- the forms, and which of them an API server serves ----
 #
 # Four resources are called `podgroups`: paths and discovery go by group and version, never by the short name.
 

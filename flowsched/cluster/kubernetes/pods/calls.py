@@ -1,4 +1,4 @@
-"""Bodies of the other calls: bindings, deletions, tombstones, events, a gang's Service and Secret. Pure."""
+"""Calls about single pods: their bodies (bindings, deletions, tombstones, events), and repeating them until the server answers."""
 
 from __future__ import annotations
 
@@ -194,8 +194,9 @@ def _metadata(group: str, settings: ReleaseSettings, owner: Owner | None) -> dic
     return metadata
 
 
-# ---- Calls about single pods of ours, repeated until the server has answered; and a quota that forbids pods,
-# asked by one for all ----
+# ---- the calls ----
+#
+# While a quota forbids pods, the create of one pod is tried again for all of them.
 
 
 log = structlog.get_logger(__name__)

@@ -1,7 +1,7 @@
-"""The containers of a container task: one for each of its steps, and what stage-in and stage-out are told of its files. Pure.
+"""The containers of a container task, one for each step: their environments, and what the steps are told of files. Pure.
 
-All steps but the last are init containers, so that they run one after the other in images of their own; the last is `task`.
-A step is started by its own argument list, unless something has to be done around it that Kubernetes cannot: then `/bin/sh` of
+All steps but the last are init containers, so that they run one after the other in images of their own; the last is `task`. A
+step is started by its own argument list, unless something has to be done around it that Kubernetes cannot: then `/bin/sh` of
 its image does it. What was asked for is passed as arguments and variables, it is never part of the script's text.
 """
 
@@ -97,12 +97,7 @@ def _services(argument: str) -> dict[str, str]:
     return {word: _UNKNOWN for word in words if word.startswith(_SERVICE_PREFIX)}
 
 
-# ---- The containers of a container task: one for each of its steps, and what stage-in and stage-out are told
-# of its files. Pure ----
-#
-# All steps but the last are init containers, so that they run one after the other in images of their own; the last is `task`.
-# A step is started by its own argument list, unless something has to be done around it that Kubernetes cannot: then `/bin/sh` of
-# its image does it. What was asked for is passed as arguments and variables, it is never part of the script's text.
+# ---- the containers ----
 
 
 #: Names of the containers of all steps but the last: step-0, step-1 …
@@ -305,7 +300,7 @@ def _order(pod: Pod, container: Container, layout: Layout) -> Mapping[str, Any]:
     }
 
 
-# ---- What the steps of a pod are told: its inputs, its outputs, and what to lay out beside them ----
+# ---- what stage-in and stage-out are told: inputs, outputs, and what to lay out beside them ----
 #
 # How it travels, and its signature, are in `agent.orders`.
 
@@ -374,8 +369,9 @@ def _short(name: str) -> str:
     return name.encode(errors="replace")[-200:].decode(errors="ignore")
 
 
-# ---- The environments of a pod's containers: the task's is that of a local cluster, as far as an image lets
-# it be ----
+# ---- the environments of a pod's containers ----
+#
+# The task's is that of a local cluster, as far as an image lets it be.
 
 
 #: Set on a local cluster, where there is no image that could say them.

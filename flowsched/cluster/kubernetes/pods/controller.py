@@ -1,8 +1,8 @@
-"""The lives of our own pods, one by one: each is made, bound and ended by calls that are repeated until the server has answered.
+"""The pod controller: it keeps the pods that this installation wants and the pods that the API server has equal.
 
-A pod's name is used once (FAULTS.md P3). `AlreadyExists` with our marks is success; a name that must never run is taken by a
-*tombstone*, so that an earlier leader that wakes up late is told that it exists. An answer that got lost is never guessed: the
-server is asked again. Which pods there shall be is `own`'s business.
+Each pod is made, bound and ended by calls that are repeated until the server has answered. A pod's name is used once (FAULTS.md
+P3). `AlreadyExists` with our marks is success. A name that must never run is taken by a *tombstone*, so that an earlier leader
+that wakes up late is told that it exists. An answer that got lost is never guessed: the server is asked again.
 """
 
 from __future__ import annotations
@@ -374,10 +374,9 @@ def _extras(order: Pod, expires_ms: int) -> Extras:
     return Extras(resources, order.limits, order.rules or Rules(), expires_ms=expires_ms)
 
 
-# ---- Our own pods: which there shall be, which there are, and what nobody needs any more. What each goes
-# through is `podlives` ----
+# ---- which pods there shall be, and which there are ----
 #
-# What is done is seen by the watch; nothing that is assumed here ends by its age.
+# The watch shows what was done; no assumption here ends by its age.
 
 
 #: A pod that cannot start for a reason that waiting does not change is given up after so long.

@@ -1,8 +1,8 @@
-"""PodGroups as we write them: our own gangs' in the form that the cluster serves, and the status of anybody's. Pure.
+"""Objects of a gang beside its pods: the PodGroup, the Service by which members find each other, the Secret, and group statuses.
 
-Our own loop does not need a PodGroup to keep a gang together; others do: a scheduler that gangs are handed over to, a
-controller that waits for `Inqueue`, a person with kubectl. Status is written for every group that we schedule, since nobody
-else will: kube-scheduler leaves alone whatever names another scheduler.
+Our own loop does not need a PodGroup to keep a gang together. Others do: a scheduler that gangs are handed over to, a
+controller that waits for `Inqueue`, a person with kubectl. flowsched writes the status of every group that it schedules, since
+no other controller does: kube-scheduler leaves alone what names another scheduler.
 """
 
 from __future__ import annotations
@@ -268,8 +268,7 @@ def _native_status(form: Form, seen: Observed) -> StatusPatch | None:
     return StatusPatch("/status", STRATEGIC, body)
 
 
-# ---- What a gang of ours needs beside its pods: a PodGroup for others to see, a Service by which members
-# find each other, a Secret ----
+# ---- the objects of our own gangs ----
 #
 # All three belong to one generation of one shard, are made before its first pod and removed after its last. Making them twice
 # is making them once.

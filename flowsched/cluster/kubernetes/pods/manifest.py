@@ -1,9 +1,9 @@
-"""What is written to an API server for our own pods: values to bytes, and nothing a user wrote ever becomes structure. Pure.
+"""Manifests of our own pods: values to bytes, refused if no cluster would take them; user text never becomes structure. Pure.
 
-A task is one pod: `stage-in` lays out its inputs, the user's container runs as `task`, and, where there are outputs, the
-native sidecar `stage-out` stays until the task has ended, publishes them, and tells the result. A container task of several
-steps has a container for each (`stepcontainers`), and its files at paths of their own (`places`). All of it meets the Pod
-Security Standard `restricted`. Bodies of other calls (bind, delete, tombstones, a gang's Service) are in `bodies`.
+A task is one pod: `stage-in` lays out its inputs, the user's container runs as `task`, and, where there are outputs, the native
+sidecar `stage-out` stays until the task has ended, publishes them, and tells the result. A container task of several steps has
+a container for each (`container_task`), and its files at paths of their own (`container_paths`). All of it meets the Pod
+Security Standard `restricted`. Bodies of other calls (bind, delete, tombstones, a gang's Service) are in `calls`.
 """
 
 from __future__ import annotations
@@ -152,8 +152,9 @@ def _sidecar_asks(settings: ReleaseSettings) -> bool:
     return bool(settings.step_cpu_millicores and settings.step_memory_bytes)
 
 
-# ---- What no cluster takes, found before it is asked: so that the reason is ours, and the same everywhere
-# ----
+# ---- what no cluster takes ----
+#
+# Found before the API server is asked, so that the reason is ours and the same everywhere.
 
 
 #: Linux takes no longer string in a command or an environment, its end included (MAX_ARG_STRLEN).
@@ -242,8 +243,9 @@ def _bytes(text: str) -> int:
     return len(text.encode(errors="surrogatepass"))
 
 
-# ---- Where a pod may run, in Kubernetes' words: for schedulers other than ours, which has decided that
-# already ----
+# ---- where a pod may run, in Kubernetes' words ----
+#
+# For schedulers other than ours, which has decided that already.
 
 
 #: The node label whose values are racks.
@@ -295,13 +297,7 @@ def _term(peers: Mapping[str, Any], topology_key: str, *, required: bool) -> Jso
     return {"preferredDuringSchedulingIgnoredDuringExecution": [wish]}
 
 
-# ---- What is written to an API server for our own pods: values to bytes, and nothing a user wrote ever
-# becomes structure. Pure ----
-#
-# A task is one pod: `stage-in` lays out its inputs, the user's container runs as `task`, and, where there are outputs, the
-# native sidecar `stage-out` stays until the task has ended, publishes them, and tells the result. A container task of several
-# steps has a container for each (`stepcontainers`), and its files at paths of their own (`places`). All of it meets the Pod
-# Security Standard `restricted`. Bodies of other calls (bind, delete, tombstones, a gang's Service) are in `bodies`.
+# ---- the manifest ----
 
 
 #: Names of our containers, for logs and for `outcomes`.

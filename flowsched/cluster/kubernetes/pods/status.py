@@ -1,8 +1,8 @@
-"""What the status of one of our own pods means: it waits, it started, it ended, it is no more. Pure.
+"""The status of our own pods: it waits, it started, it ended, it is gone, and what its containers report of it. Pure.
 
-Who is to blame decides. What the task did is an end (PodEnded), and an attempt of its owner's. What the cluster did, a refusal
-by the kubelet, an eviction, a lost node, inputs that are not there, is none (PodGone). What a container wrote is data: whatever
-it is, it becomes a text, never an error of ours.
+The cause decides. What the task did is an end (PodEnded) and uses up an attempt. What the cluster did, a refusal by the
+kubelet, an eviction, a lost node, missing inputs, uses up none (PodGone). What a container wrote is data: whatever it is, it
+becomes a text, never an error of ours.
 
     phase Succeeded                the task's exit code is 0, and stage-out's result decides the rest
     phase Failed, with a reason    DeadlineExceeded is the task's timeout; every other reason is the cluster's
@@ -133,8 +133,9 @@ def _read(text: str | bytes, kind: type[T]) -> T | None:
         return None
 
 
-# ---- Why one of our pods has not started: what its kubelet says of its containers, and whether waiting
-# helps. Pure ----
+# ---- why a pod has not started ----
+#
+# What its kubelet says of its containers, and whether waiting helps.
 
 
 #: Every pod says these on its way.
@@ -222,18 +223,7 @@ def _is_permanent(reason: str, message: str) -> bool:
     return reason in _ASK_THE_MESSAGE and hopeless
 
 
-# ---- What the status of one of our own pods means: it waits, it started, it ended, it is no more. Pure ----
-#
-# Who is to blame decides. What the task did is an end (PodEnded), and an attempt of its owner's. What the cluster did, a refusal
-# by the kubelet, an eviction, a lost node, inputs that are not there, is none (PodGone). What a container wrote is data: whatever
-# it is, it becomes a text, never an error of ours.
-#
-#     phase Succeeded                the task's exit code is 0, and stage-out's result decides the rest
-#     phase Failed, with a reason    DeadlineExceeded is the task's timeout; every other reason is the cluster's
-#     phase Failed, without          an init container or the task itself failed
-#     DELETED                        as far as it had got
-#
-# A container task runs in several containers, its steps. It starts with the first of them; the one that failed is what failed.
+# ---- from a status to an event ----
 
 
 Final_ = PodEnded | PodGone

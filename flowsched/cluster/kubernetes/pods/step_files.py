@@ -1,7 +1,8 @@
-"""The files of a container task, in its pod: stage-in puts them where the steps look for them, stage-out takes them out.
+"""The files of a container task in its pod: stage-in puts them where the steps look for them, stage-out takes them out.
 
-Paths of the container are not ours: `sight` says where each of them really is (see `places`), and a link that a task has left is
-followed as the task would see it, never as we do. Standard library only; what speaks to object stores is imported when needed.
+Paths of the container are not ours: `Sight` says where each of them really is (see `container_paths`), and a link that a task
+has left is followed as the task would see it, never as we do. Standard library only; clients of object stores are imported when
+needed.
 """
 
 from __future__ import annotations
@@ -112,11 +113,7 @@ class Sight:
         return any(mounted.startswith(f"{path}/") for mounted, _ in self._view)
 
 
-# ---- The files of a container task, in its pod: stage-in puts them where the steps look for them, stage-out
-# takes them out ----
-#
-# Paths of the container are not ours: `sight` says where each of them really is (see `places`), and a link that a task has left is
-# followed as the task would see it, never as we do. Standard library only; what speaks to object stores is imported when needed.
+# ---- stage-in and stage-out ----
 
 
 #: Exit code of stage-in: what the task asks for cannot be had, and trying again is no use.
