@@ -67,8 +67,8 @@ class Days:
 
     def __init__(self) -> None:
         state = EngineState(queues=QueueTree([Queue("night", cap=(32_000,)), Queue("gpus", priority=-100)]))
-        state.idle = self.book = IdleBook(resolution_ms=0)
-        self.drive = Drive(state, nodes())
+        self.book = IdleBook(resolution_ms=0)
+        self.drive = Drive(state, nodes(), book=self.book)
 
     def submit(
         self,

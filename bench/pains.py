@@ -294,7 +294,7 @@ def night(profile: Profile) -> Night:
     book = IdleBook(resolution_ms=0)
 
     def prepare(drive: GatheringDrive) -> None:
-        drive.state.idle = book
+        drive.book = book
         drive.at(0, QueueChanged(Queue("batch", cap=(2_000,))))
 
     jobs = [training(f"job-{number + 1}", HOUR) for number in range(5)]

@@ -26,7 +26,8 @@ sys.path[:0] = [str(ROOT)]
 
 from flowsched.engine.events import EngineEvent  # noqa: E402
 from flowsched.engine.explain import expected_starts  # noqa: E402
-from flowsched.engine.state import EngineState, GroupKey  # noqa: E402
+from flowsched.engine.state import EngineState  # noqa: E402
+from flowsched.engine.state.work import GroupKey  # noqa: E402
 from flowsched.engine.step import Step  # noqa: E402
 from flowsched.executor.nodes import NodeInfo  # noqa: E402
 from flowsched.executor.protocol import Pod  # noqa: E402

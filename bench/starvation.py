@@ -29,7 +29,8 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT)]
 
 from flowsched.engine.events import EngineEvent  # noqa: E402
-from flowsched.engine.state import EngineState, GroupKey  # noqa: E402
+from flowsched.engine.state import EngineState  # noqa: E402
+from flowsched.engine.state.work import GroupKey  # noqa: E402
 from flowsched.engine.step import Step  # noqa: E402
 from flowsched.executor.nodes import NodeInfo  # noqa: E402
 from flowsched.executor.protocol import Pod  # noqa: E402

@@ -23,8 +23,8 @@ from flowsched.cluster.kubernetes.pods.labels import ENGINE_NAME
 from flowsched.engine.backlog import memory_steps, shape_of
 from flowsched.engine.data.inputs import MissingInput, dataset_ids
 from flowsched.engine.foreign.backlog import collect_foreign
-from flowsched.engine.pod_orders import pod_name
-from flowsched.engine.state import EngineState, GroupKey
+from flowsched.engine.state import EngineState
+from flowsched.engine.state.work import GroupKey, pod_name
 from flowsched.errors import InvalidRequest
 from flowsched.scheduling.pod_group import PodGroup, RoleRequest, Shape
 from flowsched.scheduling.reservations import expected_ends

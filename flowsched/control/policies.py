@@ -15,7 +15,7 @@ from flowsched.engine.events import Tick
 from flowsched.engine.explain import Explanation, situations_of
 from flowsched.engine.state import EngineState
 from flowsched.errors import Conflict, Fault, FlowschedError, Unavailable
-from flowsched.scheduling.explain.recording import Draft
+from flowsched.scheduling.explain.recording import Draft, Tape
 from flowsched.scheduling.explain.remedies import outlook
 from flowsched.scheduling.policy.extension import Guard
 from flowsched.scheduling.policy.profile import document_of, guards_of
@@ -94,9 +94,9 @@ class PolicyDesk:
         if dispatcher is None:
             raise Unavailable("this process does not lead (yet): ask again in a moment")
         state = dispatcher.state
-        tape: list[Draft | FlowschedError] = []
+        tape: Tape = []
         await dispatcher.rest()
-        state.tape, steps = tape, dispatcher.steps
+        dispatcher.tape, steps = tape, dispatcher.steps
         try:
             dispatcher.tell([Tick()])
             for _ in range(int(SNAPSHOT_S / _POLL_S)):
@@ -108,7 +108,7 @@ class PolicyDesk:
                 await asyncio.sleep(_POLL_S)
         finally:
             await dispatcher.rest()
-            state.tape = None
+            dispatcher.tape = None
         raise Conflict(
             f"no scheduling cycle took place within {SNAPSHOT_S:.0f} s (as many pods as may be are on their way, "
             "or what waits is paused): ask again later"

@@ -30,9 +30,9 @@ from flowsched.control.queues import check_tree, queue_row
 from flowsched.control.tes import TesService
 from flowsched.control.views import queue_views
 from flowsched.engine.explain import Explanation, explain
-from flowsched.engine.pod_orders import pod_name
 from flowsched.engine.recovery import untouched_state
 from flowsched.engine.state import EngineState
+from flowsched.engine.state.work import pod_name
 from flowsched.engine.transaction import task_row
 from flowsched.errors import Conflict, InvalidRequest, NotFound, Unavailable
 from flowsched.executor.protocol import Executor

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowsched.engine import evictions, pacing
-from flowsched.engine.backlog import Backlog, Candidate, collect
+from flowsched.engine.backlog import Backlog, collect
 from flowsched.engine.data import cache_evictions
 from flowsched.engine.data.cache_evictions import hold_room
 from flowsched.engine.data.prefetch import foresee
@@ -23,7 +23,8 @@ from flowsched.engine.foreign.work import release_half_placed
 from flowsched.engine.pod_orders import Likenesses, encode_pod, likeness, make_pod, seats
 from flowsched.engine.recovery import elastic_of
 from flowsched.engine.reports import make_again
-from flowsched.engine.state import EngineState, GroupKey, PodRef
+from flowsched.engine.state import EngineState
+from flowsched.engine.state.work import Candidate, GroupKey, PodRef
 from flowsched.engine.transaction import Recorder
 from flowsched.executor.protocol import GangSeat
 from flowsched.scheduling.cycle import cycle
@@ -63,7 +64,7 @@ class Binds:
         recorder = self._recorder
         state, now = recorder.state, recorder.now
         run, stage, group = candidate.run, candidate.stage, candidate.group
-        gang, look = stage.spec.gang, state.look is not None
+        gang, look = stage.spec.gang, recorder.look is not None
         self._note(candidate, tasks, nodes)
         places = _NO_SEATS
         if gang:
@@ -371,7 +372,7 @@ def place(recorder: Recorder) -> None:
     binds.move()
     reasons = (*plan.reasons, *(reason for reason in refused if reason), *told)
     plan = replace(plan, reasons=reasons, look_at=_sooner(plan.look_at, spacing.next_ms))
-    if state.look is not None:
+    if recorder.look is not None:
         plan = cache_evictions.end_look(recorder, plan, {group.key: group for group in groups})
     _carried_out(recorder, plan, groups)
     pacing.looked(recorder, len(groups), _sooner(backlog.wake_ms, plan.look_at), full=placed >= pacing.STEP)
@@ -403,8 +404,8 @@ def _plan(recorder: Recorder, groups: list[PodGroup]) -> Plan:
         groups = with_plans(groups, state.reservations)
     given = (state.snapshot, state.catalogue, state.queues, groups, state.profile, recorder.now, pacing.STEP)
     plan = cycle(*given)
-    if state.tape is not None:  # somebody asks for a snapshot
-        taped(state.tape, plan, given)
+    if recorder.tape is not None:  # a user asks for a snapshot
+        taped(recorder.tape, plan, given)
     return plan
 
 
@@ -427,7 +428,7 @@ def _serve(recorder: Recorder, plan: Plan, groups: Mapping[int, PodGroup]) -> No
 def _collected(recorder: Recorder) -> Backlog:
     """What of ours waits. What can never run has failed then, and what lost its inputs has them made again."""
     state = recorder.state
-    backlog = collect(state, recorder.now)
+    backlog = collect(state, recorder.now, recorder.look)
     if backlog.unrunnable or backlog.lost:
         for lost in backlog.unrunnable:
             recorder.advance(lost.run).fail_waiting(lost.stage, lost.tasks, "InputMissing", lost.message)
@@ -435,7 +436,7 @@ def _collected(recorder: Recorder) -> Backlog:
             make_again(recorder, run, uri)
         recorder.absorb()
         # Others of these stages may have been cancelled, or wait again.
-        backlog = collect(state, recorder.now)
+        backlog = collect(state, recorder.now, recorder.look)
     return backlog
 
 
@@ -527,7 +528,7 @@ def _carry_out(
     )
     nodes, missing = _joined(placement.nodes), _joined(placement.missing_bytes)
     planned = np.concatenate(placement.devices) if placement.devices else None
-    if recorder.state.look is not None and not recorder.state.mounted:
+    if recorder.look is not None and not recorder.state.mounted:
         fits = cache_evictions.make_room(recorder, candidate, tasks, nodes)
         if not fits.all():
             reason = cache_evictions.full(recorder, candidate)
@@ -592,7 +593,7 @@ def _may_move(recorder: Recorder, candidate: Candidate, nodes: Indices) -> bool:
     """
     snapshot = recorder.state.snapshot
     seen = [node for node in candidate.group.staged_on if snapshot.ready[node]]
-    if recorder.state.look is not None and seen:  # a full cache may have lost its data since
+    if recorder.look is not None and seen:  # a full cache may have lost its data since
         there = _really_missing(recorder, candidate, np.array(seen)) == 0
         seen = [node for node, all_there in zip(seen, there.tolist(), strict=True) if all_there]
     if len(seen) < _MAX_TARGETS or set(nodes.tolist()) <= set(seen):

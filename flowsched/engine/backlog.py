@@ -9,15 +9,16 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from flowsched.engine.data.cache_values import shut_nodes
+from flowsched.engine.data.cache_values import Look, shut_nodes
 from flowsched.engine.data.gather_nodes import consumer_shard, divided, home_of
 from flowsched.engine.data.inputs import MissingInput, dataset_ids, private
 from flowsched.engine.data.remote_reads import remote_ids, remote_specs
-from flowsched.engine.io_demand import Demand, demands_of, said_demand
-from flowsched.engine.state import EngineState, Gather, GroupKey
+from flowsched.engine.io_demand import demands_of, said_demand
+from flowsched.engine.state import EngineState
+from flowsched.engine.state.data import Gather
+from flowsched.engine.state.work import Candidate, Demand, GroupKey, Offered
 from flowsched.scheduling.pod_group import PodGroup, RoleRequest, Shape
 from flowsched.scheduling.state.data import Catalogue
-from flowsched.values import quick
 from flowsched.workflow.resources import grow_memory
 from flowsched.workflow.run.run import StageRun, WorkflowRun
 from flowsched.workflow.run.states import TaskState
@@ -51,28 +52,6 @@ Indices = NDArray[np.int64]
 _PLACED: Final = (TaskState.BINDING, TaskState.BOUND, TaskState.RUNNING, TaskState.SUCCEEDED)
 
 
-@quick
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """What a pod group of the backlog stands for: the tasks of each of its roles, in replica order."""
-
-    run: WorkflowRun
-    stage: StageRun
-    group: PodGroup
-    tasks: tuple[Indices, ...]
-    demands: tuple[
-        Demand | None, ...
-    ] = ()  #: by role, what it is taken to use of disks and storages beyond what is said
-
-
-@dataclass(slots=True)
-class Offered:
-    """The bags of a stage that has not changed since. `own`: each reads or writes for somebody else than the others."""
-
-    candidates: list[Candidate]
-    own: bool
-
-
 @dataclass(frozen=True, slots=True)
 class Unrunnable:
     """Tasks whose inputs do not exist and never will."""
@@ -93,8 +72,14 @@ class Backlog:
     wake_ms: int | None  #: when the next back-off ends
 
 
-def collect(state: EngineState, now: int) -> Backlog:
-    """Everything that may be placed now, at most `profile.window` groups a stage (the rest waits its turn)."""
+def collect(state: EngineState, now: int, look: Look | None = None) -> Backlog:
+    """Everything that may be placed now, at most `profile.window` groups a stage (the rest waits its turn).
+
+    Args:
+        state: Its memory of what was offered is brought up to date.
+        now: Wall-clock ms.
+        look: What caches with a limit may drop; None = no cache has a limit.
+    """
     backlog = Backlog({}, [], [], None)
     paused: dict[str, bool] = {}
     for workflow, number in sorted(state.ready, key=lambda pair: (state.runs[pair[0]].seq, pair[1])):
@@ -105,7 +90,7 @@ def collect(state: EngineState, now: int) -> Backlog:
         if run.paused or run.cancel_requested or paused[queue]:
             continue
         stage = run.stages[number]
-        if _again(state, backlog, run, stage, now):
+        if _again(state, backlog, run, stage, now, look):
             continue
         queued = np.flatnonzero(stage.task_state == TaskState.QUEUED)
         all_of_it = stage.holds_only("not_before", 0)
@@ -119,7 +104,7 @@ def collect(state: EngineState, now: int) -> Backlog:
         if len(queued) == 0:
             continue
         offer = _gangs if stage.spec.gang else _bags
-        alike = _Alike(state, run, stage)
+        alike = _Alike(state, run, stage, look)
         added = [_add(backlog, alike, key, tasks, now) for key, tasks in offer(state, run, stage, queued)]
         told = [each for each in added if each is not None]
         if not alike.shared and not stage.spec.gang:
@@ -142,7 +127,14 @@ def _by_size(state: EngineState, backlog: Backlog, told: Sequence[Candidate]) ->
     return ordered
 
 
-def _again(state: EngineState, backlog: Backlog, run: WorkflowRun, stage: StageRun, moment: int) -> bool:
+def _again(
+    state: EngineState,
+    backlog: Backlog,
+    run: WorkflowRun,
+    stage: StageRun,
+    moment: int,
+    look: Look | None,
+) -> bool:
     """Offer a bag as it was offered last, if nothing of its stage has changed since: of a thousand stages that wait, few
     change at a time.
     """
@@ -162,7 +154,7 @@ def _again(state: EngineState, backlog: Backlog, run: WorkflowRun, stage: StageR
             return False
         if group.reads and ((not own and shared is not group.inputs) or state.catalogue.lost_of(group.reads)):
             return False
-        if shut_nodes(state, run, stage, group.inputs, group.key, moment - group.ready_ms) != group.shut:
+        if shut_nodes(look, run, stage, group.inputs, group.key, moment - group.ready_ms) != group.shut:
             return False
         if demands_of(state, run, stage, group.reads) != candidate.demands:
             return False
@@ -203,8 +195,8 @@ def _told_anew(
 class _Alike:
     """What the groups of one stage have in common, worked out once in a look. Of two that read as much the same is expected."""
 
-    def __init__(self, state: EngineState, run: WorkflowRun, stage: StageRun) -> None:
-        self.state, self.run, self.stage = state, run, stage
+    def __init__(self, state: EngineState, run: WorkflowRun, stage: StageRun, look: Look | None) -> None:
+        self.state, self.run, self.stage, self.look = state, run, stage, look
         self.shared = not private(stage)
         self.remote = remote_specs(state, run, stage)
         call = run.spec.call
@@ -284,7 +276,7 @@ def _add(
         promised_ms=state.promises.get(number),
         user=run.spec.user,
         home=home_of(state, run, stage, shard) if alike.homed else None,
-        shut=shut_nodes(state, run, stage, inputs, number, now - ready_ms) if state.look is not None else (),
+        shut=shut_nodes(alike.look, run, stage, inputs, number, now - ready_ms),
         remote=remote,
     )
     candidate = backlog.candidates[number] = Candidate(run, stage, group, tasks, demands)

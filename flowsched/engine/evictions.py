@@ -9,13 +9,15 @@ is placed.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
 
 from flowsched.engine.foreign import preemption
-from flowsched.engine.state import EngineState, GroupKey
+from flowsched.engine.state import EngineState
+from flowsched.engine.state.cluster import Drain
+from flowsched.engine.state.work import GroupKey
 from flowsched.engine.transaction import Recorder
 from flowsched.executor.foreign import Evict
 from flowsched.executor.nodes import NodeInfo
@@ -163,21 +165,6 @@ def _evict(recorder: Recorder, eviction: Eviction) -> None:
 #: Foreign pods that were asked to go and have not are asked again after so long.
 ASK_AGAIN_MS: Final = 60_000
 _MESSAGE: Final = "its node is being emptied"
-
-
-@dataclass(frozen=True, slots=True)
-class Drain:
-    """One node that shall be empty.
-
-    Args:
-        until_ms: What has not ended by then is taken away.
-        node: The node as the cluster says it is.
-        asked_ms: When foreign pods there were asked to go last.
-    """
-
-    until_ms: int
-    node: NodeInfo
-    asked_ms: int | None = None
 
 
 def change_drain(recorder: Recorder, name: str, until_ms: int | None) -> None:

@@ -9,11 +9,12 @@ from typing import Final
 import numpy as np
 
 from flowsched.engine.backlog import collect, expected
+from flowsched.engine.data.cache_values import look_at
 from flowsched.engine.data.inputs import MissingInput, dataset_ids
 from flowsched.engine.foreign.backlog import collect_foreign
 from flowsched.engine.io_demand import demand_text
-from flowsched.engine.pod_orders import pod_name
 from flowsched.engine.state import EngineState
+from flowsched.engine.state.work import pod_name
 from flowsched.scheduling.explain.forecast import GUESSED, LEVELS, Spread, Start, guessed, starts
 from flowsched.scheduling.explain.remedies import OTHERS, Outlook
 from flowsched.scheduling.explain.situation import Situation
@@ -37,7 +38,8 @@ def expected_starts(state: EngineState, wanted: Collection[int], now: int) -> di
 
     They are planned in the order in which the last cycle looked at them. Does not change what is decided.
     """
-    groups = {key: each.group for key, each in collect(state, now).candidates.items()}
+    look = look_at(state)
+    groups = {key: each.group for key, each in collect(state, now, look).candidates.items()}
     groups |= {key: each.group for key, each in collect_foreign(state).candidates.items()}
     waiting = [groups[key] for key in state.reasons if key in groups]
     spreads: dict[str, Spread] = {}
@@ -53,7 +55,7 @@ def expected_starts(state: EngineState, wanted: Collection[int], now: int) -> di
         if spread is not None:
             spreads[name] = spread
     of_groups = {}
-    for key, candidate in collect(state, now).candidates.items():
+    for key, candidate in collect(state, now, look).candidates.items():
         size = sum(state.catalogue.sizes[dataset] for dataset in candidate.group.reads)
         spread = spread_of(state, candidate.run, candidate.stage, size)
         if spread is not None:

@@ -10,10 +10,11 @@ Source: I/O-aware batch scheduling (Herbein et al. 2016): jobs are admitted by w
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final
 
 from flowsched.engine.data.inputs import private
 from flowsched.engine.state import EngineState
+from flowsched.engine.state.work import Demand
 from flowsched.scheduling.policy.framework import BURSTS, Storage
 from flowsched.scheduling.reasons import quantity
 from flowsched.workflow.estimates import CPU, DISK, ENOUGH, READ, WRITTEN
@@ -29,20 +30,6 @@ _DIGITS: Final = 3
 _PERCENT: Final = 100
 #: What corrections are counted in.
 PER_MILLE: Final = 1_000
-
-
-class Demand(NamedTuple):
-    """Of one pod.
-
-    `rate`: bytes/s in the budget of its node's disk. `moved`: bytes it reads from it and writes to it. `direct`: bytes/s it asks of
-    shared storages, as in `Shape`. `learned`: per mille of what was learned
-    that is counted, as measurements say; 0 = a person said these rates.
-    """
-
-    rate: int = 0
-    moved: int = 0
-    direct: tuple[tuple[str, int], ...] = ()
-    learned: int = 0
 
 
 def demands_of(

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from flowsched.engine.state import EngineState, GroupKey
+from flowsched.engine.state import EngineState
+from flowsched.engine.state.work import GroupKey
 from flowsched.engine.transaction import Recorder
 from flowsched.scheduling.plan import Plan, ReasonCode
 
@@ -75,7 +76,7 @@ def is_due(recorder: Recorder) -> bool:
     """Whether this step looks at the backlog. If not, the recorder's wake says when one does."""
     state, statement, now = recorder.state, recorder.statement, recorder.now
     late = state.look_at is not None and now >= state.look_at
-    late |= state.tape is not None  # somebody asks for the next look
+    late |= recorder.tape is not None  # a user asks for a snapshot of the next look
     if late or (recorder.ticked and now >= state.quiet_until):
         recorder.dirty = True
     if state.crowded and len(state.under_way) <= RESUME:

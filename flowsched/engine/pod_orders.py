@@ -12,9 +12,10 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from flowsched.engine.backlog import Candidate, memory_limit, memory_steps, resources_of
+from flowsched.engine.backlog import memory_limit, memory_steps, resources_of
 from flowsched.engine.data.inputs import input_files, output_files, outputs_of
 from flowsched.engine.state import EngineState
+from flowsched.engine.state.work import Candidate, pod_name
 from flowsched.executor.protocol import GangSeat, Pod
 from flowsched.workflow.run.run import StageRun, WorkflowRun
 from flowsched.workflow.spec import EMPTY, Container, OutputSpec, Resources, RoleSpec, qos_class
@@ -23,11 +24,6 @@ from flowsched.workflow.spec import EMPTY, Container, OutputSpec, Resources, Rol
 _ADDRESS_BITS: Final = 22
 _ENCODER: Final = msgspec.json.Encoder(enc_hook=dict)  # read-only mappings
 _DECODER: Final = msgspec.json.Decoder(Pod)
-
-
-def pod_name(workflow: str, stage: str, task: int, attempt: int) -> str:
-    """The one name of one attempt: at most one pod ever bears it."""
-    return f"fs-{workflow}-{stage}-{task}-{attempt}"
 
 
 def encode_pod(pod: Pod) -> bytes:

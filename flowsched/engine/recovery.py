@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 from flowsched.engine.data.cache_values import hold_again
 from flowsched.engine.data.remote_reads import hold_sources
 from flowsched.engine.delta import OutputWrite, StageWrite, TaskWrite
-from flowsched.engine.io_demand import Demand, demands_of, said_demand
-from flowsched.engine.state import EngineState, PodRef
+from flowsched.engine.io_demand import demands_of, said_demand
+from flowsched.engine.state import EngineState
+from flowsched.engine.state.work import Demand, PodRef
 from flowsched.executor.nodes import NodeInfo
 from flowsched.executor.protocol import Pod
 from flowsched.scheduling.state.claims import Claim, ClaimKind

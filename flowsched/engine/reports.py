@@ -15,7 +15,7 @@ from flowsched.engine.delta import AttemptEnd, ReplicaWrite
 from flowsched.engine.evictions import as_drained
 from flowsched.engine.foreign.work import report_foreign
 from flowsched.engine.pacing import held, left
-from flowsched.engine.state import PodRef
+from flowsched.engine.state.work import PodRef
 from flowsched.engine.telemetry import learn, note_load
 from flowsched.engine.transaction import Recorder
 from flowsched.executor.nodes import LoadMeasured

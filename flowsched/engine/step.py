@@ -38,6 +38,7 @@ from flowsched.engine.transaction import Recorder
 from flowsched.executor.foreign import Bind, BudgetSeen, Evict, RoomTaken
 from flowsched.executor.nodes import LoadMeasured
 from flowsched.executor.protocol import Drop, Pod, PodHeld, PodStarted, Transfer, TransferDone
+from flowsched.scheduling.explain.recording import Tape
 from flowsched.statement import Statement
 
 
@@ -54,7 +55,7 @@ class Step:
         drops: Copies to delete, once committed and before any of `transfers` starts.
         transfers: Copies to start.
         ended: Workflows that are terminal now; forgotten by `keep`.
-        wake_ms: When to step again although nothing happens; None = no need. `keep` may make it sooner.
+        wake_ms: When to step again although nothing happens; None = no need.
         now: The moment of the step.
     """
 
@@ -74,11 +75,6 @@ class Step:
 
     def keep(self) -> None:
         """The delta is durable: the state stays as it is."""
-        self.settle()
-        self.account()
-
-    def settle(self) -> None:
-        """The part of `keep` that changes the state."""
         self.statement.forget()
         for workflow in self.ended:
             if self.state.catalogue.shelves is not None and workflow in self.state.runs:
@@ -87,11 +83,10 @@ class Step:
         for key in self.foreign_ended:
             self.state.forget_foreign(key)
 
-    def account(self) -> None:
-        """The part of `keep` that only reads the state: the book of idle room belongs to the process, not to the state."""
-        again = self.state.idle.note(self.state, self.now) if self.state.idle is not None else None
-        if again is not None:
-            self.wake_ms = again if self.wake_ms is None else min(self.wake_ms, again)
+    def wake_at(self, moment: int | None) -> None:
+        """Step again at this moment at the latest, if there is one."""
+        if moment is not None:
+            self.wake_ms = moment if self.wake_ms is None else min(self.wake_ms, moment)
 
     def drop(self) -> None:
         """The delta was not written: the state is what it was before the step."""
@@ -103,7 +98,14 @@ class Step:
 _LETS_NOBODY_START = (PodStarted, PodHeld, RoomTaken, BudgetSeen, LoadMeasured, TransferDone)
 
 
-def step(state: EngineState, events: Sequence[EngineEvent], now: int, *, placing: bool = True) -> Step:
+def step(
+    state: EngineState,
+    events: Sequence[EngineEvent],
+    now: int,
+    *,
+    placing: bool = True,
+    tape: Tape | None = None,
+) -> Step:
     """Apply what happened, then decide what follows.
 
     Args:
@@ -111,8 +113,9 @@ def step(state: EngineState, events: Sequence[EngineEvent], now: int, *, placing
         events: What happened, in order.
         now: Wall-clock ms; never less than in the step before (the caller sees to it).
         placing: Off while a recovery brings workflows back slice by slice: room is given only once all claims are known.
+        tape: Where the cycle of this step is recorded, if there is one; with it the backlog is looked at in any case.
     """
-    recorder = Recorder(state, Statement(), now, ticked=not events)
+    recorder = Recorder(state, Statement(), now, ticked=not events, tape=tape)
     state.snapshot.usage.begin(now, state.profile.half_life_ms)
     # 1. What happened, in order; each event with all that follows inside its workflow.
     for event in events:

@@ -10,6 +10,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from flowsched.engine.data.cache_values import Look
 from flowsched.engine.data.remote_reads import end_reading
 from flowsched.engine.delta import (
     AttemptEnd,
@@ -21,10 +22,11 @@ from flowsched.engine.delta import (
     TaskWrite,
     WorkflowWrite,
 )
-from flowsched.engine.pod_orders import pod_name
 from flowsched.engine.state import EngineState
+from flowsched.engine.state.work import pod_name
 from flowsched.executor.foreign import Bind, Evict
 from flowsched.executor.protocol import Drop, Pod
+from flowsched.scheduling.explain.recording import Tape
 from flowsched.scheduling.state.claims import ClaimKind
 from flowsched.statement import Statement
 from flowsched.workflow.returned import as_totals
@@ -67,6 +69,10 @@ class Recorder:
     releases: list[str] = field(default_factory=list)
     drops: list[Drop] = field(default_factory=list)
     wake_ms: int | None = None
+    #: What caches with a limit may drop, as this step looks at them; None = not looked, or no cache has a limit.
+    look: Look | None = None
+    #: Where this step's cycle is recorded; None = nowhere. Decides nothing.
+    tape: Tape | None = None
     #: Something happened that may let a waiting group start: room, bytes, nodes, new work.
     dirty: bool = False
     #: Nothing but time may have done so.

@@ -70,7 +70,7 @@ class Watch:
         self._within = False
         monkeypatch.setattr(dispatch, "LONG_S", -1.0)  # all of them
         monkeypatch.setattr(dispatch, "step", self._slow(step))
-        monkeypatch.setattr(Step, "settle", self._slow(Step.settle))
+        monkeypatch.setattr(Step, "keep", self._slow(Step.keep))
         look = EngineState.__getattribute__
 
         def seen(state: EngineState, name: str) -> Any:
@@ -166,13 +166,13 @@ async def test_a_stage_counts_for_many_tasks_when_it_is_asked_whether_a_step_tak
         one.lead()
         await one.ready()
         monkeypatch.setattr(dispatch, "step", noted("step", step))
-        monkeypatch.setattr(Step, "settle", noted("settle", Step.settle))
+        monkeypatch.setattr(Step, "keep", noted("keep", Step.keep))
         monkeypatch.setattr("flowsched.control.intake.make_run", noted("run", make_run))
         assert (await one.service.command(await chain(one, 300), "cancel")).state == "CANCELLED"
-        assert threads == {("run", True), ("step", True), ("settle", True)}
+        assert threads == {("run", True), ("step", True), ("keep", True)}
         threads.clear()
         assert (await one.service.command(await chain(one, 500), "cancel")).state == "CANCELLED"
-        assert {("run", False), ("step", False), ("settle", False)} <= threads
+        assert {("run", False), ("step", False), ("keep", False)} <= threads
 
 
 async def test_what_a_large_workflow_left_in_the_heap_is_given_back_once_it_has_ended(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from flowsched.engine.delta import Delta
 from flowsched.engine.events import Accepted, Command, EngineEvent
+from flowsched.engine.idle_book import IdleBook
 from flowsched.engine.state import EngineState
 from flowsched.engine.step import Step, step
 from flowsched.executor.nodes import NodeInfo
@@ -24,6 +25,7 @@ from flowsched.executor.protocol import (
     TransferDone,
     TransferFailed,
 )
+from flowsched.scheduling.explain.recording import Tape
 from flowsched.scheduling.policy.framework import PROFILES
 from flowsched.workflow.document.decode import check_workflow
 from flowsched.workflow.graph import StageGraph
@@ -45,11 +47,15 @@ class Scene:
         told: The events of the step before.
         launches, releases, transfers: What the last step asked for.
         pods: Every pod that was ever launched, by name.
+        book: Where idle room is accounted for; None = nowhere.
+        tape: Where cycles are recorded; None = nowhere.
     """
 
     def __init__(self, *nodes: NodeInfo, profile: str = "flowsched") -> None:
         self.state = EngineState(profile=PROFILES[profile], secret=b"secret")
         self.now = 1_000
+        self.book: IdleBook | None = None
+        self.tape: Tape | None = None
         self.runs: dict[str, WorkflowRun] = {}
         self.pods: dict[str, Pod] = {}
         self.deltas: list[Delta] = []
@@ -59,10 +65,12 @@ class Scene:
     def tell(self, *events: EngineEvent, after: int = 0) -> Step:
         """Some time passes, then one step with these events."""
         self.now += after
-        self.last = step(self.state, events, self.now)
+        self.last = step(self.state, events, self.now, tape=self.tape)
         self.deltas.append(self.last.delta)
         self.pods |= {pod.name: pod for pod in self.last.launches}
         self.last.keep()
+        if self.book is not None:
+            self.last.wake_at(self.book.note(self.state, self.now))
         return self.last
 
     def submit(self, ident: str, *stages: dict[str, Any], **more: Any) -> Step:

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flowsched.engine.events import EngineEvent
-from flowsched.engine.state import EngineState, GroupKey
+from flowsched.engine.state import EngineState
+from flowsched.engine.state.work import GroupKey
 from flowsched.engine.step import Step
 from flowsched.executor.nodes import NodeInfo
 from flowsched.executor.protocol import Pod

@@ -20,8 +20,8 @@ A = {"name": "a", "command": ["x"]}
 
 def drive(*nodes: NodeInfo, queues: QueueTree | None = None) -> tuple[Drive, IdleBook]:
     state = EngineState(queues=queues)
-    state.idle = IdleBook(resolution_ms=0)
-    return Drive(state, nodes), state.idle
+    book = IdleBook(resolution_ms=0)
+    return Drive(state, nodes, book=book), book
 
 
 def submit(
@@ -88,7 +88,7 @@ def test_used_and_idle_add_up_to_what_there_was() -> None:
 def test_a_step_that_comes_too_soon_asks_to_be_woken() -> None:
     """The split is a second old at most while something happens, and nobody is woken when nothing has."""
     scene = Scene(node(cpu=4))
-    scene.state.idle = IdleBook(resolution_ms=1_000)
+    scene.book = IdleBook(resolution_ms=1_000)
     begin = scene.now
     scene.submit("v", A | {"resources": {"cpu": 1}})
     assert scene.last.wake_ms is None
@@ -103,7 +103,7 @@ def test_a_step_that_comes_too_soon_asks_to_be_woken() -> None:
 def test_a_step_that_was_dropped_is_not_in_the_book() -> None:
     """Only what is kept counts."""
     scene = Scene(node(cpu=4))
-    scene.state.idle = book = IdleBook(resolution_ms=0)
+    scene.book = book = IdleBook(resolution_ms=0)
     step(scene.state, [Tick()], scene.now).drop()
     assert book.between(0, scene.now + HOUR_MS) == []
 

@@ -146,9 +146,9 @@ def test_a_recorded_cycle_replays_with_what_was_measured() -> None:
     """It is in the nodes of the snapshot, and in what groups ask for."""
     scene = taught()
     measure(scene, 60, ours=0, times=20)
-    scene.state.tape = []
+    scene.tape = []
     again(scene, sort(8))
-    (draft,) = scene.state.tape
+    (draft,) = scene.tape
     record = unpacked(draft.packed())  # type: ignore[union-attr]
     assert plan_bytes(replayed(record)) == record.plan
     assert record.inputs["snapshot"].info(0).disk_busy_rate == 58_720_256

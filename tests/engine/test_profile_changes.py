@@ -65,11 +65,10 @@ def test_only_the_queue_that_names_a_profile_has_it() -> None:
 def test_a_cycle_is_recorded_as_it_is_decided() -> None:
     """With what was free before anything was placed, each look once, and nothing when nobody asks."""
     scene = Scene(node(cpu=3))
-    assert scene.state.tape is None
-    scene.state.tape = []
+    scene.tape = []
     scene.submit("w", SLEEPERS)
     assert len(scene.last.launches) == 2
-    (draft,) = scene.state.tape
+    (draft,) = scene.tape
     assert isinstance(draft, Draft)
     record = unpacked(draft.packed())
     assert record.inputs["snapshot"].used.tolist() == [[0, 0, 0, 0, 0]]
@@ -89,9 +88,9 @@ def test_a_cycle_that_cannot_be_recorded_decides_all_the_same() -> None:
 
     scene = Scene()
     scene.tell(ProfileChanged(replace(DEFAULT, filters=(everywhere,))))
-    scene.state.tape = []
+    scene.tape = []
     scene.submit("w", SLEEPERS)
     assert len(scene.last.launches) == 2
-    (told,) = scene.state.tape
+    (told,) = scene.tape
     assert isinstance(told, FlowschedError)
     assert "is no plugin of an entry point" in str(told)

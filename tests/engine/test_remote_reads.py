@@ -12,7 +12,7 @@ from flowsched.engine.data.remote_reads import end_reading, hold_sources, reads_
 from flowsched.engine.events import Stored
 from flowsched.engine.explain import expected_starts
 from flowsched.engine.recovery import reclaim
-from flowsched.engine.state import PodRef
+from flowsched.engine.state.work import PodRef
 from flowsched.executor.nodes import NodeInfo
 from flowsched.executor.protocol import NodeChanged, ReplicaSeen
 from flowsched.scheduling.state.cache_space import Need

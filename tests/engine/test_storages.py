@@ -206,9 +206,9 @@ def test_a_recorded_cycle_replays_with_its_budgets() -> None:
     """What runs on the storage, and the profile that bounds it, are in the file."""
     one = scene()
     one.submit("v", reading("read", 200, 3))
-    one.state.tape = []
+    one.tape = []
     one.submit("w", reading("read", 200, 4), reading("compute", 0, 3))
-    (draft,) = one.state.tape
+    (draft,) = one.tape
     record = unpacked(draft.packed())  # type: ignore[union-attr]
     assert plan_bytes(replayed(record)) == record.plan
     assert b"StorageBudget" in record.plan

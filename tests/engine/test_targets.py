@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from flowsched.engine.backlog import collect
-from flowsched.engine.state import GroupKey
+from flowsched.engine.state.work import GroupKey
 from flowsched.executor.protocol import ReplicaSeen
 from flowsched.scheduling.pod_group import Home
 from tests.engine.scene import Scene, node

@@ -282,7 +282,7 @@ async def test_a_running_service_is_recorded_and_replayed(tmp_path: Path) -> Non
         assert [group.name for group in record.inputs["backlog"]] == ["big/s"]
         assert json.loads(record.plan)["reasons"][0]["code"] == "LargerThanNode"
         assert plan_bytes(replayed(record)) == record.plan
-        assert here.service._state().tape is None
+        assert here.service._leader.dispatcher.tape is None
         both = await asyncio.gather(client.snapshot(), client.snapshot())
         assert all(plan_bytes(replayed(unpacked(raw))) == unpacked(raw).plan for raw in both)
         await client.cancel(run.id)

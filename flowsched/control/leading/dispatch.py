@@ -15,11 +15,13 @@ import structlog
 
 from flowsched.engine.events import Accepted, Command, EngineEvent, Recovered, Revived, Tick
 from flowsched.engine.foreign.backlog import verdicts
+from flowsched.engine.idle_book import IdleBook
 from flowsched.engine.state import EngineState
 from flowsched.engine.step import Step, step
 from flowsched.errors import CancelRequested, OutcomeUnknown, StorageBusy
 from flowsched.executor.foreign import RoomTaken
 from flowsched.executor.protocol import Drop, Executor, PodHeld, PodStarted, ReplicaSeen
+from flowsched.scheduling.explain.recording import Tape
 from flowsched.store.writer import GroupWriter
 from flowsched.workflow.document.stage import redacted
 from flowsched.workflow.spec import WorkflowSpec
@@ -67,8 +69,10 @@ class Dispatcher:
         failpoint: Callable[[str], Awaitable[None]],
         committed: Callable[[], None],
         shrink: Callable[[], object] = lambda: None,
+        idle: IdleBook | None = None,
     ) -> None:
         self.state = state
+        self.tape: Tape | None = None  #: where cycles are recorded; None = nowhere. Set it while at rest
         self.steps = 0
         self.ended: list[str] = []  #: pods whose ends are durable
         self.ended_well: list[str] = []  #: pods whose working folders may go
@@ -79,6 +83,7 @@ class Dispatcher:
         self._failpoint = failpoint
         self._committed = committed
         self._shrink = shrink  #: called when a large workflow has left memory
+        self._idle = idle  #: where idle room is accounted for; None = nowhere
         self._inbox: list[EngineEvent] = []
         self._under_way = self._taken = 0  #: events in the current step, and in all before it
         self._wake = asyncio.Event()
@@ -175,8 +180,9 @@ class Dispatcher:
                 await asyncio.sleep(BUSY_PAUSE_S)
                 if self.busy_since is not None:
                     self.busy_since = self._clock()  # it waits, and is not stuck
-        await self._aside(result.settle)
-        result.account()
+        await self._aside(result.keep)
+        if self._idle is not None:
+            result.wake_at(self._idle.note(self.state, result.now))
         if not self._large <= self.state.runs.keys():
             self._large &= self.state.runs.keys()
             self._shrink()
@@ -189,7 +195,7 @@ class Dispatcher:
                 self._large.add(event.run.id)
         began = time.perf_counter()
         now = self._now
-        result = await self._aside(lambda: step(self.state, events, now, placing=placing))
+        result = await self._aside(lambda: step(self.state, events, now, placing=placing, tape=self.tape))
         self._took_s = time.perf_counter() - began
         return result
 

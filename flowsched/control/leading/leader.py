@@ -318,7 +318,6 @@ class Leader:
         keeping = IdleKeeping(self._database, self.idle, clock=self._clock, holds=self.holds)
         self.idle.stop()
         await keeping.load()
-        state.idle = self.idle
         dispatcher = Dispatcher(
             state,
             self._writer,
@@ -327,6 +326,7 @@ class Leader:
             failpoint=self._failpoint,
             committed=self._history.committed,
             shrink=self._shrink,
+            idle=self.idle,
         )
         intake = Intake(
             self._database, self._documents, dispatcher, last_seq=found.last_seq, clock=self._clock

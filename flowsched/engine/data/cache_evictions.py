@@ -14,11 +14,10 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from flowsched.engine.backlog import Candidate
 from flowsched.engine.data.cache_values import Look, desperate, written_by
 from flowsched.engine.delta import ReplicaWrite
-from flowsched.engine.pod_orders import pod_name
-from flowsched.engine.state import EngineState, GroupKey
+from flowsched.engine.state import EngineState
+from flowsched.engine.state.work import Candidate, GroupKey, pod_name
 from flowsched.engine.transaction import Recorder
 from flowsched.executor.protocol import Drop
 from flowsched.scheduling.plan import Plan, Reason, ReasonCode
@@ -40,7 +39,6 @@ _AHEAD_PART: Final = 2
 def begin_look(recorder: Recorder) -> None:
     """Before anything is placed in a step: what is held for nobody is let go, and caches that are too full are trimmed."""
     state, shelves = recorder.state, recorder.state.catalogue.shelves
-    state.look = None
     if shelves is None:
         return
     for owner in sorted(shelves.waiting):
@@ -48,7 +46,7 @@ def begin_look(recorder: Recorder) -> None:
         late = recorder.now - hold.since_ms > _PATIENCE_MS and not _moves(state, hold)
         if late or not _waits(state, hold) or not state.snapshot.ready[hold.node]:
             shelves.release(owner, recorder.statement)
-    look = state.look = Look(state)
+    look = recorder.look = Look(state)
     for node in sorted(shelves.grown):
         shelf = shelves.of[node]
         if shelf.free < 0:
@@ -59,7 +57,7 @@ def begin_look(recorder: Recorder) -> None:
 
 def note_planned(recorder: Recorder, plan: Plan, candidates: Mapping[int, Candidate]) -> None:
     """What this step's pods find on their nodes, or read on others, is not dropped for others of the same step."""
-    look, catalogue = recorder.state.look, recorder.state.catalogue
+    look, catalogue = recorder.look, recorder.state.catalogue
     if look is None:
         return
     for placement in plan.placements:
@@ -131,7 +129,7 @@ def make_room(recorder: Recorder, candidate: Candidate, tasks: Indices, nodes: I
 def _find(recorder: Recorder, shelves: Shelves, candidate: Candidate, tasks: Indices, node: int) -> _Room:
     """As many of the tasks as find room on a node, and what goes for them."""
     state, shelf, group = recorder.state, shelves.of[node], candidate.group
-    look = state.look
+    look = recorder.look
     inputs = tuple(dict.fromkeys(group.inputs))
     lacking = sum(shelves.sizes[dataset] for dataset in inputs if not shelf.has(dataset))
     each = written_by(state, candidate.run, candidate.stage, group.reads)
@@ -193,7 +191,7 @@ def hold_room(recorder: Recorder, candidate: Candidate, task: int, node: int, *,
 
 def admit_ahead(recorder: Recorder, orders: Sequence[TransferOrder]) -> list[TransferOrder]:
     """Of copies that were admitted, those that find room: what moves ahead of time drives out only what is worth much less."""
-    state, shelves, look = recorder.state, recorder.state.catalogue.shelves, recorder.state.look
+    state, shelves, look = recorder.state, recorder.state.catalogue.shelves, recorder.look
     if shelves is None or look is None:
         return list(orders)
     kept = []
@@ -213,9 +211,9 @@ def admit_ahead(recorder: Recorder, orders: Sequence[TransferOrder]) -> list[Tra
     return kept
 
 
-def has_room(state: EngineState, want: TransferWant) -> bool:
+def has_room(recorder: Recorder, want: TransferWant) -> bool:
     """Whether a copy that is wanted ahead of time could find room: otherwise it takes no other's slot."""
-    shelves, look = state.catalogue.shelves, state.look
+    shelves, look = recorder.state.catalogue.shelves, recorder.look
     shelf = None if shelves is None else shelves.of.get(want.dest)
     if shelves is None or look is None or shelf is None or shelf.has(want.dataset):
         return True
@@ -268,12 +266,13 @@ def came(recorder: Recorder, dataset: int, node: int) -> None:
 
 def full(recorder: Recorder, candidate: Candidate) -> Reason:
     """Why a group that was placed must wait all the same."""
-    return explained(recorder.state, Reason(candidate.group.key, ReasonCode.CACHE_FULL, ""), candidate.group)
+    return explained(recorder, Reason(candidate.group.key, ReasonCode.CACHE_FULL, ""), candidate.group)
 
 
-def explained(state: EngineState, reason: Reason, group: PodGroup) -> Reason:
+def explained(recorder: Recorder, reason: Reason, group: PodGroup) -> Reason:
     """What a full cache holds, in numbers: of the node where least is lacking."""
-    shelves, look, key = state.catalogue.shelves, state.look, state.groups.get(reason.group)
+    state, look = recorder.state, recorder.look
+    shelves, key = state.catalogue.shelves, state.groups.get(reason.group)
     run = state.runs.get(key.workflow) if isinstance(key, GroupKey) else None
     if shelves is None or look is None or run is None or not isinstance(key, GroupKey) or not shelves.of:
         return reason
@@ -332,14 +331,15 @@ def end_look(recorder: Recorder, plan: Plan, groups: dict[int, PodGroup]) -> Pla
         ]
         if late:
             recorder.statement.assign(state, "cache_first", late[0].key)
-            recorder.statement.assign(state, "cache_nodes", _nodes_for(state, late[0]))
-    told = {id(reason): explained(state, reason, groups[reason.group]) for reason in waiting}
+            recorder.statement.assign(state, "cache_nodes", _nodes_for(recorder, late[0]))
+    told = {id(reason): explained(recorder, reason, groups[reason.group]) for reason in waiting}
     return replace(plan, reasons=tuple(told.get(id(reason), reason) for reason in plan.reasons))
 
 
-def _nodes_for(state: EngineState, group: PodGroup) -> frozenset[int]:
+def _nodes_for(recorder: Recorder, group: PodGroup) -> frozenset[int]:
     """As many nodes as a group has pods, those first where most may be had."""
-    shelves, look = state.catalogue.shelves, state.look
+    state, look = recorder.state, recorder.look
+    shelves = state.catalogue.shelves
     assert shelves is not None
     assert look is not None
     size = sum(shelves.sizes[dataset] for dataset in dict.fromkeys(group.inputs))

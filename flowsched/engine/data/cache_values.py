@@ -352,21 +352,27 @@ def desperate(state: EngineState, node: int, waited_ms: int) -> bool:
     return not any(order.dest == node for order in state.moving.values())
 
 
+def look_at(state: EngineState) -> Look | None:
+    """What caches with a limit may drop now; None = no cache has a limit."""
+    return None if state.catalogue.shelves is None else Look(state)
+
+
 def shut_nodes(
-    state: EngineState, run: WorkflowRun, stage: StageRun, inputs: Sequence[int], key: int, waited_ms: int
+    look: Look | None, run: WorkflowRun, stage: StageRun, inputs: Sequence[int], key: int, waited_ms: int
 ) -> tuple[int, ...]:
     """Nodes whose caches have no room for what a task reads and writes, whatever may be dropped there.
 
     Args:
-        state: With its `look`.
+        look: What caches with a limit may drop; None = no cache has a limit.
         run, stage: Of the task.
         inputs: Dataset ids.
         key: Number of its group: room that others leave to it is its own.
         waited_ms: For how long it has been ready.
     """
-    look, shelves = state.look, state.catalogue.shelves
-    if look is None or shelves is None:
+    if look is None:
         return ()
+    state, shelves = look.state, look.state.catalogue.shelves
+    assert shelves is not None
     unique = tuple(dict.fromkeys(inputs))
     reads = sum([shelves.sizes[dataset] for dataset in unique])
     writes = written_by(state, run, stage, unique)

@@ -18,7 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowsched.engine.data.remote_reads import readers_of, reads_remotely
-from flowsched.engine.state import EngineState, Gather
+from flowsched.engine.state import EngineState
+from flowsched.engine.state.data import Gather
 from flowsched.scheduling.pod_group import Home
 from flowsched.workflow.run.run import StageRun, WorkflowRun
 from flowsched.workflow.run.states import TaskState

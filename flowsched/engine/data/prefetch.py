@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 
 from flowsched.engine.data.gather_nodes import consumer_shard, gather_of
-from flowsched.engine.state import Spread
+from flowsched.engine.state.data import Spread
 from flowsched.engine.transaction import Recorder
 from flowsched.executor.protocol import PiecesSeen, TransferDone, TransferFailed
 from flowsched.scheduling.plan import Plan

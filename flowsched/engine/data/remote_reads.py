@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowsched.engine.data.inputs import datasets_of
-from flowsched.engine.state import EngineState, PodRef
+from flowsched.engine.state import EngineState
+from flowsched.engine.state.work import PodRef
 from flowsched.scheduling.pod_group import PodGroup
 from flowsched.statement import Statement
 from flowsched.workflow.run.run import StageRun, WorkflowRun

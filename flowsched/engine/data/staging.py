@@ -9,13 +9,13 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from flowsched.engine.backlog import Candidate
 from flowsched.engine.data.cache_evictions import admit_ahead, came, has_room, hold_room
 from flowsched.engine.data.prefetch import foreseen, landed, moved_by, pass_over, pushes, refused, spreading
 from flowsched.engine.delta import ReplicaWrite
 from flowsched.engine.pacing import piece_landed
-from flowsched.engine.pod_orders import pod_name
-from flowsched.engine.state import Backoff, Coming, EngineState, GroupKey, StagingGroup
+from flowsched.engine.state import EngineState
+from flowsched.engine.state.data import Backoff, Coming, StagingGroup
+from flowsched.engine.state.work import Candidate, GroupKey, pod_name
 from flowsched.engine.transaction import Recorder
 from flowsched.executor.protocol import Transfer, TransferDone, TransferFailed
 from flowsched.scheduling.io_budget import limits_of
@@ -294,12 +294,12 @@ def order_transfers(recorder: Recorder) -> list[Transfer]:
             if have is None or (want.priority, want.rank_ms) > (have.priority, have.rank_ms):
                 wants[pair] = want
     for want in (*foreseen(recorder), *pushes(recorder), *spreading(recorder)):
-        if state.look is None or has_room(state, want):
+        if recorder.look is None or has_room(recorder, want):
             wants.setdefault((want.dataset, want.dest), want)
     active, limits = list(state.moving.values()), limits_now(state)
     orders = admit(list(wants.values()), active, state.snapshot, state.catalogue, limits)
     transfers = []
-    for order in orders if state.look is None else admit_ahead(recorder, orders):
+    for order in orders if recorder.look is None else admit_ahead(recorder, orders):
         statement.put(state.moving, (order.dataset, order.dest, order.piece), order)
         begin_copy(state, order, statement)
         state.catalogue.expect(order.dataset, order.dest, statement)

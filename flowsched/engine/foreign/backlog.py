@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from flowsched.engine.foreign.work import HOLD_MS, ClassKey, ForeignWork, bind
-from flowsched.engine.state import EngineState, ForeignKey
+from flowsched.engine.foreign.work import HOLD_MS, bind
+from flowsched.engine.state import EngineState
+from flowsched.engine.state.foreign import ClassKey, ForeignKey, ForeignWork
 from flowsched.engine.transaction import Recorder
 from flowsched.executor.foreign import ForeignGroup, Verdict
 from flowsched.scheduling.cycle import cycle

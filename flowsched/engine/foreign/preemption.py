@@ -15,14 +15,12 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from flowsched.engine.state.foreign import ForeignWork, Placed
+from flowsched.engine.transaction import Recorder
 from flowsched.executor.foreign import Evict, Stake
 from flowsched.scheduling.state.claims import ClaimKind
-
-if TYPE_CHECKING:
-    from flowsched.engine.foreign.work import ForeignWork, Placed
-    from flowsched.engine.transaction import Recorder
 
 #: A unit that could not be evicted is left alone for so long; who asked for it does not ask again sooner either.
 SPARE_MS: Final = 60_000

@@ -7,15 +7,16 @@ not yet seen) holds its room until then, and never loses it by age.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final, NamedTuple
+from dataclasses import replace
+from typing import Final
 
 from flowsched.engine.delta import BindingWrite
 from flowsched.engine.foreign.preemption import budget_seen, cover, stay
 from flowsched.engine.pacing import left
 from flowsched.engine.recovery import node_index
+from flowsched.engine.state.foreign import ClassKey, ForeignWork, Placed
+from flowsched.engine.transaction import Recorder
 from flowsched.executor.foreign import (
-    NO_STAKE,
     Bind,
     BindRefused,
     BudgetSeen,
@@ -28,90 +29,15 @@ from flowsched.executor.foreign import (
     GroupSeen,
     NamespaceSeen,
     PodLeft,
-    PodTemplate,
     PodWaits,
     RoomTaken,
-    Stake,
 )
 from flowsched.scheduling.state.claims import Claim, ClaimKind
-
-if TYPE_CHECKING:
-    from flowsched.engine.transaction import Recorder
 
 #: How long a gang may stand half placed before those who have a node are taken away (FAULTS.md P4).
 T_GANG_MS: Final = 60_000
 #: How long room of `min_resources` is kept for pods that do not come.
 HOLD_MS: Final = 600_000
-
-
-class ClassKey(NamedTuple):
-    """Pods of a group that are alike."""
-
-    role: str
-    priority: int
-    template: PodTemplate
-    within: int | None = None  #: as in `ForeignPod`
-    preempts: bool = True
-
-    @property
-    def first(self) -> int:
-        """Higher goes first inside the group."""
-        return self.priority if self.within is None else self.within
-
-
-class Placed(NamedTuple):
-    """A pod of a group that has a node, or is assumed to get it."""
-
-    role: str
-    pod: ForeignPod | None  #: as it waited; None where it was found on its node
-    namespace: str
-    name: str
-    owned: bool
-    node: int
-    seen: bool  #: it was seen there
-    stake: Stake = NO_STAKE
-    leaving: bool = False  #: it is being deleted, or was asked to make way
-
-
-@dataclass(slots=True)
-class ForeignWork:
-    """One group: its rule, and its pods.
-
-    Attributes:
-        group: The rule; None until it has been seen, or after it has gone.
-        waiting: Pods without a node, by class, in the order in which they came.
-        placed: Pods with a node, by uid.
-        done: Pods that ended well, by uid: they count for the minimum.
-        short_since: Since when it stands half placed; None = it does not.
-        complete: Once its minimum was seen on nodes: from then on what ends is its controller's business.
-        held_until: Room of `min_resources` is kept for it until then; None = none is.
-        held_on: The nodes it is kept on.
-    """
-
-    group: ForeignGroup | None = None
-    waiting: dict[ClassKey, dict[str, ForeignPod]] = field(default_factory=dict)
-    placed: dict[str, Placed] = field(default_factory=dict)
-    done: dict[str, str] = field(default_factory=dict)
-    short_since: int | None = None
-    complete: bool = False
-    held_until: int | None = None
-    held_on: tuple[int, ...] = ()
-
-    @property
-    def staying(self) -> dict[str, Placed]:
-        """Pods with a node that are not leaving it, by uid."""
-        return {uid: placed for uid, placed in self.placed.items() if not placed.leaving}
-
-    def lacking(self) -> int:
-        """How many pods more its minimum asks for."""
-        if self.group is None or not self.group.gang:
-            return 0
-        return max(0, self.group.minimum - len(self.staying) - len(self.done))
-
-    @property
-    def empty(self) -> bool:
-        """Whether nothing is known of it."""
-        return self.group is None and not self.waiting and not self.placed
 
 
 def report_foreign(recorder: Recorder, event: ForeignEvent) -> None:

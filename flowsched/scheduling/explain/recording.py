@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from enum import Enum
 from types import NoneType
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -358,7 +358,11 @@ def recorded(plan: Plan, /, *arguments: Any, **named: Any) -> Draft:
         raise FlowschedError(f"this cycle cannot be recorded: {type(error).__name__}: {error}") from error
 
 
-def taped(tape: list[Draft | FlowschedError], plan: Plan, arguments: Sequence[Any]) -> None:
+#: Recorded cycles, and why one could not be recorded, in order.
+Tape: TypeAlias = "list[Draft | FlowschedError]"
+
+
+def taped(tape: Tape, plan: Plan, arguments: Sequence[Any]) -> None:
     """Put a cycle on a tape, or why it cannot be recorded: deciding goes on all the same."""
     try:
         tape.append(recorded(plan, *arguments))

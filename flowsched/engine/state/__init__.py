@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
-
-import numpy as np
-from numpy.typing import NDArray
-
-from flowsched.errors import FlowschedError
+from flowsched.engine.state.cluster import Drain
+from flowsched.engine.state.data import Backoff, Coming, Gather, Spread, StagingGroup
+from flowsched.engine.state.foreign import ForeignKey, ForeignWork
+from flowsched.engine.state.work import GroupKey, Offered, PodRef, ShapeKey
+from flowsched.executor.foreign import PodTemplate
 from flowsched.scheduling.plan import Reason, Reservation
 from flowsched.scheduling.pod_group import PodGroup, Shape
 from flowsched.scheduling.policy.framework import PROFILES, Profile
@@ -19,99 +16,6 @@ from flowsched.scheduling.state.snapshot import Snapshot
 from flowsched.scheduling.transfers import TransferLimits, TransferOrder, TransferWant
 from flowsched.workflow.estimates import Estimates
 from flowsched.workflow.run.run import StageRun, WorkflowRun
-from flowsched.workflow.spec import EMPTY, Match
-
-if TYPE_CHECKING:
-    from flowsched.engine.backlog import Offered
-    from flowsched.engine.data.cache_values import Look
-    from flowsched.engine.evictions import Drain
-    from flowsched.engine.foreign.work import ClassKey, ForeignWork
-    from flowsched.engine.idle_book import IdleBook
-    from flowsched.engine.io_demand import Demand
-    from flowsched.executor.foreign import PodTemplate
-    from flowsched.scheduling.explain.recording import Draft
-
-
-class PodRef(NamedTuple):
-    """Which attempt of which task a pod is."""
-
-    workflow: str
-    stage: int
-    task: int
-    attempt: int
-    remote: Mapping[str, str] = EMPTY  #: uri -> node that it is read from, over the network
-
-
-#: Workflow, stage, role, steps of memory, and what was learned of its demand for disks.
-ShapeKey: TypeAlias = "tuple[str, int, int, int, Demand | None]"
-
-
-class GroupKey(NamedTuple):
-    """What a backlog item stands for: a shard of a stage, or (shard -1) all its ready shards of one memory step."""
-
-    workflow: str
-    stage: int
-    shard: int
-    memory_steps: int
-
-
-class ForeignKey(NamedTuple):
-    """What a backlog item of foreign pods stands for: a group as a whole, or (part) its pods of one class."""
-
-    group: str
-    part: ClassKey | None
-
-
-@dataclass(slots=True)
-class StagingGroup:
-    """Tasks on their way through STAGING: their targets, and the (dataset, node) pairs still to come."""
-
-    key: int
-    workflow: str
-    stage: int
-    tasks: NDArray[np.int64]
-    attempts: NDArray[np.int32]
-    nodes: NDArray[np.int64]
-    pending: set[tuple[int, int]]
-    priority: int
-    rank_ms: int
-    payer: dict[tuple[int, int], int] = field(
-        default_factory=dict
-    )  #: (dataset, node) -> task its bytes count for
-
-
-@dataclass(slots=True)
-class Backoff:
-    """A transfer that failed and is tried again."""
-
-    not_before: int
-    tries: int
-    waits: int = 0  #: how often it found no room, which is not counted as a try
-    why: str = ""  #: what the last one failed by, if people can do something about it
-
-
-class Coming(NamedTuple):
-    """What is still to come of a dataset to a node, and in how many copies (of pieces) that are under way."""
-
-    size_bytes: int
-    copies: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Gather:
-    """By whom the outputs of a stage are gathered: stage `consumer`, and how its shards meet those of the producer."""
-
-    consumer: int
-    match: Match
-    output_bytes: int  #: expected of one producing shard, of all that the consumer reads of it
-    through: bool = False  #: the consumer gathers nothing, but what it writes of this will be gathered
-
-
-class Spread(NamedTuple):
-    """A dataset from outside, and the stages of a workflow that read it in all their shards."""
-
-    uri: str
-    stages: tuple[int, ...]
 
 
 class EngineState:
@@ -134,8 +38,6 @@ class EngineState:
         mounted: All data lie on a storage that every node mounts, and pods read and write there: a policy without locality stages
             nothing.
     """
-
-    idle: IdleBook | None = None  #: where idle room is accounted for; None = nowhere
 
     def __init__(
         self,
@@ -190,9 +92,6 @@ class EngineState:
         self.drains: dict[str, Drain] = {}  #: nodes that shall be empty, by name
         #: bags of stages that have not changed since
         self.offers: dict[tuple[str, int], Offered] = {}
-        self.usage_step: int | None = None  #: step of time in which usage was written last; None = not begun
-        #: where each cycle is recorded; None = nowhere. Decides nothing
-        self.tape: list[Draft | FlowschedError] | None = None
         self._begin_pace()
         self.epoch = epoch
         self.secret = secret
@@ -239,7 +138,6 @@ class EngineState:
         self.noted: dict[str, tuple[int, ...]] = {}  #: workflow -> what of `outside` it reads
         #: workflow that has ended -> (stage, output) that its own stages read
         self.ended_reads: dict[str, frozenset[tuple[str, str]]] = {}
-        self.look: Look | None = None  #: within one step
         self.cache_first: int | None = None  #: group that waits for cache longest: others leave it room ...
         self.cache_nodes: frozenset[int] = frozenset()  #: ... there
 
