@@ -416,8 +416,7 @@ def _overlaps(attempts: Sequence[Any]) -> int:
     return int(any(begin < end for (_, end), (begin, _) in pairwise(spans)))
 
 
-# ---- The comparison in `flowsched demo`: the same gangs under a policy that places pod by pod, as a stock
-# cluster does ----
+# ---- the comparison: the same gangs under a policy that places pod by pod ----
 
 
 #: The deadlock is called one when nothing has started or ended for so long.

@@ -1,4 +1,4 @@
-"""Where and in which form answers are printed: tables for people, JSON for programs, hints to stderr."""
+"""Output: where and in which form answers are printed, and texts made harmless for a terminal."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class LogText:
         return block(text[:-1] if self._return else text)
 
 
-# ---- The forms in which answers are printed; apart from `output` so that help needs no rich ----
+# ---- the forms; they need no rich, so that help does not load it ----
 
 
 class Form(StrEnum):
@@ -63,7 +63,7 @@ class Form(StrEnum):
     JSONL = "jsonl"
 
 
-# ---- Where and in which form answers are printed: tables for people, JSON for programs, hints to stderr ----
+# ---- printing ----
 
 
 V = TypeVar("V")

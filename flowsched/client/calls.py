@@ -1,4 +1,7 @@
-"""`flowsched.Client`: one method per question that the API answers. See `session` for retries, `streams` for streams."""
+"""`flowsched.Client`: one method per question that the API answers, and `Run`, an accepted workflow.
+
+See `session` for retries, `streams` for streams.
+"""
 
 from __future__ import annotations
 
@@ -76,8 +79,7 @@ class Run:
         return await self.client.cancel(self.id, reason)
 
 
-# ---- `flowsched.Client`: one method per question that the API answers. See `session` for retries, `streams`
-# for streams ----
+# ---- the client ----
 
 
 #: Where a service listens if nothing else is said.

@@ -1,9 +1,9 @@
 """What flowsched says to a stock kube-scheduler that asks it about its own pods: where not (filter), and where best (prioritize).
 
-It speaks only of what kube-scheduler cannot see: room that our engine holds for somebody, disk bandwidth, and where data lie.
+It speaks only of what kube-scheduler cannot see: room that our engine holds for other pods, disk bandwidth, and where data lie.
 Whether a pod fits beside the pods that both can see is left to kube-scheduler, whose view of those is fresher than ours.
 
-Judgement over a leader's memory, which it does not change: no SQL, no waiting, work in proportion to nodes and claims.
+It reads a leader's memory and does not change it: no SQL, no waiting, work in proportion to nodes and claims.
 """
 
 from __future__ import annotations
@@ -150,13 +150,7 @@ def _shapes(state: EngineState, number: int) -> Sequence[Shape]:
     ]
 
 
-# ---- What flowsched says to a stock kube-scheduler that asks it about its own pods: where not (filter), and
-# where best (prioritize) ----
-#
-# It speaks only of what kube-scheduler cannot see: room that our engine holds for somebody, disk bandwidth, and where data lie.
-# Whether a pod fits beside the pods that both can see is left to kube-scheduler, whose view of those is fresher than ours.
-#
-# Judgement over a leader's memory, which it does not change: no SQL, no waiting, work in proportion to nodes and claims.
+# ---- the extender ----
 
 
 #: What a node may be refused for. Few fixed sentences: kube-scheduler counts nodes by them ("3 flowsched holds …").

@@ -1,4 +1,4 @@
-"""What the faces ask about the policy: the profile in force, plugins, and a cycle in a file."""
+"""The policy as clients ask about it: the profile in force, plug-ins, a cycle in a file, and what would let a group start."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def _fault(fault: Fault) -> dict[str, str]:
     return {"path": fault.path, "found": fault.found, "expected": fault.expected}
 
 
-# ---- What would change it: worked out for those who ask, on a copy, beside the loop that decides ----
+# ---- remedies, worked out on a copy beside the loop that decides ----
 
 
 #: For so many backlog items of one answer. Each costs up to `suggest.TRIES` cycles.

@@ -1,7 +1,7 @@
-"""The profile in force: where it comes from, how it is replaced, and what became of those that were refused.
+"""The profile in force and the plug-ins that are installed: how it is replaced, and what became of documents that were refused.
 
-A profile file is looked at every half second; one that has changed (and has stood still since) is read and checked. If
-it is good it replaces the profile in force between two steps; if not, the old one stays, and what is wrong is told.
+A profile file is looked at every half second; one that has changed (and has stood still since) is read and checked. If it is
+good it replaces the profile in force between two steps; if not, the old one stays, and the fault is reported.
 """
 
 from __future__ import annotations
@@ -68,11 +68,7 @@ def find_plugins() -> Found:
     return Found(plugins, broken, origins)
 
 
-# ---- The profile in force: where it comes from, how it is replaced, and what became of those that were
-# refused ----
-#
-# A profile file is looked at every half second; one that has changed (and has stood still since) is read and checked. If
-# it is good it replaces the profile in force between two steps; if not, the old one stays, and what is wrong is told.
+# ---- the profiles in force ----
 
 
 log = structlog.get_logger(__name__)

@@ -1,4 +1,4 @@
-"""The service: what the faces may ask (`facade.Facade`), over the store and the leader's memory."""
+"""The service: what clients may ask (`facade.Facade`), over the store and the leader's memory, and the address of the leader."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ async def open_output(
     return OutputData(file_name + suffix, opened.size_bytes, opened.chunks)
 
 
-# ---- Who leads, and where: for replicas that send on what only the leader knows ----
+# ---- the address of the leader, for replicas that forward what only the leader knows ----
 
 
 #: How long it is believed.
@@ -130,7 +130,7 @@ class Whereabouts:
         return self._url
 
 
-# ---- The service: what the faces may ask (`facade.Facade`), over the store and the leader's memory ----
+# ---- the service ----
 
 
 COMMANDS: Final = ("cancel", "pause", "resume", "retry")

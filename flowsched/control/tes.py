@@ -1,6 +1,7 @@
-"""TES tasks: each becomes a workflow of one stage, and is answered from that workflow's rows.
+"""TES tasks: each becomes a workflow of one stage, and is answered from the leader's memory, its rows, or what was kept of it.
 
-A repeated create gives the task that is there (`repeated`); a task whose workflow has expired is answered from what was kept of it.
+A repeated create gives the task that exists (`repeated`); a task whose workflow has expired is answered from what was kept of
+it.
 """
 
 from __future__ import annotations
@@ -94,7 +95,7 @@ class Edges:
                 return
 
 
-# ---- A TES task that lives, from the leader's memory: most polls are of these, and need no SQL ----
+# ---- live tasks, from the leader's memory: most polls are of these, and need no SQL ----
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,10 +149,7 @@ def waits(state: EngineState | None, ident: str, now: int) -> list[str]:
     return [f"{each.code}: {each.message}" for each in explain(state, run, now, forecast=False)]
 
 
-# ---- TES tasks: each becomes a workflow of one stage, and is answered from that workflow's rows ----
-#
-# A repeated create gives the task that is there (`repeated`); a task whose workflow has expired is answered from what was kept of
-# it.
+# ---- the service of the TES routes ----
 
 
 log = structlog.get_logger(__name__)
@@ -477,8 +475,7 @@ def _shown(ident: str, view: str, known: _Known, logs: Sequence[Mapping[str, Any
     return answers.joined(ident, known.state, known.created_ms, known.full, logs)
 
 
-# ---- What is kept of TES tasks when their workflows expire: clients may ask for weeks what became of an id
-# ----
+# ---- how tasks ended, kept when their workflows expire: clients may ask for weeks what became of an id ----
 
 
 #: Ids of TES tasks stay answerable for at least so long after they were made.

@@ -1,4 +1,4 @@
-"""From rows and arrays to what the faces answer (`workflow.views`). Mappings only."""
+"""Views: rows and arrays become the answers of the API (`workflow.views`): workflows, idle room, queues. Mappings only."""
 
 from __future__ import annotations
 
@@ -290,7 +290,7 @@ def task_position(token: str | None) -> tuple[int, int]:
     return int(stage), int(index)
 
 
-# ---- From the book of idle room to what the faces answer (`workflow.idle_views`). Mappings only ----
+# ---- idle room ----
 
 
 #: What is looked at if nothing else is said.
@@ -395,8 +395,9 @@ def _sentence(name: str, view: IdleView) -> str:
     return f"{name}: {hours} were idle; of these {', '.join(parts)}"
 
 
-# ---- Queues as people see them: what each has, deserves, asks for and has used of late, and what of its
-# settings cannot be ----
+# ---- queues ----
+#
+# What each has, deserves, asks for and has used of late, and which of its settings contradict others.
 
 
 @dataclass(slots=True)

@@ -87,10 +87,7 @@ def read(cfg: config.Loader) -> Settings:
     )
 
 
-# ---- miniwdl's container backend `flowsched`: each try of a task is a workflow of one stage, on the files
-# where they are ----
-#
-# The run's folder and the inputs have to be at the same paths here and on the nodes: this machine, or a file system that all share.
+# ---- the backend ----
 
 
 #: How often a task's stderr is read on, and a signal is looked for. The service is not asked: it tells.

@@ -1,4 +1,4 @@
-"""Clusters of one's own, as people write them in YAML."""
+"""Simulated clusters: nodes and storage, the reference cluster, clusters read from YAML, and nodes that are lost."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def _reference() -> dict[str, SimulatedCluster]:
 REFERENCE: Final[Mapping[str, SimulatedCluster]] = _reference()
 
 
-# ---- Clusters of one's own, as people write them in YAML ----
+# ---- clusters in YAML ----
 
 
 _CLUSTER: Final[Mapping[str, str]] = dict.fromkeys(("nodes", "storage", "startup"), "")
@@ -229,7 +229,7 @@ def _nodes(section: Section) -> list[SimulatedNode]:
     return [replace(made, name=f"{name}{at}") for at in range(count)]
 
 
-# ---- Nodes that a simulation loses: which, and when, as people ask for it (`n3@600`, `n3@600-1200`) ----
+# ---- lost nodes: which, and when (`n3@600`, `n3@600-1200`) ----
 
 
 _ASKED: Final = re.compile(r"(?P<node>.+)@(?P<at>\d+(?:\.\d+)?)(?:-(?P<back>\d+(?:\.\d+)?))?")

@@ -1,4 +1,4 @@
-"""What a schedule comes to: the figures by which policies are compared."""
+"""Figures by which policies are compared, and a lower bound of every makespan."""
 
 from __future__ import annotations
 
@@ -86,11 +86,11 @@ def _undelivered(world: World) -> int:
     )
 
 
-# ---- A time that no schedule of workloads on a cluster can beat (LOCALITY, "LB"): what makespans are
-# compared with ----
+# ---- the bound: a time that no schedule of workloads on a cluster can beat (LOCALITY, "LB") ----
 #
-# The longest of: the longest path with the input and output it cannot avoid; the work over all cores; bytes from outside over what
-# the storage sends; finals over what it takes. True for every policy; loose where disks are read again, or much is gathered.
+# The longest of: the longest path with the input and output it cannot avoid; the work over all cores; bytes from outside over
+# what the storage sends; finals over what it takes. True for every policy; loose where disks are read again, or much is
+# gathered.
 
 
 def lower_bound(cluster: SimulatedCluster, workloads: Sequence[Workload]) -> float:

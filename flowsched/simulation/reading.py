@@ -1,9 +1,9 @@
-"""What tasks read from their node's disk before they compute, and what they share of it.
+"""Reads on a simulated node: what tasks read from its disk before they compute, what memory keeps, and what they share.
 
 Memory keeps what was used last. A task goes through its files in the order of their names at the moment it begins to compute:
-then it is settled which of them memory held, and the disk must have brought the others meanwhile. Who reads a file while
-another on the node does gets the rest along with him. Tasks that begin to compute at the same moment go through their files
-side by side, so what one of them has read from the disk serves all, even where memory would not hold it for who comes later.
+then it is settled which of them memory held, and the disk must have brought the others meanwhile. A task that reads a file
+while another on the node does shares the rest of that read. Tasks that begin to compute at the same moment go through their
+files side by side, so what one of them has read from the disk serves all, even where memory would not hold it for a later task.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Running:
     disk_bytes: int = 0  #: what it made its node's disk read and write
 
 
-# ---- What a simulated node's memory keeps of files ----
+# ---- the page cache ----
 
 
 #: A file of a workload: (number of the workload, number of the file).
@@ -88,12 +88,7 @@ class PageCache:
         self.used -= self._held.pop(file, 0)
 
 
-# ---- What tasks read from their node's disk before they compute, and what they share of it ----
-#
-# Memory keeps what was used last. A task goes through its files in the order of their names at the moment it begins to compute:
-# then it is settled which of them memory held, and the disk must have brought the others meanwhile. Who reads a file while
-# another on the node does gets the rest along with him. Tasks that begin to compute at the same moment go through their files
-# side by side, so what one of them has read from the disk serves all, even where memory would not hold it for who comes later.
+# ---- reads from the disk ----
 
 
 #: How often a task may wait for what another reads of one file, before it reads that file for itself.

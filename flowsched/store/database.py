@@ -1,9 +1,8 @@
-"""Opening the database: SQLite in one process, or PostgreSQL for several. What differs between them is
-decided here.
+"""The database: opening SQLite (one process) or PostgreSQL (several), its schema and lock, and errors that pass by themselves.
 
-SQLite runs in WAL mode with `synchronous=FULL`: a commit that was answered survives a power cut. A write
-transaction begins IMMEDIATE, so that it fails at its start rather than in its middle; a reading one never
-waits for the writer.
+What differs between the two is decided here. SQLite runs in WAL mode with `synchronous=FULL`: a commit that was answered
+survives a power cut. A write transaction begins IMMEDIATE, so that it fails at its start rather than in its middle; a reading
+one never waits for the writer.
 """
 
 from __future__ import annotations
@@ -100,8 +99,7 @@ class FileLock:
             self._file = None
 
 
-# ---- Which schema a database has, and how it gets the one this version needs (alembic, in `migrations/`)
-# ----
+# ---- the schema: which one a database has, and how it gets the one this version needs (alembic, in `migrations/`) ----
 
 
 #: The newest revision in `migrations/versions`: known here so that an ordinary start need not load alembic.
@@ -206,14 +204,7 @@ def _config(connection: Connection | None = None) -> Config:
     return config
 
 
-# ---- Opening the database: SQLite in one process, or PostgreSQL for several. What differs between them is
-# ----
-#
-# decided here.
-#
-# SQLite runs in WAL mode with `synchronous=FULL`: a commit that was answered survives a power cut. A write
-# transaction begins IMMEDIATE, so that it fails at its start rather than in its middle; a reading one never
-# waits for the writer.
+# ---- opening ----
 
 
 _DRIVERS: Final = {
@@ -725,10 +716,10 @@ def _first_line(error: BaseException) -> str:
     return (str(original).strip().splitlines() or [type(original).__name__])[0]
 
 
-# ---- Which database errors pass by themselves, and how long to wait for that ----
+# ---- errors that pass by themselves, and how long to wait for that ----
 #
-# Transient is what another try may get past: locks, a full disk that someone empties, deadlocks, lost
-# connections, a server that starts. Everything else is the statement's own fault, and is told at once.
+# Transient is what another try may get past: locks, a full disk that an operator empties, deadlocks, lost connections, a server
+# that starts. Every other error is the statement's own fault, and is raised at once.
 
 
 #: SQLite's primary result codes: BUSY, LOCKED, READONLY (a file system that was remounted so), IOERR, FULL,

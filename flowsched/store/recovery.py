@@ -1,4 +1,4 @@
-"""What a new leader reads to go on where the last one stopped, and how finished workflows leave."""
+"""What a new leader reads to go on where the last one stopped: workflows and samples of tasks; and how finished workflows leave."""
 
 from __future__ import annotations
 
@@ -227,8 +227,7 @@ _ASKED: Final = (
 _ENDED: Final = tuple(state.value for state in RunState if state.terminal)
 
 
-# ---- What finished tasks took, as rows remember it: a new leader learns from them what the last one knew
-# ----
+# ---- samples: what finished tasks took, so that a new leader learns what the last one knew ----
 #
 # The newest workflows are asked, and of each stage its first tasks: what a kind of task takes does not need all of them, and a
 # restart shall not read a million rows for it.

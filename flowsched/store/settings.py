@@ -1,4 +1,7 @@
-"""The queues as they are configured. Few and rarely changed: small transactions beside the group writer."""
+"""Settings that operators change while the service runs: queues and drains; and the book of idle room.
+
+Few and rarely changed: small transactions beside the group writer.
+"""
 
 from __future__ import annotations
 
@@ -93,7 +96,7 @@ class Queues:
                 raise NotFound(f"there is no queue {name}")
 
 
-# ---- Nodes that shall be empty. Few and rarely changed: small transactions beside the group writer ----
+# ---- drains: nodes that shall be empty ----
 
 
 _d = tables.drains.c
@@ -121,8 +124,7 @@ class Drains:
                 await connection.execute(insert(tables.drains).values(node=node, until_ms=until_ms))
 
 
-# ---- The book of idle room as it is kept: a row for each hour. Small transactions beside the group writer
-# ----
+# ---- the book of idle room: a row for each hour ----
 
 
 _h = tables.idle_hours.c

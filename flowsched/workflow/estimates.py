@@ -1,7 +1,8 @@
-"""What a kind of task takes, learned from those that finished: time, CPU, bytes, memory. A kind is (workflow name, stage name).
+"""Estimates: what a kind of task takes, learned from those that finished: time, CPU, bytes, memory.
 
-Each amount is a `Trend` over the bytes a task reads, with the spread that was seen around it. The last few samples of each kind
-are kept and nothing else, so a model is the same whether it was learned in one life of the service or in several.
+A kind is (workflow name, stage name). Each amount is a `Trend` over the bytes a task reads, with the spread that was seen
+around it. The last few samples of each kind are kept and nothing else, so a model is the same whether it was learned in one
+life of the service or in several.
 """
 
 from __future__ import annotations
@@ -174,11 +175,7 @@ def between(points: Sequence[tuple[int, int]], level: int) -> int:
     return points[-1][1]
 
 
-# ---- What a kind of task takes, learned from those that finished: time, CPU, bytes, memory. A kind is
-# (workflow name, stage name) ----
-#
-# Each amount is a `Trend` over the bytes a task reads, with the spread that was seen around it. The last few samples of each kind
-# are kept and nothing else, so a model is the same whether it was learned in one life of the service or in several.
+# ---- learned amounts by kind ----
 
 
 #: How many finished tasks of a kind are remembered: enough for a line and a high quantile, little to keep.

@@ -1,8 +1,7 @@
-"""What is known of a run before it starts: a template DAG of its calls, as frozen values that JSON can hold.
+"""Plans: the calls of a run as known before it starts, as frozen values that JSON can hold, and the ranks that follow.
 
 A *node* is one call of one task, with the sub-workflows it is in expanded: once, however wide the scatters around it are. What
-does not
-follow from the source and its inputs is never guessed: it is None, and `until` says what it waits for.
+does not follow from the source and its inputs is never guessed: it is None, and `until` says what it waits for.
 """
 
 from __future__ import annotations
@@ -143,8 +142,7 @@ _WORDS = {
 }
 
 
-# ---- What follows from a plan: how long it is from each node to the end of the run, and what each stage of
-# it will ask for ----
+# ---- what follows: how long it is from each node to the end, and what each stage will ask for ----
 
 
 #: What one task is taken for when nothing was learned of its kind, as in the ranks of workflows.

@@ -1,4 +1,4 @@
-"""What the API answers and the SDK reads: one set of structs for both sides. Times are ISO 8601 UTC in JSON.
+"""Views: what the API answers and the SDK reads, one set of structs for both sides. Times are ISO 8601 UTC in JSON.
 
 Fields are only ever added. Nothing here imports numpy, SQL or HTTP.
 """
@@ -251,7 +251,7 @@ class ProblemView(View, kw_only=True):
     faults: list[dict[str, str]] = []
 
 
-# ---- What the API answers about idle room: one set of structs for both sides ----
+# ---- idle room ----
 
 
 class IdleView(View, kw_only=True):
@@ -289,7 +289,7 @@ class IdleReportView(View, kw_only=True):
     sentences: list[str] = msgspec.field(default_factory=list)  #: the same for people, one for each resource
 
 
-# ---- What the API takes and answers about plans: one set of structs for both sides ----
+# ---- plans ----
 
 
 class CromwellSource(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -339,7 +339,7 @@ class PlanPage(Page, kw_only=True):
     plans: list[PlanSummary]
 
 
-# ---- What the API answers about the scheduler's policy: one set of structs for both sides ----
+# ---- the scheduler's policy ----
 
 
 class RefusedView(View, kw_only=True):

@@ -1,1 +1,1 @@
-"""Kubernetes: the executor for clusters, and what it needs. Objects and manifests are pure; `client` and `watch` talk HTTP."""
+"""Kubernetes: the executor for clusters, and what it needs. Objects and manifests are pure; `api` talks HTTP."""

@@ -1,17 +1,17 @@
-"""Folders of attempts, from the service's side. All of it blocks, so it is called in worker threads.
+"""Attempts on this machine, from the service's side: their folders, and the processes that belong to each. Everything here blocks.
 
     nodes/<node>/attempts/<pod>/   made exclusively: who makes it may spawn the one runner it will ever have
         lock, started, exit.json, void, release, order   see `runner.attempt`, the runner's side
         waits                      what the results of a task that has ended wait for
-    reserve                    room for exit.json or void, which it becomes
+        reserve                    room for exit.json or void, which it becomes
         pod.json                   what it is, for people and for `orphans`
         ended.json                 pod.json and exit.json or void, once nothing else is needed (`pack`)
         work/ stdout stderr runner.log
 
-A pod's folder may be on any node, but there is one of a name: a folder found anywhere means "launched, or void".
-Why at most one process tree ever runs for a name: only the maker of the folder spawns; a runner does nothing without
-the lock, and nothing after `started`, `exit.json` or `void` exist; `void` is only written by who holds the lock, and not
-before the last process of the attempt is gone, also one that has detached itself from all that holds the lock (`kin`).
+A pod's folder may be on any node, but there is one of a name: a folder found anywhere means "launched, or void". At most one
+process tree ever runs for a name, because only the maker of the folder spawns; a runner does nothing without the lock, and
+nothing after `started`, `exit.json` or `void` exist; only the holder of the lock writes `void`, and not before the last process
+of the attempt is gone, also one that has detached itself from all that holds the lock.
 """
 
 from __future__ import annotations
@@ -172,20 +172,7 @@ def _has_open(pid: int, path: str) -> bool:
     return False
 
 
-# ---- Folders of attempts, from the service's side. All of it blocks, so it is called in worker threads ----
-#
-#     nodes/<node>/attempts/<pod>/   made exclusively: who makes it may spawn the one runner it will ever have
-#         lock, started, exit.json, void, release, order   see `runner.attempt`, the runner's side
-#         waits                      what the results of a task that has ended wait for
-#     reserve                    room for exit.json or void, which it becomes
-#         pod.json                   what it is, for people and for `orphans`
-#         ended.json                 pod.json and exit.json or void, once nothing else is needed (`pack`)
-#         work/ stdout stderr runner.log
-#
-# A pod's folder may be on any node, but there is one of a name: a folder found anywhere means "launched, or void".
-# Why at most one process tree ever runs for a name: only the maker of the folder spawns; a runner does nothing without
-# the lock, and nothing after `started`, `exit.json` or `void` exist; `void` is only written by who holds the lock, and not
-# before the last process of the attempt is gone, also one that has detached itself from all that holds the lock (`kin`).
+# ---- the folders ----
 
 
 #: What is left of a finished attempt once its end is in SQL: the records of `_RECORDS` in one file.

@@ -1,4 +1,4 @@
-"""Virtual nodes: this machine divided, each part with its own budgets."""
+"""Virtual nodes: this machine divided, each part with its own budgets, and the surroundings that all parts share."""
 
 from __future__ import annotations
 
@@ -127,8 +127,7 @@ def machine_memory_bytes() -> int:
         return physical
 
 
-# ---- What every part of a cluster on this machine is given: where it lives, whom it tells, what time it is
-# ----
+# ---- what every part of a cluster on this machine is given ----
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What a runner is told: the pod, its paths in this node's folders, its environment. Read back by `runner.attempt`."""
+"""Launch orders: the pod, its paths and its environment, as the runner reads them; and the secrets of a root."""
 
 from __future__ import annotations
 
@@ -195,8 +195,9 @@ def _input(given: InputFile, pod: Pod, caches: Mapping[str, Cache]) -> dict[str,
     return {"files": files, "manifest": given.manifest, "link": link}
 
 
-# ---- The secrets of a root: files that only their owner can read. Runners read them; see
-# `running.secret_values` ----
+# ---- the secrets of a root ----
+#
+# Files that only their owner can read. Runners read them; see `runner.secret_values`.
 
 
 def set_secret(root: Path, name: str, value: bytes) -> None:

@@ -1,7 +1,7 @@
-"""Real processes: each attempt has a runner process of its own (see `running`), which this module starts and watches.
+"""Real processes: one runner process for each attempt, started and watched here; runners wake the service through a socket.
 
-The folders say everything (see `attempts`); what is kept here in memory is only which attempts are waited for. Blocking
-work on folders happens in a few threads, one attempt at a time; what they find is applied on the event loop.
+The folders say everything (see `attempts`); what is kept here in memory is only which attempts are waited for. Blocking work on
+folders happens in a few threads, one attempt at a time; what they find is applied on the event loop.
 """
 
 from __future__ import annotations
@@ -102,10 +102,10 @@ def _bind(listener: socket.socket, root: Path) -> None:
             os.close(fd)
 
 
-# ---- The service's end of the process that runners are forked from (`running.spawner`) ----
+# ---- the spawner: the service's end of the process that runners are forked from (`runner.spawner`) ----
 #
-# Not `subprocess` per runner: an interpreter's start costs 25 ms of CPU, and this process's interpreter is held meanwhile,
-# so that launching a hundred pods stalled the event loop for 200 ms.
+# Not `subprocess` per runner: an interpreter's start costs 25 ms of CPU, and this process's interpreter is held meanwhile, so
+# that launching a hundred pods stalled the event loop for 200 ms.
 
 
 COMMAND: Final = (sys.executable, "-I", "-S", "-X", "utf8", str(Path(__file__).with_name("run_attempt.py")))
@@ -202,11 +202,7 @@ def _reaped(pid: int, wait_s: float = 1.0) -> bool:
     return False
 
 
-# ---- Real processes: each attempt has a runner process of its own (see `running`), which this module starts
-# and watches ----
-#
-# The folders say everything (see `attempts`); what is kept here in memory is only which attempts are waited for. Blocking
-# work on folders happens in a few threads, one attempt at a time; what they find is applied on the event loop.
+# ---- runner processes ----
 
 
 T = TypeVar("T")

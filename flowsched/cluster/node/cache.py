@@ -260,15 +260,7 @@ def merged(spans: Iterable[Span]) -> list[Span]:
     return out
 
 
-# ---- A node's cache: one folder per dataset, named by the hash of its uri, made by one rename ----
-#
-#     cache/<sha256 of the uri>/<file or folder under its own name>
-#     cache/<sha256 of the uri>/meta.json   {"uri", "size", "name", "directory", "version"}
-#     cache/.tmp-…                          half made by a service; removed at the next start
-#     cache/.part-<sha256 of the uri>/      coming in pieces; goes on after a restart (`partial`)
-#     cache/.out-…-<pid>                    half made by a runner; removed at the next start, if the runner is dead
-#
-# Runners publish into it too (`runner.outputs`, same layout), so the folder is the truth and `entries` follows it.
+# ---- the cache ----
 
 
 _TEMPORARY = ".tmp-"

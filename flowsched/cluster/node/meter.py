@@ -1,9 +1,4 @@
-"""What this node's disk, network card and network file systems carry, measured every few seconds, and which pod moved how much.
-
-The agent's own /proc tells of its own network and mounts only, so the host's files are mounted below a folder of their own
-(`host`): proc/diskstats, proc/1/net/{dev,route}, proc/1/mountstats, and sys/fs/cgroup (cgroup v2). What is not there, or is
-not counted by this kernel, is not told: None, never 0.
-"""
+"""Measurement: what a node's disk, network card and network file systems carry, and each pod's part of it."""
 
 from __future__ import annotations
 
@@ -99,12 +94,11 @@ def _number(text: str | None) -> int:
     return int(text) if text is not None and text.isdecimal() else 0
 
 
-# ---- What the disk of this machine carries, and what of that is tasks': read from /proc, every few seconds
-# ----
+# ---- the disk of this machine, for the executor of one machine ----
 #
 # A folder's disk is the block device that `stat` names, or the one that this is a partition of, if the kernel counts it
 # (/proc/diskstats); a folder on tmpfs, an overlay or a network file system has none, and then nothing is measured. All virtual
-# nodes share it: what others use is divided evenly.
+# nodes share it: what other programs use is divided evenly.
 
 
 #: s between two measurements: long enough for a mean, short beside what a task takes that disks matter to.
@@ -205,12 +199,11 @@ def _moved_by_tree(proc: Path, pid: int) -> int:
     return moved
 
 
-# ---- What this node's disk, network card and network file systems carry, measured every few seconds, and
-# which pod moved how much ----
+# ---- a whole node, for the node agent ----
 #
 # The agent's own /proc tells of its own network and mounts only, so the host's files are mounted below a folder of their own
 # (`host`): proc/diskstats, proc/1/net/{dev,route}, proc/1/mountstats, and sys/fs/cgroup (cgroup v2). What is not there, or is
-# not counted by this kernel, is not told: None, never 0.
+# not counted by this kernel, is None, never 0.
 
 
 #: Control groups of pods lie so deep at the most: kubelet's root, kubepods, the class, the pod.

@@ -1,8 +1,8 @@
-"""One piece of a dataset from where it is to a node's partial file. The same on this machine and in the node agents.
+"""Ranges: one piece of a dataset from its source to a node's partial file, and a dataset of a cache read as one stream of bytes.
 
-It is a generator that tells the bytes of each block it has moved, so that whoever drives it decides how fast and in which
-thread; everything else blocks. What a piece is of is said by its source with each range (`Section.version`): ranges of two
-versions are never put into one file.
+A copy is a generator that yields the bytes of each block it has moved, so that its caller decides how fast and in which thread;
+everything else blocks. The source says with each range which version it is of (`Section.version`): ranges of two versions are
+never put into one file. This machine and the node agents use the same code.
 """
 
 from __future__ import annotations
@@ -239,11 +239,10 @@ def block_stream(section: Section, length: int, block_bytes: int = _BLOCK) -> Ge
         stream.close()
 
 
-# ---- A dataset of a cache as one stream of bytes: a file as it is, a folder as an uncompressed tar stream
-# ----
+# ---- reading: a file as it is, a folder as an uncompressed tar stream ----
 #
-# A tar stream is made block by block, and its length is known before it begins: the folder's names are read first, and
-# nothing in a cache changes any more. Owners are left out; links inside the dataset stay links.
+# A tar stream is made block by block, and its length is known before it begins: the folder's names are read first, and nothing
+# in a cache changes any more. Owners are left out; links inside the dataset stay links.
 
 
 _TAR_BLOCK: Final = 512

@@ -29,7 +29,7 @@ class TokenBucket:
         return self.free_at
 
 
-# ---- The node's disk and network as token buckets that threads and the event loop share ----
+# ---- the rates of one node ----
 
 
 #: A piece takes about so long at the slowest bucket, so that flows take turns often enough.

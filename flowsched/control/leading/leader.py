@@ -1,4 +1,4 @@
-"""Leading: take the lease, recover, run the loops, stop at once when the lease is lost."""
+"""Leading: take the lease, recover, run the loops, keep the book of idle room, stop at once when the lease is lost."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class IdleKeeping:
         return self._clock() // HOUR_MS - KEPT_HOURS + 1
 
 
-# ---- Leading: take the lease, recover, run the loops, stop at once when the lease is lost ----
+# ---- the term of a leader ----
 
 
 LEASE_MS: Final = 15_000

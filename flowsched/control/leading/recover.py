@@ -1,4 +1,4 @@
-"""Recovery: a new leader's memory, from SQL and from what the cluster still has."""
+"""Recovery: a new leader's memory, from SQL and from what the cluster still has, and the removal of what no workflow needs."""
 
 from __future__ import annotations
 
@@ -179,11 +179,10 @@ def _stage(row: StageRow) -> StageWrite:
     )
 
 
-# ---- After a restart: what workflows that ended before have left in caches with a limit, and which of it
-# nobody needs ----
+# ---- leftovers: what workflows that ended before the restart left in caches with a limit ----
 #
-# Only the engine's memory knows which outputs of an ended workflow its own stages read, and a new leader's begins with those that
-# live. Until it is told, everything of the others is kept as if it were a result.
+# Only the engine's memory knows which outputs of an ended workflow its own stages read, and a new leader's memory begins with
+# the workflows that live. Until it knows more, it keeps everything of the others as if it were a result.
 
 
 log = structlog.get_logger(__name__)
@@ -244,8 +243,7 @@ class Leftovers:
         return sorted(name for name in found if not any(name in names for names in known))
 
 
-# ---- Reconcile: what the cluster has that nobody asked for is reported, and removed after a grace; what has
-# ended is tidied away ----
+# ---- reconciliation: pods that no row knows are reported, and removed after a grace; ended ones are tidied away ----
 
 
 #: Between two looks.

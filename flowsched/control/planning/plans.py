@@ -1,4 +1,4 @@
-"""Plans of runs: made, kept, and asked for the rank of each call that arrives."""
+"""Plans of runs: where their sources come from, plans made in limited processes, kept, and used for the rank of each call."""
 
 from __future__ import annotations
 
@@ -137,8 +137,9 @@ if __name__ == "__main__":
     main()
 
 
-# ---- What a Cromwell server was given for a run: its source, imports and inputs. Only servers that the
-# operator named are asked ----
+# ---- sources: what a Cromwell server was given for a run ----
+#
+# Its source, imports and inputs. Only servers that the operator named are asked.
 
 
 TIMEOUT_S: Final = 30.0
@@ -265,7 +266,7 @@ class Cromwell:
             raise Unavailable(f"{base} does not answer ({error or type(error).__name__})") from error
 
 
-# ---- Plans made in processes with limits, a few at a time ----
+# ---- planning in processes with limits, a few at a time ----
 
 
 #: Plans that are made at the same time; others wait, `WAITING` of them.
@@ -352,7 +353,7 @@ def _result(said: bytes) -> Plan:
     raise known.get(result.kind, errors.FlowschedError)(result.message)
 
 
-# ---- Plans of runs: made, kept, and asked for the rank of each call that arrives ----
+# ---- the book of plans ----
 
 
 log = structlog.get_logger(__name__)
@@ -578,12 +579,11 @@ def _summary(row: PlanRow) -> PlanSummary:
     return PlanSummary(**_fields(row))
 
 
-# ---- Calls get the ranks that plans give them: in their documents where the plan is there first, else in the
-# leader's memory ----
+# ---- ranks: in a call's document where the plan is there first, else in the leader's memory ----
 #
-# A run's first calls come before its plan: Cromwell's metadata are 404 for some seconds, and a client may post a plan at any time.
-# Such a call is accepted without a rank, and is ranked as soon as the plan is there. Its document stays as it is, so the leader
-# of a new term asks for the ranks of all calls that have none.
+# A run's first calls come before its plan: Cromwell's metadata are 404 for some seconds, and a client may post a plan at any
+# time. Such a call is accepted without a rank, and is ranked as soon as the plan is there. Its document stays as it is, so the
+# leader of a new term asks for the ranks of all calls that have none.
 
 
 #: How often it is looked whether another process has made a plan, or this one leads now. Twice as long: calls of a run that another

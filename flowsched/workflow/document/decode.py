@@ -1,9 +1,9 @@
-"""A workflow document as a checked `WorkflowSpec`, or everything that is wrong with it at once.
+"""A workflow document as a checked `WorkflowSpec`: every stage, the edges between them, or everything that is wrong at once.
 
     document (bytes) -> values -> each stage by itself -> stages against each other
 
-What is too large is refused at once (413), what is no JSON too (400); everything else is collected (422).
-Nothing is expanded: the cost follows the document's size, not the number of its tasks.
+What is too large is refused at once (413), what is no JSON too (400); everything else is collected (422). Nothing is expanded:
+the cost follows the document's size, not the number of its tasks.
 """
 
 from __future__ import annotations
@@ -250,12 +250,7 @@ class _Linker:
         self.reader.count("tasks", total, "too many tasks in all")
 
 
-# ---- A workflow document as a checked `WorkflowSpec`, or everything that is wrong with it at once ----
-#
-#     document (bytes) -> values -> each stage by itself -> stages against each other
-#
-# What is too large is refused at once (413), what is no JSON too (400); everything else is collected (422).
-# Nothing is expanded: the cost follows the document's size, not the number of its tasks.
+# ---- decoding ----
 
 
 _WORKFLOW_KEYS: Final[Mapping[str, str]] = {

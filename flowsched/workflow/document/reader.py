@@ -1,4 +1,4 @@
-"""Reading untrusted values with typed questions: a wrong answer becomes a fault, and reading goes on.
+"""Reading untrusted JSON: text into values, values by typed questions, and names; each wrong answer becomes a fault.
 
 A `Reader` belongs to one document and collects its faults; a `Section` is one object of it.
 """
@@ -381,11 +381,10 @@ def encodable(text: str) -> bool:
     return True
 
 
-# ---- JSON text as Python values, or one clear refusal: whatever the bytes are, nothing else happens ----
+# ---- JSON text as Python values, or one clear refusal ----
 #
-# Two things are found here that a JSON parser keeps to itself: keys that occur twice (most parsers silently
-# keep the last) and how deep and how many the values are (checked on the bytes, before the parser spends its
-# stack and memory on them).
+# Two things are found here that a JSON parser keeps to itself: keys that occur twice (most parsers silently keep the last) and
+# how deep and how many the values are (checked on the bytes, before the parser spends its stack and memory on them).
 
 
 _SURROGATE: Final = re.compile(rb"\\u[dD][89a-fA-F]")
@@ -466,7 +465,7 @@ def _finite(text: str) -> float:
     return value
 
 
-# ---- What may be a name, and the environment variable a name becomes ----
+# ---- names, and the environment variable that a name becomes ----
 
 
 #: Stages and roles: they become parts of DNS labels and of `stage.output`, hence no dot.

@@ -1,4 +1,4 @@
-"""Reading a pod template: command, container, resources, environment; and the roles that carry one."""
+"""Reading a stage: its pod template and roles, its rules about nodes, its inputs and outputs and the URIs in them."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def _parse_rate(value: object) -> int:
     return parse_bytes(str(value).removesuffix("/s"))
 
 
-# ---- Reading a pod template: command, container, resources, environment; and the roles that carry one ----
+# ---- pod templates and roles ----
 
 
 #: The keys of a pod template; a stage has them, and each role of a gang.
@@ -422,7 +422,7 @@ def _with(base: Resources, amounts: Mapping[str, int]) -> Resources:
     )
 
 
-# ---- Reading what a stage reads and writes: inputs, outputs, and the URIs in them ----
+# ---- inputs, outputs and URIs ----
 
 
 _INPUT_KEYS: Final[Mapping[str, str]] = {

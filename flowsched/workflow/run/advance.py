@@ -1,10 +1,10 @@
 """advance: what happened to tasks of one workflow, applied to its arrays; and all that follows from it inside the workflow.
 
 It decides which shards became ready, what is tried again, what must be taken away, when a stage and the workflow end. It takes
-no room and chooses no node: that is `scheduling`. Every change goes through a Statement, so that a step whose commit fails
+no room and chooses no node: that is `scheduling`. Every change goes through the undo log, so that a step whose commit fails
 leaves no trace.
 
-It is built in three floors: `moves` changes arrays, `settling` knows shards, stages and edges, `outcomes` knows how attempts end.
+`arrays` changes states, and knows shards, stages and edges; `Outcomes` knows how attempts end; `Advance` takes what happened.
 """
 
 from __future__ import annotations
@@ -306,14 +306,7 @@ class Outcomes(Settling):
         self._fail_stage(stage, text)
 
 
-# ---- advance: what happened to tasks of one workflow, applied to its arrays; and all that follows from it
-# inside the workflow ----
-#
-# It decides which shards became ready, what is tried again, what must be taken away, when a stage and the workflow end. It takes
-# no room and chooses no node: that is `scheduling`. Every change goes through a Statement, so that a step whose commit fails
-# leaves no trace.
-#
-# It is built in three floors: `moves` changes arrays, `settling` knows shards, stages and edges, `outcomes` knows how attempts end.
+# ---- what the cluster, the scheduler and users say to one run ----
 
 
 _UNSTARTED = mask_of(_S.BINDING, _S.BOUND)

@@ -1,4 +1,7 @@
-"""What follows inside a workflow: shards complete, children become ready, stages end, and with the last one the workflow."""
+"""Changes of a run's arrays: moves of tasks, and what follows inside a workflow when shards complete and stages end.
+
+Children become ready, stages end, and with the last stage the workflow.
+"""
 
 from __future__ import annotations
 
@@ -297,8 +300,7 @@ class Moves:
         return missing
 
 
-# ---- What follows inside a workflow: shards complete, children become ready, stages end, and with the last
-# one the workflow ----
+# ---- what follows ----
 
 
 _SUCCEEDED = int(_S.SUCCEEDED)

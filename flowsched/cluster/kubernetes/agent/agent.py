@@ -1,4 +1,4 @@
-"""The node agent, wired together: its folders, what it does with them, and the loop that lets go of what is over."""
+"""The node agent, wired together: its settings, its folders, and the loop that removes what is over."""
 
 from __future__ import annotations
 
@@ -120,8 +120,7 @@ class Settings:
         return Origins(self.roots, self.schemes, options=(("http", guarded), ("https", guarded)))
 
 
-# ---- The node agent, wired together: its folders, what it does with them, and the loop that lets go of what
-# is over ----
+# ---- the agent ----
 
 
 log = structlog.get_logger(__name__)

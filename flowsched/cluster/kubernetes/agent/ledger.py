@@ -1,7 +1,7 @@
-"""What this agent has done for which pod: one small file per pod, so that a restart and a second asking change nothing.
+"""The ledger: the volumes of this node's pods, and what the agent has done for each, so that a restart repeats nothing.
 
-A pod's first order is its only one: whoever learns another pod's uid can have nothing done to it with an order of his own.
-While a pod's volumes are there, what it reads is in use.
+One small file per pod. A pod's first order is its only one: a pod that learns another pod's uid cannot use it with an order of
+its own. While a pod's volumes are there, what it reads is in use.
 """
 
 from __future__ import annotations
@@ -77,11 +77,7 @@ def _open(top: int, names: tuple[str, ...]) -> int:
         return os.dup(fd)
 
 
-# ---- What this agent has done for which pod: one small file per pod, so that a restart and a second asking
-# change nothing ----
-#
-# A pod's first order is its only one: whoever learns another pod's uid can have nothing done to it with an order of his own.
-# While a pod's volumes are there, what it reads is in use.
+# ---- the pages ----
 
 
 _SUFFIX: Final = ".json"

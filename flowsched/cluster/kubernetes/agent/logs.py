@@ -1,8 +1,8 @@
-"""What a container wrote, out of its runtime's files: bytes from an offset, as the program wrote them.
+"""Logs of containers: bytes from an offset, as the program wrote them, while their pods are here and for a time afterwards.
 
-The kubelet's format (CRI) is `<time> <stdout|stderr> <P|F> <text>`, a line each, where P says that the program's line goes
-on in the next one of its stream. Files are rotated: `0.log` becomes `0.log.<time>`, later `.gz`, later nothing. So an offset
-may lie in a file that is gone: what is left begins further on, and `Piece.offset` says where. Everything here blocks.
+The kubelet's format (CRI) is `<time> <stdout|stderr> <P|F> <text>`, a line each, where P says that the program's line goes on
+in the next one of its stream. Files are rotated: `0.log` becomes `0.log.<time>`, later `.gz`, later nothing. So an offset may
+lie in a file that is gone: what is left begins further on, and `Piece.offset` says where. Everything here blocks.
 """
 
 from __future__ import annotations
@@ -256,11 +256,10 @@ def _texts(lines: bytes, stream: bytes) -> Iterator[bytes]:
                 yield b"\n"
 
 
-# ---- Logs that outlive their pods: copied, decoded, into a folder of the agent's, and removed after a time
-# ----
+# ---- logs that outlive their pods: copied, decoded, into a folder of the agent's, and removed after a time ----
 #
-# <kept>/<uid>/meta.json            {"namespace", "pod", "name", "at_ms", "files": {"task.stdout": first offset}}
-# <kept>/<uid>/<container>.<stream>  the bytes
+#     <kept>/<uid>/meta.json             {"namespace", "pod", "name", "at_ms", "files": {"task.stdout": first offset}}
+#     <kept>/<uid>/<container>.<stream>  the bytes
 
 
 STREAMS: Final = ("stdout", "stderr")

@@ -1,6 +1,7 @@
-"""What a pod's steps ask for: its inputs laid out before its task, its outputs published after it.
+"""What a pod's steps ask of the agent: its inputs laid out before its task, its outputs published after it.
 
-Each asking becomes a job that goes on whoever waits for it: a step that asks again joins it, or is told how it ended.
+Each request becomes a job that goes on although its client leaves: a step that asks again joins the job, or is told how it
+ended.
 """
 
 from __future__ import annotations
@@ -122,9 +123,7 @@ def _give(fd: int, like: os.stat_result, mode: int) -> None:
         os.fchown(fd, like.st_uid, like.st_gid)
 
 
-# ---- What a pod's steps ask for: its inputs laid out before its task, its outputs published after it ----
-#
-# Each asking becomes a job that goes on whoever waits for it: a step that asks again joins it, or is told how it ended.
+# ---- requests ----
 
 
 log = structlog.get_logger(__name__)

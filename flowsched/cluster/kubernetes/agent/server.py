@@ -1,8 +1,8 @@
-"""The agent's door: HTTP for the service, for other agents, and for the steps in pods.
+"""The agent's server: HTTP for the service, for other agents, and for the steps in pods; and the agent as a process.
 
-Who may ask what is said at each route: nobody in particular (OPEN), who has the bearer key (KEY), or who has an order that was
-signed with the other key (ORDER; the handler checks, since the order is in the body). What matches no route needs the key too: a
-stranger does not learn which routes exist.
+Each route says its access: all clients (OPEN), clients with the bearer key (KEY), or clients with an order that was signed with
+the other key (ORDER; the handler checks, since the order is in the body). What matches no route needs the key too: a stranger
+does not learn which routes exist.
 """
 
 from __future__ import annotations
@@ -318,7 +318,7 @@ def _problem(status: int, message: str) -> web.Response:
     return web.Response(body=body, status=status, content_type="application/json", headers=headers)
 
 
-# ---- The agent as a process: from its settings to the signal that ends it ----
+# ---- the process: from its settings to the signal that ends it ----
 
 
 #: For work on files. asyncio's own six on two cores would all be busy while six large outputs reach the disk.

@@ -1,6 +1,6 @@
-"""Where a node's datasets come from: another node's agent, or their origin. Everything here blocks, and runs in threads.
+"""Sources of a node's datasets: another node's agent, or an origin at an allowed address. Blocks, and runs in threads.
 
-A dataset is brought whole, from one place (`bring`), or a range of it is opened (`section`), of which `cluster.pieces` makes the
+A dataset is brought whole, from one place (`bring`), or a range of it is opened (`section`), of which `node.ranges` makes the
 dataset.
 """
 
@@ -120,11 +120,7 @@ def true_address(host: str) -> Address:
     return address
 
 
-# ---- Where a node's datasets come from: another node's agent, or their origin. Everything here blocks, and
-# runs in threads ----
-#
-# A dataset is brought whole, from one place (`bring`), or a range of it is opened (`section`), of which `cluster.pieces` makes the
-# dataset.
+# ---- agents and origins ----
 
 
 CONNECT_S: Final = 10.0

@@ -1,4 +1,7 @@
-"""What the agent sends bit by bit: datasets and events. A reader who takes nothing is cut, and holds no memory meanwhile."""
+"""Bodies of requests to the agent, and what it sends bit by bit: datasets and events.
+
+If a client of a stream takes nothing, its stream is cut, and holds no memory meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -133,8 +136,7 @@ def number_of(request: web.Request, name: str, default: int | None = None, most:
     return min(int(given), most)
 
 
-# ---- What the agent sends bit by bit: datasets and events. A reader who takes nothing is cut, and holds no
-# memory meanwhile ----
+# ---- sending ----
 
 
 #: Readers of datasets, and followers of events, at a time. More are told to come back.

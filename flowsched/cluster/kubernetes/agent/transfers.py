@@ -1,6 +1,6 @@
-"""Transfers into this node's cache: a few at a time, one per dataset or piece of one, told as events when they end.
+"""Transfers into this node's cache: a few at a time, one per dataset or piece of one, reported as events when they end.
 
-What is told of a piece has three fields more: `offset`, as it was ordered; `whole`, whether all of the dataset is here now;
+The event of a piece has three fields more: `offset`, as it was ordered; `whole`, whether all of the dataset is here now;
 `version`, which it is of.
 """
 
@@ -85,11 +85,7 @@ class Workers:
             self._loop.call_soon_threadsafe(tell)
 
 
-# ---- Transfers into this node's cache: a few at a time, one per dataset or piece of one, told as events when
-# they end ----
-#
-# What is told of a piece has three fields more: `offset`, as it was ordered; `whole`, whether all of the dataset is here now;
-# `version`, which it is of.
+# ---- the transfers ----
 
 
 log = structlog.get_logger(__name__)

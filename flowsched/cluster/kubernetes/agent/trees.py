@@ -1,6 +1,6 @@
-"""Files and trees between a cache and a pod's folders: links where the file system can, copies where not.
+"""Files and trees between a cache and a pod's folders: links where the file system can, else copies; and tar streams unpacked.
 
-What a pod has written is only read by descriptor (see `beneath`). What lies in the cache is the agent's own, readable for
+What a pod has written is only read by descriptor (see `safe_paths`). What lies in the cache is the agent's own, readable for
 every user, since a hard link has one owner and one mode for all, and writable for none.
 """
 
@@ -212,9 +212,9 @@ def _copy_file(source: str, at: int, name: str, mode: int) -> None:
         os.close(reading)
 
 
-# ---- A folder that comes as a tar stream, unpacked so that nothing of it can land anywhere else ----
+# ---- a folder that comes as a tar stream, unpacked so that nothing of it can land anywhere else ----
 #
-# What other tools would do with a hostile archive is not asked: only files, folders and links are made, each under a folder
+# The tolerance of other tools for hostile archives does not matter: only files, folders and links are made, each under a folder
 # that this stream has made itself before, and never through a link.
 
 

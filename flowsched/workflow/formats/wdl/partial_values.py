@@ -1,10 +1,8 @@
 """WDL values of which only a part is known, and functions that never guess the rest.
 
-miniwdl evaluates; what is not known stands in its values as an `Opaque`, which refuses to say what it is: whatever looks at it
-raises
-`Unknown`, with what would have to be known. So an expression has a value only if that follows from what is known: `length` of an
-array whose
-elements are not known yet, the branch of an `if` whose condition is known, a member of a struct of which another one is not.
+miniwdl evaluates. What is not known stands in its values as an `Opaque`; any use of its value raises `Unknown`, with what would
+have to be known. So an expression has a value only if that follows from what is known: `length` of an array whose elements are
+not known yet, the branch of an `if` whose condition is known, a member of a struct of which another one is not.
 """
 
 from __future__ import annotations
@@ -213,8 +211,7 @@ def _struct(kind: Type.Base) -> Type.StructInstance | Type.Object:
 _PLAIN: Final = (Value.String, Value.Int, Value.Float, Value.Boolean, Value.Null)
 
 
-# ---- The functions of WDL over values of which only a part is known, and without files: what would read or
-# write one is not known ----
+# ---- the functions of WDL, without files: what would read or write one is not known ----
 
 
 #: What differs between the shards of a scatter is worked out for each of them up to so many.
