@@ -34,7 +34,7 @@ demo: $(STAMPS)/demo ## real genomics and gang training on three virtual nodes, 
 	@$(BIN)/flowsched demo
 
 demo-kubernetes: $(STAMPS)/test ## the same on a real API server (after make kube-assets)
-	@$(BIN)/flowsched demo --kubernetes
+	@$(BIN)/python -m tests.kubernetes.hollow.demo
 
 lint: $(STAMPS)/test ## ruff, mypy --strict, import contracts
 	$(BIN)/ruff check .

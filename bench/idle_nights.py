@@ -26,12 +26,12 @@ from typing import Any, Final
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from bench.virtual.drive import Drive
 from flowsched.control.views import idle_report
 from flowsched.engine.idle_book import HOUR_MS, IdleBook
 from flowsched.engine.state import EngineState
 from flowsched.executor.nodes import NodeInfo
 from flowsched.scheduling.queues.tree import Queue, QueueTree
-from flowsched.simulation.drive import Drive
 from flowsched.workflow.document.decode import check_workflow
 
 GIB: Final = 1 << 30

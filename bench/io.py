@@ -5,7 +5,7 @@
 Each case: three jobs of 2 ps + 4 workers (8 cores) come a minute apart on nodes of 8 cores with a disk of 500 MB/s each. A
 worker reads its part of the data while it computes (10 min), and what it reads varies from job to job: from 1 to 400 MB/s at
 full speed. Readers of one disk share it, and a synchronous training is as slow as its slowest worker
-(`flowsched/simulation/disks.py`). Documents say what workers read (`io` of the role), as a user would. Between blind and
+(`bench/virtual/disks.py`). Documents say what workers read (`io` of the role), as a user would. Between blind and
 not blind one switch of the profile differs: `contention`. Twice: on four empty nodes, where spreading pods evenly
 happens to spread the reading, too; and on six nodes of which others (who read nothing) hold 0 to 6 cores each, as on any
 shared cluster.
@@ -22,11 +22,11 @@ from typing import Literal
 
 from bench.pains import table
 from bench.trainings import FLOWSCHED, KUBE, MINUTE, machines
+from bench.virtual.disks import DiskDrive, Reading
+from bench.virtual.drive import Fate
 from flowsched.engine.state import EngineState
 from flowsched.executor.foreign import RoomTaken
 from flowsched.scheduling.policy.framework import Profile
-from flowsched.simulation.disks import DiskDrive, Reading
-from flowsched.simulation.drive import Fate
 from flowsched.workflow.document.decode import check_workflow
 from flowsched.workflow.spec import Resources
 

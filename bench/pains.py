@@ -32,6 +32,7 @@ from bench.trainings import (
     single,
     training,
 )
+from bench.virtual.gathering import GatheringDrive
 from flowsched.control.views import idle_report
 from flowsched.engine.events import QueueChanged
 from flowsched.engine.idle_book import IdleBook
@@ -39,7 +40,6 @@ from flowsched.executor.nodes import NodeInfo
 from flowsched.executor.protocol import Pod
 from flowsched.scheduling.policy.framework import Profile
 from flowsched.scheduling.queues.tree import Queue
-from flowsched.simulation.gathering import GatheringDrive
 from flowsched.workflow.views import IdleReportView
 
 #: Room for one and a half gangs of 8 cores.

@@ -24,6 +24,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT)]
 
+from bench.virtual.drive import Drive, Fate  # noqa: E402
 from flowsched.engine.events import EngineEvent  # noqa: E402
 from flowsched.engine.explain import expected_starts  # noqa: E402
 from flowsched.engine.state import EngineState  # noqa: E402
@@ -33,7 +34,6 @@ from flowsched.executor.nodes import NodeInfo  # noqa: E402
 from flowsched.executor.protocol import Pod  # noqa: E402
 from flowsched.scheduling.explain.forecast import Start  # noqa: E402
 from flowsched.scheduling.policy.framework import PROFILES  # noqa: E402
-from flowsched.simulation.drive import Drive, Fate  # noqa: E402
 from flowsched.workflow.document.decode import check_workflow  # noqa: E402
 
 SECOND = 1_000

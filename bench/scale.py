@@ -37,6 +37,7 @@ from kubelike import Inlined, Node, Plugins, PodSpec
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+from bench.virtual.drive import Drive  # noqa: E402
 from flowsched.engine import admission as placing_module  # noqa: E402
 from flowsched.engine.events import Accepted, Tick  # noqa: E402
 from flowsched.engine.state import EngineState  # noqa: E402
@@ -55,7 +56,6 @@ from flowsched.scheduling.queues.tree import Queue, QueueTree  # noqa: E402
 from flowsched.scheduling.state.claims import Claim, ClaimKind  # noqa: E402
 from flowsched.scheduling.state.data import Catalogue  # noqa: E402
 from flowsched.scheduling.state.snapshot import Snapshot  # noqa: E402
-from flowsched.simulation.drive import Drive  # noqa: E402
 from flowsched.statement import Statement  # noqa: E402
 from flowsched.workflow.document.decode import check_workflow  # noqa: E402
 from flowsched.workflow.graph import StageGraph  # noqa: E402
@@ -421,7 +421,7 @@ def distinct(quick: bool) -> Row:
 
 
 def _fate() -> Any:
-    from flowsched.simulation.drive import Fate
+    from bench.virtual.drive import Fate
 
     return Fate(60_000)
 

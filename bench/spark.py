@@ -3,7 +3,7 @@
     python -m bench.spark
 
 Each has a driver and 5 executors of 1 core and 4 GB, and its driver makes the executors' pods only once it runs
-(`flowsched/simulation/applications.py`). Contenders: pod by pod without any reservation; with drivers kept to nodes of their own
+(`bench/virtual/applications.py`). Contenders: pod by pod without any reservation; with drivers kept to nodes of their own
 (1, 2 or 3 of the four); with a quota of so many drivers (1 … 12); and flowsched with `min_resources`. Twice: as Spark does by
 default (it begins once 4 of 5 executors have registered, or after 30 s with at least one), and for work that needs all five at once
 (barrier mode, as MPI-like libraries on Spark use it). Then with other numbers of executors, since a choice of nodes is made once.
@@ -17,13 +17,13 @@ from typing import Any
 
 from bench.pains import table
 from bench.trainings import FLOWSCHED, KUBE, minutes
+from bench.virtual.applications import DRIVER, EXECUTOR, Application, ApplicationDrive
 from flowsched.engine.events import QueueChanged
 from flowsched.engine.state import EngineState
 from flowsched.executor.foreign import RoomTaken
 from flowsched.executor.nodes import NodeInfo
 from flowsched.scheduling.policy.framework import Profile
 from flowsched.scheduling.queues.tree import Queue
-from flowsched.simulation.applications import DRIVER, EXECUTOR, Application, ApplicationDrive
 from flowsched.workflow.spec import Resources
 
 GB = 1_000_000_000

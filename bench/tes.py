@@ -72,8 +72,8 @@ async def serve(folder: Path, database: str) -> None:
 
     from flowsched import app
     from flowsched.api.server import build_api
-    from flowsched.cluster.fake import FakeProcesses, Outcome
     from flowsched.executor.nodes import NodeInfo
+    from tests.cluster.fake import FakeProcesses, Outcome
     from tests.service.processes import process
 
     world = FakeProcesses(lambda _: Outcome(runtime_ms=3_600_000))

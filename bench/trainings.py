@@ -1,7 +1,7 @@
 """Training jobs on a virtual clock: what the benches of the pains have in common.
 
-A job is a gang of parameter servers and workers. It gets nowhere until all of them run (`simulation/gathering`). The engine, its
-cycle and its profiles are those of the service; only time and pods are not real.
+A job is a gang of parameter servers and workers. It gets nowhere until all of them run (`bench/virtual/gathering.py`). The engine,
+its cycle and its profiles are those of the service; only time and pods are not real.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from typing import Any
 
+from bench.virtual.drive import Fate
+from bench.virtual.gathering import GatheringDrive, Held
 from flowsched.engine.state import EngineState
 from flowsched.executor.nodes import NodeInfo
 from flowsched.executor.protocol import Pod
 from flowsched.scheduling.policy.framework import PROFILES, Profile
-from flowsched.simulation.drive import Fate
-from flowsched.simulation.gathering import GatheringDrive, Held
 from flowsched.workflow.document.decode import check_workflow
 
 GIB = 1 << 30

@@ -17,9 +17,9 @@ from processes import cpu_s
 
 from flowsched.cluster.kubernetes.api.client import Client
 from flowsched.cluster.kubernetes.api.watch import Reflector
-from flowsched.cluster.kubernetes.binaries import APISERVER, ETCD
-from flowsched.cluster.kubernetes.controlplane import ControlPlane
 from flowsched.cluster.kubernetes.objects.metadata import Metadata, Read
+from tests.kubernetes.hollow.binaries import APISERVER, ETCD
+from tests.kubernetes.hollow.controlplane import ControlPlane
 
 PODS: Final = f"/api/v1/namespaces/{loads.NAMESPACE}/pods"
 IN_FLIGHT: Final = 32

@@ -12,10 +12,10 @@ import loads
 from cluster import Bench
 from processes import Process, Service
 
-from flowsched.cluster.kubernetes.controlplane import SCHEDULER
-from flowsched.cluster.kubernetes.programs import Program
+from tests.kubernetes.hollow.controlplane import SCHEDULER
 from tests.kubernetes.volcano import BINARY as VOLCANO
 from tests.kubernetes.volcano import volcano
+from tests.programs import Program
 
 HERE: Final = Path(__file__).resolve().parent
 SETTLE_S: Final = 1.5

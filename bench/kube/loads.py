@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from flowsched.cluster.kubernetes.hollow.templates import NodeTemplate, node_document
+from tests.kubernetes.hollow.templates import NodeTemplate, node_document
 
 Json = dict[str, Any]
 

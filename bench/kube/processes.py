@@ -16,7 +16,7 @@ from typing import Any
 
 import aiohttp
 
-from flowsched.cluster.kubernetes.programs import free_ports
+from tests.programs import free_ports
 
 _TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 PATIENCE_S = 300.0

@@ -35,12 +35,6 @@ from typing import Any, Final
 from processes import Service
 
 from flowsched.cluster.kubernetes.api.client import Client
-from flowsched.cluster.kubernetes.binaries import missing
-from flowsched.cluster.kubernetes.controlplane import ControlPlane
-from flowsched.cluster.kubernetes.hollow.nodes import HollowNodes
-from flowsched.cluster.kubernetes.hollow.simulated import Fate
-from flowsched.cluster.kubernetes.hollow.spec import Pod
-from flowsched.cluster.kubernetes.hollow.templates import NodeTemplate
 from flowsched.cluster.kubernetes.pods.labels import INDEX, STAGE
 from flowsched.scheduling.policy.framework import PROFILES
 from flowsched.simulation.clusters import SimulatedCluster, SimulatedNode
@@ -49,6 +43,12 @@ from flowsched.simulation.workload import Workload, from_trace
 from flowsched.workflow.document.decode import check_workflow
 from flowsched.workflow.formats.wfformat import read_trace
 from flowsched.workflow.spec import WorkflowSpec
+from tests.kubernetes.hollow.binaries import missing
+from tests.kubernetes.hollow.controlplane import ControlPlane
+from tests.kubernetes.hollow.nodes import HollowNodes
+from tests.kubernetes.hollow.simulated import Fate
+from tests.kubernetes.hollow.spec import Pod
+from tests.kubernetes.hollow.templates import NodeTemplate
 
 FOLDER: Final = Path(__file__).resolve().parents[3] / "shared" / "data" / "wfinstances"
 #: Trace -> its file, and nodes of four cores: so few that policies differ in the simulator, or there is no order to compare.

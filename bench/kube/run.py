@@ -46,9 +46,9 @@ from contenders import KINDS, NEEDS, Contender, Raw, all_of  # noqa: E402
 from processes import cpu_s, keep_to, memory_mb, never_idle  # noqa: E402
 
 from flowsched.cluster.kubernetes.api.client import Client  # noqa: E402
-from flowsched.cluster.kubernetes.binaries import find  # noqa: E402
-from flowsched.cluster.kubernetes.controlplane import ControlPlane  # noqa: E402
 from tests.kubernetes.definitions import apply_crds  # noqa: E402
+from tests.kubernetes.hollow.binaries import find  # noqa: E402
+from tests.kubernetes.hollow.controlplane import ControlPlane  # noqa: E402
 
 PATIENCE_S = 300.0
 HELD_S = 11.0

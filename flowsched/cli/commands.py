@@ -9,7 +9,7 @@ from typing import Annotated, Final
 import typer
 
 from flowsched import __version__
-from flowsched.cli import agent, ahead, cromwell_command, hollow, queues, simulation, upkeep
+from flowsched.cli import agent, ahead, cromwell_command, queues, simulation, upkeep
 from flowsched.cli import policy as policies
 from flowsched.cli.context import Options, ask, carry_out, options, run
 from flowsched.cli.options import (
@@ -387,10 +387,6 @@ def demo(
     policy: Annotated[str | None, typer.Option(help="Only with this policy. [all, side by side]")] = None,
     kill: Annotated[int, typer.Option(min=0, help="Kill the service so many times meanwhile.")] = 0,
     seconds: Annotated[float | None, typer.Option(min=1, help="Stop after so long.")] = None,
-    kubernetes: Annotated[
-        bool,
-        typer.Option("--kubernetes", help="On a real API server, with nodes that run pods as processes."),
-    ] = False,
 ) -> None:
     """See it work: workflows, gangs and crashes on this machine."""
     from types import SimpleNamespace
@@ -400,11 +396,7 @@ def demo(
     given = options(ctx)
     run(
         given,
-        show_piece.main(
-            SimpleNamespace(
-                policy=policy, kill=kill, seconds=seconds, kubernetes=kubernetes, debug=given.debug
-            )
-        ),
+        show_piece.main(SimpleNamespace(policy=policy, kill=kill, seconds=seconds, debug=given.debug)),
     )
 
 
@@ -455,5 +447,4 @@ app.command(name="simulate")(simulation.simulate)
 app.command(name="snapshot")(policies.snapshot)
 app.command(name="replay")(policies.replay)
 app.command(name="agent")(agent.agent)
-app.command(name="hollow")(hollow.hollow)
 cromwell_command.offer(app)

@@ -20,14 +20,11 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final, Protocol
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
-
-if TYPE_CHECKING:
-    from flowsched.cli.demo_kubernetes import SmallCluster
 
 GANGS: Final = 5
 NODES: Final = 3
@@ -36,8 +33,6 @@ MEMORY: Final = "4Gi"
 #: A gang of 2 × 1 + 4 × 1.5 cores: twelve cores have room for one and a half of them.
 GANG_CORES: Final = 8
 DEMO_S: Final = 120.0
-#: Pods are processes of three programs each there, started by hollow kubelets on the same two or four cores.
-KUBERNETES_S: Final = 420.0
 
 
 class Options(Protocol):
@@ -46,7 +41,22 @@ class Options(Protocol):
     policy: str | None
     kill: int
     seconds: float | None
-    kubernetes: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """The cluster that the demo's service runs pods on; by default the virtual nodes of `serve` itself.
+
+    Args:
+        arguments: Further arguments of `flowsched serve`.
+        environment: Variables of the service besides those of this process.
+    """
+
+    arguments: Sequence[str] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+VIRTUAL_NODES: Final = Cluster()
 
 
 @dataclass(slots=True)
@@ -56,10 +66,9 @@ class Serving:
     root: Path
     policy: str
     port: int
+    cluster: Cluster = VIRTUAL_NODES
     kills: int = 0
     process: asyncio.subprocess.Process | None = None
-    arguments: Sequence[str] = ()
-    environment: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def url(self) -> str:
@@ -76,7 +85,7 @@ class Serving:
             *words.split(),
             "--policy",
             self.policy,
-            *self.arguments,
+            *self.cluster.arguments,
         ]
         with (self.root / "service.log").open("ab") as log:
             self.process = await asyncio.create_subprocess_exec(
@@ -84,7 +93,7 @@ class Serving:
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env={**os.environ, **self.environment},
+                env={**os.environ, **self.cluster.environment},
             )
 
     async def kill(self) -> None:
@@ -126,15 +135,13 @@ def free_port() -> int:
 
 @asynccontextmanager
 async def service(
-    root: Path, policy: str, small: SmallCluster | None = None
+    root: Path, policy: str, cluster: Cluster = VIRTUAL_NODES
 ) -> AsyncIterator[tuple[Serving, Any]]:
     """A service of its own and a client of it."""
     from flowsched.client import Client
 
     await asyncio.to_thread(root.mkdir, parents=True, exist_ok=True)
-    serving = Serving(root, policy, free_port())
-    if small is not None:
-        serving.arguments, serving.environment = small.arguments, small.environment
+    serving = Serving(root, policy, free_port(), cluster)
     await serving.start()
     try:
         async with Client(serving.url) as client:
@@ -164,7 +171,23 @@ async def main(options: Options) -> int:
     console = Console()
     root = Path(tempfile.mkdtemp(prefix="flowsched-demo-"))
     begun = time.monotonic()
-    kind = "Kubernetes" if options.kubernetes else "virtual"
+    introduce(console, root, "virtual")
+    only = options.policy
+    good = True
+    if only in (None, "flowsched"):
+        good = await scheduled(console, root / "flowsched", options.kill, options.seconds or DEMO_S)
+    if only in (None, "kube-like") and not options.kill:
+        good = await deadlock(console, root / "kube-like") and good
+    console.print(f"\nAll in {time.monotonic() - begun:.0f} s. What to try next:")
+    for line in _next_steps(root / "flowsched"):
+        console.print(Text("  " + line, "cyan"), soft_wrap=True)
+    if os.environ.get("FLOWSCHED_DEMO_KEEP") is None:
+        _forget_bulk(root)
+    return 0 if good else 1
+
+
+def introduce(console: Console, root: Path, kind: str) -> None:
+    """Say what the demonstration submits, and to what kind of nodes."""
     console.print(
         Text.assemble(
             ("flowsched demo", "bold"),
@@ -175,22 +198,6 @@ async def main(options: Options) -> int:
         f"Submitting real variant calling (NA18507) and {GANGS} training gangs of 2 ps + 4 workers, {GANG_CORES} cores each:"
         f" there is room for one and a half.\n"
     )
-    if options.kubernetes:
-        good = await _on_kubernetes(console, root, options)
-        console.print(f"\nAll in {time.monotonic() - begun:.0f} s.")
-        return 0 if good else 1
-    only = options.policy
-    good = True
-    if only in (None, "flowsched"):
-        good = await _scheduled(console, root / "flowsched", options)
-    if only in (None, "kube-like") and not options.kill:
-        good = await deadlock(console, root / "kube-like") and good
-    console.print(f"\nAll in {time.monotonic() - begun:.0f} s. What to try next:")
-    for line in _next_steps(root / "flowsched"):
-        console.print(Text("  " + line, "cyan"), soft_wrap=True)
-    if os.environ.get("FLOWSCHED_DEMO_KEEP") is None:
-        _forget_bulk(root)
-    return 0 if good else 1
 
 
 def _next_steps(root: Path) -> tuple[str, ...]:
@@ -217,39 +224,32 @@ def _forget_bulk(root: Path) -> None:
 # ---------------------------------------------------------------------------------------- with flowsched
 
 
-async def _on_kubernetes(console: Console, root: Path, options: Options) -> bool:
-    from flowsched.cli.demo_kubernetes import small_cluster, stock_scheduler
-
-    async with small_cluster(root, console, NODES, CPU, MEMORY, [share("workflows")]) as small:
-        good = await _scheduled(console, root / "flowsched", options, small)
-        if not options.kill:
-            good = await stock_scheduler(console, small, GANGS) and good
-    return good
-
-
-async def _scheduled(
-    console: Console, root: Path, options: Options, small: SmallCluster | None = None
+async def scheduled(
+    console: Console, root: Path, kill: int, seconds: float, cluster: Cluster = VIRTUAL_NODES
 ) -> bool:
-    async with service(root, "flowsched", small) as (serving, client):
+    """Let flowsched run variant calling and the gangs, and show how they go; whether all succeeded, none twice.
+
+    Args:
+        console: Where it is shown.
+        root: The service's.
+        kill: How often the service is killed meanwhile.
+        seconds: The demonstration stops after so long.
+        cluster: What the service runs pods on.
+    """
+    async with service(root, "flowsched", cluster) as (serving, client):
         runs = [await client.submit(share("workflows", "variant-calling.json"))]
         gang = gang_document()
         runs += [await client.submit(gang | {"name": f"train-{number + 1}"}) for number in range(GANGS)]
-        killer = asyncio.create_task(_killer(serving, options.kill))
+        killer = asyncio.create_task(_killer(serving, kill))
         try:
-            views = await _follow(
-                console,
-                client,
-                [run.id for run in runs],
-                options.seconds or (KUBERNETES_S if options.kubernetes else DEMO_S),
-                serving,
-            )
-            await _last_kill(killer, options.kill, serving)
+            views = await _follow(console, client, [run.id for run in runs], seconds, serving)
+            await _last_kill(killer, kill, serving)
         finally:
             killer.cancel()
             await asyncio.gather(killer, return_exceptions=True)
         await _report(console, client, views)
         good = all(view.state == "SUCCEEDED" for view in views)
-        if options.kill:
+        if kill:
             good = await _audit(console, client, views, serving) and good
         return good
 

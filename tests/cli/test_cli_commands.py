@@ -286,7 +286,7 @@ def test_every_command_has_help() -> None:
     runner = CliRunner()
     listed = runner.invoke(app, ["--help"]).stdout
     names = "run serve submit ls show watch explain logs cancel retry pause resume queue nodes demo doctor db version"
-    names += " get secret agent hollow plan cromwell"
+    names += " get secret agent plan cromwell"
     for name in names.split():
         assert f"\n  {name} " in listed
         assert runner.invoke(app, [name, "--help"]).exit_code == 0

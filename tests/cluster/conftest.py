@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from flowsched.cluster.fake import FakeProcesses
 from flowsched.cluster.local.executor import LocalCluster, Processes
 from flowsched.cluster.local.nodes import virtual_nodes
 from flowsched.cluster.local.processes import RunnerProcesses
 from flowsched.executor.nodes import NodeInfo
+from tests.cluster.fake import FakeProcesses
 from tests.cluster.samples import Ear, scripted
 
 

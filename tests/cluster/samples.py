@@ -8,7 +8,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from flowsched.cluster.fake import Outcome
 from flowsched.cluster.local.executor import LocalCluster
 from flowsched.executor.protocol import (
     ClusterEvent,
@@ -22,6 +21,7 @@ from flowsched.executor.protocol import (
     TransferFailed,
 )
 from flowsched.workflow.spec import Container, Step
+from tests.cluster.fake import Outcome
 
 PATIENCE_S = 60
 

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from flowsched.cluster.fake import FakeProcesses, Outcome
 from flowsched.cluster.local.executor import LocalCluster
 from flowsched.cluster.local.nodes import virtual_nodes
 from flowsched.executor.protocol import (
@@ -21,6 +20,7 @@ from flowsched.executor.protocol import (
     TransferDone,
     TransferFailed,
 )
+from tests.cluster.fake import FakeProcesses, Outcome
 from tests.cluster.samples import Ear, pod
 
 NODES = virtual_nodes(2, cpu_millicores=1000, memory_bytes=1 << 40, nic_rate=1000, disk_rate=0)

@@ -13,8 +13,8 @@ from typing import Any
 from aiohttp.test_utils import TestServer
 
 from flowsched.api.server import build_api
-from flowsched.cluster.fake import FakeProcesses
 from flowsched.workflow.views import EventView
+from tests.cluster.fake import FakeProcesses
 from tests.service.processes import process
 
 #: An event stream that has been silent for so long ends: a tool waits for the end of every answer.

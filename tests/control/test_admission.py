@@ -10,11 +10,11 @@ import aiohttp
 import pytest
 
 from flowsched.app import Settings, running
-from flowsched.cluster.fake import FakeProcesses
 from flowsched.control import admission
 from flowsched.control.admission import Admission, LiveLimits
 from flowsched.errors import Conflict, TooLarge, TooMuch
 from flowsched.store.workflows import Workflows
+from tests.cluster.fake import FakeProcesses
 from tests.control.test_bounds import fresh_postgres, postgres_server, postgres_url, url
 from tests.service.processes import process
 

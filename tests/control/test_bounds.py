@@ -21,12 +21,12 @@ import pytest
 from sqlalchemy.event import listen
 
 from flowsched.app import Settings, running
-from flowsched.cluster.fake import FakeProcesses
 from flowsched.control.leading import leader
 from flowsched.control.leading.heartbeat import BEAT_S, HELD_S, Heartbeat, Stall
 from flowsched.errors import LeadershipLost, Unavailable
 from flowsched.store.database import Database, url_for
 from flowsched.store.lease import Lease
+from tests.cluster.fake import FakeProcesses
 from tests.postgres import fresh_postgres, postgres_server, postgres_url
 from tests.service.processes import Process, process
 

@@ -15,11 +15,11 @@ import aiohttp
 import pytest
 
 from flowsched.app import Settings, running
-from flowsched.cluster.fake import FakeProcesses
 from flowsched.control.leading import dispatch
 from flowsched.control.leading.recover import Leftovers, Reconciler, make_run
 from flowsched.engine.state import EngineState
 from flowsched.engine.step import Step, step
+from tests.cluster.fake import FakeProcesses
 from tests.service.processes import Process, process
 
 #: What the event loop may read while a step is under way. None of it goes through what changes: a key is there or not.

@@ -29,12 +29,12 @@ import aiohttp
 
 import flowsched.client.session as session
 from flowsched.client import Client
-from flowsched.cluster.kubernetes.programs import free_ports
 from flowsched.control.leading.failpoints import CACHES, KUBERNETES
 from flowsched.control.leading.failpoints import POINTS as ALL_POINTS
 from flowsched.errors import Conflict, FlowschedError, NotFound
 from flowsched.workflow.views import TaskView, WorkflowView
 from tests.crash.workloads import Mix, Workload
+from tests.programs import free_ports
 
 HERE = Path(__file__).parent
 #: What a service on a local cluster passes.

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from flowsched import app
-from flowsched.cluster.fake import FakeProcesses
 from flowsched.errors import ConfigurationError
 from flowsched.executor.nodes import NodeInfo
 from flowsched.store.database import url_for
 from flowsched.store.lease import Lease
+from tests.cluster.fake import FakeProcesses
 from tests.service.processes import process
 
 

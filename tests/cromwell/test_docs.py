@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from flowsched.cluster.kubernetes.programs import free_ports
 from flowsched.cluster.local.runner.namespace import refusal
 from flowsched.workflow.formats.tes.document import PARAMETERS
 from tests.cromwell import draft2
 from tests.cromwell.sfs import Call, Cromwell
+from tests.programs import free_ports
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs" / "cromwell.md").read_text(encoding="utf-8")

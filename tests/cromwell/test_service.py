@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from flowsched.cluster.kubernetes.programs import free_ports
 from flowsched.cluster.local.runner.namespace import refusal
 from tests.cromwell.draft2 import Maybe
 from tests.cromwell.sfs import ABORTS, Call, Cromwell, Service, SubmitFailed
+from tests.programs import free_ports
 
 CONF = Path(__file__).parents[2] / "deploy" / "cromwell" / "flowsched.conf"
 HELD = "for i in $(seq 600); do [ -e go ] && exit 0; sleep 0.1; done; exit 9"

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from flowsched.cluster.kubernetes.api.client import Connection
-from flowsched.cluster.kubernetes.binaries import find, missing
-from flowsched.cluster.kubernetes.controlplane import ControlPlane
-from flowsched.cluster.kubernetes.programs import NotStarted
 from tests.deploy.rendering import BASE, DEPLOY, VOLCANO_CRDS
+from tests.kubernetes.hollow.binaries import find, missing
+from tests.kubernetes.hollow.controlplane import ControlPlane
+from tests.programs import NotStarted
 
 
 def _needed(why: str) -> None:

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from flowsched.cluster.kubernetes.programs import free_ports, leashed
 from tests.deploy.conftest import Cluster
 from tests.deploy.rendering import BASE, Object, documents, pod_templates, rendered_kustomize
+from tests.programs import free_ports, leashed
 
 WITHIN_S = 200.0
 

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bench.virtual.drive import Drive, Fate
 from flowsched.engine.events import EngineEvent
 from flowsched.engine.state import EngineState
 from flowsched.engine.state.work import GroupKey
@@ -15,7 +16,6 @@ from flowsched.engine.step import Step
 from flowsched.executor.nodes import NodeInfo
 from flowsched.executor.protocol import Pod
 from flowsched.scheduling.policy.framework import Profile
-from flowsched.simulation.drive import Drive, Fate
 from flowsched.workflow.document.decode import check_workflow
 
 SECOND = 1_000

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from bench.virtual.drive import Drive, Fate
 from flowsched.engine.events import Command, Revived, Tick
 from flowsched.engine.explain import explain
 from flowsched.engine.recovery import reclaim
@@ -11,7 +12,6 @@ from flowsched.engine.state import EngineState
 from flowsched.engine.step import step
 from flowsched.executor.nodes import NodeInfo
 from flowsched.executor.protocol import NodeChanged, PodStarted, ReplicaSeen
-from flowsched.simulation.drive import Drive, Fate
 from flowsched.statement import Statement
 from flowsched.workflow.document.decode import check_workflow
 from flowsched.workflow.run.advance import Advance

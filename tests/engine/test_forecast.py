@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from bench.virtual.drive import Drive, Fate
 from flowsched.engine.explain import expected_starts, explain
 from flowsched.engine.state import EngineState
 from flowsched.executor.nodes import NodeInfo
 from flowsched.executor.protocol import Pod
-from flowsched.simulation.drive import Drive, Fate
 from flowsched.workflow.document.decode import check_workflow
 
 SECOND = 1_000

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bench.idle_nights import Days
+from bench.virtual.drive import Drive
 from flowsched.engine.events import Tick
 from flowsched.engine.idle_book import HOUR_MS, Hour, IdleBook, total
 from flowsched.engine.state import EngineState
@@ -10,7 +11,6 @@ from flowsched.engine.step import step
 from flowsched.executor.nodes import NodeInfo
 from flowsched.scheduling.explain.idle import Cause
 from flowsched.scheduling.queues.tree import Queue, QueueTree
-from flowsched.simulation.drive import Drive
 from flowsched.workflow.document.decode import check_workflow
 from tests.engine.scene import Scene, node
 

@@ -8,11 +8,11 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bench.virtual.drive import Drive, Fate
 from flowsched.engine.state import EngineState
 from flowsched.engine.step import Step
 from flowsched.executor.nodes import NodeInfo
 from flowsched.scheduling.queues.tree import Queue, QueueTree
-from flowsched.simulation.drive import Drive, Fate
 from flowsched.workflow.document.decode import check_workflow
 
 HOUR = 3_600_000

@@ -64,8 +64,8 @@ def test_the_modules_that_the_architecture_names_exist() -> None:
     there = {f"/flowsched/{path.removesuffix('.py').removesuffix('/__init__')}" for path in parsed()}
     there |= {above.as_posix() for path in there for above in Path(path).parents}
     there |= {
-        f"/{path.relative_to(ROOT).as_posix()}"
-        for top in ("docs", "deploy", "bench")
+        f"/{path.relative_to(ROOT).as_posix().removesuffix('.py')}"
+        for top in ("docs", "deploy", "bench", "tests")
         for path in (ROOT / top).rglob("*")
     }
     wrong = {

@@ -14,11 +14,11 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 
 from flowsched.cluster.kubernetes.api.client import Client, Connection
-from flowsched.cluster.kubernetes.binaries import missing
-from flowsched.cluster.kubernetes.controlplane import ControlPlane
 from flowsched.cluster.kubernetes.objects.core import Node
-from flowsched.cluster.kubernetes.programs import NotStarted
 from tests.kubernetes.definitions import apply_crds
+from tests.kubernetes.hollow.binaries import missing
+from tests.kubernetes.hollow.controlplane import ControlPlane
+from tests.programs import NotStarted
 
 _NUMBERS = itertools.count()
 

@@ -12,12 +12,12 @@ from typing import Any
 
 from flowsched.cluster.kubernetes.api.client import Client, Connection
 from flowsched.cluster.kubernetes.executor import ClusterSettings, KubernetesCluster
-from flowsched.cluster.kubernetes.hollow.nodes import HollowNodes
-from flowsched.cluster.kubernetes.hollow.templates import NodeTemplate
 from flowsched.cluster.kubernetes.pods.release import ReleaseSettings
 from flowsched.executor.nodes import NodeInfo
 from flowsched.executor.protocol import ClusterEvent, PodEnded, PodGone, PodStarted
 from tests.cluster.samples import Ear
+from tests.kubernetes.hollow.nodes import HollowNodes
+from tests.kubernetes.hollow.templates import NodeTemplate
 
 KEY = "a key that agents and the service share"
 SYSTEM = "flowsched-system"

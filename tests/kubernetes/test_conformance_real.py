@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import pytest
 
 from flowsched.cluster.kubernetes.api.client import Connection
-from flowsched.cluster.kubernetes.controlplane import ControlPlane
 from tests.kubernetes.conformance import Conformance
 from tests.kubernetes.conformance_native import NativeConformance
 from tests.kubernetes.conftest import running
+from tests.kubernetes.hollow.controlplane import ControlPlane
 
 
 @pytest.fixture(scope="module")

@@ -16,11 +16,11 @@ from typing import Any
 import aiohttp
 import pytest
 
-from flowsched.cluster.kubernetes import controlplane
-from flowsched.cluster.kubernetes.binaries import APISERVER, ETCD, find, missing
-from flowsched.cluster.kubernetes.controlplane import ControlPlane
-from flowsched.cluster.kubernetes.programs import NotStarted, Program
 from tests.kubernetes.conftest import require
+from tests.kubernetes.hollow import controlplane
+from tests.kubernetes.hollow.binaries import APISERVER, ETCD, find, missing
+from tests.kubernetes.hollow.controlplane import ControlPlane
+from tests.programs import NotStarted, Program
 
 VARIABLES = ("TEST_ASSET_ETCD", "TEST_ASSET_KUBE_APISERVER", "KUBEBUILDER_ASSETS", "XDG_CACHE_HOME")
 
@@ -107,7 +107,7 @@ def test_programs_die_with_a_parent_that_is_killed(tmp_path: Path) -> None:
         f"""
         import time
         from pathlib import Path
-        from flowsched.cluster.kubernetes.programs import Program
+        from tests.programs import Program
         program = Program(["/bin/sleep", "600"], Path({str(tmp_path / "log")!r}))
         program.start()
         print(program.pid, flush=True)

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from flowsched.cluster.kubernetes.api.client import Client
-from flowsched.cluster.kubernetes.controlplane import CONTROLLER_MANAGER, SCHEDULER, ControlPlane
-from flowsched.cluster.kubernetes.hollow.templates import NodeTemplate
 from tests.kubernetes.conftest import require, running
 from tests.kubernetes.device_world import API, Gpus, given, reserved, until, workflow
 from tests.kubernetes.exec_world import make
+from tests.kubernetes.hollow.controlplane import CONTROLLER_MANAGER, SCHEDULER, ControlPlane
+from tests.kubernetes.hollow.templates import NodeTemplate
 from tests.kubernetes.service_world import serving
 
 pytestmark = pytest.mark.kubernetes

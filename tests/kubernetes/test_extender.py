@@ -18,11 +18,11 @@ import yaml
 import flowsched
 from flowsched.app import Running, Settings, running
 from flowsched.cluster.kubernetes.api.client import Client
-from flowsched.cluster.kubernetes.controlplane import ControlPlane
 from flowsched.cluster.kubernetes.settings import KubernetesSettings
 from flowsched.control.extender import BINDING, HELD, PROMISED
 from flowsched.executor.protocol import ReplicaSeen
 from tests.kubernetes.conftest import require
+from tests.kubernetes.hollow.controlplane import ControlPlane
 
 DEPLOY = Path(flowsched.__file__).parent.parent / "deploy"
 TOKEN = "s3cret"

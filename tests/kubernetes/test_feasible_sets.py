@@ -21,7 +21,6 @@ import numpy as np
 import pytest
 
 from flowsched.cluster.kubernetes.api.client import Client
-from flowsched.cluster.kubernetes.controlplane import ControlPlane
 from flowsched.cluster.kubernetes.foreign.binding import Volumes
 from flowsched.cluster.kubernetes.objects.core import Node, PersistentVolume, PersistentVolumeClaim
 from flowsched.cluster.kubernetes.objects.nodes import node_info
@@ -40,6 +39,7 @@ from flowsched.scheduling.state.snapshot import Snapshot
 from flowsched.statement import Statement
 from tests.kubernetes import random_pods
 from tests.kubernetes.conftest import require
+from tests.kubernetes.hollow.controlplane import ControlPlane
 from tests.kubernetes.random_pods import NAMESPACES, VOLUMES, Json
 from tests.kubernetes.recorder import Recorder
 

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from flowsched.cluster.kubernetes.api.client import Client, Connection
-from flowsched.cluster.kubernetes.controlplane import ControlPlane
 from flowsched.cluster.kubernetes.executor import ClusterSettings
-from flowsched.cluster.kubernetes.hollow.nodes import HollowNodes
-from flowsched.cluster.kubernetes.hollow.templates import NodeTemplate
 from flowsched.cluster.kubernetes.pods.release import ReleaseSettings
 from tests.kubernetes.conftest import require
+from tests.kubernetes.hollow.controlplane import ControlPlane
+from tests.kubernetes.hollow.nodes import HollowNodes
+from tests.kubernetes.hollow.templates import NodeTemplate
 from tests.kubernetes.service_world import serving
 
 pytestmark = pytest.mark.kubernetes

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from flowsched.cluster.kubernetes.controlplane import ControlPlane
 from flowsched.cluster.kubernetes.executor import ClusterSettings
-from flowsched.cluster.kubernetes.hollow.templates import NodeTemplate
 from tests.kubernetes.conftest import require
 from tests.kubernetes.conftest import running as started
 from tests.kubernetes.exec_world import KubeWorld
+from tests.kubernetes.hollow.controlplane import ControlPlane
+from tests.kubernetes.hollow.templates import NodeTemplate
 from tests.kubernetes.service_world import serving
 
 pytestmark = pytest.mark.kubernetes

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from flowsched.cluster.kubernetes.api.client import Client
-from flowsched.cluster.kubernetes.controlplane import CONTROLLER_MANAGER, SCHEDULER, ControlPlane
-from flowsched.cluster.kubernetes.hollow.nodes import HollowNodes
-from flowsched.cluster.kubernetes.hollow.templates import NodeTemplate
 from tests.kubernetes.bound import PATIENCE_S, bound, container, create, ended, shell
 from tests.kubernetes.conftest import require
+from tests.kubernetes.hollow.controlplane import CONTROLLER_MANAGER, SCHEDULER, ControlPlane
+from tests.kubernetes.hollow.nodes import HollowNodes
+from tests.kubernetes.hollow.templates import NodeTemplate
 
 pytestmark = pytest.mark.kubernetes
 
@@ -78,27 +78,22 @@ async def test_kube_scheduler_places_no_more_than_fits(own_control_plane: Contro
             assert (await ended(client, "default", f"p{number}"))["status"]["phase"] == "Succeeded"
 
 
-PROGRAM = """
-import asyncio, sys
-from pathlib import Path
-from flowsched.cluster.kubernetes.hollow.serve import run
-from flowsched.cluster.kubernetes.hollow.templates import NodeTemplate
-nodes = [NodeTemplate(name) for name in sys.argv[3:]]
-asyncio.run(run(nodes, "exec", kubeconfig=sys.argv[1], root=Path(sys.argv[2]), ready=lambda: print("ready", flush=True)))
-"""
-
-
 async def test_hollow_nodes_run_as_a_program(
     control_plane: ControlPlane, client: Client, namespace: str, tmp_path: Path
 ) -> None:
     """They are found by a kubeconfig, say when they are ready, and take their Nodes with them at SIGTERM."""
-    node = f"{namespace}-n"
-    arguments = ("-c", PROGRAM, str(control_plane.kubeconfig()), str(tmp_path), node)
-    process = await asyncio.create_subprocess_exec(sys.executable, *arguments, stdout=asyncio.subprocess.PIPE)
+    node = f"{namespace}-0"
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "tests.kubernetes.hollow", "--exec", "--nodes", "1", "--prefix", f"{namespace}-",
+        "--kubeconfig", str(control_plane.kubeconfig()), "--root", str(tmp_path),
+        cwd=Path(__file__).parents[2], stderr=asyncio.subprocess.PIPE,
+    )  # fmt: skip
     try:
-        assert process.stdout is not None
-        while await asyncio.wait_for(process.stdout.readline(), PATIENCE_S) != b"ready\n":
-            assert process.returncode is None
+        assert process.stderr is not None
+        while b"1 nodes are ready" not in (
+            line := await asyncio.wait_for(process.stderr.readline(), PATIENCE_S)
+        ):
+            assert line, "it ended before it was ready"
         await bound(client, namespace, "p", node, shell("true"))
         assert (await ended(client, namespace, "p"))["status"]["phase"] == "Succeeded"
         process.send_signal(signal.SIGTERM)

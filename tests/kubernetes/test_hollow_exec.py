@@ -14,10 +14,6 @@ from typing import Any
 import pytest
 
 from flowsched.cluster.kubernetes.api.client import Client
-from flowsched.cluster.kubernetes.controlplane import ControlPlane
-from flowsched.cluster.kubernetes.hollow.containers import MARK
-from flowsched.cluster.kubernetes.hollow.nodes import HollowNodes
-from flowsched.cluster.kubernetes.hollow.templates import NodeTemplate
 from tests.kubernetes.bound import (
     PATIENCE_S,
     bound,
@@ -33,6 +29,10 @@ from tests.kubernetes.bound import (
     terminated,
     until,
 )
+from tests.kubernetes.hollow.containers import MARK
+from tests.kubernetes.hollow.controlplane import ControlPlane
+from tests.kubernetes.hollow.nodes import HollowNodes
+from tests.kubernetes.hollow.templates import NodeTemplate
 
 pytestmark = pytest.mark.kubernetes
 

@@ -18,13 +18,13 @@ import yaml
 
 from flowsched.cluster.kubernetes.agent.orders import LIFE_MS
 from flowsched.cluster.kubernetes.api.client import Client
-from flowsched.cluster.kubernetes.hollow.nodes import HollowNodes
-from flowsched.cluster.kubernetes.hollow.templates import NodeTemplate
 from flowsched.cluster.kubernetes.pods.manifest import pod_manifest
 from flowsched.cluster.kubernetes.pods.release import ReleaseSettings, extras_of
 from flowsched.executor.protocol import InputFile, OutputFile
 from tests.kubernetes import written as w
 from tests.kubernetes.bound import PATIENCE_S, bind, ended, running, terminated
+from tests.kubernetes.hollow.nodes import HollowNodes
+from tests.kubernetes.hollow.templates import NodeTemplate
 
 pytestmark = pytest.mark.kubernetes
 

@@ -11,9 +11,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from flowsched.cluster.kubernetes.hollow.addresses import Addresses
-from flowsched.cluster.kubernetes.hollow.admission import Refusal, Room, amounts, requested
-from flowsched.cluster.kubernetes.hollow.environment import (
+from tests.kubernetes.hollow.addresses import Addresses
+from tests.kubernetes.hollow.admission import Refusal, Room, amounts, requested
+from tests.kubernetes.hollow.environment import (
     Ground,
     Unresolved,
     command,
@@ -22,9 +22,9 @@ from flowsched.cluster.kubernetes.hollow.environment import (
     references,
     relocated,
 )
-from flowsched.cluster.kubernetes.hollow.logs import CriLog, entries, last_lines
-from flowsched.cluster.kubernetes.hollow.simulated import Fate, annotated
-from flowsched.cluster.kubernetes.hollow.spec import Container, Pod
+from tests.kubernetes.hollow.logs import CriLog, entries, last_lines
+from tests.kubernetes.hollow.simulated import Fate, annotated
+from tests.kubernetes.hollow.spec import Container, Pod
 
 LOG = Path("/run/log")
 

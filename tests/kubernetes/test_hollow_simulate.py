@@ -14,12 +14,6 @@ import msgspec
 import pytest
 
 from flowsched.cluster.kubernetes.api.client import Client
-from flowsched.cluster.kubernetes.controlplane import ControlPlane
-from flowsched.cluster.kubernetes.hollow.nodes import HollowNodes
-from flowsched.cluster.kubernetes.hollow.registry import Registry
-from flowsched.cluster.kubernetes.hollow.simulated import Fate
-from flowsched.cluster.kubernetes.hollow.spec import Pod
-from flowsched.cluster.kubernetes.hollow.templates import NodeTemplate
 from tests.kubernetes.bound import (
     PATIENCE_S,
     bound,
@@ -33,6 +27,12 @@ from tests.kubernetes.bound import (
     terminated,
 )
 from tests.kubernetes.fake import FakeApi, answering, status_body, when
+from tests.kubernetes.hollow.controlplane import ControlPlane
+from tests.kubernetes.hollow.nodes import HollowNodes
+from tests.kubernetes.hollow.registry import Registry
+from tests.kubernetes.hollow.simulated import Fate
+from tests.kubernetes.hollow.spec import Pod
+from tests.kubernetes.hollow.templates import NodeTemplate
 
 
 @pytest.fixture(params=["fake", pytest.param("real", marks=pytest.mark.kubernetes)])

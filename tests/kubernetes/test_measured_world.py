@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from flowsched.cluster.kubernetes.api.client import Connection
-from flowsched.cluster.kubernetes.hollow.templates import NodeTemplate
 from tests.kubernetes.exec_world import KubeWorld
+from tests.kubernetes.hollow.templates import NodeTemplate
 from tests.kubernetes.host_world import Host
 from tests.kubernetes.service_world import Running, serving
 

@@ -13,14 +13,14 @@ import pytest
 from flowsched.cluster.kubernetes.api.client import MERGE, Client, Connection
 from flowsched.cluster.kubernetes.api.watch import Batch
 from flowsched.cluster.kubernetes.executor import ClusterSettings
-from flowsched.cluster.kubernetes.hollow.nodes import HollowNodes
-from flowsched.cluster.kubernetes.hollow.templates import NodeTemplate
 from flowsched.cluster.kubernetes.objects import nodes
 from flowsched.cluster.kubernetes.objects.pod import Pod
 from flowsched.cluster.kubernetes.objects.pod_requests import DEFAULT_GPU
 from flowsched.cluster.kubernetes.pods.release import ReleaseSettings
 from flowsched.executor.nodes import ALIGNED, PLENTY, NodeInfo, Zone
 from tests.kubernetes.bound import container, create
+from tests.kubernetes.hollow.nodes import HollowNodes
+from tests.kubernetes.hollow.templates import NodeTemplate
 from tests.kubernetes.service_world import serving
 
 SINGLE = [{"name": "topologyManagerPolicy", "value": "single-numa-node"}]

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from flowsched.cluster.kubernetes.api.client import Connection
-from flowsched.cluster.kubernetes.hollow.templates import NodeTemplate
 from tests.cluster.origin import RangeOrigin
 from tests.kubernetes.exec_world import KubeWorld
+from tests.kubernetes.hollow.templates import NodeTemplate
 from tests.kubernetes.service_world import Running, serving
 
 pytestmark = pytest.mark.kubernetes

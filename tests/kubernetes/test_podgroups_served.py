@@ -12,7 +12,6 @@ import pytest
 import yaml
 
 from flowsched.cluster.kubernetes.api.client import Client
-from flowsched.cluster.kubernetes.controlplane import ControlPlane
 from flowsched.cluster.kubernetes.foreign.groups import link_of, read_group
 from flowsched.cluster.kubernetes.objects.pod import Pod
 from flowsched.cluster.kubernetes.objects.podgroup import Form, group_path
@@ -20,6 +19,7 @@ from flowsched.cluster.kubernetes.pods.gang_objects import Life, Observed, group
 from tests.kubernetes import operators
 from tests.kubernetes import written as w
 from tests.kubernetes.conftest import require
+from tests.kubernetes.hollow.controlplane import ControlPlane
 
 pytestmark = pytest.mark.kubernetes
 HERE = Path(__file__).parent

@@ -13,10 +13,10 @@ import aiohttp
 import pytest
 
 from flowsched.client import Client as Flowsched
-from flowsched.cluster.kubernetes.controlplane import ControlPlane
-from flowsched.cluster.kubernetes.programs import free_ports
 from tests.kubernetes.exec_world import KEY, KubeWorld
+from tests.kubernetes.hollow.controlplane import ControlPlane
 from tests.postgres import postgres_server, postgres_url  # noqa: F401
+from tests.programs import free_ports
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.postgresql]
 

@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 
-from flowsched.cluster.kubernetes.controlplane import ControlPlane
 from flowsched.cluster.kubernetes.executor import ClusterSettings
 from flowsched.cluster.kubernetes.objects.podgroup import Form
 from flowsched.cluster.kubernetes.pods.gang_objects import Gangs
@@ -23,6 +22,7 @@ from tests.kubernetes.conftest import running as started
 from tests.kubernetes.definitions import apply_crds
 from tests.kubernetes.device_world import device_class, publish
 from tests.kubernetes.exec_world import KubeWorld, make
+from tests.kubernetes.hollow.controlplane import ControlPlane
 from tests.kubernetes.service_world import Running, serving
 
 pytestmark = pytest.mark.kubernetes

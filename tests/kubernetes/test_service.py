@@ -11,8 +11,8 @@ import pytest
 
 from flowsched.client.documents import read
 from flowsched.cluster.kubernetes.api.client import Connection
-from flowsched.cluster.kubernetes.hollow.templates import NodeTemplate
 from tests.kubernetes.exec_world import KubeWorld
+from tests.kubernetes.hollow.templates import NodeTemplate
 from tests.kubernetes.service_world import Running, serving
 
 pytestmark = pytest.mark.kubernetes

@@ -7,11 +7,11 @@ import json
 import pytest
 
 from flowsched.cluster.kubernetes.api.client import Client
-from flowsched.cluster.kubernetes.binaries import find
-from flowsched.cluster.kubernetes.controlplane import ControlPlane
-from flowsched.cluster.kubernetes.hollow.nodes import HollowNodes
-from flowsched.cluster.kubernetes.hollow.templates import NodeTemplate
 from tests.kubernetes.bound import container, create, ended, pod
+from tests.kubernetes.hollow.binaries import find
+from tests.kubernetes.hollow.controlplane import ControlPlane
+from tests.kubernetes.hollow.nodes import HollowNodes
+from tests.kubernetes.hollow.templates import NodeTemplate
 from tests.kubernetes.volcano import BINARY, volcano
 
 pytestmark = [

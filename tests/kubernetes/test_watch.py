@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 from flowsched.cluster.kubernetes.api.client import Client
 from flowsched.cluster.kubernetes.api.watch import GRAVES, STALE_LISTS, Lines, Memory, Reflector
-from flowsched.cluster.kubernetes.controlplane import ControlPlane
 from flowsched.cluster.kubernetes.objects.metadata import Metadata
 from flowsched.cluster.kubernetes.objects.pod import Pod
 from tests.kubernetes.fake import (
@@ -30,6 +29,7 @@ from tests.kubernetes.fake import (
     when,
 )
 from tests.kubernetes.following import Follower, Time
+from tests.kubernetes.hollow.controlplane import ControlPlane
 from tests.kubernetes.talk import pod
 
 POD = {"apiVersion": "v1", "kind": "Pod", "spec": {"containers": [{"name": "main", "image": "i"}]}}

@@ -11,9 +11,9 @@ from typing import Any, Final
 import yaml
 
 from flowsched.cluster.kubernetes.api.client import MERGE, Client
-from flowsched.cluster.kubernetes.binaries import find
-from flowsched.cluster.kubernetes.controlplane import ControlPlane
-from flowsched.cluster.kubernetes.programs import NotStarted, Program, free_ports
+from tests.kubernetes.hollow.binaries import find
+from tests.kubernetes.hollow.controlplane import ControlPlane
+from tests.programs import NotStarted, Program, free_ports
 
 BINARY: Final = "vc-scheduler"
 _CRDS: Final = Path(__file__).parent / "crds"

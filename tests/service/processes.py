@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flowsched import app
-from flowsched.cluster.fake import FakeProcesses
 from flowsched.cluster.local.executor import LocalCluster
 from flowsched.control.external_runs import RunService
 from flowsched.control.history import History
@@ -21,6 +20,7 @@ from flowsched.scheduling.policy.framework import PROFILES
 from flowsched.store.database import Database
 from flowsched.store.workflows import Workflows
 from flowsched.store.writer import GroupWriter, no_failpoint
+from tests.cluster.fake import FakeProcesses
 
 NODES = [NodeInfo(f"node-{number}", 4_000, 4 << 30) for number in range(2)]
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import flowsched
-from flowsched.cluster.kubernetes.programs import free_ports
+from tests.programs import free_ports
 
 ROOT = Path(flowsched.__file__).parents[1]
 #: Generous: a busy machine breaks no test.

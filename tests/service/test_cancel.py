@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from flowsched.cluster.fake import FakeProcesses
 from flowsched.store.database import url_for
+from tests.cluster.fake import FakeProcesses
 from tests.service.processes import process
 
 DOCUMENT = b'{"name": "w", "stages": [{"name": "a", "scatter": {"count": 3}, "command": ["x"]}]}'

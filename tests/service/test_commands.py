@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from flowsched.cluster.fake import FakeProcesses, Outcome
 from flowsched.control import service as commands
 from flowsched.errors import NotFound
 from flowsched.executor.protocol import Pod
 from flowsched.store.database import url_for
+from tests.cluster.fake import FakeProcesses, Outcome
 from tests.service.processes import Process, process
 
 DOCUMENT = b'{"name": "w", "stages": [{"name": "a", "command": ["x"]}]}'

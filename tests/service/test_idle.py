@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from flowsched import app
-from flowsched.cluster.fake import FakeProcesses
 from flowsched.control.leading.leader import IdleKeeping
 from flowsched.engine.idle_book import HOUR_MS, Hour, IdleBook
 from flowsched.errors import InvalidRequest, Unavailable
 from flowsched.scheduling.explain.idle import Cause
 from flowsched.store.database import url_for
 from flowsched.store.settings import IdleHours
+from tests.cluster.fake import FakeProcesses
 from tests.service.processes import process
 
 

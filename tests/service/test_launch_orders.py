@@ -7,10 +7,10 @@ import json
 from pathlib import Path
 
 from flowsched import Client, app
-from flowsched.cluster.fake import FakeProcesses, Outcome
 from flowsched.cluster.local.orders import set_secret
 from flowsched.executor.protocol import Pod
 from flowsched.store.database import url_for
+from tests.cluster.fake import FakeProcesses, Outcome
 from tests.service.processes import process
 
 CANARY = "canary-9e1d-not-for-others"

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from flowsched.cluster.fake import FakeProcesses, Outcome
 from flowsched.errors import NotFound
 from flowsched.executor.protocol import Pod
 from flowsched.store.database import url_for
 from flowsched.workflow.views import TaskView
+from tests.cluster.fake import FakeProcesses, Outcome
 from tests.service.processes import Process, process
 
 BAG = {"name": "many", "scatter": {"count": 8}, "command": ["x"], "resources": {"cpu": 1, "memory": "1Mi"}}

@@ -6,8 +6,8 @@ import asyncio
 import json
 from pathlib import Path
 
-from flowsched.cluster.fake import FakeProcesses
 from flowsched.store.database import url_for
+from tests.cluster.fake import FakeProcesses
 from tests.service.processes import process
 
 

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from flowsched import Client, app
-from flowsched.cluster.kubernetes.programs import free_ports
 from tests.cluster.origin import RangeOrigin
+from tests.programs import free_ports
 
 NODES = 4
 PIECE = 64 << 10

@@ -8,11 +8,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from flowsched.cluster.fake import FakeProcesses, Outcome
 from flowsched.errors import Conflict, InvalidDocument
 from flowsched.executor.protocol import Pod
 from flowsched.scheduling.state.usage import Payer
 from flowsched.store.database import url_for
+from tests.cluster.fake import FakeProcesses, Outcome
 from tests.service.processes import Process, process
 
 

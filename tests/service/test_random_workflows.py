@@ -17,7 +17,6 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from flowsched.cluster.fake import FakeProcesses, Outcome
 from flowsched.control import intake
 from flowsched.control.leading import leader
 from flowsched.control.leading.dispatch import Dispatcher
@@ -30,6 +29,7 @@ from flowsched.executor.protocol import Pod
 from flowsched.scheduling.state.claims import ClaimKind
 from flowsched.store.database import url_for
 from flowsched.workflow.run.states import HOLDING, TaskState
+from tests.cluster.fake import FakeProcesses, Outcome
 from tests.engine.documents import clean, documents
 from tests.service.processes import Process, process
 from tests.service.virtual import VirtualLoop, virtual_loop

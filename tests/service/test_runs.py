@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from flowsched.cluster.fake import FakeProcesses
 from flowsched.errors import Conflict, NotFound
 from flowsched.store.database import url_for
+from tests.cluster.fake import FakeProcesses
 from tests.service.processes import Process, process
 
 RUN = "cromwell-1"

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from flowsched.client import Client
-from flowsched.cluster.kubernetes.programs import free_ports
 from flowsched.errors import FlowschedError
+from tests.programs import free_ports
 
 HOUR_S = 3_600
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 from urllib.request import Request, urlopen
 
-from flowsched.cluster.kubernetes.programs import free_ports
+from tests.programs import free_ports
 
 #: How long a start may take on a busy machine.
 START_S = 120.0

@@ -17,7 +17,7 @@ from urllib.request import urlopen
 import pytest
 
 from flowsched import credentials
-from flowsched.cluster.kubernetes.programs import free_ports
+from tests.programs import free_ports
 from tests.serving.processes import NOBODY, START_S, Served, gone, served
 
 pytestmark = pytest.mark.slow

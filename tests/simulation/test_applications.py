@@ -8,9 +8,9 @@ import pytest
 
 from bench.spark import POD, run
 from bench.trainings import FLOWSCHED, KUBE
+from bench.virtual.applications import Application, ApplicationDrive
 from flowsched.engine.state import EngineState
 from flowsched.executor.nodes import NodeInfo
-from flowsched.simulation.applications import Application, ApplicationDrive
 from flowsched.workflow.spec import Resources
 
 GB = 1_000_000_000

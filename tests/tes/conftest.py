@@ -13,10 +13,10 @@ from aiohttp.test_utils import TestClient, TestServer
 
 from flowsched import app
 from flowsched.api.server import build_api
-from flowsched.cluster.fake import FakeProcesses, Outcome
 from flowsched.executor.nodes import NodeInfo
 from flowsched.executor.protocol import Pod
 from flowsched.store.database import url_for
+from tests.cluster.fake import FakeProcesses, Outcome
 from tests.postgres import fresh_postgres, postgres_server, postgres_url
 from tests.service.processes import Process, process
 from tests.tes.strict import check_full, check_minimal

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from flowsched.cluster.fake import Outcome
+from tests.cluster.fake import Outcome
 from tests.tes.conftest import FINAL, Tes, World
 from tests.tes.recordings import RECORDINGS
 from tests.tes.strict import check_full, check_minimal

@@ -11,7 +11,7 @@ import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
 from flowsched.api.server import build_api
-from flowsched.cluster.fake import FakeProcesses, Outcome
+from tests.cluster.fake import FakeProcesses, Outcome
 from tests.service.processes import process
 from tests.tes.conftest import BOTH, TES, Tes, World
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from flowsched.cluster.fake import Outcome
+from tests.cluster.fake import Outcome
 from tests.tes.conftest import BOTH, TES, Tes, World
 
 HELLO: dict[str, Any] = {"name": "hello", "executors": [{"image": "alpine", "command": ["echo", "hi"]}]}

@@ -36,7 +36,7 @@ class KubernetesSettings:
         scheduler_name: Whose pods we place: `spec.schedulerName`; several with commas, the first is our own pods'.
         instance: Which installation this is, where there are several.
         hand_over: The scheduler that places our pods instead of us; "" = we do.
-        gang_addresses: "dns", or "seat" for hollow nodes, which have no DNS.
+        gang_addresses: "dns" (each gang has a Service), or "seat" on clusters without DNS: the addresses that the engine gave.
         run_as_user: The user that tasks run as.
         in_flight: Requests open at a time.
         agent_namespace: Where node agents run.

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import flowsched.client.session as session
 from flowsched.client import Client
-from flowsched.cluster.kubernetes.programs import free_ports
 from flowsched.errors import FlowschedError
 from flowsched.workflow.views import WorkflowView
 from tests.crash.harness import Nursery, ServiceProcess
 from tests.kubernetes.faults import mutants
+from tests.programs import free_ports
 
 SCRIPT = Path(__file__).with_name("nursery.py")
 PATIENCE_S = 300.0

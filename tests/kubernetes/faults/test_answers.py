@@ -8,12 +8,12 @@ from collections.abc import Mapping
 
 import pytest
 
-from flowsched.cluster.kubernetes.controlplane import CONTROLLER_MANAGER, ControlPlane
 from flowsched.cluster.kubernetes.pods import controller
 from flowsched.cluster.kubernetes.pods.names import pod_name
 from tests.kubernetes.conftest import require
 from tests.kubernetes.fake import FakeApi, Request, answering, over_quota, status_body, when
 from tests.kubernetes.faults.world import World, attempts, bag, document, gang
+from tests.kubernetes.hollow.controlplane import CONTROLLER_MANAGER, ControlPlane
 from tests.kubernetes.proxy import Proxy
 from tests.kubernetes.service_world import Running
 

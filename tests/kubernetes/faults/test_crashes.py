@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 from flowsched.cluster.kubernetes.api.client import Client
-from flowsched.cluster.kubernetes.controlplane import ControlPlane
-from flowsched.cluster.kubernetes.hollow.nodes import HollowNodes
-from flowsched.cluster.kubernetes.hollow.templates import NodeTemplate
 from tests.crash.workloads import TASK
 from tests.kubernetes.exec_world import make
 from tests.kubernetes.faults.services import PATIENCE_S, Service, nursing
 from tests.kubernetes.faults.witness import Witness
+from tests.kubernetes.hollow.controlplane import ControlPlane
+from tests.kubernetes.hollow.nodes import HollowNodes
+from tests.kubernetes.hollow.templates import NodeTemplate
 from tests.kubernetes.talk import Talk
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.slow]

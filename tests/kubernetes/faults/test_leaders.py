@@ -11,13 +11,13 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from flowsched.cluster.kubernetes.controlplane import ControlPlane
 from flowsched.cluster.kubernetes.objects.pod import Pod
 from flowsched.cluster.kubernetes.pods.controller import STRAY_S
 from tests.crash.harness import Nursery
 from tests.kubernetes.faults.services import PATIENCE_S, Service, nursing
 from tests.kubernetes.faults.witness import Life
 from tests.kubernetes.faults.world import World, bag, document, gang
+from tests.kubernetes.hollow.controlplane import ControlPlane
 from tests.kubernetes.proxy import Proxy, through
 from tests.postgres import fresh_postgres, postgres_server  # noqa: F401
 

@@ -13,10 +13,10 @@ import pytest
 from flowsched.app import now_ms
 from flowsched.cluster.kubernetes.api.client import Connection
 from flowsched.cluster.kubernetes.executor import KubernetesCluster
-from flowsched.cluster.kubernetes.hollow.templates import NodeTemplate, node_document
 from flowsched.cluster.kubernetes.pods import controller
 from tests.kubernetes.exec_world import nothing
 from tests.kubernetes.faults.world import ENDLESS, World, attempts, bag, document, gang
+from tests.kubernetes.hollow.templates import NodeTemplate, node_document
 from tests.kubernetes.service_world import Running
 
 pytestmark = pytest.mark.kubernetes

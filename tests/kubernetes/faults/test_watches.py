@@ -12,10 +12,10 @@ import aiohttp
 import pytest
 
 from flowsched.cluster.kubernetes.api.client import Client
-from flowsched.cluster.kubernetes.binaries import ETCD
-from flowsched.cluster.kubernetes.controlplane import ControlPlane
 from tests.kubernetes.fake import FakeApi, Request, Shuffled, Spoiled, when
 from tests.kubernetes.faults.world import ENDLESS, UNDISTURBED, World, attempts, bag, document, gang
+from tests.kubernetes.hollow.binaries import ETCD
+from tests.kubernetes.hollow.controlplane import ControlPlane
 from tests.kubernetes.proxy import Proxy
 from tests.kubernetes.service_world import Running
 

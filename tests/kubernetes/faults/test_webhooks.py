@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from flowsched.cluster.kubernetes.controlplane import ControlPlane
 from tests.kubernetes.faults.webhook import Webhook, webhook
 from tests.kubernetes.faults.world import ENDLESS, World, attempts, bag, document, gang
+from tests.kubernetes.hollow.controlplane import ControlPlane
 
 pytestmark = pytest.mark.kubernetes
 

@@ -14,7 +14,7 @@ from typing import Any
 from aiohttp import web
 
 from flowsched.cluster.kubernetes.api.client import Client
-from flowsched.cluster.kubernetes.controlplane import ControlPlane
+from tests.kubernetes.hollow.controlplane import ControlPlane
 
 CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
 NAME = "check.example.com"

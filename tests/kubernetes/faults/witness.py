@@ -15,10 +15,10 @@ from typing import Any, Self
 
 from flowsched.cluster.kubernetes.api.client import Client
 from flowsched.cluster.kubernetes.api.watch import Reflector
-from flowsched.cluster.kubernetes.hollow.admission import amounts, requested
-from flowsched.cluster.kubernetes.hollow.spec import Spec
 from flowsched.cluster.kubernetes.objects.metadata import Metadata, Read
 from flowsched.cluster.kubernetes.objects.pod import PodStatus
+from tests.kubernetes.hollow.admission import amounts, requested
+from tests.kubernetes.hollow.spec import Spec
 
 PATIENCE_S = 200.0
 ENDED = ("Succeeded", "Failed")

@@ -11,13 +11,13 @@ from typing import Any, Self
 
 from flowsched.cluster.kubernetes.api.client import Client, Connection
 from flowsched.cluster.kubernetes.executor import ClusterSettings
-from flowsched.cluster.kubernetes.hollow.nodes import HollowNodes
-from flowsched.cluster.kubernetes.hollow.simulated import Fate
-from flowsched.cluster.kubernetes.hollow.spec import Pod
-from flowsched.cluster.kubernetes.hollow.templates import NodeTemplate
 from flowsched.cluster.kubernetes.pods.release import ReleaseSettings
 from tests.kubernetes.exec_world import nothing
 from tests.kubernetes.faults.witness import Witness
+from tests.kubernetes.hollow.nodes import HollowNodes
+from tests.kubernetes.hollow.simulated import Fate
+from tests.kubernetes.hollow.spec import Pod
+from tests.kubernetes.hollow.templates import NodeTemplate
 from tests.kubernetes.service_world import Running, serving
 from tests.kubernetes.talk import Talk
 

@@ -20,8 +20,8 @@ from typing import Any, Final
 
 from flowsched.cluster.kubernetes.api.client import Client
 from flowsched.cluster.kubernetes.api.watch import Reflector
-from flowsched.cluster.kubernetes.controlplane import ControlPlane
 from flowsched.cluster.kubernetes.objects.pod import Pod
+from tests.kubernetes.hollow.controlplane import ControlPlane
 
 VARIABLE: Final = "FLOWSCHED_SPARK_PYTHON"
 IMAGE: Final = "spark-of-the-test"

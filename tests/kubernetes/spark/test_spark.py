@@ -16,16 +16,16 @@ from typing import Any
 import pytest
 
 from flowsched.cluster.kubernetes.api.client import Client, Connection
-from flowsched.cluster.kubernetes.controlplane import ControlPlane
 from flowsched.cluster.kubernetes.executor import ClusterSettings
-from flowsched.cluster.kubernetes.hollow.nodes import HollowNodes
-from flowsched.cluster.kubernetes.hollow.statuses import Terminated
-from flowsched.cluster.kubernetes.hollow.templates import NodeTemplate
 from flowsched.cluster.kubernetes.objects.pod import Pod
 from flowsched.cluster.kubernetes.pods.release import ReleaseSettings
 from tests.kubernetes.bound import container
 from tests.kubernetes.bound import create as create_pod
 from tests.kubernetes.conftest import require
+from tests.kubernetes.hollow.controlplane import ControlPlane
+from tests.kubernetes.hollow.nodes import HollowNodes
+from tests.kubernetes.hollow.statuses import Terminated
+from tests.kubernetes.hollow.templates import NodeTemplate
 from tests.kubernetes.service_world import Running, serving
 from tests.kubernetes.spark.spark_world import (
     DRIVER_CONTAINER,

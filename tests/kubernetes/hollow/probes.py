@@ -14,8 +14,8 @@ from typing import Final
 
 import aiohttp
 
-from flowsched.cluster.kubernetes.hollow.containers import own
-from flowsched.cluster.kubernetes.hollow.spec import ExecAction, HttpAction, Probe, TcpAction
+from tests.kubernetes.hollow.containers import own
+from tests.kubernetes.hollow.spec import ExecAction, HttpAction, Probe, TcpAction
 
 #: A kubelet asks once per period (a second at least); here tests wait, so the period only bounds how long it may take.
 _POLL_S: Final = (0.05, 0.5)

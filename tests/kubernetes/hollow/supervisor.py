@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Final, Literal
 
 from flowsched.cluster.kubernetes.api.errors import Malformed, Refused, Unreachable
-from flowsched.cluster.kubernetes.hollow.containers import Command, End, NotRunnable, Run
-from flowsched.cluster.kubernetes.hollow.environment import Unresolved
-from flowsched.cluster.kubernetes.hollow.logs import last_lines
-from flowsched.cluster.kubernetes.hollow.probes import Asked, has_started
-from flowsched.cluster.kubernetes.hollow.spec import Probe
-from flowsched.cluster.kubernetes.hollow.statuses import ContainerRecord, Running, State, Terminated, Waiting
+from tests.kubernetes.hollow.containers import Command, End, NotRunnable, Run
+from tests.kubernetes.hollow.environment import Unresolved
+from tests.kubernetes.hollow.logs import last_lines
+from tests.kubernetes.hollow.probes import Asked, has_started
+from tests.kubernetes.hollow.spec import Probe
+from tests.kubernetes.hollow.statuses import ContainerRecord, Running, State, Terminated, Waiting
 
 Policy = Literal["Never", "OnFailure", "Always"]
 

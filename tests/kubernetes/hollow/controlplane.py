@@ -25,8 +25,8 @@ from typing import Any, Final, Self
 import aiohttp
 
 from flowsched.cluster.kubernetes.api.client import Connection
-from flowsched.cluster.kubernetes.binaries import APISERVER, ETCD, find, missing
-from flowsched.cluster.kubernetes.programs import NotStarted, Program, free_ports
+from tests.kubernetes.hollow.binaries import APISERVER, ETCD, find, missing
+from tests.programs import NotStarted, Program, free_ports
 
 __all__ = ["APISERVER", "CONTROLLER_MANAGER", "ETCD", "SCHEDULER", "ControlPlane", "User", "find", "missing"]
 

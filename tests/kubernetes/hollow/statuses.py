@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
-from flowsched.cluster.kubernetes.hollow.spec import ENDED, Container, Pod, is_sidecar
+from tests.kubernetes.hollow.spec import ENDED, Container, Pod, is_sidecar
 
 #: What each container used, as a JSON object by container: a real kubelet does not write this.
 USAGE: Final = "flowsched.io/usage"

@@ -10,7 +10,7 @@ import msgspec
 
 from flowsched.cluster.kubernetes.api.client import Client
 from flowsched.cluster.kubernetes.api.errors import Refused
-from flowsched.cluster.kubernetes.hollow.spec import Pod
+from tests.kubernetes.hollow.spec import Pod
 
 
 async def fetched(

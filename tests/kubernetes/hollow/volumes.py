@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from flowsched.cluster.kubernetes.hollow.environment import Maps, Unresolved, field_value, resource_value
-from flowsched.cluster.kubernetes.hollow.spec import (
+from tests.kubernetes.hollow.environment import Maps, Unresolved, field_value, resource_value
+from tests.kubernetes.hollow.spec import (
     DownwardSource,
     KeyToPath,
     MapSource,

@@ -1,7 +1,7 @@
 """A plain virtual-clock driver of the engine: the service's decisions on a simulated cluster, without SQL or processes.
 
 The same `engine.step` as the service; around it, instead of SQL and processes, a heap of things that will happen. Transfers take
-bytes over the slower of both links (no sharing: the fluid network model is `simulation/network`'s business), pods take
+bytes over the slower of both links (no sharing: `flowsched.simulation.network` has the fluid model), pods take
 what `durations` says. Crash tests drop and rebuild around the same loop.
 """
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from flowsched.cluster.kubernetes.hollow.admission import amounts
-from flowsched.cluster.kubernetes.hollow.spec import Container, EnvVar, FieldRef, Pod, ResourceRef
 from flowsched.cluster.kubernetes.objects.metadata import quantity
+from tests.kubernetes.hollow.admission import amounts
+from tests.kubernetes.hollow.spec import Container, EnvVar, FieldRef, Pod, ResourceRef
 
 #: Signed: `$(VAR)` is expanded as everywhere, but nothing is put in the place of paths and hosts.
 VERBATIM: Final = frozenset({"FLOWSCHED_ORDER", "FLOWSCHED_SIGNATURE", "FLOWSCHED_CONTAINER"})

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from flowsched.cluster.kubernetes.hollow.spec import Container, Pod, is_sidecar
 from flowsched.cluster.kubernetes.objects.metadata import quantity
+from tests.kubernetes.hollow.spec import Container, Pod, is_sidecar
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from bench.virtual.drive import Drive, Fate
 from flowsched.engine.events import EngineEvent
 from flowsched.executor.protocol import Pod, PodEnded, PodStarted
-from flowsched.simulation.drive import Drive, Fate
 
 #: Why a member ended that waited for the others in vain.
 ALONE: Final = "the other members never came"

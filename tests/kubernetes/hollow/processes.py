@@ -21,15 +21,15 @@ from urllib.parse import urlsplit
 
 from flowsched.cluster.kubernetes.api.client import Client
 from flowsched.cluster.kubernetes.api.errors import Malformed, Refused, Unreachable
-from flowsched.cluster.kubernetes.hollow import environment as env
-from flowsched.cluster.kubernetes.hollow import mounting, volumes
-from flowsched.cluster.kubernetes.hollow.containers import Command, End, own
-from flowsched.cluster.kubernetes.hollow.lives import Leave, deadline_s, overdue
-from flowsched.cluster.kubernetes.hollow.maps import fetched
-from flowsched.cluster.kubernetes.hollow.reports import Report
-from flowsched.cluster.kubernetes.hollow.spec import Container, Pod
-from flowsched.cluster.kubernetes.hollow.statuses import ContainerRecord, PodRecord, Terminated, Waiting
-from flowsched.cluster.kubernetes.hollow.supervisor import NeedsCommand, Policy, Prepared, Supervisor
+from tests.kubernetes.hollow import environment as env
+from tests.kubernetes.hollow import mounting, volumes
+from tests.kubernetes.hollow.containers import Command, End, own
+from tests.kubernetes.hollow.lives import Leave, deadline_s, overdue
+from tests.kubernetes.hollow.maps import fetched
+from tests.kubernetes.hollow.reports import Report
+from tests.kubernetes.hollow.spec import Container, Pod
+from tests.kubernetes.hollow.statuses import ContainerRecord, PodRecord, Terminated, Waiting
+from tests.kubernetes.hollow.supervisor import NeedsCommand, Policy, Prepared, Supervisor
 
 #: After its containers a sidecar has at least so long, whatever is left of the grace; as in a kubelet.
 _LEAST_GRACE_S: Final = 2.0

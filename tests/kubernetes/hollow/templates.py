@@ -10,7 +10,7 @@ from typing import Any, Final
 import msgspec
 
 from flowsched import __version__
-from flowsched.cluster.kubernetes.hollow.statuses import micro_stamp, stamp
+from tests.kubernetes.hollow.statuses import micro_stamp, stamp
 
 #: On every hollow node, so that they can be told from real ones.
 LABEL: Final = "flowsched.io/hollow"

@@ -15,7 +15,7 @@ import structlog
 
 from flowsched.cluster.kubernetes.api.client import STRATEGIC, Client
 from flowsched.cluster.kubernetes.api.errors import Unreachable
-from flowsched.cluster.kubernetes.hollow.statuses import PodRecord
+from tests.kubernetes.hollow.statuses import PodRecord
 
 log = structlog.get_logger()
 

@@ -13,7 +13,7 @@ from typing import Final
 
 from aiohttp import web
 
-from flowsched.cluster.kubernetes.hollow.logs import entries
+from tests.kubernetes.hollow.logs import entries
 
 PORT: Final = 10250
 _POLL_S: Final = 0.2

@@ -14,15 +14,9 @@ import structlog
 
 from flowsched.cluster.kubernetes.api.client import MERGE, STRATEGIC, Client
 from flowsched.cluster.kubernetes.api.errors import Answer, Refused, Unreachable
-from flowsched.cluster.kubernetes.hollow.spec import Pod
-from flowsched.cluster.kubernetes.hollow.templates import (
-    LEASES,
-    NodeTemplate,
-    conditions,
-    lease_document,
-    node_document,
-)
 from flowsched.cluster.kubernetes.objects.core import OnlyMetadata
+from tests.kubernetes.hollow.spec import Pod
+from tests.kubernetes.hollow.templates import LEASES, NodeTemplate, conditions, lease_document, node_document
 
 log = structlog.get_logger(__name__)
 

@@ -2,7 +2,7 @@
 
 Each worker reads its share of the data step by step while it computes on the step before, so a step takes the longer of both,
 and, as trainings are synchronous, the slowest worker's. So a worker beside too many readers slows its whole gang. The disks
-are resources of `simulation/network`; times of the network are rounded up to the engine's ms.
+are resources of `flowsched.simulation.network`; times of the network are rounded up to the engine's ms.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
+from bench.virtual.drive import Fate
+from bench.virtual.gathering import GatheringDrive, Member
 from flowsched.engine.events import EngineEvent, Tick
-from flowsched.simulation.drive import Fate
-from flowsched.simulation.gathering import GatheringDrive, Member
 from flowsched.simulation.network import Network
 
 #: In how many steps a training reads its data. More change little: slow ones and fast ones meet after each.

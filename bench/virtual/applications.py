@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from bench.virtual.drive import Drive
 from flowsched.engine.events import EngineEvent, Tick
 from flowsched.engine.step import Step
 from flowsched.executor.foreign import (
@@ -24,7 +25,6 @@ from flowsched.executor.foreign import (
     PodWaits,
     RoomTaken,
 )
-from flowsched.simulation.drive import Drive
 from flowsched.workflow.spec import Resources
 
 DRIVER, EXECUTOR = "driver", "executor"

@@ -22,17 +22,17 @@ import structlog
 from flowsched.cluster.kubernetes.api.client import Client
 from flowsched.cluster.kubernetes.api.errors import Unreachable
 from flowsched.cluster.kubernetes.api.watch import Batch, Reflector
-from flowsched.cluster.kubernetes.hollow.addresses import Addresses
-from flowsched.cluster.kubernetes.hollow.admission import Room, amounts
-from flowsched.cluster.kubernetes.hollow.lives import Life
-from flowsched.cluster.kubernetes.hollow.port import KubeletPort
-from flowsched.cluster.kubernetes.hollow.processes import ProcessPod, Workshop
-from flowsched.cluster.kubernetes.hollow.registry import Registry
-from flowsched.cluster.kubernetes.hollow.reports import Reporter
-from flowsched.cluster.kubernetes.hollow.simulated import Fate, SimulatedPod, annotated
-from flowsched.cluster.kubernetes.hollow.spec import Pod
-from flowsched.cluster.kubernetes.hollow.statuses import PodRecord, Terminated
-from flowsched.cluster.kubernetes.hollow.templates import NodeTemplate
+from tests.kubernetes.hollow.addresses import Addresses
+from tests.kubernetes.hollow.admission import Room, amounts
+from tests.kubernetes.hollow.lives import Life
+from tests.kubernetes.hollow.port import KubeletPort
+from tests.kubernetes.hollow.processes import ProcessPod, Workshop
+from tests.kubernetes.hollow.registry import Registry
+from tests.kubernetes.hollow.reports import Reporter
+from tests.kubernetes.hollow.simulated import Fate, SimulatedPod, annotated
+from tests.kubernetes.hollow.spec import Pod
+from tests.kubernetes.hollow.statuses import PodRecord, Terminated
+from tests.kubernetes.hollow.templates import NodeTemplate
 
 log = structlog.get_logger(__name__)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import Protocol
 
-from flowsched.cluster.kubernetes.hollow.reports import Report
-from flowsched.cluster.kubernetes.hollow.spec import Pod
-from flowsched.cluster.kubernetes.hollow.statuses import PodRecord
+from tests.kubernetes.hollow.reports import Report
+from tests.kubernetes.hollow.spec import Pod
+from tests.kubernetes.hollow.statuses import PodRecord
 
 
 class Life(Protocol):

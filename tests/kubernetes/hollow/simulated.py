@@ -9,12 +9,12 @@ from typing import Final
 
 import msgspec
 
-from flowsched.cluster.kubernetes.hollow.lives import Leave, deadline_s, overdue
-from flowsched.cluster.kubernetes.hollow.reports import Report
-from flowsched.cluster.kubernetes.hollow.spec import Pod
-from flowsched.cluster.kubernetes.hollow.statuses import ContainerRecord, PodRecord, Running, Terminated
 from flowsched.errors import InvalidRequest
 from flowsched.workflow.resources import parse_duration
+from tests.kubernetes.hollow.lives import Leave, deadline_s, overdue
+from tests.kubernetes.hollow.reports import Report
+from tests.kubernetes.hollow.spec import Pod
+from tests.kubernetes.hollow.statuses import ContainerRecord, PodRecord, Running, Terminated
 
 #: How long the containers run: "90s", "0.5". Without it they run until the pod is deleted.
 RUNTIME: Final = "flowsched.io/hollow-runtime"

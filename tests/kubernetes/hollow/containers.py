@@ -20,8 +20,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from flowsched.cluster.kubernetes.hollow.logs import CriLog
-from flowsched.cluster.kubernetes.programs import leashed
+from tests.kubernetes.hollow.logs import CriLog
+from tests.programs import leashed
 
 #: In the environment of every process of a container: <pod uid>/<container>/<restart>.
 MARK: Final = "FLOWSCHED_HOLLOW_CONTAINER"

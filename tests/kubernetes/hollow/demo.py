@@ -1,35 +1,81 @@
-"""`flowsched demo --kubernetes`: a real API server on this machine, and nodes that really run what pods say, without containers."""
+"""`flowsched demo` on Kubernetes: a real API server on this machine, and hollow nodes that really run pods' commands.
+
+    python -m tests.kubernetes.hollow.demo [--kill N] [--seconds S]
+
+The service is the one that users start; only what stands in for the cluster is from the tests.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import secrets
+import tempfile
+import time
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
+import typer
 from rich.console import Console
 from rich.text import Text
+
+from flowsched.cli.context import Options, run
+from flowsched.cli.demo import CPU, GANGS, MEMORY, NODES, Cluster, introduce, scheduled, share
+from flowsched.cluster.kubernetes.api.client import Client
+from flowsched.cluster.kubernetes.api.errors import Refused
+from flowsched.errors import ConfigurationError
+from tests.kubernetes.hollow.agent import SYSTEM, agent_pod
+from tests.kubernetes.hollow.binaries import find, missing
+from tests.kubernetes.hollow.controlplane import SCHEDULER, ControlPlane
+from tests.kubernetes.hollow.nodes import HollowNodes
+from tests.kubernetes.hollow.templates import NodeTemplate
 
 NAMESPACE: Final = "flowsched"
 #: As the gangs of the demo: 2 parameter servers of one core, 4 workers of one and a half.
 MEMBERS: Final = (*(("ps", number, "1") for number in range(2)), *(("worker", n, "1500m") for n in range(4)))
 STILL_S: Final = 5.0
 PATIENCE_S: Final = 60.0
+#: Each pod is processes of three programs, started by hollow kubelets on the same two or four cores.
+DEMO_S: Final = 420.0
+
+
+def main(
+    kill: Annotated[int, typer.Option(min=0, help="Kill the service so many times meanwhile.")] = 0,
+    seconds: Annotated[float, typer.Option(min=1, help="Stop after so long.")] = DEMO_S,
+) -> None:
+    """See it work on a real API server, with nodes that run pods as processes of this machine."""
+    run(Options(), demonstrate(kill, seconds))
+
+
+async def demonstrate(kill: int, seconds: float) -> int:
+    """Run the demonstration. Exit code 0 when everything ended as it should.
+
+    Raises:
+        ConfigurationError: The binaries are not there; the message says how to get them.
+    """
+    console = Console()
+    root = Path(tempfile.mkdtemp(prefix="flowsched-demo-"))
+    begun = time.monotonic()
+    introduce(console, root, "Kubernetes")
+    async with small_cluster(root, console, NODES, CPU, MEMORY, [share("workflows")]) as small:
+        good = await scheduled(console, root / "flowsched", kill, seconds, small.cluster)
+        if not kill:
+            good = await stock_scheduler(console, small, GANGS) and good
+    console.print(f"\nAll in {time.monotonic() - begun:.0f} s.")
+    return 0 if good else 1
 
 
 @dataclass(frozen=True, slots=True)
 class SmallCluster:
-    """What runs, and how a service is pointed at it."""
+    """What runs, and how the demo's service is pointed at it."""
 
-    arguments: Sequence[str]
-    environment: Mapping[str, str]
-    plane: Any
-    client: Any
+    cluster: Cluster
+    plane: ControlPlane
+    client: Client
 
 
 @asynccontextmanager
@@ -41,14 +87,6 @@ async def small_cluster(
     Raises:
         ConfigurationError: The binaries are not there; the message says how to get them.
     """
-    from flowsched.cluster.kubernetes.api.client import Client
-    from flowsched.cluster.kubernetes.binaries import missing
-    from flowsched.cluster.kubernetes.controlplane import ControlPlane
-    from flowsched.cluster.kubernetes.hollow.agent import SYSTEM, agent_pod
-    from flowsched.cluster.kubernetes.hollow.nodes import HollowNodes
-    from flowsched.cluster.kubernetes.hollow.templates import NodeTemplate
-    from flowsched.errors import ConfigurationError
-
     why = missing()
     if why is not None:
         raise ConfigurationError(f"no Kubernetes for the demo: {why}")
@@ -73,12 +111,14 @@ async def small_cluster(
             f"kube-apiserver {plane.url}; look in with  kubectl --kubeconfig {kubeconfig} get pods -A\n"
         )
         yield SmallCluster(
-            ("--cluster", "kubernetes", "--kubeconfig", str(kubeconfig), "--namespace", NAMESPACE),
-            {
-                "FLOWSCHED_AGENT_KEY": key,
-                "FLOWSCHED_DEFAULT_IMAGE": "hollow",
-                "FLOWSCHED_GANG_ADDRESSES": "seat",
-            },
+            Cluster(
+                ("--cluster", "kubernetes", "--kubeconfig", str(kubeconfig), "--namespace", NAMESPACE),
+                {
+                    "FLOWSCHED_AGENT_KEY": key,
+                    "FLOWSCHED_DEFAULT_IMAGE": "hollow",
+                    "FLOWSCHED_GANG_ADDRESSES": "seat",
+                },
+            ),
             plane,
             client,
         )
@@ -86,9 +126,6 @@ async def small_cluster(
 
 async def stock_scheduler(console: Console, small: SmallCluster, gangs: int) -> bool:
     """The same gangs, as pods, for the stock kube-scheduler on the same nodes: where do they end up?"""
-    from flowsched.cluster.kubernetes.binaries import find
-    from flowsched.cluster.kubernetes.controlplane import SCHEDULER
-
     console.print(
         Text(
             f"\nThe same {gangs} gangs as plain pods, placed by the stock kube-scheduler on the same nodes.",
@@ -144,7 +181,7 @@ def _member(gang: int, role: str, number: int, cores: str) -> dict[str, Any]:
     }
 
 
-async def _until_still(client: Any) -> Counter[str]:
+async def _until_still(client: Client) -> Counter[str]:
     """Members with a node, by job, once nothing has changed for a while."""
     loop = asyncio.get_running_loop()
     begun = moved = loop.time()
@@ -161,9 +198,11 @@ async def _until_still(client: Any) -> Counter[str]:
     return placed
 
 
-async def _make(client: Any, path: str, document: dict[str, Any]) -> None:
-    from flowsched.cluster.kubernetes.api.errors import Refused
-
+async def _make(client: Client, path: str, document: dict[str, Any]) -> None:
     answer = await client.call("POST", path, body=json.dumps(document).encode())
     if not answer.ok and answer.reason != "AlreadyExists":
         raise Refused(f"POST {path}", answer)
+
+
+if __name__ == "__main__":
+    typer.run(main)

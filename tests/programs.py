@@ -107,7 +107,7 @@ class Program:
         """SIGTERM, then SIGKILL if it takes longer than this."""
         self.signal(signal.SIGTERM)
         end = time.monotonic() + within_s
-        while self.pid is not None and time.monotonic() < end:  # noqa: ASYNC110 - a child sets no Event
+        while self.pid is not None and time.monotonic() < end:
             await asyncio.sleep(_POLL_S)
         self.kill()
 
