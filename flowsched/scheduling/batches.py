@@ -14,23 +14,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple, Protocol, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flowsched.scheduling.allocation import Given
-from flowsched.scheduling.locality_delay import Horizon
-from flowsched.scheduling.placement.capacity import Room
-from flowsched.scheduling.placement.cost_table import Offer, Pricer
+from flowsched.scheduling.cycle_state import CycleState
+from flowsched.scheduling.placement.cost_table import Offer
 from flowsched.scheduling.placement.gang import Ints
-from flowsched.scheduling.placement.score_cache import Standings
-from flowsched.scheduling.plan import Reason
 from flowsched.scheduling.pod_group import PodGroup, Shape
 from flowsched.scheduling.policy.framework import Profile
 from flowsched.scheduling.queues.tree import Queue, QueueTree, Shares, billionths, largest_share
-from flowsched.scheduling.reservations import Promises, Taken, longest_of
-from flowsched.scheduling.state.snapshot import Snapshot
+from flowsched.scheduling.reservations import Taken, longest_of
 from flowsched.scheduling.state.usage import Payer, UsageBook
 
 #: After so many pods of a group its turns grow.
@@ -595,29 +591,7 @@ def _columns_of(
 FEW: Final = 8
 
 
-class Serving(Protocol):
-    """What of a cycle serves many groups at once; see `cycle`."""
-
-    snapshot: Snapshot
-    queues: QueueTree
-    profile: Profile
-    now: int
-    left: int
-    waiting: dict[str, list[PodGroup]]
-    given: dict[int, Given]
-    room: Room
-    pricer: Pricer
-    standings: Standings
-    shares: Shares
-    promises: Promises
-    _horizon: Horizon | None
-
-    def known_refusal(self, group: PodGroup) -> Reason | None:
-        """Why a group like this one was refused before."""
-        ...
-
-
-def serve_first(cycle: Serving, budget: int) -> set[object]:
+def serve_first(cycle: CycleState, budget: int) -> set[object]:
     """Place what the first turns get, as far as they are known beforehand.
 
     Args:
@@ -655,13 +629,13 @@ def serve_first(cycle: Serving, budget: int) -> set[object]:
     if any(group.high_ms is not None for group in wave.groups):
         late = cycle.now + np.array([longest_of(group, cycle.profile) for group in wave.groups])[of]
     cycle.promises.taken.append(Taken(ends, late, offer.axes, table, nodes))
-    if cycle._horizon is not None:
-        cycle._horizon.add(nodes, amount, ends - cycle.now)
+    if cycle.horizon is not None:
+        cycle.horizon.add(nodes, amount, ends - cycle.now)
     cycle.left -= pods
     return enter(cycle, wave, nodes, costs, of)
 
 
-def _kind(cycle: Serving) -> tuple[Offer, Alike] | None:
+def _kind(cycle: CycleState) -> tuple[Offer, Alike] | None:
     """What most of those who are first in a queue ask for, priced, and who asks for the same."""
     profile, tree = cycle.profile, cycle.queues
     if len(cycle.waiting) < FEW or cycle.left < FEW or cycle.snapshot.nominations or tree.promises:
@@ -691,15 +665,10 @@ def _kind(cycle: Serving) -> tuple[Offer, Alike] | None:
 
 def _is_simple(group: PodGroup) -> bool:
     """Whether nothing but its shape and its queue says where it goes, and when."""
-    if group.gang or group.inputs or group.remote or group.shut:
-        return False
-    if group.home is not None or group.min_resources is not None:
-        return False
-    shape = group.roles[0].shape
-    return shape.rules is None and not shape.direct
+    return group.is_uniform and not group.gang and not group.inputs
 
 
-def _alike(cycle: Serving, first: PodGroup) -> Alike:
+def _alike(cycle: CycleState, first: PodGroup) -> Alike:
     """Whether groups are simple, ask for the same as this one, and would find the same room."""
     shape, profile, shares = first.roles[0].shape, cycle.profile, cycle.shares
     own = profile.of(first.queue) if profile.queues else None
@@ -731,9 +700,7 @@ def _alike(cycle: Serving, first: PodGroup) -> Alike:
         fine = []
         for group in groups:  # thousands: no call for each, as far as it can be helped
             other = group.roles[0].shape
-            plain = not (group.gang or group.inputs or group.remote or group.shut)
-            plain = plain and group.home is None and group.min_resources is None
-            fine.append(plain and (other is shape or same(other)) and (usual or may(group)))
+            fine.append(_is_simple(group) and (other is shape or same(other)) and (usual or may(group)))
         return fine
 
     return alike
@@ -745,7 +712,7 @@ def _within(wave: Wave, budget: int) -> int:
     return len(wave.of) if len(firsts) <= budget else int(firsts[budget])
 
 
-def enter(cycle: Serving, wave: Wave, nodes: Ints, costs: Ints, of: Ints) -> set[object]:
+def enter(cycle: CycleState, wave: Wave, nodes: Ints, costs: Ints, of: Ints) -> set[object]:
     """Note for each group what it got, and for each queue what it has."""
     order = np.argsort(of, kind="stable")
     numbers, starts, firsts, counts = _parts(of, order)
@@ -774,7 +741,7 @@ def enter(cycle: Serving, wave: Wave, nodes: Ints, costs: Ints, of: Ints) -> set
     return _with_those_above({payer.queue for payer in pods} | pods.keys(), cycle)
 
 
-def _with_those_above(served: set[object], cycle: Serving) -> set[object]:
+def _with_those_above(served: set[object], cycle: CycleState) -> set[object]:
     """Queues and payers, the queues above them, too."""
     tree = cycle.queues
     if tree.nested:

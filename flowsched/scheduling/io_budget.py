@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final
 
 from flowsched.scheduling.plan import Reason, ReasonCode
 from flowsched.scheduling.pod_group import PodGroup
@@ -69,34 +69,6 @@ def budgeted(
         said = own.order == "fifo" or queues.get(name).order == "fifo" or own.queue_order is not None
         lines[name] = groups if said else budgets.mixed(groups)
     return budgets, lines
-
-
-class Considering(Protocol):
-    """What of a cycle is asked here."""
-
-    left: int
-
-    def consider(self, group: PodGroup) -> bool:
-        """Place what can be placed of a group; True when it is done with."""
-        ...
-
-    def placed(self, group: PodGroup) -> int:
-        """How many pods of it the cycle has placed."""
-        ...
-
-    def refuse(self, reason: Reason) -> bool:
-        """Note why a group waits."""
-        ...
-
-
-def serve_put_off(cycle: Considering, budgets: Budgets, text: str) -> None:
-    """Everybody has had his turn: who was put off gets what is left; `text` says why, if the cycle may place no more."""
-    budgets.second = True
-    for group in budgets.put_off:
-        while cycle.left > 0 and not cycle.consider(group):
-            pass
-        if cycle.left <= 0 and cycle.placed(group) < group.roles[0].count:
-            cycle.refuse(Reason(group.key, ReasonCode.BACKLOG_WINDOW, text))
 
 
 def _averages(snapshot: Snapshot, backlog: Sequence[PodGroup], default_ms: int) -> dict[str, int]:
@@ -197,12 +169,12 @@ class Budgets:
         for key, rate in direct:
             self._used[key] = self._used.get(key, 0) + pods * rate
 
-    def hold(self, cycle: Considering, group: PodGroup) -> bool:
-        """A group has no room: it is put off until everybody had his turn, or refused. True: it is done with until then."""
+    def hold(self, group: PodGroup) -> Reason | None:
+        """Put a group that has no room off until every group has had its turn (None), or say why it waits."""
         if self.second or self._is_aged(group) or is_promised(group):
-            return cycle.refuse(self._waits(group))
+            return self._waits(group)
         self.put_off.append(group)
-        return True
+        return None
 
     def _waits(self, group: PodGroup) -> Reason:
         key, rate = self._tightest(group)

@@ -42,6 +42,11 @@ class Shape:
     unknown: str | None = None
     direct: tuple[tuple[str, int], ...] = ()
 
+    @property
+    def is_constrained(self) -> bool:
+        """Whether other pods, racks, disks or storages bear on where it may go or what that costs."""
+        return bool(self.rules is not None or self.rack or self.one_per_node or self.io_bytes or self.direct)
+
 
 @quick
 @dataclass(frozen=True, slots=True)
@@ -141,3 +146,15 @@ class PodGroup:
     def reads(self) -> tuple[int, ...]:
         """All datasets that its pods read, copied or not."""
         return self.inputs + self.remote if self.remote else self.inputs
+
+    @property
+    def is_uniform(self) -> bool:
+        """Whether only what it asks for and its inputs decide its nodes. What its pods cost may be remembered then."""
+        return not (
+            self.shut
+            or self.remote
+            or self.home is not None
+            or self.min_resources is not None
+            or len(self.roles) > 1
+            or self.roles[0].shape.is_constrained
+        )

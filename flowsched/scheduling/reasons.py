@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Final
 
 import numpy as np
 
@@ -283,3 +284,45 @@ def quantity(axis: str, amount: int) -> str:
 def vector_text(axes: Sequence[str], amounts: Sequence[int]) -> str:
     """The amounts that are not zero, for people."""
     return ", ".join(quantity(axis, n) for axis, n in zip(axes, amounts, strict=False) if n) or "nothing"
+
+
+# ---- refusals that are remembered ----
+#
+# Most steps start and end no pod, so every group that waits gets the same reason again. It is remembered as long as no claim and
+# no node changes. A cycle that has placed a pod looks nothing up.
+
+
+_KEY: Final = "refusals"
+
+
+class Refusals:
+    """Refusals of one cycle, and of those before it in which the nodes were as full."""
+
+    def __init__(self, snapshot: Snapshot, room: Room, profile: Profile) -> None:
+        self._snapshot, self._room, self._profile = snapshot, room, profile
+        self._known: dict[object, Reason] | None = None
+
+    def why(self, offer: Offer, family: object) -> Reason:
+        """As `why_not`. `family`: what offers have in common that are refused for the same lack of room."""
+        group = offer.group
+        alone = (
+            not group.shut and offer.company is None and offer.rack is None and group.min_resources is None
+        )
+        if group.gang or not alone or self._room.changes or offer.tables[0].most is not None:
+            return why_not(offer, self._room, self._snapshot, self._profile)
+        known = self._remembered()
+        key = (family, offer.axes, group.roles[0].name)
+        reason = known.get(key)
+        if reason is None:
+            reason = known[key] = why_not(offer, self._room, self._snapshot, self._profile)
+        return reason if reason.group == group.key else reason.of(group.key)
+
+    def _remembered(self) -> dict[object, Reason]:
+        if self._known is None:
+            # Versions only grow while nothing is undone, and who undoes a step empties the cache.
+            stamp = int(self._snapshot.version.sum())
+            kept = self._snapshot.cache.get(_KEY)
+            if kept is None or kept[0] != stamp:
+                kept = self._snapshot.cache[_KEY] = (stamp, {})
+            self._known = kept[1]
+        return self._known

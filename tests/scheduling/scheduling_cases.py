@@ -88,10 +88,6 @@ def claim(
     )
 
 
-def at_length(*_: object) -> None:
-    """Instead of `brief.decide_briefly`: no cycle is decided shortly."""
-
-
 def frozen(snapshot: Snapshot) -> dict[str, bytes]:
     """Every array of a snapshot, byte by byte."""
     names = ("allocatable", "used", "staging", "ready", "rack", "disk_rate", "nic_in", "nic_out", "io_tasks")

@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flowsched.executor.nodes import NodeInfo
-from flowsched.scheduling import cycle as cycle_module
 from flowsched.scheduling.cycle import cycle
 from flowsched.scheduling.placement import score_cache
 from flowsched.scheduling.placement.capacity import Room, Scale
@@ -21,7 +20,7 @@ from flowsched.scheduling.policy.framework import Profile
 from flowsched.scheduling.queues.tree import Queue, QueueTree
 from flowsched.scheduling.state.data import Catalogue
 from flowsched.scheduling.state.snapshot import Snapshot
-from tests.scheduling.scheduling_cases import at_length, bag, cluster, gang, node, run, shape, stage
+from tests.scheduling.scheduling_cases import bag, cluster, gang, node, run, shape, stage
 
 
 def placed_anew(
@@ -90,7 +89,6 @@ def test_plans_are_those_of_placing_anew(
     queues = QueueTree([Queue("capped", cap=(3_000,)), Queue("b", weight=3)])
     profile = Profile(packing=packing, queues={"c": Profile(name="spread", packing="spread")})
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cycle_module, "decide_briefly", at_length)
         ours = told(cycle(snapshot, Catalogue(), queues, backlog, profile, 100, most))
         patch.setattr(score_cache.Standings, "place", placed_anew)
         anew = told(cycle(snapshot, Catalogue(), queues, backlog, profile, 100, most))
@@ -148,7 +146,6 @@ def test_a_shape_that_comes_again_is_looked_up(monkeypatch: pytest.MonkeyPatch) 
         real(self, *rest)
 
     monkeypatch.setattr(score_cache._Standing, "__init__", counted)
-    monkeypatch.setattr(cycle_module, "decide_briefly", at_length)
     backlog = [bag(1), bag(2), bag(3), bag(4, what=shape(2))]
     plan = cycle(cluster(4, 4), Catalogue(), QueueTree(), backlog, Profile(), 0)
     assert [p.nodes[0].tolist() for p in plan.placements] == [[0], [0], [0], [1]]

@@ -316,27 +316,38 @@ class Pricer:
 
     def price(self, group: PodGroup) -> Offer:
         """As `price`."""
-        profile = self._profile.of(group.queue)
-        if profile is not self._profile:
-            if id(profile) not in self._others:
-                bare = replace(profile, queues={}) if profile.queues else profile
-                self._others[id(profile)] = Pricer(self._snapshot, self._catalogue, bare)
-            return self._others[id(profile)]._own(group)
-        return self._own(group)
+        return self._of(group.queue)._own(group)
+
+    def bare(self, group: PodGroup) -> Offer | None:
+        """The offer of a uniform group, its inputs left out; None where a cycle changes what is in it."""
+        known = self._of(group.queue)._lasting(group)
+        return None if known is None else known.of(group)
+
+    def _of(self, queue: str) -> Pricer:
+        """The pricer of a queue's profile."""
+        profile = self._profile.of(queue)
+        if profile is self._profile:
+            return self
+        if id(profile) not in self._others:
+            bare = replace(profile, queues={}) if profile.queues else profile
+            self._others[id(profile)] = Pricer(self._snapshot, self._catalogue, bare)
+        return self._others[id(profile)]
 
     def _own(self, group: PodGroup) -> Offer:
-        role = group.roles[0]
-        usual = group.home is None and not group.shut and not group.remote and group.min_resources is None
-        if not usual or len(group.roles) > 1 or not self._own_costs or role.shape.rules is not None:
-            return self._priced(group)
-        key = role, group.gang
-        if key not in self._plain:
-            offer = self._priced(replace(group, inputs=()) if group.inputs else group)
-            self._plain[key] = offer if offer.lasts else None
-        known = self._plain[key]
+        known = self._lasting(group)
         if known is None:
             return self._priced(group)
         return self._with_inputs(known, group) if group.inputs else known.of(group)
+
+    def _lasting(self, group: PodGroup) -> Offer | None:
+        """The offer of a uniform group as if it read nothing; None where a cycle changes what is in it."""
+        if not self._own_costs or not group.is_uniform:
+            return None
+        key = group.roles[0], group.gang
+        if key not in self._plain:
+            offer = self._priced(replace(group, inputs=()) if group.inputs else group)
+            self._plain[key] = offer if offer.lasts else None
+        return self._plain[key]
 
     def _with_inputs(self, bare: Offer, group: PodGroup) -> Offer:
         """The offer of a group that asks for what another does that reads nothing: only where its inputs are is looked at anew."""

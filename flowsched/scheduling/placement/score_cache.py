@@ -4,20 +4,20 @@ A cycle places thousands of pods one turn at a time, and each takes room on a no
 shape costs has changed there and nowhere else. So the first cost of a shape on every node is kept, and only the nodes
 where room has changed are looked at again. What is chosen is what `placement.place_role` chooses; tests hold it to that.
 
-A shape that is seen once needs no such table: its node is found by a `sieve`.
+A shape that is seen once needs no such table: `cheapest` finds its node in as few passes over all nodes as can be.
 
 It knows plain offers only (`Offer.plain`): one role whose cost is how full a node is, and nothing else.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from flowsched.scheduling.placement.capacity import Along, Room
+from flowsched.scheduling.placement.capacity import Along, Room, Scale
 from flowsched.scheduling.placement.gang import (
     FEW,
     NEVER,
@@ -30,8 +30,8 @@ from flowsched.scheduling.placement.gang import (
     fill,
     first_costs,
     nearest,
+    one_costs,
 )
-from flowsched.scheduling.sieve import barred, cheapest
 
 #: So many shapes are remembered: each takes 8 bytes a node.
 _KEPT: Final = 64
@@ -75,7 +75,7 @@ class Standings:
         if standing is None:
             if table.count == 1 and (key not in self._seen or len(self._kept) >= _KEPT):
                 self._seen[key] = table.allowed
-                return self._sieve(axes, table, packing, spare)
+                return self._cheapest(axes, table, packing, spare)
             if len(self._kept) >= _KEPT:
                 self._kept.pop(next(iter(self._kept)))
             standing = self._kept[key] = _Standing(self._room, axes, table, packing, spare)
@@ -88,7 +88,7 @@ class Standings:
         whole = [self._room.allocatable(axis) for axis in axes]
         return Spots(spots.nodes, costs_of(rows, whole, table, packing, spots.nodes))
 
-    def _sieve(self, axes: tuple[int, ...], table: RoleTable, packing: Packing, spare: bool) -> Spots:
+    def _cheapest(self, axes: tuple[int, ...], table: RoleTable, packing: Packing, spare: bool) -> Spots:
         """The node of one pod."""
         rows, along = self._along(axes, spare)
         mask = table.allowed
@@ -209,3 +209,99 @@ def _changed(changes: Sequence[Ints], since: int) -> Ints:
     if len(changes) - since == 1 and len(changes[since]) == 1:
         return changes[since]
     return np.unique(np.concatenate(changes[since:]))
+
+
+# ---- the node of one pod ----
+#
+# An approximate cost of all nodes (`Scale`) leaves the few that may be the cheapest, and those are compared exactly. What is
+# chosen is what `gang.place_role` chooses; tests hold it to that.
+
+#: (1,) a node, and what the pod costs there.
+Found: TypeAlias = tuple[Ints, int]
+#: More than the shares of all axes together.
+_TOP: Final = 1 << 62
+_SIGN: Final = 63
+
+
+def barred(mask: NDArray[np.bool_]) -> Ints:
+    """(N,) negative where a mask is not."""
+    refused: Ints = np.where(mask, 0, -1)
+    return refused
+
+
+def cheapest(
+    rows: Sequence[Ints], along: Along, table: RoleTable, refused: Ints, packing: Packing
+) -> Found | None:
+    """The node of one pod; None where there is no room for it.
+
+    A cost is floor(sum of floors / axes): less than 2 below the mean of the true shares, and never above it. So the cheapest
+    node's sum of shares lies within 2 per mille an axis of the least one.
+
+    Args:
+        rows: For each axis of the table's needs, (N,) what is free there. Not modified.
+        along: Of the same axes.
+        table: A role of a plain offer (`Offer.plain`).
+        refused: (N,) negative where its pods may not be. Not modified.
+        packing: The tie-breaker.
+    """
+    if not len(refused):
+        return None
+    signs, shares, slack = refused, None, 0  # negative, too, where any axis has no room
+    for row, need, packs, scale in zip(rows, table.needs, table.packs, along.scales, strict=True):
+        if not need:
+            continue
+        left = row - need
+        if signs is refused:
+            signs = signs | left
+        else:
+            signs |= left
+        if not packs:
+            continue
+        slack += 2 + 2 * scale.slack
+        if scale.shift:
+            left >>= scale.shift
+        left *= scale.factors
+        if shares is None:
+            shares = left
+        else:
+            shares += left
+    if shares is None:
+        first = (signs >= 0).nonzero()[0][:1]
+        return (first, 0) if len(first) else None
+    if packing == "binpack":
+        shares = _TOP - shares
+    signs >>= _SIGN
+    shares |= signs  # the more the better; -1 where there is no room
+    node = int(shares.argmax())
+    most = shares.item(node)
+    if most < 0:
+        return None
+    least = max(most - slack * Scale.UNIT, 0)
+    shares[node] = -1
+    if shares.item(shares.argmax()) < least:  # nobody comes near it
+        return np.array([node]), cost_on(rows, along.whole, table, packing, node, 1)
+    shares[node] = most
+    near = (shares >= least).nonzero()[0]
+    if len(near) <= FEW:
+        return best_of(near.tolist(), rows, along.whole, table, packing)
+    costs = one_costs(rows, along.whole, table, packing, near)
+    best = int(costs.argmin())
+    return near[best : best + 1], costs.item(best)
+
+
+def best_of(
+    nodes: Collection[int], rows: Sequence[Ints], whole: Sequence[Ints], table: RoleTable, packing: Packing
+) -> Found | None:
+    """As `cheapest`, of a few nodes, one after the other. `whole`: for each axis, (N,) what nodes have in all."""
+    best: tuple[int, int] | None = None
+    for node in nodes:
+        if not table.allowed.item(node):
+            continue
+        for row, need in zip(rows, table.needs, strict=True):
+            if need and row.item(node) < need:
+                break
+        else:
+            found = cost_on(rows, whole, table, packing, node, 1), node
+            if best is None or found < best:
+                best = found
+    return None if best is None else (np.array([best[1]]), best[0])

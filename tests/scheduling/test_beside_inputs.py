@@ -1,4 +1,4 @@
-"""The short way of single pods leads where the long way leads."""
+"""A uniform pod beside its inputs: the few nodes that have them are compared, and the plan is the same as from all nodes."""
 
 from __future__ import annotations
 
@@ -11,17 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flowsched.executor.nodes import NodeInfo
-from flowsched.scheduling import cycle as cycle_module
 from flowsched.scheduling.cycle import _Cycle, cycle
+from flowsched.scheduling.placement.cost_table import Offer, Pricer
 from flowsched.scheduling.plan import Plan
 from flowsched.scheduling.pod_group import Home, PodGroup
 from flowsched.scheduling.policy.framework import PROFILES, Profile
 from flowsched.scheduling.queues.tree import Queue, QueueTree
-from flowsched.scheduling.single import Singles
 from flowsched.scheduling.state.claims import ClaimKind
 from flowsched.scheduling.state.data import Catalogue
 from flowsched.scheduling.state.snapshot import Snapshot
-from tests.scheduling.scheduling_cases import GIB, at_length, bag, claim, gang, run, shape, stage
+from tests.scheduling.scheduling_cases import GIB, bag, claim, gang, run, shape, stage
 
 OURS = PROFILES["flowsched"]
 NOW = 1_000_000
@@ -126,25 +125,26 @@ class World:
 
 @given(st.integers(0, 1 << 32))
 @settings(max_examples=500, deadline=None)
-def test_the_short_way_leads_where_the_long_way_leads(seed: int) -> None:
-    """Data and none, reservations, targets, caps, several policies: the same plan, whichever way."""
+def test_the_plan_is_the_same_as_from_all_nodes(seed: int) -> None:
+    """Data and none, reservations, targets, caps, several policies."""
     world = World(seed)
+    few = told(world.decide())
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cycle_module, "decide_briefly", at_length)
-        short = told(world.decide())
-        patch.setattr(Singles, "serve", lambda self, group: False)
-        long = told(world.decide())
-    assert short == long
+        patch.setattr(_Cycle, "beside_inputs", lambda self, group: None)
+        all_nodes = told(world.decide())
+    assert few == all_nodes
 
 
-def test_the_short_way_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without inputs to the fullest node; with them beside them, although that node is emptier, and the long way for neither."""
+def test_a_pod_beside_its_inputs_is_priced_on_their_nodes_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It goes beside them although that node is emptier than the others; a pod without inputs goes to the fullest node."""
+    priced: list[int] = []
+    real = Pricer.price
 
-    def nobody(*_: object) -> None:
-        raise AssertionError("the long way was taken")
+    def price(self: Pricer, group: PodGroup) -> Offer:
+        priced.append(group.key)
+        return real(self, group)
 
-    monkeypatch.setattr(cycle_module, "decide_briefly", at_length)
-    monkeypatch.setattr(_Cycle, "consider", nobody)
+    monkeypatch.setattr(Pricer, "price", price)
     snapshot, catalogue = Snapshot(), Catalogue()
     for at, cores in enumerate((2, 4, 16)):
         snapshot.put_node(NodeInfo(f"n{at}", cores * 1000, 64 * GIB))
@@ -152,8 +152,5 @@ def test_the_short_way_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     catalogue.add_replica(dataset, 2)
     backlog = [bag(1, 1, shape(1)), bag(2, 1, shape(1), inputs=(dataset,)), bag(3, 1, shape(2))]
     plan = cycle(snapshot, catalogue, QueueTree(), backlog, OURS, NOW)
-    assert [(each.group, each.nodes[0].tolist()) for each in plan.placements] == [
-        (1, [0]),
-        (2, [2]),
-        (3, [1]),
-    ]
+    assert {each.group: each.nodes[0].tolist() for each in plan.placements} == {1: [0], 2: [2], 3: [1]}
+    assert sorted(priced) == [1, 3]

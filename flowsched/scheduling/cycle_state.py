@@ -1,0 +1,138 @@
+"""What one cycle works on: the room that is left, the shares that were paid, and the placements so far."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+
+from flowsched.scheduling.allocation import Given, hold_rest
+from flowsched.scheduling.io_budget import Budgets, budgeted
+from flowsched.scheduling.locality_delay import Horizon, half_a_node, work_ms
+from flowsched.scheduling.placement.capacity import Room
+from flowsched.scheduling.placement.cost_table import Fit, Pricer
+from flowsched.scheduling.placement.gang import Ints
+from flowsched.scheduling.placement.score_cache import Standings
+from flowsched.scheduling.plan import Reason
+from flowsched.scheduling.pod_group import PodGroup, Shape
+from flowsched.scheduling.policy.framework import Profile
+from flowsched.scheduling.queues.ordering import in_order
+from flowsched.scheduling.queues.tree import QueueTree, Shares
+from flowsched.scheduling.reservations import Taken, longest_of, promises_for, runtime_of
+from flowsched.scheduling.state.data import Catalogue
+from flowsched.scheduling.state.snapshot import Snapshot
+from flowsched.statement import Statement
+
+#: What groups have in common that are refused for the same lack of room.
+Family = tuple[str, bool, tuple[int, ...] | None, tuple[tuple[Shape, int], ...]]
+_ALL: Final = 1 << 62
+
+
+class CycleState:
+    """The working state of one cycle. It is made, changed through `statement`, and dropped.
+
+    Attributes:
+        most, left: Pods that this cycle may place, and may still place.
+        waiting: Groups by queue, in their order.
+        given: Placements so far, by group key.
+        full, held: Why families of groups were refused. Room only shrinks in a cycle, so what was refused once is refused again:
+            `full` for all groups of the family, `held` for those that would outlast the reservation's start.
+        horizon: How long nodes are busy; None until the cycle has asked for it.
+    """
+
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        catalogue: Catalogue,
+        queues: QueueTree,
+        backlog: Sequence[PodGroup],
+        profile: Profile,
+        now: int,
+        statement: Statement,
+        most: int | None,
+    ) -> None:
+        self.most = self.left = _ALL if most is None else most
+        self.snapshot, self.catalogue, self.queues = snapshot, catalogue, queues
+        self.profile, self.now, self.statement = profile, now, statement
+        self.room = Room(snapshot)
+        self.pricer = Pricer(snapshot, catalogue, profile)
+        self.standings = Standings(self.room)
+        self.shares = Shares(queues, snapshot)
+        work, half = work_ms(snapshot, backlog, profile, now), half_a_node(snapshot, profile)
+        waiting = in_order(backlog, queues, profile, now, work, half)
+        self.given: dict[int, Given] = {}
+        self.promises = promises_for(snapshot, self.room, profile, now, backlog)
+        self.full: dict[Family, Reason] = {}
+        self.held: dict[Family, Reason] = {}
+        self.horizon: Horizon | None = None
+        self.budgets: Budgets
+        self.waiting: dict[str, list[PodGroup]]
+        self.budgets, self.waiting = budgeted(snapshot, queues, backlog, waiting, profile, now)
+
+    def family(self, group: PodGroup) -> Family:
+        """What a group has in common with groups that are refused for the same lack of room."""
+        roles = tuple([(role.shape, role.minimum if group.gang else 1) for role in group.roles])
+        return self.profile.of(group.queue).name, group.gang, group.min_resources, roles
+
+    def known_refusal(self, group: PodGroup) -> Reason | None:
+        """Why a group like this one was refused before."""
+        if not self.full and not self.held:
+            return None
+        family = self.family(group)
+        return self.full.get(family) or (self.held.get(family) if self.promises.too_long(group) else None)
+
+    def placed(self, group: PodGroup) -> int:
+        """How many pods of a bag this cycle has placed."""
+        given = self.given.get(group.key)
+        return len(given.nodes[0]) if given is not None else 0
+
+    def commit(self, fit: Fit) -> None:
+        """Take the room, pay the queue, note which copies will follow and which disks the pods will load."""
+        offer, group = fit.offer, fit.offer.group
+        given = self.given.get(group.key)
+        if given is None:
+            given = self.given[group.key] = Given.of(group)
+        given.held = hold_rest(fit, self.room, self.snapshot)
+        self.left -= fit.pods
+        ends = self.now + runtime_of(group, self.profile), self.now + longest_of(group, self.profile)
+        for table, role, spots, bound in zip(offer.tables, offer.order, fit.spots, fit.bound, strict=True):
+            self.room.take(offer.axes, table, spots, bound, fit.long)
+            start = spots.nodes if bound is None else spots.nodes[bound]
+            if len(start):
+                devices = spots.devices if bound is None or spots.devices is None else spots.devices[bound]
+                self.promises.taken.append(Taken(*ends, offer.axes, table, start, devices))
+            shape = group.roles[role].shape
+            if self.horizon is not None:
+                self.horizon.add(start, shape.requests, ends[0] - self.now)
+                if bound is not None:
+                    targets = spots.nodes[~bound]
+                    self.horizon.add(targets, shape.requests, ends[0] - self.now, staged=True)
+            if table.most is not None:
+                self.snapshot.zones.hold(spots.nodes, shape.requests, self.statement)
+            self.shares.add(group.queue, shape.requests, len(spots.nodes), group.user)
+            self.budgets.take(shape.direct, len(spots.nodes))
+            missing = offer.missing[spots.nodes] if offer.missing is not None else np.zeros_like(spots.nodes)
+            given.add(role, spots, missing)
+            if shape.rules is not None:
+                self.snapshot.peers.put(shape.rules, start.tolist(), self.statement)
+            self._foresee(group, spots.nodes, missing, shape.io_bytes)
+
+    def _foresee(self, group: PodGroup, nodes: Ints, missing: Ints, io_bytes: int) -> None:
+        """Let later groups of this cycle see the copies and IO-heavy pods that follow from this one."""
+        if len(nodes) == 1:
+            away = nodes if group.inputs and missing.item(0) > 0 else nodes[:0]
+        else:
+            away = np.unique(nodes[missing > 0]) if group.inputs and missing.any() else nodes[:0]
+        if len(away):
+            bytes_in = self.catalogue.unordered_bytes(group.inputs, len(self.snapshot))[away]
+            self.snapshot.add_inbound(away, bytes_in, self.statement)
+            for dataset in group.inputs:
+                self.catalogue.expect(dataset, away.tolist(), self.statement)
+        if group.home is not None:
+            homeward, home = self.snapshot.homeward, group.home.node
+            more = int(np.count_nonzero(nodes != home)) * group.home.output_bytes
+            self.statement.put(homeward, home, homeward.get(home, 0) + more)
+        if io_bytes > 0:
+            pods = np.bincount(nodes, minlength=len(self.snapshot)).astype(np.int32)
+            self.statement.add(self.snapshot.io_tasks, slice(None), pods)
