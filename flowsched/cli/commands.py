@@ -12,6 +12,7 @@ from flowsched import __version__
 from flowsched.cli import agent, ahead, cromwell_command, queues, simulation, upkeep
 from flowsched.cli import policy as policies
 from flowsched.cli.context import Options, ask, carry_out, options, run
+from flowsched.cli.form import Form
 from flowsched.cli.options import (
     Advertise,
     AllowPaths,
@@ -60,7 +61,6 @@ from flowsched.cli.options import (
     settings_for,
     token_from,
 )
-from flowsched.cli.output import Form
 
 _EPILOG: Final = (
     "Exit codes: 0 done; 1 a workflow failed; 2 what was asked is wrong (usage, document, id, token); "

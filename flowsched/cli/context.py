@@ -136,6 +136,6 @@ def complain(text: str) -> None:
 
 def say(text: str) -> None:
     """A line on stderr, harmless for terminals."""
-    from flowsched.cli import output
+    from flowsched.cli import terminal_text
 
-    print(output.block(text), file=sys.stderr)
+    print(terminal_text.block(text), file=sys.stderr)

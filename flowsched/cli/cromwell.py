@@ -20,6 +20,7 @@ from urllib.parse import quote
 
 from flowsched import tokens
 from flowsched.cli import cromwell_job as jobs
+from flowsched.cli import terminal_text
 from flowsched.client.plain import Answer, Unreachable, ask, wrong_url
 
 DEFAULT_URL: Final = "http://127.0.0.1:8470"
@@ -268,9 +269,7 @@ def _problem(answer: Answer) -> str:
 
 def say(text: str) -> None:
     """A line on stderr, harmless for terminals: standard output is for the id alone."""
-    from flowsched.cli import output
-
-    print(output.block(text), file=sys.stderr, flush=True)
+    print(terminal_text.block(text), file=sys.stderr, flush=True)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -17,10 +17,9 @@ from typing import Final, Literal
 
 from rich.text import Text
 
-from flowsched.cli import output, render
-from flowsched.cli import output as inert
+from flowsched.cli import output, render, terminal_text
 from flowsched.cli.context import DONE, FAILED
-from flowsched.cli.output import Form
+from flowsched.cli.form import Form
 from flowsched.cluster.local.runner.cgroups import find_base
 from flowsched.cluster.local.runner.namespace import WHAT_TO_DO, refusal
 from flowsched.errors import FlowschedError
@@ -79,9 +78,9 @@ def _table(checks: Iterable[Check]) -> Text:
     made = Text()
     for check in checks:
         made.append(f"{check.mark:<4}  ", _STYLES[check.mark])
-        made.append(f"{check.name:<12}  ", "bold").append(inert.line(check.found) + "\n")
+        made.append(f"{check.name:<12}  ", "bold").append(terminal_text.line(check.found) + "\n")
         if check.next:
-            made.append(f"{'':<20}next: {inert.line(check.next)}\n", "dim")
+            made.append(f"{'':<20}next: {terminal_text.line(check.next)}\n", "dim")
     made.rstrip()
     return made
 

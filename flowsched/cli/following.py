@@ -16,8 +16,7 @@ from typing import Final
 
 from rich.live import Live
 
-from flowsched.cli import output, render
-from flowsched.cli import output as inert
+from flowsched.cli import output, render, terminal_text
 from flowsched.cli.context import DONE, FAILED, INTERRUPTED, say
 from flowsched.client import Client
 from flowsched.errors import Conflict, NotFound
@@ -160,7 +159,7 @@ async def logs(
     client: Client, ident: str, stage: str, index: int, *, errors: bool, attempt: int | None, follow: bool
 ) -> int:
     """`flowsched logs`: bytes as they are into a pipe, harmless text onto a terminal."""
-    kept = inert.LogText() if sys.stdout.isatty() else None
+    kept = terminal_text.LogText() if sys.stdout.isatty() else None
     try:
         async with _interruptible():
             source = client.logs(
@@ -176,7 +175,7 @@ async def logs(
     return DONE
 
 
-def _write(chunk: bytes, kept: inert.LogText | None) -> None:
+def _write(chunk: bytes, kept: terminal_text.LogText | None) -> None:
     if kept is None:
         sys.stdout.buffer.write(chunk)
     else:
@@ -194,5 +193,5 @@ async def log_tail(client: Client, ident: str, stage: str, index: int, lines: in
         except NotFound:
             continue
         if tail.strip():
-            return inert.block(tail.decode("utf-8", "replace")).rstrip("\n").split("\n")[-lines:]
+            return terminal_text.block(tail.decode("utf-8", "replace")).rstrip("\n").split("\n")[-lines:]
     return []

@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from flowsched.cli import output, render
-from flowsched.cli.output import Form
+from flowsched.cli.form import Form
 from flowsched.client import Client
 from flowsched.workflow.views import IdleReportView, IdleView
 

@@ -9,7 +9,7 @@ from rich.console import RenderableType
 
 from flowsched.cli import output, render
 from flowsched.cli.context import DONE, say
-from flowsched.cli.output import Form
+from flowsched.cli.form import Form
 from flowsched.cluster.local import orders
 
 

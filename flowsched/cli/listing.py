@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Group
 
 from flowsched.cli import output, render
-from flowsched.cli.output import Form
+from flowsched.cli.form import Form
 from flowsched.client import Client
 from flowsched.workflow.views import NodeView, TaskView
 

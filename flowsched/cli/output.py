@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import codecs
 import json
-import re
 import sys
 from collections.abc import AsyncIterable, Callable, Sequence
-from enum import StrEnum
 from typing import Any, Final, TypeVar
 
 import msgspec
 from rich.console import Console, RenderableType
 
+<<<<<<< HEAD
 _CONTROL: Final = "\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff"
 _IN_A_LOG: Final = re.compile(f"[{_CONTROL}]")
 _IN_A_LINE: Final = re.compile(f"[{_CONTROL}\t\n\r\u2028\u2029]")
@@ -65,6 +63,10 @@ class Form(StrEnum):
 
 # ---- printing ----
 
+=======
+from flowsched.cli.form import Form
+from flowsched.cli.terminal_text import json_text
+>>>>>>> e4e5698 (Leave the planner's process, the forms and the terminal's text modules of their own)
 
 V = TypeVar("V")
 

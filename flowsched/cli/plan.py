@@ -12,8 +12,7 @@ from typing import Any, Final
 
 from rich.console import Group, RenderableType
 
-from flowsched.cli import drawing, output, render
-from flowsched.cli import output as inert
+from flowsched.cli import drawing, output, render, terminal_text
 from flowsched.errors import InvalidRequest, TooLarge, Unsupported
 from flowsched.workflow.formats.wdl.sources import Files
 from flowsched.workflow.plan import (
@@ -146,7 +145,7 @@ def table(plan: Plan, known: dict[str, RankPlan]) -> RenderableType:
         forecast.add_row(*_stage(stage))
     head = f"{plan.name}: {len(plan.nodes)} calls, {plan.language}; a minute is taken for each task whose runtime is not known"
     found: list[RenderableType] = [
-        inert.line(head),
+        terminal_text.line(head),
         "",
         nodes,
         "",
@@ -155,8 +154,8 @@ def table(plan: Plan, known: dict[str, RankPlan]) -> RenderableType:
     ]
     unknown = list(_unknown(plan))
     if unknown:
-        found += ["", "Not known yet", *(inert.line(f"  {each}") for each in unknown)]
-    found += [inert.line(f"note: {note}") for note in plan.notes]
+        found += ["", "Not known yet", *(terminal_text.line(f"  {each}") for each in unknown)]
+    found += [terminal_text.line(f"note: {note}") for note in plan.notes]
     return Group(*found)
 
 
@@ -164,7 +163,7 @@ def _row(plan: Plan, node: NodePlan, rank: RankPlan, parents: list[str]) -> list
     short = len(plan.name) + 1
     return [
         str(node.level),
-        inert.line(node.path[short:]),
+        terminal_text.line(node.path[short:]),
         {"yes": "", "no": "not run: ", "unknown": "perhaps "}[node.runs]
         + ("?" if node.tasks is None else str(node.tasks)),
         _shown(node.cpu, render.cores),
@@ -172,7 +171,7 @@ def _row(plan: Plan, node: NodePlan, rank: RankPlan, parents: list[str]) -> list
         _shown(node.disk, render.size),
         "" if node.gpu.value == 0 else _shown(node.gpu, str),
         "" if node.runs == "no" else render.seconds(rank.rank_ms / 1000),
-        inert.line(", ".join(path[short:] for path in parents)),
+        terminal_text.line(", ".join(path[short:] for path in parents)),
     ]
 
 

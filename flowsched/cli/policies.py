@@ -13,7 +13,7 @@ from rich.console import Group
 from rich.table import Table
 
 from flowsched.cli import output
-from flowsched.cli.output import Form
+from flowsched.cli.form import Form
 from flowsched.client import Client
 from flowsched.errors import ConfigurationError
 from flowsched.workflow.views import PluginView, ProfileView

@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from flowsched.cli.context import ask, options, run
+from flowsched.cli.form import Form
 from flowsched.cli.options import Output
-from flowsched.cli.output import Form
 
 profile = typer.Typer(
     help="The scheduler's policy: look at it, check it, replace it.",

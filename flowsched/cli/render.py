@@ -14,7 +14,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from flowsched.cli import output
+from flowsched.cli import terminal_text
 from flowsched.workflow.views import (
     ExplanationView,
     NodeView,
@@ -89,7 +89,7 @@ def cores(millicores: int) -> str:
 
 def state(name: str) -> Text:
     """A state in its colour."""
-    return Text(output.line(name), _STATE_STYLES.get(name, ""))
+    return Text(terminal_text.line(name), _STATE_STYLES.get(name, ""))
 
 
 def state_of(view: WorkflowView | StageView, gap: str = " ") -> Text:
@@ -99,13 +99,13 @@ def state_of(view: WorkflowView | StageView, gap: str = " ") -> Text:
         said = [f"{number} returned {code}" for code, number in view.returned.items()]
         if len(said) > MOST_CODES:
             said = [f"{sum(view.returned.values())} returned no 0"]
-        made = Text.assemble(made, gap, ("(" + f",{gap}".join(map(output.line, said)) + ")", "yellow"))
+        made = Text.assemble(made, gap, ("(" + f",{gap}".join(map(terminal_text.line, said)) + ")", "yellow"))
     return made
 
 
 def text(value: object, style: str = "") -> Text:
     """Anything from elsewhere, harmless, on one line."""
-    return Text(output.line(str(value)), style)
+    return Text(terminal_text.line(str(value)), style)
 
 
 def grouped(counts: Mapping[str, int]) -> dict[str, int]:
@@ -138,7 +138,7 @@ def progress(stages: Sequence[StageView], *, rows: int = 40, head: RenderableTyp
     chosen = stages if len(stages) <= rows else sorted(stages, key=_interest)[: max(1, rows - 1)]
     numbers = {stage.number for stage in chosen}
     widths = (
-        min(NAME_WIDTH, max((cell_len(output.line(stage.name)) for stage in chosen), default=0)),
+        min(NAME_WIDTH, max((cell_len(terminal_text.line(stage.name)) for stage in chosen), default=0)),
         max((len(_done(stage)) for stage in chosen), default=0),
     )
     parts: list[RenderableType] = [] if head is None else [head]

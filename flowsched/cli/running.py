@@ -15,7 +15,7 @@ import msgspec
 
 from flowsched.cli import fetching, following, output, render
 from flowsched.cli.context import DONE, INTERRUPTED, Options, say
-from flowsched.cli.output import Form
+from flowsched.cli.form import Form
 from flowsched.client import Client
 from flowsched.client.documents import read, resolved_bytes
 from flowsched.errors import ConfigurationError

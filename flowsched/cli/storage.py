@@ -8,7 +8,7 @@ from rich.text import Text
 
 from flowsched.cli import output, render
 from flowsched.cli.context import DONE, FAILED
-from flowsched.cli.output import Form
+from flowsched.cli.form import Form
 
 
 async def upgrade(url: str) -> int:

@@ -10,7 +10,7 @@ from rich.console import Group
 from rich.text import Text
 
 from flowsched.cli import output, render
-from flowsched.cli.output import Form
+from flowsched.cli.form import Form
 from flowsched.control.profiles import find_plugins
 from flowsched.errors import ConfigurationError, NotFound
 from flowsched.scheduling.explain.recording import Record, replayed, unpacked

@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from flowsched.cli.context import options, run
+from flowsched.cli.form import Form
 from flowsched.cli.options import Database, Output, Root, settings_for
-from flowsched.cli.output import Form
 
 db = typer.Typer(help="Look after the database.", no_args_is_help=True, rich_markup_mode=None)
 secret = typer.Typer(

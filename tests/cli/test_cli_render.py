@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console, RenderableType
 
-from flowsched.cli import output, render
-from flowsched.cli import output as inert
+from flowsched.cli import output, render, terminal_text
 from flowsched.workflow.views import ExplanationView, NodeView, QueueUserView, QueueView, WorkflowView
 
 
@@ -204,7 +203,7 @@ def test_fault_46c_names_cannot_command_a_terminal() -> None:
 @given(st.binary(), st.integers(0, 8))
 def test_a_log_on_a_terminal_is_the_same_wherever_it_is_cut(raw: bytes, cut: int) -> None:
     """And holds no control characters but line ends and tabs."""
-    whole, parts = inert.LogText(), inert.LogText()
+    whole, parts = terminal_text.LogText(), terminal_text.LogText()
     text = whole.feed(raw, final=True)
     cut_text = parts.feed(raw[:cut]) + parts.feed(raw[cut:]) + parts.feed(b"", final=True)
     assert cut_text == text
@@ -214,7 +213,7 @@ def test_a_log_on_a_terminal_is_the_same_wherever_it_is_cut(raw: bytes, cut: int
 @given(st.text())
 def test_json_for_a_terminal_is_still_the_same_json(text: str) -> None:
     """Escaped, not changed."""
-    shown = inert.json_text(json.dumps({"a": text}, ensure_ascii=False))
+    shown = terminal_text.json_text(json.dumps({"a": text}, ensure_ascii=False))
     assert json.loads(shown) == {"a": text}
     assert not set("\x1b\x7f\x9b\u202e") & set(shown)
 

@@ -772,7 +772,7 @@ async def test_a_service_that_dies_and_a_runner_that_dies(real_world: RealWorld,
     await ear.started("b")
     await real_world.drop()
     cluster, ear, _ = await real_world.open()
-    attempts.kin.kill_runner(real_world.attempt("b"))
+    attempts.kill_runner(real_world.attempt("b"))
     await cluster.adopt(pods)
     gone = await ear.gone("b")
     end = await ear.ended("a")

@@ -11,7 +11,8 @@ import pytest
 
 from flowsched import errors
 from flowsched.control.planning import plans
-from flowsched.control.planning.plans import PlanJob, Planning
+from flowsched.control.planning.planner import PlanJob
+from flowsched.control.planning.plans import Planning
 
 from .test_hostile import packed
 

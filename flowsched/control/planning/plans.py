@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import base64
-import binascii
 import json
 import os
 import re
-import resource
 import sys
-import tempfile
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
@@ -24,6 +20,7 @@ import structlog
 
 from flowsched import errors
 from flowsched.control.leading.dispatch import Dispatcher
+from flowsched.control.planning.planner import MEMORY_BYTES, SECONDS, PlanJob, PlanResult
 from flowsched.control.planning.run_planner import RunPlanner
 from flowsched.control.planning.wdl_path import WdlPath
 from flowsched.engine.events import CallsRanked
@@ -55,6 +52,7 @@ from flowsched.workflow.run.states import RunState
 from flowsched.workflow.spec import Call, WorkflowSpec
 from flowsched.workflow.views import PlanBody, PlanPage, PlanSummary, PlanView
 
+<<<<<<< HEAD
 #: What one plan may cost. The largest of WARP takes 3 s and 200 MiB.
 SECONDS: Final = 60
 MEMORY_BYTES: Final = 2 << 30
@@ -140,6 +138,10 @@ if __name__ == "__main__":
 # ---- sources: what a Cromwell server was given for a run ----
 #
 # Its source, imports and inputs. Only servers that the operator named are asked.
+=======
+# ---- What a Cromwell server was given for a run: its source, imports and inputs. Only servers that the
+# operator named are asked ----
+>>>>>>> e4e5698 (Leave the planner's process, the forms and the terminal's text modules of their own)
 
 
 TIMEOUT_S: Final = 30.0
@@ -311,7 +313,7 @@ class Planning:
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
-            "flowsched.control.planning.plans",
+            "flowsched.control.planning.planner",
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
