@@ -126,7 +126,7 @@ class Profile:
             at once.
         contention: The `io` axis and the slowdown by IO-heavy neighbours count.
         packing: Between nodes of equal cost, the fullest or the emptiest.
-        backfill: "easy" = the first group that does not fit gets a reservation nobody may delay; "conservative" = each
+        backfill: "easy" = the first group that does not fit gets a reservation that no other may delay; "conservative" = each
             of them does, in order; "none" = whatever fits goes.
         order: Inside a queue, after priority and age: "shortest" (workflows with the shortest remaining path first, critical path
             inside one; gangs and pods of more than half a node do not give way), "rank" (critical path first) or "fifo".
@@ -156,7 +156,7 @@ class Profile:
             there already.
         queue_order: A third-party plugin: in which order groups of equal (aged) priority go; ties as `order`
             says.
-        victim_order: A third-party plugin: who loses room first.
+        victim_order: A third-party plugin: which claims lose room first.
         queues: Profiles of some queues, by the queue's exact name. What of them may differ is in `PER_QUEUE`.
     """
 
