@@ -390,7 +390,7 @@ def _tie(
         shared = database.shares_disk(settings.root)
         writer.refusal = lambda: executor.trouble if shared else disk.trouble
     if settings.kubernetes is not None:
-        executor.may_act = leader.holds
+        executor.lease.may_act = leader.holds
 
 
 def holder_of(settings: Settings) -> str:

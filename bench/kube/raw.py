@@ -22,7 +22,7 @@ from flowsched.cluster.kubernetes.api.client import Client, decoded  # noqa: E40
 from flowsched.cluster.kubernetes.api.credentials import connect  # noqa: E402
 from flowsched.cluster.kubernetes.objects.core import Node  # noqa: E402
 from flowsched.cluster.kubernetes.objects.pod import Pod  # noqa: E402
-from flowsched.cluster.kubernetes.pods.calls import binding  # noqa: E402
+from flowsched.cluster.kubernetes.objects.request_bodies import binding  # noqa: E402
 from flowsched.cluster.kubernetes.pods.manifest import pod_manifest  # noqa: E402
 from flowsched.cluster.kubernetes.pods.names import pod_name  # noqa: E402
 from flowsched.cluster.kubernetes.pods.release import ReleaseSettings  # noqa: E402

@@ -12,6 +12,7 @@ from typing import Any
 
 from flowsched.cluster.kubernetes.api.client import Client, Connection
 from flowsched.cluster.kubernetes.executor import ClusterSettings, KubernetesCluster
+from flowsched.cluster.kubernetes.lease import Lease
 from flowsched.cluster.kubernetes.pods.release import ReleaseSettings
 from flowsched.executor.nodes import NodeInfo
 from flowsched.executor.protocol import ClusterEvent, PodEnded, PodGone, PodStarted
@@ -26,6 +27,10 @@ PATIENCE_S = 200.0
 
 async def nothing(_: str) -> None:
     """A failpoint that is not armed."""
+
+
+#: Of a process that leads, whatever the time.
+LEASE = Lease(lambda: 0, nothing)
 
 
 async def make(client: Client, path: str, document: dict[str, Any]) -> dict[str, Any]:
@@ -155,8 +160,7 @@ class KubeWorld:
         self.cluster = KubernetesCluster(
             self.connection,
             self.settings(),
-            clock=lambda: time.time_ns() // 1_000_000,
-            failpoint=self.failpoint,
+            Lease(lambda: time.time_ns() // 1_000_000, self.failpoint),
         )
         nodes = await self.cluster.start()
         self.ear = TaskEar(self.cluster)  # type: ignore[arg-type]

@@ -14,6 +14,7 @@ from typing import Any
 from flowsched.app import new_id, now_ms
 from flowsched.cluster.kubernetes.api.client import Connection
 from flowsched.cluster.kubernetes.executor import ClusterSettings, KubernetesCluster
+from flowsched.cluster.kubernetes.lease import Lease
 from flowsched.control.history import ALONE_POLL_S, History
 from flowsched.control.intake import Documents
 from flowsched.control.leading.leader import Leader
@@ -62,7 +63,7 @@ async def serving(
 ) -> AsyncIterator[Running]:
     """A service from its start to its end; what runs in the cluster goes on."""
     folder.mkdir(parents=True, exist_ok=True)
-    cluster = KubernetesCluster(connection, settings, clock=now_ms, failpoint=failpoint)
+    cluster = KubernetesCluster(connection, settings, Lease(now_ms, failpoint))
     url = database or f"sqlite:///{folder / 'flowsched.db'}"
     async with await Database.open(url) as opened:
         reads = Workflows(opened)
@@ -73,7 +74,7 @@ async def serving(
                 secret=b"s" * 32, clock=now_ms, monotonic=time.monotonic, failpoint=failpoint,
                 piece_bytes=piece_bytes,
             )  # fmt: skip
-            cluster.may_act = leader.holds
+            cluster.lease.may_act = leader.holds
             service = Service(
                 opened, writer, cluster, history, documents, leader, clock=now_ms, new_id=new_id, failpoint=failpoint,
             )  # fmt: skip

@@ -12,9 +12,11 @@ import msgspec
 import pytest
 
 from flowsched.cluster.kubernetes.api.client import Client
-from flowsched.cluster.kubernetes.pods.calls import binding, deletion, gang_secret, gang_service, tombstone
+from flowsched.cluster.kubernetes.objects.request_bodies import binding, deletion
+from flowsched.cluster.kubernetes.pods.gang_objects import gang_secret, gang_service
 from flowsched.cluster.kubernetes.pods.labels import ours
 from flowsched.cluster.kubernetes.pods.manifest import pod_manifest
+from flowsched.cluster.kubernetes.pods.pod_api import tombstone
 from flowsched.executor.protocol import InputFile, OutputFile
 from tests.kubernetes import written as w
 from tests.kubernetes.hostile import PLACES, TEXTS

@@ -293,7 +293,7 @@ async def test_what_steps_print_is_the_tasks_log(world: KubeWorld) -> None:
     assert (await cluster.logs("a", "stdout", 0, 6))[0] == b"first\n"
     await cluster.settle(["a"])
     async with asyncio.timeout(200):
-        while cluster._own.object_of("a") is not None:
+        while cluster.pods.object_of("a") is not None:
             await asyncio.sleep(0.05)
     assert await cluster.logs("a", "stdout", 3, 100, "node-0") == (b"st\nsecond\nthird\n", False)
     assert await cluster.logs("a", "stderr", 0, 100, "node-0") == (b"oops\n", False)
@@ -306,7 +306,7 @@ async def test_the_log_of_a_task_whose_first_step_failed(world: KubeWorld) -> No
     await ear.ended("a")
     await cluster.settle(["a"])
     async with asyncio.timeout(200):
-        while cluster._own.object_of("a") is not None:
+        while cluster.pods.object_of("a") is not None:
             await asyncio.sleep(0.05)
     assert await cluster.logs("a", "stdout", 0, 100, "node-0") == (b"why\n", False)
 

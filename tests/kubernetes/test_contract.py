@@ -45,7 +45,7 @@ class TestOnTheRealServer(ExecutorContract):
         await ear.ended("a")
         await cluster.settle(["a"])
         async with asyncio.timeout(200):
-            while cluster._own.object_of("a") is not None:
+            while cluster.pods.object_of("a") is not None:
                 await asyncio.sleep(0.05)
         assert await cluster.logs("a", "stdout", 0, 100, "node-0") == (b"out\n", False)
         assert await cluster.logs("a", "stderr", 1, 2, "node-0") == (b"rr", True)

@@ -9,7 +9,9 @@ import pytest
 
 from flowsched.cluster.kubernetes.api.client import Client
 from flowsched.cluster.kubernetes.objects.pod import Pod
-from flowsched.cluster.kubernetes.pods.calls import PodCalls
+from flowsched.cluster.kubernetes.pods.pod_api import PodApi
+from flowsched.cluster.kubernetes.pods.release import ReleaseSettings
+from tests.kubernetes.exec_world import LEASE
 from tests.kubernetes.talk import Talk
 
 pytestmark = pytest.mark.kubernetes
@@ -18,7 +20,7 @@ pytestmark = pytest.mark.kubernetes
 async def test_a_pod_that_was_bound_a_moment_ago_keeps_its_grace(client: Client, namespace: str) -> None:
     """A plain DELETE, tried on a cache that does not show the binding yet, ends some of so many at once. Real API server."""
     talk = Talk(client, namespace)
-    calls = PodCalls(client, namespace, lambda: True)
+    calls = PodApi(client, ReleaseSettings(namespace, "flowsched", "", b"key"), LEASE)
 
     async def one(name: str) -> Any:
         await talk.new_pod(name, terminationGracePeriodSeconds=30)
@@ -38,7 +40,7 @@ async def test_a_pod_that_was_bound_a_moment_ago_keeps_its_grace(client: Client,
 async def test_a_pod_that_changes_meanwhile_is_deleted_all_the_same(client: Client, namespace: str) -> None:
     """Its kubelet writes its status at the same time; another pod of the name is left alone. Real API server."""
     talk = Talk(client, namespace)
-    calls = PodCalls(client, namespace, lambda: True)
+    calls = PodApi(client, ReleaseSettings(namespace, "flowsched", "", b"key"), LEASE)
     await talk.new_pod("a", terminationGracePeriodSeconds=30)
     await talk.bind("a", "some-node")
     known = await client.get(f"{talk.pods}/a", Pod)

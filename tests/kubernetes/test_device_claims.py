@@ -19,7 +19,7 @@ from flowsched.executor.protocol import NodeChanged
 from tests.cluster.samples import shell
 from tests.kubernetes import device_world as gpus
 from tests.kubernetes.device_world import CONFIG, Gpus, given, reserved, until, workflow
-from tests.kubernetes.exec_world import KubeWorld
+from tests.kubernetes.exec_world import LEASE, KubeWorld
 from tests.kubernetes.hollow.templates import NodeTemplate
 from tests.kubernetes.service_world import Running, serving
 
@@ -354,7 +354,7 @@ async def test_the_sweep_removes_what_nobody_uses(world: Gpus) -> None:
 async def test_who_comes_too_late_reads_and_decides_anew(world: Gpus) -> None:
     """Somebody else has changed the claim, taken its protection and its allocation away, or deleted it."""
     settings = world.settings().release
-    claims = DeviceClaims(world.client, settings, lambda: True)
+    claims = DeviceClaims(world.client, settings, LEASE)
     inventory: Callable[[], list[Any]] = lambda: claims._inventory.of(world.node)  # noqa: E731
     await listed(claims, world.client)
     assert len(inventory()) == 2
@@ -402,7 +402,7 @@ async def test_no_class_is_said_clearly(world: Gpus) -> None:
     release = world.settings().release
     names = {name: getattr(release, name) for name in release.__slots__}
     settings = ReleaseSettings(**names | {"gpu_device_class": "no-such-class"})
-    claims = DeviceClaims(world.client, settings, lambda: True)
+    claims = DeviceClaims(world.client, settings, LEASE)
     await listed(claims, world.client)
     problem = await claims.reserve(half(world, "fs-wf-s-0-1"), "uid", lambda *_: None)
     assert problem == "there is no DeviceClass 'no-such-class'"

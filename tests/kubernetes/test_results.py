@@ -19,7 +19,7 @@ def reported(event: PodEnded, **pods: tuple[int, int, int]) -> list[ClusterEvent
     told: list[ClusterEvent] = []
     agents = Agents("k" * 16, told.append, lambda: 0, lambda _: True)
     agents.loads.hear("n1", NodeLoad(over_ms=5_000, disk_bytes=0, pods=dict(pods)), 0.0)
-    Results(agents, lambda _: POD, lambda _: (), told.append).report(event)
+    Results(agents, lambda _: POD, lambda _: None, told.append).report(event)
     return told
 
 

@@ -16,7 +16,7 @@ import pytest
 
 from flowsched.cluster.kubernetes.executor import ClusterSettings
 from flowsched.cluster.kubernetes.objects.podgroup import Form
-from flowsched.cluster.kubernetes.pods.gang_objects import Gangs
+from flowsched.cluster.kubernetes.pods.gang_objects import GangObjects
 from flowsched.executor.foreign import Evict
 from tests.kubernetes.conftest import running as started
 from tests.kubernetes.definitions import apply_crds
@@ -72,13 +72,15 @@ async def own_gang(running: Running, world: KubeWorld) -> None:
 
     async def live() -> Any:
         pods = running.leader.dispatcher.state.pods if running.leader.dispatcher is not None else {}
-        return [name for name in pods if running.cluster._own.object_of(name)]
+        return [name for name in pods if running.cluster.pods.object_of(name)]
 
     names = await running.until(live)
-    order = running.cluster._own._live[names[0]].order
+    order = running.cluster.pods.order_of(names[0])
     assert order is not None
-    await Gangs(running.cluster.client, world.settings().release, running.cluster.form).ready(order, print)
-    await running.cluster._api_logs(running.cluster._own.object_of(names[0]), "stdout", 0, 10)
+    await GangObjects(running.cluster.client, world.settings().release, running.cluster.form).ready(
+        order, print
+    )
+    await running.cluster._api_logs(running.cluster.pods.object_of(names[0]), "stdout", 0, 10)
     await running.ended(submitted.id)
 
 

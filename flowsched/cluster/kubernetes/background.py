@@ -1,18 +1,24 @@
-"""Work on single objects that goes on beside everything else: one that fails is told, and ends nobody else's."""
+"""Background work on single objects: tasks of which one that fails is logged and ends no other, and calls that are repeated."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
-from typing import Any
+from collections.abc import Callable, Coroutine
+from typing import Any, Final
 
 import structlog
 
 log = structlog.get_logger(__name__)
 
+#: Pauses between repeated calls about one object: the first, doubled each time, and the longest.
+FIRST_PAUSE_S: Final = 0.2
+LONGEST_PAUSE_S: Final = 20.0
+#: Takes (reason, message): what keeps a call from succeeding, for the owner of the object.
+Explain = Callable[[str, str], None]
 
-class Chores:
-    """Tasks that nobody waits for one by one.
+
+class BackgroundTasks:
+    """Tasks that their caller does not wait for.
 
     Args:
         about: What each works on, for the log: "a pod".
@@ -23,14 +29,14 @@ class Chores:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def begin(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Let it go on by itself; what it raises is logged."""
+        """Start it. What it raises is logged."""
         task = asyncio.create_task(self._guarded(work))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
 
     async def close(self) -> None:
-        """End all that goes on."""
+        """Cancel all tasks, and wait until they have ended."""
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -1,14 +1,14 @@
 """KubernetesCluster: the executor for clusters. It wires watches, our own pods, node agents and others' pods together.
 
 Order of a start: discovery, then every collection is listed (a view with holes would over-commit), and only then is anything
-said to be there. What has happened is queued for one reader, as on the local cluster.
+said to be there. Events are queued for one reader, as on the local cluster.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
@@ -22,18 +22,35 @@ from flowsched.cluster.kubernetes.foreign import eviction
 from flowsched.cluster.kubernetes.foreign.binding import Binding, Claims, Volumes
 from flowsched.cluster.kubernetes.foreign.conditions import Conditions
 from flowsched.cluster.kubernetes.foreign.groups import GroupBook
+from flowsched.cluster.kubernetes.lease import Lease
 from flowsched.cluster.kubernetes.objects import core
 from flowsched.cluster.kubernetes.objects import nodes as numa
 from flowsched.cluster.kubernetes.objects.podgroup import Form, choose_form
-from flowsched.cluster.kubernetes.pods.controller import START_S, WAIT_S, OwnPods
-from flowsched.cluster.kubernetes.pods.gang_objects import Gangs
+from flowsched.cluster.kubernetes.pods.controller import PodController, PodTimeouts
+from flowsched.cluster.kubernetes.pods.gang_objects import GangObjects
+from flowsched.cluster.kubernetes.pods.pod_api import PodApi
 from flowsched.cluster.kubernetes.pods.release import ReleaseSettings
 from flowsched.cluster.kubernetes.pods.results import Results
 from flowsched.cluster.kubernetes.view import Images, View
 from flowsched.errors import ConfigurationError
 from flowsched.executor.foreign import Bind, Evict, Verdict
 from flowsched.executor.nodes import NodeInfo
-from flowsched.executor.protocol import Binder, ClusterEvent, Known, Opened, Pod, Transfer
+from flowsched.executor.protocol import (
+    Binder,
+    ClusterEvent,
+    Known,
+    Opened,
+    PiecesSeen,
+    Pod,
+    PodEnded,
+    PodGone,
+    PodHeld,
+    PodStarted,
+    ReplicaSeen,
+    Transfer,
+    TransferDone,
+    TransferFailed,
+)
 
 log = structlog.get_logger(__name__)
 
@@ -47,6 +64,19 @@ _GROUPS: Final[Mapping[Form, type[Any]]] = {
 }
 
 
+#: Events about our own pods and data; all others are about what other installations and people have made.
+_OF_OWN: Final = (
+    PodStarted,
+    PodHeld,
+    PodEnded,
+    PodGone,
+    TransferDone,
+    TransferFailed,
+    ReplicaSeen,
+    PiecesSeen,
+)
+
+
 @dataclass(frozen=True, slots=True)
 class ClusterSettings:
     """How this installation meets its cluster.
@@ -58,8 +88,7 @@ class ClusterSettings:
         in_flight: Requests open at a time.
         agent_namespace: Pods elsewhere that look like agents are none: an agent is told the key.
         answers_to: Scheduler names whose pods are ours to place, beside `release.scheduler_name`.
-        start_s: A pod that cannot start for a reason that waiting does not change is given up after so long.
-        wait_s: A pod that has a node and does not start is given up after so long, whatever is said of it.
+        timeouts: When pods that do not start are given up.
         idle_s: A watch that is silent for so long is broken.
     """
 
@@ -69,9 +98,57 @@ class ClusterSettings:
     in_flight: int = 32
     agent_namespace: str = "flowsched-system"
     answers_to: frozenset[str] = frozenset()
-    start_s: float = START_S
-    wait_s: float = WAIT_S
+    timeouts: PodTimeouts = field(default_factory=PodTimeouts)
     idle_s: float = IDLE_S
+
+
+class EventQueue:
+    """What has happened, for one reader, in batches.
+
+    Events are dropped until the reader listens: while this process does not lead, no engine needs them, and a new leader asks for
+    the whole state.
+    """
+
+    def __init__(self) -> None:
+        self._pending: list[ClusterEvent] = []
+        self._arrived = asyncio.Event()
+        self._listening = False
+        self._closed = False
+
+    def listen(self) -> None:
+        """Keep events from now on."""
+        self._listening = True
+
+    def put(self, event: ClusterEvent) -> None:
+        """Add an event."""
+        if self._listening:
+            self._pending.append(event)
+            self._arrived.set()
+
+    def keep(self, wanted: Callable[[ClusterEvent], bool]) -> None:
+        """Drop every event that is not wanted."""
+        self._pending = [event for event in self._pending if wanted(event)]
+
+    def take(self) -> list[ClusterEvent]:
+        """All events since the last call."""
+        batch, self._pending = self._pending, []
+        return batch
+
+    def close(self) -> None:
+        """End the batches after the last."""
+        self._closed = True
+        self._arrived.set()
+
+    async def batches(self) -> AsyncIterator[Sequence[ClusterEvent]]:
+        """Events as they come; ends after `close`."""
+        while True:
+            await self._arrived.wait()
+            self._arrived.clear()
+            batch = self.take()
+            if batch:
+                yield batch
+            if self._closed:
+                return
 
 
 class KubernetesCluster:
@@ -80,30 +157,20 @@ class KubernetesCluster:
     Args:
         connection: To the API server.
         settings: See there.
-        clock: Wall-clock ms.
-        may_act: Whether this process still leads, by its own clock.
-        failpoint: Where a crash would be interesting.
+        lease: Whether this process leads.
     """
 
     def __init__(
         self,
         connection: Connection,
         settings: ClusterSettings,
-        *,
-        clock: Callable[[], int],
-        may_act: Callable[[], bool] = lambda: True,
-        failpoint: Callable[[str], Awaitable[None]],
+        lease: Lease,
     ) -> None:
         self.settings = settings
         self.client = Client(connection, in_flight=settings.in_flight)
-        self.may_act = may_act
+        self.lease = lease
         self.form = Form.NONE
-        self._clock = clock
-        self._failpoint = failpoint
-        self._queue: list[ClusterEvent] = []
-        self._news = asyncio.Event()
-        self._closed = False
-        self._listening = False
+        self.queue = EventQueue()
         self._tasks: list[asyncio.Task[None]] = []
         self._identity = connection.url
         self._watches = Watches(self.client, settings.idle_s)
@@ -135,55 +202,49 @@ class KubernetesCluster:
         await self._identify()
         discovered = await self._discover()
         self.form = choose_form(discovered, self.settings.pod_groups)
-        self._agents = Agents(self.settings.agent_key, self._report, self._clock, self._has_node)
-        self._gangs = Gangs(self.client, release, self.form)
-        self._devices = await claimed_devices(self.client, release, lambda: self.may_act())
-        self._own = OwnPods(
-            self.client,
-            release,
+        report = self.queue.put
+        self._agents = Agents(self.settings.agent_key, report, self.lease.clock, self._has_node)
+        self._gangs = GangObjects(self.client, release, self.form)
+        self._devices = await claimed_devices(self.client, release, self.lease)
+        self.pods = PodController(
+            PodApi(self.client, release, self.lease),
             self._gangs,
-            report=lambda event: self._results.report(event),
-            clock=self._clock,
-            may_act=lambda: self.may_act(),
-            failpoint=self._failpoint,
+            self._devices,
+            settings=release,
+            lease=self.lease,
+            events=lambda event: self._results.report(event),
             has_node=self._has_node,
-            devices=self._devices,
-            start_s=self.settings.start_s,
-            wait_s=self.settings.wait_s,
+            timeouts=self.settings.timeouts,
         )
-        self._results = Results(self._agents, self._own.object_of, self._own.outputs_of, self._report)
-        self._volumes = Volumes()
-        self._images = Images(self._report)
-        self._claims = Claims(self.client, self._volumes)
+        self._results = Results(self._agents, self.pods.object_of, self.pods.order_of, report)
+        volumes = Volumes()
+        self._claims = Claims(self.client, volumes)
         native = next(
             (form for form in _GROUPS if form.native and "PodGroup" in discovered.get(form.value, ())), None
         )
-        self._groups = GroupBook(release, self._report, native or Form.NATIVE_BETA)
         self._view = View(
             release,
-            self._own,
+            self.pods,
             self._agents,
-            self._groups,
-            self._volumes,
-            self._report,
+            GroupBook(release, report, native or Form.NATIVE_BETA),
+            volumes,
+            report,
             frozenset({release.scheduler_name, *self.settings.answers_to}),
             self.settings.agent_namespace,
-            self._images,
+            Images(report),
             self._devices,
         )
         if numa.KIND in discovered.get(numa.GROUP, ()):
             self._view.with_zones()
         self._binding = Binding(
             self.client,
-            self._view,
-            report=self._report,
-            may_act=lambda: self.may_act(),
-            failpoint=self._failpoint,
+            self._view.waits,
+            report=report,
+            lease=self.lease,
             caught_up=partial(self._watches.caught_up, PODS),
             volumes=self._bring_volumes,
-            clock=self._clock,
         )
-        self._conditions = Conditions(self.client, self._view, self._groups, self._clock)
+        self._conditions = Conditions(self.client, self._view.waits, self._view.groups, self.lease.clock)
         self._agents.start()
         forms = [form for form in _GROUPS if "PodGroup" in discovered.get(form.value, ())]
         await self._follow_all(forms)
@@ -193,18 +254,18 @@ class KubernetesCluster:
 
     async def adopt(self, pods: Sequence[Pod]) -> None:
         """See `Executor.adopt`."""
-        self._listen()
-        await self._own.adopt(pods)
+        self.queue.listen()
+        await self.pods.adopt(pods)
 
     async def launch(self, pods: Sequence[Pod]) -> None:
         """Make and bind pods; outcomes come as events."""
         for image in {pod.image for pod in pods}:
-            self._images.wanted(image)
-        self._own.launch(pods)
+            self._view.images.wanted(image)
+        self.pods.launch(pods)
 
     async def release(self, names: Sequence[str], grace_ms: int) -> None:
         """End pods."""
-        self._own.release(names, grace_ms)
+        self.pods.release(names, grace_ms)
 
     async def transfer(self, orders: Sequence[Transfer]) -> None:
         """Have node agents copy; where there are none, pods fetch for themselves."""
@@ -212,24 +273,17 @@ class KubernetesCluster:
             await self._agents.transfer(orders)
             return
         for order in orders:
-            self._report(fetched_by_pods(order, self._clock()))
+            self.queue.put(fetched_by_pods(order, self.lease.clock()))
 
-    async def events(self) -> AsyncIterator[Sequence[ClusterEvent]]:
+    def events(self) -> AsyncIterator[Sequence[ClusterEvent]]:
         """What happens, in batches; ends after `stop`."""
-        while True:
-            await self._news.wait()
-            self._news.clear()
-            batch, self._queue = self._queue, []
-            if batch:
-                yield batch
-            if self._closed:
-                return
+        return self.queue.batches()
 
     async def logs(
         self, name: str, stream: str, offset: int, limit: int, node: str = ""
     ) -> tuple[bytes, bool]:
         """A piece of the log of a task's container, from its node's agent; without one from the API server."""
-        obj = self._own.object_of(name)
+        obj = self.pods.object_of(name)
         where = node or (obj.spec.node_name if obj is not None else "")
         query = {"container": "task", "stream": stream, "offset": str(offset), "limit": str(limit)}
         if obj is None:
@@ -239,7 +293,7 @@ class KubernetesCluster:
         found = await self._agents.logs(where, query)
         if found is not None:
             live = obj is not None and obj.status.phase not in ("Succeeded", "Failed")
-            return found[0], found[1] or (live and self._own.waits_for(name))
+            return found[0], found[1] or (live and self.pods.is_awaited(name))
         return await self._api_logs(obj, stream, offset, limit)
 
     async def open_dataset(self, uri: str, nodes: Sequence[str]) -> Opened | None:
@@ -248,7 +302,7 @@ class KubernetesCluster:
 
     async def orphans(self) -> Sequence[str]:
         """Our pods that nobody asked this executor for."""
-        return self._own.orphans()
+        return self.pods.orphans()
 
     @property
     def trouble(self) -> str:
@@ -259,13 +313,13 @@ class KubernetesCluster:
         """Keep the logs of attempts whose ends are durable, then remove their pods."""
         by_node: dict[str, list[dict[str, str]]] = {}
         for name in names:
-            obj = self._own.object_of(name)
+            obj = self.pods.object_of(name)
             if obj is not None and obj.spec.node_name:
                 meta = obj.metadata
                 entry = {"namespace": meta.namespace, "pod": meta.name, "uid": meta.uid, "name": name}
                 by_node.setdefault(obj.spec.node_name, []).append(entry)
         await asyncio.gather(*(self._agents.keep_logs(node, pods) for node, pods in by_node.items()))
-        await self._own.settle(names)
+        await self.pods.settle(names)
 
     async def forget(self, names: Sequence[str]) -> None:
         """Nothing: `settle` has removed the pods, and working folders went with them."""
@@ -284,13 +338,12 @@ class KubernetesCluster:
 
     async def stop(self) -> None:
         """Close it. Pods go on."""
-        self._closed = True
-        self._news.set()
+        self.queue.close()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._watches.close()
-        for name in ("_own", "_results", "_gangs", "_agents", "_binding", "_devices"):
+        for name in ("pods", "_results", "_gangs", "_agents", "_binding", "_devices"):
             part = getattr(self, name, None)
             if part is not None:
                 await part.close()
@@ -299,12 +352,11 @@ class KubernetesCluster:
     # --- Binder ----------------------------------------------------------------------------------------------
 
     async def view(self) -> Sequence[ClusterEvent]:
-        """All that others' pods are now; older news is dropped. A term of leading begins: what is to be adopted has been."""
-        self._own.begin()
-        self._listen()
+        """All that others' pods are now; older events are dropped. A term begins: `adopt` was called before."""
+        self.pods.begin()
+        self.queue.listen()
         await self._watches.synced()
-        kept = [event for event in self._queue if self._of_own(event)]
-        self._queue = kept
+        self.queue.keep(lambda event: isinstance(event, _OF_OWN))
         return self._view.everything()
 
     async def fence(self, uids: Sequence[str]) -> None:
@@ -334,35 +386,10 @@ class KubernetesCluster:
 
     # --- inside ----------------------------------------------------------------------------------------------
 
-    @staticmethod
-    def _of_own(event: ClusterEvent) -> bool:
-        from flowsched.executor import protocol
-
-        return isinstance(
-            event,
-            protocol.PodStarted
-            | protocol.PodHeld
-            | protocol.PodEnded
-            | protocol.PodGone
-            | protocol.TransferDone
-            | protocol.TransferFailed
-            | protocol.ReplicaSeen
-            | protocol.PiecesSeen,
-        )
-
-    def _listen(self) -> None:
-        self._listening = True
-
-    def _report(self, event: ClusterEvent) -> None:
-        """Queue an event; while nobody leads here, nobody needs it: a new leader asks for everything."""
-        if self._listening:
-            self._queue.append(event)
-            self._news.set()
-
     def _has_node(self, name: str) -> bool:
         return name in self._view.nodes
 
-    def _spawn(self, work: Any, name: str) -> None:
+    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
         self._tasks.append(asyncio.create_task(work, name=name))
 
     async def _identify(self) -> None:
@@ -404,13 +431,13 @@ class KubernetesCluster:
 
     def _on_groups(self, form: Form) -> Callable[[Batch[Any]], None]:
         def handle(batch: Batch[Any]) -> None:
-            self._groups.changed(form, batch)
+            self._view.groups.changed(form, batch)
 
         return handle
 
     def _on_volumes(self, kind: str) -> Callable[[Batch[Any]], None]:
         def handle(batch: Batch[Any]) -> None:
-            if self._volumes.changed(kind, batch):
+            if self._view.volumes.changed(kind, batch):
                 self._view.reconsider(self._view.waiting())
 
         return handle
@@ -425,7 +452,7 @@ class KubernetesCluster:
         while True:
             await asyncio.sleep(SWEEP_S)
             try:
-                await self.settle(await self._own.sweep())
+                await self.settle(await self.pods.sweep())
             except Exception:  # the sweep goes on
                 log.exception("sweep failed")
 

@@ -144,6 +144,7 @@ async def open_cluster(
     """
     from flowsched.cluster.kubernetes.api.credentials import connect
     from flowsched.cluster.kubernetes.executor import ClusterSettings, KubernetesCluster
+    from flowsched.cluster.kubernetes.lease import Lease
     from flowsched.cluster.kubernetes.pods.release import ReleaseSettings
 
     connection = await connect(settings.kubeconfig, settings.context)
@@ -176,8 +177,7 @@ async def open_cluster(
             settings.agent_namespace,
             frozenset(names),
         ),
-        clock=clock,
-        failpoint=failpoint,
+        Lease(clock, failpoint),
     )
 
 

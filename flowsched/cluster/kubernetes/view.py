@@ -30,7 +30,8 @@ from flowsched.cluster.kubernetes.objects.nodes import (
 from flowsched.cluster.kubernetes.objects.pod import Pod
 from flowsched.cluster.kubernetes.objects.pod_constraints import Alike, Kinds
 from flowsched.cluster.kubernetes.objects.pod_requests import requests_of
-from flowsched.cluster.kubernetes.pods.controller import OwnPods, engine_name, is_ours
+from flowsched.cluster.kubernetes.pods.controller import PodController
+from flowsched.cluster.kubernetes.pods.labels import engine_name, is_ours
 from flowsched.cluster.kubernetes.pods.release import ReleaseSettings
 from flowsched.executor.foreign import (
     NO_STAKE,
@@ -134,7 +135,7 @@ class View:
     """
 
     settings: ReleaseSettings
-    own: OwnPods
+    own: PodController
     agents: Agents
     groups: GroupBook
     volumes: Volumes
@@ -435,7 +436,7 @@ class View:
     def _pod_gone(self, pod: Pod) -> None:
         uid = pod.metadata.uid
         if uid in self._owned:
-            self.own.seen(pod, deleted=True)
+            self.own.observe(pod, deleted=True)
             self._own_gone(uid)
             return
         node = self._agent_pods.pop(uid, None)
@@ -479,7 +480,7 @@ class View:
             self.report(event)
         elif known is not None and pod.status.phase in _ENDED:
             self.report(PodLeft(name))
-        self.own.seen(pod)
+        self.own.observe(pod)
 
     def _own_gone(self, uid: str) -> None:
         name = self._owned.pop(uid)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from flowsched.cluster.kubernetes.pods import controller
+from flowsched.cluster.kubernetes.pods.controller import PodTimeouts
 from flowsched.cluster.kubernetes.pods.names import pod_name
 from tests.kubernetes.conftest import require
 from tests.kubernetes.fake import FakeApi, Request, answering, over_quota, status_body, when
@@ -196,18 +196,17 @@ async def test_fault_24_a_gang_that_a_quota_keeps_short_does_not_begin(
 
 
 async def test_fault_24_gangs_that_a_quota_keeps_short_do_not_wait_for_each_other(
-    fake_world: World, fake: FakeApi, monkeypatch: pytest.MonkeyPatch
+    fake_world: World, fake: FakeApi
 ) -> None:
     """Room in the quota for one gang and a half: each would keep what it has and wait for the rest. After a while all but the first
     give back what they have, so all run, one after the other. The fake; the while is 1 s instead of 60.
     """
-    monkeypatch.setattr(controller, "SHORT_S", 1.0)
 
     def full(request: Request) -> tuple[int, bytes, Mapping[str, str]] | None:
         alive = [pod for pod in fake.objects("pods") if pod["status"]["phase"] not in ("Succeeded", "Failed")]
         return over_quota(when("create", "pods"))(request) if len(alive) >= 4 else None
 
-    async with fake_world.serving() as running:
+    async with fake_world.serving(timeouts=PodTimeouts(quota_s=1.0)) as running:
         fake.faults.refuse(full)
         made = [await running.service.submit(document(gang(3, cpu=0.1))) for _ in range(3)]
         for each in made:
@@ -280,7 +279,7 @@ async def test_fault_14_a_leader_that_may_not_act_for_a_while(fake_world: World,
             acts.clear()
 
     async with fake_world.serving(failpoint=pause) as running:
-        running.cluster.may_act = acts.is_set
+        running.cluster.lease.may_act = acts.is_set
         made = await running.service.submit(document(bag(1)))
         for what in ("pods", "pods/binding"):
             await running.until(lambda: _stands(acts))
@@ -303,17 +302,17 @@ async def _made(fake: FakeApi, what: str) -> bool:
 
 
 async def test_fault_15_ended_members_that_are_found_together_take_the_rest_with_them(
-    fake_world: World, fake: FakeApi, monkeypatch: pytest.MonkeyPatch
+    fake_world: World, fake: FakeApi
 ) -> None:
     """The one who led could remove no pod any more. The next finds both of the gang, and none is the last: the Service and the
     Secret go all the same. The fake.
     """
-    monkeypatch.setattr(controller, "STRAY_S", 0.2)
-    async with fake_world.serving() as running:
+    quick = PodTimeouts(stray_s=0.2)
+    async with fake_world.serving(timeouts=quick) as running:
         fake.faults.refuse(answering(when("delete"), 500, status_body(500, "not now")))
         made = await running.service.submit(document(gang(2)))
         assert (await running.ended(made.id)).state == "SUCCEEDED"
     assert len(fake.objects("pods")) == 2
     fake.faults.clear()
-    async with fake_world.serving() as running:
+    async with fake_world.serving(timeouts=quick) as running:
         await fake_world.nothing_left(running)

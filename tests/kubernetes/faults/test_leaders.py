@@ -12,7 +12,7 @@ import aiohttp
 import pytest
 
 from flowsched.cluster.kubernetes.objects.pod import Pod
-from flowsched.cluster.kubernetes.pods.controller import STRAY_S
+from flowsched.cluster.kubernetes.pods.controller import PodTimeouts
 from tests.crash.harness import Nursery
 from tests.kubernetes.faults.services import PATIENCE_S, Service, nursing
 from tests.kubernetes.faults.witness import Life
@@ -194,7 +194,7 @@ async def test_fault_15_17_two_replicas_accept_together_and_one_gives_up(
             "2",
         }
         # What the first had begun to remove is a stray for the second, which gives it time before it is removed.
-        ends = time.monotonic() + STRAY_S + 300
+        ends = time.monotonic() + PodTimeouts().stray_s + 300
         while left := await world.leftovers():
             assert time.monotonic() < ends, left
             await asyncio.sleep(0.3)

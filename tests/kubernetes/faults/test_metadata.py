@@ -17,13 +17,13 @@ from hypothesis import strategies as st
 
 from flowsched.cluster.kubernetes.api.watch import MISUNDERSTOOD, Batch
 from flowsched.cluster.kubernetes.executor import KubernetesCluster
+from flowsched.cluster.kubernetes.lease import Lease
 from flowsched.cluster.kubernetes.objects.pod import Pod
 from flowsched.cluster.kubernetes.objects.podgroup import CoschedulingPodGroup, Form, VolcanoPodGroup
 from flowsched.cluster.kubernetes.view import View
 from flowsched.engine.state import EngineState
 from flowsched.engine.step import step
 from flowsched.executor.foreign import RoomTaken
-from flowsched.executor.protocol import ClusterEvent
 from tests.cluster.samples import pod as order
 from tests.kubernetes.exec_world import nothing
 from tests.kubernetes.fake import FakeApi
@@ -160,22 +160,18 @@ async def test_fault_28_no_metadata_stops_the_service(fake: FakeApi, fake_world:
     """Whatever pods and PodGroups say of themselves, they are understood or left out one by one: those after them are seen, and
     the engine takes a step. 600 random pods and groups, on a view of the fake.
     """
-    told: list[ClusterEvent] = []
-    cluster = KubernetesCluster(
-        fake.connection, fake_world.settings(), clock=lambda: 1_700_000_000_000, failpoint=nothing
-    )
+    lease = Lease(lambda: 1_700_000_000_000, nothing)
+    cluster = KubernetesCluster(fake.connection, fake_world.settings(), lease)
     try:
         nodes = await cluster.start()
         await cluster.view()
-        cluster._report = told.append  # type: ignore[method-assign]
         view = cluster._view
-        view.report = view.groups._report = view.own._report = told.append
-        view.own.launch([replace(order("fs-wf-s-0-1"), node=nodes[0].name)])
+        cluster.pods.launch([replace(order("fs-wf-s-0-1"), node=nodes[0].name)])
 
         @settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
         @given(st.lists(pods(), min_size=1, max_size=3), st.lists(groups(), max_size=2))
         def survives(strange: Sequence[dict[str, Any]], odd: Sequence[dict[str, Any]]) -> None:
-            told.clear()
+            cluster.queue.take()
             for form, kind in FORMS:
                 view.groups.changed(
                     form, Batch(replaced=[each for one in odd for each in decoded(kind, one)])
@@ -188,7 +184,7 @@ async def test_fault_28_no_metadata_stops_the_service(fake: FakeApi, fake_world:
             state = EngineState()
             for node in nodes:
                 state.snapshot.put_node(node)
-            events = [*view.everything(), *told]
+            events = [*view.everything(), *cluster.queue.take()]
             step(state, events, 1_700_000_000_000).keep()
             step(state, [], 1_700_000_001_000).keep()
 
@@ -203,7 +199,7 @@ async def test_fault_28_a_bug_that_an_object_brings_out_costs_only_itself(
     """An object that we cannot deal with, for whatever reason, is left out: others in the same news are seen, and the room it takes
     is counted. The fake.
     """
-    cluster = KubernetesCluster(fake.connection, fake_world.settings(), clock=lambda: 0, failpoint=nothing)
+    cluster = KubernetesCluster(fake.connection, fake_world.settings(), Lease(lambda: 0, nothing))
     try:
         await cluster.start()
         await cluster.view()

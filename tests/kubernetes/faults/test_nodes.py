@@ -13,7 +13,8 @@ import pytest
 from flowsched.app import now_ms
 from flowsched.cluster.kubernetes.api.client import Connection
 from flowsched.cluster.kubernetes.executor import KubernetesCluster
-from flowsched.cluster.kubernetes.pods import controller
+from flowsched.cluster.kubernetes.lease import Lease
+from flowsched.cluster.kubernetes.pods.controller import PodTimeouts
 from tests.kubernetes.exec_world import nothing
 from tests.kubernetes.faults.world import ENDLESS, World, attempts, bag, document, gang
 from tests.kubernetes.hollow.templates import NodeTemplate, node_document
@@ -129,23 +130,22 @@ async def test_fault_09_a_pod_that_finished_and_went_while_nobody_led(world: Wor
         await world.nothing_left(running)
 
 
-async def test_fault_09_a_result_waits_for_its_leader(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_fault_09_a_result_waits_for_its_leader(world: World) -> None:
     """A pod that ended while nobody led is still there for the next leader, although a standby watched it for long: who does not
     lead removes nothing. Real API server.
     """
-    monkeypatch.setattr(controller, "STRAY_S", 0.2)
-    async with world.serving() as running:
+    quick = PodTimeouts(stray_s=0.2)
+    async with world.serving(timeouts=quick) as running:
         made = await running.service.submit(document(gang(2), bag(2)))
         await world.witness.until(lambda: len([life for life in world.witness.tasks() if life.runs]) == 4)
     await world.witness.until(lambda: all(life.pod.ended for life in world.witness.tasks()))
-    standby = KubernetesCluster(
-        world.connection, world.settings(), clock=now_ms, may_act=lambda: False, failpoint=nothing
-    )
+    lease = Lease(now_ms, nothing, may_act=lambda: False)
+    standby = KubernetesCluster(world.connection, world.settings(timeouts=quick), lease)
     await standby.start()
     await asyncio.sleep(1.5)
     await standby.stop()
     assert len(world.witness.here()) == 4
-    async with world.serving() as running:
+    async with world.serving(timeouts=quick) as running:
         assert (await running.ended(made.id)).state == "SUCCEEDED"
         assert set(await attempts(running, made.id)) == {(0, "")}
         await world.nothing_left(running)
@@ -246,8 +246,8 @@ async def _bury(world: World) -> None:
 
 
 WAITING = {
-    "pull": ("ImagePullBackOff", 'Back-off pulling image "none": manifest unknown', {"start_s": 8.0}),
-    "creating": ("ContainerCreating", "", {"wait_s": 5.0}),
+    "pull": ("ImagePullBackOff", 'Back-off pulling image "none": manifest unknown', PodTimeouts(start_s=8.0)),
+    "creating": ("ContainerCreating", "", PodTimeouts(bound_s=5.0)),
 }
 
 
@@ -257,8 +257,8 @@ async def test_fault_37_a_pod_that_does_not_start(silent_world: World, what: str
     and its gang with it. Real API server, with a kubelet of the test's own; the times are 8 and 5 s instead of 5 and 60 minutes.
     """
     world = silent_world
-    reason, message, limits = WAITING[what]
-    async with world.serving(**limits) as running:
+    reason, message, timeouts = WAITING[what]
+    async with world.serving(timeouts=timeouts) as running:
         made = await running.service.submit(document(gang(2, retry={"attempts": 1})))
         pods = await world.witness.until(lambda: _bound(world, 2))
         await _say(world, pods[0].pod.metadata.name, reason, message)

@@ -16,7 +16,12 @@ import structlog
 from flowsched.cluster.kubernetes.api.client import MERGE, Client, decoded, served
 from flowsched.cluster.kubernetes.api.errors import Answer, Permanent, Unreachable, judge
 from flowsched.cluster.kubernetes.api.watch import Batch
-from flowsched.cluster.kubernetes.background import Chores
+from flowsched.cluster.kubernetes.background import (
+    FIRST_PAUSE_S,
+    LONGEST_PAUSE_S,
+    BackgroundTasks,
+    Explain,
+)
 from flowsched.cluster.kubernetes.dra.inventory import (
     API,
     FINALIZER,
@@ -37,8 +42,9 @@ from flowsched.cluster.kubernetes.dra.inventory import (
     places_of,
     status_patch,
 )
+from flowsched.cluster.kubernetes.lease import Lease
 from flowsched.cluster.kubernetes.objects.pod import Pod as PodObject
-from flowsched.cluster.kubernetes.pods.calls import FIRST_PAUSE_S, LONGEST_PAUSE_S, Tell, deletion
+from flowsched.cluster.kubernetes.objects.request_bodies import deletion
 from flowsched.cluster.kubernetes.pods.names import pod_name
 from flowsched.cluster.kubernetes.pods.release import ReleaseSettings
 from flowsched.errors import ConfigurationError
@@ -52,7 +58,6 @@ CLAIM_S: Final = 60.0
 DEVICE_S: Final = 3.0
 #: What a class says is asked for again after so long.
 CLASS_S: Final = 30.0
-_LEAD_PAUSE_S: Final = 0.1
 _ENDED: Final = ("Succeeded", "Failed")
 #: (path, kind, handler) of a watch.
 Watched = tuple[str, type[Any], Callable[[Any], None]]
@@ -72,7 +77,7 @@ class DeviceClaims:
     Args:
         client: Of the API server.
         settings: Driver, class and namespace.
-        may_act: Whether this process still leads: asked right before every write.
+        lease: Asked before every write.
 
     Attributes:
         changed: Is told a node for which `gpus` may say something else than before. Set by whoever shows the nodes.
@@ -82,11 +87,11 @@ class DeviceClaims:
         self,
         client: Client,
         settings: ReleaseSettings,
-        may_act: Callable[[], bool],
+        lease: Lease,
     ) -> None:
         self._client = client
         self._settings = settings
-        self._may_act = may_act
+        self._lease = lease
         self.changed: Callable[[str], None] = lambda node: None
         self._inventory = Inventory(settings.gpu_driver)
         self._book = ClaimBook(settings, self._inventory)
@@ -94,12 +99,11 @@ class DeviceClaims:
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._suspects: dict[str, tuple[str, frozenset[str]]] = {}
         self._class: tuple[float, DeviceClass] | None = None
-        self._chores = Chores("a claim")
-        self._spawn = self._chores.begin
+        self._background = BackgroundTasks("a claim")
 
     async def close(self) -> None:
         """Stop working; what is there stays."""
-        await self._chores.close()
+        await self._background.close()
 
     # --- what the watches show -------------------------------------------------------------------------------
 
@@ -125,35 +129,35 @@ class DeviceClaims:
 
     # --- before a pod is bound -------------------------------------------------------------------------------
 
-    async def reserve(self, order: Pod, uid: str, told: Tell) -> str:
+    async def reserve(self, order: Pod, uid: str, explain: Explain) -> str:
         """See to it that a pod's claims are there, allocated, and reserved for it.
 
         Args:
             order: The pod; its node and the numbers of its GPUs have been chosen.
             uid: Of its object.
-            told: Is told what takes long.
+            explain: Is told what takes long.
 
         Returns:
             "" = all of them are; else why that cannot be: the pod has to be placed anew.
         """
         user = Consumer(resource="pods", name=pod_name(order.name), uid=uid)
         places = places_of(order, self._settings)
-        found = await asyncio.gather(*(self._reserve(place, user, told) for place in places))
+        found = await asyncio.gather(*(self._reserve(place, user, explain) for place in places))
         problem = next(filter(None, found), "")
         if problem:
             log.info("a pod does not get its GPUs", pod=order.name, node=order.node, why=problem)
         return problem
 
-    async def _reserve(self, place: Place, user: Consumer, told: Tell) -> str:
+    async def _reserve(self, place: Place, user: Consumer, explain: Explain) -> str:
         pause = FIRST_PAUSE_S
         async with self._locks[place.claim]:
             patience = asyncio.get_running_loop().time() + DEVICE_S
             try:
                 async with asyncio.timeout(CLAIM_S):
                     while True:
-                        await self._leads()
+                        await self._lease.held()
                         try:
-                            if await self._step(place, user, told):
+                            if await self._step(place, user, explain):
                                 return ""
                         except _Absent:
                             if asyncio.get_running_loop().time() > patience:
@@ -167,20 +171,20 @@ class DeviceClaims:
             finally:
                 self._book.settled(place)
 
-    async def _step(self, place: Place, user: Consumer, told: Tell) -> bool:
+    async def _step(self, place: Place, user: Consumer, explain: Explain) -> bool:
         """Bring a claim as far as one look allows. True: it is as it should be; False: look again.
 
         Raises:
             _Denied: It will not be.
         """
-        claim = self._book.ours.get(place.claim) or await self._make(place, told)
+        claim = self._book.ours.get(place.claim) or await self._make(place, explain)
         if claim is None:
             return False
         status = claim.status
         if claim.metadata.deletion_timestamp is not None:
             if status.reserved_for:
                 raise _Denied(f"the claim {place.claim!r} is being deleted, and still in use")
-            await self._remove(claim, told)
+            await self._remove(claim, explain)
             return False
         device = self._device(place, claim)
         if status.allocation is not None and any(each.uid == user.uid for each in status.reserved_for):
@@ -189,17 +193,17 @@ class DeviceClaims:
             raise _Denied(f"{MOST_CONSUMERS} pods share the claim {place.claim!r}: the API allows no more")
         allocation = None
         if status.allocation is None:
-            config = await self._config(told)
+            config = await self._config(explain)
             if config is None:
                 return False
             allocation = allocation_of(place, device, self._settings, config)
             if FINALIZER not in claim.metadata.finalizers:
-                written = await self._write(claim, "", finalizers_patch(claim, protected=True), told)
+                written = await self._write(claim, "", finalizers_patch(claim, protected=True), explain)
                 if written is None:
                     return False
                 claim = written
         body = status_patch(claim, [*status.reserved_for, user], allocation)
-        return await self._write(claim, "/status", body, told) is not None
+        return await self._write(claim, "/status", body, explain) is not None
 
     def _device(self, place: Place, claim: ResourceClaim) -> DeviceId:
         """The device that a claim is allocated to, or shall be.
@@ -224,7 +228,7 @@ class DeviceClaims:
             raise _Denied(f"{what}: {device} is allocated to {claims}, too")
         return device
 
-    async def _config(self, told: Tell) -> Sequence[Mapping[str, Any]] | None:
+    async def _config(self, explain: Explain) -> Sequence[Mapping[str, Any]] | None:
         """What the class has drivers be told; None: nobody knows yet.
 
         Raises:
@@ -234,12 +238,12 @@ class DeviceClaims:
         if self._class is None or now - self._class[0] > CLASS_S:
             name = self._settings.device_class
             path = f"{API}/deviceclasses/{name}"
-            answer = await self._ask("GET", path, None, told)
+            answer = await self._ask("GET", path, None, explain)
             if answer is not None and answer.status == 404:
                 raise _Denied(f"there is no DeviceClass {name!r}")
             if answer is None or not answer.ok:
                 if answer is not None:
-                    told(judge(answer).reason, answer.message)
+                    explain(judge(answer).reason, answer.message)
                 return None
             self._class = (now, decoded(answer.body, DeviceClass, path))
         return self._class[1].spec.config
@@ -254,7 +258,7 @@ class DeviceClaims:
             known = self._book.ours.get(name)
             used = known is not None and any(user.uid == uid for user in known.status.reserved_for)
             if used or (name in self._locks and self._locks[name].locked()):
-                self._spawn(self._free(name, {uid}))
+                self._background.begin(self._free(name, {uid}))
 
     async def sweep(self, living: Set[str], named: Set[str]) -> None:
         """What was missed: users that are no more, claims that nobody uses.
@@ -277,7 +281,7 @@ class DeviceClaims:
             users = self._book.ours[name].status.reserved_for if name in self._book.ours else ()
             gone = {user.uid for user in users if user.uid in dead and await self._is_gone(user)}
             if gone or not dead:
-                self._spawn(self._free(name, gone))
+                self._background.begin(self._free(name, gone))
 
     async def _is_gone(self, user: Consumer) -> bool:
         """Whether the server says that a pod has ended, or is no more."""
@@ -301,7 +305,7 @@ class DeviceClaims:
                         rest = [user for user in users if user.uid not in uids]
                         if rest and len(rest) == len(users):
                             return
-                        await self._leads()
+                        await self._lease.held()
                         if not rest:
                             await self._remove(claim, _unheard)
                         else:
@@ -312,73 +316,75 @@ class DeviceClaims:
             except (TimeoutError, _Denied) as why:  # the sweep comes round again
                 log.warning("a claim was not given back", claim=name, why=str(why))
 
-    async def _remove(self, claim: ResourceClaim, told: Tell) -> None:
+    async def _remove(self, claim: ResourceClaim, explain: Explain) -> None:
         """Deallocate a claim that nobody uses, and delete it: each step only if it is still as it was seen."""
         if claim.status.allocation is not None or claim.status.reserved_for:
-            written = await self._write(claim, "/status", status_patch(claim, ()), told)
+            written = await self._write(claim, "/status", status_patch(claim, ()), explain)
             if written is None:
                 return
             claim = written
         if FINALIZER in claim.metadata.finalizers:
-            written = await self._write(claim, "", finalizers_patch(claim, protected=False), told)
+            written = await self._write(claim, "", finalizers_patch(claim, protected=False), explain)
             if written is None:
                 return
             claim = written
         body = deletion(claim.metadata.uid, resource_version=claim.metadata.resource_version)
-        answer = await self._ask("DELETE", f"{self._path}/{claim.metadata.name}", body, told)
+        answer = await self._ask("DELETE", f"{self._path}/{claim.metadata.name}", body, explain)
         if answer is not None and (answer.ok or answer.status == 404):
             self._book.gone(claim)
         elif answer is not None and answer.status == 409:
-            await self._read(claim.metadata.name, told)
+            await self._read(claim.metadata.name, explain)
 
     # --- calls -----------------------------------------------------------------------------------------------
 
-    async def _make(self, place: Place, told: Tell) -> ResourceClaim | None:
+    async def _make(self, place: Place, explain: Explain) -> ResourceClaim | None:
         """A claim as it was made, or is there already; None: nobody knows yet.
 
         Raises:
             _Denied: It will never be ours.
         """
-        answer = await self._ask("POST", self._path, claim_manifest(place, self._settings), told)
+        answer = await self._ask("POST", self._path, claim_manifest(place, self._settings), explain)
         if answer is not None and answer.reason == "AlreadyExists":
-            return await self._read(place.claim, told)
-        return self._taken(answer, place.claim, told)
+            return await self._read(place.claim, explain)
+        return self._taken(answer, place.claim, explain)
 
-    async def _write(self, claim: ResourceClaim, part: str, body: bytes, told: Tell) -> ResourceClaim | None:
+    async def _write(
+        self, claim: ResourceClaim, part: str, body: bytes, explain: Explain
+    ) -> ResourceClaim | None:
         """Patch a claim; None if it is not as it was seen (then it has been read again), or nobody knows.
 
         Raises:
             _Denied: The server will never take it.
         """
         name = claim.metadata.name
-        answer = await self._ask("PATCH", f"{self._path}/{name}{part}", body, told, MERGE)
+        answer = await self._ask("PATCH", f"{self._path}/{name}{part}", body, explain, MERGE)
         if answer is not None and answer.status in (404, 409):
-            await self._read(name, told)
+            await self._read(name, explain)
             return None
-        return self._taken(answer, name, told)
+        return self._taken(answer, name, explain)
 
-    async def _read(self, name: str, told: Tell) -> ResourceClaim | None:
+    async def _read(self, name: str, explain: Explain) -> ResourceClaim | None:
         """Read a claim; None: there is none, or nobody knows.
 
         Raises:
             _Denied: It is not ours.
         """
-        answer = await self._ask("GET", f"{self._path}/{name}", None, told)
+        answer = await self._ask("GET", f"{self._path}/{name}", None, explain)
         if answer is not None and answer.status == 404:
             known = self._book.ours.get(name)
             if known is not None:
                 self._book.gone(known)
             return None
-        return self._taken(answer, name, told)
+        return self._taken(answer, name, explain)
 
-    def _taken(self, answer: Answer | None, name: str, told: Tell) -> ResourceClaim | None:
+    def _taken(self, answer: Answer | None, name: str, explain: Explain) -> ResourceClaim | None:
         if answer is None:
             return None
         if not answer.ok:
             verdict = judge(answer)
             if isinstance(verdict, Permanent):
                 raise _Denied(f"the claim {name!r}: {verdict.message}")
-            told(verdict.reason, f"the claim {name!r}: {verdict.message}")
+            explain(verdict.reason, f"the claim {name!r}: {verdict.message}")
             return None
         claim = decoded(answer.body, ResourceClaim, name)
         self._book.take(claim)
@@ -387,23 +393,22 @@ class DeviceClaims:
         return self._book.ours.get(name)
 
     async def _ask(
-        self, method: str, path: str, body: bytes | None, told: Tell, content_type: str = "application/json"
+        self,
+        method: str,
+        path: str,
+        body: bytes | None,
+        explain: Explain,
+        content_type: str = "application/json",
     ) -> Answer | None:
         """Ask once. None: nobody knows what became of it."""
         try:
             return await self._client.call(method, path, body=body, content_type=content_type)
         except Unreachable as silence:
-            told("APIServerUnreachable", str(silence))
+            explain("APIServerUnreachable", str(silence))
             return None
 
-    async def _leads(self) -> None:
-        while not self._may_act():  # noqa: ASYNC110 - a clock decides, nobody sets an event
-            await asyncio.sleep(_LEAD_PAUSE_S)
 
-
-async def claimed_devices(
-    client: Client, settings: ReleaseSettings, may_act: Callable[[], bool]
-) -> DeviceClaims | None:
+async def claimed_devices(client: Client, settings: ReleaseSettings, lease: Lease) -> DeviceClaims | None:
     """The claims, where GPUs are claimed; None where they are not.
 
     Raises:
@@ -416,7 +421,7 @@ async def claimed_devices(
         raise ConfigurationError(
             "GPUs shall be claimed (dra), and the API server serves no ResourceClaim of resource.k8s.io/v1: Kubernetes 1.34 does"
         )
-    return DeviceClaims(client, settings, may_act)
+    return DeviceClaims(client, settings, lease)
 
 
 def _unheard(reason: str, message: str) -> None:

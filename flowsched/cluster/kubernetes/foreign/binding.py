@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import msgspec
 import structlog
@@ -17,14 +17,15 @@ import structlog
 from flowsched.cluster.kubernetes.api.client import MERGE, Client, decoded
 from flowsched.cluster.kubernetes.api.errors import Answer, Unreachable
 from flowsched.cluster.kubernetes.api.watch import Batch
-from flowsched.cluster.kubernetes.background import Chores
+from flowsched.cluster.kubernetes.background import BackgroundTasks
 from flowsched.cluster.kubernetes.foreign.eviction import MakingWay
+from flowsched.cluster.kubernetes.lease import Lease
 from flowsched.cluster.kubernetes.objects.core import PersistentVolume, PersistentVolumeClaim, StorageClass
 from flowsched.cluster.kubernetes.objects.pod import Pod
 from flowsched.cluster.kubernetes.objects.pod import Pod as PodObject
 from flowsched.cluster.kubernetes.objects.pod_constraints import AnyOf, volume_nodes
 from flowsched.cluster.kubernetes.objects.pod_requests import claims_of
-from flowsched.cluster.kubernetes.pods.calls import binding
+from flowsched.cluster.kubernetes.objects.request_bodies import binding
 from flowsched.cluster.kubernetes.pods.labels import PREFIX
 from flowsched.executor.foreign import Bind, BindRefused, Evict, PodWaits
 from flowsched.executor.protocol import ClusterEvent
@@ -37,63 +38,47 @@ _FIRST_PAUSE_S: Final = 0.2
 _LONGEST_PAUSE_S: Final = 10.0
 
 
-class Waiting(Protocol):
-    """What the view knows of pods that wait."""
-
-    def waits(self, uid: str) -> PodWaits | None:
-        """The pod as it waits now; None if it does not."""
-        ...
-
-
 class Binding:
     """The bindings under way.
 
     Args:
         client: Of the API server.
-        view: What is known of waiting pods.
+        waiting: The pod of a uid as it waits now; None if it does not wait.
         report: Takes events.
-        may_act: Whether this process still leads, by its own clock; asked right before each call.
-        failpoint: Where a crash would be interesting.
+        lease: Asked right before each call that changes something.
         caught_up: Waits until the view shows everything up to a resourceVersion.
         volumes: Has the volumes of a pod (by uid) follow it to a node; says what is wrong.
-        clock: Wall-clock ms.
     """
 
     def __init__(
         self,
         client: Client,
-        view: Waiting,
+        waiting: Callable[[str], PodWaits | None],
         *,
         report: Callable[[ClusterEvent], None],
-        may_act: Callable[[], bool],
-        failpoint: Callable[[str], Awaitable[None]],
+        lease: Lease,
         caught_up: Callable[[int], Awaitable[None]],
         volumes: Callable[[str, str], Awaitable[str]],
-        clock: Callable[[], int],
     ) -> None:
         self._caught_up = caught_up
         self._volumes = volumes
         self._client = client
-        self._view = view
+        self._waiting = waiting
         self._report = report
-        self._may_act = may_act
-        self._failpoint = failpoint
-        self._way = MakingWay(
-            client, report=report, may_act=may_act, failpoint=failpoint, caught_up=caught_up, clock=clock
-        )
-        self._chores = Chores("another's pod")
-        self._spawn = self._chores.begin
+        self._lease = lease
+        self._way = MakingWay(client, report=report, lease=lease, caught_up=caught_up)
+        self._background = BackgroundTasks("another's pod")
         self.sent = 0
         self.refused = 0
 
     async def close(self) -> None:
         """Stop; a new leader fences what is still under way."""
-        await self._chores.close()
+        await self._background.close()
 
     def bind(self, orders: Sequence[Bind]) -> None:
         """Send bindings; returns at once."""
         for order in orders:
-            self._spawn(self._bind(order))
+            self._background.begin(self._bind(order))
 
     def evict(self, orders: Sequence[Evict]) -> None:
         """Take pods away; their controllers make them again. Those that make way go with all of their unit, or stay."""
@@ -104,15 +89,15 @@ class Binding:
                 units.setdefault(order.unit, []).append(order)
             else:
                 log.warning("pod evicted", namespace=order.namespace, pod=order.name, why=order.reason)
-                self._spawn(self._delete(order))
+                self._background.begin(self._delete(order))
         for unit in units.values():
-            self._spawn(self._way.clear(unit))
+            self._background.begin(self._way.clear(unit))
 
     async def fence(self, uids: Sequence[str]) -> None:
         """Touch each of these pods that still waits: its version changes, and a binding that an earlier leader has under way
         (it carries the version it saw) is refused. Pods that do not wait any more have been bound, or are gone.
         """
-        waiting = [found for found in map(self._view.waits, uids) if found is not None]
+        waiting = [found for found in map(self._waiting, uids) if found is not None]
         await asyncio.gather(*(self._touch(found) for found in waiting))
 
     async def _touch(self, found: PodWaits) -> PodObject | None:
@@ -136,8 +121,8 @@ class Binding:
             pause = min(_LONGEST_PAUSE_S, pause * 2)
 
     async def _bind(self, order: Bind) -> None:
-        found = self._view.waits(order.uid)
-        if found is None or not self._may_act():
+        found = self._waiting(order.uid)
+        if found is None or not self._lease.may_act():
             if found is not None:
                 self._refuse(order, "this process does not lead any more")
             return  # seen on a node, or gone: the watch has told
@@ -146,19 +131,19 @@ class Binding:
         if problem:
             self._refuse(order, problem)
             return
-        found = self._view.waits(
+        found = self._waiting(
             order.uid
         )  # its volumes may have taken a while: it may have changed, and the leader
         if found is None:
             return
-        if not self._may_act():
+        if not self._lease.may_act():
             self._refuse(order, "this process does not lead any more")
             return
         body = binding(order.name, order.namespace, order.uid, order.node, found.pod.version)
         self.sent += 1
         answer = await self._ask("POST", f"{path}/binding", body)
         if answer is not None and answer.ok:
-            await self._failpoint("kube.bound")
+            await self._lease.failpoint("kube.bound")
             return
         if answer is None or answer.undecided:
             await self._fenced_look(order, found)

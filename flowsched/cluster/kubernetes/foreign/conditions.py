@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import msgspec
 import structlog
@@ -19,7 +19,7 @@ from flowsched.cluster.kubernetes.api.errors import Unreachable
 from flowsched.cluster.kubernetes.foreign.groups import Group, GroupBook
 from flowsched.cluster.kubernetes.objects.metadata import timestamp
 from flowsched.cluster.kubernetes.objects.podgroup import Form, group_path
-from flowsched.cluster.kubernetes.pods.calls import Told, event
+from flowsched.cluster.kubernetes.objects.request_bodies import Told, event
 from flowsched.cluster.kubernetes.pods.gang_objects import Life, Observed, status_patch
 from flowsched.executor.foreign import PodWaits, Verdict
 
@@ -33,20 +33,12 @@ EVENT_S: Final = 300.0
 _MESSAGE: Final = 1024
 
 
-class Pods(Protocol):
-    """What the view knows of pods that wait."""
-
-    def waits(self, uid: str) -> PodWaits | None:
-        """The pod as it waits now; None if it does not."""
-        ...
-
-
 class Conditions:
     """Conditions of pods, statuses of groups, events for people.
 
     Args:
         client: Of the API server.
-        pods: Which pods wait.
+        waiting: The pod of a uid as it waits now; None if it does not wait.
         groups: All groups.
         clock: Wall-clock ms.
     """
@@ -54,13 +46,13 @@ class Conditions:
     def __init__(
         self,
         client: Client,
-        pods: Pods,
+        waiting: Callable[[str], PodWaits | None],
         groups: GroupBook,
         clock: Callable[[], int],
         instance: str = "flowsched",
     ) -> None:
         self._client = client
-        self._pods = pods
+        self._waiting = waiting
         self._groups = groups
         self._clock = clock
         self._instance = instance
@@ -95,7 +87,7 @@ class Conditions:
 
     async def once(self) -> None:
         """One round."""
-        for uid in [uid for uid in self._told if self._pods.waits(uid) is None]:
+        for uid in [uid for uid in self._told if self._waiting(uid) is None]:
             del self._told[uid]
         some = list(self._wanted.items())[:WRITES]
         for uid, _ in some:
@@ -108,7 +100,7 @@ class Conditions:
         await asyncio.gather(*(self._event(key, *why) for key, why in events.items()))
 
     async def _condition(self, uid: str, code: str, message: str) -> None:
-        found = self._pods.waits(uid)
+        found = self._waiting(uid)
         if found is None:
             return
         pod = found.pod
@@ -201,7 +193,7 @@ class Conditions:
                 "uid": group.uid,
             }
         for uid in group.pods:
-            found = self._pods.waits(uid)
+            found = self._waiting(uid)
             if found is not None:
                 pod = found.pod
                 return {

@@ -21,6 +21,7 @@ import structlog
 from flowsched.cluster.kubernetes.api.client import STRATEGIC, Client, decoded
 from flowsched.cluster.kubernetes.api.errors import Answer, Unreachable
 from flowsched.cluster.kubernetes.api.watch import Batch
+from flowsched.cluster.kubernetes.lease import Lease
 from flowsched.cluster.kubernetes.objects.core import OnlyMetadata
 from flowsched.cluster.kubernetes.objects.metadata import (
     LabelSelector,
@@ -32,7 +33,7 @@ from flowsched.cluster.kubernetes.objects.metadata import (
     timestamp,
 )
 from flowsched.cluster.kubernetes.objects.pod import Pod
-from flowsched.cluster.kubernetes.pods.calls import Told, event
+from flowsched.cluster.kubernetes.objects.request_bodies import Told, event
 from flowsched.cluster.kubernetes.pods.labels import PREFIX
 from flowsched.executor.foreign import BudgetSeen, Evict, EvictionRefused, Stake
 from flowsched.executor.protocol import ClusterEvent
@@ -110,10 +111,8 @@ class MakingWay:
     Args:
         client: Of the API server.
         report: Takes events.
-        may_act: Whether this process still leads, by its own clock; asked right before each call.
-        failpoint: Where a crash would be interesting.
+        lease: Asked right before each call that changes something.
         caught_up: Waits until the view shows everything up to a resourceVersion.
-        clock: Wall-clock ms.
     """
 
     def __init__(
@@ -121,17 +120,13 @@ class MakingWay:
         client: Client,
         *,
         report: Callable[[ClusterEvent], None],
-        may_act: Callable[[], bool],
-        failpoint: Callable[[str], Awaitable[None]],
+        lease: Lease,
         caught_up: Callable[[int], Awaitable[None]],
-        clock: Callable[[], int],
     ) -> None:
         self._client = client
         self._report = report
-        self._may_act = may_act
-        self._failpoint = failpoint
+        self._lease = lease
         self._caught_up = caught_up
-        self._clock = clock
 
     async def clear(self, orders: Sequence[Evict]) -> None:
         """Take away all pods of a unit, or nobody."""
@@ -140,12 +135,12 @@ class MakingWay:
         there = [order for order, found in zip(orders, marked, strict=True) if isinstance(found, int)]
         begun = any(order.begun for order in orders)  # by a leader before this one
         if there and (begun or refused is None):
-            await self._failpoint("evict.marked")
+            await self._lease.failpoint("evict.marked")
             refused = await self._evict(there[0], begun=begun)
         if refused is not None:
             await self._take_back(orders, refused)
             return
-        await self._failpoint("evict.first")
+        await self._lease.failpoint("evict.first")
         await asyncio.gather(*(self._evict(order, begun=True) for order in there[1:]))
         await asyncio.gather(*(self._tell(order) for order in there))
 
@@ -167,7 +162,7 @@ class MakingWay:
             "status": status,
             "reason": PREEMPTION,
             "message": message,
-            "lastTransitionTime": timestamp(self._clock()),
+            "lastTransitionTime": timestamp(self._lease.clock()),
         }
         body = msgspec.json.encode({"metadata": {"uid": order.uid}, "status": {"conditions": [condition]}})
         path = f"{_path(order)}/status"
@@ -190,7 +185,7 @@ class MakingWay:
         )
         pause, tries = _FIRST_PAUSE_S, 0
         while True:
-            await self._leads()
+            await self._lease.held()
             answer = await self._ask("POST", f"{_path(order)}/eviction", body)
             tries += 1
             if answer is not None and (answer.ok or answer.status in (404, 409)):
@@ -221,20 +216,15 @@ class MakingWay:
             "apiVersion": "v1", "kind": "Pod", "namespace": order.namespace, "name": order.name, "uid": order.uid,
         }  # fmt: skip
         told = Told("Preempting", "Preempted", WHY, "Normal")
-        body = event(told, regarding, self._clock())
+        body = event(told, regarding, self._lease.clock())
         path = f"/apis/events.k8s.io/v1/namespaces/{order.namespace}/events"
         await self._ask("POST", path, body)
-
-    async def _leads(self) -> None:
-        """Wait until this process may act. One that may not any more is ended soon, and its successor reads the marks."""
-        while not self._may_act():  # noqa: ASYNC110 - a clock decides, nobody sets an event
-            await asyncio.sleep(_FIRST_PAUSE_S)
 
     async def _decided(self, method: str, path: str, body: bytes, kind: str) -> Answer:
         """Ask until the server has decided."""
         pause = _FIRST_PAUSE_S
         while True:
-            await self._leads()
+            await self._lease.held()
             answer = await self._ask(method, path, body, kind)
             if answer is not None and not answer.undecided:
                 return answer

@@ -1,122 +1,285 @@
 """The pod controller: it keeps the pods that this installation wants and the pods that the API server has equal.
 
-Each pod is made, bound and ended by calls that are repeated until the server has answered. A pod's name is used once (FAULTS.md
-P3). `AlreadyExists` with our marks is success. A name that must never run is taken by a *tombstone*, so that an earlier leader
-that wakes up late is told that it exists. An answer that got lost is never guessed: the server is asked again.
+A pod's name is used once (FAULTS.md P3). `AlreadyExists` with our labels is success. A name that must never run is taken by a
+*tombstone*, so that an earlier leader that wakes up late is told that it exists. Where an answer got lost, the controller asks the
+API server again instead of guessing. What the controller did counts once the watch shows it; no assumption ends by its age.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import structlog
 
 from flowsched.cluster.kubernetes.agent.orders import LIFE_MS
-from flowsched.cluster.kubernetes.api.client import Client, decoded
+from flowsched.cluster.kubernetes.api.client import decoded
 from flowsched.cluster.kubernetes.api.errors import Malformed, Permanent, Refused, Unreachable, judge
-from flowsched.cluster.kubernetes.background import Chores
-from flowsched.cluster.kubernetes.dra.claims import DeviceClaims
-from flowsched.cluster.kubernetes.dra.inventory import places_of
-from flowsched.cluster.kubernetes.objects.metadata import moment_ms
-from flowsched.cluster.kubernetes.objects.pod import Pod as PodObject
-from flowsched.cluster.kubernetes.pods.calls import (
+from flowsched.cluster.kubernetes.background import (
     FIRST_PAUSE_S,
     LONGEST_PAUSE_S,
-    QUOTA,
-    Doubt,
-    PodCalls,
-    binding,
-    tombstone,
+    BackgroundTasks,
+    Explain,
 )
-from flowsched.cluster.kubernetes.pods.gang_objects import Gangs
-from flowsched.cluster.kubernetes.pods.labels import ENGINE_NAME, GROUP, INSTANCE, MANAGED_BY, REASON, VOID
+from flowsched.cluster.kubernetes.dra.claims import DeviceClaims
+from flowsched.cluster.kubernetes.dra.inventory import places_of
+from flowsched.cluster.kubernetes.lease import Lease
+from flowsched.cluster.kubernetes.objects.metadata import moment_ms
+from flowsched.cluster.kubernetes.objects.pod import Pod as PodObject
+from flowsched.cluster.kubernetes.pods.gang_objects import GangObjects
+from flowsched.cluster.kubernetes.pods.labels import GROUP, REASON, VOID, engine_name, is_ours
 from flowsched.cluster.kubernetes.pods.manifest import pod_manifest
-from flowsched.cluster.kubernetes.pods.names import label_value, pod_name
-from flowsched.cluster.kubernetes.pods.release import Extras, Refusal, ReleaseSettings
+from flowsched.cluster.kubernetes.pods.pod_api import QUOTA, Doubt, PodApi
+from flowsched.cluster.kubernetes.pods.release import Refusal, ReleaseSettings, extras_of
 from flowsched.cluster.kubernetes.pods.status import Waiting, outcome
 from flowsched.executor.protocol import ClusterEvent, Pod, PodEnded, PodGone, PodHeld, PodStarted
-from flowsched.workflow.spec import Resources, Rules
 
 log = structlog.get_logger(__name__)
 
-Report = Callable[[ClusterEvent], None]
-Failpoint = Callable[[str], Awaitable[None]]
+EventSink = Callable[[ClusterEvent], None]
+End = PodEnded | PodGone
+#: A tombstone stays so long: no leader sleeps longer and is still connected.
+TOMBSTONE_MS: Final = 6 * 3_600_000
+
+
+@dataclass(frozen=True, slots=True)
+class PodTimeouts:
+    """After how many seconds the controller stops waiting.
+
+    Args:
+        start_s: A pod that cannot start for a reason that waiting does not change is given up.
+        bound_s: A pod that has a node and does not start is given up, whatever its kubelet says of it.
+        quota_s: A gang that a quota keeps from being whole gives back the pods it has: two such gangs would wait for each other.
+        stray_s: An ended pod that the engine does not know is removed: the service was killed before it could do so.
+    """
+
+    start_s: float = 300.0
+    bound_s: float = 3600.0
+    quota_s: float = 60.0
+    stray_s: float = 15.0
 
 
 @dataclass(slots=True, eq=False)
-class Live:
-    """A pod that somebody waits for."""
+class DesiredPod:
+    """A pod whose end the engine waits for."""
 
     name: str
     order: Pod | None = None
     uid: str = ""
     node: str = ""
-    told_start: bool = False
+    started: bool = False  #: its start was reported
     released: bool = False
-    final: PodEnded | PodGone | None = None
-    verdict: PodEnded | PodGone | None = (
-        None  #: what is told once it is deleted: we ourselves have it deleted for that
+    end: End | None = None  #: as it was reported
+    end_when_deleted: End | None = (
+        None  #: what is reported once it is deleted, where the controller deletes it
     )
-    held: tuple[str, str] = ("", "")
+    held: tuple[str, str] = ("", "")  #: the reason and message that were reported last
     stuck_since: float | None = None  #: on the loop's clock: it waits for what will not come
     bound_since: float | None = None  #: it has a node, and has not started
     doubt: Doubt = field(default_factory=Doubt)  #: whether there may be a pod of its name, now or soon
     task: asyncio.Task[None] | None = None
 
 
-class PodLives:
-    """What each pod of ours goes through.
+class PodController:
+    """Keeps the pods that this installation wants and the pods that the API server has equal.
+
+    Each pod that changes has one asyncio task. Every method but `settle` and `sweep` returns at once.
 
     Args:
-        client: Of the API server.
-        settings: How pods are released.
-        gangs: Their PodGroups, Services and Secrets.
-        report: Takes events, on the event loop.
-        clock: Wall-clock ms.
-        may_act: Whether this process still leads, by its own clock: asked right before every write that starts something.
-        failpoint: Where a crash would be interesting.
-        has_node: Whether there is such a node: the server does not ask when a pod is bound.
+        api: Requests about pods.
+        gangs: PodGroups, Services and Secrets of gangs.
         devices: The claims on GPUs; None = GPUs are not claimed.
+        settings: How pods are released.
+        lease: Whether this process leads.
+        events: Takes what happens to the pods, on the event loop.
+        has_node: Whether the cluster has a node of this name. The API server does not ask when a pod is bound.
+        timeouts: How long the controller waits.
     """
 
     def __init__(
         self,
-        client: Client,
-        settings: ReleaseSettings,
-        gangs: Gangs,
+        api: PodApi,
+        gangs: GangObjects,
+        devices: DeviceClaims | None,
         *,
-        report: Report,
-        clock: Callable[[], int],
-        may_act: Callable[[], bool],
-        failpoint: Failpoint,
+        settings: ReleaseSettings,
+        lease: Lease,
+        events: EventSink,
         has_node: Callable[[str], bool],
-        devices: DeviceClaims | None = None,
+        timeouts: PodTimeouts,
     ) -> None:
-        self._has_node = has_node
-        self._devices = devices
-        self._calls = PodCalls(client, settings.namespace, may_act)
-        self._settings = settings
+        self._api = api
         self._gangs = gangs
-        self._report = report
-        self._clock = clock
-        self._may_act = may_act
-        self._failpoint = failpoint
-        self._live: dict[str, Live] = {}
-        self._objects: dict[str, PodObject] = {}  #: by engine name, as last seen
-        self._voids: dict[str, PodObject] = {}
-        self._chores = Chores("a pod")
-        self._spawn = self._chores.begin
+        self._devices = devices
+        self._settings = settings
+        self._lease = lease
+        self._events = events
+        self._has_node = has_node
+        self._timeouts = timeouts
+        self._desired: dict[str, DesiredPod] = {}
+        self._observed: dict[str, PodObject] = {}  #: by engine name, as last seen
+        self._tombstones: dict[str, PodObject] = {}
+        self._adopted: set[str] = set()
+        self._begun = False  #: whether this process has led, and knows which pods are desired
+        self._strays: dict[str, float] = {}  #: ended pods that are not desired -> since when
+        self._removing: set[str] = set()  #: uids of strays that are being removed
+        self._short: dict[str, float] = {}  #: gang -> since when a quota keeps it from being whole
+        self._background = BackgroundTasks("a pod")
 
     async def close(self) -> None:
-        """Stop working; what is there stays."""
-        await self._chores.close()
+        """Stop working. Pods stay as they are."""
+        await self._background.close()
 
-    async def _launch(self, live: Live, ready: asyncio.Barrier | None) -> None:
+    # --- desired pods: what the engine asks for --------------------------------------------------------------
+
+    def launch(self, pods: Sequence[Pod]) -> None:
+        """Make and bind pods. All pods of a gang are made before one of them is bound."""
+        gangs: dict[str, list[DesiredPod]] = {}
+        for order in pods:
+            known = self._desired.get(order.name)
+            if known is not None and (known.end is not None or known.order is not None or known.released):
+                if known.end is not None:  # asked twice
+                    self._events(known.end)
+                continue
+            pod = DesiredPod(order.name, order, node=order.node, doubt=Doubt(open=False))
+            self._desired[order.name] = pod
+            if not self._has_node(order.node):
+                self._report_end(pod, self._gone(pod, "NoSuchNode"))
+                continue
+            gangs.setdefault(self._gangs.name_of(order) or order.name, []).append(pod)
+        for members in gangs.values():
+            ready = asyncio.Barrier(len(members)) if len(members) > 1 else None
+            for pod in members:
+                pod.task = self._background.begin(self._launch(pod, ready))
+
+    async def adopt(self, pods: Sequence[Pod]) -> None:
+        """Take over the pods of an earlier leader: those that exist go on, those that do not never will."""
+        for order in pods:
+            before = self._desired.get(order.name)
+            if before is not None and before.task is not None:
+                before.task.cancel()  # of an earlier term of this process: it is asked anew
+            pod = self._desired[order.name] = DesiredPod(order.name, order, node=order.node)
+            self._adopted.add(order.name)
+            self._gangs.member(order)
+            obj = self._observed.get(order.name)
+            tombstone = self._tombstones.get(order.name)
+            if obj is not None:
+                pod.uid = obj.metadata.uid
+                self._report_status(pod, obj, deleted=False)
+                if not obj.spec.node_name and pod.end is None:
+                    pod.task = self._background.begin(self._bind(pod))
+            elif tombstone is not None:
+                reason = tombstone.metadata.annotations.get(REASON, "NotLaunched")
+                self._report_end(pod, self._gone(pod, reason))
+            else:
+                pod.task = self._background.begin(self._place_tombstone(pod, "NotLaunched"))
+
+    def begin(self) -> None:
+        """Begin a term: the ends of pods that were not adopted are durable, so they are not desired any more."""
+        for name in self._desired.keys() - self._adopted:
+            pod = self._desired.pop(name)
+            if pod.task is not None:
+                pod.task.cancel()
+            if pod.order is not None:
+                self._gangs.left(pod.order)
+        self._adopted.clear()
+        self._strays.clear()
+        self._begun = True
+
+    def release(self, names: Sequence[str], grace_ms: int) -> None:
+        """End pods. A pod that does not exist never will."""
+        for name in names:
+            pod = self._desired.setdefault(name, DesiredPod(name))
+            if pod.end is not None:
+                self._events(pod.end)
+            elif not pod.released:
+                pod.released = True
+                before, pod.task = pod.task, None
+                pod.task = self._background.begin(self._release(pod, before, grace_ms))
+
+    async def settle(self, names: Sequence[str]) -> None:
+        """Remove pods whose ends are durable."""
+        for name in names:
+            pod = self._desired.pop(name, None)
+            obj = self._observed.get(name)
+            if pod is None and obj is not None:
+                self._removing.add(obj.metadata.uid)
+                self._background.begin(self._remove_stray(obj))
+                continue
+            rest = self._gangs.left(pod.order) if pod is not None and pod.order is not None else None
+            if obj is not None:
+                self._background.begin(self._remove(obj, rest))
+
+    def order_of(self, name: str) -> Pod | None:
+        """The order of a pod that is desired."""
+        pod = self._desired.get(name)
+        return pod.order if pod is not None else None
+
+    def object_of(self, name: str) -> PodObject | None:
+        """A pod as it was last seen."""
+        return self._observed.get(name)
+
+    def is_awaited(self, name: str) -> bool:
+        """Whether the engine waits for the pod's end."""
+        pod = self._desired.get(name)
+        return pod is not None and pod.end is None
+
+    def orphans(self) -> list[str]:
+        """Pods that live and are not desired."""
+        return [name for name, obj in self._observed.items() if name not in self._desired and not _ended(obj)]
+
+    # --- observed pods: what the watch shows -----------------------------------------------------------------
+
+    def observe(self, obj: PodObject, *, deleted: bool = False) -> None:
+        """Note one of our pods as it is now (or was last)."""
+        name = engine_name(obj)
+        if name is None:
+            return
+        if VOID in obj.metadata.labels:
+            if deleted:
+                self._tombstones.pop(name, None)
+            else:
+                self._tombstones[name] = obj
+            return
+        known = self._observed.get(name)
+        if not deleted:
+            self._observed[name] = obj
+        elif known is not None and known.metadata.uid == obj.metadata.uid:
+            del self._observed[name]
+        if self._devices is not None and (deleted or _ended(obj)) and self._leads():
+            self._devices.left(obj)
+        pod = self._desired.get(name)
+        if pod is not None:
+            self._report_status(pod, obj, deleted)
+
+    def relisted(self, uids: Collection[str]) -> None:
+        """Note that a complete list was read: a pod that is not in it is gone."""
+        for known in (self._observed, self._tombstones):
+            for obj in [obj for obj in known.values() if obj.metadata.uid not in uids]:
+                self.observe(obj, deleted=True)
+
+    def node_lost(self, node: str) -> None:
+        """Note that a node is gone: its kubelet will never report how its pods ended.
+
+        `sweep` finds a pod that is bound too late to be seen here, or whose node went while no process led.
+        """
+        if not self._leads():
+            return
+        for name, obj in list(self._observed.items()):
+            if obj.spec.node_name == node:
+                self._background.begin(self._delete_lost(name, obj))
+
+    def _leads(self) -> bool:
+        """Whether this process is the one that tidies up."""
+        return self._begun and self._lease.may_act()
+
+    # --- one pod's life --------------------------------------------------------------------------------------
+
+    async def _launch(self, pod: DesiredPod, ready: asyncio.Barrier | None) -> None:
         """Make one pod, wait for the others of its gang, bind it."""
-        made = await self._make(live)
+        made = await self._make(pod)
         if not made:
             if ready is not None:
                 await ready.abort()
@@ -125,564 +288,329 @@ class PodLives:
             try:
                 await ready.wait()
             except asyncio.BrokenBarrierError:
-                return  # another member cannot be made: the engine, which hears of that, takes this one away too
-        await self._bind(live)
+                return  # another member cannot be made: the engine is told so, and releases this one too
+        await self._bind(pod)
 
-    async def _make(self, live: Live) -> bool:
-        """Create the pod. False: it has ended already, or this process must not act any more."""
-        order = live.order
+    async def _make(self, pod: DesiredPod) -> bool:
+        """Create the pod. False: it has ended already."""
+        order = pod.order
         assert order is not None
-        group = await self._gangs.ready(order, lambda why: self._hold(live, "GangObjects", why))
+        group = await self._gangs.ready(order, lambda why: self._hold(pod, "GangObjects", why))
         if isinstance(group, Refusal):
-            self._finish(live, PodEnded(live.name, self._clock(), 126, group.reason, group.message))
+            self._report_end(pod, self._refused(pod, group.reason, group.message))
             return False
-        body = pod_manifest(order, self._settings, group, _extras(order, self._clock() + LIFE_MS))
+        body = pod_manifest(
+            order, self._settings, group, replace(extras_of(order), expires_ms=self._lease.clock() + LIFE_MS)
+        )
         if isinstance(body, Refusal):
-            self._finish(live, PodEnded(live.name, self._clock(), 126, body.reason, body.message))
+            self._report_end(pod, self._refused(pod, body.reason, body.message))
             return False
         pause = FIRST_PAUSE_S
         while True:
-            answer = await self._calls.create(body, live.doubt, self._told(live))
+            answer = await self._api.create(body, pod.doubt, self._explain(pod))
             if answer is not None and answer.ok:
-                live.uid = decoded(answer.body, PodObject, live.name).metadata.uid
-                await self._failpoint("kube.created")
-                self._hold(live, "", "")
+                pod.uid = decoded(answer.body, PodObject, pod.name).metadata.uid
+                await self._lease.failpoint("kube.created")
+                self._hold(pod, "", "")
                 return True
             if answer is not None and answer.reason == "AlreadyExists":
-                return await self._meet(live)
+                return await self._take_existing(pod)
             if answer is not None:
                 verdict = judge(answer)
                 if isinstance(verdict, Permanent):
-                    self._finish(
-                        live, PodEnded(live.name, self._clock(), 126, "StartFailed", verdict.message)
-                    )
+                    self._report_end(pod, self._refused(pod, "StartFailed", verdict.message))
                     return False
-                self._hold(live, verdict.reason, verdict.message)
+                self._hold(pod, verdict.reason, verdict.message)
             await asyncio.sleep(pause)
             pause = min(LONGEST_PAUSE_S, pause * 2)
 
-    async def _meet(self, live: Live) -> bool:
-        """There is a pod of this name. True: it is ours, and goes on as if we had just made it."""
-        obj = await self._calls.read(live.name, self._told(live))
+    async def _take_existing(self, pod: DesiredPod) -> bool:
+        """Decide about a pod of this name that exists. True: it is ours, and goes on as if it had just been made."""
+        obj = await self._api.read(pod.name, self._explain(pod))
         if obj is None:
-            # It was, so it may have run: its name is used up.
-            await self._entomb(live, "PodDeleted")
+            # It existed, so it may have run: its name is used up.
+            await self._place_tombstone(pod, "PodDeleted")
             return False
-        if not is_ours(obj, self._settings) or engine_name(obj) != live.name:
+        if not is_ours(obj, self._settings) or engine_name(obj) != pod.name:
             message = f"a pod {obj.metadata.name!r} exists and is not flowsched's; it is left alone"
-            self._finish(live, PodEnded(live.name, self._clock(), 126, "StartFailed", message))
+            self._report_end(pod, self._refused(pod, "StartFailed", message))
             return False
         if VOID in obj.metadata.labels:
-            self._finish(live, self._gone(live, obj.metadata.annotations.get(REASON, "Voided")))
+            self._report_end(pod, self._gone(pod, obj.metadata.annotations.get(REASON, "Voided")))
             return False
-        live.uid = obj.metadata.uid
-        self._look(live, obj, deleted=False)
-        return live.final is None
+        pod.uid = obj.metadata.uid
+        self._report_status(pod, obj, deleted=False)
+        return pod.end is None
 
-    async def _bind(self, live: Live) -> None:
+    async def _bind(self, pod: DesiredPod) -> None:
         """Bind the pod to its node, and to no other."""
         if self._settings.hand_over is not None:
-            return  # somebody else's business
+            return  # another scheduler binds it
         pause = FIRST_PAUSE_S
-        path = f"{self._calls.path}/{pod_name(live.name)}/binding"
-        body = binding(pod_name(live.name), self._settings.namespace, live.uid, live.node)
-        refused = await self._reserve(live)
-        while live.final is None:
-            await self._calls.leads()
-            answer, refusal = None, refused
-            if not refusal and not self._has_node(live.node):  # the server would not mind
-                refusal = f"there is no node {live.node!r} any more"
+        problem = await self._reserve_devices(pod)
+        while pod.end is None:
+            await self._lease.held()
+            answer, refusal = None, problem
+            if not refusal and not self._has_node(pod.node):  # the API server would not mind
+                refusal = f"there is no node {pod.node!r} any more"
             if not refusal:
-                answer = await self._calls.ask("POST", path, body, self._told(live))
+                answer = await self._api.bind(pod.name, pod.uid, pod.node, self._explain(pod))
             if answer is not None and answer.ok:
-                await self._failpoint("kube.bound")
-                self._hold(live, "", "")
+                await self._lease.failpoint("kube.bound")
+                self._hold(pod, "", "")
                 return
-            obj = await self._calls.read(live.name, self._told(live))
-            if obj is None or obj.metadata.uid != live.uid:
-                if live.name not in self._objects:  # else the watch tells it
-                    self._finish(live, self._gone(live, "PodDeleted"))
+            obj = await self._api.read(pod.name, self._explain(pod))
+            if obj is None or obj.metadata.uid != pod.uid:
+                if pod.name not in self._observed:  # else the watch shows its end
+                    self._report_end(pod, self._gone(pod, "PodDeleted"))
                 return
             if obj.spec.node_name or obj.metadata.deletion_timestamp:
-                self._bound_elsewhere(live, obj)
+                self._delete_if_bound_elsewhere(pod, obj)
                 return
             verdict = judge(answer) if answer is not None else None
             if refusal or isinstance(verdict, Permanent):
-                await self._refuse(live, obj, refusal or (verdict.message if verdict else ""))
+                # The binding will never be accepted: the pod goes, and its task is placed anew.
+                self._hold(pod, "BindRefused", refusal or (verdict.message if verdict else ""))
+                await self._delete_and_end(pod, obj, self._gone(pod, "BindRefused"))
                 return
             if verdict is not None:
-                self._hold(live, verdict.reason, verdict.message)
+                self._hold(pod, verdict.reason, verdict.message)
             await asyncio.sleep(pause)
             pause = min(LONGEST_PAUSE_S, pause * 2)
 
-    async def _reserve(self, live: Live) -> str:
-        """Have a pod's devices ready before it is bound; why that cannot be, "" if it can or there are none."""
-        if self._devices is None or live.order is None or not live.order.gpu_ids:
+    async def _reserve_devices(self, pod: DesiredPod) -> str:
+        """Reserve a pod's devices before it is bound. Returns why that cannot be; "" if it can or there are none."""
+        if self._devices is None or pod.order is None or not pod.order.gpu_ids:
             return ""
-        return await self._devices.reserve(live.order, live.uid, self._told(live))
+        return await self._devices.reserve(pod.order, pod.uid, self._explain(pod))
 
-    def _bound_elsewhere(self, live: Live, obj: PodObject) -> None:
-        """Somebody else's scheduler was faster: the pod runs where we took no room for it, so it goes."""
-        if obj.spec.node_name and obj.spec.node_name != live.node:
-            log.warning(
-                "pod bound by somebody else", pod=live.name, node=obj.spec.node_name, wanted=live.node
-            )
-            self._spawn(self._calls.delete(obj, None))
+    def _delete_if_bound_elsewhere(self, pod: DesiredPod, obj: PodObject) -> None:
+        """Delete a pod that another scheduler bound first: it runs where no room was taken for it."""
+        if obj.spec.node_name and obj.spec.node_name != pod.node:
+            log.warning("pod bound by somebody else", pod=pod.name, node=obj.spec.node_name, wanted=pod.node)
+            self._background.begin(self._api.delete(obj, None))
 
-    async def _refuse(self, live: Live, obj: PodObject, message: str) -> None:
-        """A binding that will never be accepted: the pod goes, and its task is placed anew."""
-        self._hold(live, "BindRefused", message)
-        await self._end_by(live, obj, self._gone(live, "BindRefused"))
-
-    async def _entomb(self, live: Live, reason: str) -> None:
-        """Take the name, so that nobody ever runs under it; unless somebody does already: then that pod goes on."""
+    async def _place_tombstone(self, pod: DesiredPod, reason: str) -> None:
+        """Take the name, so that no pod ever runs under it. If a pod of ours has it already, that pod goes on."""
         pause = FIRST_PAUSE_S
-        while live.final is None:
-            await self._calls.leads()
-            body = tombstone(live.name, self._settings, reason)
-            answer = await self._calls.ask("POST", self._calls.path, body, self._told(live))
+        while pod.end is None:
+            answer = await self._api.create_tombstone(pod.name, reason, self._explain(pod))
             if answer is not None and answer.ok:
-                self._finish(live, self._gone(live, reason))
+                self._report_end(pod, self._gone(pod, reason))
                 return
             if answer is not None and answer.reason == "AlreadyExists":
-                if await self._meet(live) and not live.released:
-                    await self._bind(live)
+                if await self._take_existing(pod) and not pod.released:
+                    await self._bind(pod)
                 return
             if answer is not None:
-                self._hold(live, judge(answer).reason, answer.message)
+                self._hold(pod, judge(answer).reason, answer.message)
             await asyncio.sleep(pause)
             pause = min(LONGEST_PAUSE_S, pause * 2)
 
-    async def _withdraw(self, live: Live, before: asyncio.Task[None] | None, reason: str) -> None:
-        """See to it that there will be no pod, if there is none yet."""
+    async def _withdraw(self, pod: DesiredPod, before: asyncio.Task[None] | None, reason: str) -> None:
+        """Stop the pod's task; if there is no pod yet, see to it that there never will be."""
         if before is not None:
             before.cancel()
             await asyncio.gather(before, return_exceptions=True)
-        if live.final is not None or live.name in self._objects:
+        if pod.end is not None or pod.name in self._observed:
             return
-        if live.doubt.open:  # a create may still be on its way, ours or an earlier leader's
-            await self._entomb(live, reason)
-        elif not live.uid:
-            self._finish(live, self._gone(live, reason))
+        if pod.doubt.open:  # a create may still be on its way, ours or an earlier leader's
+            await self._place_tombstone(pod, reason)
+        elif not pod.uid:
+            self._report_end(pod, self._gone(pod, reason))
 
-    async def _release(self, live: Live, before: asyncio.Task[None] | None, grace_ms: int) -> None:
+    async def _release(self, pod: DesiredPod, before: asyncio.Task[None] | None, grace_ms: int) -> None:
         """End the pod, whatever became of its launch."""
-        await self._withdraw(live, before, "Released")
-        if live.final is not None:
+        await self._withdraw(pod, before, "Released")
+        if pod.end is not None:
             return
-        obj = self._objects.get(live.name) or await self._calls.read(live.name, self._told(live))
+        obj = self._observed.get(pod.name) or await self._api.read(pod.name, self._explain(pod))
         if obj is None:
-            self._finish(live, self._gone(live, "Released"))
+            self._report_end(pod, self._gone(pod, "Released"))
             return
-        live.uid = obj.metadata.uid
-        await self._calls.delete(obj, -(-grace_ms // 1000))
-        if not obj.spec.node_name and live.final is None and live.name not in self._objects:
-            self._finish(live, self._gone(live, "Released"))
+        pod.uid = obj.metadata.uid
+        await self._api.delete(obj, -(-grace_ms // 1000))
+        if not obj.spec.node_name and pod.end is None and pod.name not in self._observed:
+            self._report_end(pod, self._gone(pod, "Released"))
 
-    # --- telling ---------------------------------------------------------------------------------------------
+    async def _delete_and_end(self, pod: DesiredPod, obj: PodObject, end: End) -> None:
+        """Delete a pod at once and report its end: not before it is gone, because its room is not free before.
 
-    def _look(self, live: Live, obj: PodObject, deleted: bool) -> None:
-        """Tell what a pod's status says."""
-        if live.final is not None or (live.uid and live.uid != obj.metadata.uid):
+        The watch may be faster than the answer, and would call the pod deleted.
+        """
+        pod.end_when_deleted = end
+        await self._api.delete(obj, 0)
+        self._report_end(pod, end)
+
+    def _report_status(self, pod: DesiredPod, obj: PodObject, deleted: bool) -> None:
+        """Report what a pod's status means."""
+        if pod.end is not None or (pod.uid and pod.uid != obj.metadata.uid):
             return
-        live.uid = obj.metadata.uid
-        now = self._clock()
-        events = outcome(obj, live.name, now, released=live.released, deleted=deleted)
+        pod.uid = obj.metadata.uid
+        events = outcome(obj, pod.name, self._lease.clock(), released=pod.released, deleted=deleted)
         for event in events:
             if isinstance(event, Waiting):
-                self._wait(live, event, bound=bool(obj.spec.node_name))
+                self._note_waiting(pod, event, bound=bool(obj.spec.node_name))
             elif isinstance(event, PodStarted):
-                live.bound_since = None
+                pod.bound_since = None
                 if not any(isinstance(other, Waiting) for other in events):  # a later step may be stuck
-                    live.stuck_since = None
-                if not live.told_start:
-                    live.told_start = True
-                    self._report(event)
+                    pod.stuck_since = None
+                if not pod.started:
+                    pod.started = True
+                    self._events(event)
             else:
-                known = live.verdict if deleted and isinstance(event, PodGone) else None
-                self._finish(live, known or event)
+                known = pod.end_when_deleted if deleted and isinstance(event, PodGone) else None
+                self._report_end(pod, known or event)
 
-    def _wait(self, live: Live, waiting: Waiting, *, bound: bool) -> None:
+    def _note_waiting(self, pod: DesiredPod, waiting: Waiting, *, bound: bool) -> None:
         now = asyncio.get_running_loop().time()
-        if bound and live.bound_since is None:
-            live.bound_since = now
+        if bound and pod.bound_since is None:
+            pod.bound_since = now
         if not waiting.permanent:
-            live.stuck_since = None
-        elif live.stuck_since is None:
-            live.stuck_since = now
-        self._hold(live, waiting.reason, waiting.message)
+            pod.stuck_since = None
+        elif pod.stuck_since is None:
+            pod.stuck_since = now
+        self._hold(pod, waiting.reason, waiting.message)
 
-    def _hold(self, live: Live, reason: str, message: str) -> None:
-        """Tell what keeps a pod from starting, once for each kind of reason."""
-        if live.final is None and live.held[0] != reason:
-            live.held = (reason, message)
-            self._report(PodHeld(live.name, reason, message))
+    def _hold(self, pod: DesiredPod, reason: str, message: str) -> None:
+        """Report what keeps a pod from starting, once for each kind of reason."""
+        if pod.end is None and pod.held[0] != reason:
+            pod.held = (reason, message)
+            self._events(PodHeld(pod.name, reason, message))
 
-    async def _give_up(self, live: Live, end: PodEnded | PodGone) -> None:
-        obj = self._objects.get(live.name)
-        if obj is not None:
-            await self._end_by(live, obj, end)
-        else:
-            self._finish(live, end)
+    def _explain(self, pod: DesiredPod) -> Explain:
+        return lambda reason, message: self._hold(pod, reason, message)
 
-    async def _end_by(self, live: Live, obj: PodObject, end: PodEnded | PodGone) -> None:
-        """Remove a pod for good, and tell why: not before it is gone, since its room is not free before. The watch may be faster
-        than the answer, and would call it deleted.
-        """
-        live.verdict = end
-        await self._calls.delete(obj, 0)
-        self._finish(live, end)
+    def _report_end(self, pod: DesiredPod, end: End) -> None:
+        if pod.end is None:
+            pod.end = end
+            self._events(end)
 
-    def _told(self, live: Live) -> Callable[[str, str], None]:
-        return lambda reason, message: self._hold(live, reason, message)
+    def _gone(self, pod: DesiredPod, reason: str) -> PodGone:
+        return PodGone(pod.name, self._lease.clock(), reason, started=pod.started)
 
-    def _finish(self, live: Live, event: PodEnded | PodGone) -> None:
-        if live.final is None:
-            live.final = event
-            self._report(event)
+    def _refused(self, pod: DesiredPod, reason: str, message: str) -> PodEnded:
+        """The end of a pod that cannot be started. 126 is a shell's exit code of a command that cannot be executed."""
+        return PodEnded(pod.name, self._lease.clock(), 126, reason, message)
 
-    def _again(self, live: Live) -> None:
-        """Asked twice: say how it is."""
-        if live.final is not None:
-            self._report(live.final)
-
-    def _gone(self, live: Live, reason: str) -> PodGone:
-        return PodGone(live.name, self._clock(), reason, started=live.told_start)
-
-
-def is_ours(obj: PodObject, settings: ReleaseSettings) -> bool:
-    """Whether this installation has made a pod, by all its marks: one of them alone is easily copied."""
-    meta = obj.metadata
-    return (
-        meta.labels.get(MANAGED_BY) == "flowsched"
-        and meta.labels.get(INSTANCE) == label_value(settings.instance)
-        and meta.namespace == settings.namespace
-    )
-
-
-def engine_name(obj: PodObject) -> str | None:
-    """The engine's name of one of our pods; None if the object's own name says that it is not the one."""
-    name = obj.metadata.annotations.get(ENGINE_NAME)
-    return name if name is not None and pod_name(name) == obj.metadata.name else None
-
-
-def _extras(order: Pod, expires_ms: int) -> Extras:
-    """What the manifest needs beyond the order's own fields."""
-    resources = Resources(
-        order.cpu_millicores, order.memory_bytes, order.disk_bytes, order.gpu_millis, dict(order.extended)
-    )
-    return Extras(resources, order.limits, order.rules or Rules(), expires_ms=expires_ms)
-
-
-# ---- which pods there shall be, and which there are ----
-#
-# The watch shows what was done; no assumption here ends by its age.
-
-
-#: A pod that cannot start for a reason that waiting does not change is given up after so long.
-START_S: Final = 300.0
-#: A pod that has a node and does not start is given up after so long, whatever its kubelet says of it.
-WAIT_S: Final = 3600.0
-#: A gang that a quota keeps from being whole gives back what it has after so long: two such would wait for each other.
-SHORT_S: Final = 60.0
-#: A pod that has ended although nobody waits for it is removed after so long: the service was killed before it could do so.
-STRAY_S: Final = 15.0
-#: A tombstone stands so long: no leader sleeps longer and is still connected.
-TOMBSTONE_MS: Final = 6 * 3_600_000
-
-
-class OwnPods(PodLives):
-    """Those that flowsched makes.
-
-    Args:
-        client, settings, gangs, report, clock, may_act, failpoint, has_node, devices: See `PodLives`.
-        start_s, wait_s: See `START_S` and `WAIT_S`.
-    """
-
-    def __init__(
-        self,
-        client: Client,
-        settings: ReleaseSettings,
-        gangs: Gangs,
-        *,
-        report: Report,
-        clock: Callable[[], int],
-        may_act: Callable[[], bool],
-        failpoint: Failpoint,
-        has_node: Callable[[str], bool],
-        devices: DeviceClaims | None = None,
-        start_s: float = START_S,
-        wait_s: float = WAIT_S,
-    ) -> None:
-        super().__init__(
-            client,
-            settings,
-            gangs,
-            report=report,
-            clock=clock,
-            may_act=may_act,
-            failpoint=failpoint,
-            has_node=has_node,
-            devices=devices,
-        )
-        self._start_s, self._wait_s = start_s, wait_s
-        self._strays: dict[str, float] = {}
-        self._going: set[str] = set()  #: uids of strays that are being removed
-        self._adopted: set[str] = set()
-        self._begun = False  #: whether this process has led, and knows whom it waits for
-        self._short: dict[str, float] = {}  #: gang -> since when a quota keeps it from being whole
-
-    # --- what the watch shows --------------------------------------------------------------------------------
-
-    def seen(self, obj: PodObject, *, deleted: bool = False) -> None:
-        """One of our pods, as it is now (or was last)."""
-        name = engine_name(obj)
-        if name is None:
-            return
-        if VOID in obj.metadata.labels:
-            if deleted:
-                self._voids.pop(name, None)
-            else:
-                self._voids[name] = obj
-            return
-        known = self._objects.get(name)
-        if not deleted:
-            self._objects[name] = obj
-        elif known is not None and known.metadata.uid == obj.metadata.uid:
-            del self._objects[name]
-        if self._devices is not None and (deleted or _ended(obj)) and self._leads():
-            self._devices.left(obj)
-        live = self._live.get(name)
-        if live is not None:
-            self._look(live, obj, deleted)
-
-    def relisted(self, uids: Collection[str]) -> None:
-        """A complete list has been read: what is not in it is gone."""
-        for known in (self._objects, self._voids):
-            for obj in [obj for obj in known.values() if obj.metadata.uid not in uids]:
-                self.seen(obj, deleted=True)
-
-    def object_of(self, name: str) -> PodObject | None:
-        """A pod as it was last seen."""
-        return self._objects.get(name)
-
-    def outputs_of(self, name: str) -> Sequence[str]:
-        """The datasets that a pod was to write."""
-        live = self._live.get(name)
-        return (
-            [output.uri for output in live.order.outputs]
-            if live is not None and live.order is not None
-            else []
-        )
-
-    def waits_for(self, name: str) -> bool:
-        """Whether the pod's end is waited for."""
-        live = self._live.get(name)
-        return live is not None and live.final is None
-
-    def node_lost(self, node: str) -> None:
-        """A node is no more: its kubelet will never say how its pods ended. (What is bound too late to be seen here, or went
-        while nobody led, `sweep` finds.)
-        """
-        if not self._leads():
-            return
-        for name, obj in list(self._objects.items()):
-            if obj.spec.node_name == node:
-                self._spawn(self._force(name, obj))
-
-    def _leads(self) -> bool:
-        """Whether what is to be tidied away is this process's business."""
-        return self._begun and self._may_act()
-
-    # --- what is asked ---------------------------------------------------------------------------------------
-
-    def launch(self, pods: Sequence[Pod]) -> None:
-        """Make and bind pods; gangs as a whole before any of theirs is bound. Returns at once."""
-        gangs: dict[str, list[Live]] = {}
-        for pod in pods:
-            live = self._live.get(pod.name)
-            if live is not None and (live.final is not None or live.order is not None or live.released):
-                self._again(live)
-                continue
-            live = self._live[pod.name] = Live(pod.name, pod, node=pod.node, doubt=Doubt(open=False))
-            if not self._has_node(pod.node):
-                self._finish(live, self._gone(live, "NoSuchNode"))
-                continue
-            gangs.setdefault(self._gangs.name_of(pod) or pod.name, []).append(live)
-        for members in gangs.values():
-            ready = asyncio.Barrier(len(members)) if len(members) > 1 else None
-            for live in members:
-                live.task = self._spawn(self._launch(live, ready))
-
-    async def adopt(self, pods: Sequence[Pod]) -> None:
-        """Take over pods of an earlier leader: those that are there go on, those that are not never will be."""
-        for pod in pods:
-            before = self._live.get(pod.name)
-            if before is not None and before.task is not None:
-                before.task.cancel()  # of an earlier term of this process: it is asked anew
-            live = self._live[pod.name] = Live(pod.name, pod, node=pod.node)
-            self._adopted.add(pod.name)
-            self._gangs.member(pod)
-            obj = self._objects.get(pod.name)
-            void = self._voids.get(pod.name)
-            if obj is not None:
-                live.uid = obj.metadata.uid
-                self._look(live, obj, deleted=False)
-                if not obj.spec.node_name and live.final is None:
-                    live.task = self._spawn(self._bind(live))
-            elif void is not None:
-                self._finish(live, self._gone(live, void.metadata.annotations.get(REASON, "NotLaunched")))
-            else:
-                live.task = self._spawn(self._entomb(live, "NotLaunched"))
-
-    def begin(self) -> None:
-        """A term begins: who has not been adopted has an end that is durable, and nobody waits for it any more."""
-        for name in self._live.keys() - self._adopted:
-            live = self._live.pop(name)
-            if live.task is not None:
-                live.task.cancel()
-            if live.order is not None:
-                self._gangs.left(live.order)
-        self._adopted.clear()
-        self._strays.clear()
-        self._begun = True
-
-    def release(self, names: Sequence[str], grace_ms: int) -> None:
-        """End pods; what does not exist never will."""
-        for name in names:
-            live = self._live.setdefault(name, Live(name))
-            if live.final is not None:
-                self._report(live.final)
-            elif not live.released:
-                live.released = True
-                before, live.task = live.task, None
-                live.task = self._spawn(self._release(live, before, grace_ms))
-
-    async def settle(self, names: Sequence[str]) -> None:
-        """Their ends are durable: remove them."""
-        for name in names:
-            live = self._live.pop(name, None)
-            obj = self._objects.get(name)
-            if live is None and obj is not None:
-                self._going.add(obj.metadata.uid)
-                self._spawn(self._remove_stray(obj))
-                continue
-            rest = self._gangs.left(live.order) if live is not None and live.order is not None else None
-            if obj is not None:
-                self._spawn(self._remove(obj, rest))
-
-    def orphans(self) -> list[str]:
-        """Pods that live although nobody asked for them."""
-        return [name for name, obj in self._objects.items() if name not in self._live and not _ended(obj)]
+    # --- sweep: what only the passing of time shows ----------------------------------------------------------
 
     async def sweep(self) -> Sequence[str]:
-        """What only time tells: pods that cannot start, gangs that stay half made, ended pods that nobody settles, old
-        tombstones, pods on nodes that are no more. Only who leads tidies: others do not know what is still needed.
+        """Give up pods that cannot start and gangs that stay half made; remove old tombstones and pods on nodes that are gone.
+
+        Only the leader tidies: other processes do not know what is still needed.
 
         Returns:
-            Ended pods that nobody knows, to be settled.
+            Ended pods that are not desired, to be settled.
         """
         if not self._leads():
             self._strays.clear()
             return ()
         now = asyncio.get_running_loop().time()
-        for live in list(self._live.values()):
-            if live.final is None:
-                self._limit(live, now)
+        for pod in list(self._desired.values()):
+            if pod.end is None:
+                self._give_up_stuck(pod, now)
         self._share_quota(now)
-        ended = {n for n, obj in self._objects.items() if n not in self._live and _ended(obj)}
+        ended = {n for n, obj in self._observed.items() if n not in self._desired and _ended(obj)}
         self._strays = {name: self._strays.get(name, now) for name in ended}
-        old = self._clock() - TOMBSTONE_MS
-        for void in list(self._voids.values()):
-            if (moment_ms(void.metadata.creation_timestamp) or old) < old:
-                self._spawn(self._remove(void))
+        old = self._lease.clock() - TOMBSTONE_MS
+        for tombstone in list(self._tombstones.values()):
+            if (moment_ms(tombstone.metadata.creation_timestamp) or old) < old:
+                self._background.begin(self._remove(tombstone))
         await self._clear_lost_nodes()
         if self._devices is not None:
             await self._devices.sweep(*self._with_devices())
-        return [name for name, since in self._strays.items() if now - since > STRAY_S]
+        return [name for name, since in self._strays.items() if now - since > self._timeouts.stray_s]
 
     def _with_devices(self) -> tuple[set[str], set[str]]:
-        """Uids of pods that live or are being made, and the claims that those name."""
-        waited = [live for live in self._live.values() if live.final is None]
-        uids = {live.uid for live in waited}
-        names = {p.claim for live in waited if live.order for p in places_of(live.order, self._settings)}
-        for obj in self._objects.values():
+        """Uids of pods that live or are being made, and the claims that those pods name."""
+        awaited = [pod for pod in self._desired.values() if pod.end is None]
+        uids = {pod.uid for pod in awaited}
+        names = {p.claim for pod in awaited if pod.order for p in places_of(pod.order, self._settings)}
+        for obj in self._observed.values():
             if obj.spec.resource_claims and not _ended(obj):
                 uids.add(obj.metadata.uid)
                 names |= {each.resource_claim_name or "" for each in obj.spec.resource_claims}
         return uids, names
 
-    def _limit(self, live: Live, now: float) -> None:
+    def _give_up_stuck(self, pod: DesiredPod, now: float) -> None:
         """Give up a pod that has not started for too long (FAULTS.md row 37)."""
-        reason, message = live.held
-        if live.stuck_since is not None and now - live.stuck_since > self._start_s:
-            live.stuck_since = None
-            end = PodEnded(live.name, self._clock(), 126, "StartFailed", f"{reason}: {message}")
-            self._spawn(self._give_up(live, end))
-        elif live.bound_since is not None and now - live.bound_since > self._wait_s:
-            live.bound_since = None
-            self._spawn(self._give_up(live, self._gone(live, reason or "NotStarted")))
+        reason, message = pod.held
+        if pod.stuck_since is not None and now - pod.stuck_since > self._timeouts.start_s:
+            pod.stuck_since = None
+            end = self._refused(pod, "StartFailed", f"{reason}: {message}")
+            self._background.begin(self._give_up(pod, end))
+        elif pod.bound_since is not None and now - pod.bound_since > self._timeouts.bound_s:
+            pod.bound_since = None
+            self._background.begin(self._give_up(pod, self._gone(pod, reason or "NotStarted")))
+
+    async def _give_up(self, pod: DesiredPod, end: End) -> None:
+        obj = self._observed.get(pod.name)
+        if obj is not None:
+            await self._delete_and_end(pod, obj, end)
+        else:
+            self._report_end(pod, end)
 
     def _share_quota(self, now: float) -> None:
         """Let gangs that a quota keeps from being whole give back the members they have: the first of them last."""
-        short: dict[str, Live] = {}
-        for live in self._live.values():
-            gang = self._gangs.name_of(live.order) if live.order is not None else None
-            if gang is not None and live.final is None and not live.released and live.held[0] == QUOTA:
-                short.setdefault(gang, live)
+        short: dict[str, DesiredPod] = {}
+        for pod in self._desired.values():
+            gang = self._gangs.name_of(pod.order) if pod.order is not None else None
+            if gang is not None and pod.end is None and not pod.released and pod.held[0] == QUOTA:
+                short.setdefault(gang, pod)
         self._short = {gang: self._short.get(gang, now) for gang in short}
+        limit = self._timeouts.quota_s
         for number, (gang, since) in enumerate(sorted(self._short.items(), key=lambda item: item[1])):
-            if now - since > (SHORT_S if number else 2 * SHORT_S):
-                live = short[gang]
-                before, live.task = live.task, None
-                live.task = self._spawn(self._withdraw(live, before, QUOTA))
+            if now - since > (limit if number else 2 * limit):
+                pod = short[gang]
+                before, pod.task = pod.task, None
+                pod.task = self._background.begin(self._withdraw(pod, before, QUOTA))
 
     async def _clear_lost_nodes(self) -> None:
-        """Pods on nodes that the watch does not show: if the server has no such node either, nobody will tell how they end."""
+        """Delete pods on nodes that neither the watch nor the API server has: no kubelet will report their ends."""
         lost: dict[str, list[str]] = {}
-        for name, obj in self._objects.items():
+        for name, obj in self._observed.items():
             if obj.spec.node_name and not _ended(obj) and not self._has_node(obj.spec.node_name):
                 lost.setdefault(obj.spec.node_name, []).append(name)
         for node, names in lost.items():
             try:
-                there = await self._calls.is_node(node)
+                exists = await self._api.is_node(node)
             except (Refused, Unreachable, Malformed):
                 continue
-            for name in names if not there else ():
-                if name in self._objects:
-                    self._spawn(self._force(name, self._objects[name]))
+            for name in names if not exists else ():
+                if name in self._observed:
+                    self._background.begin(self._delete_lost(name, self._observed[name]))
 
-    # --- removing --------------------------------------------------------------------------------------------
+    async def _delete_lost(self, name: str, obj: PodObject) -> None:
+        """Delete a pod whose node is gone, and with it whatever ran there: only the object is left."""
+        pod = self._desired.get(name)
+        if pod is not None and pod.end is None:
+            await self._delete_and_end(pod, obj, self._gone(pod, "NodeLost"))
+        else:
+            await self._api.delete(obj, 0)
 
     async def _remove(self, obj: PodObject, after: asyncio.Task[None] | None = None) -> None:
-        """An ended pod (or a tombstone) is not needed any more. The last one of a gang goes after the rest of it: as long as
-        it is there, a restart sees that something is to be removed.
+        """Remove an ended pod (or a tombstone).
+
+        The last pod of a gang goes after the rest of the gang's objects: as long as it exists, a restart sees that they are to be
+        removed.
         """
         if after is not None:
             await asyncio.wait({after})
             if after.cancelled() or after.exception() is not None:
-                return  # we are about to end: whoever comes next finds the pod, and removes the rest
-        await self._calls.delete(obj, 0)
+                return  # this process is about to end: its successor finds the pod, and removes the rest
+        await self._api.delete(obj, 0)
 
     async def _remove_stray(self, obj: PodObject) -> None:
-        """An ended pod that nobody knows: with the last of its gang goes the rest of that."""
+        """Remove an ended pod that is not desired; the last one of a gang takes the gang's objects with it."""
         group = obj.metadata.labels.get(GROUP, "")
-        staying = (each for each in self._objects.values() if each.metadata.uid not in self._going)
+        staying = (each for each in self._observed.values() if each.metadata.uid not in self._removing)
         others = (each.metadata.labels.get(GROUP) for each in staying)
         rest = self._gangs.stray(group) if group and group not in others else None
         try:
             await self._remove(obj, rest)
         finally:
-            self._going.discard(obj.metadata.uid)
-
-    async def _force(self, name: str, obj: PodObject) -> None:
-        """The node is gone, and with it whatever ran there: only the object is left."""
-        live = self._live.get(name)
-        if live is not None and live.final is None:
-            gone = PodGone(name, self._clock(), "NodeLost", started=live.told_start)
-            await self._end_by(live, obj, gone)
-        else:
-            await self._calls.delete(obj, 0)
+            self._removing.discard(obj.metadata.uid)
 
 
 def _ended(obj: PodObject) -> bool:

@@ -8,6 +8,7 @@ no other controller does: kube-scheduler leaves alone what names another schedul
 from __future__ import annotations
 
 import asyncio
+import base64
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -21,7 +22,7 @@ from flowsched.cluster.kubernetes.api.client import Client, decoded
 from flowsched.cluster.kubernetes.api.errors import Permanent, Unreachable, judge
 from flowsched.cluster.kubernetes.objects.core import OnlyMetadata
 from flowsched.cluster.kubernetes.objects.podgroup import Form, group_path, volcano_queue
-from flowsched.cluster.kubernetes.pods.calls import gang_secret, gang_service
+from flowsched.cluster.kubernetes.pods.container_task import TOKEN_KEY
 from flowsched.cluster.kubernetes.pods.labels import GROUP, STAGE, WORKFLOW, common_labels, owner_reference
 from flowsched.cluster.kubernetes.pods.manifest import quantities
 from flowsched.cluster.kubernetes.pods.names import dns_label, group_name, label_value
@@ -280,6 +281,47 @@ _FIRST_PAUSE_S: Final = 0.2
 _LONGEST_PAUSE_S: Final = 10.0
 
 
+def gang_service(group: str, settings: ReleaseSettings, owner: Owner | None = None) -> bytes:
+    """The headless Service by which a gang's members find each other, also before they are ready."""
+    return msgspec.json.encode(
+        {
+            "apiVersion": "v1",
+            "kind": "Service",
+            "metadata": _metadata(group, settings, owner),
+            "spec": {
+                "clusterIP": "None",
+                "publishNotReadyAddresses": True,
+                "selector": {GROUP: label_value(group)},
+            },
+        }
+    )
+
+
+def gang_secret(group: str, token: str, settings: ReleaseSettings, owner: Owner | None = None) -> bytes:
+    """The Secret that holds what a gang's members share, so that it stands in no pod."""
+    return msgspec.json.encode(
+        {
+            "apiVersion": "v1",
+            "kind": "Secret",
+            "metadata": _metadata(group, settings, owner),
+            "type": "Opaque",
+            "immutable": True,
+            "data": {TOKEN_KEY: base64.b64encode(token.encode()).decode()},
+        }
+    )
+
+
+def _metadata(group: str, settings: ReleaseSettings, owner: Owner | None) -> dict[str, Any]:
+    metadata: dict[str, Any] = {
+        "name": group,
+        "namespace": settings.namespace,
+        "labels": common_labels(settings, "gang") | {GROUP: label_value(group)},
+    }
+    if owner is not None:
+        metadata["ownerReferences"] = [owner_reference(owner)]
+    return metadata
+
+
 class _Denied(Exception):
     """What a gang needs will never be made."""
 
@@ -293,7 +335,7 @@ class _Gang:
     made: asyncio.Task[GroupRef | Refusal] | None = None
 
 
-class Gangs:
+class GangObjects:
     """The gangs that live.
 
     Args:

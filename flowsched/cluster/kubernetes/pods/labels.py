@@ -1,10 +1,11 @@
-"""The labels and annotations of what we make, by which we find it again."""
+"""The labels and annotations of the objects that this installation makes, by which it finds them again."""
 
 from __future__ import annotations
 
 from typing import Any, Final
 
-from flowsched.cluster.kubernetes.pods.names import label_value
+from flowsched.cluster.kubernetes.objects.pod import Pod as PodObject
+from flowsched.cluster.kubernetes.pods.names import label_value, pod_name
 from flowsched.cluster.kubernetes.pods.release import GroupRef, Owner, ReleaseSettings
 from flowsched.executor.protocol import Pod
 
@@ -72,6 +73,22 @@ def annotations_of(pod: Pod, settings: ReleaseSettings) -> dict[str, str]:
         **({STEPS: str(len(pod.container.steps))} if pod.container is not None else {}),
         "kubectl.kubernetes.io/default-container": "task",
     }
+
+
+def is_ours(obj: PodObject, settings: ReleaseSettings) -> bool:
+    """Whether this installation has made a pod, by all its labels: one of them alone is easily copied."""
+    meta = obj.metadata
+    return (
+        meta.labels.get(MANAGED_BY) == "flowsched"
+        and meta.labels.get(INSTANCE) == label_value(settings.instance)
+        and meta.namespace == settings.namespace
+    )
+
+
+def engine_name(obj: PodObject) -> str | None:
+    """The engine's name of one of our pods; None if the object's own name says that it is not the one."""
+    name = obj.metadata.annotations.get(ENGINE_NAME)
+    return name if name is not None and pod_name(name) == obj.metadata.name else None
 
 
 def owner_reference(owner: Owner) -> dict[str, Any]:

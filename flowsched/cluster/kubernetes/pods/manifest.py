@@ -3,7 +3,8 @@
 A task is one pod: `stage-in` lays out its inputs, the user's container runs as `task`, and, where there are outputs, the native
 sidecar `stage-out` stays until the task has ended, publishes them, and tells the result. A container task of several steps has
 a container for each (`container_task`), and its files at paths of their own (`container_paths`). All of it meets the Pod
-Security Standard `restricted`. Bodies of other calls (bind, delete, tombstones, a gang's Service) are in `calls`.
+Security Standard `restricted`. Bodies of other calls (bind, delete, tombstones, a gang's Service) are in
+`request_bodies`, `pod_api` and `gang_objects`.
 """
 
 from __future__ import annotations

@@ -7,17 +7,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final
 
 import structlog
 
 from flowsched.cluster.kubernetes.agents import Agents
-from flowsched.cluster.kubernetes.background import Chores
+from flowsched.cluster.kubernetes.background import BackgroundTasks
 from flowsched.cluster.kubernetes.objects.pod import Pod as PodObject
 from flowsched.cluster.kubernetes.pods.status import step_names, told_all, undelivered
-from flowsched.executor.protocol import ClusterEvent, ContainerReport, PodEnded, PodGone
+from flowsched.executor.protocol import ClusterEvent, ContainerReport, Pod, PodEnded, PodGone
 
 log = structlog.get_logger(__name__)
 
@@ -35,7 +35,7 @@ class Results:
     Args:
         agents: Who know the rest.
         object_of: The pod as it was last seen.
-        uris_of: What the pod was to write.
+        order_of: The pod's order.
         report: Takes events.
     """
 
@@ -43,15 +43,14 @@ class Results:
         self,
         agents: Agents,
         object_of: Callable[[str], PodObject | None],
-        uris_of: Callable[[str], Sequence[str]],
+        order_of: Callable[[str], Pod | None],
         report: Callable[[ClusterEvent], None],
     ) -> None:
-        self._uris_of = uris_of
+        self._order_of = order_of
         self._agents = agents
         self._object_of = object_of
         self._report = report
-        self._chores = Chores("a result")
-        self._spawn = self._chores.begin
+        self._background = BackgroundTasks("a result")
 
     def report(self, event: ClusterEvent) -> None:
         """Pass an event on, completed if need be."""
@@ -63,24 +62,26 @@ class Results:
         failed = isinstance(event, PodGone) or (
             isinstance(event, PodEnded) and bool(event.exit_code or event.reason)
         )
-        if obj is not None and failed:
-            self._spawn(self._drop(self._uris_of(str(getattr(event, "name", ""))), obj.spec.node_name))
+        if obj is not None and isinstance(event, PodEnded | PodGone) and failed:
+            order = self._order_of(event.name)
+            if order is not None:
+                self._background.begin(self._drop(order, obj.spec.node_name))
         if obj is not None and isinstance(event, PodEnded) and event.container is not None:
-            self._spawn(self._tell_ends(event, event.container, obj))
+            self._background.begin(self._tell_ends(event, event.container, obj))
             return
         if obj is None or failed or not isinstance(event, PodEnded) or told_all(obj):
             self._report(event)
             return
-        self._spawn(self._complete(event, obj))
+        self._background.begin(self._complete(event, obj))
 
-    async def _drop(self, uris: Sequence[str], node: str) -> None:
-        """What a failed attempt has left is nobody's: stage-out cannot know how its task ended."""
-        for uri in uris:
-            await self._agents.evict(uri, node)
+    async def _drop(self, order: Pod, node: str) -> None:
+        """Remove what a failed attempt has left: stage-out cannot know how its task ended."""
+        for output in order.outputs:
+            await self._agents.evict(output.uri, node)
 
     async def close(self) -> None:
         """Stop; whoever adopts the pod asks again."""
-        await self._chores.close()
+        await self._background.close()
 
     async def _tell_ends(self, event: PodEnded, report: ContainerReport, obj: PodObject) -> None:
         """Report the end of a container task with what its steps printed last and all its files, where somebody answers soon."""
