@@ -1,12 +1,13 @@
-"""The protocol of a place where gangs run. `cluster.local`, Kubernetes and the simulator implement it.
+"""What an executor is asked and what it reports. docs/executors.md shows how one is written.
 
-The engine decides; an executor acts and tells what it sees. Everything is idempotent by name: a pod's name is
+The engine decides; an executor acts and reports what it sees. Everything is idempotent by name: a pod's name is
 `fs-<workflow>-<stage>-<index>-<attempt>`, and there is at most one pod of a name, ever. What is asked for has been committed
 to SQL before. Nothing here raises for an expected refusal: refusals come back as events.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -356,83 +357,99 @@ class Binder(Protocol):
         ...
 
 
-class Executor(Protocol):
+class Executor(ABC):
     """A place where pods run.
 
-    Attributes:
-        identity: Which cluster it is, in words a person can act on. A database goes with one cluster: what it says of
-            open attempts can only be asked there.
+    Eleven members are abstract: each executor has them. The others have a default, for executors that have nothing to say there.
     """
 
+    # ---- what each executor has ----
+
     @property
+    @abstractmethod
     def identity(self) -> str:
-        """Which cluster it is."""
-        ...
+        """Which cluster it is, in words that a person can act on.
 
-    @property
-    def binder(self) -> Binder | None:
-        """Where others' pods are placed too; None where there are no others."""
-        ...
+        A database goes with one cluster: only that cluster knows what became of the attempts that the database calls open.
+        """
 
-    @property
-    def trouble(self) -> str:
-        """Why nothing can be started there now, in words; "" = it can."""
-        ...
-
-    @property
-    def remote_reads(self) -> bool:
-        """Whether pods can read what lies on another node without a copy (`Pod.remote`)."""
-        ...
-
+    @abstractmethod
     async def start(self) -> Sequence[NodeInfo]:
-        """Open it, and say which nodes there are."""
-        ...
+        """Open it, and say which nodes there are. A ReplicaSeen follows for each dataset that a node already holds.
 
+        Raises:
+            ConfigurationError: It cannot be opened with its settings.
+            OSError: It cannot be opened now; the service tries again.
+        """
+
+    @abstractmethod
     async def adopt(self, pods: Sequence[Pod]) -> None:
         """Take over pods that SQL says were intended or running (after a restart). Exactly one of these follows for each,
         as events: it ran on (PodStarted, later PodEnded), it had ended (PodEnded), or it is no more (PodGone).
         """
-        ...
 
+    @abstractmethod
     async def launch(self, pods: Sequence[Pod]) -> None:
         """Start pods. Idempotent by name; outcomes come as events."""
-        ...
 
+    @abstractmethod
     async def release(self, names: Sequence[str], grace_ms: int) -> None:
         """End pods: SIGTERM to the whole process group, SIGKILL after the grace. A PodEnded or PodGone follows for each,
-        also for one that is not known.
+        also for one that is not known. A pod that is launched after its release never starts.
         """
-        ...
 
+    @abstractmethod
     async def transfer(self, orders: Sequence[Transfer]) -> None:
         """Start copying. A TransferDone or TransferFailed follows for each."""
-        ...
 
+    @abstractmethod
+    async def evict(self, uri: str, node: str) -> bool:
+        """Remove a dataset from a node's cache (ReplicaSeen follows); False while a live attempt reads it."""
+
+    @abstractmethod
     def events(self) -> AsyncIterator[Sequence[ClusterEvent]]:
-        """What happens, in batches, in order per pod."""
-        ...
+        """What happens, in batches, in order per pod; ends after `stop`. The service has one reader at a time."""
 
+    @abstractmethod
     async def logs(
         self, name: str, stream: str, offset: int, limit: int, node: str = ""
     ) -> tuple[bytes, bool]:
         """Bytes of `stdout` or `stderr` from `offset`, and whether more may come. `node`: where it was bound."""
-        ...
 
-    async def settle(self, names: Sequence[str]) -> None:
-        """The ends of these attempts are durable: nothing but logs and records need be kept of them."""
-        ...
-
+    @abstractmethod
     async def open_dataset(self, uri: str, nodes: Sequence[str]) -> Opened | None:
         """Read a dataset from a node that has it: `nodes` are asked first, then the others. None if none has it."""
-        ...
+
+    @abstractmethod
+    async def stop(self) -> None:
+        """Close it. Running pods go on: a restarted service adopts them."""
+
+    # ---- what an executor may have ----
+
+    @property
+    def binder(self) -> Binder | None:
+        """How pods that other controllers made are placed too; None where there are none."""
+        return None
+
+    @property
+    def trouble(self) -> str:
+        """Why nothing can be started there now, in words; "" = it can."""
+        return ""
+
+    @property
+    def remote_reads(self) -> bool:
+        """Whether pods can read what lies on another node without a copy (`Pod.remote`)."""
+        return False
 
     async def orphans(self) -> Sequence[str]:
-        """Names of attempts that live although nobody asked this executor for them."""
-        ...
+        """Names of attempts that live although no service asked this executor for them."""
+        return ()
 
-    async def forget(self, names: Sequence[str]) -> None:
+    async def settle(self, names: Sequence[str]) -> None:  # noqa: B027 - keeping everything is right, too
+        """The ends of these attempts are durable: nothing but logs and records need be kept of them."""
+
+    async def forget(self, names: Sequence[str]) -> None:  # noqa: B027 - keeping everything is right, too
         """Remove the working folders of ended attempts; logs and exit records stay."""
-        ...
 
     async def expire(self, known: Known) -> int:
         """Remove logs and records of ended attempts of workflows that are not known any more; returns how many.
@@ -441,16 +458,8 @@ class Executor(Protocol):
             known: Which of some workflows the database has. Asked after the attempts were listed: a workflow has its row before it
                 has an attempt.
         """
-        ...
-
-    async def evict(self, uri: str, node: str) -> bool:
-        """Remove a dataset from a node's cache (ReplicaSeen follows); False while a live attempt reads it."""
-        ...
+        return 0
 
     def flows(self) -> Mapping[str, tuple[int, int]]:
         """Node -> (bytes in, bytes out) that were really copied since the start."""
-        ...
-
-    async def stop(self) -> None:
-        """Close it. Running pods go on: a restarted service adopts them."""
-        ...
+        return {}

@@ -38,7 +38,7 @@ from flowsched.executor.nodes import NodeInfo
 from flowsched.executor.protocol import (
     Binder,
     ClusterEvent,
-    Known,
+    Executor,
     Opened,
     PiecesSeen,
     Pod,
@@ -151,8 +151,11 @@ class EventQueue:
                 return
 
 
-class KubernetesCluster:
+class KubernetesCluster(Executor):
     """An Executor on Kubernetes, and a Binder for others' pods.
+
+    It keeps defaults of `Executor` where the service has nothing to do: no node mounts the cache of another (`remote_reads`),
+    nodes report their own trouble, `settle` removes a pod with its working folder (`forget`), and agents expire logs.
 
     Args:
         connection: To the API server.
@@ -186,11 +189,6 @@ class KubernetesCluster:
     def binder(self) -> Binder:
         """Itself: others' pods are placed here too."""
         return self
-
-    @property
-    def remote_reads(self) -> bool:
-        """False: caches are folders of nodes, which no other node mounts."""
-        return False
 
     async def start(self) -> Sequence[NodeInfo]:
         """Discover, list everything, and say which nodes there are.
@@ -304,11 +302,6 @@ class KubernetesCluster:
         """Our pods that nobody asked this executor for."""
         return self.pods.orphans()
 
-    @property
-    def trouble(self) -> str:
-        """None that the whole cluster has: nodes say for themselves what they cannot."""
-        return ""
-
     async def settle(self, names: Sequence[str]) -> None:
         """Keep the logs of attempts whose ends are durable, then remove their pods."""
         by_node: dict[str, list[dict[str, str]]] = {}
@@ -320,13 +313,6 @@ class KubernetesCluster:
                 by_node.setdefault(obj.spec.node_name, []).append(entry)
         await asyncio.gather(*(self._agents.keep_logs(node, pods) for node, pods in by_node.items()))
         await self.pods.settle(names)
-
-    async def forget(self, names: Sequence[str]) -> None:
-        """Nothing: `settle` has removed the pods, and working folders went with them."""
-
-    async def expire(self, known: Known) -> int:
-        """Logs that agents keep expire by the agents' own setting."""
-        return 0
 
     async def evict(self, uri: str, node: str) -> bool:
         """Remove a dataset from a node's cache."""

@@ -19,8 +19,8 @@ from flowsched.cluster.local.nodes import Site
 from flowsched.errors import ConfigurationError
 from flowsched.executor.nodes import NodeInfo
 from flowsched.executor.protocol import (
-    Binder,
     ClusterEvent,
+    Executor,
     Known,
     Opened,
     Pod,
@@ -104,7 +104,7 @@ class Processes(Protocol):
         ...
 
 
-class LocalCluster:
+class LocalCluster(Executor):
     """An Executor on this machine.
 
     Args:
@@ -142,11 +142,6 @@ class LocalCluster:
     def identity(self) -> str:
         """The machine and the root folder."""
         return f"{socket.gethostname()}:{self._site.root}"
-
-    @property
-    def binder(self) -> Binder | None:
-        """None: all pods here are ours."""
-        return None
 
     @property
     def trouble(self) -> str:
