@@ -1,8 +1,8 @@
-"""Who may do what: the token, and the two checks that keep other people's web pages out of a local service.
+"""Access: the token, and the two checks that keep other people's web pages out of a local service.
 
-Without a token flowsched listens on loopback only (`serve` refuses anything else), where every page in the
-user's browser could reach it: by a host name that its owner points at 127.0.0.1 (DNS rebinding, stopped by
-the `Host` check), or by a form or `fetch` that sends blindly (stopped by the `Origin` check).
+Without a token flowsched listens on loopback only (`serve` refuses anything else), where every page in the user's browser could
+reach it: by a host name that its owner points at 127.0.0.1 (DNS rebinding, stopped by the `Host` check), or by a form or
+`fetch` that sends blindly (stopped by the `Origin` check).
 """
 
 from __future__ import annotations

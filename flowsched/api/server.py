@@ -1,7 +1,6 @@
 """The API as an aiohttp application: the route table behind two middlewares, problems and access.
 
-It knows the service only as `Facade`. Listening is done by whoever runs it (`app`): this module opens no
-socket.
+It knows the service only as `Facade`. `app` listens: this module opens no socket.
 """
 
 from __future__ import annotations

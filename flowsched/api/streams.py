@@ -1,8 +1,8 @@
 """Answers that go on: events as Server-Sent Events, logs that are followed, the bytes of outputs.
 
-Each stream holds at most one batch in memory: the next one is asked for when the client has taken the last,
-so a slow client costs its own time and nobody's memory. A client that takes nothing for a minute is cut off.
-When the server drains, streams end at once; clients come back elsewhere with `Last-Event-ID` (or `offset`).
+Each stream holds at most one batch in memory: the next one is read when the client has taken the last, so a slow client costs
+its own time and little memory. A client that takes nothing for a minute is cut off. When the server drains, streams end at
+once; clients come back elsewhere with `Last-Event-ID` (or `offset`).
 """
 
 from __future__ import annotations

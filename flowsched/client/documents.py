@@ -1,6 +1,6 @@
 """Workflow documents as they are before they are sent: read from a file, with relative paths made absolute.
 
-A service does not know where a document lay, so whoever sends it says where its files are. Pure but for `read`.
+A service does not know where a document lay, so the client says where its files are. Pure but for `read`.
 """
 
 from __future__ import annotations

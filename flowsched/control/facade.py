@@ -1,4 +1,4 @@
-"""What the faces may ask of the service: the API (and tests) code against this protocol, `control.service` is it."""
+"""The facade: what the API may ask of the service. The API (and tests) code against this protocol, `control.service` is it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one step changed, as rows for the store. The engine writes them, the store reads them; nobody else.
+"""The delta: what one step changed, as rows for the store. The engine writes it, and only the store reads it.
 
 Times are wall-clock milliseconds (since 1970), given to the engine as `now`. `stage` is the stage's number in the document,
 `index` the task's number in its stage (shard * members + member).

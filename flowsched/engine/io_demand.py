@@ -1,9 +1,9 @@
-"""What a task asks of disks where nobody said it: learned from others of its kind.
+"""I/O demand: what a task asks of disks if no document states it, learned from others of its kind.
 
-A task that computes for a while and moves bytes for the rest uses, on average, its bytes over both times together. Half of
-that counts in the budget of a node's disk, as of bytes that were said: tasks read and write in bursts. What was learned of it
+A task that computes for a while and moves bytes for the rest uses, on average, its bytes over both times together. Half of that
+counts in the budget of a node's disk, as with bytes that a document states: tasks read and write in bursts. The learned amount
 changes with every sample, shapes must not: amounts are rounded to three binary digits, so that a kind has few shapes in its
-life and most look at the backlog meets the last.
+life and the backlog mostly meets the last one.
 
 Source: I/O-aware batch scheduling (Herbein et al. 2016): jobs are admitted by what they demand of shared bandwidth.
 """

@@ -1,8 +1,8 @@
-"""How often the backlog is looked at, and how many pods are on their way to their nodes at a time.
+"""Pacing: how often a scheduling round takes place, and how many pods are on their way to their nodes at a time.
 
-With a million tasks waiting, a look at them costs more than what most events change. So nobody looks while nothing has
-happened that could let anybody start; after a long look the next one waits a little; and while many pods are on their way,
-no more follow: they wait in SQL, where they cost nothing, can be cancelled, and let more important work go before them.
+With a million tasks waiting, a round costs more than what most events change. So there is none while nothing has happened that
+could let a task start. After a long round the next one waits a little. While many pods are on their way, no more follow: they
+wait in SQL, where they cost nothing, can be cancelled, and let more important work go before them.
 
 All of it is counted, never timed: the same events give the same decisions.
 """

@@ -1,8 +1,8 @@
-"""What a pod may demand of nodes and of other pods, as values: Kubernetes' words, resolved and canonical.
+"""Constraints: what a pod may demand of nodes and of other pods, in Kubernetes' words, resolved and canonical.
 
-Whoever builds these has resolved everything that is written elsewhere: a term that names no namespace means
-the pod's own, `matchLabelKeys` are requirements like any others, a claim's volume is its node terms. What the
-rules mean is in `matching` and in the plugins.
+The builder of these values has resolved everything that is written elsewhere: a term that names no namespace means the pod's
+own, `matchLabelKeys` are requirements like any others, a claim's volume is its node terms. The meaning of the rules is in
+`selectors` and in the plug-ins.
 
 Build values by the functions below, which sort and drop repeats: equal demands are then equal values.
 """

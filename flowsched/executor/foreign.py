@@ -1,7 +1,7 @@
-"""Pods that somebody else made and that wait for us, and the room that strangers' pods take: what an executor tells of both.
+"""Foreign pods, which other controllers made for our scheduler, and the room that strangers' pods take. An executor reports both.
 
 A *foreign* pod names our scheduler; its group is a PodGroup of whatever kind, or all pods of one owner. A *stranger* is a pod
-that others placed: it only takes room. Keys are UIDs, never names: a name may be used again by somebody else.
+that another scheduler placed: it only takes room. Keys are UIDs, never names: a later pod may have the same name.
 """
 
 from __future__ import annotations

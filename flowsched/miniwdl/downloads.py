@@ -1,6 +1,7 @@
 """Inputs of a run that lie elsewhere (http, https, s3): flowsched stages them; miniwdl's own way needs an image with a program.
 
-The download is a task like any other, whose one input is the URI: queued, cached on its node and tried again like other inputs.
+The download is a task like any other, with the URI as its one input: queued, cached on its node and tried again like other
+inputs.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Where a task stands in a run of miniwdl: its run, its node, its shard, and whose outputs it reads. Pure: texts in, texts out.
+"""The place of a task in a run of miniwdl: its run, its node, its shard, and the outputs it reads. Pure: texts in, texts out.
 
-miniwdl names each call by its place, `call-NAME`, followed by one `-INDEX` or `-INDEX-TAG` for each scatter it is in (a tag
-is made of the item, so it may be a number too); the folder of a call lies in that of its workflow.
+miniwdl names each call by its place, `call-NAME`, followed by one `-INDEX` or `-INDEX-TAG` for each scatter it is in (a tag is
+made of the item, so it may be a number too); the folder of a call lies in that of its workflow.
 """
 
 from __future__ import annotations

@@ -1,12 +1,13 @@
-"""Budgets of storages that nodes share: who may read from and write to one at the same time, all nodes together.
+"""I/O budgets of storages that nodes share: which pods may read from and write to one at the same time, all nodes together.
 
-A pod that works straight on a storage (it is mounted where the pod runs) counts with what it is taken to read and write a second.
-Two rules bound the sum. *The budget*: no more than a part of the storage's rate; who alone asks for more than that goes when hardly
-anybody else is on it. *Two groups*: who asks for more of it per core than all that waits does on average is heavy, and heavy ones
-go in their turn only until the running mix asks for what that average is for the whole cluster; those left over go after everybody
-else had his turn, if there is room for them still. So what computes runs beside what reads, and not after it.
+A pod that works straight on a storage (it is mounted where the pod runs) counts with its expected bytes a second. Two rules
+bound the sum. *The budget*: no more than a part of the storage's rate; a pod that alone asks for more than that goes when the
+storage is nearly free. *Two groups*: a group that asks for more of it per core than all waiting work on average is heavy. Heavy
+groups go in their turn only until the running mix asks for what that average is for the whole cluster. Those left over go after
+all others had their turn, if there is still room for them. So pods that compute run beside pods that read, and not after them.
 
-Who has waited for `promote_ms` minds the budget alone, and if he finds none nobody after him gets any: that bounds every wait.
+For a group that has waited for `promote_ms` only the budget counts. If it finds none, no later group gets any: that bounds
+every wait.
 
 Source: Goponenko, Lamar, Brandt and Dechev, "Metrics for packing efficiency and fairness of HPC cluster batch job scheduling"
 (2022) and their two-group approximation of an I/O-aware schedule.

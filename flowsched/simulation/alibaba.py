@@ -1,7 +1,7 @@
 """Alibaba's GPU trace (2023, "openb") as CSV: a list of nodes is a cluster, a list of pods is workflows of one task each.
 
-A pod arrives when it was created, and runs for as long as it was scheduled then. Nothing is said of how long that is: nobody
-knew. Pods that were never scheduled are left out, since how long they would have run is not known.
+A pod arrives when it was created, and runs for as long as it was scheduled then. No policy is told how long that is. Pods that
+were never scheduled are left out, since their runtimes are not known.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What really happens on a simulated cluster: pods read, compute and write; bytes move; page caches keep what was read last.
+"""The simulated world: pods read, compute and write; bytes move; page caches keep what was read last.
 
-It decides nothing. Whoever schedules (the engine, or a rival) starts jobs and copies, and is told what came of them; all of
-it is written down as the lines of a trace. Seconds and bytes, on a virtual clock.
+It decides nothing. The scheduler (the engine, or a rival) starts jobs and copies, and is told their outcomes; all of it is
+written down as the lines of a trace. Seconds and bytes, on a virtual clock.
 """
 
 from __future__ import annotations

@@ -1,14 +1,12 @@
-"""Who leads: one row with an epoch that grows by one at each take-over.
+"""The lease: one row with an epoch that grows by one at each take-over, and the process that leads.
 
-The epoch makes it safe: every write of a leader carries it (`changes.Changes.refusals`), so that a deposed
-one, paused for minutes or with a wrong clock, changes nothing. Time only makes it live: it decides when
-another may take over.
+The epoch makes it safe: every write of a leader carries it (`changes.Changes.refusals`), so that a deposed one, paused for
+minutes or with a wrong clock, changes nothing. Time only makes it live: it decides when another may take over.
 
-Whose time: on PostgreSQL the server's, always, and the `now_ms` passed in is not used: all processes then
-read one clock, and a jump of a machine's own clock steals no lease. On SQLite there is one process
-(`lockfile`), whose clock is the one passed in; opening the database ends whatever lease a dead process left,
-so a restart waits for nothing. There the lock on the file is the leadership, and the row only shows it: a late
-renewal means nothing.
+On PostgreSQL the server's clock counts, always, and the `now_ms` passed in is not used: all processes then read one clock, and
+a jump of a machine's own clock steals no lease. On SQLite there is one process (`database.FileLock`), and its clock is passed
+in; opening the database ends a lease that a dead process left, so a restart waits for nothing. There the lock on the file is
+the leadership, and the row only shows it: a late renewal means nothing.
 
 On PostgreSQL a thread renews (`Renewal`), so that no step, request or garbage collection can starve the lease.
 """

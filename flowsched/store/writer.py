@@ -1,17 +1,14 @@
-"""The group writer: all pending writes of a process go in one transaction, and each caller hears after its
-COMMIT.
+"""The group writer: all pending writes of a process go in one transaction, and each caller hears after its COMMIT.
 
-While one group is being committed the next one gathers, so the group grows with the load and nobody waits for
-a timer.
+While one group is being committed the next one gathers, so the group grows with the load and no caller waits for a timer.
 
 Three things can go wrong, and each has one answer:
 
-1. One item is bad (stale, deposed, poisonous). Nothing was written; the group is halved and tried again, so
-   that the bad one fails alone, to its own caller.
+1. One item is bad (stale, deposed, poisonous). Nothing was written; the group is halved and tried again, so that the bad one
+   fails alone, to its own caller.
 2. The database is busy, full or away. The same group is tried again with growing, jittered pauses, for 30 s.
-3. The answer to COMMIT is lost. Each transaction raises this writer's row in `marks` from below its number to
-   its number; if a repeat finds it there already, the first one took place, and its results stand. Nothing is
-   applied twice.
+3. The answer to COMMIT is lost. Each transaction raises this writer's row in the table `marks` from below its number to its
+   number; if a repeat finds it there already, the first one took place, and its results stand. Nothing is applied twice.
 """
 
 from __future__ import annotations

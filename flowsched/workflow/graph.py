@@ -1,10 +1,9 @@
-"""The DAG of stages: who waits for whom, shard by shard, and how long the way to the end is.
+"""The DAG of stages: which stage waits for which, shard by shard, and how long the way to the end is.
 
-Edges are kept per stage and never expanded: a thousand stages of a thousand tasks are a thousand nodes.
-Between two stages there is at most one edge, the strongest of what the document says: a barrier (`all`, or
-order only) covers `index`, and `index` covers `chunk`. The only home of networkx, which is asked to explain
-cycles and nothing else: the order itself is needed for each document, and plain lists find it many times
-faster.
+Edges are kept per stage and never expanded: a thousand stages of a thousand tasks are a thousand nodes. Between two stages
+there is at most one edge, the strongest of what the document says: a barrier (`all`, or order only) covers `index`, and `index`
+covers `chunk`. The only home of networkx, which explains cycles and does nothing else: the order itself is needed for each
+document, and plain lists find it many times faster.
 """
 
 from __future__ import annotations

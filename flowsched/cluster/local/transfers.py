@@ -1,8 +1,8 @@
 """Transfers: bytes into a node's cache, from another node's or from their origin, under the nodes' bandwidths.
 
-Bytes are really read and written, in blocks; after each block a flow waits until every bucket on its way has let it pass:
-the source's disk and network, or the origin's rate, and the destination's network and disk. Flows that share a bucket
-take turns, block by block. Large datasets move in pieces, several at a time, from several places (`pieces`).
+Bytes are really read and written, in blocks; after each block a flow waits until every bucket on its way has let it pass: the
+source's disk and network, or the origin's rate, and the destination's network and disk. Flows that share a bucket take turns,
+block by block. Large datasets move in pieces, several at a time, from several places (`node.ranges`).
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""What every node does, whoever runs it: cache, ranges, origins, rates, meter."""
+"""The work of every node, on this machine and on Kubernetes: cache, ranges, origins, rates, meter."""

@@ -52,8 +52,9 @@ from flowsched.workflow.run.states import RunState
 from flowsched.workflow.spec import Call, WorkflowSpec
 from flowsched.workflow.views import PlanBody, PlanPage, PlanSummary, PlanView
 
-# ---- What a Cromwell server was given for a run: its source, imports and inputs. Only servers that the
-# operator named are asked ----
+# ---- what a Cromwell server was given for a run ----
+#
+# Its source, imports and inputs. Only servers that the operator named are asked.
 
 
 TIMEOUT_S: Final = 30.0

@@ -1,12 +1,14 @@
-"""Where outputs will be gathered: the node on which a task that reads many others' outputs will run (LOCALITY, d).
+"""Gather nodes: the node on which a task that reads many others' outputs will run (docs/locality.md).
 
-A task that is placed without a look at who reads its output may write it seven copies away from where all of it is needed. So
-a consumer that gathers much gets a *home* when the first of its producers is offered: the node where least is missing of what
-it will read, less loaded nodes first. Producers that run elsewhere pay for the copy, what they wrote is pushed home while
-others still compute, and the consumer finds its bytes there. A home is a wish: it binds nobody, and goes with its node.
+A task that is placed without regard to the readers of its output may write it seven copies away from where all of it is needed.
+So a consumer that gathers much gets a *gather node* (home) when the first of its producers is offered: the node where least is
+missing of what it will read, less loaded nodes first. Producers that run elsewhere pay for the copy, their outputs are pushed
+there while others still compute, and the consumer finds its bytes there. A gather node is a preference. It is dropped when the
+node leaves the cluster.
 
-Who gathers may write for somebody who gathers again, and is best gathered near that one's home; and who reads one output and
-writes what will be gathered had better find it there: such homes are looked for from the last gatherer on, a few stages back.
+A gathering task may write for another one that gathers again, and is best gathered near that one's node. A task that reads one
+output and writes what will be gathered should find it there. Such nodes are looked for from the last gathering task on, a few
+stages back.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""Others' pods that may be taken away for somebody: who, together with whom, and how they are asked to go.
+"""Preemption of foreign pods: which may be evicted for a group, in which units, and how they are asked to leave.
 
-A pod may go if it has been seen on its node, a controller would make it again (or it says that it may), neither it nor its PodGroup
-says that it may not, and the disruption budgets that cover it allow it. A gang is one unit: all of it goes, or nobody; what it has
-beyond its minimum goes before that, those that came last first, also where one of the others must stay. Everything else is decided
-where our own work is (`scheduling.preemption`): a unit is a mark on claims.
+A pod may go if it has been seen on its node, a controller would make it again (or it says that it may), neither it nor its
+PodGroup says that it may not, and the disruption budgets that cover it allow it. A gang is one unit: all of it goes, or none.
+Its members beyond its minimum go before that, those that came last first, also where one of the others must stay. Everything
+else is decided where our own work is (`scheduling.preemption`): a unit is a mark on claims.
 
-Nothing of this is a row. That pods make way is written on the pods themselves, on all of a unit before the first of them goes: a
-new leader goes on where the marks are complete (`_finish`), and where they are not, nobody has gone.
+Nothing of this is a row. The pods themselves carry the mark that they make way, all of a unit before the first of them goes. A
+new leader continues if the marks are complete (`_finish`); if they are not, no pod has gone.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""When groups that wait will start, as an interval: the plan is made for several ways in which runtimes may turn out.
+"""Forecast: when waiting groups will start, as an interval, from plans for several ways in which runtimes may turn out.
 
-Runtimes that differ are known by their quantiles. A scenario gives each running pod and each waiting group a level of its
-own, the same whenever it is asked (a hash of the numbers, no randomness), and plans who waits in order, each as early as
-possible without delaying those before it. Of `SCENARIOS` starts the second and the last but one bound eight tenths of what can
-happen, as far as runtimes turn out like those that were seen, and nobody comes who goes first.
+Runtimes that differ are known by their quantiles. A scenario gives each running pod and each waiting group a level of its own,
+the same for every call (a hash of the numbers, no randomness), and plans the waiting groups in order, each as early as possible
+without delaying those before it. Of `SCENARIOS` starts the second and the last but one bound eight tenths of what can happen,
+as far as runtimes turn out like those that were seen, and no new group comes that goes first.
 
-Source: the predictive interval between order statistics; scenario planning as in Smith, Taylor & Foster 1999 (queue wait times from
-runtime predictions).
+Source: the predictive interval between order statistics; scenario planning as in Smith, Taylor & Foster 1999 (queue wait times
+from runtime predictions).
 """
 
 from __future__ import annotations

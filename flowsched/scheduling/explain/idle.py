@@ -1,15 +1,15 @@
-"""Why what is free is free: the idle room of a moment, split by what keeps waiting work from using it.
+"""Idle room: why free resources are free at one moment, split by what keeps waiting work from using them.
 
 *Idle* is allocatable - used on nodes that take pods, never below 0. Everything that is idle gets exactly one cause:
 
-1. What waiting pods would take if one thing were not in the way. They are laid onto what is idle, as whole pods, by their
-   cause in the order of `_FIRST`: bytes that are not there, room promised to somebody, a queue's cap, a disk's bandwidth,
-   a turn that comes next, rules that keep pods apart.
+1. Room that waiting pods would take if one thing were not in the way. They are laid onto the idle room, as whole pods, by their
+   cause in the order of `_FIRST`: missing bytes, room promised to another group, a queue's cap, a disk's bandwidth, a turn that
+   comes next, rules that keep pods apart.
 2. What is left on nodes where waiting pods may run and do not fit, up to what they ask for: *fragmentation*.
 3. What is left elsewhere, up to what they still ask for: *mismatch*, they may not run there, or no node is large enough.
-4. What nobody who is ready to run asks for: *no demand*.
+4. Room that no ready work asks for: *no demand*.
 
-So the causes of a resource add up to what is idle of it, whatever overlaps. Whole numbers, nodes in index order.
+So the causes of a resource add up to all of its idle room, even if they overlap. Whole numbers, nodes in index order.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What would be if one thing were different: suggestions as values, and the worlds they lead to.
+"""Situations: what a cycle looks at, one change of it as a value, and the situation that follows from the change.
 
-A `Situation` is all that a cycle looks at. A `Suggestion` is one change of it in plain values, so that it can be sent,
-stored and applied by somebody else. `changed` answers with a copy; `alter` changes in place through a `Statement`,
-which is how many amounts are tried on one private copy. Nothing here searches: see `suggest`.
+A `Situation` holds all inputs of a cycle. A `Suggestion` is one change of it in plain values, so that it can be sent, stored
+and applied elsewhere. `changed` answers with a copy; `alter` changes in place through a `Statement`, so that many amounts are
+tried on one private copy. Nothing here searches: see `remedies`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What is free while a cycle decides: scratch copies, so that the snapshot stays as it is.
+"""Capacity: the room that is free while a cycle decides, as scratch copies, so that the snapshot stays as it is.
 
-Hard room is what a pod may take now; soft room is hard room less what is somebody's staging target. A pod
-that may bind takes both, a target takes soft room only. Behind a reservation there is a third: `spare`, what
-work that outlasts the reservation's start may still use without touching what was promised.
+Hard room is what a pod may take now; soft room is hard room less all staging targets. A pod that may bind takes both, a target
+takes soft room only. Behind a reservation there is a third: `spare`, what work that outlasts the reservation's start may still
+use without touching what was promised.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Placing a group whose members look at each other: one pod, then a look at where that leaves the next.
+"""Placement one by one, for a group with rules between its members: each pod's place limits the places of the next.
 
-What is chosen is what `placement` would choose under the mask of that moment: the cheapest node for one pod, roles in
-the order given, minimums first. A gang that asks for its own company (affinity to itself) may be led into a domain that
-is too small for all of it; it is then tried domain by domain.
+Each pod gets the node that `gang` would choose under the mask of that moment: the cheapest node for one pod, roles in the order
+given, minimums first. A gang that asks for its own company (affinity to itself) may be led into a domain that is too small for
+all of it; it is then tried domain by domain.
 
-Axes as in `placement`.
+Axes as in `gang`.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Third-party plugins: what one is, how it takes parameters, and what happens when it fails.
+"""Third-party plug-ins: what one is, how it takes parameters, and what happens when it fails.
 
-A plugin is a function that `plugin` has marked with its kind. Its first arguments are those of the kind's protocol in
+A plug-in is a function that `plugin` has marked with its kind. Its first arguments are those of the kind's protocol in
 `framework`; keyword-only ones are parameters, with a default, set by name in a profile.
 
-Whoever calls a plugin calls it through a guard. One that raises, or answers with something else than was asked for,
-decides nothing: a filter lets the pod onto no node (rather none than a wrong one), a cost counts for nothing, an order
-is the built-in one. The guard keeps count of it in its `Trouble`, which decides nothing either: it is there to be told.
+Every call goes through a guard. A plug-in that raises, or answers with something else than was asked for, decides nothing: a
+filter lets the pod onto no node (rather none than a wrong one), a cost counts for nothing, an order is the built-in one. The
+guard counts this in its `Trouble`, which decides nothing either: it is there to be reported.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Whose turn it is."""
+"""The order between queues: the tree, fair share, what each queue deserves."""

@@ -1,12 +1,11 @@
-"""What each queue deserves: water-filling over the tree, resource by resource. Whole numbers, no state.
+"""Deserved shares: what each queue deserves, by water-filling over the tree, resource by resource. Whole numbers, no state.
 
-At every level a resource is poured out so that what the children get stands in the ratio of their weights, none
-gets more than it wants or than its cap allows, and none less than its guarantee (as far as it wants it). Children of
-higher priority drink first. What a queue leaves goes to its siblings: idle room is borrowed inside a department
-before it leaves it. So the amounts say who borrows (it has more than it deserves) and from whom (somebody who has
-less).
+At every level a resource is poured out so that the shares of the children stand in the ratio of their weights. None gets more
+than it wants or than its cap allows, and none less than its guarantee (as far as it wants it). Children of higher priority
+drink first. What a queue leaves goes to its siblings: idle room is borrowed inside a department before it leaves it. So the
+amounts say which queue borrows (it has more than it deserves) and from which (one that has less).
 
-It is for people and decides nothing: who goes next is in `turns`, who may take back in `entitlement`.
+It is for people and decides nothing: `fair_share` decides the order, `preemption` which queue may take room back.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The queue tree, what every queue has in one cycle, and how much it may have. Who goes next is in `turns`.
+"""The queue tree, what every queue has in one cycle, and how much it may have. `fair_share` decides which goes next.
 
 Shares are whole billionths, so that order does not depend on the machine.
 """

@@ -1,8 +1,7 @@
-"""The claims table as arrays: who holds what where, and until when. Rows are slots; a freed slot is used
-again.
+"""The claims table as arrays: which pod holds what on which node, and until when. Rows are slots; a freed slot is used again.
 
-It knows nothing of nodes' sizes; `Snapshot` keeps the sums. Slots are a stack, so that undoing a change
-newest first puts every row back exactly where it was.
+It knows nothing of nodes' sizes; `Snapshot` keeps the sums. Slots are a stack, so that undoing a change newest first puts every
+row back exactly where it was.
 """
 
 from __future__ import annotations

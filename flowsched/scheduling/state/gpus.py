@@ -1,12 +1,12 @@
-"""GPUs, device by device: a part of a GPU is a part of one device, and k whole ones are k devices that nobody uses.
+"""GPUs, device by device: a part of a GPU is a part of one device, and k whole ones are k unused devices.
 
-What is free on a node is a row of devices, in thousandths of each. Room that is (N,) for any other resource is (N, D) for GPUs by
-device, under the axis number `DEVICES`: it is added, subtracted and compared like the rest, and only who places pods must know that
-a request is served by devices. `choose` says by which, everywhere: whole devices from the lowest number, and for a part the
-fullest device that still takes it, so that whole ones stay whole.
+Free room on a node is a row of devices, in thousandths of each. Room that is (N,) for any other resource is (N, D) for GPUs by
+device, under the axis number `DEVICES`: it is added, subtracted and compared like the rest, and only the code that places pods
+must know that a request is served by devices. `choose` says by which, everywhere: whole devices from the lowest number, and for
+a part the fullest device that still takes it, so that whole ones stay whole.
 
-It is asked only where parts are about (`Devices.matter`). While all that is held and asked for is whole devices, the sum says the
-same.
+It is used only if parts are in use or requested (`Devices.matter`). While all held and requested amounts are whole devices, the
+sum says the same.
 
 Axes: N nodes, D devices of a node, K pods. Thousandths of a device, whole numbers.
 """

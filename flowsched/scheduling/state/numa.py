@@ -1,14 +1,14 @@
-"""NUMA zones: what a kubelet that aligns pods (topology manager policy `single-numa-node`) finds room for.
+"""NUMA zones: the room that a kubelet that aligns pods (topology manager policy `single-numa-node`) finds for a pod.
 
 Such a kubelet refuses a pod that gets whole cores if no single zone has all it asks for, however much the node has. So a node
-that tells its zones takes only as many of these pods as its zones do, one by one.
+that reports its zones takes only as many of these pods as its zones do, one by one.
 
-Which zone a pod got is not told by anybody. It is worked out as kubelets do, from the pods on the node in the order in which
-they came: the first zone with room for all of it. What the node itself says is free in a zone, which may be older, bounds that:
-who was mistaken is too careful for a while, never too bold for long.
+No object says which zone a pod got. It is worked out as kubelets do, from the pods on the node in the order in which they came:
+the first zone with room for all of it. The node's own report of free room in a zone, which may be older, bounds that: a wrong
+guess is too careful for a while, never too bold for long.
 
-Everything is a function of the nodes and of who is there, so a restart and an undo come to the same. Zones are in the order of
-the node's report. Amounts are in the order and units of `Snapshot.axes`.
+Everything is a function of the nodes and their pods, so a restart and an undo come to the same. Zones are in the order of the
+node's report. Amounts are in the order and units of `Snapshot.axes`.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""Who has held how much, and for how long: by queue and user, now and in the past, which fades.
+"""Usage: how much each queue and user has held, and for how long, now and in the past, which fades.
 
-What an account held is summed up in amount x ms (milli-CPU ms, byte ms, …) as exact whole numbers. Time is cut into steps of
-a 64th of the half-life; at the end of each step what has been summed up is multiplied by 2 ** (-1/64), in whole
-32-bit parts. So no `exp` is needed, the result is the same on every machine, and it does not depend on how often
-somebody looked: rolling on by two hours is rolling on by one hour twice.
+The use of an account is summed up in amount x ms (milli-CPU ms, byte ms, …) as exact whole numbers. Time is cut into steps of a
+64th of the half-life; at the end of each step the sum is multiplied by 2 ** (-1/64), in whole 32-bit parts. So no `exp` is
+needed, the result is the same on every machine, and it does not depend on how often it is read: rolling on by two hours is
+rolling on by one hour twice.
 
-An account is looked at when what it holds changes and when a step of time ends, never by the clock: a thousand accounts that
-just run cost nothing.
+An account is computed when its holding changes and when a step of time ends, never by the clock: a thousand accounts that just
+run cost nothing.
 """
 
 from __future__ import annotations

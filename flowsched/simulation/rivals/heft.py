@@ -1,10 +1,10 @@
 """HEFT on a running cluster: the task with the longest way to go first, on the node where it is expected to finish first.
 
 Upward ranks in seconds over expected compute times and expected bytes on edges; a list scheduler that plans anew whenever
-something ends, since runtimes are not known in advance. It looks at busy nodes too: a task whose best node is busy waits for it,
-if it is expected to finish sooner there than on a free one. Inputs are copied to the node's disk by the task itself, from the
-storage or a peer, as many at a time as there are: no admission. What a source has to send already counts in the estimate,
-which makes it stronger than a HEFT that thinks every link its own.
+something ends, since runtimes are not known in advance. It considers busy nodes too: a task waits for its best node if that
+node is busy and it is expected to finish sooner there than on a free one. The task itself copies inputs to the node's disk,
+from the storage or a peer, as many at a time as there are: no admission. The bytes that a source has to send already count in
+the estimate, which makes it stronger than a HEFT that thinks every link its own.
 
 Source: Topcuoglu, Hariri, Wu, Performance-effective and low-complexity task scheduling (2002).
 """

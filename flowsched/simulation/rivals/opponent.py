@@ -1,7 +1,7 @@
-"""What every opponent does alike: tasks become ready, start with their cores, and end; copies are under way.
+"""The part that all opponents share: tasks become ready, start with their cores, and end; copies are under way.
 
-Cores are held from the first byte that a task brings to the last that it takes away: so did the simulator whose columns these
-opponents are held against. Finals are written straight to the shared storage, by a task that still has its cores.
+Cores are held from the first byte that a task brings to the last that it takes away: so did the simulator behind the figures
+that these opponents are compared with. Finals are written straight to the shared storage, by a task that still has its cores.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A trace as a workflow document whose tasks do synthetic work: real bytes and real CPU time, scaled, and no programs."""
+"""A trace as a workflow document with tasks that do synthetic work: real bytes and real CPU time, scaled, and no programs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A workflow that somebody ran, as values: tasks, files, seconds and bytes. Whoever replays or simulates it starts here.
+"""A recorded workflow as values: tasks, files, seconds and bytes. Replays and simulations start here.
 
 Nothing of flowsched's own documents is known here (`grouping` and `synthetic` make one of it), nor any format
 (`formats.wfformat` reads one).

@@ -1,6 +1,6 @@
-"""The steps of a pod whose node has no agent: inputs are fetched by the pod itself, and only values come out of it.
+"""The steps of a pod on a node without an agent: the pod itself fetches its inputs, and only values come out of it.
 
-What other tasks made is never here then, and what this one makes cannot be kept for others.
+Outputs of other tasks are never on such a node, and outputs of this pod cannot be kept for others.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What happened on this node, numbered, for whoever follows: the last so many events can be read again.
+"""Events of this node, numbered, for the clients that follow them: the last so many events can be read again.
 
-Numbers begin anew with each run of the agent, which is why they go with its `instance`. Who has missed more than the window
-holds, or followed another instance, reads the whole list of replicas again.
+Numbers begin anew with each run of the agent, which is why they go with its `instance`. A client that has missed more than the
+window holds, or followed another instance, reads the whole list of replicas again.
 """
 
 from __future__ import annotations

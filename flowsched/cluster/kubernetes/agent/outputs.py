@@ -1,7 +1,7 @@
-"""Outputs: what a task left in its working folder becomes datasets of the node's cache, all of it or nothing.
+"""Outputs: the files that a task left in its working folder become datasets of the node's cache, all or none.
 
-The rules are those of `runner.outputs`; what differs is that the folder belongs to strangers (everything is reached by
-descriptor) and that the agent may be killed at any step:
+The rules are those of `runner.outputs`. Two things differ: the folder belongs to strangers (everything is reached by
+descriptor), and the agent may be killed at any step:
 
     1. all outputs are looked at, and what was found is written down (`Page.moving`)
     2. each moves into a box of its own, outgoing/<uid>/<number>/, by one rename (or is copied there)
@@ -9,7 +9,7 @@ descriptor) and that the agent may be killed at any step:
     4. the box is renamed to the dataset's folder in the cache
     5. the answer is written down (`Page.outcome`)
 
-Whoever comes after a crash does from the first step that is missing; a box is never lost, as temporary folders are.
+After a crash the next agent continues at the first step that is missing; a box is never lost, as temporary folders are.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The claims on GPUs that our pods share: made and reserved before a pod is bound, given back when it has ended.
 
-Every write carries the version that was looked at; who comes too late reads, and decides anew. What is in no claim any more, the
-sweep finds: claims whose pods are gone, and claims that nobody uses. What each claim says is made in `devices`.
+Every write carries the version that was read; if it comes too late, the claim is read again and the decision made anew. The
+sweep removes claims of pods that are gone, and claims without a user. `inventory` makes the content of each claim.
 """
 
 from __future__ import annotations

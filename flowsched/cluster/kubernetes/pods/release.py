@@ -1,6 +1,6 @@
-"""What a release is told beside the pod itself: the cluster's settings, the pod's group, and why a pod cannot be released.
+"""Inputs of a release beside the pod itself: the cluster's settings, the pod's group, and why a pod cannot be released.
 
-Values only. What is made of them is in `manifests`.
+Values only. `manifest` makes a pod of them.
 """
 
 from __future__ import annotations

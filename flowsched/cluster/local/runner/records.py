@@ -1,6 +1,6 @@
-"""What a runner leaves for the service: small JSON files that are there wholly or not at all, and a poke.
+"""Records of a runner for the service: small JSON files that are there wholly or not at all, and a poke.
 
-Written without `json`, whose import would cost a runner more than its whole start.
+Written without `json`: its import would cost a runner more than the runner's whole start.
 """
 
 from __future__ import annotations

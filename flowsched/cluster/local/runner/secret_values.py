@@ -1,8 +1,8 @@
-"""Secrets by reference: what an order names is read here, by the task's own runner, and goes nowhere but to the task.
+"""Secrets by reference: the task's own runner reads the values that an order names, and gives them to the task only.
 
     <root>/secrets/<name>     the value, byte by byte; readable by its owner alone
 
-Written without `re` and `pathlib`, whose imports would cost a runner more than its whole start.
+Written without `re` and `pathlib`: their imports would cost a runner more than its whole start.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
-"""A WDL workflow and its inputs, read into a `Plan`: the front of what is planned ahead. The home of miniwdl, with its siblings
-`wdl_*`.
+"""A WDL workflow and its inputs, read into a `Plan`: the entry of the WDL planner.
 
-Pure: sources come as texts (`wdl_sources`) or from a callback, and nothing is read, fetched or written. miniwdl takes half a
-second to load:
-import this when it is needed. A hostile source may still cost time and memory: who plans for others does it in a process with
+Pure: sources come as texts (`sources`) or from a callback, and nothing is read, fetched or written. miniwdl takes half a second
+to load: import this when it is needed. A hostile source may still cost time and memory: a service plans in a process with
 limits.
 """
 
