@@ -8,11 +8,9 @@ import sys
 def main() -> None:
     """Run the command line."""
     if sys.argv[1:2] == ["pod"] and sys.argv[2:3] != ["--help"]:
-        from flowsched.cluster.kubernetes.pods import (
-            steps,  # of every task's pod: a fifth of the start-up time
-        )
+        from flowsched.cluster.kubernetes.steps import program  # without typer: each task starts two of them
 
-        raise SystemExit(steps.main(sys.argv[2:]))
+        raise SystemExit(program.main(sys.argv[2:]))
     if sys.argv[1:2] == ["cromwell"]:
         from flowsched.cli import cromwell  # Cromwell starts one for every job
 

@@ -21,11 +21,11 @@ from flowsched.app import spare_the_collector  # noqa: E402
 from flowsched.cluster.kubernetes.api.client import Client, decoded  # noqa: E402
 from flowsched.cluster.kubernetes.api.credentials import connect  # noqa: E402
 from flowsched.cluster.kubernetes.objects.core import Node  # noqa: E402
+from flowsched.cluster.kubernetes.objects.names import pod_name  # noqa: E402
 from flowsched.cluster.kubernetes.objects.pod import Pod  # noqa: E402
+from flowsched.cluster.kubernetes.objects.release import ReleaseSettings  # noqa: E402
 from flowsched.cluster.kubernetes.objects.request_bodies import binding  # noqa: E402
 from flowsched.cluster.kubernetes.pods.manifest import pod_manifest  # noqa: E402
-from flowsched.cluster.kubernetes.pods.names import pod_name  # noqa: E402
-from flowsched.cluster.kubernetes.pods.release import ReleaseSettings  # noqa: E402
 from flowsched.executor.protocol import Pod as Order  # noqa: E402
 
 NAMESPACE = "bench"

@@ -35,7 +35,7 @@ from typing import Any, Final
 from processes import Service
 
 from flowsched.cluster.kubernetes.api.client import Client
-from flowsched.cluster.kubernetes.pods.labels import INDEX, STAGE
+from flowsched.cluster.kubernetes.objects.labels import INDEX, STAGE
 from flowsched.scheduling.policy.framework import PROFILES
 from flowsched.simulation.clusters import SimulatedCluster, SimulatedNode
 from flowsched.simulation.simulate import Simulation

@@ -50,9 +50,9 @@ def ready() -> None:
 
 
 def _step(name: str) -> None:
-    from flowsched.cluster.kubernetes.pods import steps
+    from flowsched.cluster.kubernetes.steps import program
 
-    raise typer.Exit(steps.main([name]))
+    raise typer.Exit(program.main([name]))
 
 
 def agent(

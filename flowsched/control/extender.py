@@ -16,10 +16,10 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from flowsched.cluster.kubernetes.objects.labels import ENGINE_NAME
 from flowsched.cluster.kubernetes.objects.nodes import IMAGE
 from flowsched.cluster.kubernetes.objects.pod import Pod
 from flowsched.cluster.kubernetes.objects.pod_requests import Hints, hints_of, image_of, requests_of
-from flowsched.cluster.kubernetes.pods.labels import ENGINE_NAME
 from flowsched.engine.backlog import memory_steps, shape_of
 from flowsched.engine.data.inputs import MissingInput, dataset_ids
 from flowsched.engine.foreign.backlog import collect_foreign

@@ -19,10 +19,10 @@ from typing import Any
 
 import aiohttp
 
-from flowsched.cluster.kubernetes.agent import orders
+from flowsched.cluster.kubernetes import orders
 from flowsched.cluster.kubernetes.agent.agent import Agent, Settings
-from flowsched.cluster.kubernetes.agent.keys import bearer_of, signing_key_of
 from flowsched.cluster.kubernetes.agent.server import Door
+from flowsched.cluster.kubernetes.agent_keys import bearer_of, signing_key_of
 from flowsched.cluster.node.cache import Entry
 
 KEY = b"a-key-of-the-agents-in-these-tests"

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from flowsched.cluster.kubernetes.api.client import MERGE, Client
+from flowsched.cluster.kubernetes.api.client import Client
+from flowsched.cluster.kubernetes.objects.request_bodies import MERGE
 from flowsched.workflow.resources import parse_quantity
 from tests.kubernetes.conformance_claims import ClaimConformance
 from tests.kubernetes.conformance_watches import WatchConformance

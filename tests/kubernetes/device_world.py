@@ -7,8 +7,9 @@ import json
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any
 
-from flowsched.cluster.kubernetes.api.client import MERGE, Client
+from flowsched.cluster.kubernetes.api.client import Client
 from flowsched.cluster.kubernetes.dra.inventory import claim_name
+from flowsched.cluster.kubernetes.objects.request_bodies import MERGE
 from tests.kubernetes.exec_world import KubeWorld, make
 
 API = "/apis/resource.k8s.io/v1"

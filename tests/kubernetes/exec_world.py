@@ -13,7 +13,7 @@ from typing import Any
 from flowsched.cluster.kubernetes.api.client import Client, Connection
 from flowsched.cluster.kubernetes.executor import ClusterSettings, KubernetesCluster
 from flowsched.cluster.kubernetes.lease import Lease
-from flowsched.cluster.kubernetes.pods.release import ReleaseSettings
+from flowsched.cluster.kubernetes.objects.release import ReleaseSettings
 from flowsched.executor.nodes import NodeInfo
 from flowsched.executor.protocol import ClusterEvent, PodEnded, PodGone, PodStarted
 from tests.cluster.samples import Ear

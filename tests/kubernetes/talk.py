@@ -8,8 +8,9 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from typing import Any
 
-from flowsched.cluster.kubernetes.api.client import MERGE, STRATEGIC, Client
+from flowsched.cluster.kubernetes.api.client import Client
 from flowsched.cluster.kubernetes.api.watch import Lines
+from flowsched.cluster.kubernetes.objects.request_bodies import MERGE, STRATEGIC
 
 #: Long enough for an overloaded machine: nothing waits for so long where all is well.
 PATIENCE_S = 200.0

@@ -12,7 +12,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from flowsched.cluster.kubernetes.agent.keys import bearer_of
+from flowsched.cluster.kubernetes.agent_keys import bearer_of
 from flowsched.cluster.node import meter as kernel
 from flowsched.cluster.node.meter import Meter, disk_of
 from tests.kubernetes.agent_world import KEY, AgentProcess, Node, Served, call, order, until, writes

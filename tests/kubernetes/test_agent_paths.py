@@ -16,9 +16,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowsched.cluster.kubernetes.agent import safe_paths, trees
-from flowsched.cluster.kubernetes.agent.safe_paths import Unsafe
+from flowsched.cluster.kubernetes import safe_paths
+from flowsched.cluster.kubernetes.agent import trees
 from flowsched.cluster.kubernetes.agent.trees import unpack
+from flowsched.cluster.kubernetes.safe_paths import Unsafe
 
 NAMES = st.sampled_from(["a", "b", "c"])
 TARGETS = st.lists(st.sampled_from(["a", "b", "c", "..", "."]), min_size=1, max_size=4).map("/".join)

@@ -22,11 +22,11 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from flowsched.cluster.kubernetes.agent import orders
-from flowsched.cluster.kubernetes.agent.keys import bearer_of, signing_key_of
+from flowsched.cluster.kubernetes import orders
 from flowsched.cluster.kubernetes.agent.ledger import Ledger
-from flowsched.cluster.kubernetes.agent.orders import BadOrder
-from flowsched.cluster.kubernetes.pods.names import pod_name
+from flowsched.cluster.kubernetes.agent_keys import bearer_of, signing_key_of
+from flowsched.cluster.kubernetes.objects.names import pod_name
+from flowsched.cluster.kubernetes.orders import BadOrder
 from flowsched.cluster.node.cache import Cache
 from tests.kubernetes.agent_world import KEY, Node, Served, order, reads, several, signed, writes
 
@@ -163,7 +163,7 @@ async def test_what_a_task_writes_to_is_made_as_its_volume_is(node: Served) -> N
 FURNISH = """
     import os, sys
     from flowsched.cluster.kubernetes.agent import layout
-    from flowsched.cluster.kubernetes.agent.orders import Order
+    from flowsched.cluster.kubernetes.orders import Order
     layout.furnish(os.open(sys.argv[1], os.O_RDONLY), Order("p", (), (), ("a/b",), "h", 0))
 """
 

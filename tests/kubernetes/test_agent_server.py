@@ -15,9 +15,9 @@ import pytest
 from flowsched.cluster.kubernetes.agent import streams
 from flowsched.cluster.kubernetes.agent.agent import Settings
 from flowsched.cluster.kubernetes.agent.events import News
-from flowsched.cluster.kubernetes.agent.keys import bearer_of, signing_key_of
 from flowsched.cluster.kubernetes.agent.server import Policy
 from flowsched.cluster.kubernetes.agent.sources import Forbidden, Guard
+from flowsched.cluster.kubernetes.agent_keys import bearer_of, signing_key_of
 from flowsched.errors import ConfigurationError
 from tests.kubernetes.agent_world import KEY, Node, Served, order, several, signed, until, writes
 

@@ -12,9 +12,9 @@ import msgspec
 import pytest
 
 from flowsched.cluster.kubernetes.api.client import Client
+from flowsched.cluster.kubernetes.objects.labels import ours
 from flowsched.cluster.kubernetes.objects.request_bodies import binding, deletion
 from flowsched.cluster.kubernetes.pods.gang_objects import gang_secret, gang_service
-from flowsched.cluster.kubernetes.pods.labels import ours
 from flowsched.cluster.kubernetes.pods.manifest import pod_manifest
 from flowsched.cluster.kubernetes.pods.pod_api import tombstone
 from flowsched.executor.protocol import InputFile, OutputFile

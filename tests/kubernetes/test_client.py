@@ -12,9 +12,10 @@ import msgspec
 import pytest
 from aiohttp import web
 
-from flowsched.cluster.kubernetes.api.client import LIST_TRIES, MERGE, TRIES, Client, Connection, named
+from flowsched.cluster.kubernetes.api.client import LIST_TRIES, TRIES, Client, Connection, named
 from flowsched.cluster.kubernetes.api.errors import Answer, Malformed, Refused, Unreachable
 from flowsched.cluster.kubernetes.objects.pod import Pod
+from flowsched.cluster.kubernetes.objects.request_bodies import MERGE
 from flowsched.errors import Unavailable
 from tests.kubernetes.fake import (
     FakeApi,

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from flowsched.cluster.kubernetes.api.client import Connection
-from flowsched.cluster.kubernetes.pods.release import SharedVolume
+from flowsched.cluster.kubernetes.objects.release import SharedVolume
 from flowsched.executor.protocol import DeliveredFile, InputFile, Pod, PodEnded
 from flowsched.workflow.spec import Container, Delivered, Left, Mount, Placed, Step
 from tests.cluster.samples import pod

@@ -9,8 +9,8 @@ import pytest
 
 from flowsched.cluster.kubernetes.api.client import Client
 from flowsched.cluster.kubernetes.objects.pod import Pod
+from flowsched.cluster.kubernetes.objects.release import ReleaseSettings
 from flowsched.cluster.kubernetes.pods.pod_api import PodApi
-from flowsched.cluster.kubernetes.pods.release import ReleaseSettings
 from tests.kubernetes.exec_world import LEASE
 from tests.kubernetes.talk import Talk
 

@@ -14,7 +14,7 @@ from flowsched.cluster.kubernetes.api.client import Client, Connection
 from flowsched.cluster.kubernetes.dra.claims import DeviceClaims
 from flowsched.cluster.kubernetes.dra.inventory import FINALIZER
 from flowsched.cluster.kubernetes.executor import KubernetesCluster
-from flowsched.cluster.kubernetes.pods.release import ReleaseSettings
+from flowsched.cluster.kubernetes.objects.release import ReleaseSettings
 from flowsched.executor.protocol import NodeChanged
 from tests.cluster.samples import shell
 from tests.kubernetes import device_world as gpus

@@ -11,12 +11,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from flowsched.cluster.kubernetes.api.client import MERGE, Client
+from flowsched.cluster.kubernetes.api.client import Client
 from flowsched.cluster.kubernetes.api.errors import Answer
 from flowsched.cluster.kubernetes.api.watch import Watches
 from flowsched.cluster.kubernetes.dra.claims import DeviceClaims, claimed_devices
 from flowsched.cluster.kubernetes.dra.inventory import API, places_of
 from flowsched.cluster.kubernetes.objects.pod import Pod
+from flowsched.cluster.kubernetes.objects.request_bodies import MERGE
 from flowsched.errors import ConfigurationError
 from tests.kubernetes import device_world as gpus
 from tests.kubernetes import written as w

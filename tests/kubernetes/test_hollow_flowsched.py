@@ -16,10 +16,10 @@ import msgspec
 import pytest
 import yaml
 
-from flowsched.cluster.kubernetes.agent.orders import LIFE_MS
 from flowsched.cluster.kubernetes.api.client import Client
+from flowsched.cluster.kubernetes.objects.release import ReleaseSettings, extras_of
+from flowsched.cluster.kubernetes.orders import LIFE_MS
 from flowsched.cluster.kubernetes.pods.manifest import pod_manifest
-from flowsched.cluster.kubernetes.pods.release import ReleaseSettings, extras_of
 from flowsched.executor.protocol import InputFile, OutputFile
 from tests.kubernetes import written as w
 from tests.kubernetes.bound import PATIENCE_S, bind, ended, running, terminated

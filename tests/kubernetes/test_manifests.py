@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flowsched.cluster.kubernetes.agent import orders
-from flowsched.cluster.kubernetes.agent.keys import signing_key_of
+from flowsched.cluster.kubernetes import orders
+from flowsched.cluster.kubernetes.agent_keys import signing_key_of
+from flowsched.cluster.kubernetes.objects.release import Extras, Refusal, SharedVolume
 from flowsched.cluster.kubernetes.pods.container_task import addressed, input_path
 from flowsched.cluster.kubernetes.pods.manifest import pod_manifest
-from flowsched.cluster.kubernetes.pods.release import Extras, Refusal, SharedVolume
 from flowsched.cluster.node.environment import Paths, environment
 from flowsched.executor.protocol import InputFile, OutputFile, Pod
 from flowsched.workflow.spec import Resources, Rules, Toleration

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowsched.cluster.kubernetes.pods.names import (
+from flowsched.cluster.kubernetes.objects.names import (
     SecretKey,
     dns_label,
     group_name,

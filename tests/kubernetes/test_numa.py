@@ -10,13 +10,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from flowsched.cluster.kubernetes.api.client import MERGE, Client, Connection
+from flowsched.cluster.kubernetes.api.client import Client, Connection
 from flowsched.cluster.kubernetes.api.watch import Batch
 from flowsched.cluster.kubernetes.executor import ClusterSettings
 from flowsched.cluster.kubernetes.objects import nodes
 from flowsched.cluster.kubernetes.objects.pod import Pod
 from flowsched.cluster.kubernetes.objects.pod_requests import DEFAULT_GPU
-from flowsched.cluster.kubernetes.pods.release import ReleaseSettings
+from flowsched.cluster.kubernetes.objects.release import ReleaseSettings
+from flowsched.cluster.kubernetes.objects.request_bodies import MERGE
+from flowsched.cluster.kubernetes.view import Topologies
 from flowsched.executor.nodes import ALIGNED, PLENTY, NodeInfo, Zone
 from tests.kubernetes.bound import container, create
 from tests.kubernetes.hollow.nodes import HollowNodes
@@ -160,7 +162,7 @@ def test_other_levels_are_no_zones() -> None:
 
 def test_topologies_follow_their_objects() -> None:
     """Who is told of a change: the nodes whose zones are others now."""
-    known = nodes.Topologies("")
+    known = Topologies("")
     one, two = read(topology("one", {"cpu": 8})), read(topology("two", {"cpu": 4}))
     assert known.changed(Batch(replaced=[one, two])) == {"one", "two"}
     assert known.changed(Batch(replaced=[one, two])) == set()

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flowsched.cluster.kubernetes.objects.pod import Pod
-from flowsched.cluster.kubernetes.pods.status import Outcome, Waiting, outcome, shortened, told_all
+from flowsched.cluster.kubernetes.pods.status import Outcome, Waiting, outcome, told_all
+from flowsched.cluster.kubernetes.step_messages import shortened
 from flowsched.executor.protocol import PodEnded, PodGone, PodStarted, Published, Usage
 
 NOW = 2_000_000_000_000

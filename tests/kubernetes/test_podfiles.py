@@ -15,13 +15,13 @@ import s3fs
 from moto.server import ThreadedMotoServer
 
 from flowsched.cluster.kubernetes.agent.sources import Sources
-from flowsched.cluster.kubernetes.pods import step_files
+from flowsched.cluster.kubernetes.objects.release import Refusal, SharedVolume
 from flowsched.cluster.kubernetes.pods.container_paths import lay_out
 from flowsched.cluster.kubernetes.pods.container_task import files_variables
-from flowsched.cluster.kubernetes.pods.release import Refusal, SharedVolume
-from flowsched.cluster.kubernetes.pods.status import read_result
-from flowsched.cluster.kubernetes.pods.step_files import Sight
-from flowsched.cluster.kubernetes.pods.steps import fitted
+from flowsched.cluster.kubernetes.step_messages import read_result
+from flowsched.cluster.kubernetes.steps import files as step_files
+from flowsched.cluster.kubernetes.steps.files import Sight
+from flowsched.cluster.kubernetes.steps.program import fitted
 from flowsched.cluster.node.origins import Origins
 from flowsched.executor.protocol import DeliveredFile
 from flowsched.workflow.spec import Container, Delivered, Left, Placed, Step

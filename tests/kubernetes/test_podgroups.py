@@ -25,13 +25,16 @@ from flowsched.cluster.kubernetes.objects.pod import Pod
 from flowsched.cluster.kubernetes.objects.podgroup import (
     CoschedulingPodGroup,
     Form,
+    Life,
     NativePodGroup,
+    Observed,
     VolcanoPodGroup,
     choose_form,
     group_path,
     pod_link,
+    status_patch,
 )
-from flowsched.cluster.kubernetes.pods.gang_objects import Life, Observed, group_manifest, status_patch
+from flowsched.cluster.kubernetes.pods.gang_objects import group_manifest
 from flowsched.errors import ConfigurationError
 from flowsched.executor.protocol import GangSeat
 from flowsched.workflow.spec import Resources, Rules

@@ -14,8 +14,8 @@ import yaml
 from flowsched.cluster.kubernetes.api.client import Client
 from flowsched.cluster.kubernetes.foreign.groups import link_of, read_group
 from flowsched.cluster.kubernetes.objects.pod import Pod
-from flowsched.cluster.kubernetes.objects.podgroup import Form, group_path
-from flowsched.cluster.kubernetes.pods.gang_objects import Life, Observed, group_manifest, status_patch
+from flowsched.cluster.kubernetes.objects.podgroup import Form, Life, Observed, group_path, status_patch
+from flowsched.cluster.kubernetes.pods.gang_objects import group_manifest
 from tests.kubernetes import operators
 from tests.kubernetes import written as w
 from tests.kubernetes.conftest import require

@@ -17,7 +17,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from flowsched.cluster.kubernetes.pods.steps import fitted
+from flowsched.cluster.kubernetes.steps.program import fitted
 from tests.kubernetes.agent_world import Node, Served, order, reads, signed, writes
 
 X = "flowsched:wf/a/0/1/x"
@@ -46,7 +46,7 @@ class PodWithSteps:
         self._started: list[Process] = []
 
     async def start(self, step: str) -> Process:
-        module = "flowsched.cluster.kubernetes.pods.steps"
+        module = "flowsched.cluster.kubernetes.steps.program"
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", module, step, env=self.env, stdout=PIPE, stderr=PIPE
         )
@@ -427,7 +427,7 @@ def test_the_steps_are_commands(tmp_path: Path, arguments: list[str], code: int)
     """As a module, and below `flowsched pod`; what is no step is a wrong usage."""
     env = {"PATH": os.environ["PATH"], "FLOWSCHED_TERMINATION_LOG": str(tmp_path / "log")}
     typed = "from flowsched.cli.agent import pod; pod()"
-    for start in (["-m", "flowsched.cluster.kubernetes.pods.steps"], ["-c", typed]):
+    for start in (["-m", "flowsched.cluster.kubernetes.steps.program"], ["-c", typed]):
         command = [sys.executable, *start, *arguments]
         done = subprocess.run(command, env=env, capture_output=True, timeout=PATIENCE_S)
         assert done.returncode == code, done.stderr
@@ -436,7 +436,7 @@ def test_the_steps_are_commands(tmp_path: Path, arguments: list[str], code: int)
 async def test_the_steps_import_little() -> None:
     """They start once or twice per task: no HTTP library, no numpy, no typer, and of flowsched next to nothing."""
     program = (
-        "import sys, json; import flowsched.cluster.kubernetes.pods.steps, http.client;"
+        "import sys, json; import flowsched.cluster.kubernetes.steps.program, http.client;"
         "print(json.dumps(sorted({name.split('.')[0] for name in sys.modules} | {n for n in sys.modules if n[:9] == 'flowsched'})))"
     )
     process = await asyncio.create_subprocess_exec(sys.executable, "-c", program, stdout=PIPE)
@@ -444,5 +444,6 @@ async def test_the_steps_import_little() -> None:
     loaded = set(json.loads(out))
     assert not {"aiohttp", "numpy", "typer", "msgspec", "fsspec", "structlog", "dataclasses"} & loaded
     assert {name for name in loaded if name.startswith("flowsched")} == {
-        "flowsched", "flowsched.cluster", "flowsched.cluster.kubernetes", "flowsched.cluster.kubernetes.pods.steps",
+        "flowsched", "flowsched.cluster", "flowsched.cluster.kubernetes", "flowsched.cluster.kubernetes.exit_codes",
+        "flowsched.cluster.kubernetes.steps", "flowsched.cluster.kubernetes.steps.program",
     }  # fmt: skip

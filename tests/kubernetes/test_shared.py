@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from flowsched.cluster.kubernetes.pods.release import SharedVolume
+from flowsched.cluster.kubernetes.objects.release import SharedVolume
 from flowsched.cluster.kubernetes.settings import from_environment, shared_volumes
 from flowsched.errors import ConfigurationError
 

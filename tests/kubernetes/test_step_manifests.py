@@ -9,12 +9,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from flowsched.cluster.kubernetes.agent import orders
+from flowsched.cluster.kubernetes import orders
 from flowsched.cluster.kubernetes.objects.pod import Pod as PodObject
 from flowsched.cluster.kubernetes.objects.pod_requests import requests_of
+from flowsched.cluster.kubernetes.objects.release import Refusal, ReleaseSettings, SharedVolume
 from flowsched.cluster.kubernetes.pods.container_paths import lay_out
 from flowsched.cluster.kubernetes.pods.manifest import pod_manifest
-from flowsched.cluster.kubernetes.pods.release import Refusal, ReleaseSettings, SharedVolume
 from flowsched.executor.protocol import InputFile, Pod
 from flowsched.workflow.spec import Container, Delivered, Left, Mount, Placed, Step
 from tests.kubernetes import written as w

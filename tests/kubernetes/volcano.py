@@ -10,7 +10,8 @@ from typing import Any, Final
 
 import yaml
 
-from flowsched.cluster.kubernetes.api.client import MERGE, Client
+from flowsched.cluster.kubernetes.api.client import Client
+from flowsched.cluster.kubernetes.objects.request_bodies import MERGE
 from tests.kubernetes.hollow.binaries import find
 from tests.kubernetes.hollow.controlplane import ControlPlane
 from tests.programs import NotStarted, Program, free_ports

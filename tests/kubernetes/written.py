@@ -9,9 +9,7 @@ from typing import Any
 import msgspec
 
 from flowsched.cluster.kubernetes.objects.podgroup import Form
-from flowsched.cluster.kubernetes.pods.container_task import kubelet_expand
-from flowsched.cluster.kubernetes.pods.manifest import pod_manifest
-from flowsched.cluster.kubernetes.pods.release import (
+from flowsched.cluster.kubernetes.objects.release import (
     Extras,
     GroupRef,
     Owner,
@@ -19,6 +17,8 @@ from flowsched.cluster.kubernetes.pods.release import (
     ReleaseSettings,
     SharedVolume,
 )
+from flowsched.cluster.kubernetes.pods.container_task import kubelet_expand
+from flowsched.cluster.kubernetes.pods.manifest import pod_manifest
 from flowsched.executor.protocol import GangSeat, InputFile, OutputFile, Pod
 from flowsched.workflow.spec import Resources, Toleration
 

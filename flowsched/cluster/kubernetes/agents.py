@@ -18,8 +18,8 @@ import aiohttp
 import msgspec
 import structlog
 
-from flowsched.cluster.kubernetes.agent.keys import bearer_of
-from flowsched.cluster.kubernetes.pods.status import Result, read_result
+from flowsched.cluster.kubernetes.agent_keys import bearer_of
+from flowsched.cluster.kubernetes.step_messages import Result, read_result
 from flowsched.cluster.node.meter import INTERVAL_S
 from flowsched.executor.nodes import Load, LoadMeasured
 from flowsched.executor.protocol import (

@@ -26,10 +26,10 @@ from flowsched.cluster.kubernetes.lease import Lease
 from flowsched.cluster.kubernetes.objects import core
 from flowsched.cluster.kubernetes.objects import nodes as numa
 from flowsched.cluster.kubernetes.objects.podgroup import Form, choose_form
+from flowsched.cluster.kubernetes.objects.release import ReleaseSettings
 from flowsched.cluster.kubernetes.pods.controller import PodController, PodTimeouts
 from flowsched.cluster.kubernetes.pods.gang_objects import GangObjects
 from flowsched.cluster.kubernetes.pods.pod_api import PodApi
-from flowsched.cluster.kubernetes.pods.release import ReleaseSettings
 from flowsched.cluster.kubernetes.pods.results import Results
 from flowsched.cluster.kubernetes.view import Images, View
 from flowsched.errors import ConfigurationError
@@ -84,7 +84,7 @@ class ClusterSettings:
     Args:
         release: How pods are made.
         agent_key: What node agents and the service share; "" = there are no agents.
-        pod_groups: The form of our own gangs' PodGroups: a key of `forms.WISHES`.
+        pod_groups: The form of our own gangs' PodGroups: a key of `podgroup.WISHES`.
         in_flight: Requests open at a time.
         agent_namespace: Pods elsewhere that look like agents are none: an agent is told the key.
         answers_to: Scheduler names whose pods are ours to place, beside `release.scheduler_name`.

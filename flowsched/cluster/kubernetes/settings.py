@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from flowsched.cluster.kubernetes.pods.container_paths import SYSTEM, TAKEN, tidy
-from flowsched.cluster.kubernetes.pods.release import SharedVolume
+from flowsched.cluster.kubernetes.objects.release import SharedVolume
+from flowsched.cluster.kubernetes.orders import tidy
+from flowsched.cluster.kubernetes.pods.container_paths import SYSTEM, TAKEN
 from flowsched.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -145,7 +146,7 @@ async def open_cluster(
     from flowsched.cluster.kubernetes.api.credentials import connect
     from flowsched.cluster.kubernetes.executor import ClusterSettings, KubernetesCluster
     from flowsched.cluster.kubernetes.lease import Lease
-    from flowsched.cluster.kubernetes.pods.release import ReleaseSettings
+    from flowsched.cluster.kubernetes.objects.release import ReleaseSettings
 
     connection = await connect(settings.kubeconfig, settings.context)
     names = [name.strip() for name in settings.scheduler_name.split(",") if name.strip()] or ["flowsched"]

@@ -19,20 +19,20 @@ from flowsched.cluster.kubernetes.foreign.binding import Volumes
 from flowsched.cluster.kubernetes.foreign.eviction import Budgets, PodDisruptionBudget, stake_of
 from flowsched.cluster.kubernetes.foreign.groups import GroupBook, priority_of
 from flowsched.cluster.kubernetes.objects.core import Namespace, Node
+from flowsched.cluster.kubernetes.objects.labels import engine_name, is_ours
 from flowsched.cluster.kubernetes.objects.metadata import moment_ms
 from flowsched.cluster.kubernetes.objects.nodes import (
     IMAGE,
     NodeResourceTopology,
-    Topologies,
     images_of,
     node_info,
+    zones_of,
 )
 from flowsched.cluster.kubernetes.objects.pod import Pod
 from flowsched.cluster.kubernetes.objects.pod_constraints import Alike, Kinds
 from flowsched.cluster.kubernetes.objects.pod_requests import requests_of
+from flowsched.cluster.kubernetes.objects.release import ReleaseSettings
 from flowsched.cluster.kubernetes.pods.controller import PodController
-from flowsched.cluster.kubernetes.pods.labels import engine_name, is_ours
-from flowsched.cluster.kubernetes.pods.release import ReleaseSettings
 from flowsched.executor.foreign import (
     NO_STAKE,
     ForeignEvent,
@@ -42,7 +42,7 @@ from flowsched.executor.foreign import (
     PodWaits,
     RoomTaken,
 )
-from flowsched.executor.nodes import NodeInfo
+from flowsched.executor.nodes import ALIGNED, PLENTY, NodeInfo, Zone
 from flowsched.executor.protocol import ClusterEvent, NodeChanged, ReplicaSeen
 from flowsched.workflow.spec import Resources
 
@@ -95,6 +95,41 @@ class Images:
         elif size is None and (uri, node) in self._told:
             self._told.discard((uri, node))
             self._report(ReplicaSeen(uri, node, 0, present=False))
+
+
+# ---- NUMA zones ----
+
+
+class Topologies:
+    """The zones of all nodes, as far as they are told.
+
+    Args:
+        gpu_resource: What whole GPUs are called.
+    """
+
+    def __init__(self, gpu_resource: str) -> None:
+        self._gpu_resource = gpu_resource
+        self._zones: dict[str, tuple[Zone, ...]] = {}
+
+    def changed(self, batch: Batch[NodeResourceTopology]) -> set[str]:
+        """Objects came, changed or went: the nodes whose zones are others now."""
+        before = dict(self._zones)
+        if batch.replaced is not None:
+            self._zones.clear()
+        for change, each in (*(("ADDED", one) for one in batch.replaced or ()), *batch.changed):
+            zones = () if change == "DELETED" else zones_of(each, self._gpu_resource)
+            if zones:
+                self._zones[each.metadata.name] = zones
+            else:
+                self._zones.pop(each.metadata.name, None)
+        names = before.keys() | self._zones.keys()
+        return {name for name in names if before.get(name) != self._zones.get(name)}
+
+    def dressed(self, info: NodeInfo) -> NodeInfo:
+        """A node with its zones, and with room for the mark of pods that they bind."""
+        return replace(
+            info, zones=self._zones.get(info.name, ()), extended={**info.extended, ALIGNED: PLENTY}
+        )
 
 
 # ---- the view ----

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 
 import pytest
 
+from flowsched.cluster.kubernetes.objects.names import pod_name
 from flowsched.cluster.kubernetes.pods.controller import PodTimeouts
-from flowsched.cluster.kubernetes.pods.names import pod_name
 from tests.kubernetes.conftest import require
 from tests.kubernetes.fake import FakeApi, Request, answering, over_quota, status_body, when
 from tests.kubernetes.faults.world import World, attempts, bag, document, gang

@@ -11,7 +11,7 @@ from typing import Any, Self
 
 from flowsched.cluster.kubernetes.api.client import Client, Connection
 from flowsched.cluster.kubernetes.executor import ClusterSettings
-from flowsched.cluster.kubernetes.pods.release import ReleaseSettings
+from flowsched.cluster.kubernetes.objects.release import ReleaseSettings
 from tests.kubernetes.exec_world import nothing
 from tests.kubernetes.faults.witness import Witness
 from tests.kubernetes.hollow.nodes import HollowNodes

@@ -12,9 +12,10 @@ from typing import Any, Final
 import msgspec
 import structlog
 
-from flowsched.cluster.kubernetes.api.client import MERGE, STRATEGIC, Client
+from flowsched.cluster.kubernetes.api.client import Client
 from flowsched.cluster.kubernetes.api.errors import Answer, Refused, Unreachable
 from flowsched.cluster.kubernetes.objects.core import OnlyMetadata
+from flowsched.cluster.kubernetes.objects.request_bodies import MERGE, STRATEGIC
 from tests.kubernetes.hollow.spec import Pod
 from tests.kubernetes.hollow.templates import LEASES, NodeTemplate, conditions, lease_document, node_document
 

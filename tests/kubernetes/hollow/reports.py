@@ -13,8 +13,9 @@ from typing import Final
 
 import structlog
 
-from flowsched.cluster.kubernetes.api.client import STRATEGIC, Client
+from flowsched.cluster.kubernetes.api.client import Client
 from flowsched.cluster.kubernetes.api.errors import Unreachable
+from flowsched.cluster.kubernetes.objects.request_bodies import STRATEGIC
 from tests.kubernetes.hollow.statuses import PodRecord
 
 log = structlog.get_logger()

@@ -18,7 +18,7 @@ import pytest
 from flowsched.cluster.kubernetes.api.client import Client, Connection
 from flowsched.cluster.kubernetes.executor import ClusterSettings
 from flowsched.cluster.kubernetes.objects.pod import Pod
-from flowsched.cluster.kubernetes.pods.release import ReleaseSettings
+from flowsched.cluster.kubernetes.objects.release import ReleaseSettings
 from tests.kubernetes.bound import container
 from tests.kubernetes.bound import create as create_pod
 from tests.kubernetes.conftest import require

@@ -18,7 +18,6 @@ import structlog
 
 from flowsched.clock import ServiceClock
 from flowsched.cluster.kubernetes.agent.events import News
-from flowsched.cluster.kubernetes.agent.keys import bearer_of
 from flowsched.cluster.kubernetes.agent.ledger import Ledger, Volumes
 from flowsched.cluster.kubernetes.agent.logs import Logs
 from flowsched.cluster.kubernetes.agent.outputs import Publisher
@@ -26,6 +25,7 @@ from flowsched.cluster.kubernetes.agent.pods import Pods
 from flowsched.cluster.kubernetes.agent.sources import Guard, Sources
 from flowsched.cluster.kubernetes.agent.transfers import Transfers
 from flowsched.cluster.kubernetes.agent.trees import Link, no_link
+from flowsched.cluster.kubernetes.agent_keys import bearer_of
 from flowsched.cluster.node.cache import Cache, Entry
 from flowsched.cluster.node.meter import INTERVAL_S, Meter
 from flowsched.cluster.node.origins import Origins
@@ -46,7 +46,7 @@ class Settings:
 
     Args:
         node: Its node's name.
-        key: The secret that the service and all agents share; see `keys` for what is derived from it.
+        key: The secret that the service and all agents share; see `agent_keys` for what is derived from it.
         cache: The node's datasets. On one mount with `pods`, or nothing can be linked; link(2) minds the mount.
         pods: Where the kubelet has its pods' folders.
         logs: Where the kubelet has its pods' logs.

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from flowsched.cluster.kubernetes.agent import safe_paths
+from flowsched.cluster.kubernetes import safe_paths
 from flowsched.cluster.local.runner.records import sync_folder
 
 INPUTS: Final = "inputs"

@@ -22,10 +22,11 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from flowsched.cluster.kubernetes.agent import safe_paths, trees
-from flowsched.cluster.kubernetes.agent.orders import Output
-from flowsched.cluster.kubernetes.agent.safe_paths import Unsafe
+from flowsched.cluster.kubernetes import safe_paths
+from flowsched.cluster.kubernetes.agent import trees
 from flowsched.cluster.kubernetes.agent.sources import stored_name
+from flowsched.cluster.kubernetes.orders import Output
+from flowsched.cluster.kubernetes.safe_paths import Unsafe
 from flowsched.cluster.local.runner.outputs import VALUE_LIMIT, Refused
 from flowsched.cluster.local.runner.records import sync_folder
 from flowsched.cluster.node.cache import Cache, Entry

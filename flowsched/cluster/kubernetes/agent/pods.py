@@ -15,7 +15,8 @@ from typing import Any, Final
 
 import structlog
 
-from flowsched.cluster.kubernetes.agent import orders, safe_paths, transfers, trees
+from flowsched.cluster.kubernetes import orders, safe_paths
+from flowsched.cluster.kubernetes.agent import transfers, trees
 from flowsched.cluster.kubernetes.agent.events import News
 from flowsched.cluster.kubernetes.agent.ledger import (
     INPUTS,
@@ -26,11 +27,11 @@ from flowsched.cluster.kubernetes.agent.ledger import (
     Page,
     Volumes,
 )
-from flowsched.cluster.kubernetes.agent.orders import Input, Order, manifest, placed
 from flowsched.cluster.kubernetes.agent.outputs import Publisher, as_moving, look
 from flowsched.cluster.kubernetes.agent.transfers import Transfers
 from flowsched.cluster.kubernetes.agent.trees import Link
-from flowsched.cluster.kubernetes.pods.names import pod_name
+from flowsched.cluster.kubernetes.objects.names import pod_name
+from flowsched.cluster.kubernetes.orders import Input, Order, manifest, placed
 from flowsched.cluster.local.runner.outputs import Refused
 from flowsched.cluster.node.cache import Cache
 from flowsched.cluster.node.origins import NotFetched

@@ -20,13 +20,12 @@ import msgspec
 import structlog
 from aiohttp import web
 
-from flowsched.cluster.kubernetes.agent import orders, transfers
+from flowsched.cluster.kubernetes import orders
+from flowsched.cluster.kubernetes.agent import transfers
 from flowsched.cluster.kubernetes.agent.agent import Agent, Settings
-from flowsched.cluster.kubernetes.agent.keys import bearer_of, signing_key_of
 from flowsched.cluster.kubernetes.agent.ledger import NoVolume, OtherOrder
 from flowsched.cluster.kubernetes.agent.logs import BadName, PodId
 from flowsched.cluster.kubernetes.agent.pods import Request
-from flowsched.cluster.kubernetes.agent.safe_paths import Unsafe
 from flowsched.cluster.kubernetes.agent.sources import Peer
 from flowsched.cluster.kubernetes.agent.streams import (
     LARGEST,
@@ -41,6 +40,8 @@ from flowsched.cluster.kubernetes.agent.streams import (
     number_of,
     uri_of,
 )
+from flowsched.cluster.kubernetes.agent_keys import bearer_of, signing_key_of
+from flowsched.cluster.kubernetes.safe_paths import Unsafe
 from flowsched.errors import ConfigurationError
 
 log = structlog.get_logger(__name__)

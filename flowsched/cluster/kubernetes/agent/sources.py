@@ -21,10 +21,11 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final, cast
 from urllib.parse import quote, unquote, urlencode, urlsplit
 
-from flowsched.cluster.kubernetes.agent import safe_paths, trees
-from flowsched.cluster.kubernetes.agent.orders import line_safe
-from flowsched.cluster.kubernetes.agent.safe_paths import Unsafe
+from flowsched.cluster.kubernetes import safe_paths
+from flowsched.cluster.kubernetes.agent import trees
 from flowsched.cluster.kubernetes.agent.trees import unpack
+from flowsched.cluster.kubernetes.orders import line_safe
+from flowsched.cluster.kubernetes.safe_paths import Unsafe
 from flowsched.cluster.node.cache import Entry, file_name
 from flowsched.cluster.node.origins import CONTENT_RANGE, NotFetched, Origins, Section, failure, file_section
 from flowsched.cluster.node.ranges import changed_at

@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 import msgspec
 from aiohttp import web
 
-from flowsched.cluster.kubernetes.agent import orders
+from flowsched.cluster.kubernetes import orders
 from flowsched.cluster.kubernetes.agent.agent import Agent
 from flowsched.cluster.kubernetes.agent.sources import wire_name
 from flowsched.cluster.node.cache import Entry

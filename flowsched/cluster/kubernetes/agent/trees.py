@@ -14,8 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import BinaryIO, Final
 
-from flowsched.cluster.kubernetes.agent import safe_paths
-from flowsched.cluster.kubernetes.agent.safe_paths import DEEPEST, Unsafe, parts_of
+from flowsched.cluster.kubernetes import safe_paths
+from flowsched.cluster.kubernetes.safe_paths import DEEPEST, Unsafe, parts_of
 
 _BLOCK: Final = 4 << 20
 #: Why a hard link cannot be made although a copy can: another mount, somebody else's file, 65,000 links already.

@@ -62,8 +62,6 @@ def named(method: str, path: str, params: Mapping[str, str] | None = None) -> tu
 T = TypeVar("T")
 
 #: Content types of a PATCH.
-MERGE: Final = "application/merge-patch+json"
-STRATEGIC: Final = "application/strategic-merge-patch+json"
 
 #: A request that the server puts off (429, or 503 with Retry-After) is sent so often in all.
 TRIES: Final = 4

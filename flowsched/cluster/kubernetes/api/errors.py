@@ -15,39 +15,11 @@ from typing import Final
 
 import msgspec
 
+from flowsched.cluster.kubernetes.objects.core import Status
 from flowsched.errors import FlowschedError, Unavailable
 
 #: After these the server may have carried out the request all the same (etcd timed out, a proxy gave up …).
 _UNDECIDED: Final = frozenset({500, 502, 504})
-
-
-class Cause(msgspec.Struct, gc=False):
-    """One of the causes of a refusal: `reason` is FieldValueInvalid …, or DisruptionBudget of an eviction."""
-
-    reason: str = ""
-    message: str = ""
-    field: str = ""
-
-
-class Details(msgspec.Struct, gc=False, rename="camel"):
-    """What a refusal is about."""
-
-    name: str = ""
-    kind: str = ""
-    uid: str = ""
-    causes: list[Cause] | None = None
-    retry_after_seconds: int = 0
-
-
-class Status(msgspec.Struct, gc=False):
-    """`v1.Status`: the body of refusals, of deletes and binds, and the object of a watch's ERROR event."""
-
-    kind: str = ""
-    status: str = ""
-    reason: str = ""
-    message: str = ""
-    code: int = 0
-    details: Details | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,8 +28,8 @@ import msgspec
 import structlog
 
 from flowsched.cluster.kubernetes.api.client import Client
-from flowsched.cluster.kubernetes.api.errors import Malformed, Refused, Status, Unreachable
-from flowsched.cluster.kubernetes.objects.core import OnlyMetadata, WatchEvent
+from flowsched.cluster.kubernetes.api.errors import Malformed, Refused, Unreachable
+from flowsched.cluster.kubernetes.objects.core import OnlyMetadata, Status, WatchEvent
 from flowsched.cluster.kubernetes.objects.metadata import HasMetadata, Metadata
 
 #: A longer line is dropped: it would be 30 times as long as the largest object that etcd takes.

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import structlog
 
-from flowsched.cluster.kubernetes.api.client import MERGE, Client, decoded, served
+from flowsched.cluster.kubernetes.api.client import Client, decoded, served
 from flowsched.cluster.kubernetes.api.errors import Answer, Permanent, Unreachable, judge
 from flowsched.cluster.kubernetes.api.watch import Batch
 from flowsched.cluster.kubernetes.background import (
@@ -43,10 +43,10 @@ from flowsched.cluster.kubernetes.dra.inventory import (
     status_patch,
 )
 from flowsched.cluster.kubernetes.lease import Lease
+from flowsched.cluster.kubernetes.objects.names import pod_name
 from flowsched.cluster.kubernetes.objects.pod import Pod as PodObject
-from flowsched.cluster.kubernetes.objects.request_bodies import deletion
-from flowsched.cluster.kubernetes.pods.names import pod_name
-from flowsched.cluster.kubernetes.pods.release import ReleaseSettings
+from flowsched.cluster.kubernetes.objects.release import ReleaseSettings
+from flowsched.cluster.kubernetes.objects.request_bodies import MERGE, deletion
 from flowsched.errors import ConfigurationError
 from flowsched.executor.protocol import Pod
 

@@ -19,11 +19,11 @@ import msgspec
 from msgspec import field
 
 from flowsched.cluster.kubernetes.api.watch import Batch
+from flowsched.cluster.kubernetes.objects.labels import INSTANCE, MANAGED_BY, PREFIX, common_labels
 from flowsched.cluster.kubernetes.objects.metadata import Metadata, Read
+from flowsched.cluster.kubernetes.objects.names import label_value
 from flowsched.cluster.kubernetes.objects.pod import Present
-from flowsched.cluster.kubernetes.pods.labels import INSTANCE, MANAGED_BY, PREFIX, common_labels
-from flowsched.cluster.kubernetes.pods.names import label_value
-from flowsched.cluster.kubernetes.pods.release import ReleaseSettings
+from flowsched.cluster.kubernetes.objects.release import ReleaseSettings
 from flowsched.executor.protocol import Pod
 
 

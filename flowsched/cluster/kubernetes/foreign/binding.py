@@ -14,19 +14,19 @@ from typing import Any, Final
 import msgspec
 import structlog
 
-from flowsched.cluster.kubernetes.api.client import MERGE, Client, decoded
+from flowsched.cluster.kubernetes.api.client import Client, decoded
 from flowsched.cluster.kubernetes.api.errors import Answer, Unreachable
 from flowsched.cluster.kubernetes.api.watch import Batch
 from flowsched.cluster.kubernetes.background import BackgroundTasks
 from flowsched.cluster.kubernetes.foreign.eviction import MakingWay
 from flowsched.cluster.kubernetes.lease import Lease
 from flowsched.cluster.kubernetes.objects.core import PersistentVolume, PersistentVolumeClaim, StorageClass
+from flowsched.cluster.kubernetes.objects.labels import PREFIX
 from flowsched.cluster.kubernetes.objects.pod import Pod
 from flowsched.cluster.kubernetes.objects.pod import Pod as PodObject
 from flowsched.cluster.kubernetes.objects.pod_constraints import AnyOf, volume_nodes
 from flowsched.cluster.kubernetes.objects.pod_requests import claims_of
-from flowsched.cluster.kubernetes.objects.request_bodies import binding
-from flowsched.cluster.kubernetes.pods.labels import PREFIX
+from flowsched.cluster.kubernetes.objects.request_bodies import MERGE, binding
 from flowsched.executor.foreign import Bind, BindRefused, Evict, PodWaits
 from flowsched.executor.protocol import ClusterEvent
 

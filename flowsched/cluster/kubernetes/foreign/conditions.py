@@ -14,13 +14,12 @@ from typing import Any, Final
 import msgspec
 import structlog
 
-from flowsched.cluster.kubernetes.api.client import STRATEGIC, Client
+from flowsched.cluster.kubernetes.api.client import Client
 from flowsched.cluster.kubernetes.api.errors import Unreachable
 from flowsched.cluster.kubernetes.foreign.groups import Group, GroupBook
 from flowsched.cluster.kubernetes.objects.metadata import timestamp
-from flowsched.cluster.kubernetes.objects.podgroup import Form, group_path
-from flowsched.cluster.kubernetes.objects.request_bodies import Told, event
-from flowsched.cluster.kubernetes.pods.gang_objects import Life, Observed, status_patch
+from flowsched.cluster.kubernetes.objects.podgroup import Form, Life, Observed, group_path, status_patch
+from flowsched.cluster.kubernetes.objects.request_bodies import STRATEGIC, Told, event
 from flowsched.executor.foreign import PodWaits, Verdict
 
 log = structlog.get_logger(__name__)

@@ -18,11 +18,12 @@ from typing import Final
 import msgspec
 import structlog
 
-from flowsched.cluster.kubernetes.api.client import STRATEGIC, Client, decoded
+from flowsched.cluster.kubernetes.api.client import Client, decoded
 from flowsched.cluster.kubernetes.api.errors import Answer, Unreachable
 from flowsched.cluster.kubernetes.api.watch import Batch
 from flowsched.cluster.kubernetes.lease import Lease
 from flowsched.cluster.kubernetes.objects.core import OnlyMetadata
+from flowsched.cluster.kubernetes.objects.labels import PREFIX
 from flowsched.cluster.kubernetes.objects.metadata import (
     LabelSelector,
     Metadata,
@@ -33,8 +34,7 @@ from flowsched.cluster.kubernetes.objects.metadata import (
     timestamp,
 )
 from flowsched.cluster.kubernetes.objects.pod import Pod
-from flowsched.cluster.kubernetes.objects.request_bodies import Told, event
-from flowsched.cluster.kubernetes.pods.labels import PREFIX
+from flowsched.cluster.kubernetes.objects.request_bodies import STRATEGIC, Told, event
 from flowsched.executor.foreign import BudgetSeen, Evict, EvictionRefused, Stake
 from flowsched.executor.protocol import ClusterEvent
 from flowsched.workflow.spec import QosClass

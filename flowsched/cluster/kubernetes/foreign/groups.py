@@ -19,7 +19,9 @@ import msgspec
 
 from flowsched.cluster.kubernetes.api.watch import Batch, taken
 from flowsched.cluster.kubernetes.foreign.eviction import preemptible_of
+from flowsched.cluster.kubernetes.objects.labels import INSTANCE, MANAGED_BY
 from flowsched.cluster.kubernetes.objects.metadata import Amounts, Metadata, moment_ms
+from flowsched.cluster.kubernetes.objects.names import label_value
 from flowsched.cluster.kubernetes.objects.nodes import RACK_LABELS
 from flowsched.cluster.kubernetes.objects.pod import Pod
 from flowsched.cluster.kubernetes.objects.pod_requests import DEFAULT_GPU, resources_of
@@ -30,14 +32,12 @@ from flowsched.cluster.kubernetes.objects.podgroup import (
     TASK_SPEC,
     CoschedulingPodGroup,
     Form,
+    Life,
     NativePodGroup,
     NetworkTopology,
     VolcanoPodGroup,
 )
-from flowsched.cluster.kubernetes.pods.gang_objects import Life
-from flowsched.cluster.kubernetes.pods.labels import INSTANCE, MANAGED_BY
-from flowsched.cluster.kubernetes.pods.names import label_value
-from flowsched.cluster.kubernetes.pods.release import ReleaseSettings
+from flowsched.cluster.kubernetes.objects.release import ReleaseSettings
 from flowsched.errors import InvalidRequest
 from flowsched.executor.foreign import ForeignGroup, GroupGone, GroupSeen
 from flowsched.executor.protocol import ClusterEvent

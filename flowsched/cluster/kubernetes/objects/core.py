@@ -11,7 +11,6 @@ from typing import Generic, TypeVar
 import msgspec
 from msgspec import field
 
-from flowsched.cluster.kubernetes.api.errors import Status
 from flowsched.cluster.kubernetes.objects.metadata import (
     Amounts,
     Condition,
@@ -69,6 +68,35 @@ __all__ = [
 ]
 
 T = TypeVar("T")
+
+
+class Cause(msgspec.Struct, gc=False):
+    """One of the causes of a refusal: `reason` is FieldValueInvalid …, or DisruptionBudget of an eviction."""
+
+    reason: str = ""
+    message: str = ""
+    field: str = ""
+
+
+class Details(msgspec.Struct, gc=False, rename="camel"):
+    """What a refusal is about."""
+
+    name: str = ""
+    kind: str = ""
+    uid: str = ""
+    causes: list[Cause] | None = None
+    retry_after_seconds: int = 0
+
+
+class Status(msgspec.Struct, gc=False):
+    """`v1.Status`: the body of refusals, of deletes and binds, and the object of a watch's ERROR event."""
+
+    kind: str = ""
+    status: str = ""
+    reason: str = ""
+    message: str = ""
+    code: int = 0
+    details: Details | None = None
 
 
 class Taint(Read, frozen=True):

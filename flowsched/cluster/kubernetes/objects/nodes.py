@@ -10,10 +10,8 @@ What Kubernetes does not know of a node is said by annotations, in bytes or byte
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from typing import Final
 
-from flowsched.cluster.kubernetes.api.watch import Batch
 from flowsched.cluster.kubernetes.objects.core import Node
 from flowsched.cluster.kubernetes.objects.metadata import Metadata, Read, condition_of
 from flowsched.cluster.kubernetes.objects.pod import Pod
@@ -24,7 +22,7 @@ from flowsched.cluster.kubernetes.objects.pod_requests import (
     whole_cores,
 )
 from flowsched.errors import InvalidRequest
-from flowsched.executor.nodes import ALIGNED, PLENTY, NodeInfo, Zone
+from flowsched.executor.nodes import NodeInfo, Zone
 from flowsched.workflow.resources import parse_bytes
 from flowsched.workflow.spec import Resources
 
@@ -185,38 +183,6 @@ class NodeResourceTopology(Read, frozen=True):
     attributes: tuple[Attribute, ...] = ()
     topology_policies: tuple[str, ...] = ()
     zones: tuple[ZoneObject, ...] = ()
-
-
-class Topologies:
-    """The zones of all nodes, as far as they are told.
-
-    Args:
-        gpu_resource: What whole GPUs are called.
-    """
-
-    def __init__(self, gpu_resource: str) -> None:
-        self._gpu_resource = gpu_resource
-        self._zones: dict[str, tuple[Zone, ...]] = {}
-
-    def changed(self, batch: Batch[NodeResourceTopology]) -> set[str]:
-        """Objects came, changed or went: the nodes whose zones are others now."""
-        before = dict(self._zones)
-        if batch.replaced is not None:
-            self._zones.clear()
-        for change, each in (*(("ADDED", one) for one in batch.replaced or ()), *batch.changed):
-            zones = () if change == "DELETED" else zones_of(each, self._gpu_resource)
-            if zones:
-                self._zones[each.metadata.name] = zones
-            else:
-                self._zones.pop(each.metadata.name, None)
-        names = before.keys() | self._zones.keys()
-        return {name for name in names if before.get(name) != self._zones.get(name)}
-
-    def dressed(self, info: NodeInfo) -> NodeInfo:
-        """A node with its zones, and with room for the mark of pods that they bind."""
-        return replace(
-            info, zones=self._zones.get(info.name, ()), extended={**info.extended, ALIGNED: PLENTY}
-        )
 
 
 def zones_of(told: NodeResourceTopology, gpu_resource: str) -> tuple[Zone, ...]:

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from flowsched.cluster.kubernetes.objects.labels import PREFIX
 from flowsched.cluster.kubernetes.objects.metadata import Amounts, quantity
 from flowsched.cluster.kubernetes.objects.pod import Container, ContainerStatus, Pod, ResourceRequirements
-from flowsched.cluster.kubernetes.pods.labels import PREFIX
 from flowsched.errors import InvalidRequest
 from flowsched.executor.constraints import HostPort, host_port
 from flowsched.workflow.resources import LARGEST_BYTES, parse_bytes, parse_duration

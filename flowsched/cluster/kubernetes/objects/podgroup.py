@@ -1,6 +1,6 @@
-"""PodGroups in the three forms that we schedule, which of them a server serves, and Volcano's queues. Fields as in PEERS.md. Pure.
+"""PodGroups in the three forms that we schedule, which of them a server serves, their status, and Volcano queues. Pure.
 
-Operators and people write these objects, so what may be left out may also be null.
+Fields are as in PEERS.md. Operators and people write these objects, so what may be left out may also be null.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from typing import Any, Final
 import msgspec
 
 from flowsched.cluster.kubernetes.objects.metadata import Amounts, Condition, LabelSelector, Metadata, Read
-from flowsched.cluster.kubernetes.pods.names import dns_label, label_value
+from flowsched.cluster.kubernetes.objects.names import dns_label, label_value
+from flowsched.cluster.kubernetes.objects.request_bodies import MERGE, STRATEGIC
 from flowsched.errors import ConfigurationError
 
 
@@ -292,3 +293,163 @@ def pod_link(form: Form, group: str, role: str = "", queue: str = "") -> PodLink
         spec={"schedulingGroup": {"podGroupName": group}},
         annotations={key: value for key, value in marks.items() if value},
     )
+
+
+# ---- the status of a group ----
+#
+# flowsched writes the status of every group that it schedules.
+
+
+#: Kubernetes takes no longer message in a condition.
+LONGEST_MESSAGE: Final = 32_768
+
+Json = dict[str, Any]
+
+
+class Life(StrEnum):
+    """How far a group has got, as its scheduler sees it."""
+
+    ACCEPTED = "accepted"  #: seen; nothing decided
+    ADMITTED = "admitted"  #: its pods may be created (what Volcano calls Inqueue)
+    UNSCHEDULABLE = "unschedulable"  #: there is no room for its minimum
+    SCHEDULED = "scheduled"  #: its minimum is bound
+    RUNNING = "running"  #: its minimum runs
+    PARTIAL = "partial"  #: some of its minimum run, the rest cannot
+    FINISHED = "finished"
+    FAILED = "failed"
+    PREEMPTED = "preempted"  #: about to be taken away for others
+
+
+_VOLCANO_PHASES: Final[Mapping[Life, str]] = {
+    Life.ACCEPTED: "Pending",
+    Life.ADMITTED: "Inqueue",
+    Life.UNSCHEDULABLE: "Inqueue",  # it stays admitted: its controller may go on creating pods
+    Life.SCHEDULED: "Running",  # bound pods count, as in Volcano
+    Life.RUNNING: "Running",
+    Life.PARTIAL: "Unknown",
+    Life.FINISHED: "Completed",
+    Life.FAILED: "Completed",  # Volcano counts what ended, however it ended
+}
+_PLUGINS_PHASES: Final[Mapping[Life, str]] = {
+    Life.ACCEPTED: "Pending",
+    Life.ADMITTED: "Pending",
+    Life.UNSCHEDULABLE: "Pending",
+    Life.SCHEDULED: "Scheduling",  # enough are bound, not enough run
+    Life.RUNNING: "Running",
+    Life.PARTIAL: "Unknown",
+    Life.FINISHED: "Finished",
+    Life.FAILED: "Failed",
+}
+#: Condition type, status, and the reason where none is given.
+_VOLCANO_CONDITIONS: Final[Mapping[Life, tuple[str, str, str]]] = {
+    Life.UNSCHEDULABLE: ("Unschedulable", "True", "NotEnoughResources"),
+    Life.PARTIAL: ("Unschedulable", "True", "NotEnoughResources"),
+    Life.FAILED: ("Unschedulable", "True", "PodFailed"),
+    Life.SCHEDULED: ("Scheduled", "True", "Scheduled"),
+    Life.RUNNING: ("Scheduled", "True", "Scheduled"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """A group's state, to be written into its status.
+
+    Args:
+        life: How far it has got.
+        at: Since when, as the API writes moments.
+        reason: One CamelCase word; "" = the form's usual one.
+        message: For people.
+        running, succeeded, failed: Pods.
+        transition: What the decision belongs to (Volcano's transitionID).
+        started: Whether its minimum was bound before: then a native group stays "scheduled" for ever.
+    """
+
+    life: Life
+    at: str
+    reason: str = ""
+    message: str = ""
+    running: int = 0
+    succeeded: int = 0
+    failed: int = 0
+    transition: str = ""
+    started: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StatusPatch:
+    """What to PATCH: `suffix` goes behind the object's path."""
+
+    suffix: str
+    content_type: str
+    body: bytes
+
+
+def status_patch(form: Form, seen: Observed) -> StatusPatch | None:
+    """The status of a group; None where its form has no word for this.
+
+    Volcano's status is no subresource, and a merge patch replaces its list of conditions as a whole: it is ours alone to
+    write for groups that we schedule. Expect conflicts all the same.
+    """
+    match form:
+        case Form.VOLCANO:
+            return _volcano_status(seen)
+        case Form.SCHEDULER_PLUGINS:
+            return _plugins_status(seen)
+        case Form.NATIVE_ALPHA | Form.NATIVE_BETA:
+            return _native_status(form, seen)
+        case Form.NONE:
+            return None
+
+
+def _volcano_status(seen: Observed) -> StatusPatch | None:
+    if seen.life not in _VOLCANO_PHASES:
+        return None
+    status: Json = {"phase": _VOLCANO_PHASES[seen.life], **_counts(seen)}
+    if seen.life in _VOLCANO_CONDITIONS:
+        kind, value, reason = _VOLCANO_CONDITIONS[seen.life]
+        condition = {
+            "type": kind,
+            "status": value,
+            "transitionID": seen.transition,
+            "lastTransitionTime": seen.at,
+            "reason": seen.reason or reason,
+            "message": seen.message[:LONGEST_MESSAGE],
+        }
+        status["conditions"] = [condition]
+    return StatusPatch("", MERGE, msgspec.json.encode({"status": status}))
+
+
+def _plugins_status(seen: Observed) -> StatusPatch | None:
+    if seen.life not in _PLUGINS_PHASES:
+        return None
+    status: Json = {"phase": _PLUGINS_PHASES[seen.life], **_counts(seen)}
+    if seen.life is Life.SCHEDULED:
+        status["scheduleStartTime"] = seen.at
+    return StatusPatch("/status", MERGE, msgspec.json.encode({"status": status}))
+
+
+def _counts(seen: Observed) -> Json:
+    return {"running": seen.running, "succeeded": seen.succeeded, "failed": seen.failed}
+
+
+def _native_status(form: Form, seen: Observed) -> StatusPatch | None:
+    """Conditions are merged by type, so only this one is said."""
+    kind = "PodGroupScheduled" if form is Form.NATIVE_ALPHA else "PodGroupInitiallyScheduled"
+    match seen.life:
+        case Life.UNSCHEDULABLE | Life.PARTIAL if not seen.started:
+            told = (kind, "False", seen.reason or "Unschedulable")
+        case Life.SCHEDULED | Life.RUNNING:
+            told = (kind, "True", seen.reason or "Scheduled")
+        case Life.PREEMPTED:
+            told = ("DisruptionTarget", "True", seen.reason or "PreemptionByScheduler")
+        case _:
+            return None
+    condition = {
+        "type": told[0],
+        "status": told[1],
+        "reason": told[2],
+        "message": seen.message[:LONGEST_MESSAGE],
+        "lastTransitionTime": seen.at,
+    }
+    body = msgspec.json.encode({"status": {"conditions": [condition]}})
+    return StatusPatch("/status", STRATEGIC, body)

@@ -1,4 +1,4 @@
-"""Bodies of requests: bindings, deletions and events. Pure."""
+"""Bodies of requests: bindings, deletions and events; content types of patches. Pure."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ import msgspec
 
 from flowsched.cluster.kubernetes.objects.metadata import micro_timestamp
 
+#: Content types of patches.
+MERGE: Final = "application/merge-patch+json"
+STRATEGIC: Final = "application/strategic-merge-patch+json"
 _NOTHING: Final[Mapping[str, str]] = {}
 
 

@@ -13,11 +13,12 @@ A *place* is a text: absolute = of a shared volume, where stage-in and stage-out
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from flowsched.cluster.kubernetes.pods.release import Refusal, SharedVolume
+from flowsched.cluster.kubernetes.objects.release import Refusal, SharedVolume
+from flowsched.cluster.kubernetes.orders import place_in, tidy
 from flowsched.cluster.local.runner.patterns import fixed_part, is_pattern
 from flowsched.workflow.spec import Container, Delivered, Placed, Step
 
@@ -95,22 +96,6 @@ class Layout:
     def place(self, path: str) -> str:
         """The place of a path; "" if it is the image's own."""
         return place_in(self.view, path)
-
-
-def place_in(view: Iterable[Sequence[str]], path: str) -> str:
-    """The place of a path of the container, by a view whose longest paths come first; "" if it is the image's own."""
-    path = tidy(path)
-    for mounted, place in view:
-        if path == mounted:
-            return place
-        if path.startswith(mounted.rstrip("/") + "/"):
-            return f"{place}/{path[len(mounted.rstrip('/')) + 1 :]}"
-    return ""
-
-
-def tidy(path: str) -> str:
-    """An absolute path without what it need not have."""
-    return "/" + posixpath.normpath(path).lstrip("/")
 
 
 def local_path(uri: str) -> str | None:

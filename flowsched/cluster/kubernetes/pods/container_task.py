@@ -16,11 +16,18 @@ from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import Any, Final
 
-from flowsched.cluster.kubernetes.agent.keys import signing_key_of
-from flowsched.cluster.kubernetes.agent.orders import pack, sign
-from flowsched.cluster.kubernetes.pods.container_paths import Layout, local_path, stdio_of, tidy
-from flowsched.cluster.kubernetes.pods.names import SecretKey, member_address, secret_key
-from flowsched.cluster.kubernetes.pods.release import INPUTS, WORK, Extras, GroupRef, Refusal, ReleaseSettings
+from flowsched.cluster.kubernetes.agent_keys import signing_key_of
+from flowsched.cluster.kubernetes.objects.names import SecretKey, member_address, secret_key
+from flowsched.cluster.kubernetes.objects.release import (
+    INPUTS,
+    WORK,
+    Extras,
+    GroupRef,
+    Refusal,
+    ReleaseSettings,
+)
+from flowsched.cluster.kubernetes.orders import pack, sign, tidy
+from flowsched.cluster.kubernetes.pods.container_paths import Layout, local_path, stdio_of
 from flowsched.cluster.local.orders import inside
 from flowsched.cluster.local.runner.patterns import is_pattern
 from flowsched.cluster.node.cache import file_name
@@ -302,7 +309,7 @@ def _order(pod: Pod, container: Container, layout: Layout) -> Mapping[str, Any]:
 
 # ---- what stage-in and stage-out are told: inputs, outputs, and what to lay out beside them ----
 #
-# How it travels, and its signature, are in `agent.orders`.
+# How it travels, and its signature, are in `orders`.
 
 
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9._-]")

@@ -14,7 +14,6 @@ from typing import Final
 
 import structlog
 
-from flowsched.cluster.kubernetes.agent.orders import LIFE_MS
 from flowsched.cluster.kubernetes.api.client import decoded
 from flowsched.cluster.kubernetes.api.errors import Malformed, Permanent, Refused, Unreachable, judge
 from flowsched.cluster.kubernetes.background import (
@@ -26,13 +25,14 @@ from flowsched.cluster.kubernetes.background import (
 from flowsched.cluster.kubernetes.dra.claims import DeviceClaims
 from flowsched.cluster.kubernetes.dra.inventory import places_of
 from flowsched.cluster.kubernetes.lease import Lease
+from flowsched.cluster.kubernetes.objects.labels import GROUP, REASON, VOID, engine_name, is_ours
 from flowsched.cluster.kubernetes.objects.metadata import moment_ms
 from flowsched.cluster.kubernetes.objects.pod import Pod as PodObject
+from flowsched.cluster.kubernetes.objects.release import Refusal, ReleaseSettings, extras_of
+from flowsched.cluster.kubernetes.orders import LIFE_MS
 from flowsched.cluster.kubernetes.pods.gang_objects import GangObjects
-from flowsched.cluster.kubernetes.pods.labels import GROUP, REASON, VOID, engine_name, is_ours
 from flowsched.cluster.kubernetes.pods.manifest import pod_manifest
 from flowsched.cluster.kubernetes.pods.pod_api import QUOTA, Doubt, PodApi
-from flowsched.cluster.kubernetes.pods.release import Refusal, ReleaseSettings, extras_of
 from flowsched.cluster.kubernetes.pods.status import Waiting, outcome
 from flowsched.executor.protocol import ClusterEvent, Pod, PodEnded, PodGone, PodHeld, PodStarted
 

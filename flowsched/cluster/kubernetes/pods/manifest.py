@@ -17,7 +17,18 @@ from typing import Any, Final
 import msgspec
 
 from flowsched.cluster.kubernetes.dra.inventory import places_of
+from flowsched.cluster.kubernetes.objects.labels import GROUP, annotations_of, labels_of, owner_reference
+from flowsched.cluster.kubernetes.objects.names import member_host, pod_name
 from flowsched.cluster.kubernetes.objects.podgroup import PodLink, pod_link
+from flowsched.cluster.kubernetes.objects.release import (
+    INPUTS,
+    WORK,
+    Extras,
+    GroupRef,
+    Refusal,
+    ReleaseSettings,
+    extras_of,
+)
 from flowsched.cluster.kubernetes.pods.container_paths import Layout, lay_out
 from flowsched.cluster.kubernetes.pods.container_task import (
     TaskEnvironment,
@@ -31,17 +42,6 @@ from flowsched.cluster.kubernetes.pods.container_task import (
     step_variables,
     task_environment,
     watched,
-)
-from flowsched.cluster.kubernetes.pods.labels import GROUP, annotations_of, labels_of, owner_reference
-from flowsched.cluster.kubernetes.pods.names import member_host, pod_name
-from flowsched.cluster.kubernetes.pods.release import (
-    INPUTS,
-    WORK,
-    Extras,
-    GroupRef,
-    Refusal,
-    ReleaseSettings,
-    extras_of,
 )
 from flowsched.executor.protocol import Pod
 from flowsched.workflow.spec import Resources, Rules, Toleration

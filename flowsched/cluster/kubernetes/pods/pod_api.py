@@ -17,12 +17,12 @@ from flowsched.cluster.kubernetes.api.errors import Answer, Refused, Unreachable
 from flowsched.cluster.kubernetes.background import FIRST_PAUSE_S, LONGEST_PAUSE_S, Explain
 from flowsched.cluster.kubernetes.lease import Lease
 from flowsched.cluster.kubernetes.objects.core import Node, OnlyMetadata
+from flowsched.cluster.kubernetes.objects.labels import ENGINE_NAME, REASON, VOID, common_labels
+from flowsched.cluster.kubernetes.objects.names import pod_name
 from flowsched.cluster.kubernetes.objects.pod import Pod as PodObject
+from flowsched.cluster.kubernetes.objects.release import ReleaseSettings
 from flowsched.cluster.kubernetes.objects.request_bodies import binding, deletion
-from flowsched.cluster.kubernetes.pods.labels import ENGINE_NAME, REASON, VOID, common_labels
 from flowsched.cluster.kubernetes.pods.manifest import CONFINED, TASK
-from flowsched.cluster.kubernetes.pods.names import pod_name
-from flowsched.cluster.kubernetes.pods.release import ReleaseSettings
 
 log = structlog.get_logger(__name__)
 

@@ -14,21 +14,25 @@ A container task runs in several containers, its steps. It starts with the first
 
 from __future__ import annotations
 
-import zlib
 from dataclasses import dataclass
-from typing import Annotated, Final, TypeVar
+from typing import Final
 
-import msgspec
-
-from flowsched.cluster.kubernetes.agent.orders import unpacked
+from flowsched.cluster.kubernetes.exit_codes import INPUT_LOST, NOT_LAID, UNREACHABLE
+from flowsched.cluster.kubernetes.objects.labels import STEPS, USAGE
 from flowsched.cluster.kubernetes.objects.metadata import condition_of, moment_ms
 from flowsched.cluster.kubernetes.objects.pod import ContainerStatus, Pod, Terminated
 from flowsched.cluster.kubernetes.pods.container_task import IGNORED, STEP
-from flowsched.cluster.kubernetes.pods.labels import STEPS, USAGE
 from flowsched.cluster.kubernetes.pods.manifest import STAGE_IN, STAGE_OUT, TASK
+from flowsched.cluster.kubernetes.step_messages import (
+    Result,
+    Staged,
+    read_result,
+    read_staged,
+    read_usage,
+    shortened,
+)
 from flowsched.executor.protocol import (
     ContainerReport,
-    DeliveredFile,
     PodEnded,
     PodGone,
     PodStarted,
@@ -36,102 +40,6 @@ from flowsched.executor.protocol import (
     StepEnd,
     Usage,
 )
-
-#: A kubelet takes 4 KiB; what is longer was written by somebody else, and is cut.
-LONGEST_MESSAGE: Final = 4096
-
-T = TypeVar("T")
-Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
-
-
-class _Output(msgspec.Struct, frozen=True):
-    name: str
-    uri: str
-    size_bytes: Count
-    value: str | None = None
-
-
-class Result(msgspec.Struct, frozen=True):
-    """What stage-out tells. `more`: not all of it found room in the message."""
-
-    outputs: tuple[_Output, ...] = ()
-    reason: str = ""
-    message: str = ""
-    more: bool = False
-    delivered: (
-        str | tuple[tuple[str, str, Count], ...]
-    ) = ()  #: of a container task: path, uri, bytes; packed if it is long
-    stdio: tuple[tuple[str, str], ...] = ()  #: the ends of its steps' stdout and stderr files
-    returned: Count | None = None  #: the return code that its client judges by, where it has written one
-    undelivered: Count = 0  #: how many files found no room in the list
-    disk_bytes: Count | None = None  #: what the pod has moved, as its node's agent knows; None = it does not
-    cpu_ms: Count = 0  #: and the CPU time it has taken
-
-    @property
-    def files(self) -> tuple[DeliveredFile, ...]:
-        """What was taken out of a container."""
-        listed = self.delivered
-        if isinstance(listed, str):
-            try:
-                listed = _read(unpacked(listed), tuple[tuple[str, str, Count], ...]) or ()
-            except (ValueError, zlib.error):
-                return ()
-        return tuple(DeliveredFile(shortened(path), shortened(uri), size) for path, uri, size in listed)
-
-    @property
-    def published(self) -> tuple[Published, ...]:
-        """The outputs, as executors report them."""
-        return tuple(Published(each.name, each.uri, each.size_bytes, each.value) for each in self.outputs)
-
-
-class Staged(msgspec.Struct, frozen=True):
-    """What stage-in tells."""
-
-    bytes_local: Count = 0
-    bytes_moved: Count = 0
-    reason: str = ""
-    message: str = ""
-    lost: tuple[str, ...] = ()
-
-
-class Used(msgspec.Struct, frozen=True):
-    """What a container used, where its node says it."""
-
-    cpu_ms: Count = 0
-    max_rss_bytes: Count = 0
-
-
-_NOTHING: Final = Staged()
-_NO_USAGE: Final = Used()
-
-
-def read_result(text: str | bytes) -> Result | None:
-    """Stage-out's message, or the agent's answer to the same question; None if it is none."""
-    return _read(text, Result)
-
-
-def read_staged(text: str) -> Staged:
-    """Stage-in's message; empty if it is none."""
-    return _read(text, Staged) or _NOTHING
-
-
-def read_usage(text: str, container: str) -> Used:
-    """What a container used, of an annotation that has it by container; nothing if it is none."""
-    everyone = _read(text, dict[str, Used]) or {}
-    return everyone.get(container, _NO_USAGE)
-
-
-def shortened(text: str) -> str:
-    """As much of a text as is kept, in characters that can be stored anywhere."""
-    return text[:LONGEST_MESSAGE].replace("\0", "�").encode(errors="replace").decode()
-
-
-def _read(text: str | bytes, kind: type[T]) -> T | None:
-    try:
-        return msgspec.json.decode(text, type=kind)
-    except (msgspec.MsgspecError, ValueError, RecursionError):
-        return None
-
 
 # ---- why a pod has not started ----
 #
@@ -234,10 +142,6 @@ OOM_CODE: Final = 137
 #: Exit codes of a program that cannot be run, as a shell has them.
 _NOT_FOUND: Final = 127
 _NOT_RUNNABLE: Final = 126
-#: Exit codes of `podsteps`.
-_INPUT_LOST: Final = 66
-_UNREACHABLE: Final = 75
-_NOT_LAID: Final = 65
 #: Words of a kubelet for a container that could not be started at all.
 _START_REASONS: Final = frozenset({"StartError", "ContainerCannotRun"})
 #: What a kubelet writes when it has lost track of a container: the node was restarted, say.
@@ -475,14 +379,14 @@ def _never_ended(seen: _Seen, task: Terminated | None) -> Final_:
 def _step_failed(seen: _Seen, name: str, step: Terminated) -> Final_:
     """A container before the task failed: the task never ran."""
     told = read_staged(step.message)
-    if name == STAGE_IN and step.exit_code == _INPUT_LOST:
+    if name == STAGE_IN and step.exit_code == INPUT_LOST:
         return seen.gone("InputLost", started=False, lost=told.lost)
-    if name == STAGE_IN and step.exit_code == _UNREACHABLE:
+    if name == STAGE_IN and step.exit_code == UNREACHABLE:
         return seen.gone(told.reason or "AgentUnreachable", started=False)
     if step.reason == _LOST_TRACK:
         return seen.gone(_LOST_TRACK, started=False)
     words = told.message or step.message
-    if name == STAGE_IN and step.exit_code == _NOT_LAID:
+    if name == STAGE_IN and step.exit_code == NOT_LAID:
         return seen.ended(_NOT_RUNNABLE, told.reason or "StartFailed", words)
     return seen.ended(_NOT_RUNNABLE, "StartFailed", f"{name}: {step.reason} ({step.exit_code}): {words}")
 

@@ -19,8 +19,8 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from flowsched.cluster.kubernetes.agent.orders import LARGEST, unpacked
-from flowsched.cluster.kubernetes.pods.container_paths import place_in, tidy
+from flowsched.cluster.kubernetes.exit_codes import NOT_LAID
+from flowsched.cluster.kubernetes.orders import LARGEST, place_in, tidy, unpacked
 from flowsched.cluster.local.runner import patterns
 from flowsched.cluster.local.runner.patterns import is_pattern
 from flowsched.cluster.local.runner.return_code import code_in
@@ -116,8 +116,6 @@ class Sight:
 # ---- stage-in and stage-out ----
 
 
-#: Exit code of stage-in: what the task asks for cannot be had, and trying again is no use.
-NOT_LAID: Final = 65
 #: Of each of a step's files, the end of so many bytes is told.
 TAIL_BYTES: Final = 10 << 10
 #: A step that is told to end so shortly before its timeout is taken to have run into it: pods begin before their first step.

@@ -1,6 +1,6 @@
 """Inputs of a release beside the pod itself: the cluster's settings, the pod's group, and why a pod cannot be released.
 
-Values only. `manifest` makes a pod of them.
+Values only. `pods.manifest` makes pods of them.
 """
 
 from __future__ import annotations

@@ -22,11 +22,14 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-DONE: Final = 0
-NOT_READY: Final = 1
-BAD_ORDER: Final = 64
-INPUT_LOST: Final = 66
-UNREACHABLE: Final = 75
+from flowsched.cluster.kubernetes.exit_codes import (
+    BAD_ORDER,
+    DONE,
+    INPUT_LOST,
+    NOT_LAID,
+    NOT_READY,
+    UNREACHABLE,
+)
 
 #: How long an agent may be silent. A task's outputs are worth a longer wait than its start.
 _START_PATIENCE_S: Final = 60.0
@@ -65,16 +68,16 @@ def stage_in(env: Env) -> int:
             env, BAD_ORDER, {"reason": "OrderRefused", "message": "there is no order, or no signature"}
         )
     if env.get("FLOWSCHED_CONTAINER"):
-        from flowsched.cluster.kubernetes.pods import step_files
+        from flowsched.cluster.kubernetes.steps import files
 
-        code, message = step_files.prepare(env)
+        code, message = files.prepare(env)
         if code == DONE:
             code, message = _stage_in(env)
         if code == DONE:
-            code, problem = step_files.fill(env)
+            code, problem = files.fill(env)
             message = problem or message
-        if code == step_files.NOT_LAID:
-            step_files.leave(env)
+        if code == NOT_LAID:
+            files.leave(env)
     else:
         code, message = _stage_in(env)
     return _tell(env, code, message)
@@ -83,7 +86,7 @@ def stage_in(env: Env) -> int:
 def _stage_in(env: Env) -> tuple[int, dict[str, Any]]:
     """Have datasets laid out: the exit code, and the message."""
     if not env.get("FLOWSCHED_AGENT"):
-        from flowsched.cluster.kubernetes.agent import alone
+        from flowsched.cluster.kubernetes.steps import alone
 
         return alone.stage_in(env)
     body = {"inputs_path": env.get("FLOWSCHED_INPUTS", "/flowsched/inputs")}
@@ -107,14 +110,14 @@ def stage_out(env: Env) -> int:
     with _listening(env):
         signal.sigwait(_ENDS)
     if env.get("FLOWSCHED_CONTAINER"):
-        from flowsched.cluster.kubernetes.pods import step_files
+        from flowsched.cluster.kubernetes.steps import files
 
-        message = step_files.deliver(env)
+        message = files.deliver(env)
         if env.get("FLOWSCHED_AGENT") and json.loads(fitted(message, _limit(env))).get("undelivered"):
             _keep_list(env, message["delivered"])
         return _tell(env, DONE, message)
     if not env.get("FLOWSCHED_AGENT"):
-        from flowsched.cluster.kubernetes.agent import alone
+        from flowsched.cluster.kubernetes.steps import alone
 
         return _tell(env, DONE, alone.stage_out(env))
     body = {"work_path": env.get("FLOWSCHED_WORK", "/flowsched/work")}
@@ -126,7 +129,7 @@ def stage_out(env: Env) -> int:
 
 def _keep_list(env: Env, files: list[Any]) -> None:
     """Give a list of files that no message holds to the agent; it is a report, and no failure where that cannot be."""
-    from flowsched.cluster.kubernetes.agent.orders import packed
+    from flowsched.cluster.kubernetes.orders import packed
 
     body = {"work_path": env.get("FLOWSCHED_WORK", "/flowsched/work"), "delivered": packed(files)}
     status, answer = _persist(env, "outputs", body, _START_PATIENCE_S)
@@ -265,7 +268,7 @@ def fitted(message: dict[str, Any], limit: int) -> str:
 
 def _packed(message: dict[str, Any], limit: int) -> str:
     """The message of a container task, as much of it as there is room for."""
-    from flowsched.cluster.kubernetes.agent.orders import packed
+    from flowsched.cluster.kubernetes.orders import packed
 
     files: list[Any] = message["delivered"]
     for kept in (TAIL_BYTES, 1024, 200, 0):

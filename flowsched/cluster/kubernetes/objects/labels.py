@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from flowsched.cluster.kubernetes.objects.names import label_value, pod_name
 from flowsched.cluster.kubernetes.objects.pod import Pod as PodObject
-from flowsched.cluster.kubernetes.pods.names import label_value, pod_name
-from flowsched.cluster.kubernetes.pods.release import GroupRef, Owner, ReleaseSettings
+from flowsched.cluster.kubernetes.objects.release import GroupRef, Owner, ReleaseSettings
 from flowsched.executor.protocol import Pod
 
 PREFIX: Final = "flowsched.io/"

@@ -12,13 +12,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from flowsched.cluster.kubernetes.agent import orders, pods
-from flowsched.cluster.kubernetes.agent.orders import BadOrder, Order
+from flowsched.cluster.kubernetes import orders
+from flowsched.cluster.kubernetes.agent import pods
 from flowsched.cluster.kubernetes.agent.outputs import look
 from flowsched.cluster.kubernetes.agent.pods import Held
-from flowsched.cluster.kubernetes.agent.safe_paths import Unsafe
 from flowsched.cluster.kubernetes.agent.sources import Guard, Sources
-from flowsched.cluster.kubernetes.pods.steps import BAD_ORDER, DONE, INPUT_LOST, UNREACHABLE
+from flowsched.cluster.kubernetes.exit_codes import BAD_ORDER, DONE, INPUT_LOST, UNREACHABLE
+from flowsched.cluster.kubernetes.orders import BadOrder, Order
+from flowsched.cluster.kubernetes.safe_paths import Unsafe
 from flowsched.cluster.local.runner.outputs import Refused
 from flowsched.cluster.node.origins import NotFetched, Origins
 

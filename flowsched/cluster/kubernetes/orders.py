@@ -10,12 +10,13 @@ import base64
 import hashlib
 import hmac
 import json
+import posixpath
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from flowsched.cluster.kubernetes.agent.safe_paths import Unsafe, parts_of
+from flowsched.cluster.kubernetes.safe_paths import Unsafe, parts_of
 
 #: From here on an order is packed: the kernel's limit of one variable is 128 KiB, its name included.
 PLAIN_TEXT: Final = 96 << 10
@@ -95,7 +96,7 @@ def packed(value: Any) -> str:
 
 
 def sign(key: bytes, text: str) -> str:
-    """The signature of an order's text. The key is the one of `keys.signing_key_of`."""
+    """The signature of an order's text. The key is the one of `agent_keys.signing_key_of`."""
     return hmac.new(key, text.encode("utf-8", "surrogatepass"), hashlib.sha256).hexdigest()
 
 
@@ -164,6 +165,22 @@ def placed(given: Input, names: Mapping[str, str]) -> Iterator[Placed]:
 def manifest(given: Input, names: Mapping[str, str], inputs_path: str) -> str:
     """The text of a manifest: where the task finds each file, one to a line, in the input's order."""
     return "".join(f"{inputs_path.rstrip('/')}/{file.path}\n" for file in placed(given, names))
+
+
+def place_in(view: Iterable[Sequence[str]], path: str) -> str:
+    """The place of a path of the container, by a view whose longest paths come first; "" if it is the image's own."""
+    path = tidy(path)
+    for mounted, place in view:
+        if path == mounted:
+            return place
+        if path.startswith(mounted.rstrip("/") + "/"):
+            return f"{place}/{path[len(mounted.rstrip('/')) + 1 :]}"
+    return ""
+
+
+def tidy(path: str) -> str:
+    """An absolute path without what it need not have."""
+    return "/" + posixpath.normpath(path).lstrip("/")
 
 
 def line_safe(name: str) -> str:

@@ -1,0 +1,109 @@
+"""What the steps of a pod report: their termination messages and the node agent's answers, decoded. Pure.
+
+Containers write these texts, so any content is data: what cannot be decoded counts as missing, and no content raises.
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import Annotated, Final, TypeVar
+
+import msgspec
+
+from flowsched.cluster.kubernetes.orders import unpacked
+from flowsched.executor.protocol import DeliveredFile, Published
+
+#: A kubelet takes 4 KiB; what is longer was written by somebody else, and is cut.
+LONGEST_MESSAGE: Final = 4096
+
+T = TypeVar("T")
+Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
+
+
+class _Output(msgspec.Struct, frozen=True):
+    name: str
+    uri: str
+    size_bytes: Count
+    value: str | None = None
+
+
+class Result(msgspec.Struct, frozen=True):
+    """What stage-out tells. `more`: not all of it found room in the message."""
+
+    outputs: tuple[_Output, ...] = ()
+    reason: str = ""
+    message: str = ""
+    more: bool = False
+    delivered: (
+        str | tuple[tuple[str, str, Count], ...]
+    ) = ()  #: of a container task: path, uri, bytes; packed if it is long
+    stdio: tuple[tuple[str, str], ...] = ()  #: the ends of its steps' stdout and stderr files
+    returned: Count | None = None  #: the return code that its client judges by, where it has written one
+    undelivered: Count = 0  #: how many files found no room in the list
+    disk_bytes: Count | None = None  #: what the pod has moved, as its node's agent knows; None = it does not
+    cpu_ms: Count = 0  #: and the CPU time it has taken
+
+    @property
+    def files(self) -> tuple[DeliveredFile, ...]:
+        """What was taken out of a container."""
+        listed = self.delivered
+        if isinstance(listed, str):
+            try:
+                listed = _read(unpacked(listed), tuple[tuple[str, str, Count], ...]) or ()
+            except (ValueError, zlib.error):
+                return ()
+        return tuple(DeliveredFile(shortened(path), shortened(uri), size) for path, uri, size in listed)
+
+    @property
+    def published(self) -> tuple[Published, ...]:
+        """The outputs, as executors report them."""
+        return tuple(Published(each.name, each.uri, each.size_bytes, each.value) for each in self.outputs)
+
+
+class Staged(msgspec.Struct, frozen=True):
+    """What stage-in tells."""
+
+    bytes_local: Count = 0
+    bytes_moved: Count = 0
+    reason: str = ""
+    message: str = ""
+    lost: tuple[str, ...] = ()
+
+
+class Used(msgspec.Struct, frozen=True):
+    """What a container used, where its node says it."""
+
+    cpu_ms: Count = 0
+    max_rss_bytes: Count = 0
+
+
+_NOTHING: Final = Staged()
+_NO_USAGE: Final = Used()
+
+
+def read_result(text: str | bytes) -> Result | None:
+    """Stage-out's message, or the agent's answer to the same question; None if it is none."""
+    return _read(text, Result)
+
+
+def read_staged(text: str) -> Staged:
+    """Stage-in's message; empty if it is none."""
+    return _read(text, Staged) or _NOTHING
+
+
+def read_usage(text: str, container: str) -> Used:
+    """What a container used, of an annotation that has it by container; nothing if it is none."""
+    everyone = _read(text, dict[str, Used]) or {}
+    return everyone.get(container, _NO_USAGE)
+
+
+def shortened(text: str) -> str:
+    """As much of a text as is kept, in characters that can be stored anywhere."""
+    return text[:LONGEST_MESSAGE].replace("\0", "�").encode(errors="replace").decode()
+
+
+def _read(text: str | bytes, kind: type[T]) -> T | None:
+    try:
+        return msgspec.json.decode(text, type=kind)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return None
