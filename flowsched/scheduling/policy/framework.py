@@ -127,28 +127,28 @@ class Profile:
         contention: The `io` axis and the slowdown by IO-heavy neighbours count.
         packing: Between nodes of equal cost, the fullest or the emptiest.
         backfill: "easy" = the first group that does not fit gets a reservation that no other may delay; "conservative" = each
-            of them does, in order; "none" = whatever fits goes.
+            of them does, in order; "none" = every group that fits starts.
         order: Inside a queue, after priority and age: "shortest" (workflows with the shortest remaining path first, critical path
             inside one; gangs and pods of more than half a node do not give way), "rank" (critical path first) or "fifo".
         window: How many groups a cycle looks at, at most.
-        default_runtime_ms: What is assumed of work of which nothing is known.
+        default_runtime_ms: The runtime that is assumed of a task without an estimate.
         age_class_ms: Waiting this much longer goes before any rank.
         promote_ms: Waiting this long counts as much as one step of priority, for a group in its queue, and for a queue
             (or a user of one) that asks and gets nothing: it bounds every wait.
-        half_life_ms: What a queue, or a user of one, had so long ago counts half of what it has now; 0 = only what it has
-            now counts.
+        half_life_ms: Past use of a queue, or of a user of one, counts half after this time; 0 = only present use counts.
         origin_rate: Bytes/s from outside.
-        move_price_percent: How much of a copy's time, over its link or onto its disk, is charged for others who could use them.
+        move_price_percent: Percent of a copy's time, over its link or onto its disk, that are charged for other tasks that could
+            use them.
         shortest_wait_ms: A copy that takes less is never worth waiting instead.
-        remote_reads: Tasks read what only few read where it lies, over the network, where links are faster than disks and the
-            cluster can do it, rather than copy it to their node first.
-        eviction: What a full cache does without first: "dag" = what the DAGs will need least, "lru" = what was used longest ago.
-        io_fill_percent: Of each disk, what tasks were learned to use fills at most so much, and of each shared storage all who
-            work on it; 0 = only what documents say of disks counts.
-        storages: Storages that nodes share: what all who read from and write to one get together.
+        remote_reads: Tasks read datasets with few readers where they lie, over the network, if links are faster than disks and the
+            cluster can do it, rather than copy them to their node first.
+        eviction: Which copies a full cache drops first: "dag" = those that the DAGs will need least, "lru" = those used longest ago.
+        io_fill_percent: The part of each disk that the learned I/O of tasks may fill, and of each shared storage the I/O of all its
+            users; 0 = only I/O that documents state counts for disks.
+        storages: Storages that nodes share, with the bandwidth of each for all its readers and all its writers together.
         preempt: Groups of higher priority may take the room of lower ones.
         reclaim: Queues that have less than they may take back what others have beyond theirs.
-        min_runtime_ms: What has run for less is not taken away for others.
+        min_runtime_ms: A pod that has run for less is not preempted.
         filters: Third-party plugins beside the built-in filters.
         costs: Third-party plugins: what every pod costs.
         first_costs: Third-party plugins: what the first pod of a group costs on a node.
@@ -157,7 +157,7 @@ class Profile:
         queue_order: A third-party plugin: in which order groups of equal (aged) priority go; ties as `order`
             says.
         victim_order: A third-party plugin: which claims lose room first.
-        queues: Profiles of some queues, by the queue's exact name. What of them may differ is in `PER_QUEUE`.
+        queues: Profiles of some queues, by the queue's exact name. `PER_QUEUE` names the fields that may differ.
     """
 
     name: str = "flowsched"
