@@ -1,3 +1,3 @@
 import pytest
 
-pytest.register_assert_rewrite("tests.cluster.contract")
+pytest.register_assert_rewrite("flowsched.cluster.conformance")

@@ -1,58 +1,34 @@
-"""The worlds in which executors are tested."""
+"""The worlds in which the executors of this machine are tested."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Sequence
+import shlex
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
+from flowsched.cluster.conformance import FactoryWorld
 from flowsched.cluster.local.executor import LocalCluster, Processes
 from flowsched.cluster.local.nodes import virtual_nodes
 from flowsched.cluster.local.processes import RunnerProcesses
-from flowsched.executor.nodes import NodeInfo
-from tests.cluster.fake import FakeProcesses
-from tests.cluster.samples import Ear, scripted
+from flowsched.executor.protocol import Pod
+from tests.cluster.fake import FakeProcesses, Outcome
 
 
-class RealWorld:
-    """A folder, in which real processes run. Whatever still runs at the end is killed."""
+class RealWorld(FactoryWorld):
+    """A folder, in which real processes run."""
 
     def __init__(self, folder: Path) -> None:
+        super().__init__(self.cluster, folder)
         self.root = folder / "cluster"
         self.nodes = virtual_nodes(2, cpu_millicores=8000, memory_bytes=8 << 30)
-        file = folder / "outside.txt"
-        file.write_bytes(b"outside")
-        self.outside = file.as_uri()
-        self.nothing = (folder / "nothing.txt").as_uri()
-        self._open: tuple[LocalCluster, Ear] | None = None
 
     def processes(self) -> Processes:
         return RunnerProcesses()
 
-    async def open(self) -> tuple[LocalCluster, Ear, Sequence[NodeInfo]]:
-        cluster = LocalCluster(self.root, self.nodes, processes=self.processes())
-        nodes = await cluster.start()
-        ear = Ear(cluster)
-        self._open = cluster, ear
-        return cluster, ear, nodes
-
-    async def drop(self) -> None:
-        if self._open is not None:
-            cluster, ear = self._open
-            self._open = None
-            await cluster.stop()
-            await ear.close()
-
-    async def end(self) -> None:
-        """Leave nothing behind."""
-        await self.drop()
-        cluster, ear, _ = await self.open()
-        orphans = await cluster.orphans()
-        await cluster.release(orphans, 0)
-        await asyncio.gather(*(ear.final(name) for name in orphans))
-        await self.drop()
+    async def cluster(self) -> LocalCluster:
+        return LocalCluster(self.root, self.nodes, processes=self.processes())
 
     def attempt(self, name: str, node: str = "node-0") -> Path:
         return self.root / "nodes" / node / "attempts" / name
@@ -74,15 +50,29 @@ class FakeWorld(RealWorld):
         assert set(self.fakes.launched.values()) <= {1}
 
 
+def scripted(what: Pod) -> Outcome:
+    """What a `program` does in a world of fakes."""
+    exit_code, runtime_ms, sizes, missing = 0, 5, {}, set()
+    for step in what.env.get("STEPS", "").split(";"):
+        word, *rest = shlex.split(step) or [""]
+        if word == "sleep":
+            runtime_ms = round(float(rest[0]) * 1000)
+        elif word == "exit":
+            exit_code = int(rest[0])
+        elif word == "write":
+            sizes[rest[0]] = int(rest[1])
+        elif word == "promise":
+            missing.add(rest[0])
+    return Outcome(exit_code, runtime_ms=runtime_ms, sizes=sizes, missing=frozenset(missing))
+
+
 @pytest.fixture
 async def real_world(tmp_path: Path) -> AsyncIterator[RealWorld]:
-    world = RealWorld(tmp_path)
-    yield world
-    await world.end()
+    async with RealWorld(tmp_path) as world:
+        yield world
 
 
 @pytest.fixture
 async def fake_world(tmp_path: Path) -> AsyncIterator[FakeWorld]:
-    world = FakeWorld(tmp_path)
-    yield world
-    await world.end()
+    async with FakeWorld(tmp_path) as world:
+        yield world

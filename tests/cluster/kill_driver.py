@@ -16,11 +16,11 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from flowsched.cluster.conformance import pod
 from flowsched.cluster.local.executor import LocalCluster
 from flowsched.cluster.local.nodes import virtual_nodes
 from flowsched.executor.protocol import ClusterEvent, ContainerReport, Pod, PodEnded, PodGone
 from flowsched.workflow.spec import Container, Delivered, Step
-from tests.cluster.samples import pod
 
 #: Appends a line to a file that only this task writes, while it holds a lock that only this task takes.
 #: Every second task is a container task, which runs it as its first step.

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from flowsched.cluster.conformance import contained, pod
 from flowsched.cluster.local.processes import RunnerProcesses
 from flowsched.cluster.local.runner.bounds import Bounds
 from flowsched.cluster.node.origins import Origins
@@ -22,7 +23,6 @@ from flowsched.executor.protocol import (
 )
 from flowsched.workflow.spec import Delivered, Left, Mount, Placed, Step
 from tests.cluster.conftest import RealWorld
-from tests.cluster.samples import contained, pod
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs Linux' mount namespaces")
 

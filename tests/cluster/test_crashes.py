@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import flowsched.cluster
+from flowsched.cluster.conformance import Observer, pod, shell
 from flowsched.cluster.local import attempts
 from flowsched.cluster.local import attempts as kin
 from flowsched.cluster.local.executor import LocalCluster
@@ -21,7 +22,6 @@ from flowsched.cluster.local.processes import RunnerProcesses
 from flowsched.errors import ConfigurationError
 from flowsched.executor.protocol import PodEnded, PodGone, PodStarted
 from tests.cluster.conftest import RealWorld
-from tests.cluster.samples import Ear, pod, shell
 
 
 def faulty(where: str, what: str) -> Sequence[str]:
@@ -36,7 +36,7 @@ class Crash(Exception):
 
 async def open_with(
     world: RealWorld, command: Sequence[str] | None = None, crash_at: str | None = None
-) -> tuple[LocalCluster, Ear]:
+) -> tuple[LocalCluster, Observer]:
     """A cluster with other runners, or one whose service dies at a failpoint."""
 
     def failpoint(name: str) -> None:
@@ -45,9 +45,7 @@ async def open_with(
 
     processes = RunnerProcesses(command=command) if command else RunnerProcesses()
     cluster = LocalCluster(world.root, world.nodes, processes=processes, failpoint=failpoint)
-    await cluster.start()
-    ear = Ear(cluster)
-    world._open = cluster, ear
+    _, ear, _ = await world.open(cluster)
     return cluster, ear
 
 

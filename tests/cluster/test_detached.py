@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from flowsched.cluster.conformance import contained, pod
 from flowsched.cluster.local import attempts, processes
 from flowsched.cluster.local import attempts as kin
 from flowsched.cluster.local.runner import cgroups
@@ -19,7 +20,6 @@ from flowsched.cluster.local.runner.cgroups import Base, find_base
 from flowsched.executor.protocol import Pod
 from flowsched.workflow.spec import Delivered, Step
 from tests.cluster.conftest import RealWorld
-from tests.cluster.samples import contained, pod
 from tests.cluster.test_crashes import faulty, open_with, until
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc to find them")

@@ -6,9 +6,9 @@ import json
 
 import pytest
 
+from flowsched.cluster.conformance import pod
 from flowsched.cluster.node.environment import Paths, environment, expand, folded, hostfile
 from flowsched.executor.protocol import GangSeat, InputFile, OutputFile
-from tests.cluster.samples import pod
 
 PATHS = Paths("/a", "/a/work", {"reads": "/a/work/inputs/reads/x.fq", "all-bams": "/m"}, "/venv/bin:/bin")
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from flowsched.cluster.conformance import Observer, pod
 from flowsched.cluster.local.executor import LocalCluster
 from flowsched.cluster.local.nodes import virtual_nodes
 from flowsched.executor.protocol import (
@@ -21,18 +22,17 @@ from flowsched.executor.protocol import (
     TransferFailed,
 )
 from tests.cluster.fake import FakeProcesses, Outcome
-from tests.cluster.samples import Ear, pod
 
 NODES = virtual_nodes(2, cpu_millicores=1000, memory_bytes=1 << 40, nic_rate=1000, disk_rate=0)
-Open = Callable[[FakeProcesses], "asyncio.Future[tuple[LocalCluster, Ear]]"]
+Open = Callable[[FakeProcesses], "asyncio.Future[tuple[LocalCluster, Observer]]"]
 
 pytestmark = [pytest.mark.looptime]
 
 
-async def opened(world: FakeProcesses) -> tuple[LocalCluster, Ear]:
+async def opened(world: FakeProcesses) -> tuple[LocalCluster, Observer]:
     cluster = LocalCluster(Path("/nowhere"), NODES, processes=world)
     await cluster.start()
-    return cluster, Ear(cluster)
+    return cluster, Observer(cluster)
 
 
 async def test_a_pod_runs_for_its_hint_in_virtual_time() -> None:
@@ -156,6 +156,6 @@ async def test_an_end_that_waits_to_be_heard_is_not_told_twice() -> None:
     await asyncio.sleep(1)
     await cluster.release(["a"], 0)
     await asyncio.sleep(1)
-    ear = Ear(cluster)
+    ear = Observer(cluster)
     await asyncio.sleep(1)
     assert [type(event) for event in ear.of("a")] == [PodStarted, PodEnded]

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from flowsched.cluster.conformance import contained
 from flowsched.cluster.local import attempts
 from flowsched.cluster.local.executor import LocalCluster
 from flowsched.cluster.local.writers import Writers, written_paths
 from flowsched.executor.protocol import Pod, PodHeld
 from flowsched.workflow.spec import Delivered, Mount, Step
 from tests.cluster.conftest import RealWorld
-from tests.cluster.samples import Ear, contained
 from tests.cluster.test_crashes import until
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs Linux' mount namespaces")
@@ -109,9 +109,7 @@ async def test_a_writer_that_waited_and_cannot_be_launched_is_gone(
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     cluster = LocalCluster(real_world.root, real_world.nodes, failpoint=fails_the_second_time)
-    await cluster.start()
-    ear = Ear(cluster)
-    real_world._open = cluster, ear
+    _, ear, _ = await real_world.open(cluster)
     await cluster.launch([writer("a", tmp_path / "call"), writer("b", tmp_path / "call")])
     (tmp_path / "call/go").touch()
     assert (await ear.ended("a")).exit_code == 0

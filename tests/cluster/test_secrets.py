@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from flowsched.cluster.conformance import pod, shell
 from flowsched.cluster.local.orders import list_secrets, remove_secret, set_secret
 from flowsched.cluster.local.processes import RunnerProcesses
 from flowsched.errors import InvalidRequest, NotFound
 from tests.cluster.conftest import RealWorld
-from tests.cluster.samples import pod, shell
 from tests.cluster.test_tasks import run
 
 CANARY = "canary-7f3a"

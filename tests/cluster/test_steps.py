@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from flowsched.cluster.conformance import contained, pod
 from flowsched.cluster.local import attempts
 from flowsched.cluster.local.runner.outputs import Refused
 from flowsched.cluster.local.runner.places import Places, plan
@@ -30,7 +31,6 @@ from flowsched.executor.protocol import (
 )
 from flowsched.workflow.spec import Delivered, Left, Mount, Placed, Step
 from tests.cluster.conftest import RealWorld
-from tests.cluster.samples import contained, pod
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs Linux' mount namespaces")
 

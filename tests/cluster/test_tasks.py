@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 
+from flowsched.cluster.conformance import pod, shell
 from flowsched.cluster.local.runner import kin as running
 from flowsched.cluster.local.runner.records import json_text
 from flowsched.cluster.node.cache import Cache
 from flowsched.executor.protocol import GangSeat, InputFile, OutputFile, PodEnded, Transfer
 from tests.cluster.conftest import RealWorld
-from tests.cluster.samples import pod, shell
 from tests.cluster.test_crashes import living, until
 
 linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs Linux' /proc and prctl")

@@ -10,13 +10,12 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
+from flowsched.cluster.conformance import Observer
 from flowsched.cluster.kubernetes.api.client import Client, Connection
 from flowsched.cluster.kubernetes.executor import ClusterSettings, KubernetesCluster
 from flowsched.cluster.kubernetes.lease import Lease
 from flowsched.cluster.kubernetes.objects.release import ReleaseSettings
 from flowsched.executor.nodes import NodeInfo
-from flowsched.executor.protocol import ClusterEvent, PodEnded, PodGone, PodStarted
-from tests.cluster.samples import Ear
 from tests.kubernetes.hollow.nodes import HollowNodes
 from tests.kubernetes.hollow.templates import NodeTemplate
 
@@ -70,14 +69,6 @@ def agent_pod(
     }
 
 
-class TaskEar(Ear):
-    """Hears of our own pods what every executor tells of them."""
-
-    def of(self, name: str) -> list[ClusterEvent]:
-        """All about one pod."""
-        return [event for event in super().of(name) if isinstance(event, PodStarted | PodEnded | PodGone)]
-
-
 class KubeWorld:
     """Where a Kubernetes executor lives. It outlives the executor.
 
@@ -119,7 +110,7 @@ class KubeWorld:
         self.outside = f"file://{outside}"
         self.nothing = f"file://{root}/nothing.txt"
         self.cluster: KubernetesCluster | None = None
-        self.ear: Ear | None = None
+        self.ear: Observer | None = None
         self._stack = AsyncExitStack()
 
     async def __aenter__(self) -> KubeWorld:
@@ -155,7 +146,7 @@ class KubeWorld:
         )
         return ClusterSettings(release, KEY if self._agents else "")
 
-    async def open(self) -> tuple[KubernetesCluster, Ear, Sequence[NodeInfo]]:
+    async def open(self) -> tuple[KubernetesCluster, Observer, Sequence[NodeInfo]]:
         """Open an executor over the world; its agents have answered."""
         self.cluster = KubernetesCluster(
             self.connection,
@@ -163,7 +154,7 @@ class KubeWorld:
             Lease(lambda: time.time_ns() // 1_000_000, self.failpoint),
         )
         nodes = await self.cluster.start()
-        self.ear = TaskEar(self.cluster)  # type: ignore[arg-type]
+        self.ear = Observer(self.cluster)
         await self.cluster.view()
         if self._agents:
             await self._agents_answer()

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
+from flowsched.cluster.conformance import shell
 from flowsched.cluster.kubernetes.api.client import Client, Connection
 from flowsched.cluster.kubernetes.dra.claims import DeviceClaims
 from flowsched.cluster.kubernetes.dra.inventory import FINALIZER
 from flowsched.cluster.kubernetes.executor import KubernetesCluster
 from flowsched.cluster.kubernetes.objects.release import ReleaseSettings
 from flowsched.executor.protocol import NodeChanged
-from tests.cluster.samples import shell
 from tests.kubernetes import device_world as gpus
 from tests.kubernetes.device_world import CONFIG, Gpus, given, reserved, until, workflow
 from tests.kubernetes.exec_world import LEASE, KubeWorld

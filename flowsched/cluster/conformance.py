@@ -1,16 +1,26 @@
-"""What every executor promises. Each implementation runs these: subclass `ExecutorContract` and give it a `world`."""
+"""What each executor promises, as tests: docs/executors.md. They need pytest with pytest-asyncio, and import neither.
+
+Subclass `ExecutorContract` as a test class and give it a fixture `world`: a `FactoryWorld` with a function that makes executors.
+The executor under test has two nodes, `node-0` and `node-1`, and runs commands (`/bin/sh`, `head`, `sleep`).
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from typing import Any, Protocol
+import shlex
+import unittest
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar, Final, Protocol, Self, TypeVar
 
-import pytest
-
-from flowsched.cluster.local.executor import LocalCluster
 from flowsched.executor.nodes import NodeInfo
 from flowsched.executor.protocol import (
+    ClusterEvent,
+    Executor,
+    InputFile,
+    OutputFile,
+    Pod,
     PodEnded,
     PodGone,
     PodStarted,
@@ -19,18 +29,177 @@ from flowsched.executor.protocol import (
     TransferDone,
     TransferFailed,
 )
-from tests.cluster.samples import Ear, contained, program, reads
+from flowsched.workflow.spec import Container, Step
 
-OUTSIDE_BYTES = 7
+T = TypeVar("T")
+
+#: How long an observer waits for an event.
+PATIENCE_S: Final = 60
+OUTSIDE: Final = b"outside"
+
+
+# ---- pods ----
+
+
+def pod(name: str = "fs-wf-s-0-1", *command: str, **changes: Any) -> Pod:
+    """A pod on node-0 that runs a command, by default one that succeeds."""
+    plain = Pod(
+        name=name,
+        workflow="wf",
+        stage="s",
+        index=0,
+        shard=0,
+        attempt=1,
+        epoch=1,
+        node="node-0",
+        command=command or ("true",),
+        env={},
+        image=None,
+        cpu_millicores=100,
+        memory_bytes=1 << 30,
+        gpu_millis=0,
+    )
+    return replace(plain, **changes)
+
+
+def shell(name: str, script: str, **changes: Any) -> Pod:
+    """A pod that runs a shell script."""
+    return pod(name, "/bin/sh", "-c", script, **changes)
+
+
+def program(name: str, steps: str, **changes: Any) -> Pod:
+    """A pod that does some steps in order: `sleep 9; write bam 12; say hello; promise bai; exit 3`.
+
+    `write` writes so many zero bytes into an output, `promise` declares an output and writes nothing. The variable STEPS holds
+    the same text, for executors that run no processes.
+    """
+    lines = []
+    outputs = []
+    for step in steps.split(";"):
+        word, *rest = shlex.split(step)
+        if word == "write":
+            lines.append(f'head -c {rest[1]} /dev/zero > "$FLOWSCHED_OUTPUT_{rest[0].upper()}"')
+        elif word == "say":
+            lines.append(f"echo {rest[0]}")
+        elif word != "promise":
+            lines.append(step)
+        if word in ("write", "promise"):
+            outputs.append(OutputFile(rest[0], f"{rest[0]}.dat", f"flowsched:{name}/{rest[0]}"))
+    return shell(name, "\n".join(lines), outputs=tuple(outputs), **{"env": {"STEPS": steps}, **changes})
+
+
+def contained(name: str, *scripts: str, **changes: Any) -> Pod:
+    """A container task whose steps are shell scripts; STEPS holds those that begin with `sleep` or `exit`."""
+    files = {
+        key: changes.pop(key) for key in ("inputs", "outputs", "mounts", "volumes", "leave") if key in changes
+    }
+    steps = tuple(Step(("/bin/sh", "-c", script)) for script in scripts)
+    changes.setdefault("env", {"STEPS": ";".join(s for s in scripts if s.startswith(("sleep", "exit")))})
+    return pod(name, container=Container(changes.pop("steps", steps), **files), **changes)
+
+
+def reads(uri: str, name: str = "data") -> dict[str, Any]:
+    """The field of a pod that reads one dataset."""
+    return {"inputs": (InputFile(name, (uri,)),)}
+
+
+# ---- what an executor reports ----
+
+
+class Observer:
+    """Collects everything that an executor reports, and waits for it. It is the one reader of `Executor.events`.
+
+    Attributes:
+        heard: All events, in the order of their reports.
+    """
+
+    def __init__(self, executor: Executor) -> None:
+        self.heard: list[ClusterEvent] = []
+        self._news = asyncio.Event()
+        self._task = asyncio.create_task(self._listen(executor))
+
+    async def _listen(self, executor: Executor) -> None:
+        async for batch in executor.events():
+            self.heard.extend(batch)
+            self._news.set()
+
+    def of(self, name: str) -> list[PodStarted | PodEnded | PodGone]:
+        """The start and the ends of one pod."""
+        found = [event for event in self.heard if isinstance(event, PodStarted | PodEnded | PodGone)]
+        return [event for event in found if event.name == name]
+
+    def finals(self, name: str) -> list[PodEnded | PodGone]:
+        """The ends of one pod, each as often as it was reported."""
+        return [event for event in self.of(name) if isinstance(event, PodEnded | PodGone)]
+
+    @property
+    def unfinished(self) -> set[str]:
+        """Pods that were reported as started and not as ended."""
+        started = {event.name for event in self.heard if isinstance(event, PodStarted)}
+        return {name for name in started if not self.finals(name)}
+
+    async def until(self, holds: Callable[[], T]) -> T:
+        """Wait until a condition on what was heard holds; returns its value.
+
+        Raises:
+            TimeoutError: It does not within `PATIENCE_S`.
+        """
+        async with asyncio.timeout(PATIENCE_S):
+            while not (found := holds()):
+                self._news.clear()
+                await self._news.wait()
+        return found
+
+    async def started(self, name: str) -> PodStarted:
+        """Wait for the start of a pod."""
+        (first, *_) = await self.until(lambda: [e for e in self.of(name) if isinstance(e, PodStarted)])
+        return first
+
+    async def final(self, name: str) -> PodEnded | PodGone:
+        """Wait for the end of a pod."""
+        return (await self.until(lambda: self.finals(name)))[0]
+
+    async def ended(self, name: str) -> PodEnded:
+        """Wait for the end of a pod that runs."""
+        event = await self.final(name)
+        assert isinstance(event, PodEnded), event
+        return event
+
+    async def gone(self, name: str) -> PodGone:
+        """Wait for the end of a pod that is lost or never starts."""
+        event = await self.final(name)
+        assert isinstance(event, PodGone), event
+        return event
+
+    async def transferred(self, count: int = 1) -> list[TransferDone | TransferFailed]:
+        """Wait for the ends of so many transfers."""
+
+        def done() -> list[TransferDone | TransferFailed]:
+            ends = [event for event in self.heard if isinstance(event, TransferDone | TransferFailed)]
+            return ends if len(ends) >= count else []
+
+        return await self.until(done)
+
+    async def last(self) -> None:
+        """Wait for the end of the executor's events."""
+        await asyncio.wait_for(asyncio.shield(self._task), PATIENCE_S)
+
+    async def close(self) -> None:
+        """Stop listening."""
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+
+# ---- where an executor lives ----
 
 
 class World(Protocol):
     """Where an executor under test lives. It outlives the executor."""
 
-    outside: str  #: uri of a dataset of `OUTSIDE_BYTES` bytes
+    outside: str  #: uri of a dataset whose bytes are `OUTSIDE`
     nothing: str  #: uri of a dataset that its origin does not have
 
-    async def open(self) -> tuple[LocalCluster, Ear, Sequence[NodeInfo]]:
+    async def open(self) -> tuple[Executor, Observer, Sequence[NodeInfo]]:
         """Open an executor over the world."""
         ...
 
@@ -39,8 +208,70 @@ class World(Protocol):
         ...
 
 
+class FactoryWorld:
+    """The world of executors that a function opens. Use it as a context manager: it ends the pods that are left at its end.
+
+    Args:
+        make: Makes an executor; `open` starts it. Each call gives another one over the same nodes, files and processes.
+        folder: Where the world keeps the files of `outside`.
+    """
+
+    def __init__(self, make: Callable[[], Awaitable[Executor]], folder: Path) -> None:
+        self._make = make
+        file = folder / "outside.txt"
+        file.write_bytes(OUTSIDE)
+        self.outside = file.as_uri()
+        self.nothing = (folder / "nothing.txt").as_uri()
+        self._open: tuple[Executor, Observer] | None = None
+        self._left: set[str] = set()
+
+    async def open(self, executor: Executor | None = None) -> tuple[Executor, Observer, Sequence[NodeInfo]]:
+        """Open an executor over the world: the given one, or another one of `make`."""
+        executor = executor or await self._make()
+        nodes = await executor.start()
+        observer = Observer(executor)
+        self._open = executor, observer
+        return executor, observer, nodes
+
+    async def drop(self) -> None:
+        """The service dies, the world goes on."""
+        if self._open is not None:
+            (executor, observer), self._open = self._open, None
+            await executor.stop()
+            await observer.close()
+            self._left = (self._left | observer.unfinished) - {
+                name for name in self._left if observer.finals(name)
+            }
+
+    async def end(self) -> None:
+        """End the pods that still run, and close the executor."""
+        await self.drop()
+        executor, observer, _ = await self.open()
+        left = sorted(self._left.union(await executor.orphans()))
+        await executor.release(left, 0)
+        await asyncio.gather(*(observer.final(name) for name in left))
+        await self.drop()
+
+    async def __aenter__(self) -> Self:
+        """Enter the world."""
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        """End it."""
+        await self.end()
+
+
+# ---- the promises ----
+
+
 class ExecutorContract:
-    """The promises, one per test."""
+    """The promises, one a test. A subclass gives the fixture `world`.
+
+    Attributes:
+        container_tasks: Whether the executor runs container tasks (`Pod.container`). An executor that does not refuses them.
+    """
+
+    container_tasks: ClassVar[bool] = True
 
     async def test_it_says_which_nodes_there_are(self, world: World) -> None:
         """start() answers with the nodes."""
@@ -211,11 +442,11 @@ class ExecutorContract:
     async def test_bytes_travel_from_their_origin_and_between_nodes(self, world: World) -> None:
         """Each transfer says what really moved; what is there already moves nothing."""
         cluster, ear, _ = await world.open()
-        await cluster.transfer([Transfer(world.outside, OUTSIDE_BYTES, "node-0")])
+        await cluster.transfer([Transfer(world.outside, len(OUTSIDE), "node-0")])
         await ear.transferred(1)
-        await cluster.transfer([Transfer(world.outside, OUTSIDE_BYTES, "node-1", "node-0")])
+        await cluster.transfer([Transfer(world.outside, len(OUTSIDE), "node-1", "node-0")])
         await ear.transferred(2)
-        await cluster.transfer([Transfer(world.outside, OUTSIDE_BYTES, "node-1")])
+        await cluster.transfer([Transfer(world.outside, len(OUTSIDE), "node-1")])
         done = await ear.transferred(3)
         assert [
             (d.dest, d.source, d.moved_bytes, d.size_bytes) for d in done if isinstance(d, TransferDone)
@@ -228,14 +459,14 @@ class ExecutorContract:
     async def test_one_dataset_ordered_twice_moves_once(self, world: World) -> None:
         """The second order waits for the first."""
         cluster, ear, _ = await world.open()
-        await cluster.transfer([Transfer(world.outside, OUTSIDE_BYTES, "node-0")] * 3)
+        await cluster.transfer([Transfer(world.outside, len(OUTSIDE), "node-0")] * 3)
         done = await ear.transferred(3)
         assert sorted(d.moved_bytes for d in done if isinstance(d, TransferDone)) == [0, 0, 7]
 
     async def test_a_source_that_has_lost_the_bytes(self, world: World) -> None:
         """Lost: the catalogue was wrong, another source may do."""
         cluster, ear, _ = await world.open()
-        await cluster.transfer([Transfer(world.outside, OUTSIDE_BYTES, "node-0", "node-1")])
+        await cluster.transfer([Transfer(world.outside, len(OUTSIDE), "node-0", "node-1")])
         (failed,) = await ear.transferred()
         assert isinstance(failed, TransferFailed)
         assert (failed.lost, failed.permanent, failed.source) == (True, False, "node-1")
@@ -243,7 +474,7 @@ class ExecutorContract:
     async def test_a_node_that_cannot_receive(self, world: World) -> None:
         """A transfer to a node that does not exist fails for good."""
         cluster, ear, _ = await world.open()
-        await cluster.transfer([Transfer(world.outside, OUTSIDE_BYTES, "node-9")])
+        await cluster.transfer([Transfer(world.outside, len(OUTSIDE), "node-9")])
         (failed,) = await ear.transferred()
         assert isinstance(failed, TransferFailed)
         assert (failed.lost, failed.permanent) == (False, True)
@@ -262,7 +493,7 @@ class ExecutorContract:
     async def test_the_bytes_of_an_attempt(self, world: World) -> None:
         """The first to use what was brought is charged for it; the second found it there."""
         cluster, ear, _ = await world.open()
-        await cluster.transfer([Transfer(world.outside, OUTSIDE_BYTES, "node-0")])
+        await cluster.transfer([Transfer(world.outside, len(OUTSIDE), "node-0")])
         await ear.transferred()
         await cluster.launch([program("a", "exit 0", **reads(world.outside))])
         first = (await ear.ended("a")).usage
@@ -287,7 +518,7 @@ class ExecutorContract:
         """Without a copy, where the executor can; it counts as moved, and stays while it is read. What is not there is lost."""
         cluster, ear, _ = await world.open()
         if not cluster.remote_reads:
-            pytest.skip("pods of this executor read on their own node only")
+            raise unittest.SkipTest("pods of this executor read on their own node only")
         await cluster.launch([program("a", "write bam 12")])
         await ear.ended("a")
         elsewhere: dict[str, Any] = {"node": "node-1", "remote": {"flowsched:a/bam": "node-0"}}
@@ -329,6 +560,7 @@ class ExecutorContract:
 
     async def test_a_container_task_reports_its_steps(self, world: World) -> None:
         """Each step that ran, in order, with its exit code and its times; nothing was to be delivered."""
+        self._needs_container_tasks()
         cluster, ear, _ = await world.open()
         await cluster.launch([contained("a", "exit 0", "sleep 0.05", "exit 0")])
         end = await ear.ended("a")
@@ -340,6 +572,7 @@ class ExecutorContract:
 
     async def test_a_step_that_fails_ends_a_container_task(self, world: World) -> None:
         """Its exit code is the task's, and the steps after it never run."""
+        self._needs_container_tasks()
         cluster, ear, _ = await world.open()
         await cluster.launch([contained("a", "exit 3", "true")])
         end = await ear.ended("a")
@@ -349,6 +582,7 @@ class ExecutorContract:
 
     async def test_a_container_task_that_takes_too_long(self, world: World) -> None:
         """The time of all its steps counts; the one that ran says how it was ended. (A step may take a second to begin.)"""
+        self._needs_container_tasks()
         cluster, ear, _ = await world.open()
         await cluster.launch([contained("a", "sleep 60", timeout_ms=6_000)])
         end = await ear.ended("a")
@@ -358,6 +592,7 @@ class ExecutorContract:
 
     async def test_a_container_task_is_released(self, world: World) -> None:
         """Like any other, and no further step begins."""
+        self._needs_container_tasks()
         cluster, ear, _ = await world.open()
         await cluster.launch([contained("a", "sleep 60", "true")])
         await ear.started("a")
@@ -368,6 +603,7 @@ class ExecutorContract:
 
     async def test_the_report_of_a_container_task_outlives_the_service(self, world: World) -> None:
         """A service that adopts it is told the same."""
+        self._needs_container_tasks()
         cluster, ear, _ = await world.open()
         running = contained("a", "sleep 0.6", "exit 0")
         await cluster.launch([running])
@@ -379,13 +615,27 @@ class ExecutorContract:
         assert end.container is not None
         assert [step.exit_code for step in end.container.steps] == [0, 0]
 
+    async def test_container_tasks_are_refused_where_they_cannot_run(self, world: World) -> None:
+        """The task ends at once and says why; it does not run without its container."""
+        if self.container_tasks:
+            raise unittest.SkipTest("this executor runs container tasks")
+        cluster, ear, _ = await world.open()
+        await cluster.launch([contained("a", "true")])
+        end = await ear.ended("a")
+        assert (end.exit_code != 0, end.reason, end.container) == (True, "StartFailed", None)
+        assert "container" in end.message
+
     async def test_events_end_with_the_service(self, world: World) -> None:
         """The iterator of events ends after stop()."""
         cluster, ear, _ = await world.open()
         await cluster.stop()
-        await asyncio.wait_for(ear._task, 60)
+        await ear.last()
 
     async def test_the_logs_of_an_unknown_pod(self, world: World) -> None:
         """Nothing, and nothing more to come."""
         cluster, _, _ = await world.open()
         assert await cluster.logs("nobody", "stdout", 0, 100) == (b"", False)
+
+    def _needs_container_tasks(self) -> None:
+        if not self.container_tasks:
+            raise unittest.SkipTest("this executor refuses container tasks")
