@@ -106,7 +106,7 @@ async def killing(service: Service, every_s: float, chance: random.Random) -> No
 
 async def replay(service: Service, folder: Path, path: str, scale: Scale, ends: list[dict[str, Any]]) -> None:
     """One trace from its submission to its end, whoever is killed meanwhile."""
-    loaded = traces.load(path, traces.Wanted(scale, folder))
+    loaded = traces.load(path, traces.ReplayOptions(scale, folder))
     async with AsyncExitStack() as stack:
         client = await stack.enter_async_context(Client(service.url))
         found = await patiently(lambda: stack.enter_async_context(traces.replaying(client, loaded, folder)))

@@ -6,15 +6,19 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from flowsched.client import Client, Workflow
+    from flowsched.version import VERSION as __version__
 
-__version__ = "0.1.0"
 __all__ = ["Client", "Workflow", "__version__"]
 
 
 def __getattr__(name: str) -> Any:
-    """Load the SDK only when it is asked for: `import flowsched` stays cheap for the runner and the CLI."""
+    """Load the SDK and the version only when they are asked for: `import flowsched` stays cheap for the runner and the CLI."""
     if name in ("Client", "Workflow"):
         from flowsched import client
 
         return getattr(client, name)
+    if name == "__version__":
+        from flowsched.version import VERSION
+
+        return VERSION
     raise AttributeError(f"module 'flowsched' has no attribute {name!r}")

@@ -8,11 +8,11 @@ from typing import Any, Final, get_args
 
 import msgspec
 
-from flowsched import __version__
 from flowsched.api.parameters import HEADERS, LONGEST, TEXT
 from flowsched.api.problems import MEDIA
 from flowsched.api.routes import Answer, Policy, Route
 from flowsched.api.tes import TesCreated
+from flowsched.version import VERSION
 from flowsched.workflow.document.schema import workflow_schema
 from flowsched.workflow.views import ProblemView, SubmittedView, WorkflowView
 
@@ -48,7 +48,7 @@ def openapi(routes: Sequence[Route[Any]]) -> bytes:
             "openapi": "3.1.0",
             "info": {
                 "title": "flowsched",
-                "version": __version__,
+                "version": VERSION,
                 "description": "Workflows, their tasks, and the queues and nodes they run on. "
                 "Errors are RFC 9457 problem details; unknown query parameters are errors. "
                 "Fields are only ever added to answers.",

@@ -10,8 +10,8 @@ from typing import Final
 import msgspec
 from aiohttp import web
 
-from flowsched import __version__
 from flowsched.api.routes import PREFIX, Call, Query
+from flowsched.version import VERSION
 
 #: What a browser may load: only what this server itself sends. No inline script or style anywhere.
 CONTENT_SECURITY_POLICY: Final = (
@@ -56,7 +56,7 @@ async def get_links(call: Call[Query]) -> web.Response:
     """What there is: as a page for browsers, as JSON for everybody else."""
     if "text/html" in call.request.headers.get("Accept", ""):
         return web.Response(text=_links_page(), content_type="text/html")
-    body = {"name": "flowsched", "version": __version__, "links": LINKS}
+    body = {"name": "flowsched", "version": VERSION, "links": LINKS}
     return web.Response(body=msgspec.json.encode(body), content_type="application/json")
 
 

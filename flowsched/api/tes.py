@@ -12,11 +12,11 @@ from typing import Annotated, Any, ClassVar, Final, Literal
 import msgspec
 from aiohttp import web
 
-from flowsched import __version__
 from flowsched.api.parameters import idempotency_key, path_text, read_body
 from flowsched.api.problems import encode
 from flowsched.api.routes import Call, Query
 from flowsched.errors import Unavailable
+from flowsched.version import VERSION
 from flowsched.workflow.formats.tes.document import PARAMETERS
 from flowsched.workflow.formats.tes.task import Input, Output, TaskExecutor
 
@@ -163,7 +163,7 @@ class TesServiceInfo(msgspec.Struct, kw_only=True):
     type: TesServiceType = msgspec.field(default_factory=TesServiceType)
     organization: TesOrganization = msgspec.field(default_factory=TesOrganization)
     description: str = "GA4GH TES 1.1 over flowsched"
-    version: str = __version__
+    version: str = VERSION
     storage: list[str] = msgspec.field(default_factory=lambda: ["file:///", "s3://"])
     tesResources_backend_parameters: list[str] = msgspec.field(
         default_factory=lambda: list(PARAMETERS.values())

@@ -8,7 +8,6 @@ from typing import Annotated, Final
 
 import typer
 
-from flowsched import __version__
 from flowsched.cli import agent, ahead, cromwell_command, queues, simulation, upkeep
 from flowsched.cli import policy as policies
 from flowsched.cli.context import Options, ask, carry_out, options, run
@@ -61,6 +60,7 @@ from flowsched.cli.options import (
     settings_for,
     token_from,
 )
+from flowsched.version import VERSION
 
 _EPILOG: Final = (
     "Exit codes: 0 done; 1 a workflow failed; 2 what was asked is wrong (usage, document, id, token); "
@@ -432,7 +432,7 @@ def token_command(ctx: typer.Context, root: Root = None) -> None:
 @app.command()
 def version() -> None:
     """Print the version."""
-    print(f"flowsched {__version__} (Python {sys.version.split()[0]})")
+    print(f"flowsched {VERSION} (Python {sys.version.split()[0]})")
 
 
 def _command(ctx: typer.Context, workflow: str, kind: str, reason: str | None, output: Form) -> None:

@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import typer
@@ -41,6 +42,12 @@ def options(ctx: typer.Context) -> Options:
     """The global options."""
     found = ctx.find_object(Options)
     return found if found is not None else Options()
+
+
+def data_folder() -> Path:
+    """Where a user's data lies: `$XDG_DATA_HOME/flowsched`, else `~/.local/share/flowsched`."""
+    base = os.environ.get("XDG_DATA_HOME", "")
+    return (Path(base) if base.startswith("/") else Path.home() / ".local" / "share") / "flowsched"
 
 
 def ask(ctx: typer.Context, work: Callable[[Client], Awaitable[int | None]]) -> None:

@@ -241,10 +241,10 @@ class _Headers:
 
     def now(self) -> dict[str, str]:
         """The headers of the next request."""
-        from flowsched import __version__
+        from flowsched.version import VERSION
 
         token = self._token or tokens.found(self._server)
-        sent = {"User-Agent": f"flowsched/{__version__} cromwell"}
+        sent = {"User-Agent": f"flowsched/{VERSION} cromwell"}
         return sent | ({"Authorization": f"Bearer {token}"} if token else {})
 
 

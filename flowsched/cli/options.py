@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 from typer.core import TyperGroup
 
-from flowsched.cli.context import options
+from flowsched.cli.context import data_folder, options
 from flowsched.cli.form import Form
 
 if TYPE_CHECKING:
     from flowsched.app import Settings
-    from flowsched.cli.traces import Wanted
+    from flowsched.cli.traces import ReplayOptions
     from flowsched.cluster.kubernetes.settings import KubernetesSettings
 
 #: Options that are hoisted to the front, wherever they stand: with a value, and without.
@@ -48,12 +48,6 @@ def hoisted(args: list[str]) -> list[str]:
             rest.append(arg)
         position += 1
     return first + rest
-
-
-def data_folder() -> Path:
-    """Where a user's data lies: `$XDG_DATA_HOME/flowsched`, else `~/.local/share/flowsched`."""
-    base = os.environ.get("XDG_DATA_HOME", "")
-    return (Path(base) if base.startswith("/") else Path.home() / ".local" / "share") / "flowsched"
 
 
 Id = Annotated[str, typer.Argument(metavar="ID", help="The workflow's id.")]
@@ -242,14 +236,14 @@ def kubernetes_settings(
 
 def replay_of(
     synthetic: bool, time_scale: float, size_scale: float, sleep: bool, inputs: Path | None, image: str | None
-) -> Wanted | None:
+) -> ReplayOptions | None:
     """How a trace shall be replayed; None for an ordinary document."""
     if not synthetic:
         return None
-    from flowsched.cli.traces import Wanted
+    from flowsched.cli.traces import ReplayOptions
     from flowsched.workflow.traces.synthetic import Scale
 
-    return Wanted(Scale(time_scale, size_scale, sleep), inputs, image)
+    return ReplayOptions(Scale(time_scale, size_scale, sleep), inputs, image)
 
 
 def token_from(path: Path | None) -> str | None:

@@ -23,7 +23,7 @@ from flowsched.workflow.views import OutputView, StageView, TaskView, WorkflowVi
 
 if TYPE_CHECKING:
     from flowsched.app import Settings
-    from flowsched.cli.traces import Loaded, Replay, Report, Wanted
+    from flowsched.cli.traces import Loaded, Replay, ReplayOptions, Report
 
 #: At the end so many outputs and failures are printed; `show` and `logs` have the rest.
 OUTPUTS_SHOWN: Final = 20
@@ -63,7 +63,7 @@ class HandedIn:
     replay: Replay | None = None
 
 
-def source(path: str, replay: Wanted | None) -> bytes | Loaded:
+def source(path: str, replay: ReplayOptions | None) -> bytes | Loaded:
     """What a command names: a document, or a trace that is to be replayed."""
     if replay is None:
         return document(path)
@@ -85,7 +85,7 @@ async def handed_in(client: Client, found: bytes | Loaded, own: Path | None) -> 
 
 
 async def submit(
-    client: Client, path: str, key: str | None, wait: bool, form: Form, replay: Wanted | None = None
+    client: Client, path: str, key: str | None, wait: bool, form: Form, replay: ReplayOptions | None = None
 ) -> int:
     """`flowsched submit`."""
     async with handed_in(client, source(path, replay), None) as given:
@@ -109,7 +109,7 @@ async def run(
     settings: Settings | None,
     form: Form,
     results: Results | None = None,
-    replay: Wanted | None = None,
+    replay: ReplayOptions | None = None,
 ) -> int:
     """`flowsched run`: on a server, or (with settings) on a service in this process."""
     named = source(path, replay)

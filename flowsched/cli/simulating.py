@@ -14,7 +14,6 @@ from typing import Any, Final
 import numpy as np
 from rich.console import RenderableType
 
-import flowsched
 from flowsched.cli import output, render, simulation_plots
 from flowsched.client.documents import resolved_bytes
 from flowsched.errors import InvalidRequest, TooLarge
@@ -27,6 +26,7 @@ from flowsched.simulation.policies import POLICIES, refuse_losses, simulated
 from flowsched.simulation.rivals import RIVALS
 from flowsched.simulation.simulate import trace_header
 from flowsched.simulation.workload import Workload, from_trace
+from flowsched.version import VERSION
 from flowsched.workflow.document.decode import decode_workflow
 from flowsched.workflow.formats.wfformat import LIMITS, read_trace
 from flowsched.workflow.formats.yaml_text import read_yaml
@@ -83,7 +83,7 @@ def _simulate(asked: Asked, trace: Path | None, plots: Path | None, as_json: boo
     for each in found:
         _warn(each, sum(len(workload.jobs) for workload in workloads))
     if trace is not None:
-        head = trace_header(cluster, workloads, found[0].policy, asked.seed, flowsched.__version__)
+        head = trace_header(cluster, workloads, found[0].policy, asked.seed, VERSION)
         text = "".join(json.dumps(line) + "\n" for line in [head, *found[0].lines])
         raw = text.encode()
         trace.write_bytes(gzip.compress(raw, mtime=0) if trace.suffix == ".gz" else raw)

@@ -22,8 +22,7 @@ from rich.text import Text
 
 import flowsched
 from flowsched.cli import render
-from flowsched.cli.context import say
-from flowsched.cli.options import data_folder
+from flowsched.cli.context import data_folder, say
 from flowsched.client import Client
 from flowsched.cluster.local.nodes import machine_cores
 from flowsched.errors import InvalidRequest, TooLarge, Unavailable
@@ -38,7 +37,7 @@ _NOT_A_NAME: Final = re.compile(r"[^A-Za-z0-9_-]+")
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ReplayOptions:
     """How a trace shall be replayed.
 
     Args:
@@ -57,7 +56,7 @@ class Loaded:
     """A trace that was read. `mark` is the same for the same document and sizes."""
 
     trace: Trace
-    wanted: Wanted
+    wanted: ReplayOptions
     mark: str
 
 
@@ -112,7 +111,7 @@ class Report:
     categories: dict[str, Category] = field(default_factory=dict)
 
 
-def load(path: str, wanted: Wanted) -> Loaded:
+def load(path: str, wanted: ReplayOptions) -> Loaded:
     """Read a trace.
 
     Args:

@@ -12,8 +12,9 @@ from typing import Final, TypeVar
 import aiohttp
 import msgspec
 
-from flowsched import __version__, errors, tokens
+from flowsched import errors, tokens
 from flowsched.client.plain import wrong_url
+from flowsched.version import VERSION
 from flowsched.workflow.views import ProblemView
 
 T = TypeVar("T")
@@ -52,7 +53,7 @@ class Session:
         self.url = url.rstrip("/")
         self._timeout = aiohttp.ClientTimeout(total=timeout)
         self._stream_timeout = aiohttp.ClientTimeout(total=None, sock_connect=timeout, sock_read=SILENCE_S)
-        self._headers = {"User-Agent": f"flowsched/{__version__}"}
+        self._headers = {"User-Agent": f"flowsched/{VERSION}"}
         self._given = token or os.environ.get("FLOWSCHED_TOKEN") or None
         self._found: str | None = None
         self._http: aiohttp.ClientSession | None = None

@@ -33,6 +33,7 @@ import flowsched
 from flowsched.errors import ConfigurationError, FlowschedError, StorageBusy, StorageCorrupt, Unavailable
 from flowsched.private import make_database
 from flowsched.store.headroom import KeptLog
+from flowsched.version import VERSION
 
 if TYPE_CHECKING:
     from alembic.config import Config
@@ -142,7 +143,7 @@ def check(revision: str | None, where: str) -> None:
             "back it up, then run `flowsched db upgrade`"
         )
     raise ConfigurationError(
-        f"the schema of {where} ({revision}) is newer than this version ({flowsched.__version__}, "
+        f"the schema of {where} ({revision}) is newer than this version ({VERSION}, "
         f"schema {REVISION}) knows: start the newer version, or restore the backup made before its upgrade"
     )
 

@@ -37,7 +37,7 @@ FILES = {"split_ID1": 1, "count_ID2": 2, "count_ID3": 2, "join_ID4": 2}
 def load(folder: Path, document: Any, scale: Scale) -> traces.Loaded:
     path = folder / "trace.json.gz"
     path.write_bytes(gzip.compress(raw(document)))
-    return traces.load(str(path), traces.Wanted(scale))
+    return traces.load(str(path), traces.ReplayOptions(scale))
 
 
 async def test_a_trace_is_replayed_byte_by_byte(tmp_path: Path) -> None:
@@ -128,10 +128,10 @@ def test_a_cut_off_gzip_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "trace.json.gz"
     path.write_bytes(gzip.compress(raw(DIVIDED))[:-20])
     with pytest.raises(traces.InvalidRequest, match="cut off"):
-        traces.load(str(path), traces.Wanted(Scale()))
+        traces.load(str(path), traces.ReplayOptions(Scale()))
     path.write_bytes(b"\x1f\x8b" + b"x" * 40)
     with pytest.raises(traces.InvalidRequest, match="no gzip file"):
-        traces.load(str(path), traces.Wanted(Scale()))
+        traces.load(str(path), traces.ReplayOptions(Scale()))
 
 
 def test_a_task_asks_for_no_more_than_a_node_can_give() -> None:

@@ -9,6 +9,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import grimp
+import networkx
 import pytest
 
 import flowsched
@@ -204,3 +206,13 @@ def test_only_moves_assigns_a_task_state() -> None:
                 first = node.args[0] if node.args else None
                 if isinstance(first, ast.Attribute) and first.attr == "task_state":
                     assert name == "workflow/run/arrays.py", f"{name}:{node.lineno}"
+
+
+def test_no_module_imports_itself_through_others() -> None:
+    """There is no import cycle, not even by imports in functions or under TYPE_CHECKING. A shared value belongs below both."""
+    graph = grimp.build_graph("flowsched", cache_dir=None)
+    found = networkx.DiGraph(
+        (module, other) for module in graph.modules for other in graph.find_modules_directly_imported_by(module)
+    )
+    cycles = [sorted(each) for each in networkx.strongly_connected_components(found) if len(each) > 1]
+    assert cycles == []

@@ -22,7 +22,6 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from flowsched import __version__
 from flowsched.errors import FlowschedError, InvalidRequest
 from flowsched.executor.constraints import HostPort, NodeTerm, PodTerm, Requirement, Rules, Spread
 from flowsched.executor.nodes import NodeInfo, Zone
@@ -41,6 +40,7 @@ from flowsched.scheduling.state.numa import Zones
 from flowsched.scheduling.state.pod_index import Peers
 from flowsched.scheduling.state.snapshot import Snapshot
 from flowsched.scheduling.state.usage import Account, Payer, UsageBook
+from flowsched.version import VERSION
 from flowsched.workflow.spec import EMPTY
 
 #: What follows from the rest and is made again when it is asked for: (class, attribute) -> how it is without.
@@ -304,7 +304,7 @@ class Record:
 
     inputs: Mapping[str, Any]
     plan: bytes
-    version: str = __version__
+    version: str = VERSION
 
     @property
     def profile(self) -> Profile:
@@ -370,7 +370,7 @@ def taped(tape: Tape, plan: Plan, arguments: Sequence[Any]) -> None:
         tape.append(error)
 
 
-def draft(inputs: Mapping[str, Any], plan: Plan | bytes, version: str = __version__) -> Draft:
+def draft(inputs: Mapping[str, Any], plan: Plan | bytes, version: str = VERSION) -> Draft:
     """The arguments of a cycle, and its plan."""
     writer = Writer()
     profile: Profile = inputs["profile"]
@@ -408,7 +408,7 @@ def unpacked(
             if about["format"] not in READABLE:
                 raise InvalidRequest(
                     f"the snapshot is of format {about['format']!r:.20}, made by flowsched {about['version']}; "
-                    f"this is {__version__}, which reads formats {' and '.join(map(str, READABLE))}"
+                    f"this is {VERSION}, which reads formats {' and '.join(map(str, READABLE))}"
                 )
             names = sorted(name for name in archive.namelist() if name.startswith("arrays/"))
             arrays = [np.load(io.BytesIO(_read(archive, name)), allow_pickle=False) for name in names]
@@ -423,7 +423,7 @@ def unpacked(
     except (zipfile.BadZipFile, zlib.error, struct.error, LookupError, ValueError, TypeError, AttributeError,
             EOFError, OSError, RuntimeError, ArithmeticError, MemoryError) as error:  # fmt: skip
         raise InvalidRequest(
-            f"this is no snapshot that flowsched {__version__} can read: {type(error).__name__}: {error!s:.200}"
+            f"this is no snapshot that flowsched {VERSION} can read: {type(error).__name__}: {error!s:.200}"
         ) from error
     inputs["profile"] = policies_from(profile, plugins or {}, broken).default
     return Record(inputs, plan, version)

@@ -20,11 +20,11 @@ from urllib.parse import urlencode, urlsplit
 
 import msgspec
 
-from flowsched import __version__
 from flowsched.cluster.kubernetes.api.errors import Answer, Malformed, Refused, Unreachable
 from flowsched.cluster.kubernetes.api.http import Connections, Lost, Reply, Sessions, preamble, request
 from flowsched.cluster.kubernetes.objects.core import ObjectList, OnlyMetadata
 from flowsched.cluster.kubernetes.objects.metadata import Metadata
+from flowsched.version import VERSION
 
 _VERBS: Final[Mapping[str, str]] = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 
@@ -75,7 +75,7 @@ KEEP_ALIVE_S: Final = 60.0
 LIST_TRIES: Final = 3
 
 _HEADERS: Final = {
-    "User-Agent": f"flowsched/{__version__}",
+    "User-Agent": f"flowsched/{VERSION}",
     "Accept": "application/json",
     "Accept-Encoding": "identity",  # the server's CPU is the wall, not the wire
 }
