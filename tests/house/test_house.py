@@ -212,7 +212,9 @@ def test_no_module_imports_itself_through_others() -> None:
     """There is no import cycle, not even by imports in functions or under TYPE_CHECKING. A shared value belongs below both."""
     graph = grimp.build_graph("flowsched", cache_dir=None)
     found = networkx.DiGraph(
-        (module, other) for module in graph.modules for other in graph.find_modules_directly_imported_by(module)
+        (module, other)
+        for module in graph.modules
+        for other in graph.find_modules_directly_imported_by(module)
     )
     cycles = [sorted(each) for each in networkx.strongly_connected_components(found) if len(each) > 1]
     assert cycles == []
