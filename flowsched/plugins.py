@@ -1,4 +1,4 @@
-"""What plugins of users import: docs/plugins.md. These names stay where they are when modules move."""
+"""Names that users' plug-ins import (docs/plugins.md). They stay here when modules move."""
 
 from __future__ import annotations
 

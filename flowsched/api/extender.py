@@ -1,4 +1,4 @@
-"""What a stock kube-scheduler asks as of its extender: which of these nodes, and which rather (k8s.io/kube-scheduler/extender/v1).
+"""The extender of a stock kube-scheduler over HTTP: filter and prioritize (k8s.io/kube-scheduler/extender/v1).
 
 Go writes and reads these documents without regard to the case of names, so we do, too. Whatever is not understood here is let
 pass: nodes that flowsched does not know stay in, a list that is not there is not answered.

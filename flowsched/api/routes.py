@@ -1,4 +1,4 @@
-"""What a route is: method, path, policy, parameters, answers. The table of all routes is `table`.
+"""Routes: method, path, policy, parameters, answers. The table of all routes is `table`.
 
 A route says everything about itself in one value, so that dispatch, access control, the OpenAPI document and
 the tests all read the same facts. Nothing is decorated, nothing registers itself.

@@ -1,4 +1,4 @@
-"""How a command runs: against which server, with which exit code, and how its errors are told.
+"""The context of a command: its server, its exit code, and how its errors are printed.
 
 Exit codes: 0 done · 1 a workflow failed, or flowsched did · 2 what was asked is wrong (usage, document, id, token) ·
 3 the service cannot be reached · 130 interrupted.

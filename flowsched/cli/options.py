@@ -1,4 +1,4 @@
-"""What commands take: the options they share, where global options may stand, and the settings they become."""
+"""Options that commands share, where global options may stand, and the settings they become."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the commands about profiles, plugins and snapshots do."""
+"""The bodies of the commands about profiles, plug-ins and snapshots."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How things look: views in, rich renderables out. Pure: nothing is printed, asked or timed here.
+"""Views in, rich renderables out. Pure: nothing is printed, asked or timed here.
 
 All text from elsewhere goes through `inert.line` and into `Text`, which knows no markup.
 """

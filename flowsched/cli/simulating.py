@@ -1,4 +1,4 @@
-"""What `flowsched simulate` does: read, simulate under each policy, compare, write."""
+"""The body of `flowsched simulate`: read, simulate under each policy, compare, write."""
 
 from __future__ import annotations
 

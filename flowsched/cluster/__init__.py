@@ -1,1 +1,1 @@
-"""Where pods really run: this machine (`local`), or Kubernetes. Knows nothing of SQL, queues or workflows."""
+"""Executors: this machine (`local`) and Kubernetes. They know nothing of SQL, queues or workflows."""

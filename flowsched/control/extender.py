@@ -1,4 +1,4 @@
-"""What flowsched says to a stock kube-scheduler that asks it about its own pods: where not (filter), and where best (prioritize).
+"""Answers to a stock kube-scheduler that asks about its own pods: where not (filter), and where best (prioritize).
 
 It speaks only of what kube-scheduler cannot see: room that our engine holds for other pods, disk bandwidth, and where data lie.
 Whether a pod fits beside the pods that both can see is left to kube-scheduler, whose view of those is fresher than ours.

@@ -1,4 +1,4 @@
-"""What users say of a queue becomes its row, or every fault of it."""
+"""A queue's settings, as a user sends them, become its row, or every fault of them."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""One step of the whole: what happened goes in, rows and orders come out. Pure."""
+"""One step of the whole: events go in, rows and orders come out. Pure."""

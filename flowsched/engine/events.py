@@ -1,4 +1,4 @@
-"""What can be told to `step`, beside the cluster's own events (`executor.protocol.ClusterEvent`)."""
+"""Events of `step` that do not come from the cluster (those are `executor.protocol.ClusterEvent`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a placed task to a launch order: names, addresses, seats, devices. Pure; secrets are derived, never stored."""
+"""Launch orders from placed tasks: names, addresses, seats, devices. Pure; secrets are derived, never stored."""
 
 from __future__ import annotations
 

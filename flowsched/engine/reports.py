@@ -1,4 +1,4 @@
-"""What the cluster reports, turned into events of runs, replicas and nodes."""
+"""Reports of the cluster, turned into events of runs, replicas and nodes."""
 
 from __future__ import annotations
 

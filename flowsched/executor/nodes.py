@@ -1,4 +1,4 @@
-"""What a node is, and what its disks and network cards carry, as executors report it."""
+"""Nodes, and the load of their disks and network cards, as executors report them."""
 
 from __future__ import annotations
 

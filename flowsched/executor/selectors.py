@@ -1,4 +1,4 @@
-"""What a selector selects, one set of labels at a time, as Kubernetes reads it. Knows nothing of nodes or pods."""
+"""Selectors: whether they select a set of labels, as Kubernetes reads them. Knows nothing of nodes or pods."""
 
 from __future__ import annotations
 

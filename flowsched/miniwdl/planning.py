@@ -1,4 +1,4 @@
-"""What the service is told when a run begins, so that calls are ordered by what follows them: the WDL, its imports, its inputs."""
+"""Plans of miniwdl runs: the WDL, its imports and inputs go to the service when a run begins, so that it can rank calls."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Where each gang runs and when. Pure: arrays in, a plan out; no clock, no SQL, no Kubernetes."""
+"""The scheduler: where each pod group runs and when. Pure: arrays in, a plan out; no clock, no SQL, no Kubernetes."""

@@ -1,4 +1,4 @@
-"""What a group has got so far in a cycle."""
+"""Allocations: what each group has got so far in a cycle."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one cycle works on: the room that is left, the shares that were paid, and the placements so far."""
+"""The state of one cycle: the room that is left, the shares that were paid, and the placements so far."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one scheduling cycle decided, as values: placements, reservations, evictions, reasons."""
+"""The plan of one scheduling cycle, as values: placements, reservations, evictions, reasons."""
 
 from __future__ import annotations
 

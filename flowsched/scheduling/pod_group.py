@@ -1,4 +1,4 @@
-"""What waits for room: pod groups of shapes and counts, never single pods.
+"""Pod groups that wait for room, as shapes and counts, never single pods.
 
 All amounts are whole numbers in the order and units of `Snapshot.axes` (milli-CPU, bytes, bytes, milli-GPU,
 bytes/s, counts).

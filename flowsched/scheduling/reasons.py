@@ -1,4 +1,4 @@
-"""Why a group is not placed, with the numbers, and what would change it.
+"""Reasons: why a group is not placed, with the numbers, and what would change it.
 
 Facts come from the same arrays as the decision. Messages are for people; programs read the code and the
 numbers.

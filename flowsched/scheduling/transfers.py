@@ -1,4 +1,4 @@
-"""Which bytes move now: admission of transfers, in order of the work that waits for them.
+"""Transfers that start now: admission of copies, in order of the work that waits for them.
 
 Sharing a link fairly among many flows finishes all of them late; serving them in rank order through few
 slots finishes the critical ones first (1000genome on 1 Gbit/s: 3.2 times the bound without slots, 1.4 times

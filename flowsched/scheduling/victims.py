@@ -1,4 +1,4 @@
-"""What could be taken away for others: claims in units, the least lost work first.
+"""Victims: claims that could be taken for other groups, in units, the least lost work first.
 
 A unit is what leaves together: all pods of a gang, since it cannot go on without one of them, or a single pod of a bag. Of a gang
 that goes on with fewer members, each beyond the least number of its role (the highest numbers) is a unit of its own, which stands

@@ -1,4 +1,4 @@
-"""What must survive: SQLite or PostgreSQL behind one code. SQL is written only here.
+"""The store: SQLite or PostgreSQL behind one code. SQL is written only here.
 
 `database` opens it, `writer` writes, `workflows` reads, `lease` says who leads. Knows nothing of scheduling.
 """

@@ -1,4 +1,4 @@
-"""What only the leader writes: the deltas of engine steps. Each row is fenced by its epoch and its version."""
+"""Writes of the leader: the deltas of engine steps. Each row is fenced by its epoch and its version."""
 
 from __future__ import annotations
 

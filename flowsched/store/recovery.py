@@ -1,4 +1,4 @@
-"""What a new leader reads to go on where the last one stopped: workflows and samples of tasks; and how finished workflows leave."""
+"""Reads of a new leader: living workflows and samples of tasks; and the removal of finished workflows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What API processes write: submissions and commands. Nothing here needs to lead."""
+"""Writes of API processes: submissions and commands. Nothing here needs to lead."""
 
 from __future__ import annotations
 

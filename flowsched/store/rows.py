@@ -1,6 +1,4 @@
-"""What reads give back. Plain tuples with names; JSON is decoded, documents are decompressed only when asked
-for.
-"""
+"""Rows that reads give back. Plain tuples with names; JSON is decoded, documents are decompressed only on demand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What TES clients sent: reading it together with the workflows that it became, and what is left when those have expired."""
+"""TES tasks as clients sent them, read together with their workflows, and what is left when those have expired."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a user submits, as values: workflow, stages, roles, data references. No decoding here (see `decode`).
+"""The checked document, as values: workflow, stages, roles, data references. No decoding here (see `decode`).
 
 Everything is frozen, hashable where its parts are, and checked once when it is decoded: the rest of flowsched
 may rely on what the docstrings say. Units: memory and disk in bytes, CPU in thousandths of a core, GPU in thousandths of a

@@ -1,4 +1,4 @@
-"""What the steps of a pod report: their termination messages and the node agent's answers, decoded. Pure.
+"""Messages of a pod's steps: their termination messages and the node agent's answers, decoded. Pure.
 
 Containers write these texts, so any content is data: what cannot be decoded counts as missing, and no content raises.
 """

@@ -1,4 +1,4 @@
-"""Which live attempt writes which file outside of its folder: two attempts never write one file at the same time.
+"""Files outside of attempts' folders, by the live attempt that writes each: two attempts never write one at the same time.
 
 If a client dies after it sent a task and before it stored the id, it sends the task again; both tasks then name the same files. The
 second attempt waits here until the first is gone, with all its processes, and then writes the files anew. Attempts write in the

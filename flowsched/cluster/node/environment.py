@@ -1,4 +1,4 @@
-"""What a task finds in its environment and on its command line: one pure function of the pod and its paths."""
+"""The environment and command line of a task: one pure function of the pod and its paths."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where datasets come from: files of this machine, HTTP servers, object stores. fsspec is only used here."""
+"""Origins of datasets: files of this machine, HTTP servers, object stores. fsspec is only used here."""
 
 from __future__ import annotations
 

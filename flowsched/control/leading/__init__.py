@@ -1,1 +1,1 @@
-"""What only the leader does: recovery, the loop, dispatch, retention."""
+"""The leader's work: recovery, the loop, dispatch, retention."""

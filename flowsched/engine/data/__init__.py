@@ -1,1 +1,1 @@
-"""Where data are, come and go: inputs, staging, prefetch, remote reads, caches."""
+"""Data in a step: inputs, staging, prefetch, gather nodes, remote reads, caches."""

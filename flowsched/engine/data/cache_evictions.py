@@ -1,4 +1,4 @@
-"""Making room in caches with a limit: a step's drops, and what is held for those who were placed.
+"""Making room in caches with a limit: a step's drops, and the bytes that are held for placed tasks.
 
 A task that is placed holds what it reads, and room for what it will write, on its node: all of it or nothing, in the step that
 places it, so that two groups never wait for each other's halves. A drop belongs to the step that decides it: the catalogue

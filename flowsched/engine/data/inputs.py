@@ -1,4 +1,4 @@
-"""Which datasets a shard reads, and which it writes: names become catalogue numbers and URIs here."""
+"""Inputs and outputs of a shard: names become catalogue numbers and URIs here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Foreign groups as a part of the backlog, and what a plan means for them: bindings, and room that is held for who is to come."""
+"""Foreign groups in the backlog, and what a plan means for them: bindings, and room held for pods that are still to come."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What moves between nodes, and what shall."""
+"""The state of data: bytes that move between nodes, and bytes that shall."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is known of the pods of others."""
+"""The state of foreign pods."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is to run: the names of its pods, the keys of the backlog, and what was offered of it."""
+"""The state of work: the names of its pods, the keys of the backlog, and the groups that were offered."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Where one group goes."""
+"""Placement: the nodes of one group."""

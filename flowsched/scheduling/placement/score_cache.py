@@ -1,12 +1,12 @@
-"""Where the next pod of a shape goes, remembered while a cycle fills nodes.
+"""The score cache: the next pod's node of each shape, remembered while a cycle fills nodes.
 
-A cycle places thousands of pods one turn at a time, and each takes room on a node or two. What the next pod of the same
-shape costs has changed there and nowhere else. So the first cost of a shape on every node is kept, and only the nodes
-where room has changed are looked at again. What is chosen is what `placement.place_role` chooses; tests hold it to that.
+A cycle places thousands of pods one turn at a time, and each takes room on a node or two. The cost of the next pod of the
+same shape changes only there. So the cache keeps the first cost of a shape on every node, and computes only the nodes
+where room has changed again. It chooses the node that `gang.place_role` would choose; tests hold it to that.
 
 A shape that is seen once needs no such table: `cheapest` finds its node in as few passes over all nodes as can be.
 
-It knows plain offers only (`Offer.plain`): one role whose cost is how full a node is, and nothing else.
+It knows plain offers only (`Offer.plain`): one role with a cost that depends on how full a node is, and on nothing else.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What waits, in the order in which it is looked at."""
+"""The groups that wait, in the order in which a cycle takes them."""
 
 from __future__ import annotations
 

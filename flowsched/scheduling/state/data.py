@@ -1,4 +1,4 @@
-"""Where the bytes are: datasets (immutable, with a URI and a size) and their replicas on nodes.
+"""The catalogue: datasets (immutable, with a URI and a size) and their replicas on nodes.
 
 It holds what is, not what is wanted; transfers decide what moves. Sizes in bytes.
 """

@@ -1,4 +1,4 @@
-"""Which pods are on which nodes, as far as rules of other pods may look at them.
+"""The pod index: which pods are on which nodes, as far as rules of other pods look at them.
 
 Pods are kept as *kinds* (everything a rule can ask of a pod) with the nodes they are on. What rules ask is kept as
 *counts*: for one question, how many pods on each node answer it with yes. A question is asked of every kind once, then

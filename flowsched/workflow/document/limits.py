@@ -1,4 +1,4 @@
-"""How large a workflow document may be. What is beyond a limit is answered with 413 and the limit's name."""
+"""Limits of a workflow document. A document beyond one is answered with 413 and the limit's name."""
 
 from __future__ import annotations
 

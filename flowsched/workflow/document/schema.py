@@ -1,4 +1,4 @@
-"""The JSON Schema of a workflow document, for editors and for people who write documents by program.
+"""The JSON Schema of a workflow document, for editors and for programs that write documents.
 
 It says what one object may hold. What stands against each other (names that exist, cycles, widths) only `decode` knows:
 every document that `decode` accepts is valid under this schema, not the other way round. `workflow.schema.json` is its

@@ -1,4 +1,4 @@
-"""How far a workflow has got: arrays per stage, a few words per workflow. Only `advance` changes them.
+"""A run: how far a workflow has got, as arrays per stage and a few words per workflow. Only `advance` changes them.
 
 One letter per axis: T tasks of a stage (shard * members + member), W shards.
 """

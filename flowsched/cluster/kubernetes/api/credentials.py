@@ -1,4 +1,4 @@
-"""Where the API server is and who we are there: from a kubeconfig, or as the service account of the pod we run in.
+"""The address of the API server and our identity there: from a kubeconfig, or as the pod's service account.
 
 kubernetes_asyncio reads kubeconfigs (merged files, certificates, tokens, exec plugins, OIDC); nothing else here uses it,
 and it is loaded only when a kubeconfig is read. What expires is renewed before it does, and once more when the server

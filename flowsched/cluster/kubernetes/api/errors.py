@@ -1,4 +1,4 @@
-"""What an API server answers, and what to think of it when it answers nothing. Pure: no HTTP here.
+"""Answers of an API server that are errors: refusals, malformed answers, and no answer at all. Pure: no HTTP here.
 
 Unavailable
 └── Unreachable     no answer: whether the request was carried out is not known, unless it was never sent

@@ -1,4 +1,4 @@
-"""What we write for others to read: why a pod waits, how far a group has got. Coalesced and slow on purpose.
+"""Conditions and events that flowsched writes: why a pod waits, how far a group has got. Coalesced and slow on purpose.
 
 A reason is written when its *kind* changes, not with every number in it: a scheduler that writes each cycle drowns the API
 server and wakes every controller (PEERS.md, race 7). The pod's condition stays `PodScheduled=False`, reason `Unschedulable`,

@@ -1,4 +1,4 @@
-"""What objects of every kind have in common: metadata, selectors, conditions, amounts, moments. Pure."""
+"""Fields that objects of every kind share: metadata, selectors, conditions, amounts, moments. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the paths of a container task really are: folders of the pod's own, or of volumes that every node shares. Pure.
+"""The real places of a container task's paths: folders of the pod's own, or of volumes that every node shares. Pure.
 
 A container has its paths by mounts, so what is mounted has to be a folder that nothing of the image is needed of:
 

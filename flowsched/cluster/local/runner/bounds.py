@@ -1,4 +1,4 @@
-"""Which paths of this machine may be inputs and outputs. The service checks what it stages, and a runner what it delivers.
+"""The paths of this machine that may be inputs and outputs. The service checks inputs, and a runner checks outputs.
 
     never         /proc, /sys, /dev (also a second mount of them), and the service's own entries in its root
     --allow-paths  given: only paths below one of its folders; not given: every path but those in the system's own folders

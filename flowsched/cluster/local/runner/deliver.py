@@ -1,4 +1,4 @@
-"""What a container task left is taken to where it was asked for: files and folders of this machine, objects of a store.
+"""Delivery of a container task's outputs to their targets: files and folders of this machine, objects of a store.
 
 Everything is found by its path in the container, and read where it really lies. Files come to be by a rename, folders too where
 there is none yet; what was half done when a runner died is done again by the next attempt.

@@ -1,4 +1,4 @@
-"""Which path of a container is which path of this machine.
+"""The mount plan of a container task: the path of this machine behind each path of the container.
 
 A container task names paths of its own: inputs, outputs, mounts. Here is decided, by looking only, what lies at each of them:
 a folder of the attempt (on disk), a file or folder of this machine, or what this machine has at the same path, since images

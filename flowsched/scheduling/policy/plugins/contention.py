@@ -1,4 +1,4 @@
-"""How much an IO-heavy pod and its neighbours slow each other down on one disk."""
+"""Contention: how much an IO-heavy pod and its neighbours slow each other down on one disk."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""In which order groups of one queue are looked at. Whole numbers; ageing bounds every wait."""
+"""Orders of the groups in one queue. Whole numbers; ageing bounds every wait."""
 
 from __future__ import annotations
 

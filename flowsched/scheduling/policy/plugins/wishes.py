@@ -1,4 +1,4 @@
-"""What a pod would rather have: preferred affinities and ScheduleAnyway spread, as small costs in ms.
+"""Preferences of pods: preferred affinities and ScheduleAnyway spread, as small costs in ms.
 
 A wish is no demand: with a weight of 100 it outweighs any packing, and no copy of data that takes longer than 2 s.
 kube-scheduler's scores mean something only beside each other, so this keeps their order and not their size.

@@ -1,4 +1,4 @@
-"""What a TES client is told: states that every client knows, logs, and nothing that the specification does not have.
+"""Answers to TES clients: states that every client knows, logs, and nothing that the specification does not have.
 
 States are folded, since clients differ in which they know (Cromwell would poll PREEMPTED for ever, py-tes raises on it): what is
 being cancelled keeps its last state until it is gone, and what was preempted is QUEUED again.

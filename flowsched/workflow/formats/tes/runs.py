@@ -1,4 +1,4 @@
-"""Of which run a TES task is a call: TES carries no DAG, but engines leave traces of theirs in what they send.
+"""The run that a TES task belongs to: TES carries no DAG, but engines leave traces of theirs in what they send.
 
 Cromwell: the tags `root_workflow_id` and `workflow_id`, and the folders of its calls. Snakemake: the properties in its job script.
 Others: a tag that names the run. Where nothing is said there is no call, and the task is a workflow of its own.

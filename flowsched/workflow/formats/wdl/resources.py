@@ -1,4 +1,4 @@
-"""What a WDL task asks for, in flowsched's units. Where its runtime section says nothing, the defaults of the WDL specification."""
+"""Resources of a WDL task in flowsched's units, with the defaults of the WDL specification where its runtime section is silent."""
 
 from __future__ import annotations
 

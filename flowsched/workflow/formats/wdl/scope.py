@@ -1,4 +1,4 @@
-"""What names mean while a WDL workflow is gone through: their values as far as known, and the calls that these come from."""
+"""The scope of names in a WDL workflow: their values as far as known, and the calls that these come from."""
 
 from __future__ import annotations
 
