@@ -142,7 +142,7 @@ class Profile:
         shortest_wait_ms: A copy that takes less is never worth waiting instead.
         remote_reads: Tasks read datasets with few readers where they lie, over the network, if links are faster than disks and the
             cluster can do it, rather than copy them to their node first.
-        eviction: Which copies a full cache drops first: "dag" = those that the DAGs will need least, "lru" = those used longest ago.
+        eviction: The copies that a full cache drops first: "dag" = those that DAGs will need least, "lru" = those used longest ago.
         io_fill_percent: The part of each disk that the learned I/O of tasks may fill, and of each shared storage the I/O of all its
             users; 0 = only I/O that documents state counts for disks.
         storages: Storages that nodes share, with the bandwidth of each for all its readers and all its writers together.
