@@ -16,11 +16,11 @@ from flowsched.cluster.kubernetes.executor import ClusterSettings, KubernetesClu
 from flowsched.cluster.kubernetes.lease import Lease
 from flowsched.cluster.kubernetes.objects.release import ReleaseSettings
 from flowsched.executor.nodes import NodeInfo
+from tests.kubernetes.hollow.agent import SYSTEM, agent_pod
 from tests.kubernetes.hollow.nodes import HollowNodes
 from tests.kubernetes.hollow.templates import NodeTemplate
 
 KEY = "a key that agents and the service share"
-SYSTEM = "flowsched-system"
 PATIENCE_S = 200.0
 
 
@@ -38,35 +38,6 @@ async def make(client: Client, path: str, document: dict[str, Any]) -> dict[str,
     assert answer.ok or answer.reason == "AlreadyExists", answer
     made: dict[str, Any] = json.loads(answer.body)
     return made
-
-
-def agent_pod(
-    node: str, hollow: HollowNodes, root: Path, roots: Sequence[Path] = (), more: Sequence[str] = ()
-) -> dict[str, Any]:
-    """A node's agent, as the DaemonSet would make it; hollow nodes have no mount namespaces, so it is told real folders."""
-    home = root / "agents" / node
-    command = [
-        "flowsched", "agent", "--host=$(HOST_IP)", "--port=8475", f"--node={node}", f"--cache={home}/cache",
-        f"--state={home}/state", f"--pods={hollow.root}/pods", f"--logs={hollow.root}/log/pods", "--scheme=file",
-        f"--root={root}", "--scheme=http", "--network=127.0.0.0/8",
-        "--log-level=warning", *(f"--root={each}" for each in roots), *more,
-    ]  # fmt: skip
-    labels = {"app.kubernetes.io/component": "node-agent", "app.kubernetes.io/part-of": "flowsched"}
-    env = [
-        {"name": "FLOWSCHED_AGENT_KEY", "value": KEY},
-        {
-            "name": "PYTHONPATH",
-            "value": str(Path(__file__).parents[2]),
-        },  # of this checkout, whichever is installed
-        {"name": "HOST_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.hostIP"}}},
-    ]
-    container = {"name": "agent", "image": "flowsched", "command": command, "env": env}
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"generateName": f"agent-{node}-", "labels": labels},
-        "spec": {"nodeName": node, "hostNetwork": True, "containers": [container]},
-    }
 
 
 class KubeWorld:
@@ -176,7 +147,10 @@ class KubeWorld:
         self._agent_pods[number] = (await make(self.client, path, pod))["metadata"]["name"]
 
     def _agent(self, template: NodeTemplate) -> dict[str, Any]:
-        return agent_pod(template.name, self.hollow, self.root, self._roots, self._arguments(template.name))
+        node = template.name
+        more = ("--scheme=http", "--network=127.0.0.0/8", *self._arguments(node))
+        roots = (self.root, *self._roots)
+        return agent_pod(node, self.hollow.root, self.root / "agents" / node, KEY, roots, more)
 
     async def drop(self) -> None:
         """The service dies, the world goes on."""

@@ -1,7 +1,7 @@
 """LocalCluster: virtual nodes on this machine, the embedded default of flowsched.
 
 It keeps the queue of events and one process at a time on a root; how pods run and bytes move is up to `Processes`:
-`runners` (real processes and files) or `fake` (timers on the loop's clock).
+`processes.RunnerProcesses` starts real ones; tests put timers in their place.
 """
 
 from __future__ import annotations

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-SYSTEM = "flowsched-system"
+SYSTEM: Final = "flowsched-system"
+_CLONE: Final = Path(__file__).parents[3]
 
 
-def agent_pod(node: str, root: Path, home: Path, key: str, roots: Sequence[Path] = ()) -> dict[str, Any]:
+def agent_pod(
+    node: str, root: Path, home: Path, key: str, roots: Sequence[Path], more: Sequence[str] = ()
+) -> dict[str, Any]:
     """The pod, bound to its node.
 
     Args:
@@ -22,22 +25,24 @@ def agent_pod(node: str, root: Path, home: Path, key: str, roots: Sequence[Path]
         home: The agent's own folder: cache and state.
         key: What agents and the service share.
         roots: Below which files of this machine may be inputs.
+        more: Further arguments of the agent.
     """
     command = [
         "flowsched", "agent", "--host=$(HOST_IP)", "--port=8475", f"--node={node}", f"--cache={home}/cache",
         f"--state={home}/state", f"--pods={root}/pods", f"--logs={root}/log/pods", "--log-level=warning",
-        *(word for each in roots for word in ("--scheme=file", f"--root={each}")),
+        "--scheme=file", *(f"--root={each}" for each in roots), *more,
     ]  # fmt: skip
     labels = {"app.kubernetes.io/component": "node-agent", "app.kubernetes.io/part-of": "flowsched"}
     env = [
         {"name": "FLOWSCHED_AGENT_KEY", "value": key},
+        {"name": "PYTHONPATH", "value": str(_CLONE)},  # of this clone, whichever is installed
         {"name": "HOST_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.hostIP"}}},
     ]
     container = {"name": "agent", "image": "flowsched", "command": command, "env": env}
     return {
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": {"name": f"agent-{node}", "namespace": SYSTEM, "labels": labels},
+        "metadata": {"generateName": f"agent-{node}-", "namespace": SYSTEM, "labels": labels},
         "spec": {
             "nodeName": node,
             "hostNetwork": True,
