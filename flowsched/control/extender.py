@@ -1,7 +1,7 @@
 """Answers to a stock kube-scheduler that asks about its own pods: where not (filter), and where best (prioritize).
 
 It speaks only of what kube-scheduler cannot see: room that our engine holds for other pods, disk bandwidth, and where data lie.
-Whether a pod fits beside the pods that both can see is left to kube-scheduler, whose view of those is fresher than ours.
+Whether a pod fits beside the pods that both can see is left to kube-scheduler: its view of those is fresher than ours.
 
 It reads a leader's memory and does not change it: no SQL, no waiting, work in proportion to nodes and claims.
 """

@@ -1,6 +1,6 @@
 """TES tasks: each becomes a workflow of one stage, and is answered from the leader's memory, its rows, or what was kept of it.
 
-A repeated create gives the task that exists (`repeated`); a task whose workflow has expired is answered from what was kept of
+A repeated create gives the task that exists (`repeated`); after its workflow has expired, a task is answered from what was kept of
 it.
 """
 

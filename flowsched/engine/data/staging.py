@@ -1,4 +1,4 @@
-"""Staging: targets of tasks whose inputs must be copied first, and the transfers for them. Such tasks hold no cores."""
+"""Staging: targets of tasks that wait for copies of their inputs, and these transfers. Such tasks hold no cores."""
 
 from __future__ import annotations
 
@@ -407,7 +407,7 @@ def _give_up(recorder: Recorder, number: int, event: TransferFailed) -> None:
 #
 # All tasks of a stage are often ready at once, and get their targets before the first has ended. Nothing is known then of the
 # size of their outputs, so the targets ignore where those are read. The first output shows that a later task gathers them, and
-# how many bytes that is. Tasks whose copies have not begun are then offered again, and go to the gather node if that pays.
+# how many bytes that is. Tasks without a copy under way are then offered again, and go to the gather node if that pays.
 
 
 def think_again(recorder: Recorder, run: WorkflowRun, stage: StageRun) -> None:

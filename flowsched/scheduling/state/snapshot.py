@@ -1,7 +1,7 @@
 """The snapshot: nodes as arrays, and what claims on them add up to. Derived from events; a restart computes the same arrays again.
 
 Two kinds of room. *Hard* free = allocatable - used: what a pod may take now. *Soft* free = hard - staging: what is also not the
-target of a pod whose inputs are still being copied. A pod whose inputs are all on a node may take hard room there, so soft
+target of a pod that waits for copies. A pod with all inputs on a node may take hard room there, so soft
 claims never leave a core idle. A pod that must wait for bytes looks for soft room, so that targets do not pile up.
 
 Every change goes through the undo log. It must not know how decisions are made.

@@ -1,8 +1,8 @@
 """advance: what happened to tasks of one workflow, applied to its arrays; and all that follows from it inside the workflow.
 
 It decides which shards became ready, what is tried again, what must be taken away, when a stage and the workflow end. It takes
-no room and chooses no node: that is `scheduling`. Every change goes through the undo log, so that a step whose commit fails
-leaves no trace.
+no room and chooses no node: that is `scheduling`. Every change goes through the undo log, so that a step
+with a failed commit leaves no trace.
 
 `arrays` changes states, and knows shards, stages and edges; `Outcomes` knows how attempts end; `Advance` takes what happened.
 """
