@@ -32,7 +32,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from flowsched.executor.nodes import NodeInfo
 from flowsched.scheduling.cycle import cycle
-from flowsched.scheduling.placement.gang import NEVER, RoleTable, place_role
+from flowsched.scheduling.placement.gang import NEVER, CostTable, place_role
 from flowsched.scheduling.plan import Plan
 from flowsched.scheduling.pod_group import PodGroup, RoleRequest, Shape
 from flowsched.scheduling.policy.framework import PROFILES
@@ -144,7 +144,7 @@ def measure(nodes: int, count: int, repeats: int) -> dict[str, object]:
     }
 
 
-def greedy(room: np.ndarray, whole: np.ndarray, needs: list[int], table: RoleTable) -> list[int]:
+def greedy(room: np.ndarray, whole: np.ndarray, needs: list[int], table: CostTable) -> list[int]:
     """Pod after pod, every node scored again each time (binpack); room and whole are (A, N)."""
     room, here, chosen = room.copy(), np.zeros(room.shape[1], dtype=np.int64), []
     column = np.array(needs)[:, None]
@@ -168,7 +168,7 @@ def identical(nodes: int, count: int, samples: int) -> tuple[int, int]:
         rng = np.random.default_rng([nodes, count, sample])
         whole = rng.choice([16, 32, 64], (2, nodes))
         room = whole - rng.integers(0, 40, (2, nodes))
-        table = RoleTable(
+        table = CostTable(
             needs=(2, 1),
             packs=(True, True),
             allowed=rng.random(nodes) < 0.9,

@@ -47,11 +47,11 @@ from flowsched.executor.protocol import NodeChanged, PodStarted, ReplicaSeen  # 
 from flowsched.scheduling import batches as wave_module  # noqa: E402
 from flowsched.scheduling import cycle as cycle_module  # noqa: E402
 from flowsched.scheduling.cycle import cycle  # noqa: E402
-from flowsched.scheduling.placement.score_cache import Standings  # noqa: E402
+from flowsched.scheduling.placement.score_cache import ScoreCache  # noqa: E402
 from flowsched.scheduling.plan import Plan  # noqa: E402
 from flowsched.scheduling.pod_group import PodGroup, RoleRequest, Shape  # noqa: E402
 from flowsched.scheduling.policy.framework import PROFILES  # noqa: E402
-from flowsched.scheduling.queues.fair_share import Turns  # noqa: E402
+from flowsched.scheduling.queues.fair_share import FairShareOrder  # noqa: E402
 from flowsched.scheduling.queues.tree import Queue, QueueTree  # noqa: E402
 from flowsched.scheduling.state.claims import Claim, ClaimKind  # noqa: E402
 from flowsched.scheduling.state.data import Catalogue  # noqa: E402
@@ -291,7 +291,7 @@ def ordering_row(tree: QueueTree, queues: int) -> Row:
         wall, cpu, _ = timed(once)
         walls.append(wall)
         cpus.append(cpu)
-        at_once = [(Standings, "place_each"), (wave_module, "enter"), (Turns, "none_looked_at")]
+        at_once = [(ScoreCache, "place_each"), (wave_module, "enter"), (FairShareOrder, "none_looked_at")]
         with Phases(("in_order", "commit"), ("fit", "turn", "barred", "skip"), at_once) as phases:
             total = timed(once)[1]
         not_ordering = ("fit", "commit", "skip", *(name for _, name in at_once))

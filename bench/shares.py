@@ -23,10 +23,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import numpy as np
 
 from flowsched.executor.nodes import NodeInfo
-from flowsched.scheduling.batches import Asker, first_turns
+from flowsched.scheduling.batches import BatchRequest, first_turns
 from flowsched.scheduling.pod_group import PodGroup, RoleRequest, Shape
 from flowsched.scheduling.policy.framework import PROFILES
-from flowsched.scheduling.queues.fair_share import Turns
+from flowsched.scheduling.queues.fair_share import FairShareOrder
 from flowsched.scheduling.queues.ordering import in_order
 from flowsched.scheduling.queues.tree import BILLION, Queue, QueueTree, Shares
 from flowsched.scheduling.state.claims import Claim, ClaimKind
@@ -69,7 +69,7 @@ def groups(queues: int, users: int) -> list[PodGroup]:
 def ordering(snapshot: Snapshot, tree: QueueTree, backlog: list[PodGroup], pods: int) -> int:
     """All turns until so many pods have been given out."""
     shares = Shares(tree, snapshot)
-    turns = Turns(in_order(backlog, tree, OURS, NOW), tree, shares, snapshot.usage, OURS, NOW)
+    turns = FairShareOrder(in_order(backlog, tree, OURS, NOW), tree, shares, snapshot.usage, OURS, NOW)
     rounds = 0
     while pods > 0 and (line := turns.first()) is not None:
         count = min(pods, turns.in_a_row(SHAPE.requests, 50))
@@ -83,7 +83,7 @@ def ordering(snapshot: Snapshot, tree: QueueTree, backlog: list[PodGroup], pods:
 def at_once(snapshot: Snapshot, tree: QueueTree, backlog: list[PodGroup], pods: int) -> int:
     """The same turns, all sorted at once; how many pods that gave out."""
     shares = Shares(tree, snapshot)
-    asker = Asker(in_order(backlog, tree, OURS, NOW), tree, shares, snapshot.usage, OURS, NOW)
+    asker = BatchRequest(in_order(backlog, tree, OURS, NOW), tree, shares, snapshot.usage, OURS, NOW)
     wave = first_turns(asker, SHAPE.requests, pods, lambda group: True)
     if wave is None:
         return 0

@@ -7,9 +7,9 @@ from typing import Final
 
 import numpy as np
 
-from flowsched.scheduling.placement.capacity import Room
-from flowsched.scheduling.placement.cost_table import Fit
-from flowsched.scheduling.placement.gang import Ints, Spots, gang_cost
+from flowsched.scheduling.placement.capacity import Capacity
+from flowsched.scheduling.placement.cost_table import Assignment
+from flowsched.scheduling.placement.gang import Ints, NodeChoice, gang_cost
 from flowsched.scheduling.plan import Placement
 from flowsched.scheduling.pod_group import PodGroup
 from flowsched.scheduling.state.snapshot import Snapshot
@@ -18,7 +18,7 @@ _NONE: Final = np.zeros(0, dtype=np.int64)
 
 
 @dataclass(slots=True)
-class Given:
+class GroupAllocation:
     """For each role, in the group's order, nodes and bytes missing there."""
 
     nodes: list[Ints]
@@ -28,11 +28,11 @@ class Given:
     devices: dict[int, Ints] = field(default_factory=dict)  #: by role, where they matter
 
     @classmethod
-    def of(cls, group: PodGroup) -> Given:
+    def of(cls, group: PodGroup) -> GroupAllocation:
         """Nothing yet."""
         return cls([_NONE] * len(group.roles), [_NONE] * len(group.roles))
 
-    def add(self, role: int, spots: Spots, missing: Ints) -> None:
+    def add(self, role: int, spots: NodeChoice, missing: Ints) -> None:
         """Pods of a role got nodes."""
         nodes, cost_ms = spots.nodes, gang_cost((spots,))
         if spots.devices is not None:
@@ -50,7 +50,7 @@ class Given:
         return Placement(group, tuple(self.nodes), tuple(self.missing), self.cost_ms, self.held, devices)
 
 
-def hold_rest(fit: Fit, room: Room, snapshot: Snapshot) -> tuple[tuple[int, tuple[int, ...]], ...]:
+def hold_rest(fit: Assignment, room: Capacity, snapshot: Snapshot) -> tuple[tuple[int, tuple[int, ...]], ...]:
     """Keep the rest of `min_resources` free for pods that do not exist yet: (node, (R,) amounts)."""
     offer = fit.offer
     if offer.group.min_resources is None or any(bound is not None for bound in fit.bound):

@@ -1,12 +1,12 @@
 """Batches: the first turns of a cycle, decided and placed at once where many queues ask for pods of one kind.
 
-`Turns` decides pod by pod which queue is served. Where a thousand queues have bags of equal pods, only shares decide, and the
-share of a queue after k pods is known beforehand. The keys of all competitors after 0, 1, 2, … pods are therefore one table,
+`FairShareOrder` decides pod by pod which queue is served. Where a thousand queues have bags of equal pods, only shares decide, and
+the share of a queue after k pods is known beforehand. The keys of all competitors after 0, 1, 2, … pods are therefore one table,
 and sorting it gives the order, level by level in a tree. One selection finds the nodes for all, as for one bag.
 
 The batch ends where another fact begins to matter: the next group is of another kind, or a queue's turns grow (see
-`Turns.stride`). The cycle continues turn by turn from there. Order and plan equal those of turn by turn; tests hold the batch
-to that.
+`FairShareOrder.stride`). The cycle continues turn by turn from there. Order and plan equal those of turn by turn; tests hold the
+batch to that.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from typing import Final, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from flowsched.scheduling.allocation import Given
+from flowsched.scheduling.allocation import GroupAllocation
 from flowsched.scheduling.cycle_state import CycleState
-from flowsched.scheduling.placement.cost_table import Offer
+from flowsched.scheduling.placement.cost_table import PlacementRequest
 from flowsched.scheduling.placement.gang import Ints
 from flowsched.scheduling.pod_group import PodGroup, Shape
 from flowsched.scheduling.policy.framework import Profile
@@ -206,7 +206,7 @@ FEW_LINES: Final = 8
 Alike: TypeAlias = Callable[[Sequence[PodGroup]], list[bool]]
 
 
-class Asker(NamedTuple):
+class BatchRequest(NamedTuple):
     """Whose lines they are, and how their shares are counted."""
 
     waiting: Mapping[str, Sequence[PodGroup]]
@@ -218,7 +218,7 @@ class Asker(NamedTuple):
 
 
 @dataclass(slots=True)
-class Wave:
+class TurnBatch:
     """The first turns.
 
     Attributes:
@@ -284,7 +284,7 @@ class _Asked:
         return before, self.size - before, at < len(groups)
 
 
-def first_turns(asker: Asker, amount: Sequence[int], most: int, alike: Alike) -> Wave | None:
+def first_turns(asker: BatchRequest, amount: Sequence[int], most: int, alike: Alike) -> TurnBatch | None:
     """Who gets the next pods.
 
     Args:
@@ -306,7 +306,7 @@ def first_turns(asker: Asker, amount: Sequence[int], most: int, alike: Alike) ->
         found = level.order()
     if found is None or not len(found.slots):
         return None
-    wave = Wave(
+    wave = TurnBatch(
         level.asked.groups, np.repeat(np.arange(len(level.asked.groups)), level.asked.counts)[found.slots]
     )
     if found.open and len(found.slots) < most:  # the last turn may go on
@@ -317,7 +317,7 @@ def first_turns(asker: Asker, amount: Sequence[int], most: int, alike: Alike) ->
 class _Level:
     """Levels of the tree, from below."""
 
-    def __init__(self, asker: Asker, amount: Sequence[int], most: int, alike: Alike, row: int) -> None:
+    def __init__(self, asker: BatchRequest, amount: Sequence[int], most: int, alike: Alike, row: int) -> None:
         self._asker, self._amount, self._alike = asker, amount, alike
         self._total = asker.shares.total
         self.merger = Merger(self._total, amount, most, row)
@@ -605,7 +605,9 @@ def serve_first(cycle: CycleState, budget: int) -> set[object]:
     if found is None:
         return set()
     offer, alike = found
-    asker = Asker(cycle.waiting, cycle.queues, cycle.shares, cycle.snapshot.usage, cycle.profile, cycle.now)
+    asker = BatchRequest(
+        cycle.waiting, cycle.queues, cycle.shares, cycle.snapshot.usage, cycle.profile, cycle.now
+    )
     amount = offer.group.roles[0].shape.requests
     wave = first_turns(asker, amount, cycle.left, alike)
     if wave is None:
@@ -635,7 +637,7 @@ def serve_first(cycle: CycleState, budget: int) -> set[object]:
     return enter(cycle, wave, nodes, costs, of)
 
 
-def _kind(cycle: CycleState) -> tuple[Offer, Alike] | None:
+def _kind(cycle: CycleState) -> tuple[PlacementRequest, Alike] | None:
     """What most of those who are first in a queue ask for, priced, and who asks for the same."""
     profile, tree = cycle.profile, cycle.queues
     if len(cycle.waiting) < FEW or cycle.left < FEW or cycle.snapshot.nominations or tree.promises:
@@ -706,13 +708,13 @@ def _alike(cycle: CycleState, first: PodGroup) -> Alike:
     return alike
 
 
-def _within(wave: Wave, budget: int) -> int:
+def _within(wave: TurnBatch, budget: int) -> int:
     """How many pods go before more than `budget` groups have been looked at."""
     firsts = np.sort(np.unique(wave.of, return_index=True)[1], kind="stable")
     return len(wave.of) if len(firsts) <= budget else int(firsts[budget])
 
 
-def enter(cycle: CycleState, wave: Wave, nodes: Ints, costs: Ints, of: Ints) -> set[object]:
+def enter(cycle: CycleState, wave: TurnBatch, nodes: Ints, costs: Ints, of: Ints) -> set[object]:
     """Note for each group what it got, and for each queue what it has."""
     order = np.argsort(of, kind="stable")
     numbers, starts, firsts, counts = _parts(of, order)
@@ -725,7 +727,7 @@ def enter(cycle: CycleState, wave: Wave, nodes: Ints, costs: Ints, of: Ints) -> 
     for number, start, count, cost in rows.tolist():
         group = wave.groups[number]
         end = start + count
-        cycle.given[group.key] = Given([nodes[start:end]], [nothing[:count]], cost)
+        cycle.given[group.key] = GroupAllocation([nodes[start:end]], [nothing[:count]], cost)
         payer = Payer(group.queue, group.user)
         pods[payer] = pods.get(payer, 0) + count
         if count == group.roles[0].count:

@@ -17,17 +17,17 @@ import numpy as np
 
 from flowsched.scheduling.batches import serve_first
 from flowsched.scheduling.cycle_state import CycleState, Family
-from flowsched.scheduling.locality_delay import Delays, Horizon
+from flowsched.scheduling.kube_like import plan_kube_like
+from flowsched.scheduling.locality_delay import AvailableTimes, Delays
 from flowsched.scheduling.placement.capacity import Mask
-from flowsched.scheduling.placement.cost_table import Fit, Offer, price
-from flowsched.scheduling.placement.gang import FEW, Spots
+from flowsched.scheduling.placement.cost_table import Assignment, PlacementRequest, price
+from flowsched.scheduling.placement.gang import FEW, NodeChoice
 from flowsched.scheduling.placement.score_cache import best_of
 from flowsched.scheduling.plan import Plan, Reason, ReasonCode
 from flowsched.scheduling.pod_group import PodGroup
-from flowsched.scheduling.podwise import plan_podwise
 from flowsched.scheduling.policy.framework import Profile
-from flowsched.scheduling.preemption import Taking
-from flowsched.scheduling.queues.fair_share import Turns
+from flowsched.scheduling.preemption import Preemption
+from flowsched.scheduling.queues.fair_share import FairShareOrder
 from flowsched.scheduling.queues.ordering import take_promised, weighted
 from flowsched.scheduling.queues.tree import QueueTree
 from flowsched.scheduling.reasons import Refusals, none_ready, over_cap
@@ -72,7 +72,7 @@ def cycle(
     try:
         snapshot.devices.look((role.shape.requests for group in backlog for role in group.roles), statement)
         if not profile.gang:
-            return plan_podwise(snapshot, catalogue, queues, backlog, profile, now)
+            return plan_kube_like(snapshot, catalogue, queues, backlog, profile, now)
         return _Cycle(CycleState(snapshot, catalogue, queues, backlog, profile, now, statement, most)).run()
     finally:
         statement.rollback()
@@ -83,13 +83,15 @@ class _Cycle:
 
     def __init__(self, state: CycleState) -> None:
         self.state = state
-        self.turns: Turns  #: once the loop begins
+        self.turns: FairShareOrder  #: once the loop begins
         self.reasons: list[Reason] = []
         # Once a group found no soft room, later ones get no new targets: it would be passed by for ever.
         self.closed = False
         self.delays = Delays(state.now, state.profile.shortest_wait_ms)
         self.any_ready = bool(state.snapshot.ready.any())
-        self.taking = Taking(state.snapshot, state.room, state.shares, state.queues, state.profile, state.now)
+        self.taking = Preemption(
+            state.snapshot, state.room, state.shares, state.queues, state.profile, state.now
+        )
         self.refusals = Refusals(state.snapshot, state.room, state.profile)
 
     # ---- the loop ----
@@ -107,7 +109,9 @@ class _Cycle:
         if self.state.left > 0:
             looked += self.by_turns(looked, served)
         else:
-            self.reasons.extend(Turns.none_looked_at(self.state.waiting, self.state.queues, _AT_ONCE))
+            self.reasons.extend(
+                FairShareOrder.none_looked_at(self.state.waiting, self.state.queues, _AT_ONCE)
+            )
         placements = tuple([given.placement(key) for key, given in self.state.given.items()])
         ahead = () if self.state.horizon is None else tuple(self.state.horizon.ahead)
         reasons, taking = tuple(self.reasons), self.taking
@@ -116,7 +120,7 @@ class _Cycle:
     def by_turns(self, looked: int, served: set[object]) -> int:
         """Go through the queues. `served`: who has got something already. Returns how many groups more were looked at."""
         before, s = looked, self.state
-        self.turns = Turns(s.waiting, s.queues, s.shares, s.snapshot.usage, s.profile, s.now, served)
+        self.turns = FairShareOrder(s.waiting, s.queues, s.shares, s.snapshot.usage, s.profile, s.now, served)
         while (line := self.turns.first()) is not None:
             group = line.head
             again = group.key in self.state.given
@@ -231,7 +235,7 @@ class _Cycle:
             return True
         return fit.pods < offer.tables[0].count and self.wait_for_room(offer.wanting(1), family)
 
-    def stay(self, fit: Fit) -> Reason | None:
+    def stay(self, fit: Assignment) -> Reason | None:
         """Let those pods of a bag wait that had better run where their outputs are gathered or their inputs are; the others go."""
         first = fit.offer.tables[0].first
         if fit.offer.group.home is None and (first is None or not first[fit.spots[0].nodes].any()):
@@ -246,10 +250,10 @@ class _Cycle:
             self.state.commit(wait.keep)
         return wait.reason
 
-    def open_horizon(self) -> Horizon:
+    def open_horizon(self) -> AvailableTimes:
         """How long nodes are busy."""
         if self.state.horizon is None:
-            self.state.horizon = Horizon(
+            self.state.horizon = AvailableTimes(
                 self.state.snapshot, self.state.profile.default_runtime_ms, self.state.now, self.delays.awaited,
                 disks=self.state.profile.contention,
             )  # fmt: skip
@@ -303,13 +307,13 @@ class _Cycle:
                 return Reason(group.key, ReasonCode.WAITING_FOR_DATA, text, {"lost": len(lost)})
         return over_cap(group, self.state.shares, self.state.queues, self.state.snapshot)
 
-    def within_cap(self, offer: Offer) -> Offer:
+    def within_cap(self, offer: PlacementRequest) -> PlacementRequest:
         """A gang's offer without its extras, where those would break a cap that the minimum keeps."""
         roles = offer.group.roles
         full = weighted([(role.shape.requests, role.count) for role in roles], len(self.state.snapshot.axes))
         return offer if self.state.shares.capped_by(offer.group.queue, full) is None else offer.at_least()
 
-    def wait_for_room(self, offer: Offer, family: Family) -> bool:
+    def wait_for_room(self, offer: PlacementRequest, family: Family) -> bool:
         """Refuse a group that found no room, and promise it some if it is the first."""
         if not offer.group.gang and offer.missing is not None:
             count = offer.group.roles[0].count - self.state.placed(offer.group)
@@ -333,7 +337,7 @@ class _Cycle:
             self.state.full[family] = reason
         return self.refuse(replace(reason, start_ms=start))
 
-    def held_up(self, least: Offer, family: Family) -> Reason:
+    def held_up(self, least: PlacementRequest, family: Family) -> Reason:
         """Why a group waits although free cores would do for it: they are promised, or its data are not there."""
         if self.state.promises.made and self.fits(least, least.local, None):
             held = self.state.promises.made[0]
@@ -350,7 +354,7 @@ class _Cycle:
 
     # ---- placing ----
 
-    def fit(self, offer: Offer) -> Fit | None:
+    def fit(self, offer: PlacementRequest) -> Assignment | None:
         """Find room for a group; the rows that count depend on where its inputs are (see `room`)."""
         long, local, missing = self.state.promises.outlasting(offer), offer.local, offer.missing
         if self.closed and local is not None:
@@ -361,25 +365,29 @@ class _Cycle:
         if spots is None:
             return None
         if missing is None:
-            return Fit(offer, spots, (None,) * len(spots), long)
+            return Assignment(offer, spots, (None,) * len(spots), long)
         here = tuple(missing[s.nodes] == 0 for s in spots)
         if not offer.group.gang:
-            return Fit(offer, spots, here, long)
+            return Assignment(offer, spots, here, long)
         if all(mask.all() for mask in here):
-            return Fit(offer, spots, (None,) * len(spots), long)
+            return Assignment(offer, spots, (None,) * len(spots), long)
         if (
             self.state.room.staging
         ):  # all its pods would be targets, those beside their data too: they all need soft room
             soft = self.fits(offer, local, long, soft=True)
             if soft is None:
                 spots_local = self.fits(offer.only(missing == 0), local, long)
-                return None if spots_local is None else Fit(offer, spots_local, (None,) * len(spots), long)
+                return (
+                    None
+                    if spots_local is None
+                    else Assignment(offer, spots_local, (None,) * len(spots), long)
+                )
             spots = soft
             if all((missing[s.nodes] == 0).all() for s in spots):
-                return Fit(offer, spots, (None,) * len(spots), long)
-        return Fit(offer, spots, tuple(np.zeros(len(s.nodes), dtype=np.bool_) for s in spots), long)
+                return Assignment(offer, spots, (None,) * len(spots), long)
+        return Assignment(offer, spots, tuple(np.zeros(len(s.nodes), dtype=np.bool_) for s in spots), long)
 
-    def beside_inputs(self, group: PodGroup) -> Fit | None:
+    def beside_inputs(self, group: PodGroup) -> Assignment | None:
         """The cheapest node that has all inputs of a uniform pod, and room; None where there is none, or are many.
 
         Such a node costs less than 1,000 ms, any other at least as much for the copy alone (`COPY_OVERHEAD_MS`). So only these
@@ -403,11 +411,11 @@ class _Cycle:
         found = best_of(nodes, rows, whole, bare.tables[0], packing)
         if found is None:
             return None
-        return Fit(bare, (Spots(found[0], np.array([found[1]])),), (None,), long)
+        return Assignment(bare, (NodeChoice(found[0], np.array([found[1]])),), (None,), long)
 
     def fits(
-        self, offer: Offer, local: Mask | None, long: Mask | None, *, soft: bool = False
-    ) -> tuple[Spots, ...] | None:
+        self, offer: PlacementRequest, local: Mask | None, long: Mask | None, *, soft: bool = False
+    ) -> tuple[NodeChoice, ...] | None:
         """Place an offer on hard room where its data are and soft room elsewhere, or on soft room only."""
         if offer.plain and (long is None or long is self.state.promises.everywhere):
             table, packing = offer.tables[0], self.state.profile.of(offer.group.queue).packing

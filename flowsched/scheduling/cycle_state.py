@@ -7,19 +7,19 @@ from typing import Final
 
 import numpy as np
 
-from flowsched.scheduling.allocation import Given, hold_rest
+from flowsched.scheduling.allocation import GroupAllocation, hold_rest
 from flowsched.scheduling.io_budget import Budgets, budgeted
-from flowsched.scheduling.locality_delay import Horizon, half_a_node, work_ms
-from flowsched.scheduling.placement.capacity import Room
-from flowsched.scheduling.placement.cost_table import Fit, Pricer
+from flowsched.scheduling.locality_delay import AvailableTimes, half_a_node, work_ms
+from flowsched.scheduling.placement.capacity import Capacity
+from flowsched.scheduling.placement.cost_table import Assignment, Pricer
 from flowsched.scheduling.placement.gang import Ints
-from flowsched.scheduling.placement.score_cache import Standings
+from flowsched.scheduling.placement.score_cache import ScoreCache
 from flowsched.scheduling.plan import Reason
 from flowsched.scheduling.pod_group import PodGroup, Shape
 from flowsched.scheduling.policy.framework import Profile
 from flowsched.scheduling.queues.ordering import in_order
 from flowsched.scheduling.queues.tree import QueueTree, Shares
-from flowsched.scheduling.reservations import Taken, longest_of, promises_for, runtime_of
+from flowsched.scheduling.reservations import Taken, longest_of, reservations_for, runtime_of
 from flowsched.scheduling.state.data import Catalogue
 from flowsched.scheduling.state.snapshot import Snapshot
 from flowsched.statement import Statement
@@ -55,17 +55,17 @@ class CycleState:
         self.most = self.left = _ALL if most is None else most
         self.snapshot, self.catalogue, self.queues = snapshot, catalogue, queues
         self.profile, self.now, self.statement = profile, now, statement
-        self.room = Room(snapshot)
+        self.room = Capacity(snapshot)
         self.pricer = Pricer(snapshot, catalogue, profile)
-        self.standings = Standings(self.room)
+        self.standings = ScoreCache(self.room)
         self.shares = Shares(queues, snapshot)
         work, half = work_ms(snapshot, backlog, profile, now), half_a_node(snapshot, profile)
         waiting = in_order(backlog, queues, profile, now, work, half)
-        self.given: dict[int, Given] = {}
-        self.promises = promises_for(snapshot, self.room, profile, now, backlog)
+        self.given: dict[int, GroupAllocation] = {}
+        self.promises = reservations_for(snapshot, self.room, profile, now, backlog)
         self.full: dict[Family, Reason] = {}
         self.held: dict[Family, Reason] = {}
-        self.horizon: Horizon | None = None
+        self.horizon: AvailableTimes | None = None
         self.budgets: Budgets
         self.waiting: dict[str, list[PodGroup]]
         self.budgets, self.waiting = budgeted(snapshot, queues, backlog, waiting, profile, now)
@@ -87,12 +87,12 @@ class CycleState:
         given = self.given.get(group.key)
         return len(given.nodes[0]) if given is not None else 0
 
-    def commit(self, fit: Fit) -> None:
+    def commit(self, fit: Assignment) -> None:
         """Take the room, pay the queue, note which copies will follow and which disks the pods will load."""
         offer, group = fit.offer, fit.offer.group
         given = self.given.get(group.key)
         if given is None:
-            given = self.given[group.key] = Given.of(group)
+            given = self.given[group.key] = GroupAllocation.of(group)
         given.held = hold_rest(fit, self.room, self.snapshot)
         self.left -= fit.pods
         ends = self.now + runtime_of(group, self.profile), self.now + longest_of(group, self.profile)

@@ -122,7 +122,7 @@ Refusals = tuple[tuple[str, int], ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Company:
+class InterPodAffinity:
     """What rules between pods say of a group's roles, in the order of its tables.
 
     Args:
@@ -140,7 +140,7 @@ class Company:
 
 def company_of(
     snapshot: Snapshot, roles: Sequence[tuple[Shape, int]], allowed: Sequence[Mask]
-) -> Company | None:
+) -> InterPodAffinity | None:
     """How rules between pods bear on a group; None = not at all.
 
     Args:
@@ -158,7 +158,9 @@ def company_of(
     if not mutual and not any(refusals for _, refusals in judged):
         return None
     shapes = tuple(shape for shape, _ in roles)
-    return Company(shapes, tuple(mask for mask, _ in judged), tuple(why for _, why in judged), mutual)
+    return InterPodAffinity(
+        shapes, tuple(mask for mask, _ in judged), tuple(why for _, why in judged), mutual
+    )
 
 
 def beside_others(

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowsched.scheduling.placement.capacity import Mask
-from flowsched.scheduling.placement.cost_table import Fit, Offer
-from flowsched.scheduling.placement.gang import Ints, Spots
+from flowsched.scheduling.placement.cost_table import Assignment, PlacementRequest
+from flowsched.scheduling.placement.gang import Ints, NodeChoice
 from flowsched.scheduling.plan import Reason, ReasonCode
 from flowsched.scheduling.pod_group import Home, PodGroup, Shape
 from flowsched.scheduling.policy.framework import Profile
@@ -23,7 +23,7 @@ from flowsched.scheduling.state.claims import EMPTY, UNKNOWN, ClaimKind
 from flowsched.scheduling.state.data import Catalogue
 from flowsched.scheduling.state.snapshot import AXES, IO, Snapshot
 
-Earliest = Callable[[Offer], tuple[int, tuple[Spots, ...]] | None]
+Earliest = Callable[[PlacementRequest], tuple[int, tuple[NodeChoice, ...]] | None]
 
 #: How many ends on nodes with the data are looked at for one group, at most.
 _ENDS: Final = 256
@@ -40,8 +40,8 @@ class Wait:
     """
 
     reason: Reason
-    offer: Offer
-    keep: Fit | None
+    offer: PlacementRequest
+    keep: Assignment | None
 
 
 class Delays:
@@ -60,7 +60,7 @@ class Delays:
 
     def judge(
         self,
-        fit: Fit,
+        fit: Assignment,
         calendar: Callable[[], Calendar],
         soonest: Callable[[], int],
         earliest: Earliest,
@@ -104,8 +104,8 @@ class Delays:
 
     def _some(
         self,
-        fit: Fit,
-        here: Offer,
+        fit: Assignment,
+        here: PlacementRequest,
         stage: Ints,
         away: NDArray[np.intp],
         calendar: Calendar,
@@ -134,7 +134,7 @@ class Delays:
         return Wait(reason, here.wanting(1), without(fit, dearest_first[:waiting]))
 
     def _slots(
-        self, here: Offer, calendar: Calendar, rows: Sequence[Ints], horizon: int, wanted: int
+        self, here: PlacementRequest, calendar: Calendar, rows: Sequence[Ints], horizon: int, wanted: int
     ) -> list[tuple[int, int]]:
         """(end, node) of future rooms for one pod each, earliest first, before `horizon`."""
         table = here.tables[0]
@@ -159,7 +159,7 @@ class Delays:
                 break
         return slots[:wanted]
 
-    def _reason(self, offer: Offer, start: int, stage_ms: int) -> Reason:
+    def _reason(self, offer: PlacementRequest, start: int, stage_ms: int) -> Reason:
         wait = start - self.now
         text = (
             f"the node with its data has room in about {(wait + 999) // 1000} s; "
@@ -173,7 +173,7 @@ def _copies(free: Sequence[int], needs: Sequence[int]) -> int:
     return min((have // need for have, need in zip(free, needs, strict=True) if need), default=1)
 
 
-def without(fit: Fit, dropped: NDArray[np.intp]) -> Fit | None:
+def without(fit: Assignment, dropped: NDArray[np.intp]) -> Assignment | None:
     """A bag's fit without some of its pods (by their place in it); None when none is left."""
     spots, bound = fit.spots[0], fit.bound[0]
     keep = np.delete(np.arange(len(spots.nodes)), dropped)
@@ -223,7 +223,7 @@ def work_ms(snapshot: Snapshot, backlog: Sequence[PodGroup], profile: Profile, n
 
 
 def _running(snapshot: Snapshot, default_runtime_ms: int, now: int) -> int:
-    """All the work of `Horizon`, in milli-core ms."""
+    """All the work of `AvailableTimes`, in milli-core ms."""
     ledger = snapshot.ledger
     cpu, left = ledger.amount[:, _CPU], ledger.until - now
     usual = (left > 0) & (ledger.kind == ClaimKind.RUNNING)  # of most that is all that need be known
@@ -263,7 +263,7 @@ class _Stays(NamedTuple):
     dearest_ms: int
 
 
-class Horizon:
+class AvailableTimes:
     """The work of each node in one cycle.
 
     Args:
@@ -351,7 +351,7 @@ class Horizon:
             return 0
         return int(self._part(node, asked[IO])) * min(runtime_ms, _LONGEST_MS)
 
-    def at_home(self, fit: Fit, full: Mask, runtime_ms: int, left: int) -> Wait | None:
+    def at_home(self, fit: Assignment, full: Mask, runtime_ms: int, left: int) -> Wait | None:
         """Whether (some pods of) a bag should wait for the node where their outputs will be gathered.
 
         A pod that runs elsewhere has its output home when it has ended, what is on its way there before has come, and its own
@@ -427,7 +427,7 @@ class Horizon:
         numbers = {"wait_ms": stays.first_ms, "copy_ms": stays.dearest_ms}
         return Reason(group.key, ReasonCode.WAITING_FOR_LOCALITY, text, numbers, self.now + stays.first_ms)
 
-    def rather(self, fit: Fit, full: Mask, runtime_ms: int, shortest_ms: int) -> Wait | None:
+    def rather(self, fit: Assignment, full: Mask, runtime_ms: int, shortest_ms: int) -> Wait | None:
         """Whether (some pods of) a bag should wait for another node than copy to where there is room now.
 
         A pod that waits can start when the node has done its work and the data have come, which may be sooner than when they
@@ -474,7 +474,7 @@ class Horizon:
         )
         return Wait(reason, fit.offer.wanting(1), without(fit, dearest_first[:waiting]))
 
-    def foresee(self, offer: Offer, count: int, runtime_ms: int) -> None:
+    def foresee(self, offer: PlacementRequest, count: int, runtime_ms: int) -> None:
         """Think where pods that find no room now will probably run, so that their data can go there."""
         missing = offer.missing
         if missing is None:

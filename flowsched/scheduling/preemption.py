@@ -21,14 +21,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowsched.executor.nodes import ALIGNED
-from flowsched.scheduling.placement.capacity import Room
-from flowsched.scheduling.placement.cost_table import Offer
-from flowsched.scheduling.placement.gang import Ints, Spots
+from flowsched.scheduling.placement.capacity import Capacity
+from flowsched.scheduling.placement.cost_table import PlacementRequest
+from flowsched.scheduling.placement.gang import Ints, NodeChoice
 from flowsched.scheduling.plan import Eviction, Nomination, Reason, ReasonCode
 from flowsched.scheduling.pod_group import PodGroup
 from flowsched.scheduling.policy.framework import Profile
 from flowsched.scheduling.queues.tree import Queue, QueueTree, Shares
-from flowsched.scheduling.reservations import RELEASING_MS, Promises, promised, seats_of
+from flowsched.scheduling.reservations import RELEASING_MS, Reservations, promised, seats_of
 from flowsched.scheduling.state.claims import Claim
 from flowsched.scheduling.state.gpus import DEVICES, GPU
 from flowsched.scheduling.state.snapshot import Snapshot
@@ -223,7 +223,7 @@ SPARED: Final = "; its gang goes on without it"
 _Family = tuple[object, ...]
 
 
-class Taking:
+class Preemption:
     """What one cycle takes from some for others. Costs a comparison where nothing can be taken.
 
     Attributes:
@@ -232,7 +232,7 @@ class Taking:
     """
 
     def __init__(
-        self, snapshot: Snapshot, room: Room, shares: Shares, tree: QueueTree, profile: Profile, now: int
+        self, snapshot: Snapshot, room: Capacity, shares: Shares, tree: QueueTree, profile: Profile, now: int
     ) -> None:
         self._snapshot, self._room, self._shares = snapshot, room, shares
         self._tree, self._profile, self._now = tree, profile, now
@@ -305,7 +305,7 @@ class Taking:
         fresh = spent is None or self._now - spent >= RETAKE_MS
         return fresh and _family(group) not in self._futile
 
-    def attempt(self, offer: Offer, left: int, promises: Promises) -> Reason | None:
+    def attempt(self, offer: PlacementRequest, left: int, promises: Reservations) -> Reason | None:
         """Take room for a group that found none, for a bag for up to `left` of its pods; None if there is none to be had."""
         group = offer.group
         if not self.may(group):
@@ -359,7 +359,9 @@ class Taking:
                     self._accounts.add(nomination.queue, held_for(snapshot, nomination, node), -1)
         return self._victims
 
-    def _choose(self, offer: Offer, victims: Victims) -> tuple[tuple[Spots, ...], NDArray[np.bool_]] | None:
+    def _choose(
+        self, offer: PlacementRequest, victims: Victims
+    ) -> tuple[tuple[NodeChoice, ...], NDArray[np.bool_]] | None:
         """Where it goes, and the units (U,) that must go for it."""
         chosen = np.zeros(len(victims), dtype=np.bool_)
         base = self._rows()
@@ -399,12 +401,12 @@ class Taking:
 
     def _needed(
         self,
-        offer: Offer,
+        offer: PlacementRequest,
         victims: Victims,
         base: Mapping[int, Ints],
-        spots: tuple[Spots, ...],
+        spots: tuple[NodeChoice, ...],
         chosen: NDArray[np.bool_],
-    ) -> tuple[tuple[Spots, ...], NDArray[np.bool_]]:
+    ) -> tuple[tuple[NodeChoice, ...], NDArray[np.bool_]]:
         """Without those whose room it does not need where it goes; then without those without whom it fits elsewhere."""
         rows = _with(base, self._every, victims, np.flatnonzero(chosen[victims.unit]))
         wants = self._wants(offer, rows, spots)
@@ -449,14 +451,16 @@ class Taking:
     def _awaits(self, axis: int) -> Ints:
         return self._coming_devices if axis == DEVICES else self._coming[:, axis]
 
-    def _fits(self, offer: Offer, rows: Mapping[int, Ints]) -> tuple[Spots, ...] | None:
+    def _fits(self, offer: PlacementRequest, rows: Mapping[int, Ints]) -> tuple[NodeChoice, ...] | None:
         """Where all of it goes on such rows (of every axis)."""
         found = offer.place([rows[axis] for axis in offer.axes], self._room, self._snapshot, self._profile)
         if found is None or sum(len(spots.nodes) for spots in found) < sum(t.count for t in offer.tables):
             return None
         return found
 
-    def _wants(self, offer: Offer, rows: Mapping[int, Ints], spots: tuple[Spots, ...]) -> dict[int, Ints]:
+    def _wants(
+        self, offer: PlacementRequest, rows: Mapping[int, Ints], spots: tuple[NodeChoice, ...]
+    ) -> dict[int, Ints]:
         """By axis, (N,) what it takes where it goes, `min_resources` included."""
         snapshot = self._snapshot
         amounts = promised(len(snapshot.axes), offer.axes, offer.tables, spots, len(snapshot))
@@ -469,7 +473,9 @@ class Taking:
                 wants[axis] = wants[axis] + more
         return wants
 
-    def _take(self, offer: Offer, spots: tuple[Spots, ...], chosen: NDArray[np.bool_]) -> Reason:
+    def _take(
+        self, offer: PlacementRequest, spots: tuple[NodeChoice, ...], chosen: NDArray[np.bool_]
+    ) -> Reason:
         """Note the decision, and let the rest of the cycle see it."""
         group, snapshot, victims = offer.group, self._snapshot, self._all()
         rows = _with(self._rows(), self._every, victims, np.flatnonzero(chosen[victims.unit]))
@@ -551,7 +557,7 @@ def _missed(
     return False
 
 
-def _need(offer: Offer, axes: int) -> list[int]:
+def _need(offer: PlacementRequest, axes: int) -> list[int]:
     total = [0] * axes
     for table, role in zip(offer.tables, offer.order, strict=True):
         for axis, need in enumerate(offer.group.roles[role].shape.requests[:axes]):

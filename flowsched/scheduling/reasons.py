@@ -13,9 +13,9 @@ from typing import Final
 import numpy as np
 
 from flowsched.executor.nodes import ALIGNED
-from flowsched.scheduling.placement.capacity import Room
-from flowsched.scheduling.placement.cost_table import Offer
-from flowsched.scheduling.placement.gang import Ints, RoleTable, copies_of
+from flowsched.scheduling.placement.capacity import Capacity
+from flowsched.scheduling.placement.cost_table import PlacementRequest
+from flowsched.scheduling.placement.gang import CostTable, Ints, copies_of
 from flowsched.scheduling.placement.one_by_one import reach
 from flowsched.scheduling.plan import Reason, ReasonCode
 from flowsched.scheduling.pod_group import PodGroup
@@ -33,7 +33,7 @@ _SHOWN = 8
 _BINARY = (("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10))
 
 
-def why_not(offer: Offer, room: Room, snapshot: Snapshot, profile: Profile) -> Reason:
+def why_not(offer: PlacementRequest, room: Capacity, snapshot: Snapshot, profile: Profile) -> Reason:
     """Why a group that was tried has no room: never, not in one rack, or not now.
 
     Args:
@@ -80,7 +80,7 @@ def none_ready(snapshot: Snapshot) -> str:
     return f"{text}: {snapshot.troubles}" if snapshot.troubles else text
 
 
-def _with_cache(offer: Offer) -> Offer:
+def _with_cache(offer: PlacementRequest) -> PlacementRequest:
     """The offer as if all caches had room."""
     if not offer.group.shut:
         return offer
@@ -89,7 +89,7 @@ def _with_cache(offer: Offer) -> Offer:
     return replace(offer, group=replace(offer.group, shut=()), tables=tables)
 
 
-def _no_zone(offer: Offer, rows: Sequence[Ints], snapshot: Snapshot) -> Reason:
+def _no_zone(offer: PlacementRequest, rows: Sequence[Ints], snapshot: Snapshot) -> Reason:
     """Nodes have room for its pods, but not in one NUMA zone for each."""
     fits = [min(_fits(rows, offer, at), table.minimum) for at, table in enumerate(offer.tables)]
     at = next((at for at, table in enumerate(offer.tables) if fits[at] < table.minimum), 0)
@@ -111,7 +111,7 @@ def _no_zone(offer: Offer, rows: Sequence[Ints], snapshot: Snapshot) -> Reason:
 
 
 def _kept_apart(
-    offer: Offer, rows: Sequence[Ints], room: Room, snapshot: Snapshot, profile: Profile
+    offer: PlacementRequest, rows: Sequence[Ints], room: Capacity, snapshot: Snapshot, profile: Profile
 ) -> Reason:
     """There is room, but rules between pods leave too little of it."""
     company, problem = offer.company, offer.problem(rows, room, snapshot, profile)
@@ -135,7 +135,7 @@ def _kept_apart(
     return Reason(offer.group.key, ReasonCode.NEIGHBOURS, message, numbers)
 
 
-def _never(offer: Offer, room: Room, snapshot: Snapshot, profile: Profile) -> Reason | None:
+def _never(offer: PlacementRequest, room: Capacity, snapshot: Snapshot, profile: Profile) -> Reason | None:
     """A reason that no waiting will change, only other nodes."""
     key = offer.group.key
     nodes = int(snapshot.ready.sum())
@@ -167,16 +167,16 @@ def _never(offer: Offer, room: Room, snapshot: Snapshot, profile: Profile) -> Re
     )
 
 
-def _fits(rows: Sequence[Ints], offer: Offer, at: int) -> int:
+def _fits(rows: Sequence[Ints], offer: PlacementRequest, at: int) -> int:
     table = offer.tables[at]
     limit = 1 if offer.one_per_node else max(table.count, table.minimum, 1)
     return int(copies_of(rows, table, limit).sum())
 
 
 def _shortage(
-    offer: Offer,
+    offer: PlacementRequest,
     rows: Sequence[Ints],
-    room: Room,
+    room: Capacity,
     snapshot: Snapshot,
     fits: Sequence[int],
     role_at: int | None = None,
@@ -224,7 +224,7 @@ def _shortage(
     return "; ".join(part for part in parts if part), numbers
 
 
-def _in_pieces(table: RoleTable, sums: Ints, free: Ints, snapshot: Snapshot) -> tuple[int, str]:
+def _in_pieces(table: CostTable, sums: Ints, free: Ints, snapshot: Snapshot) -> tuple[int, str]:
     """How many nodes have enough of their GPUs free, but no device (or not as many) as a pod needs; and the best of them in words.
 
     Args:
@@ -298,11 +298,11 @@ _KEY: Final = "refusals"
 class Refusals:
     """Refusals of one cycle, and of those before it in which the nodes were as full."""
 
-    def __init__(self, snapshot: Snapshot, room: Room, profile: Profile) -> None:
+    def __init__(self, snapshot: Snapshot, room: Capacity, profile: Profile) -> None:
         self._snapshot, self._room, self._profile = snapshot, room, profile
         self._known: dict[object, Reason] | None = None
 
-    def why(self, offer: Offer, family: object) -> Reason:
+    def why(self, offer: PlacementRequest, family: object) -> Reason:
         """As `why_not`. `family`: what offers have in common that are refused for the same lack of room."""
         group = offer.group
         alone = (

@@ -15,9 +15,9 @@ from typing import Final, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from flowsched.scheduling.placement.capacity import Mask, Room
-from flowsched.scheduling.placement.cost_table import Offer
-from flowsched.scheduling.placement.gang import Ints, RoleTable, Spots
+from flowsched.scheduling.placement.capacity import Capacity, Mask
+from flowsched.scheduling.placement.cost_table import PlacementRequest
+from flowsched.scheduling.placement.gang import CostTable, Ints, NodeChoice
 from flowsched.scheduling.plan import Reservation
 from flowsched.scheduling.pod_group import Kept, PodGroup
 from flowsched.scheduling.policy.framework import Profile
@@ -42,7 +42,7 @@ class Taken:
     end_ms: int | Ints
     late_ms: int | Ints
     axes: tuple[int, ...]
-    table: RoleTable
+    table: CostTable
     nodes: Ints
     devices: Ints | None = None
 
@@ -166,12 +166,12 @@ def spread(nodes: Ints, rows: Ints, size: int) -> Ints:
     return sums
 
 
-def _sums(axes: Sequence[int], table: RoleTable) -> list[tuple[int, int | Ints]]:
+def _sums(axes: Sequence[int], table: CostTable) -> list[tuple[int, int | Ints]]:
     """What a role takes of each axis of the snapshot."""
     return [(axis, need) for axis, need in zip(axes, table.needs, strict=True) if axis != DEVICES]
 
 
-def seats_of(spots: Sequence[Spots], size: int, width: int) -> Ints:
+def seats_of(spots: Sequence[NodeChoice], size: int, width: int) -> Ints:
     """(N, D) what pods take of each device."""
     sums = np.zeros((size, width), dtype=np.int64)
     for where in spots:
@@ -201,7 +201,7 @@ def expected_ends(
 
 
 def promised(
-    axis_count: int, axes: Sequence[int], tables: Sequence[RoleTable], spots: Sequence[Spots], size: int
+    axis_count: int, axes: Sequence[int], tables: Sequence[CostTable], spots: Sequence[NodeChoice], size: int
 ) -> list[Ints]:
     """For each of `axis_count` axes, (N,) what the reserved pods will take."""
     amounts = [np.zeros(size, dtype=np.int64) for _ in range(axis_count)]
@@ -227,7 +227,7 @@ def longest_of(group: PodGroup, profile: Profile) -> int:
     return runtime_of(group, profile) if group.high_ms is None else group.high_ms
 
 
-def reservation_of(offer: Offer, start_ms: int, spots: Sequence[Spots]) -> Reservation:
+def reservation_of(offer: PlacementRequest, start_ms: int, spots: Sequence[NodeChoice]) -> Reservation:
     """A promise, in the order of the group's roles."""
     by_role = dict(zip(offer.order, spots, strict=True))
     roles = range(len(offer.order))
@@ -240,7 +240,7 @@ def reservation_of(offer: Offer, start_ms: int, spots: Sequence[Spots]) -> Reser
     )
 
 
-class Promises:
+class Reservations:
     """At most one reservation in a cycle (EASY), and the calendar it comes from.
 
     Attributes:
@@ -249,7 +249,7 @@ class Promises:
         everywhere: (N,) all True.
     """
 
-    def __init__(self, snapshot: Snapshot, room: Room, profile: Profile, now: int) -> None:
+    def __init__(self, snapshot: Snapshot, room: Capacity, profile: Profile, now: int) -> None:
         self._snapshot, self._room, self._profile, self._now = snapshot, room, profile, now
         self.made: list[Reservation] = []
         self.taken: list[Taken] = []
@@ -264,7 +264,7 @@ class Promises:
         """Whether a group would outlast the reservation's start wherever it started now."""
         return bool(self.made) and self._now + longest_of(group, self._profile) > self._deadline
 
-    def outlasting(self, offer: Offer) -> Mask | None:
+    def outlasting(self, offer: PlacementRequest) -> Mask | None:
         """(N,) where the group would outlast the reservation's start, staging included; None = nowhere."""
         if not self.made:
             return None
@@ -303,17 +303,17 @@ class Promises:
         self._calendars[late] = (len(self.taken), calendar)
         return calendar
 
-    def earliest(self, offer: Offer) -> tuple[int, tuple[Spots, ...]] | None:
+    def earliest(self, offer: PlacementRequest) -> tuple[int, tuple[NodeChoice, ...]] | None:
         """When and where the least of a group could start, if nothing else started."""
         rows = [self._room.hard(axis) for axis in offer.axes]
         least = offer.at_least()
 
-        def fits(free: list[Ints]) -> tuple[Spots, ...] | None:
+        def fits(free: list[Ints]) -> tuple[NodeChoice, ...] | None:
             return least.place(free, self._room, self._snapshot, self._profile)
 
         return self.late_calendar().earliest(offer.axes, rows, fits, self._now)
 
-    def reserve(self, offer: Offer) -> int | None:
+    def reserve(self, offer: PlacementRequest) -> int | None:
         """Promise a group its earliest start; None if there is a promise already, or it could never start."""
         if self._profile.backfill == "none" or self.made:
             return None
@@ -421,7 +421,7 @@ class Timeline:
     def earliest(
         self,
         axes: Sequence[int],
-        tables: Sequence[RoleTable],
+        tables: Sequence[CostTable],
         length_ms: int,
         fits: Callable[[list[Ints]], T | None],
     ) -> tuple[int, T] | None:
@@ -454,7 +454,7 @@ class Timeline:
         """(..., N) of an axis, (..., N, D) of devices."""
         return room[..., self._axes :] if axis == DEVICES else room[..., axis]
 
-    def _enough(self, axes: Sequence[int], tables: Sequence[RoleTable]) -> NDArray[np.bool_]:
+    def _enough(self, axes: Sequence[int], tables: Sequence[CostTable]) -> NDArray[np.bool_]:
         """(T,) at which moments each role alone has places enough: a quick look that rules most moments out."""
         enough = np.ones(self._count, dtype=np.bool_)
         for table in tables:
@@ -489,7 +489,9 @@ def _merged(ends: Ints, most: int) -> Ints:
     return merged
 
 
-def amounts_of(axis_count: int, axes: Sequence[int], table: RoleTable, spots: Spots) -> NDArray[np.int64]:
+def amounts_of(
+    axis_count: int, axes: Sequence[int], table: CostTable, spots: NodeChoice
+) -> NDArray[np.int64]:
     """(k, R) what each pod of a role takes where it stands; (k, R + D) with its devices, if it has any."""
     rows = np.zeros((len(spots.nodes), axis_count), dtype=np.int64)
     for axis, need in zip(axes, table.needs, strict=True):
@@ -511,11 +513,11 @@ def amounts_of(axis_count: int, axes: Sequence[int], table: RoleTable, spots: Sp
 # Source: Feitelson & Weil 1998 (conservative against EASY); the compression step of Mu'alem & Feitelson 2001.
 
 
-class ConservativePromises(Promises):
+class ConservativePromises(Reservations):
     """As many reservations as groups wait."""
 
     def __init__(
-        self, snapshot: Snapshot, room: Room, profile: Profile, now: int, backlog: Iterable[PodGroup]
+        self, snapshot: Snapshot, room: Capacity, profile: Profile, now: int, backlog: Iterable[PodGroup]
     ) -> None:
         super().__init__(snapshot, room, profile, now)
         self._kept = {group.key: group for group in backlog if group.kept is not None}
@@ -527,7 +529,7 @@ class ConservativePromises(Promises):
         """Never said of a group as such: what holds it up depends on where it would run."""
         return False
 
-    def outlasting(self, offer: Offer) -> Mask | None:
+    def outlasting(self, offer: PlacementRequest) -> Mask | None:
         """Everywhere, once there are promises: what is free until it ends is what it may use."""
         if not self.made and not self._kept:
             return None
@@ -545,19 +547,19 @@ class ConservativePromises(Promises):
         self._room.reserve(spare | {DEVICES: np.ascontiguousarray(least[:, axes:])})
         return self.everywhere
 
-    def earliest(self, offer: Offer) -> tuple[int, tuple[Spots, ...]] | None:
+    def earliest(self, offer: PlacementRequest) -> tuple[int, tuple[NodeChoice, ...]] | None:
         """When and where the least of a group could start without delaying anybody who was promised a start before it."""
         return self._earliest(offer, self._line(offer))
 
-    def _earliest(self, offer: Offer, line: Timeline) -> tuple[int, tuple[Spots, ...]] | None:
+    def _earliest(self, offer: PlacementRequest, line: Timeline) -> tuple[int, tuple[NodeChoice, ...]] | None:
         least = offer.at_least()
 
-        def fits(free: list[Ints]) -> tuple[Spots, ...] | None:
+        def fits(free: list[Ints]) -> tuple[NodeChoice, ...] | None:
             return least.place(free, self._room, self._snapshot, self._profile)
 
         return line.earliest(offer.axes, least.tables, longest_of(offer.group, self._profile), fits)
 
-    def reserve(self, offer: Offer) -> int | None:
+    def reserve(self, offer: PlacementRequest) -> int | None:
         """Promise a group its earliest start; None if it could never start."""
         found = self.earliest(offer)
         if found is None:
@@ -574,7 +576,7 @@ class ConservativePromises(Promises):
         self.made.append(reservation_of(offer, start, spots))
         return start
 
-    def _line(self, offer: Offer) -> Timeline:
+    def _line(self, offer: PlacementRequest) -> Timeline:
         """The timeline that a group goes by; what was planned for itself is not in its way."""
         chosen = (offer.group.key, len(self.taken), len(self.made))
         if self._chosen is None or self._chosen[:3] != chosen:
@@ -615,7 +617,7 @@ class ConservativePromises(Promises):
             for group in self._kept.values():
                 self._put(self._lines[1], group, 1)
         for part in self.taken[self._seen :]:
-            spots = Spots(part.nodes, part.nodes, part.devices)
+            spots = NodeChoice(part.nodes, part.nodes, part.devices)
             amounts = amounts_of(len(axes), part.axes, part.table, spots)
             late_ms = part.late_ms if isinstance(part.late_ms, int) else int(part.late_ms.max())
             for line in self._lines:
@@ -641,13 +643,13 @@ class ConservativePromises(Promises):
             line.take(start, end, nodes, sign * amounts)
 
 
-def promises_for(
-    snapshot: Snapshot, room: Room, profile: Profile, now: int, backlog: Iterable[PodGroup]
-) -> Promises:
+def reservations_for(
+    snapshot: Snapshot, room: Capacity, profile: Profile, now: int, backlog: Iterable[PodGroup]
+) -> Reservations:
     """The promises of one cycle, as the profile wants them."""
     if profile.backfill == "conservative":
         return ConservativePromises(snapshot, room, profile, now, backlog)
-    return Promises(snapshot, room, profile, now)
+    return Reservations(snapshot, room, profile, now)
 
 
 def with_plans(groups: Iterable[PodGroup], reservations: Iterable[Reservation]) -> list[PodGroup]:

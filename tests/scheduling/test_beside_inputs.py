@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from flowsched.executor.nodes import NodeInfo
 from flowsched.scheduling.cycle import _Cycle, cycle
-from flowsched.scheduling.placement.cost_table import Offer, Pricer
+from flowsched.scheduling.placement.cost_table import PlacementRequest, Pricer
 from flowsched.scheduling.plan import Plan
 from flowsched.scheduling.pod_group import Home, PodGroup
 from flowsched.scheduling.policy.framework import PROFILES, Profile
@@ -140,7 +140,7 @@ def test_a_pod_beside_its_inputs_is_priced_on_their_nodes_only(monkeypatch: pyte
     priced: list[int] = []
     real = Pricer.price
 
-    def price(self: Pricer, group: PodGroup) -> Offer:
+    def price(self: Pricer, group: PodGroup) -> PlacementRequest:
         priced.append(group.key)
         return real(self, group)
 

@@ -15,7 +15,7 @@ from rule_cases import pod, put, shape_of, snapshot_of, world
 from flowsched.executor.constraints import Rules, canonical, narrowed, watched_by
 from flowsched.scheduling.cycle import cycle
 from flowsched.scheduling.feasibility import allowed_nodes, beside_others
-from flowsched.scheduling.placement.capacity import Room
+from flowsched.scheduling.placement.capacity import Capacity
 from flowsched.scheduling.placement.cost_table import price
 from flowsched.scheduling.pod_group import PodGroup, RoleRequest, Shape
 from flowsched.scheduling.policy.framework import PROFILES
@@ -153,7 +153,7 @@ def test_groups_with_rules_are_placed_as_pod_by_pod(seed: int, nodes: int, roles
     before = {name: array.copy() for name, array in (("used", snapshot.used), ("version", snapshot.version))}
     what = group(wanted, gang)
     offer = price(what, snapshot, Catalogue(), OURS)
-    room = Room(snapshot)
+    room = Capacity(snapshot)
     placed = offer.place([room.hard(axis) for axis in offer.axes], room, snapshot, OURS)
     found = None
     if placed is not None:

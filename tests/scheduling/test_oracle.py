@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flowsched.scheduling.placement.gang import NEVER, RoleTable, Spots, place_gang, place_role
+from flowsched.scheduling.placement.gang import NEVER, CostTable, NodeChoice, place_gang, place_role
 
 
 @dataclass
@@ -27,8 +27,8 @@ class Problem:
     packing: str
     limit: int
 
-    def table(self) -> RoleTable:
-        return RoleTable(
+    def table(self) -> CostTable:
+        return CostTable(
             needs=tuple(self.needs),
             packs=tuple(True for _ in self.needs),
             allowed=np.array(self.allowed),
@@ -196,7 +196,7 @@ def test_gangs_of_several_roles_are_the_greedy_too(seed: int) -> None:
         problem.minimum = int(rng.integers(1, problem.count + 1))  # type: ignore[attr-defined]
         table = problem.table()
         tables.append(
-            RoleTable(
+            CostTable(
                 **{name: getattr(table, name) for name in table.__slots__} | {"minimum": problem.minimum}
             )  # type: ignore[attr-defined]
         )
@@ -209,7 +209,7 @@ def test_gangs_of_several_roles_are_the_greedy_too(seed: int) -> None:
 
 def test_a_literal_choice() -> None:
     """Node 0 has the data and two cores; the third and fourth pod pay for the cheapest copies."""
-    table = RoleTable(
+    table = CostTable(
         needs=(1000,),
         packs=(False,),
         allowed=np.array([True, True, True]),
@@ -218,6 +218,6 @@ def test_a_literal_choice() -> None:
         first=np.array([0, 30_000, 20_000]),
     )
     spots = place_role([np.array([2000, 8000, 1000])], [np.array([8000] * 3)], table, 4, "binpack", NEVER)
-    assert isinstance(spots, Spots)
+    assert isinstance(spots, NodeChoice)
     assert spots.nodes.tolist() == [0, 0, 2, 1]
     assert spots.costs.tolist() == [0, 0, 20_000, 30_000]

@@ -8,8 +8,8 @@ from dataclasses import fields
 import numpy as np
 import pytest
 
-from flowsched.scheduling.placement.cost_table import Fit, Offer, Pricer
-from flowsched.scheduling.placement.gang import RoleTable, Spots
+from flowsched.scheduling.placement.cost_table import Assignment, PlacementRequest, Pricer
+from flowsched.scheduling.placement.gang import CostTable, NodeChoice
 from flowsched.scheduling.policy.framework import PROFILES
 from flowsched.scheduling.state.data import Catalogue
 from tests.scheduling.scheduling_cases import bag, cluster, gang, shape
@@ -17,12 +17,12 @@ from tests.scheduling.scheduling_cases import bag, cluster, gang, shape
 GIB = 1 << 30
 
 
-def fit(pods: list[int], cores: float, memory: int) -> Fit:
+def fit(pods: list[int], cores: float, memory: int) -> Assignment:
     """Pods of one bag on these nodes, of three."""
     snapshot = cluster(4, 4, 4)
     offer = Pricer(snapshot, Catalogue(), PROFILES["flowsched"]).price(bag(1, 9, shape(cores, memory)))
     nodes = np.array(pods)
-    return Fit(offer, (Spots(nodes, np.zeros_like(nodes)),), (None,), None)
+    return Assignment(offer, (NodeChoice(nodes, np.zeros_like(nodes)),), (None,), None)
 
 
 @pytest.mark.parametrize(
@@ -66,13 +66,13 @@ def test_groups_that_differ_in_inputs_only_are_priced_as_each_by_itself(seed: in
         assert told(ours) == told(fresh)
 
 
-def told(offer: Offer) -> list[object]:
+def told(offer: PlacementRequest) -> list[object]:
     """Each field, arrays as lists."""
     found: list[object] = []
     for field in fields(offer):
         value = getattr(offer, field.name)
         if field.name == "tables":
-            value = [[plain(getattr(table, each.name)) for each in fields(RoleTable)] for table in value]
+            value = [[plain(getattr(table, each.name)) for each in fields(CostTable)] for table in value]
         elif field.name == "allowed":
             value = [(each.mask.tolist(), each.refusals, each.count) for each in value]
         found.append(plain(value))

@@ -13,7 +13,7 @@ from flowsched.scheduling.locality_delay import half_a_node
 from flowsched.scheduling.plan import Plan
 from flowsched.scheduling.pod_group import PodGroup
 from flowsched.scheduling.policy.framework import PROFILES
-from flowsched.scheduling.queues.fair_share import Turns
+from flowsched.scheduling.queues.fair_share import FairShareOrder
 from flowsched.scheduling.queues.ordering import in_order
 from flowsched.scheduling.queues.tree import Queue, QueueTree, Shares
 from flowsched.scheduling.state.claims import ClaimKind
@@ -111,7 +111,7 @@ def test_turns_are_counted() -> None:
     claim(snapshot, "q", 0, 3, ClaimKind.RUNNING, queue="a")
     waiting = {"a": [bag(1, 50, queue="a")], "b": [bag(2, 50, queue="b")]}
     tree = QueueTree()
-    turns = Turns(waiting, tree, Shares(tree, snapshot), snapshot.usage, OURS, 0)
+    turns = FairShareOrder(waiting, tree, Shares(tree, snapshot), snapshot.usage, OURS, 0)
     assert turns.first() is not None
     assert turns.in_a_row((1000,), 50) == 2
 

@@ -13,7 +13,7 @@ from scheduling_cases import GIB, bag, cluster, gang, node, shape
 from flowsched.executor import constraints as demands
 from flowsched.scheduling.cycle import cycle
 from flowsched.scheduling.feasibility import allowed_nodes, shape_of
-from flowsched.scheduling.placement.cost_table import Offer, price
+from flowsched.scheduling.placement.cost_table import PlacementRequest, price
 from flowsched.scheduling.plan import Plan
 from flowsched.scheduling.pod_group import PodGroup, Shape
 from flowsched.scheduling.policy.framework import PROFILES, Storage
@@ -76,7 +76,7 @@ def submitted(rng: np.random.Generator) -> tuple[Resources, Rules, dict[str, obj
     )
 
 
-def arrays(offer: Offer) -> list[object]:
+def arrays(offer: PlacementRequest) -> list[object]:
     return [
         [None if value is None else np.asarray(value).tolist() for value in row]
         for table in offer.tables

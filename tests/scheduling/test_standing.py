@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from flowsched.executor.nodes import NodeInfo
 from flowsched.scheduling.cycle import cycle
 from flowsched.scheduling.placement import score_cache
-from flowsched.scheduling.placement.capacity import Room, Scale
-from flowsched.scheduling.placement.gang import NEVER, RoleTable, Spots, place_role
+from flowsched.scheduling.placement.capacity import Capacity, Scale
+from flowsched.scheduling.placement.gang import NEVER, CostTable, NodeChoice, place_role
 from flowsched.scheduling.plan import Plan
 from flowsched.scheduling.pod_group import PodGroup
 from flowsched.scheduling.policy.framework import Profile
@@ -24,10 +24,10 @@ from tests.scheduling.scheduling_cases import bag, cluster, gang, node, run, sha
 
 
 def placed_anew(
-    self: score_cache.Standings, axes: tuple[int, ...], table: RoleTable, packing: Any, *, spare: bool
-) -> Spots:
-    """Instead of `Standings.place`: nothing is remembered."""
-    room: Room = self._room
+    self: score_cache.ScoreCache, axes: tuple[int, ...], table: CostTable, packing: Any, *, spare: bool
+) -> NodeChoice:
+    """Instead of `ScoreCache.place`: nothing is remembered."""
+    room: Capacity = self._room
     everywhere = np.ones(len(table.allowed), dtype=np.bool_) if spare else None
     rows = room.rows(axes, None, everywhere)
     whole = [room.allocatable(axis) for axis in axes]
@@ -90,7 +90,7 @@ def test_plans_are_those_of_placing_anew(
     profile = Profile(packing=packing, queues={"c": Profile(name="spread", packing="spread")})
     with pytest.MonkeyPatch.context() as patch:
         ours = told(cycle(snapshot, Catalogue(), queues, backlog, profile, 100, most))
-        patch.setattr(score_cache.Standings, "place", placed_anew)
+        patch.setattr(score_cache.ScoreCache, "place", placed_anew)
         anew = told(cycle(snapshot, Catalogue(), queues, backlog, profile, 100, most))
     assert ours == anew
 
@@ -107,15 +107,15 @@ def test_one_pod_after_the_other_goes_where_placement_puts_it(data: st.DataObjec
     for at in range(count):
         cores, memory = data.draw(st.sampled_from(kinds))
         snapshot.put_node(NodeInfo(f"n{at}", cores * 100, memory))
-    room, packing = Room(snapshot), data.draw(st.sampled_from(["binpack", "spread"]))
-    standings = score_cache.Standings(room)
+    room, packing = Capacity(snapshot), data.draw(st.sampled_from(["binpack", "spread"]))
+    standings = score_cache.ScoreCache(room)
     allowed = np.array(data.draw(st.lists(st.booleans(), min_size=count, max_size=count)))
     for _ in range(8):
         needs = (
             data.draw(st.sampled_from([0, 100, 1_000])),
             data.draw(st.sampled_from([0, 1, 1 << 20, 1 << 33])),
         )
-        table = RoleTable(needs, (True, True), allowed, data.draw(st.sampled_from([1, 1, 2, 3, 8])), 1)
+        table = CostTable(needs, (True, True), allowed, data.draw(st.sampled_from([1, 1, 2, 3, 8])), 1)
         whole = [room.allocatable(axis) for axis in (0, 1)]
         rows = [room.hard(axis) for axis in (0, 1)]
         wanted = place_role(rows, whole, table, table.count, packing, NEVER)
@@ -139,13 +139,13 @@ def test_a_scale_is_within_its_slack() -> None:
 def test_a_shape_that_comes_again_is_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of three bags of one shape the first is sieved, the others share one table of costs; another shape is sieved."""
     made: list[object] = []
-    real = score_cache._Standing.__init__
+    real = score_cache._ShapeScores.__init__
 
     def counted(self: Any, *rest: Any) -> None:
         made.append(self)
         real(self, *rest)
 
-    monkeypatch.setattr(score_cache._Standing, "__init__", counted)
+    monkeypatch.setattr(score_cache._ShapeScores, "__init__", counted)
     backlog = [bag(1), bag(2), bag(3), bag(4, what=shape(2))]
     plan = cycle(cluster(4, 4), Catalogue(), QueueTree(), backlog, Profile(), 0)
     assert [p.nodes[0].tolist() for p in plan.placements] == [[0], [0], [0], [1]]

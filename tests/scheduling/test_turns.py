@@ -16,7 +16,7 @@ from flowsched.scheduling.explain.recording import plan_bytes, recorded, replaye
 from flowsched.scheduling.plan import Plan
 from flowsched.scheduling.pod_group import PodGroup
 from flowsched.scheduling.policy.framework import PROFILES, Profile
-from flowsched.scheduling.queues.fair_share import Turns
+from flowsched.scheduling.queues.fair_share import FairShareOrder
 from flowsched.scheduling.queues.tree import Queue, QueueTree, Shares
 from flowsched.scheduling.state.claims import Claim, ClaimKind
 from flowsched.scheduling.state.data import Catalogue
@@ -583,7 +583,7 @@ def test_a_row_is_as_long_as_until_the_next_one_is_first(
         snapshot.claim(owned, statement)
     waiting = {f"q{at}": [bag(at + 1, 99, queue=f"q{at}")] for at in range(len(held))}
     shares = Shares(tree, snapshot)
-    turns = Turns(waiting, tree, shares, snapshot.usage, OURS, 0)
+    turns = FairShareOrder(waiting, tree, shares, snapshot.usage, OURS, 0)
     line = turns.first()
     assert line is not None
     row = turns.in_a_row(amount, most)

@@ -18,7 +18,7 @@ from flowsched.scheduling.cycle import cycle
 from flowsched.scheduling.plan import Nomination, Plan
 from flowsched.scheduling.pod_group import PodGroup, Shape
 from flowsched.scheduling.policy.framework import PROFILES, Profile
-from flowsched.scheduling.queues.fair_share import Turns
+from flowsched.scheduling.queues.fair_share import FairShareOrder
 from flowsched.scheduling.queues.tree import Queue, QueueTree, billionths
 from flowsched.scheduling.state.claims import Claim, ClaimKind
 from flowsched.scheduling.state.data import Catalogue
@@ -254,8 +254,8 @@ def test_many_queues_are_served_without_a_single_turn(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(
         cycle_module,
-        "Turns",
-        type("NoTurns", (), {"__init__": nobody, "none_looked_at": Turns.none_looked_at}),
+        "FairShareOrder",
+        type("NoTurns", (), {"__init__": nobody, "none_looked_at": FairShareOrder.none_looked_at}),
     )
     snapshot = Snapshot()
     for at in range(4):

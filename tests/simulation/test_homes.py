@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from flowsched.scheduling.locality_delay import Horizon
+from flowsched.scheduling.locality_delay import AvailableTimes
 from flowsched.scheduling.placement.cost_table import Pricer
 from flowsched.simulation.clusters import SimulatedCluster, SimulatedNode
 from flowsched.simulation.documents import from_document
@@ -232,7 +232,7 @@ def test_who_waits_as_others_do_decides_as_if_it_had_looked_itself(monkeypatch: 
     monkeypatch.setattr(Pricer, "price", lambda self, group: asked.append(group.key) or price(self, group))
     short = run({"name": "gather", "stages": stages}, nodes(4, 8)).lines
     few = len(asked)
-    monkeypatch.setattr(Horizon, "again", lambda *given: None)
+    monkeypatch.setattr(AvailableTimes, "again", lambda *given: None)
     assert run({"name": "gather", "stages": stages}, nodes(4, 8)).lines == short
     assert len(asked) - few > few * 3 // 2
 

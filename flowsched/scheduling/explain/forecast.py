@@ -18,9 +18,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from flowsched.scheduling.placement.capacity import Room
-from flowsched.scheduling.placement.cost_table import Offer, price
-from flowsched.scheduling.placement.gang import Ints, Spots
+from flowsched.scheduling.placement.capacity import Capacity
+from flowsched.scheduling.placement.cost_table import PlacementRequest, price
+from flowsched.scheduling.placement.gang import Ints, NodeChoice
 from flowsched.scheduling.pod_group import PodGroup
 from flowsched.scheduling.policy.framework import Profile
 from flowsched.scheduling.reservations import (
@@ -131,12 +131,12 @@ class _World:
 
     def __init__(self, snapshot: Snapshot, profile: Profile, returns: Returns, now: int) -> None:
         self._snapshot, self._profile = snapshot, profile
-        self._room = Room(snapshot)
+        self._room = Capacity(snapshot)
         rows = [self._room.hard(axis) for axis in range(len(snapshot.axes))]
         devices = self._room.hard(DEVICES) if snapshot.devices.matter else None
         self._line = Timeline(returns, rows, now, devices)
 
-    def plan(self, offer: Offer, takes_ms: int) -> int | None:
+    def plan(self, offer: PlacementRequest, takes_ms: int) -> int | None:
         """Let a group start as early as it can; returns when. Of a bag its pods start one by one; the first counts."""
         pods = 1 if offer.group.gang else min(_PODS, offer.tables[0].count)
         least = offer.at_least() if offer.group.gang else offer.wanting(1)
@@ -154,12 +154,12 @@ class _World:
                 self._line.take(start, start + takes_ms, where.nodes, amounts)
         return first
 
-    def _looked_for(self, offer: Offer, takes_ms: int) -> int:
+    def _looked_for(self, offer: PlacementRequest, takes_ms: int) -> int:
         """A hole is chosen by what is expected, never by what turns out."""
         return max(takes_ms, longest_of(offer.group, self._profile)) if offer.group.gang else takes_ms
 
-    def _fits(self, least: Offer) -> Callable[[list[Ints]], tuple[Spots, ...] | None]:
-        def fits(free: list[Ints]) -> tuple[Spots, ...] | None:
+    def _fits(self, least: PlacementRequest) -> Callable[[list[Ints]], tuple[NodeChoice, ...] | None]:
+        def fits(free: list[Ints]) -> tuple[NodeChoice, ...] | None:
             return least.place(free, self._room, self._snapshot, self._profile)
 
         return fits

@@ -23,9 +23,9 @@ from flowsched.executor.nodes import ALIGNED
 from flowsched.executor.selectors import Labels
 from flowsched.scheduling.explain.situation import Kind, Situation, Suggestion, alter, free_on, node_for
 from flowsched.scheduling.io_budget import demands_of
-from flowsched.scheduling.placement.capacity import Room
-from flowsched.scheduling.placement.cost_table import Offer, price
-from flowsched.scheduling.placement.gang import Ints, Spots
+from flowsched.scheduling.placement.capacity import Capacity
+from flowsched.scheduling.placement.cost_table import PlacementRequest, price
+from flowsched.scheduling.placement.gang import Ints, NodeChoice
 from flowsched.scheduling.pod_group import PodGroup
 from flowsched.scheduling.policy.framework import Profile
 from flowsched.scheduling.queues.tree import QueueTree
@@ -213,12 +213,12 @@ def _turns(s: Situation) -> Iterator[Lead]:
         yield Lead(Kind.RUNTIME, "", "", runtime, min(1000, runtime), 1000, runtime)
 
 
-def _waits(s: Situation, offer: Offer) -> Iterator[Lead]:
+def _waits(s: Situation, offer: PlacementRequest) -> Iterator[Lead]:
     """Until there is room, if nothing else starts; or, where others count, at most until all that runs has ended."""
-    calendar, room = Calendar(s.snapshot, s.profile.default_runtime_ms, s.now), Room(s.snapshot)
+    calendar, room = Calendar(s.snapshot, s.profile.default_runtime_ms, s.now), Capacity(s.snapshot)
     least = offer.at_least() if s.group.gang else offer.wanting(1)
 
-    def fits(rows: list[Ints]) -> tuple[Spots, ...] | None:
+    def fits(rows: list[Ints]) -> tuple[NodeChoice, ...] | None:
         return least.place(rows, room, s.snapshot, s.profile)
 
     found = calendar.earliest(least.axes, [room.hard(axis) for axis in least.axes], fits, s.now)
@@ -235,7 +235,7 @@ def _inputs(s: Situation) -> Iterator[Lead]:
             yield Lead(Kind.INPUT, "", s.catalogue.uris[dataset])
 
 
-def _copies(s: Situation, offer: Offer) -> Iterator[Lead]:
+def _copies(s: Situation, offer: PlacementRequest) -> Iterator[Lead]:
     """One input on a node that has all the others."""
     inputs = tuple(dict.fromkeys(s.group.inputs))
     if not inputs or not s.profile.locality:
@@ -288,7 +288,7 @@ def _caps(s: Situation) -> Iterator[Lead]:
 # ---- leads: nodes ----
 
 
-def _nodes(s: Situation, offer: Offer) -> Iterator[Lead]:
+def _nodes(s: Situation, offer: PlacementRequest) -> Iterator[Lead]:
     """Taints, labels and nodes that take no pods."""
     snapshot = s.snapshot
     ready = np.flatnonzero(snapshot.ready).tolist()
@@ -318,7 +318,7 @@ def _roomiest(s: Situation, nodes: Iterable[int]) -> list[int]:
     return sorted(nodes, key=lambda node: (-int(free[node]), node))[:_FEW]
 
 
-def _room(s: Situation, offer: Offer) -> Iterator[Lead]:
+def _room(s: Situation, offer: PlacementRequest) -> Iterator[Lead]:
     """More of one resource on one of the nodes that have most of it."""
     snapshot = s.snapshot
     allowed = np.logical_or.reduce([where.mask for where in offer.allowed])
@@ -342,7 +342,7 @@ def _room(s: Situation, offer: Offer) -> Iterator[Lead]:
             )
 
 
-def _more_nodes(s: Situation, offer: Offer) -> Iterator[Lead]:
+def _more_nodes(s: Situation, offer: PlacementRequest) -> Iterator[Lead]:
     """More of the kinds of node that there are, those that the group may use first."""
     snapshot, seen = s.snapshot, set()
     usable = np.logical_and.reduce([where.mask for where in offer.allowed])

@@ -14,7 +14,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from flowsched.scheduling.placement.gang import PER_MILLE, Ints, RoleTable, Spots
+from flowsched.scheduling.placement.gang import PER_MILLE, CostTable, Ints, NodeChoice
 from flowsched.scheduling.state.claims import ClaimKind
 from flowsched.scheduling.state.gpus import DEVICES, GPU, seat
 from flowsched.scheduling.state.snapshot import IO, Snapshot
@@ -77,7 +77,7 @@ def whole_of(snapshot: Snapshot, axis: int) -> Ints:
     return found
 
 
-class Room:
+class Capacity:
     """Free room by axis, each (N,) in the axis's unit; GPUs by device (`DEVICES`) (N, D). Axes are copied when they are first
     asked for.
 
@@ -202,7 +202,7 @@ class Room:
         return rows
 
     def take(
-        self, axes: Sequence[int], table: RoleTable, spots: Spots, bound: Mask | None, long: Mask | None
+        self, axes: Sequence[int], table: CostTable, spots: NodeChoice, bound: Mask | None, long: Mask | None
     ) -> None:
         """Take room for pods.
 
@@ -231,7 +231,7 @@ class Room:
                 _subtract(self._spare[axis], outlasting, need)
         self._note(hard if long is None else spots.nodes)
 
-    def _take_devices(self, spots: Spots, bound: Mask | None, long: Mask | None) -> None:
+    def _take_devices(self, spots: NodeChoice, bound: Mask | None, long: Mask | None) -> None:
         """Take the devices that were chosen for pods."""
         nodes, devices = spots.nodes, spots.devices
         if devices is None:

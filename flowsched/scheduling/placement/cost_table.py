@@ -9,9 +9,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from flowsched.scheduling.feasibility import Allowed, Company, all_but, allowed_nodes, company_of
-from flowsched.scheduling.placement.capacity import Mask, Room
-from flowsched.scheduling.placement.gang import Ints, RoleTable, Spots, place_gang, place_in_one_rack
+from flowsched.scheduling.feasibility import Allowed, InterPodAffinity, all_but, allowed_nodes, company_of
+from flowsched.scheduling.placement.capacity import Capacity, Mask
+from flowsched.scheduling.placement.gang import CostTable, Ints, NodeChoice, place_gang, place_in_one_rack
 from flowsched.scheduling.placement.one_by_one import Problem, place_in_one_rack_one_by_one, place_one_by_one
 from flowsched.scheduling.pod_group import PodGroup, RoleRequest
 from flowsched.scheduling.policy.framework import Cost, Profile
@@ -52,7 +52,7 @@ def bundle_on(left: Sequence[Ints], rest: Sequence[int], allowed: NDArray[np.boo
 
 @quick
 @dataclass(frozen=True, slots=True, eq=False)
-class Offer:
+class PlacementRequest:
     """A group, priced against the nodes as they are now.
 
     Args:
@@ -71,13 +71,13 @@ class Offer:
 
     group: PodGroup
     axes: tuple[int, ...]
-    tables: tuple[RoleTable, ...]
+    tables: tuple[CostTable, ...]
     order: tuple[int, ...]
     allowed: tuple[Allowed, ...]
     missing: Ints | None
     one_per_node: bool
     rack: str | None
-    company: Company | None = None
+    company: InterPodAffinity | None = None
     local: Mask | None = None
 
     @property
@@ -106,13 +106,13 @@ class Offer:
         first = self.tables[0].first
         return np.zeros(nodes, dtype=np.int64) if first is None else first
 
-    def of(self, group: PodGroup) -> Offer:
+    def of(self, group: PodGroup) -> PlacementRequest:
         """The same offer for another group that asks for the same."""
         return self._with(group, self.tables)
 
-    def _with(self, group: PodGroup, tables: tuple[RoleTable, ...]) -> Offer:
+    def _with(self, group: PodGroup, tables: tuple[CostTable, ...]) -> PlacementRequest:
         """As `replace`, in a third of the time."""
-        return Offer(
+        return PlacementRequest(
             group,
             self.axes,
             tables,
@@ -125,27 +125,27 @@ class Offer:
             self.local,
         )
 
-    def wanting(self, count: int) -> Offer:
+    def wanting(self, count: int) -> PlacementRequest:
         """The offer of a bag for `count` of its pods."""
         if self.tables[0].count == count:
             return self
         return self._with(self.group, (self.tables[0].wanting(count, 1),))
 
-    def at_least(self) -> Offer:
+    def at_least(self) -> PlacementRequest:
         """The offer for the minimum of every role."""
         if all(table.count == table.minimum for table in self.tables):
             return self
         return replace(self, tables=tuple(replace(t, count=t.minimum) for t in self.tables))
 
-    def only(self, mask: Mask) -> Offer:
+    def only(self, mask: Mask) -> PlacementRequest:
         """The offer for some nodes only."""
         return replace(self, tables=tuple(replace(t, allowed=t.allowed & mask) for t in self.tables))
 
-    def without_rack(self) -> Offer:
+    def without_rack(self) -> PlacementRequest:
         """The offer as if racks did not matter, to explain."""
         return replace(self, rack=None)
 
-    def alone(self) -> Offer:
+    def alone(self) -> PlacementRequest:
         """The offer as if there were no other pods to be near to or apart from, and no NUMA zones, to explain."""
         if self.company is None:
             return self.without_zones()
@@ -154,7 +154,7 @@ class Offer:
         )
         return replace(self, tables=tuple(tables), company=None)
 
-    def in_zones(self, snapshot: Snapshot) -> Offer:
+    def in_zones(self, snapshot: Snapshot) -> PlacementRequest:
         """The offer as NUMA zones are now: some of its pods, or others, have been placed since."""
         if all(table.most is None for table in self.tables):
             return self
@@ -164,28 +164,28 @@ class Offer:
         tables = (table if table.most is None else replace(table, most=now) for table in self.tables)
         return replace(self, tables=tuple(tables))
 
-    def without_zones(self) -> Offer:
+    def without_zones(self) -> PlacementRequest:
         """The offer as if nodes had no NUMA zones, to explain."""
         if all(table.most is None for table in self.tables):
             return self
         return replace(self, tables=tuple(replace(table, most=None) for table in self.tables))
 
-    def by_sums(self) -> Offer:
+    def by_sums(self) -> PlacementRequest:
         """The offer as if GPUs could be had in pieces."""
         if self.axes[-1] != DEVICES:
             return self
         tables = (replace(t, needs=t.needs[:-1], packs=t.packs[:-1]) for t in self.tables)
         return replace(self, axes=self.axes[:-1], tables=tuple(tables))
 
-    def without(self, axis: int) -> Offer:
+    def without(self, axis: int) -> PlacementRequest:
         """The offer as if nothing were asked of one axis, to explain."""
         at = self.axes.index(axis)
         tables = (replace(t, needs=(*t.needs[:at], 0, *t.needs[at + 1 :])) for t in self.tables)
         return replace(self, tables=tuple(tables))
 
     def place(
-        self, rows: Sequence[Ints], room: Room, snapshot: Snapshot, profile: Profile
-    ) -> tuple[Spots, ...] | None:
+        self, rows: Sequence[Ints], room: Capacity, snapshot: Snapshot, profile: Profile
+    ) -> tuple[NodeChoice, ...] | None:
         """Place it on this room (by axis, (N,)); spots are in the order of `tables`."""
         whole = [room.allocatable(axis) for axis in self.axes]
         profile = profile.of(self.group.queue)
@@ -211,7 +211,7 @@ class Offer:
         return self.company is not None and self.company.mutual
 
     def problem(
-        self, rows: Sequence[Ints], room: Room, snapshot: Snapshot, profile: Profile
+        self, rows: Sequence[Ints], room: Capacity, snapshot: Snapshot, profile: Profile
     ) -> Problem | None:
         """The offer as one to be placed pod by pod; None where its members do not look at each other."""
         if self.company is None or not self.one_by_one:
@@ -220,12 +220,12 @@ class Offer:
         packing = profile.of(self.group.queue).packing
         return Problem(snapshot, rows, whole, self.tables, self.company, packing, self.one_per_node)
 
-    def _rest_fits(self, rows: Sequence[Ints], placed: Sequence[Spots] | None) -> bool:
+    def _rest_fits(self, rows: Sequence[Ints], placed: Sequence[NodeChoice] | None) -> bool:
         if placed is None or self.group.min_resources is None:
             return True
         return self.rest(rows, placed) is not None
 
-    def rest(self, rows: Sequence[Ints], placed: Sequence[Spots]) -> list[Ints] | None:
+    def rest(self, rows: Sequence[Ints], placed: Sequence[NodeChoice]) -> list[Ints] | None:
         """Where the room of `min_resources` beyond its own pods would be: by axis, (N,).
 
         The rest is taken as one divisible bundle, as much of it on each matching node as fits with all its
@@ -249,7 +249,7 @@ class Offer:
 
 @quick
 @dataclass(frozen=True, slots=True, eq=False)
-class Fit:
+class Assignment:
     """Where a group could go.
 
     Args:
@@ -260,8 +260,8 @@ class Fit:
         long: (N,) where it would outlast the reservation's start; None = nowhere.
     """
 
-    offer: Offer
-    spots: tuple[Spots, ...]
+    offer: PlacementRequest
+    spots: tuple[NodeChoice, ...]
     bound: tuple[Mask | None, ...]
     long: Mask | None
 
@@ -296,7 +296,7 @@ class Fit:
         return sum(len(spots.nodes) for spots in self.spots)
 
 
-def price(group: PodGroup, snapshot: Snapshot, catalogue: Catalogue, profile: Profile) -> Offer:
+def price(group: PodGroup, snapshot: Snapshot, catalogue: Catalogue, profile: Profile) -> PlacementRequest:
     """Put a group's tables together."""
     return Pricer(snapshot, catalogue, profile).price(group)
 
@@ -312,13 +312,13 @@ class Pricer:
         self._own_costs = not (profile.costs or profile.first_costs or profile.step_costs)
         self._packs = packing_axes(snapshot.axes)
         #: Offers that last by what they ask for: nothing that a cycle changes is in them.
-        self._plain: dict[tuple[RoleRequest, bool], Offer | None] = {}
+        self._plain: dict[tuple[RoleRequest, bool], PlacementRequest | None] = {}
 
-    def price(self, group: PodGroup) -> Offer:
+    def price(self, group: PodGroup) -> PlacementRequest:
         """As `price`."""
         return self._of(group.queue)._own(group)
 
-    def bare(self, group: PodGroup) -> Offer | None:
+    def bare(self, group: PodGroup) -> PlacementRequest | None:
         """The offer of a uniform group, its inputs left out; None where a cycle changes what is in it."""
         known = self._of(group.queue)._lasting(group)
         return None if known is None else known.of(group)
@@ -333,13 +333,13 @@ class Pricer:
             self._others[id(profile)] = Pricer(self._snapshot, self._catalogue, bare)
         return self._others[id(profile)]
 
-    def _own(self, group: PodGroup) -> Offer:
+    def _own(self, group: PodGroup) -> PlacementRequest:
         known = self._lasting(group)
         if known is None:
             return self._priced(group)
         return self._with_inputs(known, group) if group.inputs else known.of(group)
 
-    def _lasting(self, group: PodGroup) -> Offer | None:
+    def _lasting(self, group: PodGroup) -> PlacementRequest | None:
         """The offer of a uniform group as if it read nothing; None where a cycle changes what is in it."""
         if not self._own_costs or not group.is_uniform:
             return None
@@ -349,14 +349,14 @@ class Pricer:
             self._plain[key] = offer if offer.lasts else None
         return self._plain[key]
 
-    def _with_inputs(self, bare: Offer, group: PodGroup) -> Offer:
+    def _with_inputs(self, bare: PlacementRequest, group: PodGroup) -> PlacementRequest:
         """The offer of a group that asks for what another does that reads nothing: only where its inputs are is looked at anew."""
         snapshot, table = self._snapshot, bare.tables[0]
         missing: Ints | None = None
         if self._profile.locality:
             missing = self._catalogue.missing_bytes(group.inputs, len(snapshot))
             missing = missing if np.count_nonzero(missing) else None
-        table = RoleTable(
+        table = CostTable(
             needs=table.needs,
             packs=table.packs,
             allowed=table.allowed,
@@ -364,7 +364,7 @@ class Pricer:
             minimum=table.minimum,
             first=_sum(self._costs[1], snapshot, self._catalogue, group, group.roles[0]),
         )
-        return Offer(
+        return PlacementRequest(
             group=group,
             axes=bare.axes,
             tables=(table,),
@@ -376,7 +376,7 @@ class Pricer:
             local=None if missing is None else missing == 0,
         )
 
-    def _priced(self, group: PodGroup) -> Offer:
+    def _priced(self, group: PodGroup) -> PlacementRequest:
         snapshot, profile = self._snapshot, self._profile
         roles = [0]
         if len(group.roles) > 1:
@@ -400,7 +400,7 @@ class Pricer:
             mask = where.mask if company is None else company.masks[at]
             each, first, step = (_sum(c, snapshot, self._catalogue, group, role) for c in self._costs)
             tables.append(
-                RoleTable(
+                CostTable(
                     needs=tuple([_need(role, axis, where, snapshot, profile) for axis in axes]),
                     packs=tuple([axis != DEVICES and self._packs[axis] for axis in axes]),
                     allowed=mask if shut is None else mask & shut,
@@ -416,7 +416,7 @@ class Pricer:
             )
         policies = {role.shape.rack for role in group.roles}
         rack = "required" if "required" in policies else "preferred" if "preferred" in policies else None
-        return Offer(
+        return PlacementRequest(
             group=group,
             axes=axes,
             tables=tuple(tables),

@@ -27,7 +27,7 @@ from flowsched.values import quick
 Ints = NDArray[np.int64]
 
 
-class Spots(NamedTuple):
+class NodeChoice(NamedTuple):
     """Where pods of a role go, cheapest first.
 
     `nodes`: (k,) node indices; `costs`: (k,) ms; `devices`: (k, D) thousandths of each GPU there, None where devices do not
@@ -38,21 +38,23 @@ class Spots(NamedTuple):
     costs: Ints
     devices: Ints | None = None
 
-    def only(self, some: NDArray[np.bool_] | NDArray[np.intp]) -> Spots:
+    def only(self, some: NDArray[np.bool_] | NDArray[np.intp]) -> NodeChoice:
         """Some of them."""
-        return Spots(self.nodes[some], self.costs[some], None if self.devices is None else self.devices[some])
+        return NodeChoice(
+            self.nodes[some], self.costs[some], None if self.devices is None else self.devices[some]
+        )
 
-    def then(self, more: Spots) -> Spots:
+    def then(self, more: NodeChoice) -> NodeChoice:
         """These, then others of the same role."""
         devices = None
         if self.devices is not None and more.devices is not None:
             devices = np.concatenate([self.devices, more.devices])
-        return Spots(
+        return NodeChoice(
             np.concatenate([self.nodes, more.nodes]), np.concatenate([self.costs, more.costs]), devices
         )
 
 
-def on_devices(room: Sequence[Ints], needs: Sequence[int | Ints], spots: Spots) -> Spots:
+def on_devices(room: Sequence[Ints], needs: Sequence[int | Ints], spots: NodeChoice) -> NodeChoice:
     """Spots with their devices, if room by device is among the axes, as the last. `room` is not modified; `needs`: by axis."""
     if not room or room[-1].ndim == 1:
         return spots
@@ -63,7 +65,7 @@ def on_devices(room: Sequence[Ints], needs: Sequence[int | Ints], spots: Spots) 
     return spots._replace(devices=seat(room[-1][some], places, need))
 
 
-def gang_cost(placed: Sequence[Spots]) -> int:
+def gang_cost(placed: Sequence[NodeChoice]) -> int:
     """What the slowest member costs, in ms; 0 for no pods at all."""
     if len(placed) == 1 and len(placed[0].costs) == 1:
         return int(placed[0].costs[0])
@@ -85,7 +87,7 @@ FEW: Final = 6
 
 @quick
 @dataclass(frozen=True, slots=True, eq=False)
-class RoleTable:
+class CostTable:
     """What one role asks for, and what it costs node by node.
 
     Args:
@@ -110,14 +112,14 @@ class RoleTable:
     step: Ints | None = None
     most: Ints | None = None
 
-    def wanting(self, count: int, minimum: int) -> RoleTable:
+    def wanting(self, count: int, minimum: int) -> CostTable:
         """The table for so many pods (as `replace`, in a third of the time)."""
-        return RoleTable(
+        return CostTable(
             self.needs, self.packs, self.allowed, count, minimum, self.each, self.first, self.step, self.most
         )
 
 
-def copies_of(room: Sequence[Ints], table: RoleTable, limit: int) -> Ints:
+def copies_of(room: Sequence[Ints], table: CostTable, limit: int) -> Ints:
     """(N,) how many pods of the role each node could hold, at most `limit`."""
     copies: Ints | None = None
     for have, need in zip(room, table.needs, strict=True):
@@ -141,11 +143,11 @@ def copies_of(room: Sequence[Ints], table: RoleTable, limit: int) -> Ints:
 def place_role(
     room: Sequence[Ints],
     allocatable: Sequence[Ints],
-    table: RoleTable,
+    table: CostTable,
     count: int,
     packing: Packing,
     limit: int,
-) -> Spots:
+) -> NodeChoice:
     """Choose nodes for up to `count` pods of a role: what a re-scoring greedy chooses, in its order.
 
     Args:
@@ -161,7 +163,7 @@ def place_role(
     copies = copies_of(room, table, min(count, limit))
     some = copies.nonzero()[0]
     if not len(some):
-        return Spots(some.astype(np.int64), some.astype(np.int64))
+        return NodeChoice(some.astype(np.int64), some.astype(np.int64))
     some = _worth_a_look(some, copies, table, count)
     dearness = one_costs(room, allocatable, table, packing, some)
     near = nearest(dearness, count)
@@ -169,7 +171,9 @@ def place_role(
     return fill(room, allocatable, table, packing, some, dearness, copies[some], count)
 
 
-def place_one(room: Sequence[Ints], allocatable: Sequence[Ints], table: RoleTable, packing: Packing) -> Spots:
+def place_one(
+    room: Sequence[Ints], allocatable: Sequence[Ints], table: CostTable, packing: Packing
+) -> NodeChoice:
     """Choose the node of one pod, as `place_role` does."""
     near = _fits(room, table).nonzero()[0]
     base = table.first
@@ -179,19 +183,19 @@ def place_one(room: Sequence[Ints], allocatable: Sequence[Ints], table: RoleTabl
         costs = base[near]
         near = near[costs <= costs.item(costs.argmin()) + PER_MILLE]  # no more than that is packing
     if not len(near):
-        return Spots(near, near)
+        return NodeChoice(near, near)
     if len(near) <= FEW:
         costs = np.array([cost_on(room, allocatable, table, packing, node, 1) for node in near.tolist()])
     else:
         costs = one_costs(room, allocatable, table, packing, near)
     best = int(costs.argmin())
-    return Spots(near[best : best + 1], costs[best : best + 1])
+    return NodeChoice(near[best : best + 1], costs[best : best + 1])
 
 
 def cost_on(
     room: Sequence[Ints],
     allocatable: Sequence[Ints],
-    table: RoleTable,
+    table: CostTable,
     packing: Packing,
     node: int,
     copy: int,
@@ -214,7 +218,7 @@ def cost_on(
     return cost
 
 
-def _fits(room: Sequence[Ints], table: RoleTable) -> NDArray[np.bool_]:
+def _fits(room: Sequence[Ints], table: CostTable) -> NDArray[np.bool_]:
     """(N,) where there is room for one pod of the role."""
     fits = table.allowed
     for have, need in zip(room, table.needs, strict=True):
@@ -240,13 +244,13 @@ def nearest(dearness: Ints, count: int) -> NDArray[np.intp] | slice:
 def fill(
     room: Sequence[Ints],
     allocatable: Sequence[Ints],
-    table: RoleTable,
+    table: CostTable,
     packing: Packing,
     some: NDArray[np.intp],
     dearness: Ints,
     copies: Ints,
     count: int,
-) -> Spots:
+) -> NodeChoice:
     """The last part of `place_role`: up to `count` pods on some nodes.
 
     Args:
@@ -259,19 +263,19 @@ def fill(
     most = int(copies.max())
     if most == 1:
         order = np.argsort(dearness, kind="stable")[:count]
-        return Spots(some[order], dearness[order])
+        return NodeChoice(some[order], dearness[order])
     costs = _costs(room, allocatable, table, packing, some, most)
     costs[np.arange(1, most + 1) > copies[:, None]] = NEVER
     np.maximum.accumulate(costs, axis=1, out=costs)
     flat, wanted = costs.ravel(), min(count, int(copies.sum()))
     chosen = _smallest(flat, wanted)
-    return Spots(some[chosen // most], flat[chosen])
+    return NodeChoice(some[chosen // most], flat[chosen])
 
 
 def first_costs(
     room: Sequence[Ints],
     allocatable: Sequence[Ints],
-    table: RoleTable,
+    table: CostTable,
     packing: Packing,
     nodes: NDArray[np.intp] | None,
 ) -> Ints:
@@ -293,7 +297,7 @@ def first_costs(
 
 
 def costs_of(
-    room: Sequence[Ints], allocatable: Sequence[Ints], table: RoleTable, packing: Packing, nodes: Ints
+    room: Sequence[Ints], allocatable: Sequence[Ints], table: CostTable, packing: Packing, nodes: Ints
 ) -> Ints:
     """(P,) what each of some pods of a role costs, before the running maximum, if they go to these nodes in this order.
 
@@ -317,7 +321,7 @@ def costs_of(
     return PER_MILLE - costs if axes and packing == "spread" else costs
 
 
-def _worth_a_look(some: NDArray[np.intp], copies: Ints, table: RoleTable, count: int) -> NDArray[np.intp]:
+def _worth_a_look(some: NDArray[np.intp], copies: Ints, table: CostTable, count: int) -> NDArray[np.intp]:
     """Leave out nodes that cannot be chosen, before anything is divided: (C,) of the node indices `some`.
 
     If the nodes with the cheapest staging alone have room for all G pods, no pod goes where even the first
@@ -351,7 +355,7 @@ def _smallest(flat: Ints, wanted: int) -> NDArray[np.intp]:
 
 
 def one_costs(
-    room: Sequence[Ints], allocatable: Sequence[Ints], table: RoleTable, packing: Packing, near: Ints
+    room: Sequence[Ints], allocatable: Sequence[Ints], table: CostTable, packing: Packing, near: Ints
 ) -> Ints:
     """(C,) what one pod of a role costs on each of some nodes where it fits: the first column of `_costs`."""
     shares: Ints | None = None
@@ -381,7 +385,7 @@ def one_costs(
 def _costs(
     room: Sequence[Ints],
     allocatable: Sequence[Ints],
-    table: RoleTable,
+    table: CostTable,
     packing: Packing,
     where: NDArray[np.intp] | slice,
     most: int,
@@ -421,7 +425,7 @@ class Trial:
         self.room = list(room) if single else [have.copy() for have in room]
         self.pods = np.zeros(len(room[0]) if room else 0, dtype=np.int64)
 
-    def take(self, table: RoleTable, spots: Spots) -> Spots:
+    def take(self, table: CostTable, spots: NodeChoice) -> NodeChoice:
         """Note pods of a role; where they are, with their devices."""
         np.add.at(self.pods, spots.nodes, 1)
         spots = on_devices(self.room, table.needs, spots)
@@ -432,13 +436,13 @@ class Trial:
                 np.subtract.at(have, spots.nodes, spots.devices)
         return spots
 
-    def table(self, table: RoleTable, one_per_node: bool) -> RoleTable:
+    def table(self, table: CostTable, one_per_node: bool) -> CostTable:
         """The role's table now that some of its group have nodes: staging is paid there."""
         taken = self.pods > 0
         each = table.each
         if table.step is not None:
             each = table.step * self.pods + (0 if each is None else each)
-        return RoleTable(
+        return CostTable(
             needs=table.needs,
             packs=table.packs,
             allowed=table.allowed & ~taken if one_per_node else table.allowed,
@@ -454,10 +458,10 @@ class Trial:
 def place_gang(
     room: Sequence[Ints],
     allocatable: Sequence[Ints],
-    tables: Sequence[RoleTable],
+    tables: Sequence[CostTable],
     packing: Packing,
     one_per_node: bool = False,
-) -> tuple[Spots, ...] | None:
+) -> tuple[NodeChoice, ...] | None:
     """Choose nodes for all roles of a gang, or for none.
 
     Roles choose in the order given (the caller's: descending dominance). Minimums of all roles first, then
@@ -480,7 +484,7 @@ def place_gang(
         spots = place_role(room, allocatable, table, table.count, packing, limit)
         return (on_devices(room, table.needs, spots),) if len(spots.nodes) >= table.minimum else None
     trial = Trial(room, single=False)
-    placed: list[Spots] = []
+    placed: list[NodeChoice] = []
     for table in tables:
         now = trial.table(table, one_per_node) if placed else table
         spots = place_role(trial.room, allocatable, now, table.minimum, packing, limit)
@@ -503,11 +507,11 @@ def place_gang(
 def place_in_one_rack(
     room: Sequence[Ints],
     allocatable: Sequence[Ints],
-    tables: Sequence[RoleTable],
+    tables: Sequence[CostTable],
     packing: Packing,
     rack: NDArray[np.int32],
     one_per_node: bool = False,
-) -> tuple[Spots, ...] | None:
+) -> tuple[NodeChoice, ...] | None:
     """As `place_gang`, all in the rack where the gang is cheapest.
 
     A gang costs its slowest member; then the sum decides, then the lower rack id.
@@ -515,7 +519,7 @@ def place_in_one_rack(
     limit = 1 if one_per_node else NEVER
     copies = [copies_of(room, table, min(limit, max(table.minimum, 1))) for table in tables]
     best: tuple[int, int] | None = None
-    chosen: tuple[Spots, ...] | None = None
+    chosen: tuple[NodeChoice, ...] | None = None
     for members in feasible_racks(rack, copies, [table.minimum for table in tables]):
         local = place_gang(
             [have[members] for have in room],
@@ -533,13 +537,13 @@ def place_in_one_rack(
     return chosen
 
 
-def _within(table: RoleTable, members: NDArray[np.intp]) -> RoleTable:
+def _within(table: CostTable, members: NDArray[np.intp]) -> CostTable:
     """The table of some nodes only."""
 
     def part(values: Ints | None) -> Ints | None:
         return None if values is None else values[members]
 
-    return RoleTable(
+    return CostTable(
         needs=tuple(need if isinstance(need, int) else need[members] for need in table.needs),
         packs=table.packs,
         allowed=table.allowed[members],

@@ -16,13 +16,13 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from flowsched.scheduling.feasibility import Company, Mask, Refusals, beside_others
+from flowsched.scheduling.feasibility import InterPodAffinity, Mask, Refusals, beside_others
 from flowsched.scheduling.placement.gang import (
     NEVER,
+    CostTable,
     Ints,
+    NodeChoice,
     Packing,
-    RoleTable,
-    Spots,
     Trial,
     copies_of,
     gang_cost,
@@ -55,8 +55,8 @@ class Problem:
     snapshot: Snapshot
     room: Sequence[Ints]
     allocatable: Sequence[Ints]
-    tables: Sequence[RoleTable]
-    company: Company
+    tables: Sequence[CostTable]
+    company: InterPodAffinity
     packing: Packing
     one_per_node: bool
 
@@ -71,12 +71,12 @@ class Reached:
         refusals: What kept its next pod from how many of the nodes that allow it.
     """
 
-    spots: tuple[Spots, ...]
+    spots: tuple[NodeChoice, ...]
     stuck: int | None = None
     refusals: Refusals = ()
 
 
-def place_one_by_one(problem: Problem) -> tuple[Spots, ...] | None:
+def place_one_by_one(problem: Problem) -> tuple[NodeChoice, ...] | None:
     """Choose nodes for all roles, or for none: for each role, minimum..count spots; or None."""
     reached = reach(problem)
     if reached.stuck is None:
@@ -88,7 +88,7 @@ def place_one_by_one(problem: Problem) -> tuple[Spots, ...] | None:
     return _best(problem, ids, _DOMAINS)
 
 
-def place_in_one_rack_one_by_one(problem: Problem) -> tuple[Spots, ...] | None:
+def place_in_one_rack_one_by_one(problem: Problem) -> tuple[NodeChoice, ...] | None:
     """As `place_one_by_one`, all in the rack where the group is cheapest."""
     return _best(problem, problem.snapshot.rack, NEVER)
 
@@ -156,11 +156,11 @@ class _Walk:
             problem.snapshot.peers.put(shape.rules, self.nodes[at][-1:], self.statement)
         return None
 
-    def spots(self) -> tuple[Spots, ...]:
+    def spots(self) -> tuple[NodeChoice, ...]:
         room = self.problem.room
         none = room[-1][:0] if room and room[-1].ndim == 2 else None  # GPUs by device
         return tuple(
-            Spots(
+            NodeChoice(
                 np.array(nodes, dtype=np.int64),
                 np.array(costs, dtype=np.int64),
                 np.concatenate([none, *devices]) if none is not None else None,
@@ -177,10 +177,10 @@ def _own_company(problem: Problem) -> str | None:
     return next((term.topology_key for demands in rules for term in demands.affinity), None)
 
 
-def _best(problem: Problem, ids: NDArray[np.int32], most: int) -> tuple[Spots, ...] | None:
+def _best(problem: Problem, ids: NDArray[np.int32], most: int) -> tuple[NodeChoice, ...] | None:
     """All in the one domain where the group is cheapest: its slowest member, then the sum, then the lower id."""
     best: tuple[int, int] | None = None
-    chosen: tuple[Spots, ...] | None = None
+    chosen: tuple[NodeChoice, ...] | None = None
     for tried, among in enumerate(_regions(problem, ids)):
         if tried >= most:
             break

@@ -6,7 +6,7 @@ where room has changed again. It chooses the node that `gang.place_role` would c
 
 A shape that is seen once needs no such table: `cheapest` finds its node in as few passes over all nodes as can be.
 
-It knows plain offers only (`Offer.plain`): one role with a cost that depends on how full a node is, and on nothing else.
+It knows plain offers only (`PlacementRequest.plain`): one role with a cost that depends on how full a node is, and on nothing else.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from typing import Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from flowsched.scheduling.placement.capacity import Along, Room, Scale
+from flowsched.scheduling.placement.capacity import Along, Capacity, Scale
 from flowsched.scheduling.placement.gang import (
     FEW,
     NEVER,
+    CostTable,
     Ints,
+    NodeChoice,
     Packing,
-    RoleTable,
-    Spots,
     cost_on,
     costs_of,
     fill,
@@ -40,20 +40,20 @@ _SEQUENCE: Final = 4
 #: What is free along some axes, live, and what is known of them.
 _Rows: TypeAlias = tuple[list[Ints], Along]
 #: No room.
-NOWHERE: Final = Spots(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))
+NOWHERE: Final = NodeChoice(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))
 
 
-class Standings:
-    """The standings of one cycle. Made, used and dropped with its `Room`."""
+class ScoreCache:
+    """The standings of one cycle. Made, used and dropped with its `Capacity`."""
 
-    def __init__(self, room: Room) -> None:
+    def __init__(self, room: Capacity) -> None:
         self._room = room
-        self._kept: dict[tuple[object, ...], _Standing] = {}
+        self._kept: dict[tuple[object, ...], _ShapeScores] = {}
         self._rows: dict[tuple[tuple[int, ...], int], _Rows] = {}
         self._seen: dict[tuple[object, ...], NDArray[np.bool_]] = {}  #: masks, so that their ids stay theirs
         self._refused: dict[int, tuple[NDArray[np.bool_], Ints]] = {}  #: by a mask's id
 
-    def place(self, axes: tuple[int, ...], table: RoleTable, packing: Packing, *, spare: bool) -> Spots:
+    def place(self, axes: tuple[int, ...], table: CostTable, packing: Packing, *, spare: bool) -> NodeChoice:
         """Choose nodes for up to `table.count` pods, as `place_role` does.
 
         Args:
@@ -78,17 +78,19 @@ class Standings:
                 return self._cheapest(axes, table, packing, spare)
             if len(self._kept) >= _KEPT:
                 self._kept.pop(next(iter(self._kept)))
-            standing = self._kept[key] = _Standing(self._room, axes, table, packing, spare)
+            standing = self._kept[key] = _ShapeScores(self._room, axes, table, packing, spare)
         return standing.place(table, table.count)
 
-    def place_each(self, axes: tuple[int, ...], table: RoleTable, packing: Packing, *, spare: bool) -> Spots:
+    def place_each(
+        self, axes: tuple[int, ...], table: CostTable, packing: Packing, *, spare: bool
+    ) -> NodeChoice:
         """As `place`, but what a pod costs is its own cost, as if each had been placed by itself."""
         spots = self.place(axes, table, packing, spare=spare)
         rows = [self._room.least(axis) if spare else self._room.hard(axis) for axis in axes]
         whole = [self._room.allocatable(axis) for axis in axes]
-        return Spots(spots.nodes, costs_of(rows, whole, table, packing, spots.nodes))
+        return NodeChoice(spots.nodes, costs_of(rows, whole, table, packing, spots.nodes))
 
-    def _cheapest(self, axes: tuple[int, ...], table: RoleTable, packing: Packing, spare: bool) -> Spots:
+    def _cheapest(self, axes: tuple[int, ...], table: CostTable, packing: Packing, spare: bool) -> NodeChoice:
         """The node of one pod."""
         rows, along = self._along(axes, spare)
         mask = table.allowed
@@ -98,7 +100,7 @@ class Standings:
                 self._refused.clear()
             known = self._refused[id(mask)] = mask, barred(mask)
         found = cheapest(rows, along, table, known[1], packing)
-        return NOWHERE if found is None else Spots(found[0], np.array([found[1]]))
+        return NOWHERE if found is None else NodeChoice(found[0], np.array([found[1]]))
 
     def _along(self, axes: tuple[int, ...], spare: bool) -> _Rows:
         """What is free along some axes, live, and what is known of them."""
@@ -112,7 +114,7 @@ class Standings:
 
 
 def _costs_on(
-    rows: Sequence[Ints], whole: Sequence[Ints], table: RoleTable, packing: Packing, nodes: NDArray[np.intp]
+    rows: Sequence[Ints], whole: Sequence[Ints], table: CostTable, packing: Packing, nodes: NDArray[np.intp]
 ) -> Ints:
     """(K,) what one pod costs on each of some nodes; NEVER where it does not fit."""
     if len(nodes) > FEW:
@@ -122,7 +124,7 @@ def _costs_on(
 
 
 def _cost_on(
-    rows: Sequence[Ints], whole: Sequence[Ints], table: RoleTable, packing: Packing, node: int, copy: int
+    rows: Sequence[Ints], whole: Sequence[Ints], table: CostTable, packing: Packing, node: int, copy: int
 ) -> int:
     """What the k-th copy costs on a node, before the running maximum; NEVER where it does not fit."""
     if not table.allowed[node]:
@@ -133,11 +135,11 @@ def _cost_on(
     return cost_on(rows, whole, table, packing, node, copy)
 
 
-class _Standing:
+class _ShapeScores:
     """What the next pod of one shape costs on every node."""
 
     def __init__(
-        self, room: Room, axes: tuple[int, ...], table: RoleTable, packing: Packing, spare: bool
+        self, room: Capacity, axes: tuple[int, ...], table: CostTable, packing: Packing, spare: bool
     ) -> None:
         self._room, self._packing = room, packing
         self._allowed = table.allowed  # kept, so that its id stays its own
@@ -146,17 +148,17 @@ class _Standing:
         self._costs = self._all(table)
         self._seen = len(room.changes)
 
-    def _all(self, table: RoleTable) -> Ints:
+    def _all(self, table: CostTable) -> Ints:
         return first_costs(self._rows, self._whole, table, self._packing, None)
 
-    def place(self, table: RoleTable, count: int) -> Spots:
-        """As `Standings.place`."""
+    def place(self, table: CostTable, count: int) -> NodeChoice:
+        """As `ScoreCache.place`."""
         self._look_again(table)
         if count == 1:
             node = int(self._costs.argmin()) if len(self._costs) else 0
             if not len(self._costs) or self._costs[node] >= NEVER:
                 return NOWHERE
-            return Spots(np.array([node]), self._costs[node : node + 1].copy())
+            return NodeChoice(np.array([node]), self._costs[node : node + 1].copy())
         if count <= _SEQUENCE:
             return self._one_by_one(table, count)
         some = np.flatnonzero(self._costs < NEVER)
@@ -171,7 +173,7 @@ class _Standing:
                 np.minimum(copies, row[some] // need, out=copies)
         return fill(self._rows, self._whole, table, self._packing, some, costs, copies, count)
 
-    def _one_by_one(self, table: RoleTable, count: int) -> Spots:
+    def _one_by_one(self, table: CostTable, count: int) -> NodeChoice:
         """A greedy that scores a node again after each pod it gets."""
         here: dict[int, tuple[int, int]] = {}  # node -> (copies, what the first of them cost)
         nodes, costs = [], []
@@ -189,9 +191,9 @@ class _Standing:
             self._costs[node] = _cost_on(self._rows, self._whole, table, self._packing, node, copies + 2)
         for node, (_, first) in here.items():
             self._costs[node] = first
-        return Spots(np.array(nodes, dtype=np.int64), np.array(costs, dtype=np.int64))
+        return NodeChoice(np.array(nodes, dtype=np.int64), np.array(costs, dtype=np.int64))
 
-    def _look_again(self, table: RoleTable) -> None:
+    def _look_again(self, table: CostTable) -> None:
         """Score the nodes where room has changed since the last time."""
         changes = self._room.changes
         if self._seen == len(changes):
@@ -230,7 +232,7 @@ def barred(mask: NDArray[np.bool_]) -> Ints:
 
 
 def cheapest(
-    rows: Sequence[Ints], along: Along, table: RoleTable, refused: Ints, packing: Packing
+    rows: Sequence[Ints], along: Along, table: CostTable, refused: Ints, packing: Packing
 ) -> Found | None:
     """The node of one pod; None where there is no room for it.
 
@@ -240,7 +242,7 @@ def cheapest(
     Args:
         rows: For each axis of the table's needs, (N,) what is free there. Not modified.
         along: Of the same axes.
-        table: A role of a plain offer (`Offer.plain`).
+        table: A role of a plain offer (`PlacementRequest.plain`).
         refused: (N,) negative where its pods may not be. Not modified.
         packing: The tie-breaker.
     """
@@ -290,7 +292,7 @@ def cheapest(
 
 
 def best_of(
-    nodes: Collection[int], rows: Sequence[Ints], whole: Sequence[Ints], table: RoleTable, packing: Packing
+    nodes: Collection[int], rows: Sequence[Ints], whole: Sequence[Ints], table: CostTable, packing: Packing
 ) -> Found | None:
     """As `cheapest`, of a few nodes, one after the other. `whole`: for each axis, (N,) what nodes have in all."""
     best: tuple[int, int] | None = None

@@ -144,7 +144,7 @@ class _Node:
 Seat: TypeAlias = Line[_Node]
 
 
-class Turns:
+class FairShareOrder:
     """The tournament of one cycle. Made, asked, and told what was served; the shares are its caller's."""
 
     def __init__(

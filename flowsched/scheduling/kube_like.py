@@ -18,8 +18,8 @@ from dataclasses import replace
 import numpy as np
 
 from flowsched.scheduling.feasibility import beside_others
-from flowsched.scheduling.placement.capacity import Room
-from flowsched.scheduling.placement.cost_table import Offer, price
+from flowsched.scheduling.placement.capacity import Capacity
+from flowsched.scheduling.placement.cost_table import PlacementRequest, price
 from flowsched.scheduling.placement.gang import NEVER, Ints, on_devices, place_role
 from flowsched.scheduling.plan import Placement, Plan, Reason, ReasonCode
 from flowsched.scheduling.pod_group import PodGroup, Shape
@@ -35,7 +35,7 @@ from flowsched.statement import Statement
 class _Stream:
     """The pods of one group, role by role in the group's order, as they are still to be offered."""
 
-    def __init__(self, group: PodGroup, offer: Offer) -> None:
+    def __init__(self, group: PodGroup, offer: PlacementRequest) -> None:
         self.group, self.offer = group, offer
         self.left = [role.count for role in group.roles]
         self.nodes: list[list[int]] = [[] for _ in group.roles]
@@ -48,7 +48,7 @@ class _Stream:
         return next((role for role, left in enumerate(self.left) if left), None)
 
 
-def plan_podwise(
+def plan_kube_like(
     snapshot: Snapshot,
     catalogue: Catalogue,
     queues: QueueTree,
@@ -73,7 +73,7 @@ def _plan(
     now: int,
     statement: Statement,
 ) -> Plan:
-    room, shares = Room(snapshot), Shares(queues, snapshot)
+    room, shares = Capacity(snapshot), Shares(queues, snapshot)
     groups = [group for waiting in in_order(backlog, queues, profile, now).values() for group in waiting]
     groups.sort(key=lambda group: (-group.priority, group.ready_ms, group.key))
     reasons = []
@@ -105,7 +105,7 @@ def _plan(
 
 def _offer_pod(
     stream: _Stream,
-    room: Room,
+    room: Capacity,
     shares: Shares,
     snapshot: Snapshot,
     profile: Profile,
