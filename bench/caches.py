@@ -57,7 +57,7 @@ class Watched(Simulation):
 
     def _step(self, now: int) -> None:
         super()._step(now)
-        shelves = self.state.catalogue.shelves
+        shelves = self.state.cluster.catalogue.shelves
         if shelves is not None:
             self.most_bytes = max(self.most_bytes, *(shelf.used for shelf in shelves.of.values()))
 
@@ -70,7 +70,7 @@ def simulated(workloads: Sequence[Workload], cluster: SimulatedCluster, limit: i
     began = time.process_time()
     figures = figures_of(simulation.run(), 1.0)
     cpu = time.process_time() - began
-    shelves = simulation.state.catalogue.shelves
+    shelves = simulation.state.cluster.catalogue.shelves
     again = 0 if shelves is None else sum(shelves.refetched_bytes.values())
     dropped, most = simulation.evicted_bytes, simulation.most_bytes
     return Run(figures.makespan_s, figures.moved_bytes, dropped, again, most, figures.tasks, cpu)

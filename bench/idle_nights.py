@@ -24,6 +24,8 @@ import sys
 from pathlib import Path
 from typing import Any, Final
 
+from flowsched.engine.state.policy import PolicyState
+
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bench.virtual.drive import Drive
@@ -66,7 +68,11 @@ class Days:
     """Three days of work."""
 
     def __init__(self) -> None:
-        state = EngineState(queues=QueueTree([Queue("night", cap=(32_000,)), Queue("gpus", priority=-100)]))
+        state = EngineState(
+            policy=PolicyState(
+                queues=QueueTree([Queue("night", cap=(32_000,)), Queue("gpus", priority=-100)])
+            )
+        )
         self.book = IdleBook(resolution_ms=0)
         self.drive = Drive(state, nodes(), book=self.book)
 

@@ -25,6 +25,7 @@ from bench.trainings import FLOWSCHED, KUBE, MINUTE, machines
 from bench.virtual.disks import DiskDrive, Reading
 from bench.virtual.drive import Fate
 from flowsched.engine.state import EngineState
+from flowsched.engine.state.policy import PolicyState
 from flowsched.executor.foreign import RoomTaken
 from flowsched.scheduling.policy.framework import Profile
 from flowsched.workflow.document.decode import check_workflow
@@ -60,7 +61,7 @@ def run(
 ) -> Outcome:
     """One job for each rate (MB/s of one worker), a minute apart; of each node others hold so many cores."""
     drive = DiskDrive(
-        EngineState(profile=profile, secret=b"bench"),
+        EngineState(policy=PolicyState(profile=profile, secret=b"bench")),
         machines(len(taken), 8),
         fate=lambda pod: Fate(COMPUTE_MS),
     )

@@ -21,6 +21,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from flowsched.engine.state.policy import PolicyState
+
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT)]
 
@@ -65,7 +67,7 @@ class Case:
         self.told: dict[str, tuple[int, Start]] = {}  #: gang -> when it was asked, and the answer
         self.asked: list[float] = []
         nodes = [NodeInfo(f"n{at}", CORES * 1_000, 64 << 30) for at in range(NODES)]
-        state = EngineState(profile=replace(PROFILES["flowsched"], backfill=backfill))  # type: ignore[arg-type]
+        state = EngineState(policy=PolicyState(profile=replace(PROFILES["flowsched"], backfill=backfill)))  # type: ignore[arg-type]
         self.drive = Drive(state, nodes, fate=self.fate, observe=self.observe)
         self.gangs = {}
         draw, words = random.Random(seed), random.Random(seed + 1_000_003)
@@ -89,15 +91,16 @@ class Case:
         if not WARM_S * SECOND <= now < END_S * SECOND:
             return
         fresh = [
-            key for key in (each.group for each in state.reservations)
-            if isinstance(group := state.groups[key], GroupKey) and group.workflow in self.gangs and group.workflow not in self.told
+            key for key in (each.group for each in state.round.reservations)
+            if isinstance(group := state.work.groups[key], GroupKey)
+            and group.workflow in self.gangs and group.workflow not in self.told
         ]  # fmt: skip
         if fresh:
             began = time.perf_counter()
             found = expected_starts(state, fresh, now)
             self.asked.append(time.perf_counter() - began)
             for key, start in found.items():
-                self.told[state.groups[key].workflow] = (now, start)  # type: ignore[union-attr]
+                self.told[state.work.groups[key].workflow] = (now, start)  # type: ignore[union-attr]
 
     def answers(self) -> list[tuple[int, int, Start]]:
         """(asked, really started, predicted) of gangs that waited."""

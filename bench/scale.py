@@ -156,7 +156,7 @@ def memory(quick: bool) -> Row:
     gc.collect()
     traced = tracemalloc.get_traced_memory()[0]
     tracemalloc.stop()
-    stages = [run.stages[0] for run in state.runs.values()]
+    stages = [run.stages[0] for run in state.work.runs.values()]
     row: Row = {"tasks": tasks, "queues": queues, "waiting_rss_per_task": round(grown / tasks, 1)}
     row["waiting_traced_per_task"] = round(traced / tasks, 1)
     row["waiting_arrays"] = {name: round(size / tasks, 2) for name, size in array_bytes(stages).items()}
@@ -190,8 +190,8 @@ def idle(quick: bool) -> Row:
     state = waiting(tasks, queues, some_nodes(nodes, 4))
     now = filled(state, 1_000) + 1_000
     now = filled(state, now) + 1_000
-    name = next(iter(state.pods))
-    row: Row = {"tasks": tasks, "queues": queues, "nodes": nodes, "running": len(state.pods)}
+    name = next(iter(state.work.pods))
+    row: Row = {"tasks": tasks, "queues": queues, "nodes": nodes, "running": len(state.work.pods)}
     for kind, events in {"tick": [Tick()], "start_seen": [PodStarted(name, 1_000)]}.items():
         walls = []
         gc.disable()

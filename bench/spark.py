@@ -20,6 +20,7 @@ from bench.trainings import FLOWSCHED, KUBE, minutes
 from bench.virtual.applications import DRIVER, EXECUTOR, Application, ApplicationDrive
 from flowsched.engine.events import QueueChanged
 from flowsched.engine.state import EngineState
+from flowsched.engine.state.policy import PolicyState
 from flowsched.executor.foreign import RoomTaken
 from flowsched.executor.nodes import NodeInfo
 from flowsched.scheduling.policy.framework import Profile
@@ -97,7 +98,9 @@ def run(
         more["queues"] = {DRIVER: "drivers"}
     if reserve is not None:
         more["min_resources"] = Resources(cpu_millicores=reserve * 1_000, memory_bytes=reserve * 4 * GB)
-    drive = ApplicationDrive(EngineState(profile=profile), nodes(apart), startup_ms=STARTUP_MS)
+    drive = ApplicationDrive(
+        EngineState(policy=PolicyState(profile=profile)), nodes(apart), startup_ms=STARTUP_MS
+    )
     if quota is not None:
         drive.at(0, QueueChanged(Queue("drivers", cap=(quota * 1_000,))))
     for node, cores in enumerate(taken):

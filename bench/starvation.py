@@ -25,6 +25,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from flowsched.engine.state.policy import PolicyState
+
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT)]
 
@@ -84,8 +86,8 @@ def gang_starts(seed: int, error: float | None, profile: Profile) -> tuple[int |
     promised: list[int] = []
 
     def observe(state: EngineState, step: Step, events: Sequence[EngineEvent], now: int) -> None:
-        for reservation in state.reservations:
-            key = state.groups[reservation.group]
+        for reservation in state.round.reservations:
+            key = state.work.groups[reservation.group]
             if isinstance(key, GroupKey) and key.workflow == "gang":
                 promised.append(reservation.start_ms)
 
@@ -93,7 +95,7 @@ def gang_starts(seed: int, error: float | None, profile: Profile) -> tuple[int |
         return Fate(truth.get(pod.workflow, GANG_MS))
 
     nodes = [NodeInfo(f"n{at}", CORES * 1_000, 64 << 30) for at in range(NODES)]
-    drive = Drive(EngineState(profile=profile), nodes, fate=fate, observe=observe)
+    drive = Drive(EngineState(policy=PolicyState(profile=profile)), nodes, fate=fate, observe=observe)
     run = drive.submit("gang", check_workflow(big()), at=SUBMIT_MS)
     for number, (at, kind, runtime, said) in enumerate(stream(seed, error)):
         truth[f"j{number}"] = runtime

@@ -14,6 +14,7 @@ from typing import Any
 from bench.virtual.drive import Fate
 from bench.virtual.gathering import GatheringDrive, Held
 from flowsched.engine.state import EngineState
+from flowsched.engine.state.policy import PolicyState
 from flowsched.executor.nodes import NodeInfo
 from flowsched.executor.protocol import Pod
 from flowsched.scheduling.policy.framework import PROFILES, Profile
@@ -146,7 +147,7 @@ def simulate(
     waiting = sorted(jobs, key=lambda job: job.at_ms)
     truth = {job.name: job.runtime_ms for job in waiting}
     drive = GatheringDrive(
-        EngineState(profile=profile, secret=b"bench"),
+        EngineState(policy=PolicyState(profile=profile, secret=b"bench")),
         nodes,
         fate=lambda pod: Fate(truth[pod.workflow]),
         patience_ms=patience_ms,
@@ -155,12 +156,12 @@ def simulate(
     pod_by_pod = profile.interleave and not profile.gang
 
     def watch(state: EngineState, step: Any, events: Any, now: int) -> None:
-        for reservation in state.reservations:
-            key = state.groups[reservation.group]
+        for reservation in state.round.reservations:
+            key = state.work.groups[reservation.group]
             result.promised_ms.setdefault(key[0], reservation.start_ms)
         result.order.extend(by_turns(step.launches) if pod_by_pod else map(member, step.launches))
         for ident in step.ended:
-            if state.runs[ident].state.name == "SUCCEEDED":
+            if state.work.runs[ident].state.name == "SUCCEEDED":
                 result.ended[ident] = now
 
     drive.observe = watch
@@ -192,8 +193,8 @@ def _told(drive: GatheringDrive, result: Outcome, until_ms: int | None) -> Outco
             result.started[one.workflow] = min(met, result.started.get(one.workflow, met))
     result.stuck_cores = sum(pod.cpu_millicores for pod in drive.waiting()) / 1000
     result.restarts = drive.given_up
-    for number, reason in drive.state.reasons.items():
-        result.reasons[drive.state.groups[number][0]] = f"{reason.code}: {reason.message}"
+    for number, reason in drive.state.round.reasons.items():
+        result.reasons[drive.state.work.groups[number][0]] = f"{reason.code}: {reason.message}"
     return result
 
 

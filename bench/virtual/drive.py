@@ -91,7 +91,7 @@ class Drive:
         """A workflow arrives."""
         graph = StageGraph(spec)
         run = WorkflowRun(ident, spec, graph, self._sequence)
-        run.ranks = graph.upward_ranks(weights(self.state.estimates, spec))
+        run.ranks = graph.upward_ranks(weights(self.state.work.estimates, spec))
         self.at(at, Accepted(run))
         return run
 
@@ -116,7 +116,7 @@ class Drive:
             if self._happens(event):
                 events.append(event)
         result = step(self.state, events, self.now)
-        runs = {name: self.state.runs[name] for name in result.ended}
+        runs = {name: self.state.work.runs[name] for name in result.ended}
         if self.observe is not None:
             self.observe(self.state, result, events, self.now)
         self.deltas.append(result.delta)

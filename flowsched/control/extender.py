@@ -68,7 +68,7 @@ class Holds:
 
 def holds_of(state: EngineState, now: int) -> Holds:
     """What is held now."""
-    snapshot = state.snapshot
+    snapshot = state.cluster.snapshot
     nominated, binding, promised, freed = (
         np.zeros((len(snapshot), len(snapshot.axes)), dtype=np.int64) for _ in range(4)
     )
@@ -85,9 +85,9 @@ def holds_of(state: EngineState, now: int) -> Holds:
 
 def _unseen(state: EngineState) -> list[str]:
     """Owners of claims that stand for a pod which the cluster has not shown on its node yet."""
-    found = list(state.assumed)
-    claims = state.snapshot.claims
-    for run in state.runs.values():
+    found = list(state.foreign.assumed)
+    claims = state.cluster.snapshot.claims
+    for run in state.work.runs.values():
         for stage in run.stages:
             if not stage.counts[TaskState.BINDING]:
                 continue
@@ -104,17 +104,17 @@ def _promise(state: EngineState, now: int, promised: Ints, freed: Ints) -> int |
 
     There is one at most (EASY backfill).
     """
-    if not state.reservations:
+    if not state.round.reservations:
         return None
-    reservation = state.reservations[0]
-    snapshot = state.snapshot
+    reservation = state.round.reservations[0]
+    snapshot = state.cluster.snapshot
     for shape, nodes in zip(_shapes(state, reservation.group), reservation.nodes, strict=False):
         needs = np.zeros((len(nodes), len(snapshot.axes)), dtype=np.int64)
         needs[:, : len(shape.requests)] = shape.requests
         np.add.at(promised, nodes, needs)
     there: NDArray[np.bool_] = np.logical_or.reduce(promised > 0, axis=1)
-    _give_back(snapshot, there, reservation.start_ms, state.profile.default_runtime_ms, now, freed)
-    return min(reservation.start_ms, state.promises.get(reservation.group, reservation.start_ms))
+    _give_back(snapshot, there, reservation.start_ms, state.policy.profile.default_runtime_ms, now, freed)
+    return min(reservation.start_ms, state.round.promises.get(reservation.group, reservation.start_ms))
 
 
 def _give_back(
@@ -130,11 +130,11 @@ def _give_back(
 
 def _shapes(state: EngineState, number: int) -> Sequence[Shape]:
     """The shapes of a waiting group's roles, in its order; none if it does not wait any more."""
-    key = state.groups.get(number)
+    key = state.work.groups.get(number)
     if not isinstance(key, GroupKey):
         candidate = collect_foreign(state).candidates.get(number)
         return () if candidate is None else [role.shape for role in candidate.group.roles]
-    run = state.runs.get(key.workflow)
+    run = state.work.runs.get(key.workflow)
     if run is None:
         return ()
     stage = run.stages[key.stage]
@@ -203,7 +203,7 @@ class Extender:
             InvalidRequest: It is no pod.
         """
         asked = ask(state, raw)
-        key = (state, steps, state.snapshot.generation)
+        key = (state, steps, state.cluster.snapshot.generation)
         if self._holds is None or self._of != key:
             self._holds, self._of = holds_of(state, now), key
         return refused(state, self._holds, asked, now)
@@ -219,9 +219,9 @@ def ask(state: EngineState, raw: bytes) -> Asked:
         pod = msgspec.json.decode(raw, type=Pod)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidRequest(f"the pod cannot be read: {error}") from error
-    claims = state.snapshot.claims
+    claims = state.cluster.snapshot.claims
     name = pod.metadata.annotations.get(ENGINE_NAME, "")
-    claim = claims.get(name) if name in state.pods else None
+    claim = claims.get(name) if name in state.work.pods else None
     return Asked(pod, requests_of(pod), hints_of(pod), claim)
 
 
@@ -236,7 +236,7 @@ def refused(state: EngineState, holds: Holds, asked: Asked, now: int) -> dict[st
     """
     if _exempt(asked.pod):
         return {}
-    snapshot, need = state.snapshot, _demand(state, asked)
+    snapshot, need = state.cluster.snapshot, _demand(state, asked)
     late = holds.delayed_by(asked.hints.runtime_ms, now)
     why = np.zeros(len(snapshot), dtype=np.int8)
     for axis in np.flatnonzero(need).tolist():
@@ -274,9 +274,9 @@ def _exempt(pod: Pod) -> bool:
 def _demand(state: EngineState, asked: Asked) -> Ints:
     """(R,) what the pod takes. Resources that no node of ours has told of are left out: we hold nothing of them."""
     has = asked.resources
-    io = asked.hints.io_rate if state.profile.contention else 0
+    io = asked.hints.io_rate if state.policy.profile.contention else 0
     known = (has.cpu_millicores, has.memory_bytes, has.disk_bytes, has.gpu_millis, io)
-    more = (has.extended.get(name, 0) for name in state.snapshot.axes[len(AXES) :])
+    more = (has.extended.get(name, 0) for name in state.cluster.snapshot.axes[len(AXES) :])
     return np.array([*known, *more], dtype=np.int64)
 
 
@@ -289,7 +289,7 @@ def scores(state: EngineState, raw: bytes, nodes: Sequence[str]) -> list[int]:
     Raises:
         InvalidRequest: It is no pod.
     """
-    index = state.snapshot.index
+    index = state.cluster.snapshot.index
     at = [index.get(name, -1) for name in nodes]
     known = np.array([place for place in at if place >= 0], dtype=np.int64)
     points = dict(zip(known.tolist(), _points(costs(state, ask(state, raw))[known]), strict=True))
@@ -310,7 +310,7 @@ def _points(cost: Ints) -> list[int]:
 
 def costs(state: EngineState, asked: Asked) -> Ints:
     """(N,) ms a pod costs on each node as our own scheduler sees it: its data and image brought there, its disk shared."""
-    snapshot, profile = state.snapshot, state.profile
+    snapshot, profile = state.cluster.snapshot, state.policy.profile
     catalogue, inputs = _inputs(state, asked)
     shape = Shape(
         tuple(_demand(state, asked).tolist()), io_bytes=asked.hints.io_bytes, image=image_of(asked.pod)
@@ -345,15 +345,15 @@ def _inputs(state: EngineState, asked: Asked) -> tuple[Catalogue, tuple[int, ...
     """
     wanted = asked.hints.inputs
     if not wanted:
-        return state.catalogue, _engines_inputs(state, asked)
-    found = [state.catalogue.find(uri) for uri, _ in wanted]
-    if all(dataset is not None and state.catalogue.sizes[dataset] for dataset in found):
-        return state.catalogue, tuple(dataset for dataset in found if dataset is not None)
+        return state.cluster.catalogue, _engines_inputs(state, asked)
+    found = [state.cluster.catalogue.find(uri) for uri, _ in wanted]
+    if all(dataset is not None and state.cluster.catalogue.sizes[dataset] for dataset in found):
+        return state.cluster.catalogue, tuple(dataset for dataset in found if dataset is not None)
     beside = Catalogue()
-    numbers = tuple(_copy(state.catalogue, beside, uri, size) for uri, size in wanted)
+    numbers = tuple(_copy(state.cluster.catalogue, beside, uri, size) for uri, size in wanted)
     image = f"{IMAGE}{image_of(asked.pod)}"
-    if state.catalogue.find(image) is not None:
-        _copy(state.catalogue, beside, image, 0)
+    if state.cluster.catalogue.find(image) is not None:
+        _copy(state.cluster.catalogue, beside, image, 0)
     return beside, numbers
 
 
@@ -372,8 +372,8 @@ def _engines_inputs(state: EngineState, asked: Asked) -> tuple[int, ...]:
     """What one of our own pods reads, which was handed over."""
     if asked.claim is None:
         return ()
-    ref = state.pods[asked.claim.owner]
-    run = state.runs.get(ref.workflow)
+    ref = state.work.pods[asked.claim.owner]
+    run = state.work.runs.get(ref.workflow)
     if run is None:
         return ()
     stage = run.stages[ref.stage]

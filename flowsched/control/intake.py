@@ -148,7 +148,7 @@ class Intake:
     async def _command(self, row: CommandRow) -> EngineEvent:
         """A retry of an ended workflow brings it back into memory first."""
         await self._dispatcher.rest()
-        ended = row.workflow not in self._dispatcher.state.runs
+        ended = row.workflow not in self._dispatcher.state.work.runs
         reason = str(row.body.get("reason") or "")
         if row.kind != "retry" or not ended:
             return Command(row.workflow, row.kind, row.id, reason)

@@ -65,7 +65,7 @@ class PolicyDesk:
         if dispatcher is not None:
             for _ in range(int(IN_FORCE_S / _POLL_S)):
                 await dispatcher.rest()
-                if dispatcher.state.profile is self.book.profile:
+                if dispatcher.state.policy.profile is self.book.profile:
                     break
                 await asyncio.sleep(_POLL_S)
         return await self.show()
@@ -103,7 +103,7 @@ class PolicyDesk:
                 if tape:
                     return tape[-1]
                 await dispatcher.rest()
-                if dispatcher.steps > steps and not state.ready and not state.foreign:
+                if dispatcher.steps > steps and not state.work.ready and not state.foreign.groups:
                     return recorded_idle(state, self.book.now())
                 await asyncio.sleep(_POLL_S)
         finally:

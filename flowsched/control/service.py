@@ -587,4 +587,4 @@ class Service:
 
     def _run(self, workflow: str) -> WorkflowRun | None:
         state = self._state()
-        return None if state is None else state.runs.get(workflow)
+        return None if state is None else state.work.runs.get(workflow)

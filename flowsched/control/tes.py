@@ -124,7 +124,7 @@ class UnderWay:
 
 def live(state: EngineState | None, ident: str) -> Live | None:
     """What memory says of a task; None if it is not there, or has ended."""
-    run = None if state is None else state.runs.get(ident)
+    run = None if state is None else state.work.runs.get(ident)
     if state is None or run is None or run.state.terminal:
         return None
     stage = run.stages[0]
@@ -136,14 +136,14 @@ def live(state: EngineState | None, ident: str) -> Live | None:
     return Live(
         shown,
         int(stage.attempt[0]),
-        state.snapshot.names[node] if node >= 0 else "",
+        state.cluster.snapshot.names[node] if node >= 0 else "",
         began if began >= 0 else None,
     )
 
 
 def waits(state: EngineState | None, ident: str, now: int) -> list[str]:
     """Why a task that lives does not run, as `explain` says it; nothing if it runs, or if this process does not lead."""
-    run = None if state is None else state.runs.get(ident)
+    run = None if state is None else state.work.runs.get(ident)
     if state is None or run is None or run.state.terminal:
         return []
     return [f"{each.code}: {each.message}" for each in explain(state, run, now, forecast=False)]

@@ -184,9 +184,12 @@ def output_view(row: OutputWrite, state: EngineState | None) -> OutputView:
     """One output, with where it lies now as far as the catalogue knows."""
     nodes: list[str] = []
     if state is not None:
-        dataset = state.catalogue.find(row.uri)
+        dataset = state.cluster.catalogue.find(row.uri)
         if dataset is not None:
-            nodes = [state.snapshot.names[node] for node in sorted(state.catalogue.nodes_of(dataset))]
+            nodes = [
+                state.cluster.snapshot.names[node]
+                for node in sorted(state.cluster.catalogue.nodes_of(dataset))
+            ]
     return OutputView(name=row.name, uri=row.uri, size_bytes=row.size_bytes, value=row.value, nodes=nodes)
 
 
@@ -243,7 +246,11 @@ def _others(node: NodeInfo) -> dict[str, int]:
 
 def node_views(state: EngineState, flows: Mapping[str, tuple[int, int]]) -> list[NodeView]:
     """All nodes. `flows`: node -> (bytes in, bytes out) that were really copied."""
-    snapshot, catalogue, shelves = state.snapshot, state.catalogue, state.catalogue.shelves
+    snapshot, catalogue, shelves = (
+        state.cluster.snapshot,
+        state.cluster.catalogue,
+        state.cluster.catalogue.shelves,
+    )
     held = np.zeros(len(snapshot), dtype=np.int64)
     datasets = np.zeros(len(snapshot), dtype=np.int64)
     for dataset in range(len(catalogue)):
@@ -411,7 +418,7 @@ class _Own:
 
 def queue_views(state: EngineState) -> list[QueueView]:
     """All queues: those configured (and those they are below), those in use, and `default`."""
-    snapshot, tree = state.snapshot, state.queues
+    snapshot, tree = state.cluster.snapshot, state.policy.queues
     axes, own = len(snapshot.axes), _looked_through(state)
     names = dict.fromkeys(queue.name for queue in tree)
     names |= dict.fromkeys(sorted(own.keys() | {"default"} | set(snapshot.paying_queues) - {""}))
@@ -477,9 +484,9 @@ def _share(used: Sequence[int], total: Sequence[int]) -> float:
 
 def _looked_through(state: EngineState) -> dict[str, _Own]:
     """What the own groups of each queue that has any are doing."""
-    axes = len(state.snapshot.axes)
+    axes = len(state.cluster.snapshot.axes)
     found: dict[str, _Own] = {}
-    for run in state.runs.values():
+    for run in state.work.runs.values():
         work = found.setdefault(run.spec.queue, _Own([0] * axes))
         for stage in run.stages:
             waiting = int(stage.counts[TaskState.QUEUED] + stage.counts[TaskState.STAGING])
@@ -487,7 +494,7 @@ def _looked_through(state: EngineState) -> dict[str, _Own]:
             work.running += stage.holding()
             if waiting:
                 _ask(state, run.id, stage, work.asked)
-    for foreign in state.foreign.values():
+    for foreign in state.foreign.groups.values():
         work = found.setdefault(
             foreign.group.queue if foreign.group is not None else "default", _Own([0] * axes)
         )
@@ -506,7 +513,7 @@ def _ask(state: EngineState, workflow: str, stage: StageRun, asked: list[int]) -
     waiting = np.flatnonzero(np.isin(stage.task_state, (TaskState.QUEUED, TaskState.STAGING)))
     counts = np.bincount(stage.role_of[waiting % stage.members], minlength=len(stage.spec.roles))
     for number, count in enumerate(counts.tolist()):
-        shape = state.shapes.get((workflow, stage.number, number, 0, None))
+        shape = state.work.shapes.get((workflow, stage.number, number, 0, None))
         resources = stage.spec.roles[number].resources
         _add(asked, _plain(resources) if shape is None else shape.requests, count)
 
@@ -523,7 +530,7 @@ def _add(row: list[int], amount: Sequence[int], times: int) -> None:
 
 def _users(state: EngineState) -> dict[str, list[QueueUserView]]:
     """The users of each queue who hold something, or did of late; who has not said who he is, is "" among others."""
-    usage, axes = state.snapshot.usage, state.snapshot.axes
+    usage, axes = state.cluster.snapshot.usage, state.cluster.snapshot.axes
     faded = usage.faded()
     found: dict[str, list[QueueUserView]] = {}
     for payer in sorted({*faded, *usage.payers()}):

@@ -121,7 +121,7 @@ class Binds:
             recorder.intend(run, stage, pod, encode_pod(pod))
         if gang or look or devices is not None:
             self.take()
-        names = state.snapshot.names
+        names = state.cluster.snapshot.names
         where = [names[node_numbers[0]]] if len(node_numbers) == 1 else [names[n] for n in {*node_numbers}]
         told = {"group": group.name, "tasks": len(task_numbers), "nodes": sorted(where)}
         recorder.advance(run).changes.events.append(("gang.placed" if group.gang else "tasks.placed", told))
@@ -139,7 +139,7 @@ class Binds:
         found: dict[int, Parts] = {}
         free: dict[int, list[int]] = {}
         for at, (task, node) in enumerate(zip(tasks.tolist(), nodes.tolist(), strict=True)):
-            left = free.setdefault(node, self._recorder.state.snapshot.devices.free_on(node))
+            left = free.setdefault(node, self._recorder.state.cluster.snapshot.devices.free_on(node))
             role = candidate.group.roles[int(candidate.stage.role_of[task % candidate.stage.members])]
             chosen: Parts | None
             if planned is None:
@@ -161,11 +161,11 @@ class Binds:
         """Make the claims that have been noted, before somebody looks at them."""
         state, statement = self._recorder.state, self._recorder.statement
         if self._claims:
-            state.snapshot.claim_all(self._claims, statement)
+            state.cluster.snapshot.claim_all(self._claims, statement)
             self._claims = []
         if self._pods:
-            statement.put_all(state.pods, self._pods)
-            statement.include_all(state.under_way, self._pods)
+            statement.put_all(state.work.pods, self._pods)
+            statement.include_all(state.round.under_way, self._pods)
             self._pods = {}
 
     def move(self) -> None:
@@ -177,7 +177,7 @@ class Binds:
 
     def _note(self, candidate: Candidate, tasks: Indices, nodes: Indices) -> None:
         """Note tasks and their nodes. A gang moves now, since its seats are told by states."""
-        sizes = self._recorder.state.catalogue.sizes
+        sizes = self._recorder.state.cluster.catalogue.sizes
         total = sum([sizes[dataset] for dataset in candidate.group.reads])
         stage = candidate.stage
         if stage.spec.gang:
@@ -220,12 +220,12 @@ def _gang_base(recorder: Recorder, candidate: Candidate, tasks: Indices) -> int:
     """The number of the gang's first address: kept while it goes on, so that members placed later share it."""
     state, stage = recorder.state, candidate.stage
     key = (candidate.run.id, stage.number, int(tasks[0]) // stage.members)
-    base = state.gang_bases.get(key)
+    base = state.work.gang_bases.get(key)
     whole = candidate.group.gang and len(_seated(candidate, tasks)) == len(tasks)
     if base is None or whole:
-        base = state.next_address
-        recorder.statement.put(state.gang_bases, key, base)
-        recorder.statement.assign(state, "next_address", base + stage.members)
+        base = state.work.next_address
+        recorder.statement.put(state.work.gang_bases, key, base)
+        recorder.statement.assign(state.work, "next_address", base + stage.members)
     return base
 
 
@@ -267,12 +267,12 @@ class Spacing:
         for at, node in enumerate(nodes.tolist()):
             if not bound[node]:
                 continue
-            free = state.disk_free_at.get(node, 0)
+            free = state.round.disk_free_at.get(node, 0)
             if free > now:
                 fits[at] = False
                 self.next_ms = free if self.next_ms is None else min(self.next_ms, free)
             else:
-                statement.put(state.disk_free_at, node, now + int(io_ms[node]))
+                statement.put(state.round.disk_free_at, node, now + int(io_ms[node]))
         return fits
 
     def reason(self, candidate: Candidate) -> Reason:
@@ -286,7 +286,7 @@ class Spacing:
         """(N,) where a node full of such pods waits for its disk, and the ms that the bytes of one take there."""
         known = self._bound.get((id(shape), runtime_ms))
         if known is None:
-            snapshot = self._recorder.state.snapshot
+            snapshot = self._recorder.state.cluster.snapshot
             disk = snapshot.disk_rate
             io_ms = np.where(disk > 0, min(shape.io_bytes, 1 << 53) * 1000 // np.maximum(disk, 1), 0)
             full = np.full(len(snapshot), 1 << 20, dtype=np.int64)
@@ -334,8 +334,8 @@ def place(recorder: Recorder) -> None:
         if held_back:
             _keep_reasons(recorder, held_back)
         return
-    if state.ready and (state.crowded or pacing.is_full(state)):
-        recorder.statement.assign(state, "crowded", True)
+    if state.work.ready and (state.round.crowded or pacing.is_full(state)):
+        recorder.statement.assign(state.round, "crowded", True)
         if not pacing.reserved_for_ours(state):
             _place_foreign(recorder, held_back)
         return
@@ -347,7 +347,7 @@ def place(recorder: Recorder) -> None:
     groups += [candidate.group for candidate in foreign.candidates.values()]
     evictions.drop_unwanted(recorder, {group.key for group in groups})
     if not groups:
-        if state.reasons or state.reservations or told:
+        if state.round.reasons or state.round.reservations or told:
             _carried_out(recorder, Plan(reasons=told))  # who waited does not wait any more
         pacing.looked(recorder, 0, backlog.wake_ms)
         return
@@ -392,17 +392,33 @@ def _place_foreign(recorder: Recorder, held_back: Sequence[Reason]) -> None:
         carry_out_foreign(recorder, foreign.candidates[placement.group], placement)
     placed = sum(len(nodes) for placement in plan.placements for nodes in placement.nodes)
     theirs = (*plan.reasons, *foreign.reasons, *held_back)
-    ours = [each for each in state.reasons.values() if isinstance(state.groups.get(each.group), GroupKey)]
-    _carried_out(recorder, replace(plan, reasons=(*ours, *theirs)), [*state.refused.values(), *groups])
-    later = state.look_at if state.look_at is not None and state.look_at > recorder.now else None
+    ours = [
+        each
+        for each in state.round.reasons.values()
+        if isinstance(state.work.groups.get(each.group), GroupKey)
+    ]
+    _carried_out(recorder, replace(plan, reasons=(*ours, *theirs)), [*state.round.refused.values(), *groups])
+    later = (
+        state.round.look_at
+        if state.round.look_at is not None and state.round.look_at > recorder.now
+        else None
+    )
     pacing.looked(recorder, len(groups), later, full=placed >= pacing.STEP)
 
 
 def _plan(recorder: Recorder, groups: list[PodGroup]) -> Plan:
     state = recorder.state
-    if state.profile.backfill == "conservative":
-        groups = with_plans(groups, state.reservations)
-    given = (state.snapshot, state.catalogue, state.queues, groups, state.profile, recorder.now, pacing.STEP)
+    if state.policy.profile.backfill == "conservative":
+        groups = with_plans(groups, state.round.reservations)
+    given = (
+        state.cluster.snapshot,
+        state.cluster.catalogue,
+        state.policy.queues,
+        groups,
+        state.policy.profile,
+        recorder.now,
+        pacing.STEP,
+    )
     plan = cycle(*given)
     if recorder.tape is not None:  # a user asks for a snapshot
         taped(recorder.tape, plan, given)
@@ -411,17 +427,25 @@ def _plan(recorder: Recorder, groups: list[PodGroup]) -> Plan:
 
 def recorded_idle(state: EngineState, now: int) -> Draft:
     """A cycle with nothing to look at: the cluster as it is."""
-    given = (state.snapshot, state.catalogue, state.queues, (), state.profile, now, pacing.STEP)
+    given = (
+        state.cluster.snapshot,
+        state.cluster.catalogue,
+        state.policy.queues,
+        (),
+        state.policy.profile,
+        now,
+        pacing.STEP,
+    )
     return recorded(cycle(*given), *given)
 
 
 def _serve(recorder: Recorder, plan: Plan, groups: Mapping[int, PodGroup]) -> None:
     """Note which queues and users were given something: they have not waited in vain."""
-    usage, put = recorder.state.snapshot.usage, recorder.statement.put
+    usage, put = recorder.state.cluster.snapshot.usage, recorder.statement.put
     served = {Payer(groups[each.group].queue, groups[each.group].user) for each in plan.placements}
     for payer in sorted(served):
         put(usage.served_users, payer, recorder.now)
-        for queue in recorder.state.queues.path(payer.queue):
+        for queue in recorder.state.policy.queues.path(payer.queue):
             put(usage.served_queues, queue.name, recorder.now)
 
 
@@ -442,8 +466,8 @@ def _collected(recorder: Recorder) -> Backlog:
 
 def _keep_reasons(recorder: Recorder, more: Sequence[Reason]) -> None:
     """Nobody has looked at the others: why they wait is as it was."""
-    reasons = {**recorder.state.reasons, **{reason.group: reason for reason in more}}
-    recorder.statement.assign(recorder.state, "reasons", reasons)
+    reasons = {**recorder.state.round.reasons, **{reason.group: reason for reason in more}}
+    recorder.statement.assign(recorder.state.round, "reasons", reasons)
 
 
 def _carried_out(recorder: Recorder, plan: Plan, groups: Sequence[PodGroup] = ()) -> None:
@@ -455,11 +479,11 @@ def _carried_out(recorder: Recorder, plan: Plan, groups: Sequence[PodGroup] = ()
     for placed in plan.placements:
         if placed.group in refused:
             refused[placed.group] = _rest(refused[placed.group], placed)
-    statement.assign(state, "refused", refused)
-    statement.assign(state, "reasons", {reason.group: reason for reason in plan.reasons})
+    statement.assign(state.round, "refused", refused)
+    statement.assign(state.round, "reasons", {reason.group: reason for reason in plan.reasons})
     pacing.keep_quiet(recorder, plan)
-    statement.assign(state, "reservations", plan.reservations)
-    statement.assign(state, "promises", _promises(state.promises, plan))
+    statement.assign(state.round, "reservations", plan.reservations)
+    statement.assign(state.round, "promises", _promises(state.round.promises, plan))
 
 
 def _sooner(one: int | None, other: int | None) -> int | None:
@@ -487,10 +511,10 @@ def _promises(before: Mapping[int, int], plan: Plan) -> dict[int, int]:
 def _give_up_waiting(recorder: Recorder) -> None:
     """Policies on `task_pending`: what has waited too long, and when the next will have."""
     state = recorder.state
-    staging = {(group.workflow, group.stage) for group in state.staging.values()}
+    staging = {(group.workflow, group.stage) for group in state.data.staging.values()}
     staging = {pair for pair in staging if _may_give_up(state, *pair)}
-    for workflow, number in sorted(state.impatient | staging):
-        run = state.runs[workflow]
+    for workflow, number in sorted(state.work.impatient | staging):
+        run = state.work.runs[workflow]
         stage = run.stages[number]
         if stage.spec.gang and stage.uniform is None:
             half = recorder.advance(run).half_gangs(stage)
@@ -505,7 +529,7 @@ def _give_up_waiting(recorder: Recorder) -> None:
 
 
 def _may_give_up(state: EngineState, workflow: str, number: int) -> bool:
-    spec = state.runs[workflow].stages[number].spec
+    spec = state.work.runs[workflow].stages[number].spec
     return spec.gang or bool(spec.policies)
 
 
@@ -528,7 +552,7 @@ def _carry_out(
     )
     nodes, missing = _joined(placement.nodes), _joined(placement.missing_bytes)
     planned = np.concatenate(placement.devices) if placement.devices else None
-    if recorder.look is not None and not recorder.state.mounted:
+    if recorder.look is not None and not recorder.state.policy.mounted:
         fits = cache_evictions.make_room(recorder, candidate, tasks, nodes)
         if not fits.all():
             reason = cache_evictions.full(recorder, candidate)
@@ -536,7 +560,7 @@ def _carry_out(
         if len(tasks) == 0:
             return reason
         missing = _really_missing(recorder, candidate, nodes)  # others may have driven out what was there
-    elif not recorder.state.profile.of(candidate.group.queue).locality:
+    elif not recorder.state.policy.profile.of(candidate.group.queue).locality:
         missing = _really_missing(recorder, candidate, nodes)
     now = None if missing.any() else spacing.fits(candidate, nodes)
     if now is not None and not now.all():
@@ -581,17 +605,17 @@ def _really_missing(recorder: Recorder, candidate: Candidate, nodes: Indices) ->
     """(K,) bytes missing per pod: a policy without locality does not look, but the bytes must come all the same, unless pods
     read everything where it lies.
     """
-    if recorder.state.mounted:
+    if recorder.state.policy.mounted:
         return np.zeros(len(nodes), dtype=np.int64)
-    catalogue = recorder.state.catalogue
-    return catalogue.missing_bytes(candidate.group.inputs, len(recorder.state.snapshot))[nodes]
+    catalogue = recorder.state.cluster.catalogue
+    return catalogue.missing_bytes(candidate.group.inputs, len(recorder.state.cluster.snapshot))[nodes]
 
 
 def _may_move(recorder: Recorder, candidate: Candidate, nodes: Indices) -> bool:
     """Whether its inputs may be copied to these nodes. Once several have them it waits for room on one of those, but only if they
     have none: where there is some, the cycle knows it, and going elsewhere pays.
     """
-    snapshot = recorder.state.snapshot
+    snapshot = recorder.state.cluster.snapshot
     seen = [node for node in candidate.group.staged_on if snapshot.ready[node]]
     if recorder.look is not None and seen:  # a full cache may have lost its data since
         there = _really_missing(recorder, candidate, np.array(seen)) == 0

@@ -82,11 +82,13 @@ def collect(state: EngineState, now: int, look: Look | None = None) -> Backlog:
     """
     backlog = Backlog({}, [], [], None)
     paused: dict[str, bool] = {}
-    for workflow, number in sorted(state.ready, key=lambda pair: (state.runs[pair[0]].seq, pair[1])):
-        run = state.runs[workflow]
+    for workflow, number in sorted(
+        state.work.ready, key=lambda pair: (state.work.runs[pair[0]].seq, pair[1])
+    ):
+        run = state.work.runs[workflow]
         queue = run.spec.queue
         if queue not in paused:
-            paused[queue] = state.queues.paused(queue)
+            paused[queue] = state.policy.queues.paused(queue)
         if run.paused or run.cancel_requested or paused[queue]:
             continue
         stage = run.stages[number]
@@ -111,13 +113,13 @@ def collect(state: EngineState, now: int, look: Look | None = None) -> Backlog:
             told = _by_size(state, backlog, told)
         if all_of_it and not stage.spec.gang:
             own = not alike.shared or divided(state, run, stage) is not None
-            state.offers[workflow, number] = Offered(told, own)
+            state.work.offers[workflow, number] = Offered(told, own)
     return backlog
 
 
 def _by_size(state: EngineState, backlog: Backlog, told: Sequence[Candidate]) -> list[Candidate]:
     """Shards that read more than others are expected to take longer, and go first."""
-    ranks = ranks_by_size(state.catalogue, [each.group for each in told])
+    ranks = ranks_by_size(state.cluster.catalogue, [each.group for each in told])
     ordered = []
     for candidate, rank_ms in zip(told, ranks, strict=True):
         if rank_ms != candidate.group.rank_ms:
@@ -138,28 +140,30 @@ def _again(
     """Offer a bag as it was offered last, if nothing of its stage has changed since: of a thousand stages that wait, few
     change at a time.
     """
-    axes, offered = len(state.snapshot.axes), state.offers.get((run.id, stage.number))
+    axes, offered = len(state.cluster.snapshot.axes), state.work.offers.get((run.id, stage.number))
     if offered is None or not offered.candidates:
         return False
     candidates, own = offered.candidates, offered.own
     if any(len(role.shape.requests) != axes for role in candidates[0].group.roles):
         return False
-    shared = state.inputs.get((run.id, stage.number))
-    homed = state.profile.locality and not own and not stage.spec.gang
+    shared = state.work.inputs.get((run.id, stage.number))
+    homed = state.policy.profile.locality and not own and not stage.spec.gang
     changed = own
     told = []
     for candidate in candidates:
         group = candidate.group
-        if not all(map(state.catalogue.held, group.remote)):
+        if not all(map(state.cluster.catalogue.held, group.remote)):
             return False
-        if group.reads and ((not own and shared is not group.inputs) or state.catalogue.lost_of(group.reads)):
+        if group.reads and (
+            (not own and shared is not group.inputs) or state.cluster.catalogue.lost_of(group.reads)
+        ):
             return False
         if shut_nodes(look, run, stage, group.inputs, group.key, moment - group.ready_ms) != group.shut:
             return False
         if demands_of(state, run, stage, group.reads) != candidate.demands:
             return False
-        staged_on = state.staged_on.get(state.groups[group.key], ())  # type: ignore[arg-type]
-        now = (*expected(state, run, stage, group.reads), staged_on, state.promises.get(group.key))
+        staged_on = state.work.staged_on.get(state.work.groups[group.key], ())  # type: ignore[arg-type]
+        now = (*expected(state, run, stage, group.reads), staged_on, state.round.promises.get(group.key))
         changed |= now != (group.runtime_ms, group.high_ms, group.staged_on, group.promised_ms)
         # what is on its way home is the doing of others: nothing of this stage has to change for it
         changed |= homed and group.home != home_of(
@@ -182,7 +186,7 @@ def _told_anew(
     """The same offer with what is known now: (runtime, its high quantile, nodes it was staged to, promised start), and its home."""
     run, stage, group = candidate.run, candidate.stage, candidate.group
     shard = int(candidate.tasks[0][0]) // stage.members
-    home = home_of(state, run, stage, shard) if state.profile.locality else None
+    home = home_of(state, run, stage, shard) if state.policy.profile.locality else None
     if (*now, home) == (group.runtime_ms, group.high_ms, group.staged_on, group.promised_ms, group.home):
         return candidate
     runtime_ms, high_ms, staged_on, promised_ms = now
@@ -204,15 +208,15 @@ class _Alike:
         # Only the engine of a call knows what comes after it, or a plan. Their rank counts alone: the minute that a task of
         # unknown runtime is taken for would hide every shorter rank, and all calls of a quick run would be equal.
         self.rank_ms = call.rank_ms if call is not None and call.rank_ms else int(run.ranks[stage.number])
-        self.gang = stage.spec.gang and state.profile.gang
-        self.homed = state.profile.locality and not stage.spec.gang
+        self.gang = stage.spec.gang and state.policy.profile.gang
+        self.homed = state.policy.profile.locality and not stage.spec.gang
         self.min_resources = _min_resources(state, stage)
         self._said: dict[int, tuple[int | None, int | None, tuple[Demand | None, ...]]] = {}
         self._roles: dict[tuple[object, ...], tuple[RoleRequest, ...]] = {}
 
     def expected(self, inputs: tuple[int, ...]) -> tuple[int | None, int | None, tuple[Demand | None, ...]]:
         """The runtime of a task that reads these, a high quantile of it (ms), and what its roles ask of disks."""
-        sizes = self.state.catalogue.sizes
+        sizes = self.state.cluster.catalogue.sizes
         size = sum([sizes[dataset] for dataset in inputs])
         said = self._said.get(size)
         if said is None:
@@ -248,11 +252,11 @@ def _add(
     remote, reads = remote_ids(state, run, stage, alike.remote, shard), inputs
     if remote:
         inputs = tuple(dataset for dataset in inputs if dataset not in {*remote})
-    lost = [dataset for dataset in reads if state.catalogue.lost(dataset)]
+    lost = [dataset for dataset in reads if state.cluster.catalogue.lost(dataset)]
     if lost:
-        backlog.lost.extend((run, state.catalogue.uris[dataset]) for dataset in lost)
+        backlog.lost.extend((run, state.cluster.catalogue.uris[dataset]) for dataset in lost)
         return None
-    number = state.key_of(key)
+    number = state.work.key_of(key)
     if len(everything) == 1:
         ready_ms = stage.times.item(everything[0], 0)
     else:
@@ -272,8 +276,8 @@ def _add(
         runtime_ms=runtime_ms,
         high_ms=high_ms,
         min_resources=alike.min_resources,
-        staged_on=state.staged_on.get(key, ()),
-        promised_ms=state.promises.get(number),
+        staged_on=state.work.staged_on.get(key, ()),
+        promised_ms=state.round.promises.get(number),
         user=run.spec.user,
         home=home_of(state, run, stage, shard) if alike.homed else None,
         shut=shut_nodes(alike.look, run, stage, inputs, number, now - ready_ms),
@@ -298,12 +302,12 @@ def expected(
     """
     said = stage.spec.estimate.runtime_ms
     kind = (run.spec.name, stage.spec.name)
-    if state.estimates.samples(*kind) == 0:
+    if state.work.estimates.samples(*kind) == 0:
         return said, None
     if said is None:
-        size = sum(state.catalogue.sizes[dataset] for dataset in inputs)
-        return state.estimates.runtime_ms(*kind, size), state.estimates.high_ms(*kind, size)
-    high = state.estimates.high_said_ms(*kind, said)
+        size = sum(state.cluster.catalogue.sizes[dataset] for dataset in inputs)
+        return state.work.estimates.runtime_ms(*kind, size), state.work.estimates.high_ms(*kind, size)
+    high = state.work.estimates.high_said_ms(*kind, said)
     return said, high if high is not None and high > said else None
 
 
@@ -341,10 +345,10 @@ def _gangs(
     """One group per shard. All members must be free: a failed attempt is gone before the next is queued. Members that a policy
     restarts by themselves are a group of their own.
     """
-    shards = np.unique(queued // stage.members)[: state.profile.window]
+    shards = np.unique(queued // stage.members)[: state.policy.profile.window]
     for shard in shards.tolist():
         tasks = queued[queued // stage.members == shard]
-        if state.profile.gang and len(tasks) < stage.members:
+        if state.policy.profile.gang and len(tasks) < stage.members:
             tasks = _latecomers(stage, shard, tasks)
             if len(tasks) == 0:
                 continue
@@ -383,14 +387,14 @@ def _bags(
 ) -> Iterator[tuple[GroupKey, tuple[Indices, ...]]]:
     """Shards that read the same are one group of many; shards with inputs of their own are a group each."""
     if private(stage):
-        queued = queued[: state.profile.window]
+        queued = queued[: state.policy.profile.window]
         numbers, steps = queued.tolist(), stage.memory_steps[queued].tolist()
         for at, (task, step) in enumerate(zip(numbers, steps, strict=True)):
             yield GroupKey(run.id, stage.number, task, step), (queued[at : at + 1],)
         return
     gather = divided(state, run, stage)
     if gather is not None:
-        yield from _by_home(run, stage, queued[: state.profile.window], gather)
+        yield from _by_home(run, stage, queued[: state.policy.profile.window], gather)
         return
     if stage.holds_only("memory_steps", 0):
         yield GroupKey(run.id, stage.number, -1, 0), (queued,)
@@ -438,8 +442,8 @@ def shape_of(
 ) -> Shape:
     """The canonical shape of one role's pods (kept: it does not change while the workflow lives, but for what is learned)."""
     key = (run.id, stage.number, role, memory_steps, demand)
-    shape = state.shapes.get(key)
-    if shape is not None and len(shape.requests) == len(state.snapshot.axes):
+    shape = state.work.shapes.get(key)
+    if shape is not None and len(shape.requests) == len(state.cluster.snapshot.axes):
         return shape
     spec = stage.spec
     rules = spec.rules
@@ -447,7 +451,7 @@ def shape_of(
     aligned = gets_whole_cores(resources, spec.roles[role].limits)
     io = demand if demand is not None else said_demand(spec, role)
     shape = Shape(
-        requests=state.snapshot.pod_vector(resources, io.rate, aligned=aligned),
+        requests=state.cluster.snapshot.pod_vector(resources, io.rate, aligned=aligned),
         selector=tuple(sorted(rules.selector.items())),
         tolerations=tuple(sorted((t.key, t.operator, t.value, t.effect) for t in rules.tolerations)),
         io_bytes=io.moved,
@@ -456,12 +460,12 @@ def shape_of(
         rack=rules.rack,
         one_per_node=rules.one_per_node,
     )
-    if key not in state.shapes:
-        state.shapes_of.setdefault(run.id, []).append(key)
-    state.shapes[key] = shape
+    if key not in state.work.shapes:
+        state.work.shapes_of.setdefault(run.id, []).append(key)
+    state.work.shapes[key] = shape
     return shape
 
 
 def _min_resources(state: EngineState, stage: StageRun) -> tuple[int, ...] | None:
     wanted = stage.spec.min_resources
-    return None if wanted is None else state.snapshot.vector(wanted)
+    return None if wanted is None else state.cluster.snapshot.vector(wanted)

@@ -32,8 +32,8 @@ from flowsched.scheduling.victims import devices_held_for, held_for
 def keep_room(recorder: Recorder) -> None:
     """Hold for nominated groups what has become free of their room; give up what can come to nothing."""
     state = recorder.state
-    for key, nomination in list(state.snapshot.nominations.items()):
-        usable = all(state.snapshot.ready[node] for node, _ in nomination.room)
+    for key, nomination in list(state.cluster.snapshot.nominations.items()):
+        usable = all(state.cluster.snapshot.ready[node] for node, _ in nomination.room)
         if not usable or recorder.now >= nomination.until_ms or _is_refused(state, nomination):
             give_up(recorder, key)
             recorder.dirty = True
@@ -45,8 +45,8 @@ def keep_room(recorder: Recorder) -> None:
 def drop_unwanted(recorder: Recorder, offered: Collection[int]) -> None:
     """Give up the room of groups that do not wait any more (cancelled, paused, failed). Whose inputs are coming still waits."""
     state = recorder.state
-    for key in [key for key in state.snapshot.nominations if key not in offered]:
-        group = state.groups.get(key)
+    for key in [key for key in state.cluster.snapshot.nominations if key not in offered]:
+        group = state.work.groups.get(key)
         if not isinstance(group, GroupKey) or not _is_staging(state, group):
             _end(recorder, key)
             recorder.dirty = True
@@ -58,15 +58,15 @@ def carry_out(recorder: Recorder, plan: Plan) -> None:
     for eviction in plan.evictions:
         _evict(recorder, eviction)
     for nomination in plan.nominations:
-        statement.put(state.snapshot.nominations, nomination.group, nomination)
-        statement.pop(state.snapshot.spent, nomination.group)
+        statement.put(state.cluster.snapshot.nominations, nomination.group, nomination)
+        statement.pop(state.cluster.snapshot.spent, nomination.group)
         _hold(recorder, nomination)
         recorder.wake_at(nomination.until_ms)
 
 
 def placed(recorder: Recorder, plan: Plan, groups: Sequence[PodGroup]) -> None:
     """Nominated groups that get their room now: nothing is held for them any more. Where inputs are to be copied first, it is."""
-    nominations = recorder.state.snapshot.nominations
+    nominations = recorder.state.cluster.snapshot.nominations
     if not nominations:
         return
     gangs = {group.key for group in groups if group.gang}
@@ -81,25 +81,29 @@ def placed(recorder: Recorder, plan: Plan, groups: Sequence[PodGroup]) -> None:
 
 def give_up(recorder: Recorder, key: int) -> None:
     """A nomination came to nothing."""
-    recorder.statement.put(recorder.state.snapshot.spent, key, recorder.now)
+    recorder.statement.put(recorder.state.cluster.snapshot.spent, key, recorder.now)
     _end(recorder, key)
 
 
 def _is_refused(state: EngineState, nomination: Nomination) -> bool:
     """Whether others' pods that were to make way for it stay after all: a disruption budget kept them."""
-    claims = (state.snapshot.claims.get(owner) for owner in nomination.victims if owner in state.foreign_pods)
+    claims = (
+        state.cluster.snapshot.claims.get(owner)
+        for owner in nomination.victims
+        if owner in state.foreign.pods
+    )
     return any(claim is not None and claim.kind is ClaimKind.RUNNING for claim in claims)
 
 
 def _end(recorder: Recorder, key: int) -> None:
     state, statement = recorder.state, recorder.statement
-    nomination = statement.pop(state.snapshot.nominations, key)
+    nomination = statement.pop(state.cluster.snapshot.nominations, key)
     for node, _ in nomination.room if nomination is not None else ():
-        state.snapshot.unclaim(nomination.holder(node), statement)  # type: ignore[union-attr]
+        state.cluster.snapshot.unclaim(nomination.holder(node), statement)  # type: ignore[union-attr]
 
 
 def _hold(recorder: Recorder, nomination: Nomination) -> None:
-    snapshot = recorder.state.snapshot
+    snapshot = recorder.state.cluster.snapshot
     for node, amounts in nomination.room:
         held = np.array(held_for(snapshot, nomination, node), dtype=np.int64)
         wanted = np.zeros(len(snapshot.axes), dtype=np.int64)
@@ -137,18 +141,18 @@ def _devices_to_hold(snapshot: Snapshot, nomination: Nomination, node: int) -> P
 
 def _is_staging(state: EngineState, group: GroupKey) -> bool:
     return any(
-        each.workflow == group.workflow and each.stage == group.stage for each in state.staging.values()
+        each.workflow == group.workflow and each.stage == group.stage for each in state.data.staging.values()
     )
 
 
 def _evict(recorder: Recorder, eviction: Eviction) -> None:
     """Take away the pods of one unit; its tasks wait again as soon as these are gone."""
     state = recorder.state
-    refs = [state.pods[owner] for owner in eviction.owners if owner in state.pods]
+    refs = [state.work.pods[owner] for owner in eviction.owners if owner in state.work.pods]
     if not refs:
         preemption.ask(recorder, eviction.owners, eviction.message)
         return
-    run = state.runs[refs[0].workflow]
+    run = state.work.runs[refs[0].workflow]
     stage = run.stages[refs[0].stage]
     tasks = np.array(sorted(ref.task for ref in refs), dtype=np.int64)
     leave = recorder.advance(run).shed if eviction.part else recorder.advance(run).evict
@@ -170,33 +174,33 @@ _MESSAGE: Final = "its node is being emptied"
 def change_drain(recorder: Recorder, name: str, until_ms: int | None) -> None:
     """A node shall be empty by a moment, or (None) is used again."""
     state, statement = recorder.state, recorder.statement
-    known = state.drains.get(name)
+    known = state.cluster.drains.get(name)
     if until_ms is None:
         if known is not None:
-            statement.pop(state.drains, name)
-            state.snapshot.put_node(known.node, statement)
+            statement.pop(state.cluster.drains, name)
+            state.cluster.snapshot.put_node(known.node, statement)
         return
-    at = state.snapshot.index.get(name)
-    told = NodeInfo(name, 0, 0, ready=False) if at is None else state.snapshot.info(at)
+    at = state.cluster.snapshot.index.get(name)
+    told = NodeInfo(name, 0, 0, ready=False) if at is None else state.cluster.snapshot.info(at)
     node = told if known is None else known.node
-    statement.put(state.drains, name, Drain(until_ms, node))
-    if name in state.snapshot.index:
-        state.snapshot.put_node(replace(node, ready=False), statement)
+    statement.put(state.cluster.drains, name, Drain(until_ms, node))
+    if name in state.cluster.snapshot.index:
+        state.cluster.snapshot.put_node(replace(node, ready=False), statement)
 
 
 def as_drained(recorder: Recorder, node: NodeInfo) -> NodeInfo:
     """A node as the snapshot shall have it, now that the cluster has told of it."""
-    drain = recorder.state.drains.get(node.name)
+    drain = recorder.state.cluster.drains.get(node.name)
     if drain is None:
         return node
-    recorder.statement.put(recorder.state.drains, node.name, replace(drain, node=node))
+    recorder.statement.put(recorder.state.cluster.drains, node.name, replace(drain, node=node))
     return replace(node, ready=False)
 
 
 def empty_nodes(recorder: Recorder) -> None:
     """Take away what has not ended in time."""
-    for name, drain in list(recorder.state.drains.items()):
-        at = recorder.state.snapshot.index.get(name)
+    for name, drain in list(recorder.state.cluster.drains.items()):
+        at = recorder.state.cluster.snapshot.index.get(name)
         if recorder.now < drain.until_ms:
             recorder.wake_at(drain.until_ms)
         elif at is not None:
@@ -206,15 +210,15 @@ def empty_nodes(recorder: Recorder) -> None:
 
 def _empty(recorder: Recorder, at: int) -> None:
     state = recorder.state
-    ledger = state.snapshot.ledger
+    ledger = state.cluster.snapshot.ledger
     there = np.flatnonzero((ledger.kind == ClaimKind.RUNNING) & (ledger.node == at)).tolist()
     tasks: dict[tuple[str, int], list[int]] = {}
     for slot in there:
-        ref = state.pods.get(ledger.owner[slot])
+        ref = state.work.pods.get(ledger.owner[slot])
         if ref is not None:
             tasks.setdefault((ref.workflow, ref.stage), []).append(ref.task)
     for (workflow, number), of_stage in tasks.items():
-        run = state.runs[workflow]
+        run = state.work.runs[workflow]
         recorder.advance(run).evict(run.stages[number], np.array(sorted(of_stage)), "Drained", _MESSAGE)
     if tasks:
         recorder.absorb()
@@ -225,8 +229,8 @@ def _ask_foreign(recorder: Recorder, name: str, drain: Drain, at: int) -> None:
     state = recorder.state
     placed = [
         (uid, each)
-        for uid, key in state.foreign_pods.items()
-        if (each := state.foreign[key].placed.get(uid)) is not None
+        for uid, key in state.foreign.pods.items()
+        if (each := state.foreign.groups[key].placed.get(uid)) is not None
         and each.node == at
         and each.owned
         and each.seen
@@ -236,12 +240,12 @@ def _ask_foreign(recorder: Recorder, name: str, drain: Drain, at: int) -> None:
     due = recorder.now if drain.asked_ms is None else drain.asked_ms + ASK_AGAIN_MS
     if recorder.now >= due:
         recorder.evictions.extend(Evict(uid, each.namespace, each.name, _MESSAGE) for uid, each in placed)
-        recorder.statement.put(state.drains, name, replace(drain, asked_ms=recorder.now))
+        recorder.statement.put(state.cluster.drains, name, replace(drain, asked_ms=recorder.now))
         due = recorder.now + ASK_AGAIN_MS
     recorder.wake_at(due)
 
 
 def drained_until(state: EngineState, name: str) -> int | None:
     """When a node shall be empty; None if it is used."""
-    drain = state.drains.get(name)
+    drain = state.cluster.drains.get(name)
     return None if drain is None else drain.until_ms

@@ -41,11 +41,11 @@ def expected_starts(state: EngineState, wanted: Collection[int], now: int) -> di
     look = look_at(state)
     groups = {key: each.group for key, each in collect(state, now, look).candidates.items()}
     groups |= {key: each.group for key, each in collect_foreign(state).candidates.items()}
-    waiting = [groups[key] for key in state.reasons if key in groups]
+    waiting = [groups[key] for key in state.round.reasons if key in groups]
     spreads: dict[str, Spread] = {}
     known: dict[tuple[str, str, int | None, int], Spread | None] = {}
-    for name, pod in state.pods.items():
-        run = state.runs[pod.workflow]
+    for name, pod in state.work.pods.items():
+        run = state.work.runs[pod.workflow]
         stage = run.stages[pod.stage]
         size = int(stage.local[pod.task] + stage.moved[pod.task])
         kind = (run.spec.name, stage.spec.name, stage.spec.estimate.runtime_ms, size)
@@ -56,15 +56,25 @@ def expected_starts(state: EngineState, wanted: Collection[int], now: int) -> di
             spreads[name] = spread
     of_groups = {}
     for key, candidate in collect(state, now, look).candidates.items():
-        size = sum(state.catalogue.sizes[dataset] for dataset in candidate.group.reads)
+        size = sum(state.cluster.catalogue.sizes[dataset] for dataset in candidate.group.reads)
         spread = spread_of(state, candidate.run, candidate.stage, size)
         if spread is not None:
             of_groups[key] = spread
     found = starts(
-        state.snapshot, state.catalogue, waiting, sorted(wanted), spreads, of_groups, state.profile, now
+        state.cluster.snapshot,
+        state.cluster.catalogue,
+        waiting,
+        sorted(wanted),
+        spreads,
+        of_groups,
+        state.policy.profile,
+        now,
     )
-    promised = {each.group: each.start_ms for each in state.reservations}
-    return {key: _with_backfill(start, promised.get(key), state.profile, now) for key, start in found.items()}
+    promised = {each.group: each.start_ms for each in state.round.reservations}
+    return {
+        key: _with_backfill(start, promised.get(key), state.policy.profile, now)
+        for key, start in found.items()
+    }
 
 
 def _with_backfill(start: Start, promised_ms: int | None, profile: Profile, now: int) -> Start:
@@ -92,9 +102,9 @@ def estimate_text(state: EngineState, run: WorkflowRun, stage: StageRun, task: i
     expected_ms, _ = expected(state, run, stage, inputs)
     disk = demand_text(state, run, stage, inputs)
     if expected_ms is None:
-        return f"runtime unknown, taken for {format_duration(state.profile.default_runtime_ms)}{disk}"
-    size = sum(state.catalogue.sizes[dataset] for dataset in inputs)
-    samples = state.estimates.samples(run.spec.name, stage.spec.name)
+        return f"runtime unknown, taken for {format_duration(state.policy.profile.default_runtime_ms)}{disk}"
+    size = sum(state.cluster.catalogue.sizes[dataset] for dataset in inputs)
+    samples = state.work.estimates.samples(run.spec.name, stage.spec.name)
     whose = "as its document says" if said is not None else f"learned from {samples}"
     spread = spread_of(state, run, stage, size) if samples else None
     if spread is None:
@@ -111,7 +121,7 @@ def spread_of(state: EngineState, run: WorkflowRun, stage: StageRun, input_bytes
     """
     said = stage.spec.estimate.runtime_ms
     column, size = (RUNTIME, input_bytes) if said is None else (SAID, said)
-    trend = state.estimates.trend(run.spec.name, stage.spec.name, column)
+    trend = state.work.estimates.trend(run.spec.name, stage.spec.name, column)
     if trend is None:
         return None if said is None else guessed(said)
     if trend.samples < ENOUGH:
@@ -164,7 +174,7 @@ def situations_of(state: EngineState, groups: Collection[int], now: int) -> dict
 
     Who holds a promise counts first, then those who are more important. An item that is not known (any more) is left out.
     """
-    waiting = {group: _situation(state, group, now) for group in groups if group in state.refused}
+    waiting = {group: _situation(state, group, now) for group in groups if group in state.round.refused}
     if not waiting:
         return {}
     inputs = {d for each in waiting.values() for who in (each.group, *each.others) for d in who.reads}
@@ -177,11 +187,21 @@ def situations_of(state: EngineState, groups: Collection[int], now: int) -> dict
 
 
 def _situation(state: EngineState, group: int, now: int) -> Situation:
-    promised = [each.group for each in state.reservations]
-    numbers = [number for number in dict.fromkeys((*promised, *state.refused)) if number in state.refused]
-    others = tuple(state.refused[number] for number in numbers if number != group)[:OTHERS]
-    wanted = state.refused[group]
-    return Situation(state.snapshot, state.catalogue, state.queues, wanted, others, state.profile, now)
+    promised = [each.group for each in state.round.reservations]
+    numbers = [
+        number for number in dict.fromkeys((*promised, *state.round.refused)) if number in state.round.refused
+    ]
+    others = tuple(state.round.refused[number] for number in numbers if number != group)[:OTHERS]
+    wanted = state.round.refused[group]
+    return Situation(
+        state.cluster.snapshot,
+        state.cluster.catalogue,
+        state.policy.queues,
+        wanted,
+        others,
+        state.policy.profile,
+        now,
+    )
 
 
 def explain(
@@ -246,7 +266,7 @@ def _queued(
     state: EngineState, run: WorkflowRun, stage: StageRun, now: int, forecast: bool
 ) -> Iterator[Explanation]:
     queued = np.flatnonzero(stage.task_state == TaskState.QUEUED)
-    if run.paused or state.queues.paused(run.spec.queue):
+    if run.paused or state.policy.queues.paused(run.spec.queue):
         what = "the workflow" if run.paused else f"queue {run.spec.queue!r}"
         yield _of(stage, queued, ReasonCode.PAUSED, f"{what} is paused; resume it to go on")
         return
@@ -279,7 +299,7 @@ def _queued(
 
 def _with_interval(state: EngineState, told: Explanation, reason: Reason, now: int) -> Explanation:
     """What was promised a start is also told between which moments it will really come, as runtimes go."""
-    if reason.start_ms is None or reason.group not in {each.group for each in state.reservations}:
+    if reason.start_ms is None or reason.group not in {each.group for each in state.round.reservations}:
         return told
     start = expected_starts(state, [reason.group], now).get(reason.group)
     if start is None:
@@ -292,9 +312,9 @@ def _reason(state: EngineState, run: WorkflowRun, stage: StageRun, task: int) ->
     alike = stage.indices_of(shard) if stage.spec.gang else np.array([task])
     steps = int(stage.memory_steps[alike].max())
     for candidate in (shard, -1):
-        number = state.keys.get((run.id, stage.number, candidate, steps))  # type: ignore[call-overload]
-        if number is not None and number in state.reasons:
-            return state.reasons[number]
+        number = state.work.keys.get((run.id, stage.number, candidate, steps))  # type: ignore[call-overload]
+        if number is not None and number in state.round.reasons:
+            return state.round.reasons[number]
     return None
 
 
@@ -324,13 +344,13 @@ def _of(
 def _staging(state: EngineState, run: WorkflowRun, stage: StageRun) -> Explanation:
     pending = {
         pair
-        for group in state.staging.values()
+        for group in state.data.staging.values()
         if group.workflow == run.id and group.stage == stage.number
         for pair in group.pending
     }
-    left = sum(state.catalogue.sizes[dataset] for dataset, _ in pending)
-    nodes = sorted({state.snapshot.names[node] for _, node in pending})
-    failed = [state.transfer_backoff[pair] for pair in sorted(pending) if pair in state.transfer_backoff]
+    left = sum(state.cluster.catalogue.sizes[dataset] for dataset, _ in pending)
+    nodes = sorted({state.cluster.snapshot.names[node] for _, node in pending})
+    failed = [state.data.backoff[pair] for pair in sorted(pending) if pair in state.data.backoff]
     again = f"; {len(failed)} copies failed and are tried again" if failed else ""
     again += next((f": {each.why}" for each in failed if each.why), "")
     return Explanation(
@@ -367,11 +387,11 @@ def _held(
     engine: EngineState, run: WorkflowRun, stage: StageRun, state: TaskState, what: str
 ) -> Explanation | None:
     """What the cluster says of pods that were asked for and do not start, or do not end."""
-    if not engine.held:
+    if not engine.work.held:
         return None
     there = np.flatnonzero(stage.task_state == state).tolist()
     names = {pod_name(run.id, stage.spec.name, task, int(stage.attempt[task])): task for task in there}
-    told = [(task, *engine.held[name]) for name, task in names.items() if name in engine.held]
+    told = [(task, *engine.work.held[name]) for name, task in names.items() if name in engine.work.held]
     if not told:
         return None
     shards = tuple(sorted({task // stage.members for task, _, _ in told})[:NAMED])

@@ -112,21 +112,27 @@ class IdleBook:
         Returns:
             When to step again, so that what is skipped now is seen; None = no need.
         """
-        seen = (state.snapshot.generation, int(state.snapshot.version.sum()), state.snapshot.any_staging)
-        if self._since is not None and self._seen[:-1] == seen and self._seen[-1] is state.reasons:
+        seen = (
+            state.cluster.snapshot.generation,
+            int(state.cluster.snapshot.version.sum()),
+            state.cluster.snapshot.any_staging,
+        )
+        if self._since is not None and self._seen[:-1] == seen and self._seen[-1] is state.round.reasons:
             return None
-        span = max(self.resolution_ms, len(state.snapshot) // NODES_PER_MS if self.resolution_ms else 0)
+        span = max(
+            self.resolution_ms, len(state.cluster.snapshot) // NODES_PER_MS if self.resolution_ms else 0
+        )
         if self._since is not None and now - self._since < span:
             return self._since + span
         self.close(now)
         waiting = [
-            (state.refused[number], reason)
-            for number, reason in state.reasons.items()
-            if number in state.refused
+            (state.round.refused[number], reason)
+            for number, reason in state.round.reasons.items()
+            if number in state.round.refused
         ]
-        names = {number: group.name for number, group in state.refused.items()}
-        self._now = _rate(split(state.snapshot, waiting, state.profile, names))
-        self._since, self._seen = now, (*seen, state.reasons)
+        names = {number: group.name for number, group in state.round.refused.items()}
+        self._now = _rate(split(state.cluster.snapshot, waiting, state.policy.profile, names))
+        self._since, self._seen = now, (*seen, state.round.reasons)
         return None
 
     def stop(self) -> None:

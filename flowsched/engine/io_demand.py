@@ -36,7 +36,7 @@ def demands_of(
     state: EngineState, run: WorkflowRun, stage: StageRun, inputs: tuple[int, ...]
 ) -> tuple[Demand | None, ...]:
     """By role, what its pods are taken to use, where that is more than their document says; () = nowhere is it."""
-    if state.profile.storages:
+    if state.policy.profile.storages:
         on = [storage_of(state, run, stage, role) for role in range(len(stage.spec.roles))]
         if any(on):
             return tuple(
@@ -51,12 +51,12 @@ def storage_of(state: EngineState, run: WorkflowRun, stage: StageRun, role: int)
     """The shared storage on which a role's pods work: the one its document names, or, where all data lie on one that every node
     mounts, the first of the profile's. None = they work on their node's disk, or nobody bounds it.
     """
-    profile = state.profile.of(run.spec.queue)
+    profile = state.policy.profile.of(run.spec.queue)
     if not profile.contention:
         return None
     named = traffic_of(stage.spec, role).storage
-    for storage in state.profile.storages:
-        if storage.name == named or (not named and state.mounted and not profile.locality):
+    for storage in state.policy.profile.storages:
+        if storage.name == named or (not named and state.policy.mounted and not profile.locality):
             return storage
     return None
 
@@ -77,17 +77,17 @@ def direct_demand(
     """
     io, spec = traffic_of(stage.spec, role), stage.spec
     kind = (run.spec.name, spec.name)
-    size = sum([state.catalogue.sizes[dataset] for dataset in inputs])
+    size = sum([state.cluster.catalogue.sizes[dataset] for dataset in inputs])
     if io.read_rate or io.write_rate:
         return Demand(direct=_asked(storage, io.read_rate, io.write_rate))
     read, wrote = io.read_bytes, io.write_bytes
     if not io.storage:
-        nodes = max(1, len(state.snapshot))
+        nodes = max(1, len(state.cluster.snapshot))
         read += size if private(stage) or spec.tasks <= nodes else size * nodes // spec.tasks
-        wrote = max(wrote, spec.estimate.output_bytes or state.estimates.output_bytes(*kind, size) or 0)
-    elif not read and not wrote and len(spec.roles) == 1 and state.estimates.samples(*kind) >= ENOUGH:
-        read, wrote = (state.estimates.bytes_of(*kind, column, size) for column in (READ, WRITTEN))
-    cpu, cores = state.estimates.trend(*kind, CPU), -(-spec.roles[role].resources.cpu_millicores // 1000)
+        wrote = max(wrote, spec.estimate.output_bytes or state.work.estimates.output_bytes(*kind, size) or 0)
+    elif not read and not wrote and len(spec.roles) == 1 and state.work.estimates.samples(*kind) >= ENOUGH:
+        read, wrote = (state.work.estimates.bytes_of(*kind, column, size) for column in (READ, WRITTEN))
+    cpu, cores = state.work.estimates.trend(*kind, CPU), -(-spec.roles[role].resources.cpu_millicores // 1000)
     takes: int | None = spec.estimate.runtime_ms
     if cpu is not None and cpu.samples >= ENOUGH and len(spec.roles) == 1:
         takes = cpu.at(size) // max(1, cores)
@@ -117,19 +117,19 @@ def learned_demand(
     None where somebody said it, where too little is known (of gangs of several roles nothing is: samples do not say of which
     role they are), where no node states its disk's rate, and where it would be too little to count.
     """
-    spec, profile = stage.spec, state.profile.of(run.spec.queue)
-    fill = state.profile.io_fill_percent
+    spec, profile = stage.spec, state.policy.profile.of(run.spec.queue)
+    fill = state.policy.profile.io_fill_percent
     if not fill or not profile.contention or len(spec.roles) > 1 or spec.says_io:
         return None  # also where it says no more than on which shared storage it works
-    if state.mounted and not profile.locality:  # it reads and writes elsewhere
+    if state.policy.mounted and not profile.locality:  # it reads and writes elsewhere
         return None
     kind = (run.spec.name, spec.name)
-    moved, disk = state.estimates.trend(*kind, DISK), fastest_disk(state)
+    moved, disk = state.work.estimates.trend(*kind, DISK), fastest_disk(state)
     if moved is None or moved.samples < ENOUGH or not disk:
         return None
-    size = sum([state.catalogue.sizes[dataset] for dataset in inputs])
+    size = sum([state.cluster.catalogue.sizes[dataset] for dataset in inputs])
     cores = -(-spec.roles[0].resources.cpu_millicores // 1000)
-    rate = state.estimates.io_rate(*kind, size, cores, disk)
+    rate = state.work.estimates.io_rate(*kind, size, cores, disk)
     factor = correction(state, kind)
     rate = None if rate is None else min(disk, rate * factor // PER_MILLE)
     if rate is None or rate * _SLIGHT < disk:
@@ -139,14 +139,14 @@ def learned_demand(
 
 def correction(state: EngineState, kind: tuple[str, str]) -> int:
     """Per mille of what was learned of a kind that is counted, in few steps: shapes must not change with every measurement."""
-    factor = state.corrections.get(kind)
+    factor = state.work.corrections.get(kind)
     return PER_MILLE if factor is None or 900 < factor < 1_100 else rounded(factor)
 
 
 def demand_text(state: EngineState, run: WorkflowRun, stage: StageRun, inputs: tuple[int, ...]) -> str:
     """For people, to be added to what is said of its runtime; "" where nothing was learned that counts."""
     demand = learned_demand(state, run, stage, inputs)
-    moved = state.estimates.trend(run.spec.name, stage.spec.name, DISK)
+    moved = state.work.estimates.trend(run.spec.name, stage.spec.name, DISK)
     if demand is None or moved is None:
         return ""
     factor = correction(state, (run.spec.name, stage.spec.name))
@@ -154,7 +154,9 @@ def demand_text(state: EngineState, run: WorkflowRun, stage: StageRun, inputs: t
     if factor != PER_MILLE:
         text += f" and times {factor // PER_MILLE}.{factor % PER_MILLE:03} as measured"
     infos = [
-        state.snapshot.info(at) for name in state.others if (at := state.snapshot.index.get(name)) is not None
+        state.cluster.snapshot.info(at)
+        for name in state.cluster.others
+        if (at := state.cluster.snapshot.index.get(name)) is not None
     ]
     busiest = max(infos, key=lambda info: info.disk_busy_rate, default=None)
     if busiest is not None and busiest.disk_busy_rate:
@@ -166,9 +168,9 @@ def demand_text(state: EngineState, run: WorkflowRun, stage: StageRun, inputs: t
 
 def fastest_disk(state: EngineState) -> int:
     """Bytes/s of the fastest disk of any node; 0 where none says. On a slower one a pod asks for all it has at the most."""
-    cache = state.snapshot.cache
+    cache = state.cluster.snapshot.cache
     if "fastest disk" not in cache:
-        cache["fastest disk"] = int(state.snapshot.disk_rate.max(initial=0))
+        cache["fastest disk"] = int(state.cluster.snapshot.disk_rate.max(initial=0))
     found: int = cache["fastest disk"]
     return found
 

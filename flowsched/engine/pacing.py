@@ -52,7 +52,7 @@ _ON_ITS_WAY: Final = ("", "Unschedulable")
 
 def left(recorder: Recorder, name: str) -> None:
     """A pod is not on its way any more: it runs, has its node, or has ended."""
-    recorder.statement.exclude(recorder.state.under_way, name)
+    recorder.statement.exclude(recorder.state.round.under_way, name)
 
 
 def held(recorder: Recorder, name: str, reason: str) -> None:
@@ -63,30 +63,30 @@ def held(recorder: Recorder, name: str, reason: str) -> None:
 
 def piece_landed(recorder: Recorder) -> None:
     """A piece of a dataset is on a node, others are still to come."""
-    if recorder.now - recorder.state.looked_at >= PIECES_MS:
+    if recorder.now - recorder.state.round.looked_at >= PIECES_MS:
         recorder.dirty = True
 
 
 def is_full(state: EngineState) -> bool:
     """Whether enough pods of ours are on their way."""
-    return len(state.under_way) >= UNDER_WAY
+    return len(state.round.under_way) >= UNDER_WAY
 
 
 def is_due(recorder: Recorder) -> bool:
     """Whether this step looks at the backlog. If not, the recorder's wake says when one does."""
     state, statement, now = recorder.state, recorder.statement, recorder.now
-    late = state.look_at is not None and now >= state.look_at
+    late = state.round.look_at is not None and now >= state.round.look_at
     late |= recorder.tape is not None  # a user asks for a snapshot of the next look
-    if late or (recorder.ticked and now >= state.quiet_until):
+    if late or (recorder.ticked and now >= state.round.quiet_until):
         recorder.dirty = True
-    if state.crowded and len(state.under_way) <= RESUME:
-        statement.assign(state, "crowded", False)
+    if state.round.crowded and len(state.round.under_way) <= RESUME:
+        statement.assign(state.round, "crowded", False)
         recorder.dirty = True
-    if recorder.dirty and not state.restless:
-        statement.assign(state, "restless", True)
-    if state.restless and now >= state.rest_until:
+    if recorder.dirty and not state.round.restless:
+        statement.assign(state.round, "restless", True)
+    if state.round.restless and now >= state.round.rest_until:
         return True
-    wakes = [state.look_at, state.rest_until if state.restless else None]
+    wakes = [state.round.look_at, state.round.rest_until if state.round.restless else None]
     for moment in wakes:
         if moment is not None:
             recorder.wake_at(moment)
@@ -104,10 +104,10 @@ def looked(recorder: Recorder, groups: int, look_at: int | None, *, full: bool =
     """
     state, statement = recorder.state, recorder.statement
     rest = groups // GROUPS_PER_MS if groups > SHORT_LOOK and not full else 0
-    statement.assign(state, "restless", full)
-    statement.assign(state, "looked_at", recorder.now)
-    statement.assign(state, "rest_until", recorder.now + rest)
-    statement.assign(state, "look_at", look_at)
+    statement.assign(state.round, "restless", full)
+    statement.assign(state.round, "looked_at", recorder.now)
+    statement.assign(state.round, "rest_until", recorder.now + rest)
+    statement.assign(state.round, "look_at", look_at)
     if full:
         recorder.wake_at(recorder.now)
     if look_at is not None:
@@ -121,9 +121,9 @@ def keep_quiet(recorder: Recorder, plan: Plan) -> None:
     stands between a group and its room: those move with time.
     """
     calm = not plan.placements and all(reason.code in _TIMELESS for reason in plan.reasons)
-    recorder.statement.assign(recorder.state, "quiet_until", recorder.now + QUIET_MS if calm else 0)
+    recorder.statement.assign(recorder.state.round, "quiet_until", recorder.now + QUIET_MS if calm else 0)
 
 
 def reserved_for_ours(state: EngineState) -> bool:
     """Whether room is promised to work of ours: then nobody is placed without it."""
-    return any(isinstance(state.groups.get(each.group), GroupKey) for each in state.reservations)
+    return any(isinstance(state.work.groups.get(each.group), GroupKey) for each in state.round.reservations)

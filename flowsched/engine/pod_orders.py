@@ -66,7 +66,7 @@ def gang_token(state: EngineState, run: WorkflowRun, stage: StageRun, tasks: NDA
     """A secret shared by the members of one generation of one gang (one that came back alone is ahead of it)."""
     shard, generation = int(tasks[0]) // stage.members, int(stage.attempt[tasks].min())
     words = f"{run.id}/{stage.spec.name}/{shard}/{generation}".encode()
-    return hmac.new(state.secret, words, hashlib.sha256).hexdigest()
+    return hmac.new(state.policy.secret, words, hashlib.sha256).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,8 +140,8 @@ def make_pod(
         index=task,
         shard=shard,
         attempt=attempt,
-        epoch=state.epoch,
-        node=state.snapshot.names[node],
+        epoch=state.policy.epoch,
+        node=state.cluster.snapshot.names[node],
         command=role.command,
         env=alike.env,
         image=role.image,

@@ -185,8 +185,8 @@ def node_index(state: EngineState, name: str | None) -> int:
     """The index of a node; one that is not there (any more) gets a place in the arrays, and no new pods."""
     if name is None:
         return -1
-    at = state.snapshot.index.get(name)
-    return at if at is not None else state.snapshot.put_node(NodeInfo(name, 0, 0, ready=False))
+    at = state.cluster.snapshot.index.get(name)
+    return at if at is not None else state.cluster.snapshot.put_node(NodeInfo(name, 0, 0, ready=False))
 
 
 def reclaim(state: EngineState, run: WorkflowRun, pods: Iterable[Pod], statement: Statement) -> list[str]:
@@ -211,7 +211,7 @@ def reclaim(state: EngineState, run: WorkflowRun, pods: Iterable[Pod], statement
         if shape not in amounts:
             resources = replace(role.resources, memory_bytes=pod.memory_bytes)
             aligned = gets_whole_cores(resources, role.limits)
-            amounts[shape] = state.snapshot.pod_vector(resources, io.rate, aligned=aligned)
+            amounts[shape] = state.cluster.snapshot.pod_vector(resources, io.rate, aligned=aligned)
         bound = int(stage.times[task, 2])
         claim = Claim(
             owner=pod.name,
@@ -231,14 +231,16 @@ def reclaim(state: EngineState, run: WorkflowRun, pods: Iterable[Pod], statement
         )
         if stage.task_state[task] == TaskState.RELEASING:
             claim = replace(claim, kind=ClaimKind.RELEASING)
-        state.snapshot.claim(claim, statement)
-        state.snapshot.usage.credit(Payer(claim.queue, claim.user), claim.amount, claim.since_ms, statement)
+        state.cluster.snapshot.claim(claim, statement)
+        state.cluster.snapshot.usage.credit(
+            Payer(claim.queue, claim.user), claim.amount, claim.since_ms, statement
+        )
         ref = PodRef(run.id, stage.number, task, pod.attempt, pod.remote)
-        statement.put(state.pods, pod.name, ref)
+        statement.put(state.work.pods, pod.name, ref)
         hold_sources(state, ref, statement)
         hold_again(state, run, stage, task, pod, claim, statement)
         if stage.task_state[task] == TaskState.BINDING:
-            statement.include(state.under_way, pod.name)
+            statement.include(state.round.under_way, pod.name)
         if pod.gang is not None:
             _remember_addresses(state, run, stage, pod, statement)
     return orphans
@@ -246,7 +248,7 @@ def reclaim(state: EngineState, run: WorkflowRun, pods: Iterable[Pod], statement
 
 def _demand(state: EngineState, run: WorkflowRun, stage: StageRun, role: int, pod: Pod) -> Demand:
     """What it is said to use of its node's disk, else what is known of it now: that is not written down."""
-    found = (state.catalogue.find(uri) for file in pod.inputs for uri in file.uris)
+    found = (state.cluster.catalogue.find(uri) for file in pod.inputs for uri in file.uris)
     known = demands_of(state, run, stage, tuple(dataset for dataset in found if dataset is not None))
     demand = known[role] if known else None
     return demand if demand is not None else said_demand(stage.spec, role)
@@ -298,5 +300,5 @@ def _remember_addresses(
     _, high, middle, low = pod.gang.addresses[pod.gang.rank].split(".")
     number = (int(high) - 64 << 16) + (int(middle) << 8) + int(low)
     base = number - pod.index % stage.members
-    statement.put(state.gang_bases, (run.id, stage.number, pod.shard), base)
-    statement.assign(state, "next_address", max(state.next_address, base + stage.members))
+    statement.put(state.work.gang_bases, (run.id, stage.number, pod.shard), base)
+    statement.assign(state.work, "next_address", max(state.work.next_address, base + stage.members))

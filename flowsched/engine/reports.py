@@ -49,7 +49,7 @@ def report(recorder: Recorder, event: ClusterEvent) -> None:
                 run, stage, ref = found
                 began_ms = _within(recorder, stage, ref.task, BOUND, at_ms)
                 if recorder.advance(run).started(stage, ref.task, ref.attempt, began_ms):
-                    recorder.state.snapshot.started(name, began_ms, recorder.statement)
+                    recorder.state.cluster.snapshot.started(name, began_ms, recorder.statement)
         case PodHeld(name, reason, message):
             _held(recorder, name, reason, message)
         case PodEnded():
@@ -70,11 +70,11 @@ def report(recorder: Recorder, event: ClusterEvent) -> None:
         case PiecesSeen():
             seen(recorder, event)
         case NodeChanged(node):
-            at = recorder.state.snapshot.index.get(node.name)
+            at = recorder.state.cluster.snapshot.index.get(node.name)
             if at is not None:  # executors do not tell what others use of its disk and network card
-                node = node.measured_as(recorder.state.snapshot.info(at))
-            at = recorder.state.snapshot.put_node(as_drained(recorder, node), recorder.statement)
-            recorder.state.catalogue.limit(at, node.cache_bytes, recorder.statement)
+                node = node.measured_as(recorder.state.cluster.snapshot.info(at))
+            at = recorder.state.cluster.snapshot.put_node(as_drained(recorder, node), recorder.statement)
+            recorder.state.cluster.catalogue.limit(at, node.cache_bytes, recorder.statement)
             recorder.dirty = True
         case LoadMeasured():
             note_load(recorder, event)
@@ -86,15 +86,15 @@ def report(recorder: Recorder, event: ClusterEvent) -> None:
 def _held(recorder: Recorder, name: str, reason: str, message: str) -> None:
     """What keeps a pod from starting is kept for those who ask; not in SQL, since the cluster tells it again."""
     held(recorder, name, reason)
-    if name in recorder.state.pods and reason:
-        recorder.statement.put(recorder.state.held, name, (reason, message))
+    if name in recorder.state.work.pods and reason:
+        recorder.statement.put(recorder.state.work.held, name, (reason, message))
     else:
-        recorder.statement.pop(recorder.state.held, name)
+        recorder.statement.pop(recorder.state.work.held, name)
 
 
 def _find(recorder: Recorder, name: str) -> tuple[WorkflowRun, StageRun, PodRef] | None:
-    ref = recorder.state.pods.get(name)
-    run = recorder.state.runs.get(ref.workflow) if ref is not None else None
+    ref = recorder.state.work.pods.get(name)
+    run = recorder.state.work.runs.get(ref.workflow) if ref is not None else None
     if ref is None or run is None:
         return None
     return run, run.stages[ref.stage], ref
@@ -114,7 +114,7 @@ def _pod_ended(recorder: Recorder, event: PodEnded) -> None:
     run, stage, ref = found
     event = replace(event, at_ms=_within(recorder, stage, ref.task, STARTED, event.at_ms))
     state = recorder.state
-    node = state.snapshot.names[int(stage.node[ref.task])]
+    node = state.cluster.snapshot.names[int(stage.node[ref.task])]
     started = int(stage.times[ref.task, STARTED])
     _note_end(recorder, event, started, event.exit_code, event.usage, event.message, event.container)
     for output in event.outputs:
@@ -123,12 +123,12 @@ def _pod_ended(recorder: Recorder, event: PodEnded) -> None:
         learn(recorder, run, stage, ref.task, event)
     outputs = tuple((o.name, o.uri, o.size_bytes, o.value) for o in event.outputs)
     end = Ended(event.exit_code, event.reason, event.message, outputs, returned_by(event))
-    at = state.snapshot.index[node]
+    at = state.cluster.snapshot.index[node]
     recorder.advance(run).ended(stage, ref.task, ref.attempt, event.at_ms, end)
-    if event.outputs and len(state.snapshot) > 1:
-        known = (run.id, stage.number) in state.gathers
+    if event.outputs and len(state.cluster.snapshot) > 1:
+        known = (run.id, stage.number) in state.data.gathers
         note_written(recorder, run, stage, ref.task, at)
-        if not known and state.gathers.get((run.id, stage.number)) is not None:
+        if not known and state.data.gathers.get((run.id, stage.number)) is not None:
             think_again(recorder, run, stage)
 
 
@@ -150,7 +150,7 @@ def _pod_gone(recorder: Recorder, event: PodGone) -> None:
         return
     run, stage, ref = found
     event = replace(event, at_ms=_within(recorder, stage, ref.task, STARTED, event.at_ms))
-    node = recorder.state.snapshot.names[int(stage.node[ref.task])]
+    node = recorder.state.cluster.snapshot.names[int(stage.node[ref.task])]
     started = int(stage.times[ref.task, STARTED])
     _note_end(recorder, event, started, None, Usage())
     recorder.advance(run).gone(stage, ref.task, ref.attempt, event.at_ms, event.reason, started=event.started)
@@ -177,14 +177,14 @@ def _note_end(
 def add_replica(recorder: Recorder, uri: str, node: str, size_bytes: int) -> None:
     """A node holds a dataset: the catalogue learns it, and SQL."""
     state = recorder.state
-    at = state.snapshot.index.get(node)
+    at = state.cluster.snapshot.index.get(node)
     if at is None:
         return
-    known = state.catalogue.find(uri)
-    if known is not None and at in state.catalogue.nodes_of(known):
+    known = state.cluster.catalogue.find(uri)
+    if known is not None and at in state.cluster.catalogue.nodes_of(known):
         return
-    dataset = state.catalogue.intern(uri, size_bytes)
-    state.catalogue.add_replica(dataset, at, recorder.statement)
+    dataset = state.cluster.catalogue.intern(uri, size_bytes)
+    state.cluster.catalogue.add_replica(dataset, at, recorder.statement)
     recorder.delta.replicas.append(ReplicaWrite(uri, node, size_bytes, True))
     came(recorder, dataset, at)
     recorder.dirty = True
@@ -193,18 +193,20 @@ def add_replica(recorder: Recorder, uri: str, node: str, size_bytes: int) -> Non
 def lose_replica(recorder: Recorder, uri: str, node: str) -> None:
     """A node does not hold a dataset (any more). If nobody does and somebody waits for it, its producer runs again."""
     state = recorder.state
-    dataset, at = state.catalogue.find(uri), state.snapshot.index.get(node)
+    dataset, at = state.cluster.catalogue.find(uri), state.cluster.snapshot.index.get(node)
     if dataset is None or at is None:
         return
-    state.catalogue.drop_pieces(dataset, at, recorder.statement)  # who has not all of it may have some
-    if at not in state.catalogue.nodes_of(dataset):
+    state.cluster.catalogue.drop_pieces(
+        dataset, at, recorder.statement
+    )  # who has not all of it may have some
+    if at not in state.cluster.catalogue.nodes_of(dataset):
         return
-    state.catalogue.drop_replica(dataset, at, recorder.statement)
+    state.cluster.catalogue.drop_replica(dataset, at, recorder.statement)
     recorder.delta.replicas.append(ReplicaWrite(uri, node, 0, False))
     recorder.dirty = True
-    if not state.catalogue.lost(dataset):
+    if not state.cluster.catalogue.lost(dataset):
         return
-    for run in list(state.runs.values()):
+    for run in list(state.work.runs.values()):
         make_again(recorder, run, uri)
 
 
@@ -213,8 +215,8 @@ def make_again(recorder: Recorder, run: WorkflowRun, uri: str) -> None:
     producer = producer_of(run, uri)
     if producer is None or run.state.terminal or not _awaited(run, producer[0]):
         return
-    recorder.statement.undo_with(recorder.state.inputs.clear)
-    recorder.state.inputs.clear()
+    recorder.statement.undo_with(recorder.state.work.inputs.clear)
+    recorder.state.work.inputs.clear()
     recorder.advance(run).lose(*producer)
 
 

@@ -77,8 +77,8 @@ class Step:
         """The delta is durable: the state stays as it is."""
         self.statement.forget()
         for workflow in self.ended:
-            if self.state.catalogue.shelves is not None and workflow in self.state.runs:
-                forget_readers(self.state, self.state.runs[workflow])
+            if self.state.cluster.catalogue.shelves is not None and workflow in self.state.work.runs:
+                forget_readers(self.state, self.state.work.runs[workflow])
             self.state.forget(workflow)
         for key in self.foreign_ended:
             self.state.forget_foreign(key)
@@ -116,7 +116,7 @@ def step(
         tape: Where the cycle of this step is recorded, if there is one; with it the backlog is looked at in any case.
     """
     recorder = Recorder(state, Statement(), now, ticked=not events, tape=tape)
-    state.snapshot.usage.begin(now, state.profile.half_life_ms)
+    state.cluster.snapshot.usage.begin(now, state.policy.profile.half_life_ms)
     # 1. What happened, in order; each event with all that follows inside its workflow.
     for event in events:
         _apply(recorder, event)
@@ -126,7 +126,7 @@ def step(
     # 3. Bytes that shall move, as far as links allow.
     transfers = order_transfers(recorder) if placing else []
     if recorder.dirty:  # since the look at the backlog
-        recorder.statement.assign(state, "restless", True)
+        recorder.statement.assign(state.round, "restless", True)
     # 4. Rows.
     _write_usage(recorder)
     result = recorder.finish()
@@ -149,11 +149,11 @@ def step(
 
 def _write_usage(recorder: Recorder) -> None:
     """Once in a step of time, what queues and users have used. A restart counts what runs from there on again."""
-    state, usage = recorder.state, recorder.state.snapshot.usage
+    state, usage = recorder.state, recorder.state.cluster.snapshot.usage
     if usage.written == usage.step:
         return
     if usage.written is not None and usage.step_ms:
-        recorder.delta.usage.extend(usage.rows(state.snapshot.axes, recorder.statement))
+        recorder.delta.usage.extend(usage.rows(state.cluster.snapshot.axes, recorder.statement))
     recorder.statement.assign(usage, "written", usage.step)
 
 
@@ -165,36 +165,36 @@ def _apply(recorder: Recorder, event: EngineEvent) -> None:
         recorder.dirty = True
     match event:
         case Accepted(run):
-            if run.id not in state.runs:
-                statement.put(state.runs, run.id, run)
+            if run.id not in state.work.runs:
+                statement.put(state.work.runs, run.id, run)
                 recorder.advance(run).begin()
         case Recovered(run, pods):
             none_later(run, recorder.now)
-            statement.put(state.runs, run.id, run)
+            statement.put(state.work.runs, run.id, run)
             recorder.releases.extend(reclaim(state, run, pods, statement))
             recorder.recovered(run)
         case Revived(run, number, reason):
             recorder.done(number)
-            if run.id not in state.runs:  # asked twice: it is back already
-                statement.put(state.runs, run.id, run)
+            if run.id not in state.work.runs:  # asked twice: it is back already
+                statement.put(state.work.runs, run.id, run)
                 recorder.advance(run).retry(reason)
         case Command():
             _command(recorder, event)
         case QueueChanged(queue):
-            before = state.queues.get(queue.name)
-            statement.undo_with(lambda: state.queues.put(before))
-            state.queues.put(queue)
+            before = state.policy.queues.get(queue.name)
+            statement.undo_with(lambda: state.policy.queues.put(before))
+            state.policy.queues.put(queue)
         case ProfileChanged(profile):
-            statement.assign(state, "profile", profile)
+            statement.assign(state.policy, "profile", profile)
         case CallsRanked(ranks):
             for workflow, rank_ms in ranks.items():
                 _rank(recorder, workflow, rank_ms)
         case NodeDrained(node, until_ms):
             change_drain(recorder, node, until_ms)
         case Stored(uri):
-            state.catalogue.intern(uri, origin=True)
+            state.cluster.catalogue.intern(uri, origin=True)
         case Ended(workflow, spec):
-            if workflow not in state.runs:
+            if workflow not in state.work.runs:
                 note_ended(state, workflow, spec)
         case BindingsSettled(uids):
             recorder.delta.bindings_done.extend(uids)
@@ -206,7 +206,7 @@ def _apply(recorder: Recorder, event: EngineEvent) -> None:
 
 def _rank(recorder: Recorder, workflow: str, rank_ms: int) -> None:
     """Order a call that waits by the rank that its plan gives it; one that says a rank itself keeps that."""
-    run = recorder.state.runs.get(workflow)
+    run = recorder.state.work.runs.get(workflow)
     if run is None or run.spec.call is None or run.spec.call.rank_ms:
         return
     call = replace(run.spec.call, rank_ms=rank_ms)
@@ -217,7 +217,7 @@ def _rank(recorder: Recorder, workflow: str, rank_ms: int) -> None:
 
 def _command(recorder: Recorder, command: Command) -> None:
     recorder.done(command.number)
-    run = recorder.state.runs.get(command.workflow)
+    run = recorder.state.work.runs.get(command.workflow)
     if run is None:
         return  # it ended before the command was read; the row is marked done all the same
     advance = recorder.advance(run)

@@ -59,7 +59,7 @@ class _Expected:
 
 def note_load(recorder: Recorder, event: LoadMeasured) -> None:
     """Correct what is expected by what was measured since the last time."""
-    state, snapshot = recorder.state, recorder.state.snapshot
+    state, snapshot = recorder.state, recorder.state.cluster.snapshot
     nodes, storages = _expected(recorder)
     seen: dict[Kind, tuple[int, int]] = {}
     changed: dict[int, NodeInfo] = {}  #: by node: each is written once
@@ -78,8 +78,10 @@ def note_load(recorder: Recorder, event: LoadMeasured) -> None:
     for info in changed.values():
         snapshot.put_node(info, recorder.statement)
         recorder.dirty = True
-    rates = {key: rate for storage in state.profile.storages for key, rate in storage.rates.items() if rate}
-    for load in _by_name(state.profile.storages, event.storages):
+    rates = {
+        key: rate for storage in state.policy.profile.storages for key, rate in storage.rates.items() if rate
+    }
+    for load in _by_name(state.policy.profile.storages, event.storages):
         if load.name in rates:
             here = storages.get(load.name, _Expected())
             said = max(0, snapshot.direct.rates.get(load.name, 0) - here.counted)
@@ -103,7 +105,7 @@ def _by_name(storages: Sequence[Storage], loads: Sequence[Load]) -> Iterator[Loa
 
 def _note_link(recorder: Recorder, load: Load, changed: dict[int, NodeInfo]) -> None:
     """What others use of one way of a node's network card leaves less for copies."""
-    snapshot = recorder.state.snapshot
+    snapshot = recorder.state.cluster.snapshot
     name, _, way = load.name.rpartition("/")
     at = snapshot.index.get(name)
     if at is None or way not in ("in", "out"):
@@ -120,10 +122,10 @@ def _note_link(recorder: Recorder, load: Load, changed: dict[int, NodeInfo]) -> 
 
 def _expected(recorder: Recorder) -> tuple[dict[int, _Expected], dict[str, _Expected]]:
     """What was learned of those that run, by node and by storage."""
-    fill = recorder.state.profile.io_fill_percent
+    fill = recorder.state.policy.profile.io_fill_percent
     nodes: dict[int, _Expected] = {}
     storages: dict[str, _Expected] = {}
-    snapshot = recorder.state.snapshot
+    snapshot = recorder.state.cluster.snapshot
     for claim in snapshot.direct.claims.values():
         if claim.learned is None:
             continue
@@ -154,17 +156,17 @@ def _compare(
 
 def _others(recorder: Recorder, load: Load, ours: int) -> int:
     """What others use of a place of late, in bytes/s, with this measurement."""
-    used, known = max(0, load.rate - max(0, ours)), recorder.state.others.get(load.name)
+    used, known = max(0, load.rate - max(0, ours)), recorder.state.cluster.others.get(load.name)
     if known is None and not used:
         return 0
     before = known or 0
     others = before + (used - before) // _FAST
-    recorder.statement.put(recorder.state.others, load.name, others)
+    recorder.statement.put(recorder.state.cluster.others, load.name, others)
     return others
 
 
 def _correct(recorder: Recorder, kind: Kind, measured: int, bare: int) -> None:
-    factors, statement = recorder.state.corrections, recorder.statement
+    factors, statement = recorder.state.work.corrections, recorder.statement
     before = factors.get(kind, PER_MILLE)
     target = min(max(PER_MILLE * measured // max(bare, 1), FLOOR), CAP)
     after = before + (target - before) // _SLOW
@@ -190,8 +192,8 @@ def learn(recorder: Recorder, run: WorkflowRun, stage: StageRun, task: int, even
     if stage.spec.estimate.runtime_ms is not None:
         measured = measured._replace(said_ms=stage.spec.estimate.runtime_ms)
     runtime = max(1, event.at_ms - int(stage.times[task, STARTED]))
-    before = state.estimates.learn(run.spec.name, stage.spec.name, runtime, measured, outputs)
-    recorder.statement.undo_with(lambda: state.estimates.recall(before))
+    before = state.work.estimates.learn(run.spec.name, stage.spec.name, runtime, measured, outputs)
+    recorder.statement.undo_with(lambda: state.work.estimates.recall(before))
 
 
 def relearn(
@@ -206,7 +208,7 @@ def relearn(
     """After a restart: one task as its row remembers it."""
     used = replace(_NOTHING, **{name: usage[name] for name in Usage.__slots__ if name in usage})
     measured = _measured(input_bytes, used, _wrote(outputs, True))
-    state.estimates.learn(workflow, stage, runtime_ms, measured, outputs)
+    state.work.estimates.learn(workflow, stage, runtime_ms, measured, outputs)
 
 
 def _wrote(outputs: Mapping[str, int], some: bool) -> int:

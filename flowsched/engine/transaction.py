@@ -140,17 +140,17 @@ class Recorder:
         """An attempt holds nothing any more."""
         name = pod_name(run.id, stage.spec.name, task, attempt)
         state = self.state
-        state.snapshot.unclaim(name, self.statement)
+        state.cluster.snapshot.unclaim(name, self.statement)
         end_reading(state, name, self.statement)
-        self.statement.pop(state.held, name)
-        self.statement.exclude(state.under_way, name)
-        if state.catalogue.shelves is not None:
-            state.catalogue.shelves.release(name, self.statement)
+        self.statement.pop(state.work.held, name)
+        self.statement.exclude(state.round.under_way, name)
+        if state.cluster.catalogue.shelves is not None:
+            state.cluster.catalogue.shelves.release(name, self.statement)
         self.dirty = True
 
     def _leaves(self, name: str) -> None:
         """A pod is being taken away: its claim says so, for others expect its room."""
-        snapshot = self.state.snapshot
+        snapshot = self.state.cluster.snapshot
         claim = snapshot.claims.get(name)
         if claim is not None and claim.kind is ClaimKind.RUNNING:
             snapshot.claim(replace(claim, kind=ClaimKind.RELEASING), self.statement)
@@ -159,14 +159,14 @@ class Recorder:
         pair = (run.id, stage.number)
         self.state.note_change(run, stage)
         if stage.counts[TaskState.QUEUED] > 0 and not run.state.terminal:
-            if pair not in self.state.ready:
-                self.statement.include(self.state.ready, pair)
+            if pair not in self.state.work.ready:
+                self.statement.include(self.state.work.ready, pair)
                 if stage.spec.gang or stage.spec.policies:
-                    self.statement.include(self.state.impatient, pair)
+                    self.statement.include(self.state.work.impatient, pair)
                 self.dirty = True
-        elif pair in self.state.ready:
-            self.statement.exclude(self.state.ready, pair)
-            self.statement.exclude(self.state.impatient, pair)
+        elif pair in self.state.work.ready:
+            self.statement.exclude(self.state.work.ready, pair)
+            self.statement.exclude(self.state.work.impatient, pair)
 
     def intend(self, run: WorkflowRun, stage: StageRun, pod: Pod, encoded: bytes) -> None:
         """A pod will be launched once this step is durable."""
@@ -243,7 +243,7 @@ def task_rows(
     state: EngineState, run: WorkflowRun, stage: StageRun, tasks: NDArray[np.int64]
 ) -> list[TaskWrite]:
     """Tasks as their rows."""
-    names, reasons = state.snapshot.names, stage.reasons
+    names, reasons = state.cluster.snapshot.names, stage.reasons
     columns = (
         tasks,
         stage.task_state[tasks],

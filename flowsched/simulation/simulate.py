@@ -13,6 +13,7 @@ from typing import Any
 
 from flowsched.engine.events import Accepted, EngineEvent, Stored, Tick
 from flowsched.engine.state import EngineState
+from flowsched.engine.state.policy import PolicyState
 from flowsched.engine.step import Step, step
 from flowsched.executor.nodes import Load, LoadMeasured
 from flowsched.executor.protocol import (
@@ -82,8 +83,10 @@ class Simulation:
         self.profile = replace(self.profile, origin_rate=limits.origin_rate)
         if not self.profile.locality and not self.profile.storages:
             self.profile = replace(self.profile, storages=(shared_by(self.cluster),))
-        self.state = EngineState(profile=self.profile, mounted=not self.profile.locality, remote_reads=True)
-        self.state.transfer_limits = limits
+        self.state = EngineState(
+            policy=PolicyState(profile=self.profile, mounted=not self.profile.locality, remote_reads=True)
+        )
+        self.state.cluster.transfer_limits = limits
         self.world = World(self.cluster, self.workloads)
         self._uploads = [[] for _ in self.cluster.nodes]
         self._uploading = [0] * len(self.cluster.nodes)
@@ -119,7 +122,7 @@ class Simulation:
     def _submit(self, number: int) -> None:
         workload = self.workloads[number]
         for uri, file in workload.external.items():
-            self.state.catalogue.intern(uri, workload.files[file].size, True)
+            self.state.cluster.catalogue.intern(uri, workload.files[file].size, True)
         spec = workload.spec
         graph = StageGraph(spec)
         run = WorkflowRun(f"w{number}", spec, graph, number)
@@ -143,7 +146,7 @@ class Simulation:
         storages = (Load(f"{name}/read", rates[at + 2]), Load(f"{name}/write", rates[at + 1]))
         self.world.network.carried = ([0.0] * len(every), [0.0] * len(every))
         self._events.append(LoadMeasured(tuple(nodes), storages))
-        if self.state.runs or self.world.now < max(each.arrival_s for each in self.workloads):
+        if self.state.work.runs or self.world.now < max(each.arrival_s for each in self.workloads):
             self.world.later(self.world.now + self.measure_s, self._measure)
 
     def _step(self, now: int) -> None:
@@ -160,7 +163,7 @@ class Simulation:
             self._release(name, now)
         for drop in result.drops:
             self.evicted_bytes += drop.size_bytes
-            self.world.drop(self._files[drop.uri], self.state.snapshot.index[drop.node])
+            self.world.drop(self._files[drop.uri], self.state.cluster.snapshot.index[drop.node])
         for order in result.transfers:
             self._transfer(order)
         if result.wake_ms is not None:
@@ -179,12 +182,14 @@ class Simulation:
         running = Running(
             workload=number,
             job=job,
-            node=self.state.snapshot.index[pod.node],
+            node=self.state.cluster.snapshot.index[pod.node],
             ready=ready,
             start=self.world.now,
             attempt=pod.attempt,
             shared=not self.profile.locality,
-            remote={self._files[uri][1]: self.state.snapshot.index[at] for uri, at in pod.remote.items()},
+            remote={
+                self._files[uri][1]: self.state.cluster.snapshot.index[at] for uri, at in pod.remote.items()
+            },
         )
         running.ended = lambda: self._ended(pod, running)
         self._running[pod.name] = running
@@ -232,7 +237,7 @@ class Simulation:
 
     def _uploaded(self, node: int, file: FileId) -> None:
         self._uploading[node] -= 1
-        if self.state.catalogue.shelves is not None:
+        if self.state.cluster.catalogue.shelves is not None:
             self._events.append(Stored(self._uris[file]))
         self._upload(node)
 
@@ -240,8 +245,8 @@ class Simulation:
 
     def _transfer(self, order: Transfer) -> None:
         file = self._files[order.uri]
-        dest = self.state.snapshot.index[order.dest]
-        source = STORAGE if order.source is None else self.state.snapshot.index[order.source]
+        dest = self.state.cluster.snapshot.index[order.dest]
+        source = STORAGE if order.source is None else self.state.cluster.snapshot.index[order.source]
 
         def done() -> None:
             self._moving.pop(flow, None)
@@ -311,7 +316,7 @@ class Simulation:
     def _broken(self, order: Transfer) -> TransferFailed:
         """A copy broke off. Its source has lost the bytes only if it is the source that is gone."""
         source = order.source
-        kept = source is None or self.state.snapshot.index[source] not in self._down
+        kept = source is None or self.state.cluster.snapshot.index[source] not in self._down
         return TransferFailed(
             order.uri,
             order.dest,

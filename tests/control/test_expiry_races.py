@@ -117,7 +117,7 @@ async def test_what_ends_or_begins_while_expiry_looks_keeps_its_results(
         await ended(service, ends)
         begins = (await service.submit(document(form, Path("/")))).id
         await ended(service, begins)
-        assert ends not in dispatcher.state.runs
+        assert ends not in dispatcher.state.work.runs
         gated.opened.set()
         assert await looking == 1
         assert {uri.split("/")[0] for uri in executor.evicted} == {f"flowsched:{old}"}

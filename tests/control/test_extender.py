@@ -63,7 +63,7 @@ def refused(scene: Scene, asked: bytes) -> dict[str, str]:
 
 
 def liked(scene: Scene, asked: bytes, *names: str) -> list[int]:
-    return scores(scene.state, asked, names or scene.state.snapshot.names)
+    return scores(scene.state, asked, names or scene.state.cluster.snapshot.names)
 
 
 def waits(uid: str, group: str, cpu: float = 1) -> PodWaits:
@@ -99,7 +99,7 @@ def promised() -> Scene:
     scene.start(launched.name)
     roles = {"worker": {"replicas": 2, "command": ["x"], "resources": {"cpu": 3}}}
     scene.submit("gang", {"name": "train", "gang": True, "roles": roles})
-    (reservation,) = scene.state.reservations
+    (reservation,) = scene.state.round.reservations
     assert sorted(reservation.nodes[0].tolist()) == [0, 1]
     return scene
 
@@ -192,7 +192,7 @@ def test_a_promise_that_is_overdue_is_not_put_off_by_work_however_short() -> Non
     """After eleven minutes the task still runs, and the start that was promised first has passed."""
     scene = promised()
     scene.tell(after=660_000)
-    (reservation,) = scene.state.reservations
+    (reservation,) = scene.state.round.reservations
     assert reservation.start_ms > scene.now + 10_000
     assert refused(scene, pod("2", {"flowsched.io/runtime": "1s"})) == {"n0": PROMISED, "n1": PROMISED}
 
@@ -201,7 +201,7 @@ def test_a_target_that_is_given_up_frees_no_room() -> None:
     """Room of tasks whose inputs are still being copied is not taken yet, so none of it comes back by the promised start."""
     scene = promised()
     target = Claim("t", 1, (3000, MIB), ClaimKind.STAGING, "default", 0, scene.now + 1)
-    scene.state.snapshot.claim(target, Statement())
+    scene.state.cluster.snapshot.claim(target, Statement())
     assert refused(scene, pod("2")) == {"n0": PROMISED, "n1": PROMISED}
 
 
@@ -220,14 +220,14 @@ def test_a_promise_to_others_gang_is_kept_too() -> None:
     scene.tell(sits("stranger", "n0", cpu=4))
     group = ForeignGroup("g", "ns", "job", gang=True, minimum=2)
     scene.tell(GroupSeen(group), waits("big", "g", cpu=4), waits("small", "g", cpu=2))
-    assert len(scene.state.reservations) == 1
+    assert len(scene.state.round.reservations) == 1
     assert refused(scene, pod("3")) == {"n0": PROMISED, "n1": PROMISED}
-    assert set(refused(scene, pod("1"))) == {scene.state.snapshot.names[place_of_big(scene)]}
+    assert set(refused(scene, pod("1"))) == {scene.state.cluster.snapshot.names[place_of_big(scene)]}
 
 
 def place_of_big(scene: Scene) -> int:
     """Where the member of four cores shall go: all of that node is promised."""
-    (reservation,) = scene.state.reservations
+    (reservation,) = scene.state.round.reservations
     return int(reservation.nodes[0][0])
 
 
@@ -292,12 +292,17 @@ def test_questions_change_nothing() -> None:
     """Strangers' resources, datasets and groups are not remembered."""
     scene = promised()
     state = scene.state
-    before = (state.snapshot.axes, len(state.catalogue), dict(state.keys), state.snapshot.used.tolist())
+    before = (
+        state.cluster.snapshot.axes,
+        len(state.cluster.catalogue),
+        dict(state.work.keys),
+        state.cluster.snapshot.used.tolist(),
+    )
     asked = pod("1", {"flowsched.io/inputs": "s3://new/one=1G"}, more={"example.com/fpga": "1"})
     refused(scene, asked)
     liked(scene, asked)
     assert before == (
-        state.snapshot.axes, len(state.catalogue), dict(state.keys), state.snapshot.used.tolist(),
+        state.cluster.snapshot.axes, len(state.cluster.catalogue), dict(state.work.keys), state.cluster.snapshot.used.tolist(),
     )  # fmt: skip
 
 

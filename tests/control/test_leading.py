@@ -77,7 +77,7 @@ async def test_what_is_configured_while_a_term_recovers_is_in_force_in_it(tmp_pa
         await leads.dispatcher.settled()
         assert {queue.name: queue.weight for queue in await service.queues()} == {"default": 1, "lab": 7}
         assert [node.drained_at is not None for node in await service.nodes()] == [True]
-        assert leads.dispatcher.state.profile.name == "kube-like"
+        assert leads.dispatcher.state.policy.profile.name == "kube-like"
         leading.cancel()
         await asyncio.gather(leading, return_exceptions=True)
 

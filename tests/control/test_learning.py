@@ -35,10 +35,10 @@ async def test_a_new_leader_knows_what_the_last_one_had_learned(tmp_path: Path) 
         ident = (await up.facade.submit(DOCUMENT)).id
         async for _ in up.facade.events(ident, 0):
             pass
-        first = up.service._leader.dispatcher.state.estimates
+        first = up.service._leader.dispatcher.state.work.estimates
         runtime = first.runtime_ms("kept", "write")
     async with running(settings) as up:
-        learned = up.service._leader.dispatcher.state.estimates
+        learned = up.service._leader.dispatcher.state.work.estimates
         assert learned is not first
         assert (learned.samples("kept", "write"), learned.samples("kept", "read")) == (3, 1)
         assert learned.runtime_ms("kept", "write") == runtime

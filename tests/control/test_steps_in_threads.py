@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -71,14 +72,14 @@ class Watch:
         monkeypatch.setattr(dispatch, "LONG_S", -1.0)  # all of them
         monkeypatch.setattr(dispatch, "step", self._slow(step))
         monkeypatch.setattr(Step, "keep", self._slow(Step.keep))
-        look = EngineState.__getattribute__
 
-        def seen(state: EngineState, name: str) -> Any:
+        def seen(part: object, name: str) -> Any:
             if self._within and threading.current_thread() is threading.main_thread():
                 self.seen.add((sys._getframe(1).f_code.co_qualname, name))
-            return look(state, name)
+            return object.__getattribute__(part, name)
 
-        monkeypatch.setattr(EngineState, "__getattribute__", seen)
+        for part in fields(EngineState):
+            monkeypatch.setattr(part.default_factory, "__getattribute__", seen)
 
     def _slow(self, work: Any) -> Any:
         def slow(*arguments: Any, **named: Any) -> Any:

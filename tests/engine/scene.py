@@ -12,6 +12,7 @@ from flowsched.engine.delta import Delta
 from flowsched.engine.events import Accepted, Command, EngineEvent
 from flowsched.engine.idle_book import IdleBook
 from flowsched.engine.state import EngineState
+from flowsched.engine.state.policy import PolicyState
 from flowsched.engine.step import Step, step
 from flowsched.executor.nodes import NodeInfo
 from flowsched.executor.protocol import (
@@ -52,7 +53,7 @@ class Scene:
     """
 
     def __init__(self, *nodes: NodeInfo, profile: str = "flowsched") -> None:
-        self.state = EngineState(profile=PROFILES[profile], secret=b"secret")
+        self.state = EngineState(policy=PolicyState(profile=PROFILES[profile], secret=b"secret"))
         self.now = 1_000
         self.book: IdleBook | None = None
         self.tape: Tape | None = None
@@ -156,20 +157,20 @@ class Scene:
     def nothing_left(self) -> None:
         """Every book is empty."""
         state = self.state
-        assert not state.pods
-        assert not state.snapshot.claims
-        assert not state.runs
-        assert not state.staging
-        assert not state.read_from
-        assert not state.ready
-        assert not state.keys
-        assert not state.groups
-        assert not state.staged_on
-        assert not state.shapes
-        assert not state.inputs
-        assert not state.gang_bases
-        assert not state.reasons
-        assert not state.snapshot.nominations
-        assert not state.snapshot.spent
-        assert state.snapshot.devices.shared == 0
-        assert not state.snapshot.ledger.devices.any()
+        assert not state.work.pods
+        assert not state.cluster.snapshot.claims
+        assert not state.work.runs
+        assert not state.data.staging
+        assert not state.data.read_from
+        assert not state.work.ready
+        assert not state.work.keys
+        assert not state.work.groups
+        assert not state.work.staged_on
+        assert not state.work.shapes
+        assert not state.work.inputs
+        assert not state.work.gang_bases
+        assert not state.round.reasons
+        assert not state.cluster.snapshot.nominations
+        assert not state.cluster.snapshot.spent
+        assert state.cluster.snapshot.devices.shared == 0
+        assert not state.cluster.snapshot.ledger.devices.any()

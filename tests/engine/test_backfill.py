@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from bench.virtual.drive import Drive, Fate
 from flowsched.engine.events import EngineEvent
 from flowsched.engine.state import EngineState
+from flowsched.engine.state.policy import PolicyState
 from flowsched.engine.state.work import GroupKey
 from flowsched.engine.step import Step
 from flowsched.executor.nodes import NodeInfo
@@ -39,13 +40,13 @@ def promised_and_started(
     first: dict[str, int] = {}
 
     def observe(state: EngineState, step: Step, events: Sequence[EngineEvent], now: int) -> None:
-        for reservation in state.reservations:
-            key = state.groups[reservation.group]
+        for reservation in state.round.reservations:
+            key = state.work.groups[reservation.group]
             assert isinstance(key, GroupKey)
             first.setdefault(key.workflow, reservation.start_ms)
 
     nodes = [NodeInfo(f"n{at}", count * 1_000, 8 << 30) for at, count in enumerate(cores)]
-    drive = Drive(EngineState(profile=profile), nodes, observe=observe)
+    drive = Drive(EngineState(policy=PolicyState(profile=profile)), nodes, observe=observe)
     runs = [
         drive.submit(f"w{at}", check_workflow(document(pods, cpu, runtime, f"w{at}")), at=at_s * SECOND)
         for at, (at_s, pods, cpu, runtime) in enumerate(sorted(jobs))
@@ -76,15 +77,21 @@ def test_conservative_backfill_promises_all_that_wait_where_easy_promises_one() 
     first: list[int] = []
 
     def observe(state: EngineState, step: Step, events: Sequence[EngineEvent], now: int) -> None:
-        first.append(len(state.reservations))
+        first.append(len(state.round.reservations))
 
     profile = Profile(order="fifo", backfill="conservative")
-    drive = Drive(EngineState(profile=profile), [NodeInfo("n", 4_000, 8 << 30)], observe=observe)
+    drive = Drive(
+        EngineState(policy=PolicyState(profile=profile)), [NodeInfo("n", 4_000, 8 << 30)], observe=observe
+    )
     for at, (_, pods, cpu, runtime) in enumerate(jobs):
         drive.submit(f"w{at}", check_workflow(document(pods, cpu, runtime)))
     drive.tick()
     assert first == [3]
-    assert [reservation.start_ms for reservation in drive.state.reservations] == [10_000, 20_000, 30_000]
+    assert [reservation.start_ms for reservation in drive.state.round.reservations] == [
+        10_000,
+        20_000,
+        30_000,
+    ]
 
 
 @pytest.mark.parametrize(("backfill", "rounds"), [("easy", 2), ("conservative", 3)])
@@ -98,7 +105,7 @@ def test_small_jobs_that_overrun_put_no_gang_off_for_ever(backfill: str, rounds:
         return Fate(5_000 if pod.gang is not None and len(pod.gang.addresses) == 8 else 8_000)
 
     nodes = [NodeInfo(f"n{at}", 4_000, 8 << 30) for at in range(2)]
-    drive = Drive(EngineState(profile=profile), nodes, fate=fate)
+    drive = Drive(EngineState(policy=PolicyState(profile=profile)), nodes, fate=fate)
     for at in range(100):
         drive.submit(f"small{at}", check_workflow(document(1, 1, 1, "small")), at=at * 400)
     gang = drive.submit("gang", check_workflow(document(8, 1, 5, "gang")), at=10_100)

@@ -178,7 +178,7 @@ def test_what_has_all_been_placed_is_not_ready_any_more() -> None:
     """The set of ready stages is what a step walks over."""
     scene = Scene()
     scene.submit("w", A)
-    assert scene.state.ready == set()
+    assert scene.state.work.ready == set()
 
 
 def test_a_task_that_only_waits_has_no_row() -> None:
@@ -196,7 +196,7 @@ def test_a_replica_that_was_dropped_in_a_dropped_step_is_still_there() -> None:
     scene = Scene()
     scene.tell(ReplicaSeen("s3://lab/x", "n0", 1000))
     step(scene.state, [ReplicaSeen("s3://lab/x", "n0", 0, present=False)], scene.now).drop()
-    assert scene.state.catalogue.nodes_of(0) == frozenset({0})
+    assert scene.state.cluster.catalogue.nodes_of(0) == frozenset({0})
 
 
 def test_nothing_is_learned_from_failures() -> None:
@@ -205,7 +205,7 @@ def test_nothing_is_learned_from_failures() -> None:
     scene.submit("w", A | {"retry": {"attempts": 2}})
     scene.start("fs-w-a-0-0")
     scene.end("fs-w-a-0-0", code=1, after=700)
-    assert scene.state.estimates.runtime_ms("w", "a") is None
+    assert scene.state.work.estimates.runtime_ms("w", "a") is None
 
 
 def test_a_second_accepted_does_not_replace_the_first() -> None:
@@ -214,7 +214,7 @@ def test_a_second_accepted_does_not_replace_the_first() -> None:
     scene.submit("w", A)
     first = scene.runs["w"]
     scene.tell(scene.accepted("w", A))
-    assert scene.state.runs["w"] is first
+    assert scene.state.work.runs["w"] is first
     assert scene.launched == []
 
 
@@ -304,7 +304,7 @@ def test_a_task_is_one_of_the_pods_that_a_node_takes() -> None:
     scene.end("fs-w-s-0-0")
     assert scene.launched == ["fs-w-s-2-0"]
     again = EngineState()
-    again.snapshot.put_node(few)
+    again.cluster.snapshot.put_node(few)
     reclaim(again, scene.runs["w"], scene.pods.values(), Statement())
-    assert again.snapshot.used.tolist() == scene.state.snapshot.used.tolist()
-    assert again.snapshot.used[0, again.snapshot.axes.index("pods")] == 2
+    assert again.cluster.snapshot.used.tolist() == scene.state.cluster.snapshot.used.tolist()
+    assert again.cluster.snapshot.used[0, again.cluster.snapshot.axes.index("pods")] == 2

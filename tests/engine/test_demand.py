@@ -57,7 +57,7 @@ def test_as_many_start_as_the_disk_was_learned_to_carry() -> None:
     """Each counts for 29 MB/s: three of eight, though there are eight cores. When one ends, the next begins."""
     scene = taught()
     assert again(scene, sort(8)) == ["fs-w2-sort-0-0", "fs-w2-sort-1-0", "fs-w2-sort-2-0"]
-    assert scene.state.snapshot.used[0, IO] == 3 * COUNTED
+    assert scene.state.cluster.snapshot.used[0, IO] == 3 * COUNTED
     end(scene, 1, workflow="w2")
     assert scene.launched == ["fs-w2-sort-3-0"]
 
@@ -86,7 +86,7 @@ def test_what_was_learned_stays_with_an_offer_whose_expected_runtime_changes() -
     assert scene.launched == ["fs-w3-sort-0-0"]
     end(scene, 0, 2, workflow="w2")
     scene.tell(LoadMeasured(nodes=(Load("n0", 50 * MB, -1),)), after=5_000)
-    assert scene.state.others == {}
+    assert scene.state.cluster.others == {}
 
 
 def test_what_a_person_said_wins() -> None:
@@ -99,7 +99,7 @@ def test_a_profile_can_leave_it_to_what_people_say() -> None:
     """0 % of the disk: nothing learned counts. 45 %: one and a half times as much as two."""
     for percent, expected in ((0, 8), (45, 1)):
         scene = taught()
-        scene.state.profile = replace(scene.state.profile, io_fill_percent=percent)
+        scene.state.policy.profile = replace(scene.state.policy.profile, io_fill_percent=percent)
         assert len(again(scene, sort(8))) == expected
 
 
@@ -168,23 +168,23 @@ def test_what_runs_again_after_a_restart_counts_as_before() -> None:
     scene = taught()
     again(scene, sort(2), sort(1, name="said", io={"read": f"{10 * MB}/s"}))
     state, run = scene.state, scene.runs["w2"]
-    before = state.snapshot.used.tolist()
+    before = state.cluster.snapshot.used.tolist()
     assert before[0][IO] == 2 * COUNTED + 10 * MB
     for name in scene.launched:
-        state.snapshot.unclaim(name, Statement())
-    assert state.snapshot.used[0, IO] == 0
+        state.cluster.snapshot.unclaim(name, Statement())
+    assert state.cluster.snapshot.used[0, IO] == 0
     assert reclaim(state, run, scene.last.launches, Statement()) == []
-    assert state.snapshot.used.tolist() == before
+    assert state.cluster.snapshot.used.tolist() == before
 
 
 def test_what_nobody_measured_is_not_learned_as_nothing() -> None:
     """Kubelets tell neither CPU time nor memory, their agents the disk's bytes: 0 of what every process uses is no sample."""
     scene = taught(usage=Usage(disk_bytes=100 * MB, bytes_local=5))
     kind = ("w", "sort")
-    assert scene.state.estimates.cpu_ms(*kind) is None
-    assert scene.state.estimates.memory_bytes(*kind) is None
-    assert scene.state.estimates.moved_bytes(*kind) is None
-    assert scene.state.estimates.disk_bytes(*kind) == 100 * MB
+    assert scene.state.work.estimates.cpu_ms(*kind) is None
+    assert scene.state.work.estimates.memory_bytes(*kind) is None
+    assert scene.state.work.estimates.moved_bytes(*kind) is None
+    assert scene.state.work.estimates.disk_bytes(*kind) == 100 * MB
 
 
 def test_a_writer_goes_to_the_faster_of_two_disks() -> None:

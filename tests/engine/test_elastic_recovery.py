@@ -38,7 +38,7 @@ def test_a_member_without_a_row_is_skipped_only_if_its_gang_was_done(
     }
     spec = check_workflow({"name": "w", "stages": [{"name": "train", "gang": True, "roles": roles}]})
     state = EngineState()
-    state.snapshot.put_node(NodeInfo("n0", 4_000, 4 << 30))
+    state.cluster.snapshot.put_node(NodeInfo("n0", 4_000, 4 << 30))
     stages = [StageWrite("w", 0, "RUNNING", {}, 0, None, "", {})]
     tasks = [row(0, ps, goal), row(1, S.SUCCEEDED)]
     run = rebuild_run(

@@ -49,9 +49,9 @@ def test_a_dropped_step_offers_everything_again() -> None:
     dropped = step(scene.state, [event], scene.now)
     assert [pod.name for pod in dropped.launches] == ["fs-w-a-0-0"]
     dropped.drop()
-    assert scene.state.runs == {}
-    assert scene.state.pods == {}
-    assert scene.state.snapshot.used.sum() == 0
+    assert scene.state.work.runs == {}
+    assert scene.state.work.pods == {}
+    assert scene.state.cluster.snapshot.used.sum() == 0
     scene.tell(event)
     assert scene.launched == ["fs-w-a-0-0"]
 
@@ -124,7 +124,7 @@ def test_a_dropped_change_of_a_queue_is_undone() -> None:
     """Commit failed, queue unchanged."""
     scene = Scene()
     step(scene.state, [QueueChanged(Queue("slow", paused=True))], scene.now).drop()
-    assert not scene.state.queues.paused("slow")
+    assert not scene.state.policy.queues.paused("slow")
 
 
 def test_cancel_of_what_waits_is_at_once() -> None:
@@ -254,7 +254,7 @@ def test_extended_resources_may_appear_while_something_waits_for_them() -> None:
     assert scene.pods["fs-w-a-0-0"].node == "n1"
     scene.end("fs-v-a-0-0")
     scene.end("fs-w-a-0-0")
-    assert scene.state.snapshot.used.sum() == 0
+    assert scene.state.cluster.snapshot.used.sum() == 0
     scene.nothing_left()
 
 
@@ -301,11 +301,11 @@ def test_reasons_do_not_outlive_what_they_are_about() -> None:
     scene.submit("v", A | {"estimate": {"runtime": "1h"}})
     roles = {"worker": {"replicas": 2, "command": ["w"]}}
     scene.submit("w", {"name": "g", "gang": True, "roles": roles})
-    assert len(scene.state.reasons) == 1
-    assert len(scene.state.reservations) == 1
+    assert len(scene.state.round.reasons) == 1
+    assert len(scene.state.round.reservations) == 1
     scene.command("w", "cancel")
-    assert scene.state.reasons == {}
-    assert scene.state.reservations == ()
+    assert scene.state.round.reasons == {}
+    assert scene.state.round.reservations == ()
 
 
 def test_a_service_that_lives_long_forgets_what_has_ended() -> None:
@@ -328,9 +328,9 @@ def test_a_service_that_lives_long_forgets_what_has_ended() -> None:
         scene.end(f"fs-{ident}-a-0-0")
         scene.end(f"fs-{ident}-g-0-0", f"fs-{ident}-g-1-0")
     scene.nothing_left()
-    assert scene.state.transfer_backoff == {}
-    assert scene.state.promises == {}
-    assert len(scene.state.snapshot.names) == 1
+    assert scene.state.data.backoff == {}
+    assert scene.state.round.promises == {}
+    assert len(scene.state.cluster.snapshot.names) == 1
 
 
 def test_a_batch_of_many_ends_is_looked_at_once_each(monkeypatch: pytest.MonkeyPatch) -> None:

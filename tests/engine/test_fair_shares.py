@@ -8,6 +8,7 @@ from flowsched.engine.delta import StageWrite, TaskWrite
 from flowsched.engine.events import Recovered, Tick
 from flowsched.engine.recovery import Remembered, rebuild_run
 from flowsched.engine.state import EngineState
+from flowsched.engine.state.policy import PolicyState
 from flowsched.engine.step import step
 from flowsched.executor.protocol import NodeChanged
 from flowsched.scheduling.state.usage import Payer
@@ -25,7 +26,7 @@ def by_workflow(scene: Scene) -> dict[str, int]:
     """How many pods of each workflow the last step launched."""
     found: dict[str, int] = {}
     for pod in scene.last.launches:
-        workflow = scene.state.pods[pod.name].workflow
+        workflow = scene.state.work.pods[pod.name].workflow
         found[workflow] = found.get(workflow, 0) + 1
     return found
 
@@ -56,12 +57,12 @@ def test_who_used_the_cluster_yesterday_yields_today() -> None:
 def test_a_step_that_was_not_written_leaves_who_was_served_as_it_was() -> None:
     """A dropped placement did not serve anybody."""
     scene = Scene(node(cpu=4))
-    before = dict(scene.state.snapshot.usage.served_queues)
+    before = dict(scene.state.cluster.snapshot.usage.served_queues)
     made = step(scene.state, [scene.accepted("a", tasks(1))], scene.now)
-    assert scene.state.snapshot.usage.served_queues == {**before, "default": scene.now}
+    assert scene.state.cluster.snapshot.usage.served_queues == {**before, "default": scene.now}
     made.drop()
-    assert scene.state.snapshot.usage.served_queues == before
-    assert list(scene.state.snapshot.usage.queues) == []
+    assert scene.state.cluster.snapshot.usage.served_queues == before
+    assert list(scene.state.cluster.snapshot.usage.queues) == []
 
 
 def test_usage_is_written_once_in_a_step_of_time() -> None:
@@ -89,8 +90,8 @@ def test_a_restart_remembers_what_was_used() -> None:
     assert len(rows) == 1
     old.tell(Tick(), after=10 * 60_000)
 
-    state = EngineState(secret=b"secret")
-    state.snapshot.usage.load(rows, state.snapshot.axes)
+    state = EngineState(policy=PolicyState(secret=b"secret"))
+    state.cluster.snapshot.usage.load(rows, state.cluster.snapshot.axes)
     step(state, [NodeChanged(node(cpu=4))], old.now).keep()
     run = old.runs["a"]
     stage = run.stages[0]
@@ -105,8 +106,8 @@ def test_a_restart_remembers_what_was_used() -> None:
     step(state, [Recovered(again, (old.pods[name],))], old.now).keep()
     ann, later = Payer("default", "ann"), old.now + 30 * 60_000
     for each in (state, old.state):
-        each.snapshot.usage.begin(later, DAY)
-    found, expected = state.snapshot.usage.faded()[ann], old.state.snapshot.usage.faded()[ann]
+        each.cluster.snapshot.usage.begin(later, DAY)
+    found, expected = state.cluster.snapshot.usage.faded()[ann], old.state.cluster.snapshot.usage.faded()[ann]
     assert expected[0] > 90
     assert expected[1] == 0 or expected[1] < GIB
     assert found == expected

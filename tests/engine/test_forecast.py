@@ -41,7 +41,7 @@ def waiting(runtimes_s: list[int]) -> Drive:
 def test_a_start_is_told_with_the_interval_of_what_it_waits_for() -> None:
     """Twenty of a kind took 10 s to 29 s: a gang that waits for one more of them starts within 31 s, or a little before it must."""
     drive = waiting(list(range(10, 30)))
-    (reservation,) = drive.state.reservations
+    (reservation,) = drive.state.round.reservations
     start = expected_starts(drive.state, [reservation.group], drive.now)[reservation.group]
     low, middle, high = (each - drive.now for each in (start.low_ms, start.start_ms, start.high_ms))
     assert 6 * SECOND <= low < 10 * SECOND
@@ -53,21 +53,21 @@ def test_a_start_is_told_with_the_interval_of_what_it_waits_for() -> None:
 def test_explain_says_whose_estimate_counts_and_how_good_it_is() -> None:
     """The gang goes by its document; the kind that was seen twenty times by what was learned."""
     drive = waiting(list(range(10, 30)))
-    (told,) = explain(drive.state, drive.state.runs["gang"], drive.now)
+    (told,) = explain(drive.state, drive.state.work.runs["gang"], drive.now)
     assert told.estimate == "runs for 1m, as its document says"
     assert told.start_low_ms is not None
     assert told.start_high_ms is not None
     assert told.start_low_ms < told.start_high_ms
     drive.submit("more", check_workflow(document("kind", 4)), at=drive.now)
     drive.run(until=drive.now)
-    (told,) = explain(drive.state, drive.state.runs["more"], drive.now)
+    (told,) = explain(drive.state, drive.state.work.runs["more"], drive.now)
     assert told.estimate == "runs for 20s, learned from 20; eight of ten between 11.1s and 27.9s"
 
 
 def test_asking_changes_nothing() -> None:
     """The same step follows whether somebody has asked or not."""
     asked, other = waiting([10] * 6), waiting([10] * 6)
-    explain(asked.state, asked.state.runs["gang"], asked.now)
+    explain(asked.state, asked.state.work.runs["gang"], asked.now)
     asked.run()
     other.run()
     ends = [drive.ended["gang"].stages[0].times.tolist() for drive in (asked, other)]

@@ -59,7 +59,7 @@ def bound(scene: Scene) -> list[tuple[str, str]]:
 
 
 def free(scene: Scene, name: str = "n0") -> int:
-    snapshot = scene.state.snapshot
+    snapshot = scene.state.cluster.snapshot
     at = snapshot.index[name]
     return int(snapshot.allocatable[at, 0] - snapshot.used[at, 0])
 
@@ -129,12 +129,12 @@ def test_two_interleaved_gangs_on_room_for_one_and_a_half() -> None:
     pods = [waits(f"{key}{number}", key) for number in range(3) for key in "gh"]
     for pod in pods:
         scene.tell(pod)
-    assert set(scene.state.assumed) == {"g0", "g1", "g2"}
+    assert set(scene.state.foreign.assumed) == {"g0", "g1", "g2"}
     for uid in ("g0", "g1", "g2"):
         scene.tell(sits(uid, "n0", "g"))
     for uid in ("g0", "g1", "g2"):
         scene.tell(PodLeft(uid, succeeded=True))
-    assert set(scene.state.assumed) == {"h0", "h1", "h2"}
+    assert set(scene.state.foreign.assumed) == {"h0", "h1", "h2"}
 
 
 def test_pods_of_a_group_that_does_not_exist_wait_for_it() -> None:
@@ -280,9 +280,9 @@ def test_nothing_is_left_of_a_group_when_all_of_it_has_gone() -> None:
     scene.tell(sits("a"), sits("b"), sits("c"))
     scene.tell(*(PodLeft(uid, succeeded=True) for uid in "abc"), GroupGone("g"))
     scene.nothing_left()
-    assert not scene.state.foreign
-    assert not scene.state.foreign_pods
-    assert not scene.state.assumed
+    assert not scene.state.foreign.groups
+    assert not scene.state.foreign.pods
+    assert not scene.state.foreign.assumed
 
 
 def test_a_gang_of_others_takes_the_room_of_our_lower_work_and_is_bound_when_it_has_left() -> None:
@@ -292,12 +292,15 @@ def test_a_gang_of_others_takes_the_room_of_our_lower_work_and_is_bound_when_it_
     scene.submit("low", work)
     scene.tell(gang(minimum=2), waits("a", priority=7), waits("b", priority=7))
     assert scene.released == ["fs-low-s-0-0", "fs-low-s-1-0"]
-    assert sorted(each.code for each in scene.state.reasons.values()) == ["Insufficient", "WaitingForVictims"]
+    assert sorted(each.code for each in scene.state.round.reasons.values()) == [
+        "Insufficient",
+        "WaitingForVictims",
+    ]
     scene.end("fs-low-s-0-0", code=143, reason="Released")
     assert (bound(scene), scene.launched) == ([], [])
     scene.end("fs-low-s-1-0", code=143, reason="Released")
     assert (bound(scene), scene.launched) == ([("a", "n0"), ("b", "n0")], [])
-    assert scene.state.snapshot.nominations == {}
+    assert scene.state.cluster.snapshot.nominations == {}
 
 
 def test_others_pods_on_a_drained_node_are_evicted_where_they_are_made_again() -> None:

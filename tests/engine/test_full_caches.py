@@ -26,7 +26,7 @@ def dropped(scene: Scene) -> list[tuple[str, str]]:
 
 def held(scene: Scene, at: int = 0) -> int:
     """Bytes that count in a node's cache."""
-    shelves = scene.state.catalogue.shelves
+    shelves = scene.state.cluster.catalogue.shelves
     assert shelves is not None
     return shelves.of[at].used
 
@@ -55,7 +55,7 @@ def test_without_a_limit_nothing_is_counted() -> None:
     scene = Scene(node())
     scene.submit("w", reader("a", "s3://lab/x"))
     finish(scene)
-    assert scene.state.catalogue.shelves is None
+    assert scene.state.cluster.catalogue.shelves is None
 
 
 def test_what_nobody_needs_makes_room_for_what_is_read() -> None:
@@ -91,7 +91,7 @@ def test_what_a_later_stage_reads_outlives_what_nobody_does() -> None:
 def test_least_recently_used_knows_nothing_of_later_stages() -> None:
     """The same story under `eviction: lru`: x goes."""
     scene = Scene(node(cache_bytes=100 * MB))
-    scene.state.profile = replace(scene.state.profile, eviction="lru")
+    scene.state.policy.profile = replace(scene.state.policy.profile, eviction="lru")
     parent = {"name": "p", "command": ["x"]}
     late = reader("late", "s3://lab/x", needs=["p", "early"])
     scene.submit("w", reader("early", "s3://lab/x"), parent, late)
@@ -256,9 +256,9 @@ def test_a_drop_that_is_taken_back_leaves_the_books_as_they_were() -> None:
     result = step(scene.state, [accepted], scene.now)
     assert [drop.uri for drop in result.drops] == ["s3://lab/x"]
     result.drop()
-    dataset = scene.state.catalogue.find("s3://lab/x")
+    dataset = scene.state.cluster.catalogue.find("s3://lab/x")
     assert dataset is not None
-    assert scene.state.catalogue.nodes_of(dataset) == {0}
+    assert scene.state.cluster.catalogue.nodes_of(dataset) == {0}
     assert held(scene) == 40 * MB
     again = step(scene.state, [scene.accepted("w", reader("a", "s3://lab/y"))], scene.now)
     assert [drop.uri for drop in again.drops] == ["s3://lab/x"]

@@ -7,6 +7,7 @@ from bench.virtual.drive import Drive
 from flowsched.engine.events import Tick
 from flowsched.engine.idle_book import HOUR_MS, Hour, IdleBook, total
 from flowsched.engine.state import EngineState
+from flowsched.engine.state.policy import PolicyState
 from flowsched.engine.step import step
 from flowsched.executor.nodes import NodeInfo
 from flowsched.scheduling.explain.idle import Cause
@@ -19,7 +20,7 @@ A = {"name": "a", "command": ["x"]}
 
 
 def drive(*nodes: NodeInfo, queues: QueueTree | None = None) -> tuple[Drive, IdleBook]:
-    state = EngineState(queues=queues)
+    state = EngineState(policy=PolicyState(queues=queues or QueueTree()))
     book = IdleBook(resolution_ms=0)
     return Drive(state, nodes, book=book), book
 

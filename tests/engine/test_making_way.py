@@ -67,7 +67,7 @@ def bound(scene: Scene) -> list[str]:
 
 
 def codes(scene: Scene) -> list[str]:
-    return sorted(each.code for each in scene.state.reasons.values())
+    return sorted(each.code for each in scene.state.round.reasons.values())
 
 
 def running(*events: RoomTaken, rule: GroupSeen | None = None, cpu: int = 3) -> Scene:
@@ -229,7 +229,7 @@ def test_single_pods_go_one_by_one_the_least_lost_work_first() -> None:
 def test_what_has_just_begun_is_left_alone_for_its_minimum_runtime() -> None:
     """`min_runtime_ms` of the profile; a gang has run since its first member began."""
     scene = running(*(sits(uid, started_ms=1_000) for uid in "abc"))
-    scene.state.profile = replace(PROFILES["flowsched"], min_runtime_ms=30_000)
+    scene.state.policy.profile = replace(PROFILES["flowsched"], min_runtime_ms=30_000)
     scene.tell(*high())
     assert asked(scene) == []
     assert scene.last.wake_ms == 31_000
@@ -248,7 +248,7 @@ def test_what_has_just_begun_is_left_alone_for_its_minimum_runtime() -> None:
 def test_the_switches_of_the_profile_hold_for_others_pods_too(profile: Profile, goes: bool) -> None:
     """Without `preempt` priority takes nothing; without `reclaim` it does."""
     scene = running()
-    scene.state.profile = profile
+    scene.state.policy.profile = profile
     scene.tell(*high())
     assert bool(asked(scene)) is goes
 
@@ -365,9 +365,9 @@ def test_an_eviction_that_is_refused_leaves_everything_as_it_was_for_a_while() -
     scene = running()
     scene.tell(gang("mid", 1), *high())
     scene.tell(EvictionRefused(("a", "b", "c"), "its budget"))
-    assert scene.state.snapshot.nominations == {}
+    assert scene.state.cluster.snapshot.nominations == {}
     assert (asked(scene), codes(scene)) == ([], ["Insufficient"])
-    claims = scene.state.snapshot.claims
+    claims = scene.state.cluster.snapshot.claims
     assert {owner: (claim.kind.name, claim.unit) for owner, claim in claims.items()} == {
         "a": ("RUNNING", ""), "b": ("RUNNING", ""), "c": ("RUNNING", ""),
     }  # fmt: skip
@@ -393,7 +393,7 @@ def test_a_single_pod_whose_eviction_is_refused_is_left_alone_by_all() -> None:
 def test_a_queue_takes_back_its_share_from_others_pods() -> None:
     """Reclaim knows no priorities: two queues of equal weight, one has all, and is served no less than the other afterwards."""
     scene = Scene(node(cpu=4))
-    scene.state.queues = QueueTree([Queue("ours", weight=2), Queue("theirs", weight=2)])
+    scene.state.policy.queues = QueueTree([Queue("ours", weight=2), Queue("theirs", weight=2)])
     scene.tell(
         bag(queue="theirs"), *(sits(uid, queue="theirs", priority=100, created_ms=n) for n, uid in enumerate("abcd")),
     )  # fmt: skip
@@ -406,7 +406,7 @@ def test_a_queue_takes_back_its_share_from_others_pods() -> None:
 def test_what_a_cluster_cannot_do_without_is_not_reclaimed_either(priority: int, goes: int) -> None:
     """`system-cluster-critical` is 2,000,000,000; one less is anybody's."""
     scene = Scene(node(cpu=2))
-    scene.state.queues = QueueTree([Queue("ours", weight=2), Queue("theirs", weight=2)])
+    scene.state.policy.queues = QueueTree([Queue("ours", weight=2), Queue("theirs", weight=2)])
     scene.tell(bag(queue="theirs"), *(sits(uid, queue="theirs", priority=priority) for uid in "ab"))
     scene.submit("w", {**TASK, "scatter": {"count": 2}}, queue="ours")
     assert len(asked(scene)) == goes
@@ -430,11 +430,11 @@ def test_room_that_was_kept_for_a_gangs_other_pods_is_not_kept_when_it_has_gone(
     scene = Scene(node(cpu=4))
     scene.tell(gang(minimum=1, min_resources=Resources(3000, 192 * MIB)), waits("driver"))
     scene.tell(sits("driver"))
-    assert "hold/low/0" in scene.state.snapshot.claims
+    assert "hold/low/0" in scene.state.cluster.snapshot.claims
     scene.submit("w", {**TASK, "resources": {"cpu": 2, "memory": "64Mi"}}, priority=1)
     assert asked(scene) == [("driver", "low")]
     scene.tell(sits("driver", leaving=True))
-    assert "hold/low/0" not in scene.state.snapshot.claims
+    assert "hold/low/0" not in scene.state.cluster.snapshot.claims
 
 
 def test_a_new_leader_goes_on_where_all_of_a_gang_has_been_marked() -> None:
@@ -466,9 +466,9 @@ def test_marks_that_are_seen_while_pods_make_way_change_nothing() -> None:
     scene.tell(sits("a", marked=True))
     scene.tell(sits("b", marked=True), sits("c", marked=True))
     assert asked(scene) == []
-    assert {claim.kind.name for owner, claim in scene.state.snapshot.claims.items() if owner in "abc"} == {
-        "RELEASING"
-    }
+    assert {
+        claim.kind.name for owner, claim in scene.state.cluster.snapshot.claims.items() if owner in "abc"
+    } == {"RELEASING"}
 
 
 def test_a_decision_that_was_not_committed_leaves_no_trace() -> None:
@@ -477,11 +477,13 @@ def test_a_decision_that_was_not_committed_leaves_no_trace() -> None:
     scene.tell(BudgetSeen("ns/p", 3))
 
     def books(state: EngineState) -> tuple[Any, ...]:
-        of_gangs = [(key, work.complete, dict(work.placed)) for key, work in state.foreign.items()]
-        snapshot = state.snapshot
+        foreign = state.foreign
+        of_gangs = [(key, work.complete, dict(work.placed)) for key, work in foreign.groups.items()]
+        snapshot = state.cluster.snapshot
         return (
             dict(snapshot.claims), dict(snapshot.nominations), dict(snapshot.takeable), snapshot.used.tolist(),
-            of_gangs, dict(state.making_way), dict(state.spared), dict(state.budgets), dict(state.covered), state.guarded,
+            of_gangs, dict(foreign.making_way), dict(foreign.spared), dict(foreign.budgets), dict(foreign.covered),
+            foreign.guarded,
         )  # fmt: skip
 
     before = books(scene.state)
@@ -498,7 +500,13 @@ def test_nothing_is_left_in_the_books_when_all_have_gone() -> None:
     scene.tell(*(PodLeft(uid) for uid in "abc"))
     scene.tell(PodLeft("x"), PodLeft("y"), BudgetSeen("ns/p", None))
     state = scene.state
-    assert (state.making_way, state.covered, state.budgets, state.guarded, state.spared) == (
+    assert (
+        state.foreign.making_way,
+        state.foreign.covered,
+        state.foreign.budgets,
+        state.foreign.guarded,
+        state.foreign.spared,
+    ) == (
         {},
         {},
         {},

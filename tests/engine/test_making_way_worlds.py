@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from flowsched.engine.events import EngineEvent, Tick
 from flowsched.engine.state import EngineState
+from flowsched.engine.state.policy import PolicyState
 from flowsched.engine.step import step
 from flowsched.executor.foreign import (
     Bind,
@@ -88,7 +89,7 @@ class World:
 
     def boot(self) -> None:
         """A leader begins, and is told everything at once."""
-        self.state = EngineState(secret=b"s")
+        self.state = EngineState(policy=PolicyState(secret=b"s"))
         self.clearing: list[Clearing] = []
         self.binding: list[Bind] = []
         self.inbox: list[EngineEvent] = [

@@ -36,9 +36,9 @@ def test_what_others_use_leaves_less_to_give() -> None:
     """60 MB/s of others': what is left of the disk goes from 100 to 44 MB/s, so one of the kind runs and not three."""
     scene = taught()
     measure(scene, 60, ours=0, times=20)
-    assert scene.state.others == {"n0": 59_809_726}
-    assert scene.state.snapshot.allocatable[0, IO] == 41_279_744
-    assert scene.state.snapshot.disk_rate[0] == 100 * MB
+    assert scene.state.cluster.others == {"n0": 59_809_726}
+    assert scene.state.cluster.snapshot.allocatable[0, IO] == 41_279_744
+    assert scene.state.cluster.snapshot.disk_rate[0] == 100 * MB
     assert again(scene, sort(8)) == ["fs-w2-sort-0-0"]
 
 
@@ -58,7 +58,7 @@ def test_a_disk_that_others_fill_still_runs_one() -> None:
     """A tenth is ours in any case: nobody waits for ever."""
     scene = taught()
     measure(scene, 100, ours=0, times=40)
-    assert scene.state.snapshot.allocatable[0, IO] == 10 * MB
+    assert scene.state.cluster.snapshot.allocatable[0, IO] == 10 * MB
     assert again(scene, sort(8)) == ["fs-w2-sort-0-0"]
 
 
@@ -66,9 +66,9 @@ def test_a_kind_that_uses_less_than_was_counted_counts_less() -> None:
     """Of 158 MB/s expected 30 are measured: the factor falls towards a fifth, an eighth of the way each time, and more start."""
     scene = running()
     measure(scene, 30, ours=30)
-    assert scene.state.corrections == {("w", "sort"): 900}
+    assert scene.state.work.corrections == {("w", "sort"): 900}
     measure(scene, 30, ours=30, times=60)
-    assert scene.state.corrections == {("w", "sort"): 200}
+    assert scene.state.work.corrections == {("w", "sort"): 200}
     end(scene, 0, workflow="w2")
     assert len(scene.launched) == 5
 
@@ -79,24 +79,24 @@ def test_a_kind_that_uses_more_counts_more_but_never_more_than_five_times() -> N
     for task in (0, 1, 2, 3, 4, 5, 6):
         end(scene, task, workflow="w2")
     measure(scene, 90, ours=90, times=100)
-    assert 1_000 < scene.state.corrections["w", "sort"] <= 5_000
+    assert 1_000 < scene.state.work.corrections["w", "sort"] <= 5_000
 
 
 def test_a_full_disk_proves_nothing_of_those_who_wait_for_it() -> None:
     """90 of 158 MB/s: more the disk cannot carry. Nothing is counted less."""
     scene = running()
     measure(scene, 90, ours=90, times=20)
-    assert scene.state.corrections == {}
+    assert scene.state.work.corrections == {}
 
 
 def test_where_nobody_can_tell_whose_bytes_they_are_they_are_ours_as_far_as_expected() -> None:
     """40 MB/s on a disk on which nobody of ours runs are others'."""
     scene = taught()
     measure(scene, 40, times=20)
-    assert scene.state.others["n0"] > 39 * MB
+    assert scene.state.cluster.others["n0"] > 39 * MB
     scene = running()
     measure(scene, 40, times=20)
-    assert scene.state.others == {}
+    assert scene.state.cluster.others == {}
 
 
 def test_what_a_person_said_is_not_corrected() -> None:
@@ -104,8 +104,8 @@ def test_what_a_person_said_is_not_corrected() -> None:
     scene = Scene(node(cpu=8, disk_rate=100 * MB))
     scene.submit("w", sort(8, io={"read": f"{40 * MB}/s"}))
     measure(scene, 10, ours=10, times=40)
-    assert scene.state.corrections == {}
-    assert scene.state.snapshot.used[0, IO] == 80 * MB
+    assert scene.state.work.corrections == {}
+    assert scene.state.cluster.snapshot.used[0, IO] == 80 * MB
 
 
 def test_a_node_that_is_told_of_again_keeps_what_was_measured() -> None:
@@ -113,10 +113,10 @@ def test_a_node_that_is_told_of_again_keeps_what_was_measured() -> None:
     scene = taught()
     measure(scene, 60, ours=0, times=20)
     scene.tell(NodeChanged(node(cpu=8, disk_rate=100 * MB, labels={"new": "yes"})))
-    assert scene.state.snapshot.allocatable[0, IO] == 41_279_744
-    before = (dict(scene.state.others), scene.state.snapshot.allocatable.tolist())
+    assert scene.state.cluster.snapshot.allocatable[0, IO] == 41_279_744
+    before = (dict(scene.state.cluster.others), scene.state.cluster.snapshot.allocatable.tolist())
     step(scene.state, [LoadMeasured((Load("n0", 0, 0), Load("gone", 1, 1)))], scene.now).drop()
-    assert (scene.state.others, scene.state.snapshot.allocatable.tolist()) == before
+    assert (scene.state.cluster.others, scene.state.cluster.snapshot.allocatable.tolist()) == before
 
 
 def test_who_waits_is_told_what_was_measured() -> None:
@@ -135,7 +135,7 @@ def test_others_on_a_storage_leave_less_to_give() -> None:
     """Of 900 MB/s they use 400: two readers of 202 MB/s go, not four."""
     scene = Scene(node(cpu=16))
     storages = (Storage("nfs", read_rate=1_000 * MB),)
-    scene.state.profile = replace(scene.state.profile, storages=storages)
+    scene.state.policy.profile = replace(scene.state.policy.profile, storages=storages)
     for _ in range(20):
         scene.tell(LoadMeasured(storages=(Load("nfs/read", 400 * MB, 0),)), after=5_000)
     scene.submit("w", sort(8, io={"read": f"{200 * MB}/s", "storage": "nfs"}))

@@ -37,7 +37,7 @@ def test_asking_leaves_the_engine_as_it_was() -> None:
     for scene in (asked, other):
         scene.end("fs-v-a-0-0")
     assert asked.launched == other.launched == ["fs-w-a-0-0"]
-    assert asked.state.snapshot.used.tolist() == other.state.snapshot.used.tolist()
+    assert asked.state.cluster.snapshot.used.tolist() == other.state.cluster.snapshot.used.tolist()
 
 
 def test_who_waits_no_more_cannot_be_asked_about() -> None:
@@ -46,7 +46,7 @@ def test_who_waits_no_more_cannot_be_asked_about() -> None:
     scene.submit("v", A | {"resources": {"cpu": 2}})
     scene.submit("w", A | {"resources": {"cpu": 2}})
     (told,) = explain(scene.state, scene.runs["w"], scene.now)
-    assert list(scene.state.refused) == [told.group]
+    assert list(scene.state.round.refused) == [told.group]
     scene.end("fs-v-a-0-0")
-    assert scene.state.refused == {}
+    assert scene.state.round.refused == {}
     assert situations_of(scene.state, [told.group or 0], scene.now) == {}

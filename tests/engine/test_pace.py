@@ -53,9 +53,9 @@ def test_reasons_stay_while_nobody_looks() -> None:
     """Who waited before a step without a look waits for the same reason after it."""
     scene = Scene(node(cpu=2))
     scene.submit("w", wide(5))
-    before = dict(scene.state.reasons)
+    before = dict(scene.state.round.reasons)
     scene.start("fs-w-s-0-0")
-    assert scene.state.reasons == before != {}
+    assert scene.state.round.reasons == before != {}
 
 
 def test_a_step_places_so_many_and_the_next_follows_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,7 +79,7 @@ def test_so_many_are_on_their_way_and_more_follow_when_few_are_left(monkeypatch:
     scene.submit("w", wide(9))
     scene.tell(Tick())
     scene.tell(Tick())
-    assert sorted(scene.state.under_way) == [f"fs-w-s-{index}-0" for index in range(4)]
+    assert sorted(scene.state.round.under_way) == [f"fs-w-s-{index}-0" for index in range(4)]
     assert scene.launched == []
     scene.start("fs-w-s-0-0")
     assert scene.launched == []
@@ -90,7 +90,7 @@ def test_so_many_are_on_their_way_and_more_follow_when_few_are_left(monkeypatch:
     assert scene.launched == ["fs-w-s-6-0", "fs-w-s-7-0"]
     scene.command("w", "cancel")
     scene.gone(*scene.pods)
-    assert scene.state.under_way == set()
+    assert scene.state.round.under_way == set()
 
 
 def test_others_are_served_while_enough_of_ours_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,7 +102,7 @@ def test_others_are_served_while_enough_of_ours_is_under_way(monkeypatch: pytest
     scene.submit("later", wide(9))
     scene.tell(bag(), waits("x"))
     assert [bind.uid for bind in scene.last.binds] == ["x"]
-    assert len(scene.state.under_way) == 2
+    assert len(scene.state.round.under_way) == 2
     monkeypatch.setattr(pacing, "UNDER_WAY", 3)
     promised = Scene(node(cpu=4))
     promised.submit("w", wide(2))
@@ -135,7 +135,7 @@ def test_a_step_that_is_dropped_offers_the_same_again() -> None:
     first = step(scene.state, [accepted], scene.now)
     wanted = sorted(pod.name for pod in first.launches)
     first.drop()
-    assert scene.state.under_way == set()
+    assert scene.state.round.under_way == set()
     scene.tell(scene.accepted("w", wide(2), wide(2, "t")))
     assert scene.launched == wanted == ["fs-w-s-0-0", "fs-w-s-1-0", "fs-w-t-0-0"]
 

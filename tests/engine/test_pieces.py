@@ -24,7 +24,7 @@ LIMITS = TransferLimits(per_dest=3, origin=3, origin_rate=200 * MB, piece_bytes=
 def scene(nodes: int = 1, size: int = 300 * MB) -> Scene:
     """A task on each node that reads 300 MB; they move in pieces of 100 MB."""
     made = Scene(*(node(f"n{n}", cpu=1, labels={"at": f"n{n}"}) for n in range(nodes)))
-    made.state.transfer_limits = LIMITS
+    made.state.cluster.transfer_limits = LIMITS
     stages: list[dict[str, Any]] = [
         {
             "name": f"s{n}",
@@ -63,7 +63,7 @@ def test_the_last_piece_lets_the_task_start() -> None:
     assert told.launched == []
     told.tell(came(told, orders[1]))
     assert told.launched == ["fs-w-s0-0-0"]
-    run = told.state.runs["w"]
+    run = told.state.work.runs["w"]
     assert run.stages[0].moved.tolist() == [300 * MB]
 
 
@@ -83,7 +83,7 @@ def test_pieces_of_another_version_do_not_count() -> None:
     told.tell(came(told, orders[0], "one"))
     told.tell(came(told, orders[1], "two"))
     assert ordered(told) == [("n0", None, 100, "one")]
-    assert told.state.catalogue.landed(0, 0) == 0b001
+    assert told.state.cluster.catalogue.landed(0, 0) == 0b001
 
 
 def test_an_origin_that_has_changed_is_asked_for_all_pieces_again() -> None:
@@ -92,7 +92,7 @@ def test_an_origin_that_has_changed_is_asked_for_all_pieces_again() -> None:
     orders = told.last.transfers
     told.tell(came(told, orders[0], "one"))
     told.tell(refused(told, orders[1], changed=True, version="two"))
-    assert told.state.catalogue.landed(0, 0) == 0
+    assert told.state.cluster.catalogue.landed(0, 0) == 0
     told.tell(refused(told, orders[2], changed=True, version="two"))
     told.tell(after=1_000)
     wanted = sorted((order.offset // MB, order.version) for order in told.last.transfers)
@@ -119,12 +119,12 @@ def test_a_dataset_that_is_smaller_than_was_thought_leaves_nothing_on_its_way() 
     told = scene(size=500 * MB)
     coming = []
     for order in told.last.transfers:
-        coming.append(int(told.state.snapshot.inbound[0]) // MB)
+        coming.append(int(told.state.cluster.snapshot.inbound[0]) // MB)
         told.tell(came(told, order, size=200 * MB))
     assert coming == [500, 400, 300]
     assert told.last.transfers == []
-    assert told.state.snapshot.inbound.tolist() == [0]
-    assert not told.state.catalogue.expected_on(0)
+    assert told.state.cluster.snapshot.inbound.tolist() == [0]
+    assert not told.state.cluster.catalogue.expected_on(0)
 
 
 def test_pieces_that_come_back_one_by_one_are_waited_for() -> None:
@@ -133,10 +133,10 @@ def test_pieces_that_come_back_one_by_one_are_waited_for() -> None:
     seen = []
     for order in told.last.transfers:
         told.tell(refused(told, order, undivided=True))
-        seen.append((int(told.state.snapshot.inbound[0]) // MB, len(told.state.moving)))
+        seen.append((int(told.state.cluster.snapshot.inbound[0]) // MB, len(told.state.data.moving)))
     assert seen == [(200, 2), (100, 1), (300, 1)]
     told.tell(TransferDone(URI, "n0", told.now, 300 * MB, None, 300 * MB))
-    assert told.state.snapshot.inbound.tolist() == [0]
+    assert told.state.cluster.snapshot.inbound.tolist() == [0]
 
 
 def test_a_dataset_that_a_node_has_whole_is_what_that_has() -> None:
@@ -167,8 +167,8 @@ def test_a_size_that_was_wrong_is_corrected_by_the_first_piece() -> None:
     told = scene()
     orders = told.last.transfers
     told.tell(came(told, orders[0], size=420 * MB))
-    assert told.state.catalogue.sizes[0] == 420 * MB
-    assert told.state.transfer_limits.pieces_of(0, told.state.catalogue) == 5
+    assert told.state.cluster.catalogue.sizes[0] == 420 * MB
+    assert told.state.cluster.transfer_limits.pieces_of(0, told.state.cluster.catalogue) == 5
 
 
 def test_pieces_on_a_node_that_is_gone_are_fetched_elsewhere() -> None:
@@ -195,7 +195,7 @@ def test_pieces_on_a_node_that_is_gone_are_fetched_elsewhere() -> None:
 def test_pieces_from_before_a_restart_are_not_ordered_again() -> None:
     """Node 0 has piece 1 and a part of piece 2: piece 1 goes to node 1 from there, and 0 and 2 come from outside."""
     told = Scene(*(node(f"n{n}", cpu=1, labels={"at": f"n{n}"}) for n in range(2)))
-    told.state.transfer_limits = LIMITS
+    told.state.cluster.transfer_limits = LIMITS
     told.tell(PiecesSeen(URI, "n0", 300 * MB, "one", ((100 * MB, 250 * MB),)))
     stage = {"name": "s", "command": ["x"], "scatter": {"count": 2}, "resources": {"cpu": 1}}
     told.submit("w", {**stage, "inputs": [{"name": "ref", "uri": URI, "size": 300 * MB}]})
@@ -211,7 +211,7 @@ def test_a_node_that_does_not_give_its_pieces_is_passed_over() -> None:
     told.tell(came(told, orders["n0", 0]))
     (order,) = told.last.transfers
     told.tell(refused(told, order))
-    assert told.state.catalogue.landed(0, 0) == 0
+    assert told.state.cluster.catalogue.landed(0, 0) == 0
     told.tell(*(refused(told, o) for o in (orders["n0", 100 * MB], orders["n0", 200 * MB])))
     told.tell(after=1_000)
     assert {(dest, source) for dest, source, _, _ in ordered(told)} == {("n1", None)}
@@ -220,4 +220,4 @@ def test_a_node_that_does_not_give_its_pieces_is_passed_over() -> None:
         0,
         0,
         0,
-    ) in told.state.moving  # node 0 is ordered its piece again: it says at once whether it has it
+    ) in told.state.data.moving  # node 0 is ordered its piece again: it says at once whether it has it

@@ -36,20 +36,20 @@ def test_what_waits_is_looked_at_again_under_another_profile() -> None:
     scene.tell(ProfileChanged(CLOSED))
     scene.submit("w", SLEEPERS)
     assert scene.last.launches == []
-    (reason,) = scene.state.reasons.values()
+    (reason,) = scene.state.round.reasons.values()
     assert reason.message == "no node allows task: of 2 ready nodes 2 nodes are closed"
     scene.tell(ProfileChanged(replace(DEFAULT, name="wide", packing="spread")))
     assert [pod.node for pod in scene.last.launches] == ["n0", "n1"]
-    assert scene.state.reasons == {}
+    assert scene.state.round.reasons == {}
 
 
 def test_a_profile_that_was_not_committed_with_its_step_is_not_in_force() -> None:
     """A dropped step takes it back; the event is offered again."""
     scene = Scene()
     result = step(scene.state, [ProfileChanged(CLOSED)], scene.now)
-    assert scene.state.profile is CLOSED
+    assert scene.state.policy.profile is CLOSED
     result.drop()
-    assert scene.state.profile is DEFAULT
+    assert scene.state.policy.profile is DEFAULT
 
 
 def test_only_the_queue_that_names_a_profile_has_it() -> None:

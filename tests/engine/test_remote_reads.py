@@ -33,7 +33,7 @@ def linked(name: str, nic: int = 1_000 * MB, disk: int = 100 * MB, **more: Any) 
 def scene(*nodes: NodeInfo, able: bool = True) -> Scene:
     """An executor whose pods can read elsewhere."""
     made = Scene(*nodes)
-    made.state.remote_reads = able
+    made.state.policy.remote_reads = able
     return made
 
 
@@ -73,7 +73,7 @@ def test_a_gather_reads_the_other_node_and_copies_nothing() -> None:
     on = written(scene(linked("n0"), linked("n1")), read())
     assert on.last.transfers == []
     assert [(pod.node, dict(pod.remote)) for pod in on.last.launches] == [("n0", {part(1): "n1"})]
-    assert on.state.read_from == {(on.state.catalogue.intern(part(1)), 1): 1}
+    assert on.state.data.read_from == {(on.state.cluster.catalogue.intern(part(1)), 1): 1}
     on.start("fs-w-read-0-0")
     on.end("fs-w-read-0-0")
     assert on.runs["w"].stages[1].totals.tolist()[-2:] == [50 * MB, 50 * MB]  # local, moved
@@ -100,7 +100,7 @@ def test_where_it_would_not_be_sooner_bytes_are_copied(nic: int, disk: int, able
 def test_a_profile_may_forbid_it() -> None:
     """`remote_reads: false`."""
     on = scene(linked("n0"), linked("n1"))
-    on.state.profile = replace(on.state.profile, remote_reads=False)
+    on.state.policy.profile = replace(on.state.policy.profile, remote_reads=False)
     written(on, read())
     assert [(order.uri, order.dest) for order in on.last.transfers] == [(part(1), "n0")]
 
@@ -131,7 +131,7 @@ def test_what_is_lost_at_its_source_is_written_again() -> None:
     on = written(scene(linked("n0"), linked("n1")), read())
     on.gone("fs-w-read-0-0", reason="InputLost", lost=[part(1)])
     assert on.launched == ["fs-w-write-1-1"]
-    assert on.state.catalogue.nodes_of(on.state.catalogue.intern(part(0))) == {0}
+    assert on.state.cluster.catalogue.nodes_of(on.state.cluster.catalogue.intern(part(0))) == {0}
     on.end("fs-w-write-1-1", size=50 * MB)
     assert on.launched == ["fs-w-read-0-1"]
 
@@ -166,23 +166,25 @@ def test_a_producer_whose_output_is_read_remotely_has_no_home() -> None:
     for able, homes in ((True, []), (False, [0])):
         on = scene(linked("n0", 400 * MB), linked("n1", 400 * MB), able=able)
         on.submit("w", write(estimate={"runtime": "5s", "output": 500 * MB}), read())
-        assert list(on.state.homes.values()) == homes
+        assert list(on.state.data.homes.values()) == homes
 
 
 def test_a_dataset_in_pieces_is_on_its_way_as_a_whole() -> None:
     """300 MB in pieces of 100: whoever is placed next shares the link with all that is still to come."""
     on = scene(linked("n0"))
-    on.state.transfer_limits = replace(on.state.transfer_limits, piece_bytes=100 * MB, per_dest=1)
+    on.state.cluster.transfer_limits = replace(
+        on.state.cluster.transfer_limits, piece_bytes=100 * MB, per_dest=1
+    )
     on.submit(
         "w", {"name": "a", "command": ["x"], "inputs": [{"name": "i", "uri": "s3://lab/x", "size": 300 * MB}]}
     )
     assert [order.size_bytes for order in on.last.transfers] == [100 * MB]
-    counted = [on.state.snapshot.inbound.tolist()]
+    counted = [on.state.cluster.snapshot.inbound.tolist()]
     for _ in range(3):
         order = on.last.transfers[0]
         done = replace(on.arrival(order, 300 * MB), offset=order.offset, whole=False, moved_bytes=100 * MB)
         on.tell(done)
-        counted.append(on.state.snapshot.inbound.tolist())
+        counted.append(on.state.cluster.snapshot.inbound.tolist())
     assert counted == [[300 * MB], [200 * MB], [100 * MB], [0]]
     assert on.launched == ["fs-w-a-0-0"]
 
@@ -190,11 +192,11 @@ def test_a_dataset_in_pieces_is_on_its_way_as_a_whole() -> None:
 def test_what_is_read_stays_in_full_caches_wherever_it_lies() -> None:
     """Of two parts the reader finds one on its own node and reads the other on n1: a limit of either cache lets go neither."""
     on = written(scene(linked("n0", cache_bytes=200 * MB), linked("n1", cache_bytes=200 * MB)), read())
-    shelves, catalogue = on.state.catalogue.shelves, on.state.catalogue
+    shelves, catalogue = on.state.cluster.catalogue.shelves, on.state.cluster.catalogue
     assert shelves is not None
     mine, other = catalogue.intern(part(0)), catalogue.intern(part(1))
     assert dict(shelves.of[0].held) == {mine: 1}
-    assert on.state.read_from == {(other, 1): 1}
+    assert on.state.data.read_from == {(other, 1): 1}
     look = Look(on.state)
     assert [copy.dataset for node in (0, 1) for copy in look.copies(node, (), Need.AGAIN)] == []
     on.end("fs-w-read-0-0")
@@ -221,19 +223,19 @@ def test_the_node_in_the_middle_says_how_fast_links_and_disks_are() -> None:
 def test_who_has_it_and_is_read_from_least_is_read_from() -> None:
     """The first of three holders is away, two read from the second and one from the third; when all are away any will do."""
     on = scene(*(linked(f"n{at}", ready=at != 0) for at in range(4)))
-    dataset = on.state.catalogue.intern("part", MB)
+    dataset = on.state.cluster.catalogue.intern("part", MB)
     for at in range(3):
-        on.state.catalogue.add_replica(dataset, at)
+        on.state.cluster.catalogue.add_replica(dataset, at)
     statement = Statement()
     for name, at in (("a", 1), ("b", 1), ("c", 2)):
-        on.state.pods[name] = PodRef("w", 0, 0, 0, {"part": f"n{at}"})
-        hold_sources(on.state, on.state.pods[name], statement)
+        on.state.work.pods[name] = PodRef("w", 0, 0, 0, {"part": f"n{at}"})
+        hold_sources(on.state, on.state.work.pods[name], statement)
     who = bag(1, remote=(dataset,))
     assert sources(on.state, who, 3) == {"part": "n2"}
     assert sources(on.state, who, 1) == {}
     for name, left in (("a", 1), ("b", None)):
         end_reading(on.state, name, statement)
-        assert on.state.read_from.get((dataset, 1)) == left
+        assert on.state.data.read_from.get((dataset, 1)) == left
     assert sources(on.state, who, 3) == {"part": "n1"}
     on.tell(*(NodeChanged(linked(f"n{at}", ready=False)) for at in (1, 2)))
     assert sources(on.state, who, 3) == {"part": "n0"}
@@ -243,10 +245,12 @@ def test_after_a_restart_what_is_read_is_known_again() -> None:
     """A pod that is taken over reads on: its source is counted as before."""
     before = written(scene(linked("n0"), linked("n1")), read())
     again = scene(linked("n0"), linked("n1"))
-    again.state.runs = before.state.runs
+    again.state.work.runs = before.state.work.runs
     pods = [before.pods["fs-w-read-0-0"]]
     assert reclaim(again.state, before.runs["w"], pods, Statement()) == []
-    names = {again.state.catalogue.uris[dataset]: node for dataset, node in again.state.read_from}
+    names = {
+        again.state.cluster.catalogue.uris[dataset]: node for dataset, node in again.state.data.read_from
+    }
     assert names == {part(1): 1}
 
 
@@ -254,8 +258,8 @@ def test_starts_are_foretold_by_all_that_is_read() -> None:
     """In 60 s a node is free for who reads 100 MB, which takes its kind 100 s (10 s for next to nothing). A gang waits for it."""
     on = scene(linked("n0"), linked("n1"))
     for at in range(20):
-        on.state.estimates.learn("w", "read", 100_000 + at % 2, Measured(100 * MB))
-        on.state.estimates.learn("w", "read", 10_000 + at % 2, Measured(1 * MB))
+        on.state.work.estimates.learn("w", "read", 100_000 + at % 2, Measured(100 * MB))
+        on.state.work.estimates.learn("w", "read", 10_000 + at % 2, Measured(1 * MB))
     on.submit("w", write(), read(resources={"cpu": 4}))
     busy = {"name": "busy", "scatter": {"count": 2}, "command": ["x"], "resources": {"cpu": 4}}
     on.submit("u", {**busy, "estimate": {"runtime": "60s"}}, priority=1)
@@ -263,7 +267,7 @@ def test_starts_are_foretold_by_all_that_is_read() -> None:
     assert on.launched == ["fs-u-busy-0-0", "fs-u-busy-1-0"]
     both = {"worker": {"replicas": 2, "command": ["x"], "resources": {"cpu": 4}}}
     on.submit("v", {"name": "g", "gang": True, "roles": both})
-    (gang,) = (key for key, group in on.state.refused.items() if group.gang)
+    (gang,) = (key for key, group in on.state.round.refused.items() if group.gang)
     assert 140_000 < expected_starts(on.state, [gang], on.now)[gang].start_ms - on.now < 161_000
 
 
@@ -272,9 +276,9 @@ def test_a_source_that_became_known_after_its_reader() -> None:
     on = scene(linked("n0"))
     ref = PodRef("w", 0, 0, 0, {part(1): "n9"})
     statement = Statement()
-    on.state.pods["pod"] = ref
+    on.state.work.pods["pod"] = ref
     hold_sources(on.state, ref, statement)
-    assert on.state.read_from == {}
+    assert on.state.data.read_from == {}
     on.tell(NodeChanged(linked("n9")))
     end_reading(on.state, "pod", statement)
-    assert (on.state.pods, on.state.read_from) == ({}, {})
+    assert (on.state.work.pods, on.state.data.read_from) == ({}, {})

@@ -34,10 +34,10 @@ def stages(**estimate: Any) -> tuple[dict[str, Any], ...]:
 
 def targets(scene: Scene) -> list[str]:
     """Where tasks that wait for their bytes wait for them, by task."""
-    names = scene.state.snapshot.names
+    names = scene.state.cluster.snapshot.names
     at = {
         int(task): names[int(target)]
-        for group in scene.state.staging.values()
+        for group in scene.state.data.staging.values()
         for task, target in zip(group.tasks, group.nodes, strict=True)
     }
     return [at.get(task, "-") for task in range(12)]
@@ -82,9 +82,9 @@ def test_what_was_given_up_is_not_remembered_as_staged() -> None:
     [name] = scene.launched
     scene.start(name)
     scene.end(name, size=GB, after=5_000)
-    for group in scene.state.staging.values():
-        key = scene.state.groups[group.key]
-        assert scene.state.staged_on[key] == tuple(group.nodes.tolist())
+    for group in scene.state.data.staging.values():
+        key = scene.state.work.groups[group.key]
+        assert scene.state.work.staged_on[key] == tuple(group.nodes.tolist())
 
 
 def output(scene: Scene, order: Transfer) -> None:
@@ -100,12 +100,12 @@ def test_others_keep_their_targets() -> None:
     scene = cluster()
     aside = {"inputs": [{"name": "i", "uri": "s3://lab/aside", "size": 100 * MB}]}
     scene.submit("w", *stages(), {"name": "aside", "command": ["x"], **aside})
-    [other] = [number for number, group in scene.state.staging.items() if group.stage == 2]
-    landed = next(number for number in reversed(scene.state.staging) if number != other)
-    for dataset, at in scene.state.staging[landed].pending:
-        scene.state.catalogue.land(dataset, at, 0)
+    [other] = [number for number, group in scene.state.data.staging.items() if group.stage == 2]
+    landed = next(number for number in reversed(scene.state.data.staging) if number != other)
+    for dataset, at in scene.state.data.staging[landed].pending:
+        scene.state.cluster.catalogue.land(dataset, at, 0)
     output(scene, next(order for order in scene.last.transfers if order.dest == "n0"))
-    assert {other, landed} <= set(scene.state.staging)
+    assert {other, landed} <= set(scene.state.data.staging)
 
 
 def test_targets_are_thought_about_once() -> None:
@@ -114,6 +114,6 @@ def test_targets_are_thought_about_once() -> None:
     scene.submit("w", *stages())
     first, second, *_ = [order for order in scene.last.transfers if order.dest == "n0"]
     output(scene, first)
-    before = set(scene.state.staging)
+    before = set(scene.state.data.staging)
     output(scene, second)
-    assert set(scene.state.staging) < before
+    assert set(scene.state.data.staging) < before

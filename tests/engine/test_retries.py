@@ -57,7 +57,7 @@ def test_memory_grows_after_being_out_of_it_and_only_then() -> None:
         scene.end(f"fs-w-a-0-{attempt}", code=code, reason=reason)
         scene.tell(Tick(), after=60_000)
     assert [pod.memory_bytes >> 20 for pod in scene.pods.values()] == [256, 256, 384, 576]
-    assert scene.state.snapshot.used[0, 1] == 576 << 20
+    assert scene.state.cluster.snapshot.used[0, 1] == 576 << 20
 
 
 def test_the_whole_gang_is_claimed_with_the_memory_it_is_given() -> None:
@@ -75,7 +75,7 @@ def test_the_whole_gang_is_claimed_with_the_memory_it_is_given() -> None:
     scene.tell(Tick(), after=1_000)
     given = {name: scene.pods[name].memory_bytes >> 20 for name in scene.launched}
     assert given == {"fs-w-g-0-1": 64, "fs-w-g-1-1": 512, "fs-w-g-2-1": 512}
-    assert scene.state.snapshot.used[0, 1] >> 20 == 1088
+    assert scene.state.cluster.snapshot.used[0, 1] >> 20 == 1088
 
 
 def test_lost_attempts_cost_nothing() -> None:

@@ -29,7 +29,7 @@ def test_staging_holds_no_cores() -> None:
     scene = Scene(node(cpu=1))
     scene.submit("w", reader())
     assert scene.states("w", "a") == "STAGING"
-    assert scene.state.snapshot.used.sum() == 0
+    assert scene.state.cluster.snapshot.used.sum() == 0
     assert [(t.uri, t.dest, t.source, t.size_bytes) for t in scene.last.transfers] == [(X, "n0", None, 1000)]
     scene.submit("z", {"name": "z", "command": ["x"]})
     assert scene.launched == ["fs-z-z-0-0"]
@@ -80,7 +80,7 @@ def test_who_still_waits_pays_for_a_copy_whose_orderer_was_cancelled() -> None:
     scene.end("fs-w-a-0-0")
     assert totals(scene, "w")["bytes_moved"] == 1000
     scene.nothing_left()
-    assert scene.state.moving == {}
+    assert scene.state.data.moving == {}
 
 
 def test_bytes_that_turn_out_to_be_more_are_counted_as_they_are() -> None:
@@ -115,7 +115,7 @@ def test_a_copy_that_fails_is_tried_again_later_and_given_up_after_eight_times()
     assert scene.runs["w"].stages[0].reasons == {0: "InputMissing"}
     assert scene.runs["w"].reason == "a: InputMissing: s3://lab/x: reset"
     scene.nothing_left()
-    assert scene.state.transfer_backoff == {}
+    assert scene.state.data.backoff == {}
 
 
 def test_what_its_origin_does_not_have_is_given_up_at_once() -> None:
@@ -138,7 +138,7 @@ def test_a_source_that_lost_the_bytes_is_no_failure_of_the_copy() -> None:
     assert (order.source, order.dest) == ("n1", "n0")
     scene.miss(order, lost=True)
     assert [(t.source, t.dest) for t in scene.last.transfers] == [(None, "n0")]
-    assert scene.state.catalogue.nodes_of(0) == frozenset()
+    assert scene.state.cluster.catalogue.nodes_of(0) == frozenset()
     assert scene.last.delta.replicas == [(X, "n1", 0, False)]
 
 
@@ -147,9 +147,9 @@ def test_what_is_known_of_a_failing_copy_is_forgotten_with_who_wanted_it() -> No
     scene = Scene()
     scene.submit("w", reader())
     scene.miss(scene.last.transfers[0])
-    assert len(scene.state.transfer_backoff) == 1
+    assert len(scene.state.data.backoff) == 1
     scene.command("w", "cancel")
-    assert scene.state.transfer_backoff == {}
+    assert scene.state.data.backoff == {}
     scene.nothing_left()
 
 
@@ -189,8 +189,8 @@ def test_cancel_while_staging_takes_back_every_claim() -> None:
     scene.nothing_left()
     scene.arrive(order)
     assert scene.launched == []
-    assert scene.state.moving == {}
-    assert scene.state.snapshot.inbound.tolist() == [0]
+    assert scene.state.data.moving == {}
+    assert scene.state.cluster.snapshot.inbound.tolist() == [0]
 
 
 @pytest.mark.parametrize("profile", ["flowsched", "kube-like"])
@@ -234,9 +234,9 @@ def test_what_was_learned_in_a_dropped_step_is_not_learned() -> None:
     scene.start("fs-w-a-0-0")
     scene.now += 500
     step(scene.state, [scene.ending("fs-w-a-0-0")], scene.now).drop()
-    assert scene.state.estimates.runtime_ms("w", "a") is None
+    assert scene.state.work.estimates.runtime_ms("w", "a") is None
     scene.end("fs-w-a-0-0")
-    assert scene.state.estimates.runtime_ms("w", "a") == 500
+    assert scene.state.work.estimates.runtime_ms("w", "a") == 500
 
 
 def test_an_input_that_was_never_written_fails_its_reader_and_not_the_step() -> None:

@@ -10,6 +10,7 @@ import pytest
 from flowsched.engine.explain import explain, situations_of
 from flowsched.engine.recovery import reclaim
 from flowsched.engine.state import EngineState
+from flowsched.engine.state.policy import PolicyState
 from flowsched.engine.step import step
 from flowsched.executor.protocol import NodeChanged, PodEnded
 from flowsched.scheduling.explain.recording import plan_bytes, replayed, unpacked
@@ -39,7 +40,7 @@ def reading(name: str, rate: int, count: int = 1, **more: Any) -> dict[str, Any]
 def scene(cpu: int = 16, storage: Storage = NFS, **profile: Any) -> Scene:
     """One node, and the storage in the profile."""
     made = Scene(node(cpu=cpu))
-    made.state.profile = replace(made.state.profile, storages=(storage,), **profile)
+    made.state.policy.profile = replace(made.state.policy.profile, storages=(storage,), **profile)
     return made
 
 
@@ -143,37 +144,41 @@ def test_a_storage_that_nobody_bounds_bounds_nobody() -> None:
     one = scene(storage=replace(NFS, name="other"))
     one.submit("w", reading("read", 400, 8))
     assert len(one.launched) == 8
-    assert one.state.snapshot.used[0, 4] == 0
+    assert one.state.cluster.snapshot.used[0, 4] == 0
 
 
 def test_where_all_data_are_mounted_inputs_and_outputs_count() -> None:
     """20 s of computing and 20 GB at 1,000 MB/s: 500 MB/s alone, of which half counts; 250 MB/s, in three binary digits 234."""
-    state = EngineState(profile=replace(Scene().state.profile, locality=False, storages=(NFS,)), mounted=True)
+    state = EngineState(
+        policy=PolicyState(
+            profile=replace(Scene().state.policy.profile, locality=False, storages=(NFS,)), mounted=True
+        )
+    )
     one = Scene()
     one.state = state
     one.tell(NodeChanged(node(cpu=16)))
     bam = {"name": "bam", "uri": "s3://b/{index}.bam", "size": "20G"}
     one.submit("w", reading("sort", 0, 8, inputs=[bam], estimate={"runtime": "20s"}))
     assert stages(one) == ["sort"] * 3
-    assert state.snapshot.direct.rates == {"nfs/read": 3 * 234_881_024}
+    assert state.cluster.snapshot.direct.rates == {"nfs/read": 3 * 234_881_024}
 
 
 def test_a_step_that_is_dropped_leaves_no_demand() -> None:
     """Ends and restarts count as they happened: nothing is left when all is done."""
     one = scene()
     one.submit("w", reading("read", 200, 4))
-    before = dict(one.state.snapshot.direct.rates)
+    before = dict(one.state.cluster.snapshot.direct.rates)
     step(one.state, [PodEnded("fs-w-read-0-0", one.now, 0)], one.now).drop()
-    assert one.state.snapshot.direct.rates == before
+    assert one.state.cluster.snapshot.direct.rates == before
     pods = one.last.launches
     for pod in pods:
-        one.state.snapshot.unclaim(pod.name, Statement())
-    assert one.state.snapshot.direct.rates == {"nfs/read": 0}
+        one.state.cluster.snapshot.unclaim(pod.name, Statement())
+    assert one.state.cluster.snapshot.direct.rates == {"nfs/read": 0}
     reclaim(one.state, one.runs["w"], pods, Statement())
-    assert one.state.snapshot.direct.rates == before
+    assert one.state.cluster.snapshot.direct.rates == before
     one.end(*(pod.name for pod in pods))
-    assert one.state.snapshot.direct.rates == {"nfs/read": 0}
-    assert one.state.snapshot.direct.claims == {}
+    assert one.state.cluster.snapshot.direct.rates == {"nfs/read": 0}
+    assert one.state.cluster.snapshot.direct.claims == {}
 
 
 @pytest.mark.parametrize("origin", [True, False])
@@ -181,15 +186,15 @@ def test_copies_from_the_same_storage_give_way(origin: bool) -> None:
     """Pods ask for 806 of 900 MB/s: of eight copies from outside one goes, not eight, and it counts. Elsewhere all go."""
     one = scene(storage=replace(NFS, origin=origin))
     one.submit("r", reading("read", 200, 4))
-    before = one.state.snapshot.direct.rates["nfs/read"]
+    before = one.state.cluster.snapshot.direct.rates["nfs/read"]
     inputs = [{"name": f"i{at}", "uri": f"s3://b/{at}", "size": "1G"} for at in range(3)]
     one.submit("w", reading("copy", 0, inputs=inputs))
     assert len(one.last.transfers) == (1 if origin else 3)
-    counted = one.state.snapshot.direct.rates["nfs/read"] - before
+    counted = one.state.cluster.snapshot.direct.rates["nfs/read"] - before
     assert counted == (56_250_000 if origin else 0)
     one.arrive(one.last.transfers[0])
     assert len(one.last.transfers) == (1 if origin else 0)
-    assert one.state.snapshot.direct.rates["nfs/read"] == before + counted
+    assert one.state.cluster.snapshot.direct.rates["nfs/read"] == before + counted
 
 
 def test_a_profile_says_what_storages_there_are() -> None:

@@ -37,7 +37,7 @@ def events(scene: Scene, kind: str) -> list[tuple[str, Any]]:
 
 
 def nominations(scene: Scene) -> list[Nomination]:
-    return list(scene.state.snapshot.nominations.values())
+    return list(scene.state.cluster.snapshot.nominations.values())
 
 
 def released(scene: Scene, *names: str) -> None:
@@ -198,7 +198,7 @@ def test_a_nomination_ends_with_its_node() -> None:
     scene.tell(NodeChanged(node(cpu=3, ready=False)))
     assert nominations(scene) == []
     assert scene.released == []
-    assert scene.state.reasons[2].code.value != "WaitingForVictims"
+    assert scene.state.round.reasons[2].code.value != "WaitingForVictims"
 
 
 def test_a_nomination_ends_after_ten_minutes() -> None:
@@ -242,12 +242,12 @@ def test_a_policy_on_evictions_is_kept() -> None:
 def test_a_step_that_is_dropped_takes_nobody_away() -> None:
     """Victims run on, nothing is held; the same step decides the same again."""
     scene = filled()
-    before = scene.state.snapshot.used.tobytes()
+    before = scene.state.cluster.snapshot.used.tobytes()
     accepted = scene.accepted("high", RING, priority=10)
     first = step(scene.state, [accepted], scene.now)
     releases = first.releases
     first.drop()
-    assert scene.state.snapshot.used.tobytes() == before
+    assert scene.state.cluster.snapshot.used.tobytes() == before
     assert scene.states("low", "many") == "RUNNING RUNNING RUNNING RUNNING QUEUED QUEUED"
     assert nominations(scene) == []
     scene.submit("high", RING, priority=10)
@@ -318,6 +318,6 @@ def test_a_dropped_step_forgets_a_drain() -> None:
     """The node is ready as before."""
     scene = Scene(node(cpu=1))
     step(scene.state, [drained(scene.now)], scene.now).drop()
-    assert scene.state.drains == {}
+    assert scene.state.cluster.drains == {}
     scene.submit("w", bag(1))
     assert scene.launched == ["fs-w-many-0-0"]

@@ -35,7 +35,7 @@ def staged_thrice(*before: dict[str, Any]) -> Scene:
     if before:
         scene.submit("before", *before)
         scene.start(*scene.launched)
-    scene.state.staged_on[GroupKey("w", 0, -1, 0)] = (0, 1, 2)
+    scene.state.work.staged_on[GroupKey("w", 0, -1, 0)] = (0, 1, 2)
     read = [{"name": "i", "uri": "s3://lab/x", "size": 300 * MB}]
     gathered = [{"name": each, "from": f"{each}.o"} for each in ("use", "other")]
     scene.submit(
@@ -70,7 +70,7 @@ def test_they_are_waited_for_also_while_somebody_else_has_been_promised_room() -
     gang = {"name": "gang", "gang": True, "roles": roles}
     scene = staged_thrice({**full, **small}, {**gang, "selector": {"size": "small"}})
     assert list(scene.last.transfers) == []
-    told = [each.message for each in scene.state.reasons.values()]
+    told = [each.message for each in scene.state.round.reasons.values()]
     assert told[1:] == ["its inputs have been copied to several nodes; it waits for room on one of them"]
 
 

@@ -44,7 +44,7 @@ def test_rows_of_the_future_are_of_now_after_a_restart() -> None:
     }
     spec = check_workflow({"name": "w", "stages": [stage]})
     state = EngineState()
-    state.snapshot.put_node(node(cpu=4))
+    state.cluster.snapshot.put_node(node(cpu=4))
     later = 10_000 + HOUR_MS
     queued, goal = TaskState.QUEUED, TaskState.PENDING
     tasks = [TaskWrite("w", 0, 0, queued, 0, None, goal, 1, "", None, later, None, None, None, None, 0, 0)]

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from bench.virtual.drive import Drive, Fate
 from flowsched.engine.state import EngineState
+from flowsched.engine.state.policy import PolicyState
 from flowsched.engine.step import Step
 from flowsched.executor.nodes import NodeInfo
 from flowsched.scheduling.queues.tree import Queue, QueueTree
@@ -22,7 +23,7 @@ class Watched:
     """A cluster of 16 cores, two queues, and a count of who was taken away and who holds what."""
 
     def __init__(self, *queues: Queue, runtime_ms: int) -> None:
-        state = EngineState(queues=QueueTree(queues))
+        state = EngineState(policy=PolicyState(queues=QueueTree(queues)))
         nodes = [NodeInfo(f"n{i}", 4_000, 64 << 30) for i in range(4)]
         self.evicted: Counter[str] = Counter()
         self.drive = Drive(state, nodes, fate=lambda _: Fate(runtime_ms), observe=self.observe)
@@ -47,7 +48,7 @@ class Watched:
         self.drive.submit(name, check_workflow(document), at=at)
 
     def cores(self, queue: str) -> int:
-        return self.drive.state.snapshot.queue_usage(queue)[0] // 1000
+        return self.drive.state.cluster.snapshot.queue_usage(queue)[0] // 1000
 
 
 def test_a_queue_gets_its_share_back_once_and_keeps_it() -> None:

@@ -90,7 +90,7 @@ def test_parts_of_gpus_survive_a_bad_world_too(docs: list[dict[str, Any]], seed:
     """No device is given out twice after any step, crash or dropped commit, and everybody gets one in the end."""
     chances = Chances(gone=0.1, crash=0.15, drop=0.1, repeat=0.2, lingers=0.3)
     world = run_world(with_gpus(docs, seed), seed, chances, nodes=GPUS)
-    assert (world.state.snapshot.devices.free(3) == 1000).all()
+    assert (world.state.cluster.snapshot.devices.free(3) == 1000).all()
 
 
 def test_gangs_that_give_members_back_survive_a_bad_world_too() -> None:

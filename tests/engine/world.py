@@ -16,6 +16,7 @@ from flowsched.engine.explain import explain
 from flowsched.engine.pod_orders import decode_pod
 from flowsched.engine.recovery import Remembered, rebuild_run
 from flowsched.engine.state import EngineState
+from flowsched.engine.state.policy import PolicyState
 from flowsched.engine.step import Step, step
 from flowsched.executor.nodes import NodeInfo
 from flowsched.executor.protocol import (
@@ -158,12 +159,14 @@ class World:
     def boot(self) -> None:
         """A service (re)starts: memory from SQL, pods from the cluster."""
         profile = PROFILES[self.policy]
-        self.state = EngineState(profile=profile, secret=b"s", remote_reads=self.remote_reads)
+        self.state = EngineState(
+            policy=PolicyState(profile=profile, secret=b"s", remote_reads=self.remote_reads)
+        )
         for node in self.nodes:
-            self.state.catalogue.limit(self.state.snapshot.put_node(node), node.cache_bytes)
+            self.state.cluster.catalogue.limit(self.state.cluster.snapshot.put_node(node), node.cache_bytes)
         for (uri, node), size in self.sql.replicas.items():
-            dataset = self.state.catalogue.intern(uri, size)
-            self.state.catalogue.add_replica(dataset, self.state.snapshot.index[node])
+            dataset = self.state.cluster.catalogue.intern(uri, size)
+            self.state.cluster.catalogue.add_replica(dataset, self.state.cluster.snapshot.index[node])
         self.inbox = []
         self.waited_for: dict[int, tuple[str, ...]] = {}  #: group -> victims it was nominated with
         self.moving = []
@@ -184,7 +187,9 @@ class World:
             elif pod.name in self.started:
                 self.inbox.append(PodStarted(pod.name, self.now))
         unknown = [pair for pair in sorted(self.holds) if pair not in self.sql.replicas]
-        if self.state.catalogue.shelves is not None:  # copies that were to be deleted when the service died
+        if (
+            self.state.cluster.catalogue.shelves is not None
+        ):  # copies that were to be deleted when the service died
             self.seen["copy known again"] += len(unknown)
             self.inbox += [
                 ReplicaSeen(uri, node, 5_000_000 if uri.startswith("s3:") else 1_000_000)
@@ -223,7 +228,7 @@ class World:
         for _ in range(most):
             if not self.turn():
                 return
-        told = [str(e) for run in self.state.runs.values() for e in explain(self.state, run, self.now)]
+        told = [str(e) for run in self.state.work.runs.values() for e in explain(self.state, run, self.now)]
         raise AssertionError(
             f"still running after {most} steps: {self.unfinished()}; {told}; {list(self.live)}; {self.rows()}"
         )
@@ -233,7 +238,7 @@ class World:
         return [
             f"{run.id}/{s.spec.name} {s.state} done={s.done}/{s.spec.width} barriers={s.barriers} "
             f"{[] if s.uniform is not None else [TaskState(x).name + str(a) for x, a in zip(s.task_state, s.attempt, strict=True)]}"
-            for run in self.state.runs.values()
+            for run in self.state.work.runs.values()
             for s in run.stages
         ] + [f"{k} {v[3] if len(v) > 3 else v}" for k, v in self.sql.stages.items()]
 
@@ -406,40 +411,40 @@ class World:
     def check(self, result: Step) -> None:
         """P4, P5, P6 and the derived arrays, after each committed step."""
         state = self.state
-        used = state.snapshot.used.copy()
-        assert (used <= state.snapshot.allocatable).all(), "P6: over-commit"
+        used = state.cluster.snapshot.used.copy()
+        assert (used <= state.cluster.snapshot.allocatable).all(), "P6: over-commit"
         self.check_caches()
-        assert (state.snapshot.devices.free(len(state.snapshot)) >= 0).all(), (
+        assert (state.cluster.snapshot.devices.free(len(state.cluster.snapshot)) >= 0).all(), (
             "P6: a device is given out twice"
         )
         total = used * 0
-        for claim in state.snapshot.claims.values():
+        for claim in state.cluster.snapshot.claims.values():
             if claim.kind > 0:
                 total[claim.node, : len(claim.amount)] += claim.amount
         assert (total == used).all(), "claims and arrays disagree"
         mine = (ClaimKind.RUNNING, ClaimKind.RELEASING)
-        holding = {name for name, claim in state.snapshot.claims.items() if claim.kind in mine}
-        assert holding == set(state.pods), "claims and pods disagree"
-        for run in state.runs.values():
+        holding = {name for name, claim in state.cluster.snapshot.claims.items() if claim.kind in mine}
+        assert holding == set(state.work.pods), "claims and pods disagree"
+        for run in state.work.runs.values():
             for stage in run.stages:
                 if stage.uniform is None:
                     counted = [int((stage.task_state == s).sum()) for s in TaskState]
                     assert counted == stage.counts.tolist()
-        for key, nomination in state.snapshot.nominations.items():
+        for key, nomination in state.cluster.snapshot.nominations.items():
             known = self.waited_for.setdefault(key, nomination.victims)
             assert known == nomination.victims, "a group that waits for its victims got others"
-        for key in [key for key in self.waited_for if key not in state.snapshot.nominations]:
+        for key in [key for key in self.waited_for if key not in state.cluster.snapshot.nominations]:
             del self.waited_for[key]
-        if state.profile.gang:
+        if state.policy.profile.gang:
             self.check_gangs(result)
         self.check_shrunk(result)
         for ident in result.ended:
-            assert not [name for name in state.pods if name.startswith(f"fs-{ident}-")], "P5: a leak"
+            assert not [name for name in state.work.pods if name.startswith(f"fs-{ident}-")], "P5: a leak"
             assert RunState(self.sql.workflows[ident][0]).terminal
 
     def check_caches(self) -> None:
         """What counts in a cache is what is there, comes, or is held: each dataset once."""
-        shelves, catalogue = self.state.catalogue.shelves, self.state.catalogue
+        shelves, catalogue = self.state.cluster.catalogue.shelves, self.state.cluster.catalogue
         for node, shelf in shelves.of.items() if shelves is not None else ():
             known = {
                 d for d in range(len(catalogue)) if node in catalogue.nodes_of(d) | catalogue.expected_on(d)
@@ -457,7 +462,7 @@ class World:
             if row.kind != "task.evicted" or "goes on without it" not in body["message"]:
                 continue
             self.seen["given back"] += 1
-            run = self.state.runs[row.workflow]
+            run = self.state.work.runs[row.workflow]
             stage = run.stages[run.number_of(body["stage"])]
             states = stage.task_state[stage.indices_of(body["index"] // stage.members)]
             there = [
@@ -474,7 +479,7 @@ class World:
         for ident, name, shard in {
             (p.workflow, p.stage, p.shard) for p in result.launches if p.gang is not None
         }:
-            stage = next(s for s in self.state.runs[ident].stages if s.spec.name == name)
+            stage = next(s for s in self.state.work.runs[ident].stages if s.spec.name == name)
             states = stage.task_state[stage.indices_of(shard)]
             there = [TaskState(s) in (*HOLDING, TaskState.SUCCEEDED) for s in states.tolist()]
             for number, role in enumerate(stage.spec.roles):
@@ -486,24 +491,26 @@ class World:
     def finished(self) -> None:
         """At the end nothing is left anywhere."""
         assert not self.live
-        assert not self.state.pods
-        assert not self.state.snapshot.claims
-        assert not self.state.snapshot.nominations
-        assert not self.state.runs
-        assert not self.state.staging
-        assert not self.state.ready
-        assert not self.state.read_from
-        assert self.state.coming_in.keys() == {(dataset, node) for dataset, node, _ in self.state.moving}
-        shelves = self.state.catalogue.shelves
+        assert not self.state.work.pods
+        assert not self.state.cluster.snapshot.claims
+        assert not self.state.cluster.snapshot.nominations
+        assert not self.state.work.runs
+        assert not self.state.data.staging
+        assert not self.state.work.ready
+        assert not self.state.data.read_from
+        assert self.state.data.coming_in.keys() == {
+            (dataset, node) for dataset, node, _ in self.state.data.moving
+        }
+        shelves = self.state.cluster.catalogue.shelves
         assert shelves is None or not shelves.owner.keys() - shelves.waiting
         assert set(self.sql.terminal) == set(self.seq)
 
 
 def fingerprint(state: EngineState) -> tuple[object, ...]:
     """Everything a step may change, comparable."""
-    snapshot = state.snapshot
+    snapshot = state.cluster.snapshot
     runs = []
-    for ident, run in sorted(state.runs.items()):
+    for ident, run in sorted(state.work.runs.items()):
         stages = []
         for stage in run.stages:
             arrays: tuple[bytes, ...] = ()
@@ -551,23 +558,23 @@ def fingerprint(state: EngineState) -> tuple[object, ...]:
         sorted(snapshot.spent.items()),
         snapshot.lowest_takeable,
         runs,
-        sorted(state.ready),
-        sorted(state.pods),
-        sorted(state.staging),
-        sorted(state.moving),
-        sorted(state.coming_in.items()),
-        sorted(state.read_from.items()),
-        sorted(state.transfer_backoff),
-        [sorted(s) for s in map(state.catalogue.nodes_of, range(len(state.catalogue))) if s],
-        state.next_address,
-        sorted(state.gang_bases),
+        sorted(state.work.ready),
+        sorted(state.work.pods),
+        sorted(state.data.staging),
+        sorted(state.data.moving),
+        sorted(state.data.coming_in.items()),
+        sorted(state.data.read_from.items()),
+        sorted(state.data.backoff),
+        [sorted(s) for s in map(state.cluster.catalogue.nodes_of, range(len(state.cluster.catalogue))) if s],
+        state.work.next_address,
+        sorted(state.work.gang_bases),
         caches(state),
     )
 
 
 def caches(state: EngineState) -> list[object]:
     """The books of caches with a limit."""
-    shelves = state.catalogue.shelves
+    shelves = state.cluster.catalogue.shelves
     if shelves is None:
         return []
     return [

@@ -107,7 +107,7 @@ class Cluster:
             assert found is not None
             wanted.add(found["metadata"]["uid"])
         state = dispatcher.state
-        await until(lambda: wanted <= state.snapshot.claims.keys() - state.assumed.keys())
+        await until(lambda: wanted <= state.cluster.snapshot.claims.keys() - state.foreign.assumed.keys())
 
     async def tell(self, *events: Any) -> None:
         """The engine hears something of the cluster."""
@@ -219,7 +219,7 @@ async def test_pods_keep_off_what_is_promised_to_a_gang_that_waits(cluster: Clus
         labels = {"scheduling.x-k8s.io/pod-group": "train"}
         await cluster.pod(f"worker-{number}", "4", scheduler="flowsched", labels=labels)
     state = cluster.up.service._leader.dispatcher.state
-    await until(lambda: bool(state.reservations))
+    await until(lambda: bool(state.round.reservations))
     said = await cluster.placed("service", "2")
     assert said.startswith("0/4 nodes are available:")
     assert f"2 {PROMISED}" in said

@@ -63,6 +63,6 @@ async def test_the_stock_scheduler_places_what_we_release(
             assert [(output.name, output.value) for output in task.outputs] == [("all", "0123")]
             state = running.leader.dispatcher.state if running.leader.dispatcher is not None else None
             assert state is not None
-            assert not state.pods
+            assert not state.work.pods
     finally:
         stock.kill()

@@ -72,7 +72,7 @@ async def busy(host: Host) -> AsyncIterator[None]:
 def node_of(running: Running, name: str) -> Any:
     """What the engine knows of a node."""
     assert running.leader.dispatcher is not None
-    snapshot = running.leader.dispatcher.state.snapshot
+    snapshot = running.leader.dispatcher.state.cluster.snapshot
     return snapshot.info(snapshot.index[name])
 
 
@@ -138,4 +138,4 @@ async def test_what_a_task_moved_becomes_its_sample(
         task = await running.service.task(workflow, "sort", 0)
         assert [attempt.usage["disk_bytes"] for attempt in task.attempts] == [100 * MB]
         assert running.leader.dispatcher is not None
-        assert running.leader.dispatcher.state.estimates.disk_bytes("w", "sort") == 100 * MB
+        assert running.leader.dispatcher.state.work.estimates.disk_bytes("w", "sort") == 100 * MB

@@ -71,7 +71,7 @@ async def own_gang(running: Running, world: KubeWorld) -> None:
     submitted = await running.service.submit(json.dumps(GANG).encode())
 
     async def live() -> Any:
-        pods = running.leader.dispatcher.state.pods if running.leader.dispatcher is not None else {}
+        pods = running.leader.dispatcher.state.work.pods if running.leader.dispatcher is not None else {}
         return [name for name in pods if running.cluster.pods.object_of(name)]
 
     names = await running.until(live)

@@ -158,7 +158,7 @@ async def test_a_restart_forgets_no_rank_of_a_call_that_came_before_its_plan(tmp
             first = await cromwell.start(FIRST_RUN, "First", "true")
             await client.plan(WDL, inputs={}, run=FIRST_RUN)
         async with app.running(settings) as running, flowsched.Client(running.url) as client:
-            runs = running.service._leader.dispatcher.state.runs
+            runs = running.service._leader.dispatcher.state.work.runs
             async with asyncio.timeout(120):
                 while not runs[first].spec.call.rank_ms:
                     await asyncio.sleep(0.05)

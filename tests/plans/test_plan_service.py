@@ -123,7 +123,7 @@ async def test_ranks_follow_what_was_learned(client: flowsched.Client, service: 
     made = await client.plan(WDL, inputs=INPUTS)
     merge = "HaplotypeCallerGvcf.MergeGvcfs"
     assert (made.ranks[merge].learned, made.ranks[merge].runtime_ms) == (False, 60_000)
-    service.service._leader.dispatcher.state.estimates.learn("MergeGvcfs", "task", 4_000)
+    service.service._leader.dispatcher.state.work.estimates.learn("MergeGvcfs", "task", 4_000)
     found = (await client.get_plan(made.id)).ranks
     assert (found[merge].learned, found[merge].rank_ms) == (True, 4_000)
     assert found["HaplotypeCallerGvcf.HaplotypeCaller"].rank_ms == 64_000

@@ -110,10 +110,10 @@ async def test_a_profile_is_reloaded_while_the_service_runs(tmp_path: Path, plug
     async with running(settings(tmp_path, profile=file)) as here, Client(here.url) as client:
         book = here.service.policies.book
         state = here.service._state()
-        assert (state.profile.name, state.profile.window) == ("first", 11)
+        assert (state.policy.profile.name, state.policy.profile.window) == ("first", 11)
 
         file.write_text("name: second\nfilters: [only-ssd]\n")
-        await until(lambda: state.profile.name == "second")
+        await until(lambda: state.policy.profile.name == "second")
         view = await client.profile()
         assert (view.name, view.source, view.kept, view.refused) == ("second", str(file), True, None)
         assert view.document["profiles"]["second"]["filters"] == [{"name": "only-ssd", "disktype": "ssd"}]
@@ -121,14 +121,14 @@ async def test_a_profile_is_reloaded_while_the_service_runs(tmp_path: Path, plug
         file.write_text("name: third\nfilters: [only-ssdd]\nwindow: -1\n")
         await until(lambda: book.refused is not None)
         view = await client.profile()
-        assert (view.name, state.profile.name) == ("second", "second")
+        assert (view.name, state.policy.profile.name) == ("second", "second")
         assert view.refused is not None
         assert [fault["path"] for fault in view.refused.faults] == ["$.window", "$.filters[0]"]
 
         file.unlink()
         await until(lambda: book.refused.faults[0].expected == "a file that can be read")
         file.write_text("name: fourth\n")
-        await until(lambda: state.profile.name == "fourth")
+        await until(lambda: state.policy.profile.name == "fourth")
         assert (await client.profile()).refused is None
 
 
@@ -144,7 +144,7 @@ async def test_a_filter_of_the_documentation_works(tmp_path: Path, plugins: Path
         run = await client.submit(WAITING)
 
         def waits() -> bool:
-            return bool(here.service._state().reasons)
+            return bool(here.service._state().round.reasons)
 
         await until(waits)
         (reason,) = await client.explain(run.id)
@@ -174,7 +174,7 @@ async def _fails_and_lives(tmp_path: Path) -> None:
     async with running(settings(tmp_path)) as here, Client(here.url) as client:
         await client.put_profile("{name: lab, filters: [wild]}")
         run = await client.submit(WAITING)
-        await until(lambda: bool(here.service._state().reasons))
+        await until(lambda: bool(here.service._state().round.reasons))
         (reason,) = await client.explain(run.id)
         assert reason.message == (
             "no node allows task: of 2 ready nodes 2 nodes are not judged: plugin wild failed"
@@ -277,7 +277,7 @@ async def test_a_running_service_is_recorded_and_replayed(tmp_path: Path) -> Non
         assert (len(idle.inputs["snapshot"]), list(idle.inputs["backlog"])) == (2, [])
         stages = [{**WAITING["stages"][0], "resources": {"cpu": 9}}]  # type: ignore[dict-item]
         run = await client.submit({"name": "big", "stages": stages})
-        await until(lambda: bool(here.service._state().reasons))
+        await until(lambda: bool(here.service._state().round.reasons))
         record = unpacked(await client.snapshot())
         assert [group.name for group in record.inputs["backlog"]] == ["big/s"]
         assert json.loads(record.plan)["reasons"][0]["code"] == "LargerThanNode"

@@ -74,7 +74,7 @@ async def test_what_was_used_outlives_the_service(tmp_path: Path) -> None:
         await running(one, "default", 1)
         leader = one.service._leader.dispatcher
         assert leader is not None
-        usage = leader.state.snapshot.usage
+        usage = leader.state.cluster.snapshot.usage
         usage.written = usage.step - 1  # as if a step of time had ended
         usage._accounts[Payer("default", "ann")].past[0] = 10**15
         await one.service.put_queue("default", {"weight": 2})  # a step

@@ -89,7 +89,7 @@ class Trial:
 
     def check(self, state: EngineState, done: Step) -> None:
         """What must hold after every step."""
-        snapshot = state.snapshot
+        snapshot = state.cluster.snapshot
         assert not self.world.violations
         assert (snapshot.used <= snapshot.allocatable).all(), "P6: more is used than there is"
         total = snapshot.used * 0
@@ -100,7 +100,7 @@ class Trial:
         # Room that is held for whom others make way is nobody's pod yet.
         rooms = (ClaimKind.STAGING, ClaimKind.NOMINATED)
         holding = {name for name, claim in snapshot.claims.items() if claim.kind not in rooms}
-        assert holding == set(state.pods), "claims and pods disagree"
+        assert holding == set(state.work.pods), "claims and pods disagree"
         assert self.world.running <= holding, f"P5: {self.world.running - holding} live and hold nothing"
         assert set(self.world.launched.values()) <= {1}, "P3: a pod was launched twice"
         self._check_gangs(state, done)
@@ -108,7 +108,7 @@ class Trial:
             assert row.workflow not in self.ended, "P1: a terminal state changed"
             if row.state in TERMINAL:
                 self.ended[row.workflow] = row.state
-                left = [name for name in state.pods if name.startswith(f"fs-{row.workflow}-")]
+                left = [name for name in state.work.pods if name.startswith(f"fs-{row.workflow}-")]
                 assert not left, f"P5: {left} outlive their workflow"
         self.seen["step"] += 1
 
@@ -117,7 +117,7 @@ class Trial:
         for workflow, name, shard in {
             (p.workflow, p.stage, p.shard) for p in done.launches if p.gang is not None
         }:
-            stage = next(each for each in state.runs[workflow].stages if each.spec.name == name)
+            stage = next(each for each in state.work.runs[workflow].stages if each.spec.name == name)
             states = stage.task_state[stage.indices_of(shard)]
             roles = [role.name for role in stage.spec.roles for _ in range(role.replicas)]
             there = Counter(role for role, has in zip(roles, states.tolist(), strict=True) if has in THERE)
@@ -127,12 +127,12 @@ class Trial:
     def finish(self, state: EngineState) -> None:
         """What must hold when everything has ended."""
         assert not self.world.running, "P5: pods outlive everything"
-        assert not state.pods
-        assert not state.snapshot.claims
-        assert not state.snapshot.used.any()
-        assert not state.runs
-        assert not state.staging
-        assert not state.ready
+        assert not state.work.pods
+        assert not state.cluster.snapshot.claims
+        assert not state.cluster.snapshot.used.any()
+        assert not state.work.runs
+        assert not state.data.staging
+        assert not state.work.ready
 
 
 class Checked(Dispatcher):

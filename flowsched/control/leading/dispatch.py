@@ -119,7 +119,7 @@ class Dispatcher:
         room that somebody else could be given.
         """
         if isinstance(event, RoomTaken):
-            return event.owner in self.state.assumed or event.owner in self.state.pods
+            return event.owner in self.state.foreign.assumed or event.owner in self.state.work.pods
         return isinstance(event, (PodStarted, PodHeld))
 
     async def run(self) -> None:
@@ -183,8 +183,8 @@ class Dispatcher:
         await self._aside(result.keep)
         if self._idle is not None:
             result.wake_at(self._idle.note(self.state, result.now))
-        if not self._large <= self.state.runs.keys():
-            self._large &= self.state.runs.keys()
+        if not self._large <= self.state.work.runs.keys():
+            self._large &= self.state.work.runs.keys()
             self._shrink()
         return result
 
@@ -214,7 +214,7 @@ class Dispatcher:
         if not result.delta:
             return
         await self._failpoint("commit.before")
-        await self._writer.commit(result.delta, self.state.epoch)
+        await self._writer.commit(result.delta, self.state.policy.epoch)
         await self._failpoint("commit.after")
 
     async def _act(self, result: Step) -> None:
@@ -269,8 +269,8 @@ class Dispatcher:
             await self._failpoint("bind.before")
             await binder.bind(result.binds)
             await self._failpoint("bind.after")
-        if self.state.reasons is not self._told:
-            self._told = self.state.reasons
+        if self.state.round.reasons is not self._told:
+            self._told = self.state.round.reasons
             await binder.publish(list(verdicts(self.state)))
 
     async def _something(self, wake_ms: int | None) -> None:

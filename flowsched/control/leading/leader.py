@@ -27,6 +27,8 @@ from flowsched.engine.events import (
 )
 from flowsched.engine.idle_book import HOUR_MS, KEPT_HOURS, Hour, IdleBook
 from flowsched.engine.state import EngineState
+from flowsched.engine.state.policy import PolicyState
+from flowsched.engine.state.work import WorkState
 from flowsched.errors import (
     ConfigurationError,
     FlowschedError,
@@ -218,7 +220,7 @@ class Leader:
         """What was learned of tasks, by the name of their workflow or stage: name -> ms. Nothing where it does not lead."""
         if self.dispatcher is None or not self.dispatcher.at_rest:
             return {}
-        return self.dispatcher.state.estimates.named(names)
+        return self.dispatcher.state.work.estimates.named(names)
 
     async def run(self) -> None:
         """Lead for ever, and wait for whatever is away: a database, room on a disk, another process that leads.
@@ -303,17 +305,19 @@ class Leader:
         await self._failpoint("recover.before")
         self._changes.clear()  # what was changed until here is read below
         state = EngineState(
-            profile=self.profile,
-            epoch=self.epoch,
-            secret=self._secret,
-            address_start=first_address(self.epoch, self._secret),
-            remote_reads=self._executor.remote_reads,
+            policy=PolicyState(
+                profile=self.profile,
+                epoch=self.epoch,
+                secret=self._secret,
+                remote_reads=self._executor.remote_reads,
+            ),
+            work=WorkState(next_address=first_address(self.epoch, self._secret)),
         )
-        state.transfer_limits = replace(state.transfer_limits, piece_bytes=self._piece_bytes)
+        state.cluster.transfer_limits = replace(state.cluster.transfer_limits, piece_bytes=self._piece_bytes)
         found = await recover(self._database, state, self.nodes)
         self.recovered = 0, len(found.living)
-        state.queues = QueueTree(
-            queue_from(row, state.snapshot.axes) for row in await Queues(self._database).list()
+        state.policy.queues = QueueTree(
+            queue_from(row, state.cluster.snapshot.axes) for row in await Queues(self._database).list()
         )
         keeping = IdleKeeping(self._database, self.idle, clock=self._clock, holds=self.holds)
         self.idle.stop()
@@ -549,7 +553,7 @@ class Leader:
 
     def queue_changed(self, row: QueueRow) -> None:
         """A queue was configured."""
-        self._change(lambda state: QueueChanged(queue_from(row, state.snapshot.axes)))
+        self._change(lambda state: QueueChanged(queue_from(row, state.cluster.snapshot.axes)))
 
     def _change(self, change: _Change) -> None:
         """Tell the engine of a change. A term that is recovering may have read the older value: it is told afterwards."""

@@ -69,7 +69,7 @@ def make_run(state: EngineState, workflow: str, spec: WorkflowSpec, seq: int) ->
 
 def rank(state: EngineState, run: WorkflowRun) -> None:
     """Upward ranks from the user's estimates, else what was learned, else what is known of its other stages."""
-    run.ranks = run.graph.upward_ranks(weights(state.estimates, run.spec))
+    run.ranks = run.graph.upward_ranks(weights(state.work.estimates, run.spec))
 
 
 async def recover(database: Database, state: EngineState, nodes: Sequence[NodeInfo]) -> Found:
@@ -79,7 +79,7 @@ async def recover(database: Database, state: EngineState, nodes: Sequence[NodeIn
         Which workflows live, and what is to be adopted.
     """
     for node in nodes:
-        state.catalogue.limit(state.snapshot.put_node(node), node.cache_bytes)
+        state.cluster.catalogue.limit(state.cluster.snapshot.put_node(node), node.cache_bytes)
     recovery = await outline(database)
     for sample in await samples(database):
         relearn(
@@ -92,11 +92,11 @@ async def recover(database: Database, state: EngineState, nodes: Sequence[NodeIn
             sample.outputs,
         )
     for replica in recovery.replicas:
-        at = state.snapshot.index.get(replica.node)
+        at = state.cluster.snapshot.index.get(replica.node)
         if at is not None:
-            dataset = state.catalogue.intern(replica.uri, replica.size_bytes)
-            state.catalogue.add_replica(dataset, at)
-    state.snapshot.usage.load(recovery.usage, state.snapshot.axes)
+            dataset = state.cluster.catalogue.intern(replica.uri, replica.size_bytes)
+            state.cluster.catalogue.add_replica(dataset, at)
+    state.cluster.snapshot.usage.load(recovery.usage, state.cluster.snapshot.axes)
     pods = [decode_pod(attempt.pod) for attempt in recovery.attempts]
     return Found(recovery.living, pods, recovery.last_seq, recovery.bindings)
 
@@ -232,14 +232,14 @@ class Leftovers:
 
     def _unknown(self) -> list[str]:
         state = self._dispatcher.state
-        shelves = state.catalogue.shelves
+        shelves = state.cluster.catalogue.shelves
         found: dict[str, None] = {}
         for shelf in shelves.of.values() if shelves is not None else ():
             for dataset in shelf.there:
-                origin = origin_of(state.catalogue.uris[dataset])
+                origin = origin_of(state.cluster.catalogue.uris[dataset])
                 if origin is not None:
                     found[origin.workflow] = None
-        known = (state.runs, state.ended_reads, self._gone)
+        known = (state.work.runs, state.caches.ended_reads, self._gone)
         return sorted(name for name in found if not any(name in names for names in known))
 
 
@@ -276,7 +276,7 @@ class Reconciler:
         now = self._clock()
         found = await self._executor.orphans()
         await self._dispatcher.rest()
-        wanted = self._dispatcher.state.pods
+        wanted = self._dispatcher.state.work.pods
         living = {name for name in found if name not in wanted}
         for name in living - self._seen.keys():
             log.warning("an attempt lives that nobody asked for", pod=name, released_in_s=GRACE_MS // 1000)

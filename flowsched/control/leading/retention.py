@@ -102,7 +102,7 @@ class Expiry:
         """What is in caches: workflow -> (uri, node). The catalogue only grows, so it is read in slices."""
         await self._dispatcher.rest()
         state = self._dispatcher.state
-        uris = state.catalogue.uris
+        uris = state.cluster.catalogue.uris
         held: dict[str, list[tuple[str, str]]] = {}
         for dataset in range(len(uris)):
             if dataset % _SLICE == _SLICE - 1:
@@ -111,6 +111,6 @@ class Expiry:
             uri = uris[dataset]
             if uri.startswith("flowsched:"):
                 workflow = uri.removeprefix("flowsched:").partition("/")[0]
-                for node in state.catalogue.nodes_of(dataset):
-                    held.setdefault(workflow, []).append((uri, state.snapshot.names[node]))
+                for node in state.cluster.catalogue.nodes_of(dataset):
+                    held.setdefault(workflow, []).append((uri, state.cluster.snapshot.names[node]))
         return held

@@ -577,7 +577,7 @@ class LateRanks:
         await dispatcher.rest()
         waiting = [
             (ident, call, each.spec.labels)
-            for ident, each in dispatcher.state.runs.items()
+            for ident, each in dispatcher.state.work.runs.items()
             if (call := each.spec.call) is not None and not call.rank_ms and run in call.run
         ]
         ranks: dict[str, int] = {}

@@ -38,13 +38,13 @@ _AHEAD_PART: Final = 2
 
 def begin_look(recorder: Recorder) -> None:
     """Before anything is placed in a step: what is held for nobody is let go, and caches that are too full are trimmed."""
-    state, shelves = recorder.state, recorder.state.catalogue.shelves
+    state, shelves = recorder.state, recorder.state.cluster.catalogue.shelves
     if shelves is None:
         return
     for owner in sorted(shelves.waiting):
         hold = shelves.of[shelves.owner[owner]].holds[owner]
         late = recorder.now - hold.since_ms > _PATIENCE_MS and not _moves(state, hold)
-        if late or not _waits(state, hold) or not state.snapshot.ready[hold.node]:
+        if late or not _waits(state, hold) or not state.cluster.snapshot.ready[hold.node]:
             shelves.release(owner, recorder.statement)
     look = recorder.look = Look(state)
     for node in sorted(shelves.grown):
@@ -57,7 +57,7 @@ def begin_look(recorder: Recorder) -> None:
 
 def note_planned(recorder: Recorder, plan: Plan, candidates: Mapping[int, Candidate]) -> None:
     """What this step's pods find on their nodes, or read on others, is not dropped for others of the same step."""
-    look, catalogue = recorder.look, recorder.state.catalogue
+    look, catalogue = recorder.look, recorder.state.cluster.catalogue
     if look is None:
         return
     for placement in plan.placements:
@@ -74,7 +74,7 @@ def _waits(state: EngineState, hold: Hold) -> bool:
     if hold.task is None:
         return True
     workflow, number, task, attempt = hold.task
-    run = state.runs.get(workflow)
+    run = state.work.runs.get(workflow)
     if run is None:
         return False
     stage = run.stages[number]
@@ -84,7 +84,7 @@ def _waits(state: EngineState, hold: Hold) -> bool:
 
 def _moves(state: EngineState, hold: Hold) -> bool:
     """Whether some of what is held is still to come."""
-    return any(hold.node not in state.catalogue.nodes_of(dataset) for dataset in hold.datasets)
+    return any(hold.node not in state.cluster.catalogue.nodes_of(dataset) for dataset in hold.datasets)
 
 
 # ---- who is placed ----
@@ -109,7 +109,7 @@ def make_room(recorder: Recorder, candidate: Candidate, tasks: Indices, nodes: I
     Returns:
         (T,) bool: which of them have room.
     """
-    shelves = recorder.state.catalogue.shelves
+    shelves = recorder.state.cluster.catalogue.shelves
     fits = np.ones(len(tasks), dtype=np.bool_)
     if shelves is None:
         return fits
@@ -171,14 +171,14 @@ def _is_writer(stage: StageRun, task: int) -> bool:
 
 def hold_room(recorder: Recorder, candidate: Candidate, task: int, node: int, *, bound: bool) -> None:
     """Keep on a node what a task reads there, and room for what it will write. `bound`: it has its cores."""
-    state, shelves = recorder.state, recorder.state.catalogue.shelves
+    state, shelves = recorder.state, recorder.state.cluster.catalogue.shelves
     if shelves is None:
         return
     stage, group = candidate.stage, candidate.group
     writes = written_by(state, candidate.run, stage, group.reads) * _is_writer(stage, task)
     inputs = tuple(dict.fromkeys(group.inputs))
     if bound and group.remote:  # of what need not be on its node it reads there what is
-        inputs += tuple(each for each in group.remote if node in state.catalogue.nodes_of(each))
+        inputs += tuple(each for each in group.remote if node in state.cluster.catalogue.nodes_of(each))
     waits = None if bound else (candidate.run.id, stage.number, task, int(stage.attempt[task]))
     hold = Hold(node, inputs, writes, recorder.now, waits)
     shelves.hold(_name(candidate, task), hold, recorder.statement)
@@ -191,7 +191,7 @@ def hold_room(recorder: Recorder, candidate: Candidate, task: int, node: int, *,
 
 def admit_ahead(recorder: Recorder, orders: Sequence[TransferOrder]) -> list[TransferOrder]:
     """Of copies that were admitted, those that find room: what moves ahead of time drives out only what is worth much less."""
-    state, shelves, look = recorder.state, recorder.state.catalogue.shelves, recorder.look
+    state, shelves, look = recorder.state, recorder.state.cluster.catalogue.shelves, recorder.look
     if shelves is None or look is None:
         return list(orders)
     kept = []
@@ -207,13 +207,13 @@ def admit_ahead(recorder: Recorder, orders: Sequence[TransferOrder]) -> list[Tra
                     continue
                 _drop(recorder, order.dest, drops)
         kept.append(order)
-        state.catalogue.expect(order.dataset, order.dest, recorder.statement)
+        state.cluster.catalogue.expect(order.dataset, order.dest, recorder.statement)
     return kept
 
 
 def has_room(recorder: Recorder, want: TransferWant) -> bool:
     """Whether a copy that is wanted ahead of time could find room: otherwise it takes no other's slot."""
-    shelves, look = recorder.state.catalogue.shelves, recorder.look
+    shelves, look = recorder.state.cluster.catalogue.shelves, recorder.look
     shelf = None if shelves is None else shelves.of.get(want.dest)
     if shelves is None or look is None or shelf is None or shelf.has(want.dataset):
         return True
@@ -224,7 +224,7 @@ def has_room(recorder: Recorder, want: TransferWant) -> bool:
 
 
 def _lesser(look: Look, dataset: int, node: int) -> list[Copy]:
-    if look.state.profile.eviction == "lru":
+    if look.state.policy.profile.eviction == "lru":
         return look.copies(node, (dataset,))
     worth = look.value(dataset, node) // _AHEAD_PART
     return [copy for copy in look.copies(node, (dataset,)) if copy.need is Need.NOBODY or copy.value < worth]
@@ -235,14 +235,14 @@ def _lesser(look: Look, dataset: int, node: int) -> list[Copy]:
 
 def _drop(recorder: Recorder, node: int, copies: Sequence[Copy]) -> None:
     """The catalogue forgets copies; their bytes are deleted once the step is durable."""
-    state, statement, shelves = recorder.state, recorder.statement, recorder.state.catalogue.shelves
+    state, statement, shelves = recorder.state, recorder.statement, recorder.state.cluster.catalogue.shelves
     assert shelves is not None
-    name = state.snapshot.names[node]
+    name = state.cluster.snapshot.names[node]
     for copy in copies:
-        uri = state.catalogue.uris[copy.dataset]
-        state.catalogue.drop_pieces(copy.dataset, node, statement)
-        if node in state.catalogue.nodes_of(copy.dataset):
-            state.catalogue.drop_replica(copy.dataset, node, statement)
+        uri = state.cluster.catalogue.uris[copy.dataset]
+        state.cluster.catalogue.drop_pieces(copy.dataset, node, statement)
+        if node in state.cluster.catalogue.nodes_of(copy.dataset):
+            state.cluster.catalogue.drop_replica(copy.dataset, node, statement)
             recorder.delta.replicas.append(ReplicaWrite(uri, name, 0, False))
         statement.put(shelves.evicted_bytes, node, shelves.evicted_bytes[node] + copy.size_bytes)
         statement.include(shelves.dropped, (copy.dataset, node))
@@ -251,7 +251,7 @@ def _drop(recorder: Recorder, node: int, copies: Sequence[Copy]) -> None:
 
 def came(recorder: Recorder, dataset: int, node: int) -> None:
     """A copy is on a node now."""
-    shelves = recorder.state.catalogue.shelves
+    shelves = recorder.state.cluster.catalogue.shelves
     if shelves is None or node not in shelves.of:
         return
     shelves.used_at[dataset, node] = recorder.now
@@ -272,15 +272,15 @@ def full(recorder: Recorder, candidate: Candidate) -> Reason:
 def explained(recorder: Recorder, reason: Reason, group: PodGroup) -> Reason:
     """What a full cache holds, in numbers: of the node where least is lacking."""
     state, look = recorder.state, recorder.look
-    shelves, key = state.catalogue.shelves, state.groups.get(reason.group)
-    run = state.runs.get(key.workflow) if isinstance(key, GroupKey) else None
+    shelves, key = state.cluster.catalogue.shelves, state.work.groups.get(reason.group)
+    run = state.work.runs.get(key.workflow) if isinstance(key, GroupKey) else None
     if shelves is None or look is None or run is None or not isinstance(key, GroupKey) or not shelves.of:
         return reason
     inputs = tuple(dict.fromkeys(group.inputs))
     writes = written_by(state, run, run.stages[key.stage], group.reads)
     reads = sum(shelves.sizes[dataset] for dataset in inputs)
     total = reads + writes
-    nodes = [node for node, shelf in shelves.of.items() if shelf.limit and state.snapshot.ready[node]]
+    nodes = [node for node, shelf in shelves.of.items() if shelf.limit and state.cluster.snapshot.ready[node]]
     if not nodes:
         return reason
     largest = max(shelves.of[node].limit for node in nodes)
@@ -296,7 +296,8 @@ def explained(recorder: Recorder, reason: Reason, group: PodGroup) -> Reason:
     parts = [f"{_size(held)} are read by tasks there or wait for them"] if held else []
     parts += [f"{_size(shelf.due)} will be written"] if shelf.due else []
     parts += [f"{_size(stays)} are results or nowhere else"] if stays else []
-    text = f"cache of {state.snapshot.names[best]} full: of {_size(shelf.limit)} {', '.join(parts)}; it needs {_size(total)}"
+    name = state.cluster.snapshot.names[best]
+    text = f"cache of {name} full: of {_size(shelf.limit)} {', '.join(parts)}; it needs {_size(total)}"
     if 2 * stays > shelf.limit:
         text += "; results stay until their workflows expire (serve --keep-days), or give nodes more cache (serve --cache)"
     numbers = {
@@ -315,23 +316,23 @@ def end_look(recorder: Recorder, plan: Plan, groups: dict[int, PodGroup]) -> Pla
     waiting = [
         reason for reason in plan.reasons if reason.code is ReasonCode.CACHE_FULL and reason.group in groups
     ]
-    first = state.cache_first
+    first = state.caches.first
     if first is not None and all(reason.group != first for reason in waiting):
-        recorder.statement.assign(state, "cache_first", None)
-        recorder.statement.assign(state, "cache_nodes", frozenset())
+        recorder.statement.assign(state.caches, "first", None)
+        recorder.statement.assign(state.caches, "nodes", frozenset())
     if not waiting:
         return plan
-    if state.pods or state.moving or state.staging:  # else nothing but an event will change it
+    if state.work.pods or state.data.moving or state.data.staging:  # else nothing but an event will change it
         recorder.wake_at(recorder.now + _AGAIN_MS)
-    if state.cache_first is None:
+    if state.caches.first is None:
         late = [
             groups[r.group]
             for r in waiting
-            if recorder.now - groups[r.group].ready_ms >= state.profile.age_class_ms
+            if recorder.now - groups[r.group].ready_ms >= state.policy.profile.age_class_ms
         ]
         if late:
-            recorder.statement.assign(state, "cache_first", late[0].key)
-            recorder.statement.assign(state, "cache_nodes", _nodes_for(recorder, late[0]))
+            recorder.statement.assign(state.caches, "first", late[0].key)
+            recorder.statement.assign(state.caches, "nodes", _nodes_for(recorder, late[0]))
     told = {id(reason): explained(recorder, reason, groups[reason.group]) for reason in waiting}
     return replace(plan, reasons=tuple(told.get(id(reason), reason) for reason in plan.reasons))
 
@@ -339,11 +340,15 @@ def end_look(recorder: Recorder, plan: Plan, groups: dict[int, PodGroup]) -> Pla
 def _nodes_for(recorder: Recorder, group: PodGroup) -> frozenset[int]:
     """As many nodes as a group has pods, those first where most may be had."""
     state, look = recorder.state, recorder.look
-    shelves = state.catalogue.shelves
+    shelves = state.cluster.catalogue.shelves
     assert shelves is not None
     assert look is not None
     size = sum(shelves.sizes[dataset] for dataset in dict.fromkeys(group.inputs))
-    able = [node for node, shelf in shelves.of.items() if shelf.limit >= size and state.snapshot.ready[node]]
+    able = [
+        node
+        for node, shelf in shelves.of.items()
+        if shelf.limit >= size and state.cluster.snapshot.ready[node]
+    ]
     able.sort(key=lambda node: (-shelves.of[node].free - look.loose(node), node))
     return frozenset(able[: sum(role.minimum for role in group.roles)])
 

@@ -78,20 +78,20 @@ class Readers:
 
     def producer(self, dataset: int) -> tuple[WorkflowRun, StageRun, int] | None:
         """The living run, stage and shard that wrote a dataset."""
-        origin = origin_of(self._state.catalogue.uris[dataset])
-        run = None if origin is None else self._state.runs.get(origin.workflow)
+        origin = origin_of(self._state.cluster.catalogue.uris[dataset])
+        run = None if origin is None else self._state.work.runs.get(origin.workflow)
         if origin is None or run is None or origin.stage not in run.graph.numbers:
             return None
         return run, run.stages[run.number_of(origin.stage)], origin.shard
 
     def _find(self, dataset: int) -> Use:
-        uri = self._state.catalogue.uris[dataset]
+        uri = self._state.cluster.catalogue.uris[dataset]
         origin = origin_of(uri)
         if origin is None:
             return self._from_outside(dataset)
-        run = self._state.runs.get(origin.workflow)
+        run = self._state.work.runs.get(origin.workflow)
         if run is None:
-            passed_on = self._state.ended_reads.get(origin.workflow, frozenset())
+            passed_on = self._state.caches.ended_reads.get(origin.workflow, frozenset())
             return NONE if (origin.stage, origin.output) in passed_on else RESULT
         number = run.graph.numbers.get(origin.stage)
         published = None if number is None else run.outputs.get((number, origin.output), {}).get(origin.shard)
@@ -111,8 +111,8 @@ class Readers:
 
     def _from_outside(self, dataset: int) -> Use:
         use = NONE
-        for workflow, numbers in self._state.outside.get(dataset, {}).items():
-            run = self._state.runs.get(workflow)
+        for workflow, numbers in self._state.caches.outside.get(dataset, {}).items():
+            run = self._state.work.runs.get(workflow)
             for number, shard in numbers if run is not None else ():
                 assert run is not None
                 use = self._with(use, run, run.stages[number], shard)
@@ -133,7 +133,7 @@ class Readers:
         if later:
             ahead = max(0, self._front(run) - int(run.ranks[stage.number]))
             weight += later * CERTAIN * _HALF_MS // (2 * (_HALF_MS + ahead))
-        home = self._state.homes.get((run.id, stage.number, shard or 0)) if left else None
+        home = self._state.data.homes.get((run.id, stage.number, shard or 0)) if left else None
         homes = use.homes if home is None else use.homes | {home}
         return Use(use.readers + left, use.weight + weight, False, homes)
 
@@ -170,14 +170,16 @@ def origin_of(uri: str) -> Origin | None:
 
 def note_outside(state: EngineState) -> None:
     """Write down what living workflows read from outside, where that has not been done."""
-    for workflow in [each for each in state.runs if each not in state.noted]:
-        run = state.runs[workflow]
+    for workflow in [each for each in state.work.runs if each not in state.caches.noted]:
+        run = state.work.runs[workflow]
         noted: set[int] = set()
         for stage in run.stages:
             for dataset, shard in _outside(state, stage):
-                state.outside.setdefault(dataset, {}).setdefault(workflow, []).append((stage.number, shard))
+                state.caches.outside.setdefault(dataset, {}).setdefault(workflow, []).append(
+                    (stage.number, shard)
+                )
                 noted.add(dataset)
-        state.noted[workflow] = tuple(sorted(noted))
+        state.caches.noted[workflow] = tuple(sorted(noted))
 
 
 def _outside(state: EngineState, stage: StageRun) -> Iterator[tuple[int, int | None]]:
@@ -186,21 +188,21 @@ def _outside(state: EngineState, stage: StageRun) -> Iterator[tuple[int, int | N
             continue
         uri, size = spec.uri or "", spec.size_bytes or 0
         if "{index}" not in uri and "{item}" not in uri:
-            yield state.catalogue.intern(uri, size, True), None
+            yield state.cluster.catalogue.intern(uri, size, True), None
             continue
         for shard in range(stage.spec.width):
             one = uri.replace("{index}", str(shard))
             one = one.replace("{item}", stage.spec.items[shard]) if stage.spec.items else one
-            yield state.catalogue.intern(one, size, True), shard
+            yield state.cluster.catalogue.intern(one, size, True), shard
 
 
 def forget_readers(state: EngineState, run: WorkflowRun) -> None:
     """A workflow has ended: what its tasks wrote for each other is needed no more, what none of them reads is its result."""
-    for dataset in state.noted.pop(run.id, ()):
-        readers = state.outside[dataset]
+    for dataset in state.caches.noted.pop(run.id, ()):
+        readers = state.caches.outside[dataset]
         readers.pop(run.id, None)
         if not readers:
-            del state.outside[dataset]
+            del state.caches.outside[dataset]
     note_ended(state, run.id, run.spec)
 
 
@@ -212,10 +214,10 @@ def note_ended(state: EngineState, workflow: str, spec: WorkflowSpec) -> None:
         for i in s.inputs
         if i.stage is not None and i.output is not None
     )
-    state.ended_reads.pop(workflow, None)
-    state.ended_reads[workflow] = read
-    while len(state.ended_reads) > _ENDED:
-        del state.ended_reads[next(iter(state.ended_reads))]
+    state.caches.ended_reads.pop(workflow, None)
+    state.caches.ended_reads[workflow] = read
+    while len(state.caches.ended_reads) > _ENDED:
+        del state.caches.ended_reads[next(iter(state.caches.ended_reads))]
 
 
 # ---- what may be dropped ----
@@ -235,16 +237,16 @@ class Look:
         self.state = state
         self.readers = Readers(state)
         self.planned: set[tuple[int, int]] = set()  #: (dataset, node) that this step's placements read
-        self.sources = {(o.dataset, o.source) for o in state.moving.values()}
+        self.sources = {(o.dataset, o.source) for o in state.data.moving.values()}
         self._free: NDArray[np.int64] | None = None
         #: node -> (changes of its shelf, bytes that may go, bytes by dataset)
         self._loose: dict[int, tuple[int, int, dict[int, int]]] = {}
 
     def copies(self, node: int, spare: Collection[int] = (), most: Need = Need.ELSEWHERE) -> list[Copy]:
         """What may be dropped on a node. `spare`: not these."""
-        shelves = self.state.catalogue.shelves
+        shelves = self.state.cluster.catalogue.shelves
         assert shelves is not None
-        shelf, lru = shelves.of[node], self.state.profile.eviction == "lru"
+        shelf, lru = shelves.of[node], self.state.policy.profile.eviction == "lru"
         found = []
         for dataset in sorted(shelf.there):
             if dataset in shelf.held or dataset in spare:
@@ -261,7 +263,7 @@ class Look:
 
     def tight(self, size_bytes: int) -> list[int]:
         """Nodes that have not so many bytes free as things were when the step first asked."""
-        shelves = self.state.catalogue.shelves
+        shelves = self.state.cluster.catalogue.shelves
         assert shelves is not None
         if self._free is None:
             self._nodes = np.fromiter(shelves.of, np.int64, len(shelves.of))
@@ -273,7 +275,7 @@ class Look:
 
     def loose(self, node: int, without: Collection[int] = ()) -> int:
         """Bytes on a node that may go, some datasets apart."""
-        shelves = self.state.catalogue.shelves
+        shelves = self.state.cluster.catalogue.shelves
         assert shelves is not None
         changes = shelves.of[node].changes
         known = self._loose.get(node)
@@ -287,25 +289,27 @@ class Look:
         state, use = self.state, self.readers.use(dataset)
         others = self._others(dataset, node)
         weight = use.weight
-        if (dataset, node) in state.foreseen or node in use.homes:
+        if (dataset, node) in state.data.foreseen or node in use.homes:
             weight = max(weight, CERTAIN) * _EXPECTED_HERE
-        rate = max(1, int(state.snapshot.nic_in[node]))
+        rate = max(1, int(state.cluster.snapshot.nic_in[node]))
         if not others:
-            rate = max(1, min(rate, state.transfer_limits.origin_rate))
+            rate = max(1, min(rate, state.cluster.transfer_limits.origin_rate))
         return weight * 1_000_000 // (len(others) + 1) * 1_000 // rate
 
     def _others(self, dataset: int, node: int) -> list[int]:
-        ready = self.state.snapshot.ready
-        return [each for each in self.state.catalogue.nodes_of(dataset) if each != node and ready[each]]
+        ready = self.state.cluster.snapshot.ready
+        return [
+            each for each in self.state.cluster.catalogue.nodes_of(dataset) if each != node and ready[each]
+        ]
 
     def _need(self, dataset: int, node: int) -> Need | None:
         """How much a copy is needed; None = it stays."""
-        catalogue = self.state.catalogue
+        catalogue = self.state.cluster.catalogue
         if (
             node in catalogue.expected_on(dataset)
             or (dataset, node) in self.sources
             or (dataset, node) in self.planned
-            or (dataset, node) in self.state.read_from
+            or (dataset, node) in self.state.data.read_from
         ):
             return None
         if node not in catalogue.nodes_of(dataset):
@@ -323,38 +327,38 @@ class Look:
     def _remakeable(self, dataset: int) -> bool:
         """Whether its producer could write it again, and has not had to before."""
         found = self.readers.producer(dataset)
-        if found is None or self.state.catalogue.uris[dataset].split("/", 4)[3] != "0":
+        if found is None or self.state.cluster.catalogue.uris[dataset].split("/", 4)[3] != "0":
             return False
         run, stage, shard = found
         try:
             inputs = dataset_ids(self.state, run, stage, shard)
         except MissingInput:
             return False
-        return not any(self.state.catalogue.lost(each) for each in inputs)
+        return not any(self.state.cluster.catalogue.lost(each) for each in inputs)
 
 
 def written_by(state: EngineState, run: WorkflowRun, stage: StageRun, inputs: Sequence[int]) -> int:
     """Bytes one shard is expected to write: what was learned, else what its document says."""
     if not stage.spec.outputs:
         return 0
-    size = sum(state.catalogue.sizes[dataset] for dataset in inputs)
-    learned = state.estimates.output_bytes(run.spec.name, stage.spec.name, size)
+    size = sum(state.cluster.catalogue.sizes[dataset] for dataset in inputs)
+    learned = state.work.estimates.output_bytes(run.spec.name, stage.spec.name, size)
     return learned if learned is not None else stage.spec.estimate.output_bytes or 0
 
 
 def desperate(state: EngineState, node: int, waited_ms: int) -> bool:
     """Whether nothing that ends would make room on a node: then last copies go, and the limit gives way."""
-    if not (state.pods or state.moving or state.staging):
+    if not (state.work.pods or state.data.moving or state.data.staging):
         return True
-    shelves = state.catalogue.shelves
+    shelves = state.cluster.catalogue.shelves
     if waited_ms < LAST_RESORT_MS or shelves is None or shelves.of[node].holds:
         return False
-    return not any(order.dest == node for order in state.moving.values())
+    return not any(order.dest == node for order in state.data.moving.values())
 
 
 def look_at(state: EngineState) -> Look | None:
     """What caches with a limit may drop now; None = no cache has a limit."""
-    return None if state.catalogue.shelves is None else Look(state)
+    return None if state.cluster.catalogue.shelves is None else Look(state)
 
 
 def shut_nodes(
@@ -371,13 +375,13 @@ def shut_nodes(
     """
     if look is None:
         return ()
-    state, shelves = look.state, look.state.catalogue.shelves
+    state, shelves = look.state, look.state.cluster.catalogue.shelves
     assert shelves is not None
     unique = tuple(dict.fromkeys(inputs))
     reads = sum([shelves.sizes[dataset] for dataset in unique])
     writes = written_by(state, run, stage, unique)
     total = reads + writes
-    left_to_other = state.cache_nodes if state.cache_first not in (None, key) else frozenset()
+    left_to_other = state.caches.nodes if state.caches.first not in (None, key) else frozenset()
     shut = []
     for node in (*look.tight(total), *sorted(left_to_other)):
         shelf = shelves.of[node]
@@ -404,10 +408,12 @@ def hold_again(
     statement: Statement,
 ) -> None:
     """After a restart: a pod that may still be there goes on reading what it read, and writing."""
-    if state.catalogue.shelves is None:
+    if state.cluster.catalogue.shelves is None:
         return
     uris = dict.fromkeys(uri for given in pod.inputs for uri in given.uris)
-    reads = tuple(state.catalogue.intern(uri) for uri in uris)
-    inputs = tuple(state.catalogue.intern(uri) for uri in uris if uri not in pod.remote)
+    reads = tuple(state.cluster.catalogue.intern(uri) for uri in uris)
+    inputs = tuple(state.cluster.catalogue.intern(uri) for uri in uris if uri not in pod.remote)
     writes = written_by(state, run, stage, reads) if task % stage.members == 0 else 0
-    state.catalogue.shelves.hold(pod.name, Hold(claim.node, inputs, writes, claim.since_ms), statement)
+    state.cluster.catalogue.shelves.hold(
+        pod.name, Hold(claim.node, inputs, writes, claim.since_ms), statement
+    )

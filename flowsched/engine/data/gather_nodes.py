@@ -59,12 +59,12 @@ class _Gathering:
 def gather_of(state: EngineState, run: WorkflowRun, stage: StageRun) -> Gather | None:
     """Who gathers the outputs of a stage; None where nobody does, or it is not worth a thought."""
     key = (run.id, stage.number)
-    if key not in state.gathers:
+    if key not in state.data.gathers:
         found = _find(state, run, stage)
         if found is None and stage.spec.outputs and not _expected(state, run, stage):
             return None  # nothing is known of its outputs yet
-        state.gathers[key] = found
-    return state.gathers[key]
+        state.data.gathers[key] = found
+    return state.data.gathers[key]
 
 
 def consumer_shard(gather: Gather, stage: StageRun, consumer: StageRun, shard: int) -> int:
@@ -89,7 +89,7 @@ def home_of(
 ) -> Home | None:
     """The home of those who read this shard's output; None = it has none. `far`: who gathers how many stages on is looked at."""
     gather = gather_of(state, run, stage)
-    if gather is None or len(state.snapshot) < 2:
+    if gather is None or len(state.cluster.snapshot) < 2:
         return None
     consumer = run.stages[gather.consumer]
     reader = consumer_shard(gather, stage, consumer, shard)
@@ -97,13 +97,13 @@ def home_of(
         onward = home_of(state, run, consumer, reader, far - 1) if far > 0 else None
         return onward and replace(onward, output_bytes=min(gather.output_bytes, onward.output_bytes))
     key = (run.id, gather.consumer, reader)
-    node = state.homes.get(key)
-    if node is None or not state.snapshot.ready[node]:
+    node = state.data.homes.get(key)
+    if node is None or not state.cluster.snapshot.ready[node]:
         onward = home_of(state, run, consumer, reader, far - 1) if far > 0 else None
         node = _choose(state, run, consumer, reader, onward)
         if node is None:
             return None
-        state.homes[key] = node
+        state.data.homes[key] = node
     return Home(node, gather.output_bytes, _coming(state, run, consumer, reader, node))
 
 
@@ -111,9 +111,9 @@ def _find(state: EngineState, run: WorkflowRun, stage: StageRun) -> Gather | Non
     """By whom, in the end, what a stage writes is gathered."""
     gather = _find_gather(state, run, stage)
     if gather is not None:
-        state.home_work[run.id, gather.consumer] = gather.work
+        state.data.home_work[run.id, gather.consumer] = gather.work
         return Gather(gather.consumer, gather.match, _expected(state, run, stage))
-    nodes, best = len(state.snapshot), None
+    nodes, best = len(state.cluster.snapshot), None
     edges = run.graph.edges_out[stage.number]
     for edge in edges if len(edges) <= _MOST_READERS else ():
         consumer = run.stages[edge.child]
@@ -134,7 +134,7 @@ def _find(state: EngineState, run: WorkflowRun, stage: StageRun) -> Gather | Non
 def _find_gather(state: EngineState, run: WorkflowRun, stage: StageRun) -> _Gathering | None:
     """Of those who gather what a stage writes, those for whom most must come over one link."""
     found: dict[tuple[int, ...], _Gathering] = {}
-    rate = max(1, int(state.snapshot.nic_in.max(initial=1)))
+    rate = max(1, int(state.cluster.snapshot.nic_in.max(initial=1)))
     for edge in run.graph.edges_out[stage.number]:
         consumer = run.stages[edge.child]
         if consumer.spec.gang:
@@ -153,7 +153,7 @@ def _find_gather(state: EngineState, run: WorkflowRun, stage: StageRun) -> _Gath
         known = found.setdefault(together, _Gathering(edge.child, match, gathered))
         known.readers += readers
         known.work += readers * _work(consumer)
-    nodes = len(state.snapshot)
+    nodes = len(state.cluster.snapshot)
     return max(found.values(), key=lambda each: each.per_node(nodes), default=None)
 
 
@@ -173,7 +173,7 @@ def _gathered(state: EngineState, run: WorkflowRun, consumer: StageRun) -> tuple
 
 def _parents(state: EngineState, run: WorkflowRun, consumer: StageRun) -> list[tuple[int, int]]:
     """(stage, how many of its shards one shard of the consumer reads), for inputs that few others read; each stage once."""
-    known = state.gathered.get((run.id, consumer.number))
+    known = state.data.gathered.get((run.id, consumer.number))
     if known is not None:
         return known
     found: dict[int, int] = {}
@@ -182,7 +182,7 @@ def _parents(state: EngineState, run: WorkflowRun, consumer: StageRun) -> list[t
             continue
         number = run.number_of(spec.stage)
         found[number] = max(found.get(number, 0), _count(run.stages[number], consumer, spec))
-    parents = state.gathered[run.id, consumer.number] = list(found.items())
+    parents = state.data.gathered[run.id, consumer.number] = list(found.items())
     return parents
 
 
@@ -213,7 +213,7 @@ def _choose(
     """The ready node where what it reads is gathered first, over the node's link and onto its disk, with what others gather there;
     with what others have planned there as work that comes first, and what it writes brought to where that is gathered.
     """
-    snapshot = state.snapshot
+    snapshot = state.cluster.snapshot
     nodes = len(snapshot)
     there = np.zeros(nodes, dtype=np.int64)
     total = 0
@@ -244,8 +244,8 @@ def _choose(
 
 def _coming(state: EngineState, run: WorkflowRun, consumer: StageRun, reader: int, home: int) -> int:
     """Bytes that producers which run elsewhere will bring home, and what waits to be pushed there already."""
-    waiting = state.push_backlog.get(home, 0)
-    known = state.coming.setdefault((run.id, consumer.number), {})
+    waiting = state.data.push_backlog.get(home, 0)
+    known = state.data.coming.setdefault((run.id, consumer.number), {})
     if reader in known and known[reader][0] == home:
         return waiting + known[reader][1]
     total = 0
@@ -277,12 +277,12 @@ def _written_ms(state: EngineState, more: int) -> NDArray[np.int64]:
 
     An output that several read counts for each of them in part: those who read the same are often at home together.
     """
-    written = np.full(len(state.snapshot), more, dtype=np.int64)
-    for (workflow, number, _), node in state.homes.items():
-        run = state.runs.get(workflow)
+    written = np.full(len(state.cluster.snapshot), more, dtype=np.int64)
+    for (workflow, number, _), node in state.data.homes.items():
+        run = state.work.runs.get(workflow)
         if run is not None:
             written[node] += _own_part(state, run, run.stages[number])
-    rates = state.snapshot.disk_rate
+    rates = state.cluster.snapshot.disk_rate
     return np.where(rates > 0, written * 1000 // np.maximum(rates, 1), 0)
 
 
@@ -290,7 +290,7 @@ def _from_elsewhere(state: EngineState, run: WorkflowRun, consumer: StageRun, no
     """Bytes that others who gather for the same readers will send to a node, since their homes are elsewhere."""
     readers = {edge.child for edge in run.graph.edges_out[consumer.number]}
     sent = 0
-    for (workflow, number, _), at in state.homes.items():
+    for (workflow, number, _), at in state.data.homes.items():
         if workflow != run.id or at == node:
             continue
         if not readers.isdisjoint(edge.child for edge in run.graph.edges_out[number]):
@@ -313,12 +313,12 @@ def _own_part(state: EngineState, run: WorkflowRun, consumer: StageRun) -> int:
 
 def load_of(state: EngineState) -> NDArray[np.int64]:
     """(N,) ms of work of those whose home a node is, spread over its cores: all who gather the same will go there."""
-    load = np.zeros(len(state.snapshot), dtype=np.int64)
-    for (workflow, number, _), node in state.homes.items():
-        run = state.runs.get(workflow)
+    load = np.zeros(len(state.cluster.snapshot), dtype=np.int64)
+    for (workflow, number, _), node in state.data.homes.items():
+        run = state.work.runs.get(workflow)
         if run is None:
             continue
-        cores = max(1, int(state.snapshot.allocatable[node, 0]))
-        work = state.home_work.get((workflow, number)) or _work(run.stages[number])
+        cores = max(1, int(state.cluster.snapshot.allocatable[node, 0]))
+        work = state.data.home_work.get((workflow, number)) or _work(run.stages[number])
         load[node] += work // cores
     return load

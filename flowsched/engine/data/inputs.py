@@ -53,7 +53,7 @@ def dataset_ids(
     """
     if shared is None:
         shared = not private(stage)
-    cached = state.inputs.get((run.id, stage.number)) if shared else None
+    cached = state.work.inputs.get((run.id, stage.number)) if shared else None
     if cached is not None:
         return cached
     ids: dict[int, None] = {}
@@ -61,12 +61,12 @@ def dataset_ids(
         found = False
         for uri, size in datasets_of(run, stage, spec, shard):
             found = True
-            ids[state.catalogue.intern(uri, size, spec.stage is None)] = None
+            ids[state.cluster.catalogue.intern(uri, size, spec.stage is None)] = None
         if not found and not spec.optional:
             raise MissingInput(f"input {spec.name!r}: {spec.stage}.{spec.output} was not written")
     result = tuple(ids)
     if shared:
-        state.inputs[(run.id, stage.number)] = result
+        state.work.inputs[(run.id, stage.number)] = result
     return result
 
 

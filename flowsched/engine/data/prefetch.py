@@ -29,18 +29,20 @@ def note_written(recorder: Recorder, run: WorkflowRun, stage: StageRun, task: in
         return
     consumer = run.stages[gather.consumer]
     shard = task // stage.members
-    home = state.homes.get((run.id, gather.consumer, consumer_shard(gather, stage, consumer, shard)))
+    home = state.data.homes.get((run.id, gather.consumer, consumer_shard(gather, stage, consumer, shard)))
     if home is None or home == node:
         return
     read = {i.output for i in consumer.spec.inputs if i.stage == stage.spec.name}
     for out in stage.spec.outputs:
         published = run.outputs.get((stage.number, out.name), {}).get(shard)
-        dataset = None if published is None or out.name not in read else state.catalogue.find(published.uri)
+        dataset = (
+            None if published is None or out.name not in read else state.cluster.catalogue.find(published.uri)
+        )
         if dataset is not None:
             want = TransferWant(dataset, home, int(run.ranks[gather.consumer]), run.spec.priority, 2)
-            if (dataset, home) not in state.pushes:
-                _count(recorder, home, state.catalogue.sizes[dataset])
-            recorder.statement.put(state.pushes, (dataset, home), (want, run.id, gather.consumer))
+            if (dataset, home) not in state.data.pushes:
+                _count(recorder, home, state.cluster.catalogue.sizes[dataset])
+            recorder.statement.put(state.data.pushes, (dataset, home), (want, run.id, gather.consumer))
 
 
 def foresee(recorder: Recorder, plan: Plan, groups: Mapping[int, PodGroup]) -> None:
@@ -50,11 +52,11 @@ def foresee(recorder: Recorder, plan: Plan, groups: Mapping[int, PodGroup]) -> N
     for key, node in plan.ahead:
         group = groups[key]
         for dataset in group.inputs:
-            if node not in state.catalogue.nodes_of(dataset):
+            if node not in state.cluster.catalogue.nodes_of(dataset):
                 want = TransferWant(dataset, node, group.rank_ms, group.priority, 1)
                 wants.setdefault((dataset, node), want)
-    if wants or state.foreseen:
-        recorder.statement.assign(state, "foreseen", wants)
+    if wants or state.data.foreseen:
+        recorder.statement.assign(state.data, "foreseen", wants)
 
 
 def foreseen(recorder: Recorder) -> list[TransferWant]:
@@ -62,32 +64,37 @@ def foreseen(recorder: Recorder) -> list[TransferWant]:
     state = recorder.state
     return [
         want
-        for (dataset, node), want in state.foreseen.items()
-        if node not in state.catalogue.nodes_of(dataset)
-        and not state.catalogue.lost(dataset)
-        and state.snapshot.ready[node]
+        for (dataset, node), want in state.data.foreseen.items()
+        if node not in state.cluster.catalogue.nodes_of(dataset)
+        and not state.cluster.catalogue.lost(dataset)
+        and state.cluster.snapshot.ready[node]
     ]
 
 
 def pushes(recorder: Recorder) -> list[TransferWant]:
     """What shall go to its readers' homes; what is there, lost, or not waited for any more is forgotten."""
     state, wants = recorder.state, []
-    for pair, (want, workflow, number) in list(state.pushes.items()):
-        run = state.runs.get(workflow)
-        there = pair[1] in state.catalogue.nodes_of(pair[0])
+    for pair, (want, workflow, number) in list(state.data.pushes.items()):
+        run = state.work.runs.get(workflow)
+        there = pair[1] in state.cluster.catalogue.nodes_of(pair[0])
         waits = run is not None and (
             run.stages[number].counts[TaskState.PENDING] or run.stages[number].counts[TaskState.QUEUED]
         )
-        if there or not waits or state.catalogue.lost(pair[0]) or not state.snapshot.ready[pair[1]]:
-            recorder.statement.pop(state.pushes, pair)
-            _count(recorder, pair[1], -state.catalogue.sizes[pair[0]])
+        if (
+            there
+            or not waits
+            or state.cluster.catalogue.lost(pair[0])
+            or not state.cluster.snapshot.ready[pair[1]]
+        ):
+            recorder.statement.pop(state.data.pushes, pair)
+            _count(recorder, pair[1], -state.cluster.catalogue.sizes[pair[0]])
         else:
             wants.append(want)
     return wants
 
 
 def _count(recorder: Recorder, node: int, size_bytes: int) -> None:
-    backlog = recorder.state.push_backlog
+    backlog = recorder.state.data.push_backlog
     recorder.statement.put(backlog, node, backlog.get(node, 0) + size_bytes)
 
 
@@ -110,7 +117,7 @@ def landed(recorder: Recorder, pair: tuple[int, int], event: TransferDone, order
     """
     state, statement = recorder.state, recorder.statement
     dataset, node = pair
-    catalogue, limits = state.catalogue, state.transfer_limits
+    catalogue, limits = state.cluster.catalogue, state.cluster.transfer_limits
     if event.size_bytes and event.size_bytes != catalogue.sizes[dataset]:
         catalogue.intern(event.uri, event.size_bytes)
         catalogue.drop_all_pieces(dataset, statement)  # the last one may be longer than was thought
@@ -122,7 +129,7 @@ def landed(recorder: Recorder, pair: tuple[int, int], event: TransferDone, order
     pieces = limits.pieces_of(dataset, catalogue)
     if not ordered or pieces == 1 or node in catalogue.nodes_of(dataset):
         return False  # the last: told after the piece that found all of it there
-    statement.pop(state.transfer_backoff, pair)  # it goes on: what went wrong before is over
+    statement.pop(state.data.backoff, pair)  # it goes on: what went wrong before is over
     return catalogue.land(dataset, node, event.offset // limits.piece_bytes, statement) == (1 << pieces) - 1
 
 
@@ -131,20 +138,20 @@ def moved_by(recorder: Recorder, pair: tuple[int, int], event: TransferDone) -> 
     still under way have moved too, and nobody will wait for their news.
     """
     state = recorder.state
-    pieces = state.transfer_limits.pieces_of(pair[0], state.catalogue)
+    pieces = state.cluster.transfer_limits.pieces_of(pair[0], state.cluster.catalogue)
     if pieces == 1 or not event.whole or not event.moved_bytes:
         return event.moved_bytes
-    late = [state.moving.get((*pair, piece)) for piece in range(pieces)]
+    late = [state.data.moving.get((*pair, piece)) for piece in range(pieces)]
     return event.moved_bytes + sum(order.size_bytes for order in late if order is not None)
 
 
 def seen(recorder: Recorder, event: PiecesSeen) -> None:
     """A node says which parts of a dataset it has, from before this service, or its agent, started."""
     state, statement = recorder.state, recorder.statement
-    node = state.snapshot.index.get(event.node)
+    node = state.cluster.snapshot.index.get(event.node)
     if node is None:
         return
-    catalogue, limits = state.catalogue, state.transfer_limits
+    catalogue, limits = state.cluster.catalogue, state.cluster.transfer_limits
     dataset = catalogue.intern(event.uri, event.size_bytes)
     edition, times = catalogue.editions.get(dataset, ("", 0))
     pieces = limits.pieces_of(dataset, catalogue)
@@ -164,7 +171,7 @@ def refused(recorder: Recorder, dataset: int, event: TransferFailed) -> bool:
     Returns whether that is all that is to be done; else it counts as any failure, and is tried again after a while.
     """
     state, statement = recorder.state, recorder.statement
-    catalogue = state.catalogue
+    catalogue = state.cluster.catalogue
     edition, times = catalogue.editions.get(dataset, ("", 0))
     if event.changed and event.version == edition and edition:
         return True  # known by now: it was ordered before
@@ -185,9 +192,9 @@ def pass_over(recorder: Recorder, dataset: int, source: str) -> None:
     what it has.
     """
     state = recorder.state
-    node = state.snapshot.index.get(source)
-    if node is not None and node not in state.catalogue.nodes_of(dataset):
-        state.catalogue.drop_pieces(dataset, node, recorder.statement)
+    node = state.cluster.snapshot.index.get(source)
+    if node is not None and node not in state.cluster.catalogue.nodes_of(dataset):
+        state.cluster.catalogue.drop_pieces(dataset, node, recorder.statement)
 
 
 # ---- external datasets that nearly every node will need ----
@@ -214,22 +221,26 @@ def spreads_of(run: WorkflowRun) -> tuple[Spread, ...]:
 def spreading(recorder: Recorder) -> Iterator[TransferWant]:
     """What shall be on every node before it is asked for there."""
     state = recorder.state
-    if not state.profile.locality or len(state.snapshot) < 2:
+    if not state.policy.profile.locality or len(state.cluster.snapshot) < 2:
         return
     ready: list[int] | None = None
-    for run in state.runs.values():
-        if run.id not in state.spreads:
-            state.spreads[run.id] = spreads_of(run)
-        for spread in state.spreads[run.id]:
-            dataset = state.catalogue.find(spread.uri)
-            if dataset is None or state.catalogue.sizes[dataset] < _LEAST_BYTES:
+    for run in state.work.runs.values():
+        if run.id not in state.data.spreads:
+            state.data.spreads[run.id] = spreads_of(run)
+        for spread in state.data.spreads[run.id]:
+            dataset = state.cluster.catalogue.find(spread.uri)
+            if dataset is None or state.cluster.catalogue.sizes[dataset] < _LEAST_BYTES:
                 continue
             if ready is None:
-                ready = np.flatnonzero(state.snapshot.ready).tolist()
-            there = state.catalogue.nodes_of(dataset)
-            if len(there) >= len(ready) or not state.catalogue.origins[dataset]:
+                ready = np.flatnonzero(state.cluster.snapshot.ready).tolist()
+            there = state.cluster.catalogue.nodes_of(dataset)
+            if len(there) >= len(ready) or not state.cluster.catalogue.origins[dataset]:
                 continue
-            copy_ms = state.catalogue.sizes[dataset] * 1000 // max(1, int(state.snapshot.nic_in[ready].max()))
+            copy_ms = (
+                state.cluster.catalogue.sizes[dataset]
+                * 1000
+                // max(1, int(state.cluster.snapshot.nic_in[ready].max()))
+            )
             rank = _rank(run, spread, len(ready), copy_ms)
             if rank is not None:
                 for node in ready:

@@ -27,12 +27,17 @@ def reads_remotely(state: EngineState, run: WorkflowRun, stage: StageRun, spec: 
     They do if the executor can, it comes from another stage, and all its readers together get it sooner over their links than
     one copy of it is written to a disk. Members of gangs do not: they would hold each other up.
     """
-    if not state.remote_reads or spec.stage is None or stage.spec.gang or not len(state.snapshot):
+    if (
+        not state.policy.remote_reads
+        or spec.stage is None
+        or stage.spec.gang
+        or not len(state.cluster.snapshot)
+    ):
         return False
-    profile = state.profile.of(run.spec.queue)
-    if not (profile.locality and state.profile.remote_reads):
+    profile = state.policy.profile.of(run.spec.queue)
+    if not (profile.locality and state.policy.profile.remote_reads):
         return False
-    link, disk = _middle(state.snapshot.nic_in), _middle(state.snapshot.disk_rate)
+    link, disk = _middle(state.cluster.snapshot.nic_in), _middle(state.cluster.snapshot.disk_rate)
     return 0 < disk * readers_of(run, spec) < link
 
 
@@ -54,7 +59,7 @@ def readers_of(run: WorkflowRun, spec: InputSpec) -> int:
 
 def remote_specs(state: EngineState, run: WorkflowRun, stage: StageRun) -> list[InputSpec]:
     """The inputs of a stage that its shards read where they lie."""
-    if not state.remote_reads:
+    if not state.policy.remote_reads:
         return []
     return [spec for spec in stage.spec.inputs if reads_remotely(state, run, stage, spec)]
 
@@ -65,7 +70,7 @@ def remote_ids(
     """Catalogue numbers of the datasets that these inputs of one shard consist of, as far as they lie on nodes: what is only kept
     outside is copied from there.
     """
-    catalogue = state.catalogue
+    catalogue = state.cluster.catalogue
     found = [catalogue.intern(*each) for spec in specs for each in datasets_of(run, stage, spec, shard)]
     return tuple([dataset for dataset in dict.fromkeys(found) if catalogue.held(dataset)])
 
@@ -76,17 +81,17 @@ def sources(state: EngineState, group: PodGroup, node: int) -> Mapping[str, str]
         return EMPTY
     found = {}
     for dataset in group.remote:
-        holders = state.catalogue.nodes_of(dataset)
+        holders = state.cluster.catalogue.nodes_of(dataset)
         if node not in holders:
-            ready = [each for each in holders if state.snapshot.ready[each]] or holders
-            least = min(ready, key=lambda each: (state.read_from.get((dataset, each), 0), each))
-            found[state.catalogue.uris[dataset]] = state.snapshot.names[least]
+            ready = [each for each in holders if state.cluster.snapshot.ready[each]] or holders
+            least = min(ready, key=lambda each: (state.data.read_from.get((dataset, each), 0), each))
+            found[state.cluster.catalogue.uris[dataset]] = state.cluster.snapshot.names[least]
     return found
 
 
 def begin_reading(state: EngineState, stage: StageRun, ref: PodRef, statement: Statement) -> None:
     """A pod is bound that reads elsewhere: that counts as moved for it, and stays where it is."""
-    moved = sum(state.catalogue.sizes[state.catalogue.intern(uri)] for uri in ref.remote)
+    moved = sum(state.cluster.catalogue.sizes[state.cluster.catalogue.intern(uri)] for uri in ref.remote)
     statement.add(stage.own("moved"), np.array([ref.task]), moved)
     hold_sources(state, ref, statement)
 
@@ -94,23 +99,27 @@ def begin_reading(state: EngineState, stage: StageRun, ref: PodRef, statement: S
 def hold_sources(state: EngineState, ref: PodRef, statement: Statement) -> None:
     """What a pod reads elsewhere stays there."""
     for pair in _pairs(state, ref):
-        statement.put(state.read_from, pair, state.read_from.get(pair, 0) + 1)
+        statement.put(state.data.read_from, pair, state.data.read_from.get(pair, 0) + 1)
 
 
 def end_reading(state: EngineState, name: str, statement: Statement) -> None:
     """A pod holds nothing any more."""
-    ref = statement.pop(state.pods, name)
+    ref = statement.pop(state.work.pods, name)
     for pair in _pairs(state, ref) if ref is not None else ():
         left = (
-            state.read_from.get(pair, 0) - 1
+            state.data.read_from.get(pair, 0) - 1
         )  # none was counted if the node was not known when the pod was taken over
         if left > 0:
-            statement.put(state.read_from, pair, left)
+            statement.put(state.data.read_from, pair, left)
         else:
-            statement.pop(state.read_from, pair)
+            statement.pop(state.data.read_from, pair)
 
 
 def _pairs(state: EngineState, ref: PodRef) -> list[tuple[int, int]]:
     """(dataset, node) of what a pod reads elsewhere, as long as the node is known."""
-    index = state.snapshot.index
-    return [(state.catalogue.intern(uri), index[node]) for uri, node in ref.remote.items() if node in index]
+    index = state.cluster.snapshot.index
+    return [
+        (state.cluster.catalogue.intern(uri), index[node])
+        for uri, node in ref.remote.items()
+        if node in index
+    ]

@@ -35,28 +35,31 @@ def begin_copy(state: EngineState, order: TransferOrder, statement: Statement) -
     storage = _origin(state) if order.source is None else None
     if storage is not None:
         key = f"{storage.name}/read"
-        limit = limits_of((storage,), state.profile.io_fill_percent)[key]
-        rate = limit // (_PARTS * max(1, state.transfer_limits.origin))
-        statement.put(state.copying, (order.dataset, order.dest, order.piece), (key, rate))
+        limit = limits_of((storage,), state.policy.profile.io_fill_percent)[key]
+        rate = limit // (_PARTS * max(1, state.cluster.transfer_limits.origin))
+        statement.put(state.data.copying, (order.dataset, order.dest, order.piece), (key, rate))
         _count(state, key, rate, statement)
 
 
 def end_copy(state: EngineState, order: TransferOrder, statement: Statement) -> None:
     """It is not under way any more."""
-    counted = statement.pop(state.copying, (order.dataset, order.dest, order.piece))
+    counted = statement.pop(state.data.copying, (order.dataset, order.dest, order.piece))
     if counted is not None:
         _count(state, counted[0], -counted[1], statement)
 
 
 def limits_now(state: EngineState) -> TransferLimits:
     """How many copies may go beside each other: fewer from outside while pods work straight on what lies there, at least one."""
-    storage, limits = _origin(state), state.transfer_limits
+    storage, limits = _origin(state), state.cluster.transfer_limits
     if storage is None:
         return limits
     key = f"{storage.name}/read"
-    limit = limits_of((storage,), state.profile.io_fill_percent)[key]
+    limit = limits_of((storage,), state.policy.profile.io_fill_percent)[key]
     pods = sum(
-        rate for claim in state.snapshot.direct.claims.values() for name, rate in claim.direct if name == key
+        rate
+        for claim in state.cluster.snapshot.direct.claims.values()
+        for name, rate in claim.direct
+        if name == key
     )
     if not pods:
         return limits
@@ -70,13 +73,13 @@ def limits_now(state: EngineState) -> TransferLimits:
 
 def _origin(state: EngineState) -> Storage | None:
     """The storage that data from outside lie on, if it has a budget."""
-    if not state.profile.io_fill_percent:
+    if not state.policy.profile.io_fill_percent:
         return None
-    return next((each for each in state.profile.storages if each.origin and each.read_rate), None)
+    return next((each for each in state.policy.profile.storages if each.origin and each.read_rate), None)
 
 
 def _count(state: EngineState, key: str, rate: int, statement: Statement) -> None:
-    rates = state.snapshot.direct.rates
+    rates = state.cluster.snapshot.direct.rates
     statement.put(rates, key, rates.get(key, 0) + rate)
 
 
@@ -101,7 +104,7 @@ class Targets:
     def begin(self, candidate: Candidate, tasks: NDArray[np.int64], nodes: NDArray[np.int64]) -> None:
         """Give tasks their targets, and want the bytes that are missing there."""
         recorder = self._recorder
-        state, statement, catalogue = recorder.state, recorder.statement, recorder.state.catalogue
+        state, statement, catalogue = recorder.state, recorder.statement, recorder.state.cluster.catalogue
         stage, run, group = candidate.stage, candidate.run, candidate.group
         if stage.spec.gang:
             recorder.advance(run).target(stage, tasks, nodes)
@@ -110,7 +113,7 @@ class Targets:
             all_tasks += tasks.tolist()
             all_nodes += nodes.tolist()
         if self._wanted is None:
-            self._wanted = {pair for other in state.staging.values() for pair in other.pending}
+            self._wanted = {pair for other in state.data.staging.values() for pair in other.pending}
         pending: set[tuple[int, int]] = set()
         payer: dict[tuple[int, int], int] = {}
         # It holds no room yet, and when it will is not known: its end says how long it will run.
@@ -140,13 +143,13 @@ class Targets:
             rank_ms=group.rank_ms,
             payer=payer,
         )
-        number = state.next_staging
-        state.next_staging += 1
-        statement.put(state.staging, number, staging)
-        key = state.groups[group.key]
+        number = state.data.next_staging
+        state.data.next_staging += 1
+        statement.put(state.data.staging, number, staging)
+        key = state.work.groups[group.key]
         assert isinstance(key, GroupKey)  # foreign groups are not staged
-        seen = state.staged_on.get(key, ())
-        statement.put(state.staged_on, key, (*seen, *sorted({*nodes.tolist()} - {*seen})))
+        seen = state.work.staged_on.get(key, ())
+        statement.put(state.work.staged_on, key, (*seen, *sorted({*nodes.tolist()} - {*seen})))
 
     def move(self) -> None:
         """Move the tasks that have been given targets."""
@@ -168,19 +171,19 @@ def arrived(recorder: Recorder, event: TransferDone) -> None:
     if not complete and not event.moved_bytes:
         piece_landed(recorder)
         return
-    waiting = [(number, group) for number, group in state.staging.items() if pair in group.pending]
+    waiting = [(number, group) for number, group in state.data.staging.items() if pair in group.pending]
     _pay(recorder, [group for _, group in waiting], pair, moved_by(recorder, pair, event))
     if not complete:
         piece_landed(recorder)
         return
-    size = event.size_bytes or state.catalogue.sizes[dataset]
-    if size != state.catalogue.sizes[dataset]:
-        state.catalogue.intern(event.uri, size)
-    if node not in state.catalogue.nodes_of(dataset):
-        state.catalogue.add_replica(dataset, node, statement)
+    size = event.size_bytes or state.cluster.catalogue.sizes[dataset]
+    if size != state.cluster.catalogue.sizes[dataset]:
+        state.cluster.catalogue.intern(event.uri, size)
+    if node not in state.cluster.catalogue.nodes_of(dataset):
+        state.cluster.catalogue.add_replica(dataset, node, statement)
         recorder.delta.replicas.append(ReplicaWrite(event.uri, event.dest, size, True))
         came(recorder, dataset, node)
-    statement.pop(state.transfer_backoff, pair)
+    statement.pop(state.data.backoff, pair)
     for number, group in waiting:
         statement.exclude(group.pending, pair)
         if not group.pending:
@@ -199,11 +202,11 @@ def failed(recorder: Recorder, event: TransferFailed) -> None:
         return
     if event.source is not None:
         pass_over(recorder, pair[0], event.source)
-    before = state.transfer_backoff.get(pair, Backoff(0, 0))
+    before = state.data.backoff.get(pair, Backoff(0, 0))
     tries = before.tries + (0 if event.lost or event.full else 1)
     if event.permanent or tries >= _MAX_TRIES:
-        statement.pop(state.transfer_backoff, pair)
-        for number, group in list(state.staging.items()):
+        statement.pop(state.data.backoff, pair)
+        for number, group in list(state.data.staging.items()):
             if pair in group.pending:
                 _give_up(recorder, number, event)
         return
@@ -211,15 +214,15 @@ def failed(recorder: Recorder, event: TransferFailed) -> None:
     delay = min(_MAX_RETRY_MS, _FIRST_RETRY_MS << min(10, max(0, tries + waits - 1)))
     moment = recorder.now if event.lost else recorder.now + delay
     statement.put(
-        state.transfer_backoff, pair, Backoff(moment, tries, waits, "" if event.lost else event.message)
+        state.data.backoff, pair, Backoff(moment, tries, waits, "" if event.lost else event.message)
     )
     recorder.wake_at(moment)
 
 
 def finish(recorder: Recorder, number: int) -> None:
     """All is there: the tasks are offered to the scheduler again, now with their bytes at hand."""
-    group = recorder.state.staging[number]
-    run = recorder.state.runs.get(group.workflow)
+    group = recorder.state.data.staging[number]
+    run = recorder.state.work.runs.get(group.workflow)
     _drop(recorder, number)
     if run is None:
         return
@@ -233,12 +236,12 @@ def finish(recorder: Recorder, number: int) -> None:
 def withdraw(recorder: Recorder, number: int) -> None:
     """Nothing has moved yet: the tasks are offered to the scheduler again, as if they had never had these targets."""
     state = recorder.state
-    group = state.staging[number]
-    key = state.groups.get(group.key)
-    if isinstance(key, GroupKey) and key in state.staged_on:
+    group = state.data.staging[number]
+    key = state.work.groups.get(group.key)
+    if isinstance(key, GroupKey) and key in state.work.staged_on:
         there = {*group.nodes.tolist()}
-        left = tuple(node for node in state.staged_on[key] if node not in there)
-        recorder.statement.put(state.staged_on, key, left)
+        left = tuple(node for node in state.work.staged_on[key] if node not in there)
+        recorder.statement.put(state.work.staged_on, key, left)
     finish(recorder, number)
 
 
@@ -252,26 +255,27 @@ def sweep(recorder: Recorder) -> None:
         if len(still) == 0:
             _drop(recorder, number)
         elif any(
-            state.catalogue.lost(dataset) or not state.snapshot.ready[at] for dataset, at in group.pending
+            state.cluster.catalogue.lost(dataset) or not state.cluster.snapshot.ready[at]
+            for dataset, at in group.pending
         ):
             finish(recorder, number)
-    if state.transfer_backoff:
-        wanted = {pair for group in state.staging.values() for pair in group.pending}
-        for pair in [pair for pair in state.transfer_backoff if pair not in wanted]:
-            recorder.statement.pop(state.transfer_backoff, pair)
+    if state.data.backoff:
+        wanted = {pair for group in state.data.staging.values() for pair in group.pending}
+        for pair in [pair for pair in state.data.backoff if pair not in wanted]:
+            recorder.statement.pop(state.data.backoff, pair)
 
 
 def _unswept(recorder: Recorder) -> list[tuple[int, StagingGroup]]:
     """The groups of which something that `sweep` looks at may have changed since it last did: most steps change none."""
     state = recorder.state
-    changed, state.unswept = state.unswept, set()
-    if not state.staging:
+    changed, state.data.unswept = state.data.unswept, set()
+    if not state.data.staging:
         return []
-    seen = (state.catalogue.dropped, state.snapshot.ready.tobytes())
-    everything, state.swept = seen != state.swept, seen
+    seen = (state.cluster.catalogue.dropped, state.cluster.snapshot.ready.tobytes())
+    everything, state.data.swept = seen != state.data.swept, seen
     return [
         (number, group)
-        for number, group in state.staging.items()
+        for number, group in state.data.staging.items()
         if everything or (group.workflow, group.stage) in changed
     ]
 
@@ -283,9 +287,9 @@ def order_transfers(recorder: Recorder) -> list[Transfer]:
     sweep(recorder)
     recorder.absorb()
     wants: dict[tuple[int, int], TransferWant] = {}
-    for group in state.staging.values():
+    for group in state.data.staging.values():
         for pair in group.pending:
-            waiting = state.transfer_backoff.get(pair)
+            waiting = state.data.backoff.get(pair)
             if waiting is not None and waiting.not_before > recorder.now:
                 recorder.wake_at(waiting.not_before)
                 continue
@@ -296,20 +300,20 @@ def order_transfers(recorder: Recorder) -> list[Transfer]:
     for want in (*foreseen(recorder), *pushes(recorder), *spreading(recorder)):
         if recorder.look is None or has_room(recorder, want):
             wants.setdefault((want.dataset, want.dest), want)
-    active, limits = list(state.moving.values()), limits_now(state)
-    orders = admit(list(wants.values()), active, state.snapshot, state.catalogue, limits)
+    active, limits = list(state.data.moving.values()), limits_now(state)
+    orders = admit(list(wants.values()), active, state.cluster.snapshot, state.cluster.catalogue, limits)
     transfers = []
     for order in orders if recorder.look is None else admit_ahead(recorder, orders):
-        statement.put(state.moving, (order.dataset, order.dest, order.piece), order)
+        statement.put(state.data.moving, (order.dataset, order.dest, order.piece), order)
         begin_copy(state, order, statement)
-        state.catalogue.expect(order.dataset, order.dest, statement)
+        state.cluster.catalogue.expect(order.dataset, order.dest, statement)
         _count_inbound(recorder, order)
-        source = None if order.source is None else state.snapshot.names[order.source]
-        uri = state.catalogue.uris[order.dataset]
-        whole = limits.pieces_of(order.dataset, state.catalogue) == 1
+        source = None if order.source is None else state.cluster.snapshot.names[order.source]
+        uri = state.cluster.catalogue.uris[order.dataset]
+        whole = limits.pieces_of(order.dataset, state.cluster.catalogue) == 1
         offset = order.piece * limits.piece_bytes
-        dest = state.snapshot.names[order.dest]
-        edition = "" if whole else state.catalogue.edition(order.dataset)
+        dest = state.cluster.snapshot.names[order.dest]
+        edition = "" if whole else state.cluster.catalogue.edition(order.dataset)
         transfers.append(Transfer(uri, order.size_bytes, dest, source, offset, whole, order.ahead, edition))
     return transfers
 
@@ -317,35 +321,35 @@ def order_transfers(recorder: Recorder) -> list[Transfer]:
 def _count_inbound(recorder: Recorder, order: TransferOrder) -> None:
     """All that is still to come of a dataset is on its way with its first piece: who is placed next shares the link with it."""
     state, pair = recorder.state, (order.dataset, order.dest)
-    coming = state.coming_in.get(pair)
+    coming = state.data.coming_in.get(pair)
     if coming is None:
-        landed = state.catalogue.landed(*pair).bit_count() * state.transfer_limits.piece_bytes
-        coming = Coming(max(order.size_bytes, state.catalogue.sizes[order.dataset] - landed))
-        state.snapshot.add_inbound(order.dest, coming.size_bytes, recorder.statement)
-    recorder.statement.put(state.coming_in, pair, Coming(coming.size_bytes, coming.copies + 1))
+        landed = state.cluster.catalogue.landed(*pair).bit_count() * state.cluster.transfer_limits.piece_bytes
+        coming = Coming(max(order.size_bytes, state.cluster.catalogue.sizes[order.dataset] - landed))
+        state.cluster.snapshot.add_inbound(order.dest, coming.size_bytes, recorder.statement)
+    recorder.statement.put(state.data.coming_in, pair, Coming(coming.size_bytes, coming.copies + 1))
 
 
 def _pair(state: EngineState, uri: str, node: str) -> tuple[int, int] | None:
-    dataset, at = state.catalogue.find(uri), state.snapshot.index.get(node)
+    dataset, at = state.cluster.catalogue.find(uri), state.cluster.snapshot.index.get(node)
     return None if dataset is None or at is None else (dataset, at)
 
 
 def _landed(recorder: Recorder, pair: tuple[int, int], offset: int) -> TransferOrder | None:
     """The copy (of a piece) is not under way any more."""
     state, statement = recorder.state, recorder.statement
-    piece = offset // state.transfer_limits.piece_bytes if offset else 0
-    order = statement.pop(state.moving, (*pair, piece))
+    piece = offset // state.cluster.transfer_limits.piece_bytes if offset else 0
+    order = statement.pop(state.data.moving, (*pair, piece))
     if order is not None:
         end_copy(state, order, statement)
-        coming, copies = state.coming_in[pair]
+        coming, copies = state.data.coming_in[pair]
         over = copies == 1  # counted: in how many pieces it moves may be another number now
         less = coming if over else min(coming, order.size_bytes)
-        state.snapshot.add_inbound(pair[1], -less, statement)
+        state.cluster.snapshot.add_inbound(pair[1], -less, statement)
         if over:
-            statement.pop(state.coming_in, pair)
-            state.catalogue.unexpect(*pair, statement)
+            statement.pop(state.data.coming_in, pair)
+            state.cluster.catalogue.unexpect(*pair, statement)
         else:
-            statement.put(state.coming_in, pair, Coming(coming - less, copies - 1))
+            statement.put(state.data.coming_in, pair, Coming(coming - less, copies - 1))
     return order
 
 
@@ -354,7 +358,7 @@ def _pay(
 ) -> None:
     """Count moved bytes for the one task they were ordered for; if that one was cancelled, for the first that waits."""
     for group in sorted(waiting, key=lambda group: pair not in group.payer):
-        run = recorder.state.runs.get(group.workflow)
+        run = recorder.state.work.runs.get(group.workflow)
         still = _still(recorder, group)
         task = group.payer.get(pair)
         if task is None:
@@ -367,7 +371,7 @@ def _pay(
 
 def _still(recorder: Recorder, group: StagingGroup) -> NDArray[np.int64]:
     """The tasks of the group that are in STAGING, in the same attempt."""
-    run = recorder.state.runs.get(group.workflow)
+    run = recorder.state.work.runs.get(group.workflow)
     if run is None:
         return group.tasks[:0]
     stage = run.stages[group.stage]
@@ -379,23 +383,23 @@ def _still(recorder: Recorder, group: StagingGroup) -> NDArray[np.int64]:
 def _drop(recorder: Recorder, number: int) -> None:
     """Forget a staging group and its soft claims."""
     state = recorder.state
-    group = state.staging[number]
-    recorder.statement.pop(state.staging, number)
-    run = state.runs.get(group.workflow)
+    group = state.data.staging[number]
+    recorder.statement.pop(state.data.staging, number)
+    run = state.work.runs.get(group.workflow)
     stage = None if run is None else run.stages[group.stage]
     for task, attempt in zip(group.tasks.tolist(), group.attempts.tolist(), strict=True):
         if stage is None:
             continue
         name = pod_name(group.workflow, stage.spec.name, task, attempt)
-        claim = state.snapshot.claims.get(name)
+        claim = state.cluster.snapshot.claims.get(name)
         if claim is not None and claim.kind is ClaimKind.STAGING:
-            state.snapshot.unclaim(name, recorder.statement)
+            state.cluster.snapshot.unclaim(name, recorder.statement)
 
 
 def _give_up(recorder: Recorder, number: int, event: TransferFailed) -> None:
     """An input does not exist (or never comes): the tasks that need it fail for good."""
-    group = recorder.state.staging[number]
-    run = recorder.state.runs.get(group.workflow)
+    group = recorder.state.data.staging[number]
+    run = recorder.state.work.runs.get(group.workflow)
     tasks = _still(recorder, group)
     _drop(recorder, number)
     if run is not None and len(tasks):
@@ -413,9 +417,9 @@ def _give_up(recorder: Recorder, number: int, event: TransferFailed) -> None:
 def think_again(recorder: Recorder, run: WorkflowRun, stage: StageRun) -> None:
     """Offer the tasks of a stage that wait for their first byte once more."""
     state = recorder.state
-    begun = {(dataset, dest) for dataset, dest, _ in state.moving}
-    for number, group in list(state.staging.items()):
+    begun = {(dataset, dest) for dataset, dest, _ in state.data.moving}
+    for number, group in list(state.data.staging.items()):
         if (group.workflow, group.stage) != (run.id, stage.number) or not begun.isdisjoint(group.pending):
             continue
-        if not any(state.catalogue.landed(*pair) for pair in group.pending):
+        if not any(state.cluster.catalogue.landed(*pair) for pair in group.pending):
             withdraw(recorder, number)

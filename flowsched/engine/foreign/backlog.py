@@ -37,12 +37,12 @@ class ForeignBacklog:
 def collect_foreign(state: EngineState) -> ForeignBacklog:
     """Every group with pods that wait, at most the profile's window (by priority, then age)."""
     backlog = ForeignBacklog({}, [])
-    waiting = [(key, work) for key, work in state.foreign.items() if work.waiting]
-    if len(waiting) > state.profile.window:
+    waiting = [(key, work) for key, work in state.foreign.groups.items() if work.waiting]
+    if len(waiting) > state.policy.profile.window:
         waiting.sort(key=lambda item: (-_priority(item[1]), item[1].group.created_ms if item[1].group else 0))
-        waiting = waiting[: state.profile.window]
+        waiting = waiting[: state.policy.profile.window]
     for key, work in waiting:
-        if key in state.holding:
+        if key in state.foreign.holding:
             continue  # offered by itself, on the room that is held for it
         refusal = _problem(state, key, work)
         if refusal is not None:
@@ -56,7 +56,7 @@ def collect_foreign(state: EngineState) -> ForeignBacklog:
 
 def carry_out_foreign(recorder: Recorder, candidate: ForeignCandidate, placement: Placement) -> None:
     """Bind the pods that were placed, in the order in which they came; hold what the group has room for beside them."""
-    work = recorder.state.foreign[candidate.key]
+    work = recorder.state.foreign.groups[candidate.key]
     for kind, nodes in zip(candidate.classes, placement.nodes, strict=True):
         pods = list(work.waiting.get(kind, {}).values())[: len(nodes)]
         for pod, node in zip(pods, nodes.tolist(), strict=True):
@@ -69,8 +69,8 @@ def serve_held(recorder: Recorder) -> list[Reason]:
     """Groups whose room is held get their pods onto it, before anybody else is looked at; what nobody came for in time is freed."""
     state = recorder.state
     reasons: list[Reason] = []
-    for key in sorted(state.holding):
-        work = state.foreign[key]
+    for key in sorted(state.foreign.holding):
+        work = state.foreign.groups[key]
         if work.held_until is not None and recorder.now >= work.held_until:
             _drop_hold(recorder, key)
             recorder.dirty = True
@@ -85,13 +85,13 @@ def serve_held(recorder: Recorder) -> list[Reason]:
 
 def verdicts(state: EngineState) -> Iterator[Verdict]:
     """Why each foreign group that waits does."""
-    for key, work in state.foreign.items():
+    for key, work in state.foreign.groups.items():
         if not work.waiting:
             continue
         found = [
-            state.reasons[number]
-            for number in (state.keys.get(each) for each in _keys_of(key, work))
-            if number is not None and number in state.reasons
+            state.round.reasons[number]
+            for number in (state.work.keys.get(each) for each in _keys_of(key, work))
+            if number is not None and number in state.round.reasons
         ]
         uids = tuple(uid for alike in work.waiting.values() for uid in alike)
         if found:
@@ -114,7 +114,7 @@ def _priority(work: ForeignWork) -> int:
 
 def _problem(state: EngineState, key: str, work: ForeignWork) -> Reason | None:
     """Why nothing of a group can be placed, whatever room there is."""
-    number = state.key_of(ForeignKey(key, None))
+    number = state.work.key_of(ForeignKey(key, None))
     group = work.group
     if group is None:
         return Reason(number, ReasonCode.WAITING_FOR_MEMBERS, "its PodGroup does not exist (yet)")
@@ -144,7 +144,7 @@ def _problems(state: EngineState, key: str, work: ForeignWork) -> Iterator[Reaso
     """Pods that wait for something else than room; the others of their group go on without them."""
     for kind in work.waiting:
         if kind.template.problem:
-            number = state.key_of(ForeignKey(key, kind))
+            number = state.work.key_of(ForeignKey(key, kind))
             yield Reason(number, ReasonCode.WAITING_FOR_MEMBERS, kind.template.problem)
 
 
@@ -183,7 +183,7 @@ def _offers(state: EngineState, key: str, work: ForeignWork) -> Iterator[Foreign
     if not all(kind.preempts for kind in kinds if least[kind]):
         offered = replace(offered, preempts=False)
     if group.min_resources is not None and not work.staying:
-        offered = replace(offered, min_resources=state.snapshot.vector(group.min_resources))
+        offered = replace(offered, min_resources=state.cluster.snapshot.vector(group.min_resources))
     yield ForeignCandidate(key, offered, tuple(kinds))
 
 
@@ -213,27 +213,27 @@ def _role(state: EngineState, kind: ClassKey, count: int, minimum: int, group: F
 def _shape(state: EngineState, kind: ClassKey, rack: str | None) -> Shape:
     """The shape of a class (kept: one for each template)."""
     template = kind.template
-    known = state.foreign_shapes.get((template, rack))
-    if known is not None and len(known.requests) == len(state.snapshot.axes):
+    known = state.foreign.shapes.get((template, rack))
+    if known is not None and len(known.requests) == len(state.cluster.snapshot.axes):
         return known
     shape = Shape(
-        requests=state.snapshot.vector(template.resources),
+        requests=state.cluster.snapshot.vector(template.resources),
         selector=template.selector,
         tolerations=template.tolerations,
         image=template.image,
         rack=rack,
         rules=template.rules,
     )
-    state.foreign_shapes[template, rack] = shape
+    state.foreign.shapes[template, rack] = shape
     return shape
 
 
 def _pod_group(
     state: EngineState, group: ForeignGroup, key: ForeignKey, roles: tuple[RoleRequest, ...], *, gang: bool
 ) -> PodGroup:
-    work = state.foreign[group.key]
+    work = state.foreign.groups[group.key]
     return PodGroup(
-        key=state.key_of(key),
+        key=state.work.key_of(key),
         name=f"{group.namespace}/{group.name}",
         queue=group.queue,
         user=group.namespace,
@@ -241,9 +241,9 @@ def _pod_group(
         priority=_priority(work),
         rank_ms=0,
         ready_ms=group.created_ms,
-        gang=gang and state.profile.gang,
+        gang=gang and state.policy.profile.gang,
         roles=roles,
-        promised_ms=state.promises.get(state.key_of(key)),
+        promised_ms=state.round.promises.get(state.work.key_of(key)),
         part_of=group.key if group.gang and work.staying else "",
     )
 
@@ -258,12 +258,12 @@ def _owner(key: str, node: int) -> str:
 def _hold(recorder: Recorder, key: str, held: tuple[tuple[int, tuple[int, ...]], ...]) -> None:
     """Keep the rest of a group's `min_resources` for pods that do not exist yet."""
     state, statement = recorder.state, recorder.statement
-    work = state.foreign[key]
+    work = state.foreign.groups[key]
     queue = work.group.queue if work.group is not None else "default"
     user = work.group.namespace if work.group is not None else ""
     until = recorder.now + HOLD_MS
     for node, amount in held:
-        state.snapshot.claim(
+        state.cluster.snapshot.claim(
             Claim(
                 _owner(key, node),
                 node,
@@ -280,22 +280,24 @@ def _hold(recorder: Recorder, key: str, held: tuple[tuple[int, tuple[int, ...]],
         )
     statement.assign(work, "held_until", until)
     statement.assign(work, "held_on", tuple(node for node, _ in held))
-    statement.include(state.holding, key)
+    statement.include(state.foreign.holding, key)
 
 
 def _held(state: EngineState, key: str) -> list[Claim]:
-    owners = (_owner(key, node) for node in state.foreign[key].held_on)
-    return [state.snapshot.claims[owner] for owner in owners if owner in state.snapshot.claims]
+    owners = (_owner(key, node) for node in state.foreign.groups[key].held_on)
+    return [
+        state.cluster.snapshot.claims[owner] for owner in owners if owner in state.cluster.snapshot.claims
+    ]
 
 
 def _drop_hold(recorder: Recorder, key: str) -> list[Claim]:
     state, statement = recorder.state, recorder.statement
     held = _held(state, key)
     for claim in held:
-        state.snapshot.unclaim(claim.owner, statement)
-    statement.exclude(state.holding, key)
-    statement.assign(state.foreign[key], "held_until", None)
-    statement.assign(state.foreign[key], "held_on", ())
+        state.cluster.snapshot.unclaim(claim.owner, statement)
+    statement.exclude(state.foreign.holding, key)
+    statement.assign(state.foreign.groups[key], "held_until", None)
+    statement.assign(state.foreign.groups[key], "held_on", ())
     return held
 
 
@@ -310,8 +312,10 @@ def _serve(recorder: Recorder, key: str, work: ForeignWork) -> list[Reason]:
     else:
         candidates = {candidate.group.key: candidate for candidate in _offers(state, key, work)}
         groups = [candidate.group for candidate in candidates.values()]
-        gentle = replace(state.profile, preempt=False, reclaim=False)  # it has room already
-        plan = cycle(state.snapshot, state.catalogue, state.queues, groups, gentle, recorder.now)
+        gentle = replace(state.policy.profile, preempt=False, reclaim=False)  # it has room already
+        plan = cycle(
+            state.cluster.snapshot, state.cluster.catalogue, state.policy.queues, groups, gentle, recorder.now
+        )
         for placement in plan.placements:
             carry_out_foreign(recorder, candidates[placement.group], placement)
         reasons = list(plan.reasons)
@@ -326,16 +330,16 @@ def _rest(state: EngineState, work: ForeignWork, held: list[Claim]) -> list[tupl
     """What of the held room is still to be kept: no more than the group's minimum less what it has, nor than was kept."""
     if work.group is None or work.group.min_resources is None:
         return []
-    left = list(state.snapshot.vector(work.group.min_resources))
+    left = list(state.cluster.snapshot.vector(work.group.min_resources))
     used: dict[int, list[int]] = {}
     for uid, placed in work.placed.items():
-        claim = state.snapshot.claims.get(uid)
+        claim = state.cluster.snapshot.claims.get(uid)
         for axis, amount in enumerate(claim.amount if claim is not None else ()):
             left[axis] -= amount
             used.setdefault(placed.node, [0] * len(left))[axis] += amount
     rest = []
     for claim in held:
-        free = state.snapshot.allocatable[claim.node] - state.snapshot.used[claim.node]
+        free = state.cluster.snapshot.allocatable[claim.node] - state.cluster.snapshot.used[claim.node]
         amounts = [
             max(0, min(amount, more, room))
             for amount, more, room in zip(claim.amount, left, free.tolist(), strict=False)

@@ -33,39 +33,39 @@ _DIGITS: Final = re.compile("([0-9]+)")
 def cover(recorder: Recorder, uid: str, key: str, stake: Stake) -> None:
     """Note whether any disruption budget covers a pod."""
     if stake.budgets:
-        recorder.statement.put(recorder.state.covered, uid, key)
+        recorder.statement.put(recorder.state.foreign.covered, uid, key)
     else:
-        recorder.statement.pop(recorder.state.covered, uid)
+        recorder.statement.pop(recorder.state.foreign.covered, uid)
 
 
 def budget_seen(recorder: Recorder, name: str, allowed: int | None) -> None:
     """A disruption budget allows more or less than before."""
     state = recorder.state
     if allowed is None:
-        recorder.statement.pop(state.budgets, name)
+        recorder.statement.pop(state.foreign.budgets, name)
     else:
-        recorder.statement.put(state.budgets, name, allowed)
-    for uid, key in state.covered.items():
+        recorder.statement.put(state.foreign.budgets, name, allowed)
+    for uid, key in state.foreign.covered.items():
         recorder.reconsider(key, (uid,))
 
 
 def settle(recorder: Recorder) -> None:
     """Bring claims up to date: who may be taken away, together with whom, and what would be lost."""
     state = recorder.state
-    for unit, (key, until) in list(state.spared.items()):
+    for unit, (key, until) in list(state.foreign.spared.items()):
         if recorder.now < until:
             recorder.wake_at(until)
             continue
-        recorder.statement.pop(state.spared, unit)
-        work = state.foreign.get(key)
+        recorder.statement.pop(state.foreign.spared, unit)
+        work = state.foreign.groups.get(key)
         recorder.reconsider(key, work.placed if work is not None else ())
     if not recorder.reconsidered:
         return
-    if state.covered or state.guarded:
+    if state.foreign.covered or state.foreign.guarded:
         _guard(recorder)
     due, recorder.reconsidered = recorder.reconsidered, {}
     for key, uids in due.items():
-        work = state.foreign.get(key)
+        work = state.foreign.groups.get(key)
         if work is None:
             continue
         _finish(recorder, key, work)
@@ -75,7 +75,11 @@ def settle(recorder: Recorder) -> None:
         for uid in sorted(uids & work.placed.keys()):
             placed = work.placed[uid]
             unit = _unit(work, key, uid)
-            free = _may_go(work, placed) and unit not in state.guarded and unit not in state.spared
+            free = (
+                _may_go(work, placed)
+                and unit not in state.foreign.guarded
+                and unit not in state.foreign.spared
+            )
             _write(recorder, uid, placed, unit if free else "", None)
 
 
@@ -84,19 +88,19 @@ def ask(recorder: Recorder, owners: Iterable[str], message: str, *, begun: bool 
     state, statement = recorder.state, recorder.statement
     groups = set()
     for uid in owners:
-        key = state.foreign_pods[uid]
+        key = state.foreign.pods[uid]
         groups.add(key)
-        work = state.foreign[key]
+        work = state.foreign.groups[key]
         placed = work.placed[uid]
         unit = _unit(work, key, uid)
         statement.put(work.placed, uid, placed._replace(leaving=True))
-        statement.put(state.making_way, uid, unit)
-        claim = state.snapshot.claims.get(uid)
+        statement.put(state.foreign.making_way, uid, unit)
+        claim = state.cluster.snapshot.claims.get(uid)
         if claim is not None:
-            state.snapshot.claim(replace(claim, kind=ClaimKind.RELEASING), statement)
+            state.cluster.snapshot.claim(replace(claim, kind=ClaimKind.RELEASING), statement)
         recorder.evictions.append(Evict(uid, placed.namespace, placed.name, message, unit, begun))
     for key in sorted(groups):
-        work = state.foreign[key]
+        work = state.foreign.groups[key]
         if work.staying:
             continue
         statement.assign(work, "complete", False)  # it starts anew: then it must come together again
@@ -108,16 +112,16 @@ def stay(recorder: Recorder, uids: Sequence[str]) -> None:
     """All of a unit could not be evicted: it has its room as before, and is left alone for a while."""
     state, statement = recorder.state, recorder.statement
     for uid in uids:
-        unit = statement.pop(state.making_way, uid)
-        key = state.foreign_pods.get(uid)
+        unit = statement.pop(state.foreign.making_way, uid)
+        key = state.foreign.pods.get(uid)
         if unit is None or key is None:
             continue
-        work = state.foreign[key]
+        work = state.foreign.groups[key]
         statement.put(work.placed, uid, work.placed[uid]._replace(leaving=False))
-        claim = state.snapshot.claims.get(uid)
+        claim = state.cluster.snapshot.claims.get(uid)
         if claim is not None:
-            state.snapshot.claim(replace(claim, kind=ClaimKind.RUNNING, unit=""), statement)
-        statement.put(state.spared, unit, (key, recorder.now + SPARE_MS))
+            state.cluster.snapshot.claim(replace(claim, kind=ClaimKind.RUNNING, unit=""), statement)
+        statement.put(state.foreign.spared, unit, (key, recorder.now + SPARE_MS))
         recorder.reconsider(key, (uid,))
 
 
@@ -141,7 +145,7 @@ def _may_go(work: ForeignWork, placed: Placed) -> bool:
 def _settle_gang(recorder: Recorder, key: str, work: ForeignWork) -> None:
     staying = work.staying
     free = all(placed.seen for placed in staying.values())
-    free = free and key not in recorder.state.guarded and key not in recorder.state.spared
+    free = free and key not in recorder.state.foreign.guarded and key not in recorder.state.foreign.spared
     elastic = _elastic(work, staying) if free else {}
     if free and not all(_may_go(work, placed) for placed in staying.values()):
         spare = _spare(elastic)  # somebody must stay: these may go, one by one, and nobody else
@@ -164,7 +168,7 @@ def _spare(elastic: Mapping[str, tuple[int, int, int]]) -> set[str]:
 def _write(
     recorder: Recorder, uid: str, placed: Placed, unit: str, elastic: tuple[int, int, int] | None
 ) -> None:
-    snapshot, stake = recorder.state.snapshot, placed.stake
+    snapshot, stake = recorder.state.cluster.snapshot, placed.stake
     claim = snapshot.claims.get(uid)
     if claim is None or claim.kind is not ClaimKind.RUNNING:
         return
@@ -212,12 +216,12 @@ def _guard(recorder: Recorder) -> None:
     the old ones.
     """
     state = recorder.state
-    left = Counter(state.budgets)
+    left = Counter(state.foreign.budgets)
     units: dict[str, list[Placed]] = {}
-    for uid, key in state.covered.items():
-        work = state.foreign[key]
+    for uid, key in state.foreign.covered.items():
+        work = state.foreign.groups[key]
         placed = work.placed[uid]
-        if uid in state.making_way:  # asked to go, and perhaps not counted yet
+        if uid in state.foreign.making_way:  # asked to go, and perhaps not counted yet
             left.subtract(placed.stake.budgets)
         elif not placed.leaving and _may_go(work, placed):
             units.setdefault(_unit(work, key, uid), []).append(placed)
@@ -228,11 +232,11 @@ def _guard(recorder: Recorder) -> None:
             left.subtract(asked)
         else:
             guarded.add(unit)
-    changed = guarded ^ state.guarded
-    for uid, key in state.covered.items() if changed else ():
-        if _unit(state.foreign[key], key, uid) in changed:
+    changed = guarded ^ state.foreign.guarded
+    for uid, key in state.foreign.covered.items() if changed else ():
+        if _unit(state.foreign.groups[key], key, uid) in changed:
             recorder.reconsider(key, (uid,))
-    recorder.statement.assign(state, "guarded", frozenset(guarded))
+    recorder.statement.assign(state.foreign, "guarded", frozenset(guarded))
 
 
 def _cheapest(pods: Sequence[Placed]) -> tuple[int, int]:

@@ -46,7 +46,7 @@ def report_foreign(recorder: Recorder, event: ForeignEvent) -> None:
         case GroupSeen(group):
             _rule(recorder, group)
         case GroupGone(key):
-            work = recorder.state.foreign.get(key)
+            work = recorder.state.foreign.groups.get(key)
             if work is not None:
                 recorder.statement.assign(work, "group", None)
                 recorder.statement.assign(work, "complete", False)
@@ -62,7 +62,9 @@ def report_foreign(recorder: Recorder, event: ForeignEvent) -> None:
         case BindRefused(uid):
             _refused(recorder, uid)
         case NamespaceSeen(name, labels):
-            recorder.state.snapshot.peers.set_namespace(name, labels)  # not undone: the event comes again
+            recorder.state.cluster.snapshot.peers.set_namespace(
+                name, labels
+            )  # not undone: the event comes again
         case BudgetSeen(name, allowed):
             budget_seen(recorder, name, allowed)
         case EvictionRefused(uids):
@@ -72,14 +74,14 @@ def report_foreign(recorder: Recorder, event: ForeignEvent) -> None:
 def bind(recorder: Recorder, pod: ForeignPod, node: int) -> None:
     """Take the room and intend the binding of one waiting pod."""
     state, statement = recorder.state, recorder.statement
-    work = state.foreign[pod.group]
+    work = state.foreign.groups[pod.group]
     _stop_waiting(recorder, pod.uid)
     group = work.group
     queue = group.queue if group is not None else "default"
     claim = Claim(
         owner=pod.uid,
         node=node,
-        amount=state.snapshot.vector(pod.template.resources),
+        amount=state.cluster.snapshot.vector(pod.template.resources),
         kind=ClaimKind.RUNNING,
         queue=queue,
         since_ms=recorder.now,
@@ -88,24 +90,24 @@ def bind(recorder: Recorder, pod: ForeignPod, node: int) -> None:
         user=pod.namespace,
         group=f"{pod.namespace}/{pod.name}" if group is None else f"{group.namespace}/{group.name}",
     )
-    state.snapshot.claim(claim, statement)
+    state.cluster.snapshot.claim(claim, statement)
     statement.put(
         work.placed, pod.uid, Placed(pod.role, pod, pod.namespace, pod.name, pod.owned, node, False)
     )
-    statement.put(state.foreign_pods, pod.uid, pod.group)
-    statement.put(state.assumed, pod.uid, recorder.now)
-    name = state.snapshot.names[node]
-    order = Bind(pod.uid, pod.namespace, pod.name, pod.version, name, pod.group, state.epoch)
+    statement.put(state.foreign.pods, pod.uid, pod.group)
+    statement.put(state.foreign.assumed, pod.uid, recorder.now)
+    name = state.cluster.snapshot.names[node]
+    order = Bind(pod.uid, pod.namespace, pod.name, pod.version, name, pod.group, state.policy.epoch)
     recorder.binds.append(order)
     recorder.delta.bindings.append(
-        BindingWrite(pod.uid, pod.namespace, pod.name, name, pod.group, state.epoch, recorder.now)
+        BindingWrite(pod.uid, pod.namespace, pod.name, name, pod.group, state.policy.epoch, recorder.now)
     )
 
 
 def release_half_placed(recorder: Recorder) -> None:
     """Take away members of gangs that have stood half placed for too long, where a controller makes them again."""
-    for key in sorted(recorder.state.halved):
-        work = recorder.state.foreign.get(key)
+    for key in sorted(recorder.state.foreign.halved):
+        work = recorder.state.foreign.groups.get(key)
         if work is None or work.short_since is None:
             continue
         due = work.short_since + T_GANG_MS
@@ -135,16 +137,16 @@ def _rule(recorder: Recorder, group: ForeignGroup) -> None:
 
 
 def _work(recorder: Recorder, key: str) -> ForeignWork:
-    found = recorder.state.foreign.get(key)
+    found = recorder.state.foreign.groups.get(key)
     if found is None:
         found = ForeignWork()
-        recorder.statement.put(recorder.state.foreign, key, found)
+        recorder.statement.put(recorder.state.foreign.groups, key, found)
     return found
 
 
 def _waits(recorder: Recorder, pod: ForeignPod) -> None:
     state, statement = recorder.state, recorder.statement
-    if pod.uid in state.assumed:
+    if pod.uid in state.foreign.assumed:
         return  # the binding is under way; this is older news, or of another field
     work = _work(recorder, pod.group)
     key = ClassKey(pod.role, pod.priority, pod.template, pod.within, pod.preempts)
@@ -156,36 +158,36 @@ def _waits(recorder: Recorder, pod: ForeignPod) -> None:
         alike = {}
         statement.put(work.waiting, key, alike)
     statement.put(alike, pod.uid, pod)
-    statement.put(state.foreign_pods, pod.uid, pod.group)
+    statement.put(state.foreign.pods, pod.uid, pod.group)
 
 
 def _taken(recorder: Recorder, event: RoomTaken) -> None:
     state, statement = recorder.state, recorder.statement
     node = node_index(state, event.node)
-    if event.owner in state.pods:
+    if event.owner in state.work.pods:
         _moved(recorder, event, node)
         return  # one of ours, which has its claim already
     _seen(recorder, event.owner)
     if event.group:
         _stop_waiting(recorder, event.owner)
         work = _work(recorder, event.group)
-        leaving = event.leaving or event.owner in state.making_way
+        leaving = event.leaving or event.owner in state.foreign.making_way
         placed = Placed(
             event.role, None, event.namespace, event.name, event.owned, node, True, event.stake, leaving
         )
         if event.leaving:
-            statement.pop(state.making_way, event.owner)
+            statement.pop(state.foreign.making_way, event.owner)
         known_as = work.placed.get(event.owner)
         if known_as != placed:
             recorder.reconsider(event.group, (event.owner,))
         statement.put(work.placed, event.owner, placed)
-        statement.put(state.foreign_pods, event.owner, event.group)
+        statement.put(state.foreign.pods, event.owner, event.group)
         cover(recorder, event.owner, event.group, event.stake)
         _judge(recorder, event.group)
-    amount = state.snapshot.vector(event.resources)
-    asked = event.leaving or event.owner in state.making_way
+    amount = state.cluster.snapshot.vector(event.resources)
+    asked = event.leaving or event.owner in state.foreign.making_way
     kind = ClaimKind.RELEASING if asked else ClaimKind.RUNNING
-    known = state.snapshot.claims.get(event.owner)
+    known = state.cluster.snapshot.claims.get(event.owner)
     if known is None or not _holds(known, event, node, amount, kind):
         queue, since, rules = event.queue, event.since_ms, event.rules
         claim = Claim(
@@ -210,7 +212,7 @@ def _taken(recorder: Recorder, event: RoomTaken) -> None:
                 started_ms=known.started_ms,
                 elastic=known.elastic,
             )
-        state.snapshot.claim(claim, statement)
+        state.cluster.snapshot.claim(claim, statement)
         recorder.dirty = True
 
 
@@ -229,29 +231,29 @@ def _moved(recorder: Recorder, event: RoomTaken, node: int) -> None:
     """One of our pods as it is: others' rules may look at its labels; in a hand-over the other scheduler chose for itself."""
     state, statement, name = recorder.state, recorder.statement, event.owner
     left(recorder, name)
-    claim = state.snapshot.claims.get(name)
+    claim = state.cluster.snapshot.claims.get(name)
     if claim is not None and claim.rules != event.rules:
         claim = replace(claim, rules=event.rules)
-        state.snapshot.claim(claim, statement)
+        state.cluster.snapshot.claim(claim, statement)
         recorder.dirty = True
     if claim is None or claim.node == node:
         return
     recorder.dirty = True
-    ref = state.pods[name]
-    run = state.runs.get(ref.workflow)
+    ref = state.work.pods[name]
+    run = state.work.runs.get(ref.workflow)
     if run is not None:
         statement.set(run.stages[ref.stage].node, ref.task, node)
-    state.snapshot.claim(replace(claim, node=node), statement)
+    state.cluster.snapshot.claim(replace(claim, node=node), statement)
 
 
 def _left(recorder: Recorder, event: PodLeft) -> None:
     state, statement, owner = recorder.state, recorder.statement, event.owner
-    if owner in state.pods:
+    if owner in state.work.pods:
         return  # its end is told as one of ours
     _seen(recorder, owner)
-    key = state.foreign_pods.get(owner) or (event.group if event.succeeded else "")
+    key = state.foreign.pods.get(owner) or (event.group if event.succeeded else "")
     if not key:
-        state.snapshot.unclaim(owner, statement)
+        state.cluster.snapshot.unclaim(owner, statement)
         return
     work = _work(recorder, key)
     placed = work.placed.get(owner)
@@ -267,10 +269,10 @@ def _left(recorder: Recorder, event: PodLeft) -> None:
 def _refused(recorder: Recorder, uid: str) -> None:
     """The room is free again, and the pod waits as before."""
     state = recorder.state
-    key = state.foreign_pods.get(uid)
-    if key is None or uid not in state.assumed:
+    key = state.foreign.pods.get(uid)
+    if key is None or uid not in state.foreign.assumed:
         return
-    pod = state.foreign[key].placed[uid].pod
+    pod = state.foreign.groups[key].placed[uid].pod
     _seen(recorder, uid)
     _forget(recorder, uid)
     if pod is not None:
@@ -280,7 +282,7 @@ def _refused(recorder: Recorder, uid: str) -> None:
 
 def _seen(recorder: Recorder, uid: str) -> None:
     """The outcome of a binding is known."""
-    if recorder.statement.pop(recorder.state.assumed, uid) is not None:
+    if recorder.statement.pop(recorder.state.foreign.assumed, uid) is not None:
         recorder.delta.bindings_done.append(uid)
 
 
@@ -288,19 +290,19 @@ def _forget(recorder: Recorder, uid: str) -> None:
     """A pod neither waits nor has a node."""
     state, statement = recorder.state, recorder.statement
     _stop_waiting(recorder, uid)
-    key = statement.pop(state.foreign_pods, uid)
+    key = statement.pop(state.foreign.pods, uid)
     if key is not None:
-        work = state.foreign[key]
+        work = state.foreign.groups[key]
         statement.pop(work.placed, uid)
-        statement.pop(state.making_way, uid)
-        statement.pop(state.covered, uid)
+        statement.pop(state.foreign.making_way, uid)
+        statement.pop(state.foreign.covered, uid)
         recorder.reconsider(key, (uid,))  # of a gang, the others too
-    state.snapshot.unclaim(uid, statement)
+    state.cluster.snapshot.unclaim(uid, statement)
 
 
 def _stop_waiting(recorder: Recorder, uid: str) -> None:
-    key = recorder.state.foreign_pods.get(uid)
-    work = recorder.state.foreign.get(key) if key is not None else None
+    key = recorder.state.foreign.pods.get(uid)
+    work = recorder.state.foreign.groups.get(key) if key is not None else None
     if work is None:
         return
     for kind, alike in work.waiting.items():
@@ -314,7 +316,7 @@ def _stop_waiting(recorder: Recorder, uid: str) -> None:
 def _judge(recorder: Recorder, key: str) -> None:
     """Whether the gang stands half placed, and since when."""
     state, statement = recorder.state, recorder.statement
-    work = state.foreign[key]
+    work = state.foreign.groups[key]
     if work.group is None or not work.group.gang:
         return
     seen = sum(placed.seen for placed in work.staying.values())
@@ -324,17 +326,17 @@ def _judge(recorder: Recorder, key: str) -> None:
     half = not complete and seen > 0
     if half and work.short_since is None:
         statement.assign(work, "short_since", recorder.now)
-        statement.include(state.halved, key)
+        statement.include(state.foreign.halved, key)
     elif not half and work.short_since is not None:
         statement.assign(work, "short_since", None)
-        statement.exclude(state.halved, key)
+        statement.exclude(state.foreign.halved, key)
 
 
 def _tidy(recorder: Recorder, key: str) -> None:
     """Forget a group of which nothing is left."""
     state = recorder.state
-    if state.foreign[key].empty:
-        recorder.statement.pop(state.foreign, key)
-        recorder.statement.exclude(state.halved, key)
-        recorder.statement.exclude(state.holding, key)
+    if state.foreign.groups[key].empty:
+        recorder.statement.pop(state.foreign.groups, key)
+        recorder.statement.exclude(state.foreign.halved, key)
+        recorder.statement.exclude(state.foreign.holding, key)
         recorder.foreign_ended.append(key)

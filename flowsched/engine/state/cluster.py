@@ -1,10 +1,13 @@
-"""The cluster: its nodes and what they hold."""
+"""The state of the cluster: its nodes, what they hold, and what is known of links and disks."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from flowsched.executor.nodes import NodeInfo
+from flowsched.scheduling.state.data import Catalogue
+from flowsched.scheduling.state.snapshot import Snapshot
+from flowsched.scheduling.transfers import TransferLimits
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,3 +23,22 @@ class Drain:
     until_ms: int
     node: NodeInfo
     asked_ms: int | None = None
+
+
+@dataclass(slots=True)
+class ClusterState:
+    """Nodes, claims and data as they are now.
+
+    Attributes:
+        snapshot: Nodes and claims as arrays.
+        catalogue: Datasets, and the nodes that hold them.
+        transfer_limits: How many copies may be under way at a time.
+        others: Node, `storage/read` or `storage/write` -> bytes/s that others were measured to use.
+        drains: Nodes that shall be empty, by name.
+    """
+
+    snapshot: Snapshot = field(default_factory=Snapshot)
+    catalogue: Catalogue = field(default_factory=Catalogue)
+    transfer_limits: TransferLimits = field(default_factory=TransferLimits)
+    others: dict[str, int] = field(default_factory=dict)
+    drains: dict[str, Drain] = field(default_factory=dict)

@@ -1,13 +1,15 @@
-"""The state of data: bytes that move between nodes, and bytes that shall."""
+"""The state of data: bytes that move between nodes, bytes that shall, and the gather nodes of outputs."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from flowsched.scheduling.transfers import TransferOrder, TransferWant
 from flowsched.workflow.spec import Match
 
 
@@ -61,3 +63,60 @@ class Spread(NamedTuple):
 
     uri: str
     stages: tuple[int, ...]
+
+
+@dataclass(slots=True)
+class DataState:
+    """Copies that are under way, that are wanted, and the gather nodes for which some of them are made.
+
+    Attributes:
+        staging: Groups in STAGING, by their number.
+        next_staging: The next number of such a group.
+        unswept: (workflow, stage) of which tasks have changed since `staging.sweep` last looked.
+        swept: What else it looks at, as it was then: replicas dropped, nodes that are ready; None = look at all.
+        moving: Transfers under way, by (dataset, node, piece).
+        copying: Of those from a storage with a budget: (storage/read, bytes/s) they count for.
+        coming_in: (dataset, node) -> what is still to come of it, of those that have begun to.
+        backoff: (dataset, node) -> when a transfer that failed is tried again.
+        read_from: (dataset, node) -> how many pods elsewhere read it there.
+        pushes: (dataset, node) -> what shall be copied to its gather node, and for which stage: (want, workflow, stage).
+        push_backlog: Node -> bytes of `pushes` to it.
+        spreads: Workflow -> what may be worth having everywhere.
+        foreseen: (dataset, node) -> what waiting tasks will read there.
+        gathers: (workflow, stage) -> who gathers what it writes.
+        gathered: (workflow, stage) -> stages it gathers, and of how many of their shards.
+        coming: (workflow, stage) -> shard -> (its gather node, bytes on their way there); until a producer changes.
+        homes: (workflow, stage, shard) -> its gather node, where it shall find its inputs.
+        home_work: (workflow, stage) -> milli-core ms of all that gather what it gathers, and go to the same node.
+    """
+
+    staging: dict[int, StagingGroup] = field(default_factory=dict)
+    next_staging: int = 1
+    unswept: set[tuple[str, int]] = field(default_factory=set)
+    swept: tuple[int, bytes] | None = None
+    moving: dict[tuple[int, int, int], TransferOrder] = field(default_factory=dict)
+    copying: dict[tuple[int, int, int], tuple[str, int]] = field(default_factory=dict)
+    coming_in: dict[tuple[int, int], Coming] = field(default_factory=dict)
+    backoff: dict[tuple[int, int], Backoff] = field(default_factory=dict)
+    read_from: dict[tuple[int, int], int] = field(default_factory=dict)
+    pushes: dict[tuple[int, int], tuple[TransferWant, str, int]] = field(default_factory=dict)
+    push_backlog: dict[int, int] = field(default_factory=dict)
+    spreads: dict[str, tuple[Spread, ...]] = field(default_factory=dict)
+    foreseen: dict[tuple[int, int], TransferWant] = field(default_factory=dict)
+    gathers: dict[tuple[str, int], Gather | None] = field(default_factory=dict)
+    gathered: dict[tuple[str, int], list[tuple[int, int]]] = field(default_factory=dict)
+    coming: dict[tuple[str, int], dict[int, tuple[int, int]]] = field(default_factory=dict)
+    homes: dict[tuple[str, int, int], int] = field(default_factory=dict)
+    home_work: dict[tuple[str, int], int] = field(default_factory=dict)
+
+    def forget(self, workflow: str, stages: Iterable[int]) -> None:
+        """Drop what is kept about a workflow that has ended, and its stages."""
+        self.spreads.pop(workflow, None)
+        for home in [home for home in self.homes if home[0] == workflow]:
+            del self.homes[home]
+        for stage in stages:
+            pair = (workflow, stage)
+            self.gathers.pop(pair, None)
+            self.gathered.pop(pair, None)
+            self.home_work.pop(pair, None)
+            self.coming.pop(pair, None)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from flowsched.executor.foreign import NO_STAKE, ForeignGroup, ForeignPod, PodTemplate, Stake
+from flowsched.scheduling.pod_group import Shape
 
 
 class ClassKey(NamedTuple):
@@ -83,3 +84,34 @@ class ForeignWork:
     def empty(self) -> bool:
         """Whether nothing is known of it."""
         return self.group is None and not self.waiting and not self.placed
+
+
+@dataclass(slots=True)
+class ForeignState:
+    """Groups of foreign pods, and who of them may be taken away.
+
+    Attributes:
+        groups: The groups, by key.
+        pods: Uid -> key of its group, waiting or placed.
+        shapes: The shapes of waiting pods.
+        assumed: Uid of a pod whose binding is under way -> since (ms).
+        halved: Gangs that stand half placed.
+        holding: Groups for which room is held.
+        making_way: Uid of a pod that was asked to make way -> its unit.
+        spared: Unit that could not be evicted -> (group, until ms).
+        budgets: Disruption budget -> how many of its pods may go now.
+        covered: Uid of a pod with a node that a budget covers -> key of its group.
+        guarded: Units that budgets keep where they are.
+    """
+
+    groups: dict[str, ForeignWork] = field(default_factory=dict)
+    pods: dict[str, str] = field(default_factory=dict)
+    shapes: dict[tuple[PodTemplate, str | None], Shape] = field(default_factory=dict)
+    assumed: dict[str, int] = field(default_factory=dict)
+    halved: set[str] = field(default_factory=set)
+    holding: set[str] = field(default_factory=set)
+    making_way: dict[str, str] = field(default_factory=dict)
+    spared: dict[str, tuple[str, int]] = field(default_factory=dict)
+    budgets: dict[str, int] = field(default_factory=dict)
+    covered: dict[str, str] = field(default_factory=dict)
+    guarded: frozenset[str] = frozenset()

@@ -1,16 +1,18 @@
-"""The state of work: the names of its pods, the keys of the backlog, and the groups that were offered."""
+"""The state of work: workflows and their pods, the backlog, and what was learned of tasks."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from flowsched.scheduling.pod_group import PodGroup
+from flowsched.engine.state.foreign import ForeignKey
+from flowsched.scheduling.pod_group import PodGroup, Shape
 from flowsched.values import quick
+from flowsched.workflow.estimates import Estimates
 from flowsched.workflow.run.run import StageRun, WorkflowRun
 from flowsched.workflow.spec import EMPTY
 
@@ -77,3 +79,90 @@ class Offered:
 
     candidates: list[Candidate]
     own: bool
+
+
+@dataclass(slots=True)
+class WorkState:
+    """Workflows that live, their pods, and the items of the backlog.
+
+    Attributes:
+        runs: Workflows that are not terminal, by id, in the order of submission.
+        ready: (workflow, stage) with at least one QUEUED task.
+        impatient: Of `ready`, the stages that may give up waiting (gangs, policies).
+        pods: Every pod that holds room, by name.
+        held: Pod -> why it does not start: (reason, message).
+        keys: The numbers of backlog items.
+        groups: The backlog items by number.
+        groups_of: The keys of a workflow's items, by workflow.
+        next_key: The next number of an item.
+        next_address: The next number of a gang member's address.
+        gang_bases: (workflow, stage, shard) -> the number of its gang's first address.
+        shapes: The canonical shapes of pods.
+        shapes_of: The keys of `shapes`, by workflow.
+        inputs: (workflow, stage) -> dataset ids, where all shards read the same.
+        offers: (workflow, stage) -> the bags of a stage that has not changed since.
+        staged_on: Backlog item -> nodes to which its inputs were copied.
+        estimates: What was learned of runtimes and amounts.
+        corrections: (workflow, stage) -> per mille of what was learned of its I/O that is counted, as measured.
+    """
+
+    runs: dict[str, WorkflowRun] = field(default_factory=dict)
+    ready: set[tuple[str, int]] = field(default_factory=set)
+    impatient: set[tuple[str, int]] = field(default_factory=set)
+    pods: dict[str, PodRef] = field(default_factory=dict)
+    held: dict[str, tuple[str, str]] = field(default_factory=dict)
+    keys: dict[GroupKey | ForeignKey, int] = field(default_factory=dict)
+    groups: dict[int, GroupKey | ForeignKey] = field(default_factory=dict)
+    groups_of: dict[str, list[GroupKey]] = field(default_factory=dict)
+    next_key: int = 1
+    next_address: int = 0
+    gang_bases: dict[tuple[str, int, int], int] = field(default_factory=dict)
+    shapes: dict[ShapeKey, Shape] = field(default_factory=dict)
+    shapes_of: dict[str, list[ShapeKey]] = field(default_factory=dict)
+    inputs: dict[tuple[str, int], tuple[int, ...] | None] = field(default_factory=dict)
+    offers: dict[tuple[str, int], Offered] = field(default_factory=dict)
+    staged_on: dict[GroupKey, tuple[int, ...]] = field(default_factory=dict)
+    estimates: Estimates = field(default_factory=Estimates)
+    corrections: dict[tuple[str, str], int] = field(default_factory=dict)
+
+    def key_of(self, group: GroupKey | ForeignKey) -> int:
+        """The number a backlog item has kept since it first waited (numbers rise with age and break ties)."""
+        number = self.keys.get(group)
+        if number is None:
+            number = self.next_key
+            self.next_key += 1
+            self.keys[group] = number
+            self.groups[number] = group
+            if isinstance(group, GroupKey):
+                self.groups_of.setdefault(group.workflow, []).append(group)
+        return number
+
+    def forget(self, workflow: str) -> list[int]:
+        """Drop what is kept about a workflow that has ended. Returns the numbers of its backlog items."""
+        numbers = []
+        for group in self.groups_of.pop(workflow, ()):
+            number = self.keys.pop(group)
+            numbers.append(number)
+            self.staged_on.pop(group, None)
+            del self.groups[number]
+        for shape in self.shapes_of.pop(workflow, ()):
+            self.shapes.pop(shape, None)
+        run = self.runs.pop(workflow, None)
+        for stage in run.stages if run is not None else ():
+            pair = (workflow, stage.number)
+            self.ready.discard(pair)
+            self.impatient.discard(pair)
+            self.inputs.pop(pair, None)
+            self.offers.pop(pair, None)
+            if stage.spec.gang:
+                for shard in range(stage.spec.width):
+                    self.gang_bases.pop((*pair, shard), None)
+        return numbers
+
+    def forget_foreign(self, key: str) -> list[int]:
+        """Drop the backlog items of a foreign group. Returns their numbers."""
+        items = [item for item in self.keys if isinstance(item, ForeignKey) and item.group == key]
+        numbers = [self.keys.pop(item) for item in items]
+        for number in numbers:
+            del self.groups[number]
+        return numbers

@@ -183,7 +183,7 @@ async def test_fault_28_no_metadata_stops_the_service(fake: FakeApi, fake_world:
             assert not MISUNDERSTOOD, MISUNDERSTOOD
             state = EngineState()
             for node in nodes:
-                state.snapshot.put_node(node)
+                state.cluster.snapshot.put_node(node)
             events = [*view.everything(), *cluster.queue.take()]
             step(state, events, 1_700_000_000_000).keep()
             step(state, [], 1_700_000_001_000).keep()

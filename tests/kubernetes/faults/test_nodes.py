@@ -341,12 +341,20 @@ def _members_bound(world: World) -> list[str]:
 
 
 async def _waits(running: Running, count: int) -> bool:
-    works = running.leader.dispatcher.state.foreign.values() if running.leader.dispatcher is not None else ()
+    works = (
+        running.leader.dispatcher.state.foreign.groups.values()
+        if running.leader.dispatcher is not None
+        else ()
+    )
     return sum(len(pods) for work in works for pods in work.waiting.values()) == count
 
 
 async def _minimum(running: Running, minimum: int) -> bool:
-    works = running.leader.dispatcher.state.foreign.values() if running.leader.dispatcher is not None else ()
+    works = (
+        running.leader.dispatcher.state.foreign.groups.values()
+        if running.leader.dispatcher is not None
+        else ()
+    )
     return any(work.group is not None and work.group.minimum == minimum for work in works)
 
 

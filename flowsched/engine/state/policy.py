@@ -1,0 +1,30 @@
+"""The policy in force: the profile, the queues, and what the leader and the executor are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from flowsched.scheduling.policy.framework import PROFILES, Profile
+from flowsched.scheduling.queues.tree import QueueTree
+
+
+@dataclass(slots=True)
+class PolicyState:
+    """The rules by which a step decides.
+
+    Attributes:
+        profile: The policy in force.
+        queues: Who pays, and in which order.
+        epoch: Of this leader; part of every intent.
+        secret: The tokens of gangs are derived from it. It is never written anywhere.
+        mounted: All data lie on a storage that every node mounts, and pods read and write there: a policy without locality stages
+            nothing.
+        remote_reads: Pods can read what lies on other nodes without a copy.
+    """
+
+    profile: Profile = field(default_factory=lambda: PROFILES["flowsched"])
+    queues: QueueTree = field(default_factory=QueueTree)
+    epoch: int = 1
+    secret: bytes = b""
+    mounted: bool = False
+    remote_reads: bool = False

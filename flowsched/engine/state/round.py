@@ -1,0 +1,48 @@
+"""The state between scheduling rounds: what the last one decided, and when the next is due."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from flowsched.scheduling.plan import Reason, Reservation
+from flowsched.scheduling.pod_group import PodGroup
+
+
+@dataclass(slots=True)
+class RoundState:
+    """Answers of the last scheduling round, and the pace of rounds (`engine.pacing`).
+
+    Attributes:
+        reasons: Why a group was not placed in the last round, by its number.
+        refused: What those groups asked for, the most important first.
+        reservations: Room that is reserved.
+        promises: Group -> the first start it was promised.
+        disk_free_at: Node -> when the next task may start whose bytes keep its disk busy.
+        under_way: Pods of ours that have not got to their node yet.
+        crowded: As many as may be were under way, and no more follow for a while.
+        restless: Something may let a group start, and no round has been since.
+        rest_until: No round takes place before this moment.
+        looked_at: The last round.
+        quiet_until: Before this moment time alone lets no group start.
+        look_at: A round is due at this moment, whatever happens.
+    """
+
+    reasons: dict[int, Reason] = field(default_factory=dict)
+    refused: dict[int, PodGroup] = field(default_factory=dict)
+    reservations: tuple[Reservation, ...] = ()
+    promises: dict[int, int] = field(default_factory=dict)
+    disk_free_at: dict[int, int] = field(default_factory=dict)
+    under_way: set[str] = field(default_factory=set)
+    crowded: bool = False
+    restless: bool = True
+    rest_until: int = 0
+    looked_at: int = 0
+    quiet_until: int = 0
+    look_at: int | None = None
+
+    def forget(self, groups: Iterable[int]) -> None:
+        """Drop what is kept about groups that are no more."""
+        for number in groups:
+            self.reasons.pop(number, None)
+            self.refused.pop(number, None)
