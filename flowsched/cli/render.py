@@ -1,6 +1,6 @@
 """Views in, rich renderables out. Pure: nothing is printed, asked or timed here.
 
-All text from elsewhere goes through `inert.line` and into `Text`, which knows no markup.
+All text from elsewhere goes through `terminal_text.line` and into `Text`, which knows no markup.
 """
 
 from __future__ import annotations

@@ -157,7 +157,7 @@ def _fault(fault: Fault) -> dict[str, str]:
 # ---- remedies, worked out on a copy beside the loop that decides ----
 
 
-#: For so many backlog items of one answer. Each costs up to `suggest.TRIES` cycles.
+#: For so many backlog items of one answer. Each costs up to `remedies.TRIES` cycles.
 MOST: Final = 3
 
 

@@ -110,7 +110,7 @@ class Live:
 
 @dataclass(frozen=True, slots=True)
 class UnderWay:
-    """The present attempt as `tes_answers.Try`: it has not ended."""
+    """The present attempt as `answers.Try`: it has not ended."""
 
     node: str
     attempt: int

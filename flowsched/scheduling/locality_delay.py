@@ -190,8 +190,8 @@ def without(fit: Assignment, dropped: NDArray[np.intp]) -> Assignment | None:
 
 
 _CPU: Final = AXES.index("cpu")
-#: Who has waited so many times longer than going elsewhere would cost waits for no queue any more: only, as `delay` says, for the
-#: next ends.
+#: After waiting so many times the cost of a copy, a task stops waiting for its preferred node's queue: it waits only for the room
+#: that the next ends will free (`Delays`).
 _PATIENCE: Final = 20
 #: So many pods are thought about in one cycle, at most …
 _THOUGHTS: Final = 256
@@ -270,7 +270,7 @@ class AvailableTimes:
         snapshot: Nodes and claims.
         default_runtime_ms: Of work of which nothing is known.
         now: Wall-clock ms.
-        awaited: (node, axis) -> what is awaited there already, as `delay` counts it; what is promised here is added.
+        awaited: (node, axis) -> what is awaited there already, as `Delays` counts it; what is promised here is added.
         disks: Whether what pods ask of disks counts.
     """
 

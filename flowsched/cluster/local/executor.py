@@ -109,7 +109,7 @@ class LocalCluster(Executor):
 
     Args:
         root: Folder of the cluster; one service at a time.
-        nodes: The virtual nodes, see `machine.virtual_nodes`.
+        nodes: The virtual nodes, see `nodes.virtual_nodes`.
         processes: How pods run; default real processes.
         clock: Wall-clock ms, for the times in events; default the one of `processes`.
         failpoint: See `Site`.

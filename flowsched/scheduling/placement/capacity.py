@@ -84,7 +84,7 @@ class Capacity:
     Attributes:
         staging: Whether soft room differs from hard room anywhere.
         changes: Where hard room has changed, (k,) nodes each time, in order: what is remembered of room is brought up to date
-            by it (`standing`).
+            by it (`score_cache`).
         promised: How often room has been promised.
     """
 

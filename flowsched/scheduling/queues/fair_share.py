@@ -157,7 +157,7 @@ class FairShareOrder:
         now: int,
         served: Container[object] = (),
     ) -> None:
-        """`served`: queues and payers that have got something in this cycle (`wave`)."""
+        """`served`: queues and payers that have got something in this cycle (`batches`)."""
         self._tree, self._shares, self._usage, self._now = tree, shares, usage, now
         self._served = served
         self._total, self._promote_ms = shares.total, profile.promote_ms

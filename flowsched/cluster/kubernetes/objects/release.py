@@ -47,7 +47,7 @@ class ReleaseSettings:
         gpu_resource: What whole devices are asked for as; "" = by device number in the environment, and so with "dra".
         gpu_fractions: How a pod with a part of a device (or numbers) is told which: "cuda" = it sees all devices and
             CUDA_VISIBLE_DEVICES names its own; "runtime" = the container runtime shows it no others; "dra" = its devices,
-            whole ones too, are those of resource claims (see `devices`).
+            whole ones too, are those of resource claims (see `dra.inventory`).
         gpu_driver, gpu_device_class: With "dra": whose devices are GPUs, and the class that claims name; "" = as the driver.
         step_cpu_millicores, step_memory_bytes: What stage-out asks for *beside* what the task asks for.
         pod_level_resources: Say the pod's amounts once for all containers (Kubernetes 1.34): a pod with stage-out is

@@ -301,7 +301,7 @@ def _term(peers: Mapping[str, Any], topology_key: str, *, required: bool) -> Jso
 # ---- the manifest ----
 
 
-#: Names of our containers, for logs and for `outcomes`.
+#: Names of our containers, for logs and for `status`.
 TASK: Final = "task"
 STAGE_IN: Final = "stage-in"
 STAGE_OUT: Final = "stage-out"
