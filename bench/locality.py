@@ -31,7 +31,7 @@ from locality_goals import print_goals, print_validation
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from flowsched.cli.simulating import wrong
+from flowsched.cli.simulate import wrong
 from flowsched.simulation.clusters import REFERENCE, SimulatedCluster
 from flowsched.simulation.policies import simulated
 from flowsched.simulation.simulate import trace_header

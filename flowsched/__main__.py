@@ -16,7 +16,7 @@ def main() -> None:
 
         raise SystemExit(cromwell.main(sys.argv[2:]))
     from flowsched import credentials
-    from flowsched.cli.commands import app
+    from flowsched.cli.commands.app import app
 
     credentials.restore()
     app(prog_name="flowsched")

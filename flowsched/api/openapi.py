@@ -8,10 +8,10 @@ from typing import Any, Final, get_args
 
 import msgspec
 
+from flowsched.api.handlers.tes import TesCreated
 from flowsched.api.parameters import HEADERS, LONGEST, TEXT
 from flowsched.api.problems import MEDIA
 from flowsched.api.routes import Answer, Policy, Route
-from flowsched.api.tes import TesCreated
 from flowsched.version import VERSION
 from flowsched.workflow.document.schema import workflow_schema
 from flowsched.workflow.views import ProblemView, SubmittedView, WorkflowView

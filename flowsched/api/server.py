@@ -13,8 +13,8 @@ from aiohttp import web
 from flowsched.api.access import admit, policy_of
 from flowsched.api.connections import IDLE_SECONDS, Connections
 from flowsched.api.forwarding import forwarding
+from flowsched.api.handlers.pages import CONTENT_SECURITY_POLICY
 from flowsched.api.openapi import openapi
-from flowsched.api.pages import CONTENT_SECURITY_POLICY
 from flowsched.api.parameters import decode_query
 from flowsched.api.problems import Handler, problems
 from flowsched.api.routes import Call, Limits, Policy, Route, Serving

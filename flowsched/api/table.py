@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from flowsched.api import cluster, extender, pages, plans, policy, streams, tes, workflows
+from flowsched.api.handlers import cluster, extender, pages, plans, policy, streams, tes, workflows
 from flowsched.api.problems import MEDIA as PROBLEM
 from flowsched.api.routes import PREFIX, Answer, Body, Policy, Query, Route
 from flowsched.workflow.formats.tes.task import Task

@@ -143,6 +143,6 @@ def complain(text: str) -> None:
 
 def say(text: str) -> None:
     """A line on stderr, harmless for terminals."""
-    from flowsched.cli import terminal_text
+    from flowsched.cli.printing import terminal_text
 
     print(terminal_text.block(text), file=sys.stderr)

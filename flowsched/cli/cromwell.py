@@ -20,7 +20,7 @@ from urllib.parse import quote
 
 from flowsched import tokens
 from flowsched.cli import cromwell_job as jobs
-from flowsched.cli import terminal_text
+from flowsched.cli.printing import terminal_text
 from flowsched.client.plain import Answer, Unreachable, ask, wrong_url
 
 DEFAULT_URL: Final = "http://127.0.0.1:8470"

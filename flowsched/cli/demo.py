@@ -325,7 +325,7 @@ def _said(view: Any) -> str:
 def _picture(
     views: Sequence[Any], stages: Sequence[Sequence[Any]], nodes: Sequence[Any], serving: Serving
 ) -> RenderableType:
-    from flowsched.cli import render
+    from flowsched.cli.printing import render
 
     parts: list[RenderableType] = []
     for view, rows in zip(views, stages, strict=True):
@@ -337,7 +337,7 @@ def _picture(
 
 
 async def _report(console: Console, client: Any, views: Sequence[Any]) -> None:
-    from flowsched.cli import render
+    from flowsched.cli.printing import render
 
     console.print(_outcomes(views))
     table = render.plain_table(
@@ -375,7 +375,7 @@ async def _report(console: Console, client: Any, views: Sequence[Any]) -> None:
 
 
 def _outcomes(views: Sequence[Any]) -> RenderableType:
-    from flowsched.cli import render
+    from flowsched.cli.printing import render
 
     table = render.plain_table("WORKFLOW", "ID", "OUTCOME", ">TASKS DONE", ">AFTER")
     for view in views:

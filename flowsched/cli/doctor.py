@@ -17,9 +17,9 @@ from typing import Final, Literal
 
 from rich.text import Text
 
-from flowsched.cli import output, render, terminal_text
 from flowsched.cli.context import DONE, FAILED
-from flowsched.cli.form import Form
+from flowsched.cli.printing import output, render, terminal_text
+from flowsched.cli.printing.form import Form
 from flowsched.cluster.local.runner.cgroups import find_base
 from flowsched.cluster.local.runner.namespace import WHAT_TO_DO, refusal
 from flowsched.errors import FlowschedError

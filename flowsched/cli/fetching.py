@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from flowsched.cli import render
 from flowsched.cli.context import DONE, say
+from flowsched.cli.printing import render
 from flowsched.client import Client
 from flowsched.errors import Conflict, NotFound
 from flowsched.workflow.views import StageView, TaskView

@@ -16,8 +16,8 @@ from typing import Final
 
 from rich.live import Live
 
-from flowsched.cli import output, render, terminal_text
 from flowsched.cli.context import DONE, FAILED, INTERRUPTED, say
+from flowsched.cli.printing import output, render, terminal_text
 from flowsched.client import Client
 from flowsched.errors import Conflict, NotFound
 from flowsched.workflow.views import StageView, WorkflowView

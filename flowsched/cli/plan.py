@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from rich.console import Group, RenderableType
 
-from flowsched.cli import drawing, output, render, terminal_text
+from flowsched.cli.printing import output, plan_drawing, render, terminal_text
 from flowsched.errors import InvalidRequest, TooLarge, Unsupported
 from flowsched.workflow.formats.wdl.sources import Files
 from flowsched.workflow.plan import (
@@ -53,9 +53,9 @@ async def plan(source: Path, inputs: Path | None, form: PlanForm, out: Path | No
             facts = {"plan": made, "ranks": known, "stages": stages(made), "files": prefetch(made)}
             text = output.to_json(facts, indent=2)
         case PlanForm.DOT:
-            text = drawing.dot(made)
+            text = plan_drawing.dot(made)
         case PlanForm.SVG:
-            text = drawing.svg(made)
+            text = plan_drawing.svg(made)
     if text is None:
         output.show(table(made, known))
     elif out is None:

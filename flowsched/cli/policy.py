@@ -1,114 +1,264 @@
-"""Commands about the scheduler's policy: profiles, plugins, snapshots. Bodies live in the modules they import when they run."""
+"""Bodies of the commands about policies: profiles, plug-ins, snapshots, and what would let a group of a snapshot start."""
 
 from __future__ import annotations
 
+import json
+import os
+import sys
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Any
 
-import typer
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
 
-from flowsched.cli.context import ask, options, run
-from flowsched.cli.form import Form
-from flowsched.cli.options import Output
+from flowsched.cli.printing import output, render
+from flowsched.cli.printing.form import Form
+from flowsched.client import Client
+from flowsched.errors import ConfigurationError, NotFound
+from flowsched.workflow.views import PluginView, ProfileView
 
-profile = typer.Typer(
-    help="The scheduler's policy: look at it, check it, replace it.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
-
-ProfileFile = Annotated[
-    Path, typer.Argument(metavar="FILE", help="Profiles in YAML or JSON; - reads standard input.")
-]
-Snapshot = Annotated[Path, typer.Argument(metavar="FILE", help="The snapshot.")]
+if TYPE_CHECKING:
+    from flowsched.scheduling.explain.recording import Record
+    from flowsched.scheduling.explain.situation import Situation
 
 
-@profile.command("show")
-def show(ctx: typer.Context, output: Output = Form.TABLE) -> None:
-    """Show the profile in force, where it comes from, and what was refused since."""
-    from flowsched.cli import policies
-
-    ask(ctx, lambda client: policies.show(client, output))
-
-
-@profile.command("check")
-def check(ctx: typer.Context, file: ProfileFile) -> None:
-    """Check a profile with the plugins that are installed here; needs no server."""
-    from flowsched.cli import policies
-
-    run(options(ctx), policies.check(file))
+async def show(client: Client, form: Form) -> int:
+    """`flowsched profile show`; exit code 1 while a refused document waits to be mended."""
+    view = await client.profile()
+    output.one(view, form, lambda: _profile(view))
+    return 1 if view.refused is not None else 0
 
 
-@profile.command("apply")
-def apply(ctx: typer.Context, file: ProfileFile, output: Output = Form.TABLE) -> None:
-    """Replace the profile of a running service.
+async def apply(client: Client, file: Path, form: Form) -> None:
+    """`flowsched profile apply`."""
+    view = await client.put_profile(_read(file))
+    output.one(view, form, lambda: _profile(view))
+    if not view.kept:
+        output.hint("until the service stops; one that is started with --profile FILE keeps it")
 
-    A bad one changes nothing. A service that was started with --profile keeps it in that file; another one forgets it
-    when it stops.
+
+async def check(file: Path) -> None:
+    """`flowsched profile check`."""
+    from flowsched.control.profiles import find_plugins, read_policies
+
+    policies = read_policies(_read(file), find_plugins())
+    queues = ", ".join(f"{queue}: {each.name}" for queue, each in policies.default.queues.items())
+    print(f"good: default {policies.default.name}" + (f"; queues {queues}" if queues else ""))
+
+
+async def plugins(client: Client, form: Form) -> None:
+    """`flowsched profile plugins`."""
+    output.many(await client.plugins(), form, _plugins)
+
+
+async def local_plugins(form: Form) -> None:
+    """`flowsched profile plugins --local`."""
+    from flowsched.control.policies import plugin_views
+    from flowsched.control.profiles import find_plugins
+
+    output.many(plugin_views(find_plugins(), {}), form, _plugins)
+
+
+async def fields(form: Form) -> None:
+    """`flowsched profile fields`."""
+    from flowsched.scheduling.policy.profile import field_facts
+
+    output.many([asdict(each) for each in field_facts()], form, _fields)
+
+
+async def snapshot(client: Client, file: Path) -> None:
+    """`flowsched snapshot`."""
+    raw = await client.snapshot()
+    beside = file.with_name(f".{file.name}.{os.getpid()}")
+    try:
+        beside.write_bytes(raw)
+        os.replace(beside, file)
+    finally:
+        beside.unlink(missing_ok=True)
+    output.hint(f"{file}: {len(raw):,} bytes; look at it with `flowsched replay {file}`")
+
+
+async def replay(file: Path, other: Path | None, form: Form) -> int:
+    """`flowsched replay`."""
+    from flowsched.control.profiles import find_plugins, read_policies
+    from flowsched.scheduling.explain.recording import differences, plan_bytes, replayed, summary, unpacked
+
+    found = find_plugins()
+    record = unpacked(_read(file), found.plugins, found.broken)
+    profile = None if other is None else read_policies(_read(other), found).default
+    plan = plan_bytes(replayed(record, profile))
+    same = plan == record.plan
+    before, after = json.loads(record.plan), json.loads(plan)
+    lines = differences(before, after, record.inputs["backlog"], record.inputs["snapshot"].names)
+    told = {
+        "same": same,
+        "version": record.version,
+        "profile": profile.name if profile is not None else record.profile.name,
+        "recorded": summary(before),
+        "replayed": summary(after),
+        "differences": lines,
+    }
+    output.one(told, form, lambda: _replay(told))
+    return 0 if same or other is not None else 1
+
+
+def _read(file: Path) -> bytes:
+    if str(file) == "-":
+        return sys.stdin.buffer.read()
+    try:
+        return file.read_bytes()
+    except OSError as error:
+        raise ConfigurationError(f"{file}: {error.strerror}") from error
+
+
+def _profile(view: ProfileView) -> Any:
+    head = f"{view.name}, from {view.source}, since {view.since:%Y-%m-%d %H:%M:%S} UTC" + (
+        "" if view.kept or view.source == "built in" else " (until the service stops)"
+    )
+    names = list(view.document["profiles"])
+    table = Table(box=None, pad_edge=False)
+    for name in ("field", *names):
+        table.add_column(name)
+    for field in view.document["profiles"][view.name]:
+        table.add_row(field, *[_said(view.document["profiles"][name][field]) for name in names])
+    parts: list[Any] = [head, "", table]
+    for queue, name in view.document.get("queues", {}).items():
+        parts.append(f"queue {queue}: {name}")
+    if view.refused is not None:
+        refused = view.refused
+        parts += ["", f"refused at {refused.at:%H:%M:%S} UTC: {refused.source}; what was in force stays"]
+        parts += [
+            f"  {fault['path']}: found {fault['found']}, expected {fault['expected']}"
+            for fault in refused.faults
+        ]
+    return Group(*parts)
+
+
+def _said(value: Any) -> str:
+    if isinstance(value, list):
+        return ", ".join(_said(each) for each in value) or "-"
+    if isinstance(value, dict):
+        return (
+            f"{value.get('name', '')}"
+            + "("
+            + ", ".join(f"{k}={_said(v)}" for k, v in value.items() if k != "name")
+            + ")"
+        )
+    return "-" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _plugins(views: Any) -> Any:
+    table = Table(box=None, pad_edge=False)
+    for name in ("plugin", "kind", "package", "parameters", "used by", "failures", "about"):
+        table.add_column(name)
+    for view in views:
+        each: PluginView = view
+        about = f"does not work: {each.problem}" if each.problem else each.about
+        if each.last_failure:
+            about = f"{about} | last failure: {each.last_failure}"
+        parameters = ", ".join(f"{name}={_said(value)}" for name, value in each.parameters.items())
+        table.add_row(
+            each.name, each.kind, each.origin, parameters, ", ".join(each.used_by), str(each.failures), about
+        )
+    if not views:
+        return "no plugins are installed; docs/plugins.md shows how one is written"
+    return table
+
+
+def _fields(facts: Any) -> Any:
+    table = Table(box=None, pad_edge=False)
+    for name in ("field", "takes", "default", "of a queue", "meaning"):
+        table.add_column(name)
+    for each in facts:
+        own = "its own" if each["per_queue"] else "as the default's"
+        table.add_row(each["name"], each["expected"], each["default"], own, each["about"])
+    return table
+
+
+def _replay(told: dict[str, Any]) -> Any:
+    head = (
+        "the plan is the same, byte for byte"
+        if told["same"]
+        else f"the plan differs, {told['profile']} decides"
+    )
+    return Group(
+        head,
+        f"  recorded (flowsched {told['version']}): {told['recorded']}",
+        f"  replayed: {told['replayed']}",
+        *[f"  {line}" for line in told["differences"]],
+    )
+
+
+# ---- replay --suggest: what would let a group of a snapshot start ----
+
+
+async def suggest(file: Path, name: str, form: Form) -> int:
+    """Print what binds a group that waits, and what would let it start beside all others of the snapshot.
+
+    Raises:
+        NotFound: No group of this name waits in it.
     """
-    from flowsched.cli import policies
+    from flowsched.scheduling.explain.remedies import outlook
 
-    ask(ctx, lambda client: policies.apply(client, file, output))
-
-
-@profile.command("plugins")
-def plugins(
-    ctx: typer.Context,
-    local: Annotated[bool, typer.Option("--local", help="Those installed here; no server is asked.")] = False,
-    output: Output = Form.TABLE,
-) -> None:
-    """List plugins: what they do, what they take, and whether they failed."""
-    from flowsched.cli import policies
-
-    if local:
-        run(options(ctx), policies.local_plugins(output))
-    else:
-        ask(ctx, lambda client: policies.plugins(client, output))
+    situation, code, message = situation_of(_record(file), name)
+    seen = outlook(situation)
+    told: dict[str, Any] = {
+        "group": name,
+        "code": code,
+        "message": message,
+        "binds": [f"{who}: {what}" if who else what for who, what in seen.binds],
+        "suggestions": [asdict(each) for each in seen.suggestions],
+    }
+    output.one(told, form, lambda: _panel(told))
+    return 0
 
 
-@profile.command("fields")
-def fields(ctx: typer.Context, output: Output = Form.TABLE) -> None:
-    """List what a profile may say, with its defaults."""
-    from flowsched.cli import policies
+def _record(file: Path) -> Record:
+    from flowsched.control.profiles import find_plugins
+    from flowsched.scheduling.explain.recording import unpacked
 
-    run(options(ctx), policies.fields(output))
-
-
-def snapshot(ctx: typer.Context, file: Snapshot) -> None:
-    """Record the next scheduling cycle of a service in a file.
-
-    It holds the cluster, what waits, the profile and the plan.
-    """
-    from flowsched.cli import policies
-
-    ask(ctx, lambda client: policies.snapshot(client, file))
+    found = find_plugins()
+    try:
+        raw = file.read_bytes()
+    except OSError as error:
+        raise ConfigurationError(f"{file}: {error.strerror}") from error
+    return unpacked(raw, found.plugins, found.broken)
 
 
-def replay(
-    ctx: typer.Context,
-    file: Snapshot,
-    other: Annotated[
-        Path | None,
-        typer.Option("--profile", metavar="FILE", help="Decide under this profile instead, and compare."),
-    ] = None,
-    suggest: Annotated[
-        str | None,
-        typer.Option(metavar="GROUP", help="Say what would let this group start, as train/fit, instead."),
-    ] = None,
-    output: Output = Form.TABLE,
-) -> None:
-    """Decide again what a snapshot recorded; needs no server.
+def situation_of(record: Record, name: str) -> tuple[Situation, str, str]:
+    """All that decides over a group of a snapshot, and the code and the message with which it waits there."""
+    from flowsched.scheduling.explain.recording import replayed
+    from flowsched.scheduling.explain.situation import Situation
 
-    The exit code is 0 if the plan is the same, byte for byte, and 1 if not; then it says what differs. With --profile
-    it shows what another policy would do, and the exit code is 0.
-    """
-    from flowsched.cli import policies
+    plan, inputs = replayed(record), record.inputs
+    reasons = {reason.group: reason for reason in plan.reasons}
+    waiting = {group.name: group for group in inputs["backlog"] if group.key in reasons}
+    if name not in waiting:
+        known = ", ".join(sorted(waiting)[:10]) or "nobody"
+        raise NotFound(f"no group {name!r} waits in this snapshot; who waits: {known}")
+    group = waiting[name]
+    others = tuple(each for each in inputs["backlog"] if each.key != group.key)
+    situation = Situation(
+        inputs["snapshot"],
+        inputs["catalogue"],
+        inputs["queues"],
+        group,
+        others,
+        record.profile,
+        inputs["now"],
+    )
+    reason = reasons[group.key]
+    return situation.copy(), reason.code.value, reason.message
 
-    if suggest is None:
-        run(options(ctx), policies.replay(file, other, output))
-        return
-    from flowsched.cli import suggesting
 
-    if other is not None:
-        raise typer.BadParameter("--suggest goes with the recorded profile; leave --profile out")
-    run(options(ctx), suggesting.suggest(file, suggest, output))
+def _panel(told: dict[str, Any]) -> Group:
+    lines = [render.text(f"{told['group']}  {told['code']}"), render.text(f"  {told['message']}")]
+    if told["binds"]:
+        lines.append(render.text(f"  binds: {', '.join(told['binds'])}"))
+    for at, each in enumerate(told["suggestions"]):
+        lines.append(render.text(f"  {'or' if at else 'to start it'}: {each['message']}"))
+    if not told["suggestions"]:
+        lines.append(Text("  no single change would let it start"))
+    return Group(*lines)

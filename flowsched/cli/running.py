@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from flowsched.cli import fetching, following, output, render
+from flowsched.cli import fetching, following
 from flowsched.cli.context import DONE, INTERRUPTED, Options, say
-from flowsched.cli.form import Form
+from flowsched.cli.printing import output, render
+from flowsched.cli.printing.form import Form
 from flowsched.client import Client
 from flowsched.client.documents import read, resolved_bytes
 from flowsched.errors import ConfigurationError

@@ -21,8 +21,8 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 import flowsched
-from flowsched.cli import render
 from flowsched.cli.context import data_folder, say
+from flowsched.cli.printing import render
 from flowsched.client import Client
 from flowsched.cluster.local.nodes import machine_cores
 from flowsched.errors import InvalidRequest, TooLarge, Unavailable

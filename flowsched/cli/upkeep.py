@@ -1,93 +1,94 @@
-"""Commands that look after a root: its database, its secrets. Bodies live in the modules they import when they run."""
+"""Bodies of the commands `db` and `secret`. SQL itself is `store`'s, reached through `app`; values of secrets are never shown."""
 
 from __future__ import annotations
 
-import sys
-from typing import Annotated
+import time
+from collections.abc import Sequence
+from pathlib import Path
 
-import typer
+from rich.console import RenderableType
+from rich.text import Text
 
-from flowsched.cli.context import options, run
-from flowsched.cli.form import Form
-from flowsched.cli.options import Database, Output, Root, settings_for
-
-db = typer.Typer(help="Look after the database.", no_args_is_help=True, rich_markup_mode=None)
-secret = typer.Typer(
-    help="Secrets that tasks on this machine may ask for by name.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
-
-Name = Annotated[
-    str, typer.Argument(metavar="NAME", help="As documents say it: `secrets: {VARIABLE: NAME}`.")
-]
+from flowsched.cli.context import DONE, FAILED, say
+from flowsched.cli.printing import output, render
+from flowsched.cli.printing.form import Form
 
 
-@secret.command("set")
-def set_command(ctx: typer.Context, name: Name, root: Root = None) -> None:
-    """Keep what standard input says (without the last line's end).
+async def set_secret(root: Path, name: str, value: bytes) -> int:
+    """Keep one."""
+    from flowsched.cluster.local import orders
 
-    It lies in ROOT/secrets/NAME, for its owner alone. Tasks that start from now on get it.
-    """
-    from flowsched.cli import keeping
-
-    if sys.stdin.isatty():
-        value = str(typer.prompt(name, hide_input=True, err=True)).encode()
-    else:
-        value = sys.stdin.buffer.read()
-    run(options(ctx), keeping.set_secret(settings_for(ctx, root=root).root, name, value))
+    orders.set_secret(root, name, value.removesuffix(b"\n"))
+    say(f"kept {name}")
+    return DONE
 
 
-@secret.command("ls")
-def list_command(ctx: typer.Context, root: Root = None, output: Output = Form.TABLE) -> None:
-    """List their names; values are never shown."""
-    from flowsched.cli import keeping
+async def list_secrets(root: Path, form: Form) -> int:
+    """List the names."""
+    from flowsched.cluster.local import orders
 
-    run(options(ctx), keeping.list_secrets(settings_for(ctx, root=root).root, output))
-
-
-@secret.command("rm")
-def remove_command(ctx: typer.Context, name: Name, root: Root = None) -> None:
-    """Remove one; tasks that have it keep it."""
-    from flowsched.cli import keeping
-
-    run(options(ctx), keeping.remove_secret(settings_for(ctx, root=root).root, name))
+    output.many([{"name": name} for name in orders.list_secrets(root)], form, _table)
+    return DONE
 
 
-@db.command()
-def upgrade(ctx: typer.Context, db: Database = None, root: Root = None) -> None:
-    """Bring the schema to this version (with the service stopped); prints the revision."""
-    from flowsched.cli import storage
-
-    run(options(ctx), storage.upgrade(settings_for(ctx, root=root, database=db).url))
-
-
-@db.command()
-def current(ctx: typer.Context, db: Database = None, root: Root = None) -> None:
-    """Print the schema's revision; exit code 1 if this version needs another."""
-    from flowsched.cli import storage
-
-    run(options(ctx), storage.current(settings_for(ctx, root=root, database=db).url))
+def _table(views: Sequence[dict[str, str]]) -> RenderableType:
+    made = render.plain_table("SECRET")
+    for view in views:
+        made.add_row(render.text(view["name"], "bold"))
+    return made
 
 
-@db.command()
-def check(ctx: typer.Context, db: Database = None, root: Root = None, output: Output = Form.TABLE) -> None:
-    """Look whether the database is well; exit code 1 if not."""
-    from flowsched.cli import storage
+async def remove_secret(root: Path, name: str) -> int:
+    """Remove one."""
+    from flowsched.cluster.local import orders
 
-    run(options(ctx), storage.facts(settings_for(ctx, root=root, database=db).url, output))
+    orders.remove_secret(root, name)
+    say(f"removed {name}")
+    return DONE
 
 
-@db.command()
-def expire(
-    ctx: typer.Context,
-    days: Annotated[
-        float, typer.Option(min=0, help="Remove workflows that ended so many days ago, or earlier.")
-    ] = 30,
-    db: Database = None,
-    root: Root = None,
-) -> None:
-    """Remove workflows that ended long ago (with the service stopped)."""
-    from flowsched.cli import storage
+# ---- db: the schema, what is in it, and what is old ----
 
-    run(options(ctx), storage.expire(settings_for(ctx, root=root, database=db).url, days))
+
+async def upgrade(url: str) -> int:
+    """Bring the schema to this version."""
+    from flowsched import app
+
+    print(await app.database_upgrade(url))
+    return DONE
+
+
+async def facts(url: str, form: Form) -> int:
+    """What is known of a database; 1 when it is not what this version expects."""
+    from flowsched import app
+
+    found = await app.database_facts(url)
+    output.one(found, form, lambda: _facts(found))
+    same = found["revision"] == found["expected_revision"]
+    return DONE if same and found.get("integrity_check", "ok") == "ok" else FAILED
+
+
+def _facts(found: dict[str, object]) -> Text:
+    lines = []
+    for name, value in found.items():
+        shown = render.size(value) if name == "size_bytes" and isinstance(value, int) else value
+        lines.append(render.text(f"{name:<20} {shown}"))
+    return Text("\n").join(lines)
+
+
+async def current(url: str) -> int:
+    """The revision of the schema."""
+    from flowsched import app
+
+    found = await app.database_facts(url)
+    print(found["revision"])
+    return DONE if found["revision"] == found["expected_revision"] else FAILED
+
+
+async def expire(url: str, days: float) -> int:
+    """Remove workflows that ended long ago."""
+    from flowsched import app
+
+    before_ms = time.time_ns() // 1_000_000 - int(days * 86_400_000)
+    print(f"{await app.database_expire(url, before_ms)} workflows removed")
+    return DONE

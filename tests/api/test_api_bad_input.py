@@ -14,7 +14,7 @@ from fake_service import LIMITS, FakeService
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from flowsched.api.cluster import QueueBody
+from flowsched.api.handlers.cluster import QueueBody
 from flowsched.api.parameters import InvalidParameters, decode_body
 from flowsched.api.routes import Limits
 from flowsched.api.server import build_api

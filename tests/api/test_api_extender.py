@@ -12,7 +12,7 @@ import pytest
 from aiohttp.test_utils import TestClient
 from fake_service import FakeService
 
-from flowsched.api.extender import LARGEST_QUESTION, MOST_NODES, read_question
+from flowsched.api.handlers.extender import LARGEST_QUESTION, MOST_NODES, read_question
 from flowsched.control.aside import LARGE_BYTES
 from flowsched.errors import InvalidRequest, TooLarge
 

@@ -7,7 +7,7 @@ import pytest
 from aiohttp.test_utils import TestClient
 from fake_service import FakeService
 
-from flowsched.api.streams import disposition
+from flowsched.api.handlers.streams import disposition
 
 CALLS = "/api/v1/workflows/wf1/tasks/call/0/outputs/vcf"
 

@@ -19,8 +19,8 @@ from structlog.testing import capture_logs
 from typer.testing import CliRunner
 
 from flowsched import errors
-from flowsched.cli.commands import app
-from flowsched.cli.options import hoisted
+from flowsched.cli.commands.app import app
+from flowsched.cli.commands.options import hoisted
 from flowsched.cluster.local.runner.cgroups import Base
 from flowsched.workflow.views import OutputView, StageView
 

@@ -11,8 +11,8 @@ import pytest
 from far_server import Far
 from rich.console import Console
 
-from flowsched.cli import render
-from flowsched.cli.idling import idle_panel
+from flowsched.cli.listing import idle_panel
+from flowsched.cli.printing import render
 from flowsched.workflow.views import ExplanationView, IdleReportView, SuggestionView
 
 Run = Callable[..., Any]

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console, RenderableType
 
-from flowsched.cli import output, render, terminal_text
+from flowsched.cli.printing import output, render, terminal_text
 from flowsched.workflow.views import ExplanationView, NodeView, QueueUserView, QueueView, WorkflowView
 
 

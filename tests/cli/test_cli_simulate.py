@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from flowsched.cli.commands import app
-from flowsched.cli.simulating import spread
+from flowsched.cli.commands.app import app
+from flowsched.cli.simulate import spread
 from tests.simulation.small import document, workload
 from tests.simulation.test_alibaba import NODES, PODS
 

@@ -207,7 +207,7 @@ def test_task_states_of_the_api_are_those_of_the_engine() -> None:
     """The API spells them out for OpenAPI."""
     from typing import get_args
 
-    from flowsched.api.workflows import TaskStateName
+    from flowsched.api.handlers.workflows import TaskStateName
 
     assert get_args(get_args(TaskStateName)[0]) == tuple(TaskState.__members__)
 

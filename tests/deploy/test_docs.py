@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from typer.main import get_command
 
-from flowsched.cli.commands import app
+from flowsched.cli.commands.app import app
 from tests.deploy.conftest import Cluster
 from tests.deploy.rendering import (
     CHART,

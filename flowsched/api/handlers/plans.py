@@ -11,9 +11,9 @@ import msgspec
 from aiohttp import BodyPartReader, web
 from aiohttp.http_exceptions import HttpProcessingError
 
+from flowsched.api.handlers.workflows import Limit, PageToken, answer
 from flowsched.api.parameters import path_text, read_body
 from flowsched.api.routes import PREFIX, Call, Limits, Query
-from flowsched.api.workflows import Limit, PageToken, answer
 from flowsched.errors import InvalidRequest, TooLarge
 from flowsched.workflow.views import PlanBody
 

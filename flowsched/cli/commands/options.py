@@ -10,7 +10,7 @@ import typer
 from typer.core import TyperGroup
 
 from flowsched.cli.context import data_folder, options
-from flowsched.cli.form import Form
+from flowsched.cli.printing.form import Form
 
 if TYPE_CHECKING:
     from flowsched.app import Settings

@@ -1,4 +1,4 @@
-"""`flowsched simulate`: its options. What it does is in `simulating`, which loads more than `--help` needs."""
+"""`flowsched simulate`: its options. What it does is in `cli.simulate`, which loads more than `--help` needs."""
 
 from __future__ import annotations
 
@@ -69,14 +69,14 @@ def simulate(
 
     All workloads share the cluster. `--arrivals 60` lets one come every minute; `~60`: at random, a minute apart on average.
     """
-    from flowsched.cli import simulating
+    from flowsched.cli import simulate
 
     if output not in ("table", "json"):
         raise typer.BadParameter(f"table or json, not {output!r}", param_hint="--output")
     chosen = policy or ["flowsched"]
     if trace is not None and len(chosen) > 1:
         raise typer.BadParameter("a trace is of one policy; say --policy once", param_hint="--trace")
-    asked = simulating.Asked(
+    asked = simulate.Asked(
         tuple(workloads), cluster, tuple(chosen), arrivals, errors, seed, tuple(lose or ()), spread, limit
     )
-    run(options(ctx), simulating.simulate(asked, trace, plots, output == "json"))
+    run(options(ctx), simulate.simulate(asked, trace, plots, output == "json"))

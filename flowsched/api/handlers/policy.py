@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from aiohttp import web
 
+from flowsched.api.handlers.workflows import answer
 from flowsched.api.parameters import read_body
 from flowsched.api.routes import Call, Query
-from flowsched.api.workflows import answer
 
 
 async def get_profile(call: Call[Query]) -> web.Response:

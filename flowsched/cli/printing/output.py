@@ -10,8 +10,8 @@ from typing import Any, Final, TypeVar
 import msgspec
 from rich.console import Console, RenderableType
 
-from flowsched.cli.form import Form
-from flowsched.cli.terminal_text import json_text
+from flowsched.cli.printing.form import Form
+from flowsched.cli.printing.terminal_text import json_text
 
 V = TypeVar("V")
 

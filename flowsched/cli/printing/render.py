@@ -14,7 +14,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from flowsched.cli import terminal_text
+from flowsched.cli.printing import terminal_text
 from flowsched.workflow.views import (
     ExplanationView,
     NodeView,

@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 from rich.console import RenderableType
 
-from flowsched.cli import output, render, simulation_plots
+from flowsched.cli.printing import output, render, simulation_plots
 from flowsched.client.documents import resolved_bytes
 from flowsched.errors import InvalidRequest, TooLarge
 from flowsched.scheduling.policy.framework import Profile

@@ -6,9 +6,9 @@ from typing import Annotated, Any
 
 import typer
 
+from flowsched.cli.commands.options import Output, amounts
 from flowsched.cli.context import ask
-from flowsched.cli.form import Form
-from flowsched.cli.options import Output, amounts
+from flowsched.cli.printing.form import Form
 
 queue = typer.Typer(help="List and change queues.", no_args_is_help=True, rich_markup_mode=None)
 nodes = typer.Typer(help="List nodes; empty one for maintenance.", rich_markup_mode=None)

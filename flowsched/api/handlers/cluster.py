@@ -7,9 +7,9 @@ from typing import Annotated, Final, Literal
 import msgspec
 from aiohttp import web
 
+from flowsched.api.handlers.workflows import answer
 from flowsched.api.parameters import TEXT, path_text, read_json
 from flowsched.api.routes import Call, Query
-from flowsched.api.workflows import answer
 from flowsched.workflow.resources import parse_duration
 
 #: A quantity as in documents: a number, or text such as "500m" or "8Gi".

@@ -8,11 +8,8 @@ from typing import Annotated, Final
 
 import typer
 
-from flowsched.cli import agent, ahead, cromwell_command, queues, simulation, upkeep
-from flowsched.cli import policy as policies
-from flowsched.cli.context import Options, ask, carry_out, options, run
-from flowsched.cli.form import Form
-from flowsched.cli.options import (
+from flowsched.cli.commands import agent, policy, queues, simulate, upkeep
+from flowsched.cli.commands.options import (
     Advertise,
     AllowPaths,
     CacheSize,
@@ -60,6 +57,8 @@ from flowsched.cli.options import (
     settings_for,
     token_from,
 )
+from flowsched.cli.context import Options, ask, carry_out, options, run
+from flowsched.cli.printing.form import Form
 from flowsched.version import VERSION
 
 _EPILOG: Final = (
@@ -80,7 +79,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(queues.queue, name="queue")
-app.add_typer(policies.profile, name="profile")
+app.add_typer(policy.profile, name="profile")
 app.add_typer(queues.nodes, name="nodes")
 app.add_typer(upkeep.db, name="db")
 app.add_typer(upkeep.secret, name="secret")
@@ -306,7 +305,8 @@ def explain(
     With the numbers, with what would change it, and with the time at which it will. `--cluster`: why cores,
     memory and GPUs were idle, hour by hour.
     """
-    from flowsched.cli import idling, listing
+    from flowsched.cli import listing
+    from flowsched.cli import listing as idling
 
     if cluster == (workflow is not None):
         raise typer.BadParameter("give the ID of a workflow, or --cluster")
@@ -442,9 +442,49 @@ def _command(ctx: typer.Context, workflow: str, kind: str, reason: str | None, o
 
 
 app.add_typer(agent.pod, name="pod", hidden=True)
-app.command(name="plan")(ahead.plan)
-app.command(name="simulate")(simulation.simulate)
-app.command(name="snapshot")(policies.snapshot)
-app.command(name="replay")(policies.replay)
+
+
+@app.command()
+def plan(
+    ctx: typer.Context,
+    source: Annotated[
+        Path, typer.Argument(metavar="FILE.wdl", help="The workflow; imports are found beside it.")
+    ],
+    inputs: Annotated[
+        Path | None,
+        typer.Option("--inputs", "-i", metavar="JSON", help="Its inputs, as Cromwell takes them."),
+    ] = None,
+    output: Annotated[str, typer.Option("--output", "-o", help="table, json, dot or svg.")] = "table",
+    out: Annotated[Path | None, typer.Option(help="Write to this file instead (not a table).")] = None,
+) -> None:
+    """Say what a WDL will run, as far as it is known.
+
+    Its calls, their order, how wide its scatters are, what its tasks ask for; and what is not known yet.
+
+    Works without a server. Nothing is run, and nothing fetched.
+    """
+    from flowsched.cli import plan as planning
+
+    if output not in list(planning.PlanForm):
+        raise typer.BadParameter(f"{', '.join(planning.PlanForm)}, not {output!r}", param_hint="--output")
+    run(options(ctx), planning.plan(source, inputs, planning.PlanForm(output), out))
+
+
+app.command(name="simulate")(simulate.simulate)
+app.command(name="snapshot")(policy.snapshot)
+app.command(name="replay")(policy.replay)
 app.command(name="agent")(agent.agent)
-cromwell_command.offer(app)
+
+
+# This is for `flowsched --help`, and for global options in front. Where `cromwell` is the first word, `__main__` calls
+# `cli.cromwell` without it, and without typer.
+@app.command(
+    add_help_option=False,
+    context_settings={"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []},
+)
+def cromwell(ctx: typer.Context) -> None:
+    """For Cromwell's config backend: submit, alive, kill."""
+    from flowsched.cli import cromwell as commands
+
+    given = options(ctx)
+    raise typer.Exit(commands.main(ctx.args, given.server, given.token))

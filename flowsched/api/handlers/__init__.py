@@ -1,0 +1,1 @@
+"""Handlers of routes, by what they are about. Each is one question to the service."""

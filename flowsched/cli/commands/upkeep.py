@@ -1,0 +1,93 @@
+"""Commands that look after a root: its database, its secrets. Bodies live in the modules they import when they run."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from flowsched.cli.commands.options import Database, Output, Root, settings_for
+from flowsched.cli.context import options, run
+from flowsched.cli.printing.form import Form
+
+db = typer.Typer(help="Look after the database.", no_args_is_help=True, rich_markup_mode=None)
+secret = typer.Typer(
+    help="Secrets that tasks on this machine may ask for by name.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+Name = Annotated[
+    str, typer.Argument(metavar="NAME", help="As documents say it: `secrets: {VARIABLE: NAME}`.")
+]
+
+
+@secret.command("set")
+def set_command(ctx: typer.Context, name: Name, root: Root = None) -> None:
+    """Keep what standard input says (without the last line's end).
+
+    It lies in ROOT/secrets/NAME, for its owner alone. Tasks that start from now on get it.
+    """
+    from flowsched.cli import upkeep
+
+    if sys.stdin.isatty():
+        value = str(typer.prompt(name, hide_input=True, err=True)).encode()
+    else:
+        value = sys.stdin.buffer.read()
+    run(options(ctx), upkeep.set_secret(settings_for(ctx, root=root).root, name, value))
+
+
+@secret.command("ls")
+def list_command(ctx: typer.Context, root: Root = None, output: Output = Form.TABLE) -> None:
+    """List their names; values are never shown."""
+    from flowsched.cli import upkeep
+
+    run(options(ctx), upkeep.list_secrets(settings_for(ctx, root=root).root, output))
+
+
+@secret.command("rm")
+def remove_command(ctx: typer.Context, name: Name, root: Root = None) -> None:
+    """Remove one; tasks that have it keep it."""
+    from flowsched.cli import upkeep
+
+    run(options(ctx), upkeep.remove_secret(settings_for(ctx, root=root).root, name))
+
+
+@db.command()
+def upgrade(ctx: typer.Context, db: Database = None, root: Root = None) -> None:
+    """Bring the schema to this version (with the service stopped); prints the revision."""
+    from flowsched.cli import upkeep
+
+    run(options(ctx), upkeep.upgrade(settings_for(ctx, root=root, database=db).url))
+
+
+@db.command()
+def current(ctx: typer.Context, db: Database = None, root: Root = None) -> None:
+    """Print the schema's revision; exit code 1 if this version needs another."""
+    from flowsched.cli import upkeep
+
+    run(options(ctx), upkeep.current(settings_for(ctx, root=root, database=db).url))
+
+
+@db.command()
+def check(ctx: typer.Context, db: Database = None, root: Root = None, output: Output = Form.TABLE) -> None:
+    """Look whether the database is well; exit code 1 if not."""
+    from flowsched.cli import upkeep
+
+    run(options(ctx), upkeep.facts(settings_for(ctx, root=root, database=db).url, output))
+
+
+@db.command()
+def expire(
+    ctx: typer.Context,
+    days: Annotated[
+        float, typer.Option(min=0, help="Remove workflows that ended so many days ago, or earlier.")
+    ] = 30,
+    db: Database = None,
+    root: Root = None,
+) -> None:
+    """Remove workflows that ended long ago (with the service stopped)."""
+    from flowsched.cli import upkeep
+
+    run(options(ctx), upkeep.expire(settings_for(ctx, root=root, database=db).url, days))
