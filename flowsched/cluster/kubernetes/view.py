@@ -7,7 +7,6 @@ only takes room. Each is reported once for each state it is in, and all can be r
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -182,16 +181,12 @@ class View:
     nodes: dict[str, NodeInfo] = field(default_factory=dict)
     pods: dict[str, Seen] = field(default_factory=dict)  #: by uid, not ours
     namespaces: dict[str, dict[str, str]] = field(default_factory=dict)
-    unread: Counter[str] = field(default_factory=Counter)
     kinds: Kinds = field(init=False)
     budgets: Budgets = field(init=False)
     topologies: Topologies | None = None  #: None = no NUMA zones are told here
     _owned: dict[str, str] = field(default_factory=dict)  #: uid -> name of our pods
-    _said: dict[str, int] = field(
-        default_factory=dict
-    )  #: node -> what its annotation says its cache may hold
+    _declared: dict[str, int] = field(default_factory=dict)  #: node -> cache bytes that its annotation allows
     _agent_pods: dict[str, str] = field(default_factory=dict)  #: uid of an agent's pod -> node
-    _complained: set[str] = field(default_factory=set)
     _gaps: dict[str, RoomTaken] = field(default_factory=dict)  #: node -> GPUs that only seem to be there
 
     def __post_init__(self) -> None:
@@ -237,7 +232,7 @@ class View:
         info = node_info(node, gpu_resource=self.settings.gpu_resource)
         if self.devices is not None:
             info = replace(info, gpu_millis=self.devices.gpus(info.name)[0])
-        self._said[info.name] = info.cache_bytes
+        self._declared[info.name] = info.cache_bytes
         info = self._with_cache(info)
         self.images.seen(node)
         self._note(info)
@@ -252,7 +247,9 @@ class View:
 
     def _with_cache(self, info: NodeInfo) -> NodeInfo:
         """What its cache may hold: the least that its annotation and its agent say."""
-        said = [each for each in (self._said.get(info.name, 0), self.agents.limits.get(info.name, 0)) if each]
+        said = [
+            each for each in (self._declared.get(info.name, 0), self.agents.limits.get(info.name, 0)) if each
+        ]
         return replace(info, cache_bytes=min(said, default=0))
 
     def _cache_limited(self, name: str) -> None:
@@ -330,8 +327,6 @@ class View:
                 taken(self._pod_gone, pod)
             else:
                 self._take(pod)
-        for meta in batch.unread:
-            self.unread[meta.uid] += 1
         if self.kinds.widened:
             self._tell_again()
 

@@ -178,14 +178,7 @@ class Agent:
         await asyncio.to_thread(self.settings.state.mkdir, parents=True, exist_ok=True)
         self._lock = await self._take(self.settings.state)
         await asyncio.to_thread(self._read)
-        self.transfers = Transfers(
-            self.cache,
-            self._sources.bring,
-            self._sources.section,
-            self.rates,
-            self.news,
-            self.settings.parallel,
-        )
+        self.transfers = Transfers(self.cache, self._sources, self.rates, self.news, self.settings.parallel)
         self.pods = Pods(
             self.volumes, self.logs.pod_of, self.cache, self.transfers, self.ledger, self._publisher, self.news,
             self._clock, self._link, self._used_by,

@@ -15,16 +15,16 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, TypeVar
 
 import structlog
 
 from flowsched.cluster.kubernetes.agent import trees
 from flowsched.cluster.kubernetes.agent.events import News
-from flowsched.cluster.kubernetes.agent.sources import Admit, Peer
+from flowsched.cluster.kubernetes.agent.sources import Peer, Sources
 from flowsched.cluster.local.runner.records import sync_folder
-from flowsched.cluster.node.cache import Cache, Entry
-from flowsched.cluster.node.origins import NotFetched, Section
+from flowsched.cluster.node.cache import Cache
+from flowsched.cluster.node.origins import NotFetched
 from flowsched.cluster.node.ranges import Landed, Piece, bring
 from flowsched.cluster.node.rates import Rates, Stopped
 from flowsched.workflow.document.stage import redacted
@@ -110,40 +110,20 @@ class Order:
         return self.uri, -1 if self.offset is None else self.offset
 
 
-class Bring(Protocol):
-    """Fills a folder with a dataset; see `Sources.bring`."""
-
-    def __call__(self, uri: str, peer: Peer | None, into: Path, admit: Admit, /) -> Entry:
-        """Blocks."""
-        ...
-
-
-class Open(Protocol):
-    """Opens ranges of a dataset; see `Sources.section`."""
-
-    def __call__(self, uri: str, peer: Peer | None, version: str, start: int, end: int, /) -> Section:
-        """Blocks."""
-        ...
-
-
 class Transfers:
     """The transfers of one node.
 
     Args:
         cache: Where to.
-        bring: Where from.
-        section: Where pieces come from.
+        sources: Where from: whole datasets, and pieces of them.
         rates: How fast.
         news: Whom to tell.
         parallel: How many at a time.
     """
 
-    def __init__(
-        self, cache: Cache, bring: Bring, section: Open, rates: Rates, news: News, parallel: int = 4
-    ) -> None:
+    def __init__(self, cache: Cache, sources: Sources, rates: Rates, news: News, parallel: int = 4) -> None:
         self._cache = cache
-        self._bring = bring
-        self._section = section
+        self._sources = sources
         self._rates = rates
         self._news = news
         self._workers = Workers(parallel)
@@ -260,7 +240,7 @@ class Transfers:
 
         into = self._cache.temporary()
         try:
-            entry = self._bring(order.uri, order.peer, into, admit)
+            entry = self._sources.bring(order.uri, order.peer, into, admit)
             self._cache.publish(into, entry)
         except BaseException:
             with suppress(OSError):
@@ -272,7 +252,7 @@ class Transfers:
     def _fill_piece(self, order: Order) -> Landed:
         source = order.peer.node if order.peer else None
         piece = Piece(order.uri, order.offset or 0, order.size_bytes, order.version, source)
-        opened = partial(self._section, order.uri, order.peer, order.version)
+        opened = partial(self._sources.section, order.uri, order.peer, order.version)
         room = partial(self._check_room_for, order.uri)
         steps = bring(self._cache, piece, opened, room=room, seal=_seal, block_bytes=self._rates.piece_bytes)
         try:
