@@ -396,6 +396,8 @@ class _Cycle:
         state, role = self.state, group.roles[0]
         if not group.inputs or group.gang or role.count != 1 or not group.is_uniform:
             return None
+        if state.placed(group):  # on the room that was kept for it: `serve_nominated`
+            return None
         bare = state.pricer.bare(group) if state.profile.of(group.queue).locality else None
         if bare is None or not bare.plain:
             return None

@@ -211,6 +211,17 @@ def test_a_nominated_group_is_placed_on_what_is_held_for_it() -> None:
     assert [(p.group, [n.tolist() for n in p.nodes]) for p in plan.placements] == [(1, [[0, 0, 0]])]
 
 
+def test_a_nominated_pod_whose_inputs_are_elsewhere_is_placed_once() -> None:
+    """Its inputs are copied to the node that is kept for it; the node that has them has room, and does not get it a second time."""
+    snapshot, catalogue = cluster(4, 4), Catalogue()
+    dataset = catalogue.intern("s3://d", 5_000_000, True)
+    catalogue.add_replica(dataset, 1)
+    nominated(snapshot, 1, 1, "gone", held=1)
+    group = bag(1, inputs=(dataset,), priority=5)
+    plan = cycle(snapshot, catalogue, QueueTree(), [group], OURS, NOW)
+    assert [(p.group, [n.tolist() for n in p.nodes]) for p in plan.placements] == [(1, [[0]])]
+
+
 def test_a_group_whose_nomination_came_to_nothing_waits_a_minute_before_another() -> None:
     """It was given up ten seconds ago."""
     snapshot = cluster(4)
