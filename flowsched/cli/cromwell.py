@@ -136,7 +136,7 @@ def _kill(given: argparse.Namespace, server: str, headers: _Headers) -> int:
 
 
 def _persist(request: Callable[[], Answer], retry_for_s: float, what: str) -> Answer | None:
-    """Ask until somebody answers for good: 5xx, 429 and silence are tried again. None once the time is up."""
+    """Ask until the server gives a final answer: 5xx, 429 and silence are tried again. None once the time is up."""
     started = time.monotonic()
     wait_s = FIRST_WAIT_S
     while True:

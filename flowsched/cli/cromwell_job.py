@@ -10,8 +10,8 @@ import re
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
-#: What the job's own rc file holds if nobody has written it when the job ends. Cromwell writes the same number when it gives up
-#: waiting: it is retried where `maxRetries` allows, while 130, 137 and 143 are read as an abort and are not.
+#: What the job's rc file holds if the script has not written it when the job ends. Cromwell writes the same number when it gives
+#: up waiting. It retries such a job where `maxRetries` allows; 130, 137 and 143 it reads as an abort, and does not retry.
 ABANDONED: Final = "79\n"
 #: A workflow's name has at most so many characters; it is only what people call it.
 LONGEST_NAME: Final = 128

@@ -127,7 +127,7 @@ def share(*parts: str) -> Path:
 
 
 def free_port() -> int:
-    """A port nobody listens on now."""
+    """A port that no process listens on now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

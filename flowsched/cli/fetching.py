@@ -56,7 +56,7 @@ async def _to_stdout(client: Client, ident: str, asked: Wanted, index: int | Non
 
 
 async def save_results(client: Client, ident: str, out: Path, fetch: Sequence[str]) -> None:
-    """Outputs of the stages nobody reads, or those named, as OUT/STAGE/SHARD/FILE."""
+    """Save outputs of the final stages, or those named, as OUT/STAGE/SHARD/FILE."""
     stages = await client.stages(ident)
     asked = [wanted(text) for text in fetch]
     if not asked:
@@ -70,7 +70,7 @@ async def save_results(client: Client, ident: str, out: Path, fetch: Sequence[st
 
 
 def final_stages(document: dict[str, Any]) -> list[str]:
-    """The stages whose outputs no other stage reads, in the document's order."""
+    """The stages with outputs that no other stage reads, in the document's order."""
     stages = document.get("stages", [])
     read = {
         entry["from"].partition(".")[0]

@@ -43,7 +43,7 @@ class Produced:
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """Where outputs shall be saved at the end of a run, and which (none named: of the stages that nobody reads)."""
+    """Where outputs shall be saved at the end of a run, and which (none named: those of the final stages)."""
 
     out: Path
     fetch: tuple[str, ...] = ()
@@ -201,7 +201,7 @@ async def result(
 
 
 async def _report(client: Client, view: WorkflowView, replay: Replay) -> Report:
-    """What came of a trace; from here on nobody reads the files that it started from."""
+    """The result of a trace; from here on no task reads the files that it started from."""
     from flowsched.cli import traces
 
     replay.over = True

@@ -70,7 +70,7 @@ class Replay:
     folder: Path
     own: bool  #: the folder is this run's alone
     cores: float  #: that compute at a time: those of all nodes, or of this machine where nodes claim more
-    over: bool = False  #: the workflow has ended, nobody reads the files any more
+    over: bool = False  #: the workflow has ended, its tasks do not read the files any more
 
     @property
     def document(self) -> bytes:

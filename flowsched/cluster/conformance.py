@@ -89,7 +89,7 @@ def program(name: str, steps: str, **changes: Any) -> Pod:
 
 
 def contained(name: str, *scripts: str, **changes: Any) -> Pod:
-    """A container task whose steps are shell scripts; STEPS holds those that begin with `sleep` or `exit`."""
+    """A container task with shell scripts as steps; STEPS holds those that begin with `sleep` or `exit`."""
     files = {
         key: changes.pop(key) for key in ("inputs", "outputs", "mounts", "volumes", "leave") if key in changes
     }
@@ -196,7 +196,7 @@ class Observer:
 class World(Protocol):
     """Where an executor under test lives. It outlives the executor."""
 
-    outside: str  #: uri of a dataset whose bytes are `OUTSIDE`
+    outside: str  #: uri of a dataset with the bytes `OUTSIDE`
     nothing: str  #: uri of a dataset that its origin does not have
 
     async def open(self) -> tuple[Executor, Observer, Sequence[NodeInfo]]:
@@ -407,7 +407,7 @@ class ExecutorContract:
         assert (end.exit_code, len(end.outputs)) == (0, 1)
 
     async def test_a_restarted_service_adopts_what_has_ended(self, world: World) -> None:
-        """The end that nobody heard is told (row 9)."""
+        """An end that came while no service ran is reported (row 9)."""
         cluster, ear, _ = await world.open()
         ending = program("a", "sleep 0.05; exit 5")
         await cluster.launch([ending])

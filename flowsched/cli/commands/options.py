@@ -23,7 +23,7 @@ _FLAGS: Final = ("--debug",)
 
 
 class Group(TyperGroup):
-    """Commands whose global options may also stand after the command."""
+    """Commands that accept the global options after the command too."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Hoist the global options; what follows `--` stays."""

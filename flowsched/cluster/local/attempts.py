@@ -1,6 +1,6 @@
 """Attempts on this machine, from the service's side: their folders, and the processes that belong to each. Everything here blocks.
 
-    nodes/<node>/attempts/<pod>/   made exclusively: who makes it may spawn the one runner it will ever have
+    nodes/<node>/attempts/<pod>/   made exclusively: its maker may spawn the one runner it will ever have
         lock, started, exit.json, void, release, order   see `runner.attempt`, the runner's side
         waits                      what the results of a task that has ended wait for
         reserve                    room for exit.json or void, which it becomes
@@ -55,7 +55,7 @@ def mark_of(path: Path) -> int:
 
 
 def removed(group: str) -> Mapping[str, Any]:
-    """What stands for the `started` record of an attempt whose folder is gone: no process group is known."""
+    """The stand-in for the `started` record when an attempt's folder is gone: no process group is known."""
     return {"pgid": -1, "cgroup": group}
 
 
@@ -85,7 +85,7 @@ def kill_runner(folder: Path) -> None:
 
 
 def kill_attempt(folder: Path, started: Mapping[str, Any] | None) -> None:
-    """Kill what is left of an attempt whose runner is dead. Nothing to do if its task was never started."""
+    """Kill the remaining processes of an attempt after its runner died. Does nothing if the task was never started."""
     if started is None:
         return
     if not (_PROC / "self/stat").exists():
@@ -257,7 +257,7 @@ class Attempts:
 def look(folder: Path, runner_lives: bool = False, released: bool = False) -> Sight:
     """See how an attempt stands, and end what must not go on.
 
-    An attempt whose runner is dead is brought to its end: its processes are killed, the lock is taken, `void` written.
+    If the runner is dead, this function ends the attempt: it kills the processes, takes the lock and writes `void`.
 
     Args:
         folder: Of the attempt.
@@ -340,7 +340,7 @@ def is_alive(folder: Path) -> bool:
 
 
 def read_record(folder: Path, name: str) -> dict[str, Any] | None:
-    """A record of a folder, None if it is not there (or no record: somebody else has written there)."""
+    """A record of a folder, None if it is missing or unreadable (another program may have written there)."""
     try:
         record: dict[str, Any] | None = json.loads((folder / name).read_bytes())
     except (FileNotFoundError, ValueError):

@@ -75,7 +75,7 @@ class Processes(Protocol):
         ...
 
     async def orphans(self) -> Sequence[str]:
-        """Attempts that live though nobody asked for them."""
+        """Attempts that run although the service did not ask for them."""
         ...
 
     async def settle(self, names: Sequence[str]) -> None:
@@ -133,7 +133,7 @@ class LocalCluster(Executor):
         folder, by_name = Path(os.path.realpath(root)), {node.name: node for node in nodes}
         self._site = Site(folder, by_name, self._report, clock or processes.clock, failpoint)
         self._queue: list[ClusterEvent] = []
-        self._finals: set[str] = set()  #: of pods whose final event waits in the queue
+        self._finals: set[str] = set()  #: pods with their final event in the queue
         self._news = asyncio.Event()
         self._closed = False
         self._lock: int | None = None
@@ -211,7 +211,7 @@ class LocalCluster(Executor):
         return await self.processes.open_dataset(uri, [*nodes, *others])
 
     async def orphans(self) -> Sequence[str]:
-        """Attempts that live though nobody asked for them: report them, and release them after a grace."""
+        """Attempts that run although the service did not ask for them: report them, and release them after a grace."""
         return await self.processes.orphans()
 
     async def forget(self, names: Sequence[str]) -> None:

@@ -75,7 +75,7 @@ def compose(
         caches: By node.
         origin: See `Origin`.
         refused: Why its image is refused, if it is.
-        upload: How object stores are written to, by those whose outputs go there.
+        upload: How to write to object stores; called only if an output goes there.
         cgroup: The control group to be made for it; "" for none.
         clock_base_ms: What the service's clock is ahead of `records.elapsed_ms`; None = the runner reads the wall clock.
         bounds: Which paths of this machine may be inputs and outputs, see `runner.bounds`.

@@ -91,7 +91,7 @@ class Pokes:
 
 
 def _bind(listener: socket.socket, root: Path) -> None:
-    """Bind below `root`, whose path may be longer than a socket's address may be."""
+    """Bind below `root`. The path of `root` may be longer than a socket's address may be."""
     try:
         listener.bind(str(root / "poke.sock"))
     except OSError:
@@ -214,7 +214,7 @@ SCAN_S: Final = 0.5
 SPACE_S: Final = 1.0
 #: What cannot be seen now is told of again after this.
 UNSEEN_S: Final = 60.0
-#: A released attempt whose runner has not ended it so long after the grace is ended without the runner.
+#: If the runner has not ended a released attempt so long after the grace, the service ends it without the runner.
 OVERDUE_S: Final = 3.0
 #: Why an attempt waits: another one writes its file; there is no room for its results.
 WRITER: Final = "OutputBusy"
@@ -342,7 +342,7 @@ class RunnerProcesses:
     # --- what is asked ---------------------------------------------------------------------------------------
 
     async def launch(self, pods: Sequence[Pod]) -> None:
-        """Make folders and spawn runners. A pod whose folder is there was launched before: it is looked at.
+        """Make folders and spawn runners. If a pod's folder is there, it was launched before, and its state is read instead.
 
         A pod that writes a file which another attempt writes is launched when that one is gone.
         """
@@ -407,11 +407,11 @@ class RunnerProcesses:
         return None
 
     async def orphans(self) -> Sequence[str]:
-        """Folders with a held lock that nobody waits for."""
+        """Folders with a held lock that belong to no attempt of this service."""
         return await self._in_thread(self._find_orphans, frozenset(self._live))
 
     async def settle(self, names: Sequence[str]) -> None:
-        """Pack what is kept of attempts whose ends are durable."""
+        """Pack what is kept of attempts after the service has stored their ends durably."""
         await self._in_thread(self._pack, list(names))
 
     @property
@@ -520,7 +520,7 @@ class RunnerProcesses:
             return live, sight
 
     def _look_again(self, live: _Live) -> tuple[_Live, Sight | None]:
-        """Look; what cannot be seen now (a full disk, a record that somebody changed) is left to the next scan."""
+        """Look; an attempt that cannot be read now (a full disk, a damaged record) is left to the next scan."""
         try:
             return self._look_one(live)
         except (OSError, ValueError, KeyError, TypeError) as error:
@@ -689,8 +689,8 @@ class RunnerProcesses:
     def _measure_part(self) -> None:
         """How much each cache may hold, as a part of the disk. Changes below a tenth are ignored.
 
-        On a full disk the last limit holds, or the same part of the whole disk after a start: what fills the disk may be
-        somebody else's, and last copies that were dropped for that would have to be made again.
+        On a full disk the last limit holds, or the same part of the whole disk after a start. Other programs may be
+        filling the disk, and last copies dropped because of them would have to be made again.
         """
         try:
             disk = os.statvfs(self._site.root)

@@ -67,7 +67,7 @@ class Staging:
     """The transfers between caches.
 
     Args:
-        site: Whom to tell.
+        site: Where the cluster is; events are reported to it.
         caches: By node.
         origins: Where datasets come from.
         now, sleep: Of the buckets; default the running loop's clock.
@@ -120,9 +120,9 @@ class Staging:
         """(found on the node, brought there) bytes of an input: the first to use what was brought is charged.
 
         Args:
-            uri: What.
-            node: Who reads it.
-            remote: Where it reads it; None = where it is itself.
+            uri: The input.
+            node: Where the task that reads it runs.
+            remote: The node that it is read from; None = `node` itself.
         """
         if remote is not None:
             there = self._caches[remote].entries.get(uri) if remote in self._caches else None

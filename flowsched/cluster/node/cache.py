@@ -30,7 +30,7 @@ from flowsched.cluster.local.runner.records import write_record
 
 PREFIX: Final = ".part-"
 RECORD: Final = "pieces.json"
-#: Half a dataset that nobody has added to for so long is nobody's.
+#: A partial dataset that no transfer has added to for so long is abandoned.
 IDLE_S: Final = 86_400.0
 
 Span = tuple[int, int]
@@ -48,7 +48,7 @@ class Header:
 
 
 class Dropped(Exception):
-    """The file is gone: the dataset is another one now, room was needed, or somebody has emptied the cache."""
+    """The file is gone: the dataset has another version now, room was needed, or a user has emptied the cache."""
 
 
 class Partial:
@@ -144,10 +144,10 @@ class Partial:
             except FileNotFoundError as error:
                 raise Dropped(self.header.uri) from error
             self._added_s = self._elapsed()
-            self._spans = spans  # last: whoever sees that all is there moves the folder away
+            self._spans = spans  # last: the thread that sees the complete dataset moves the folder away
 
     def drop(self) -> None:
-        """Remove it. Who writes to it hears `Dropped`."""
+        """Remove it. A thread that still writes to it gets `Dropped`."""
         with self._lock:
             self._dropped = True
             shutil.rmtree(self.folder, ignore_errors=True)
@@ -241,7 +241,7 @@ class Partials:
         return True
 
     def drop_idle(self, idle_s: float = IDLE_S) -> int:
-        """Remove those that nobody adds to, and has not for so long; returns the bytes they would have taken."""
+        """Remove partial datasets that no transfer has added to for so long; returns the bytes they would have taken."""
         freed = 0
         for partial in self.all:
             if partial.users == 0 and partial.idle_s >= idle_s and self.drop(partial.header.uri, partial):
@@ -325,7 +325,7 @@ class Cache:
         return self.home(entry.uri) / entry.name
 
     def find(self, uri: str) -> Entry | None:
-        """The dataset, if it is really there: somebody may have emptied the folder behind our back."""
+        """The dataset, if its file is really there: a user may have emptied the cache folder."""
         entry = self.entries.get(uri) or self.refresh(uri)
         if entry is not None and not os.path.lexists(self.payload(entry)):
             self._drop(uri)
@@ -340,8 +340,9 @@ class Cache:
         return entry
 
     def room_for(self, size_bytes: int) -> bool:
-        """Whether so many bytes more keep within the limit. What is coming in pieces counts as if it were there; those that
-        nobody adds to now make way.
+        """Whether so many bytes more keep within the limit. A partial dataset counts with its full size.
+
+        If there is no room, partial datasets that no transfer adds to now are removed first.
         """
         if not self.limit_bytes:
             return True

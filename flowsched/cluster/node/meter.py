@@ -21,7 +21,7 @@ _DEFAULT_ROUTE: Final = "00000000"
 
 
 def uid_of(folder: str) -> str | None:
-    """The pod whose control group has a folder of this name."""
+    """The UID of the pod that a control group folder of this name belongs to; None for other names."""
     found = _POD.fullmatch(folder)
     return None if found is None else found.group(1).replace("_", "-")
 

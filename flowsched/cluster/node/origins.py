@@ -201,7 +201,7 @@ class Origins:
         return scheme
 
     def _open(self, uri: str, scheme: str) -> tuple[BinaryIO, int | None]:
-        import fsspec  # 60 ms, for those who fetch
+        import fsspec  # takes 60 ms, which only a fetch needs to spend
 
         if scheme in ("http", "https"):
             stream = self._http_stream(uri, scheme, {})

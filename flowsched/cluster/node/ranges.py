@@ -332,7 +332,7 @@ def _members(top: str, name: str) -> Iterator[_Member]:
 def _member(path: str, name: str) -> _Member:
     status = os.lstat(path)
     info = tarfile.TarInfo(name)
-    info.mode = stat.S_IMODE(status.st_mode) | stat.S_IWUSR  # or nobody could remove what he has unpacked
+    info.mode = stat.S_IMODE(status.st_mode) | stat.S_IWUSR  # or the user who unpacks it could not remove it
     info.mtime = int(status.st_mtime)
     if stat.S_ISDIR(status.st_mode):
         info.type = tarfile.DIRTYPE

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 
 def main(folder: str) -> None:
-    """Run the attempt in a folder, unless somebody else has, does or never shall."""
-    wake = listen()  # before anybody can know whom to wake
+    """Run the attempt in a folder, unless another process has run it, runs it now, or has voided it."""
+    wake = listen()  # before other processes can learn whom to wake
     lock = take_lock(folder)
     if lock is None:
         return
@@ -103,9 +103,8 @@ def contained(task: Task) -> Contained | None:
     """The container of a task that has one, with its paths laid out."""
     if task.order.get("container") is None:
         return None
-    from .contained import (
-        Contained,
-    )  # for those who need it: the start of a runner is counted in milliseconds
+    # Imported only for container tasks: every import delays the start of a runner by milliseconds.
+    from .contained import Contained
 
     return Contained(task)
 

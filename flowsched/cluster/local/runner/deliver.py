@@ -132,7 +132,7 @@ class Delivery:
         except OSError:
             if not os.path.isdir(target):
                 raise
-            del self.files[known:]  # somebody else has made it meanwhile
+            del self.files[known:]  # another process has made it meanwhile
             self.folder(path, real, target)
         finally:
             remove(temporary)
@@ -185,7 +185,7 @@ class Delivery:
         return real
 
     def bring(self, real: str, target: str) -> None:
-        """Make a new file with the bytes of another; a link to them if nobody else has them."""
+        """Make a new file with the bytes of another; a hard link if the task wrote them and they have no other name."""
         status = os.stat(real)
         ours = real.startswith(self.places.room + "/") and status.st_nlink == 1
         if ours and not os.path.islink(real):
@@ -243,7 +243,7 @@ class Delivery:
 
 
 def leave(places: Places | None, container: Record, bounds: Bounds) -> None:
-    """Write the files that shall be there after every end, where nobody has: in place for who waits for them outside.
+    """Write the files that must exist after every end, unless the task wrote them: an outside program waits for them.
 
     Args:
         places: Of the container; None if it did not come to that.

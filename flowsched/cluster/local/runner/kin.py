@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import signal as signal
 else:
     try:
-        import _signal as signal  # `signal` without its enums, whose import costs 7 ms
+        import _signal as signal  # `signal` without its enums: importing those takes 7 ms
     except ImportError:  # pragma: no cover - another Python
         import signal
 

@@ -34,7 +34,7 @@ class Mount:
     """One thing to be seen at another place. Both are paths of this machine.
 
     Args:
-        found: Nobody asked for it, the machine just has it there: it may be gone by now.
+        found: The task did not ask for it; it was found on the machine, and may be gone by now.
     """
 
     __slots__ = ("found", "read_only", "source", "target")
@@ -150,7 +150,7 @@ class System:
     def __init__(self) -> None:
         if not sys.platform.startswith("linux"):
             raise Refused("ContainerPathsRefused", f"{REFUSED} ({sys.platform} has none): {WHAT_TO_DO}")
-        import ctypes  # 8 ms, for those who need it
+        import ctypes  # takes 8 ms, which only a task with mounts needs to spend
 
         self._ctypes = ctypes
         self._libc = ctypes.CDLL(None, use_errno=True)

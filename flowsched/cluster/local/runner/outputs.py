@@ -78,7 +78,7 @@ def copy(source: str, target: str) -> None:
 
 
 def settle(path: str) -> None:
-    """Nobody may write to it any more, and its bytes are on the disk before its name is."""
+    """Make a file or tree read-only, and sync its bytes to the disk before its name gets there."""
     if os.path.islink(path):
         return
     if os.path.isdir(path):
@@ -94,7 +94,7 @@ def settle(path: str) -> None:
 
 
 def linked_elsewhere(path: str) -> bool:
-    """Whether its bytes belong to somebody else too (a hard link to an input, say)."""
+    """Whether its bytes have another name elsewhere (it is a hard link to an input, say)."""
     if os.path.isfile(path):
         return os.stat(path).st_nlink > 1
     return any(

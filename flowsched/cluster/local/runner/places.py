@@ -44,7 +44,7 @@ class Node:
         self.base: str | None = None  #: the file or folder of this machine that is seen here
         self.bound = False  #: the task asked for `base` to be here
         self.whole = False  #: `base` is seen as it is, with all that is in it
-        self.private = False  #: a folder of the task's own: what it writes here is seen by nobody else
+        self.private = False  #: a folder of the task's own: no other task sees what it writes here
         self.empty = False  #: nothing of this machine is seen here
         self.results = False  #: an output: nothing is seen here but what the task asked for
         self.read_only = False

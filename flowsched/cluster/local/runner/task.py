@@ -20,7 +20,7 @@ FOREVER = float("inf")
 
 
 def take_lock(folder: str) -> int | None:
-    """The attempt's lock, or None if somebody else has it (another runner, or a service that voids it)."""
+    """The attempt's lock, or None if another process holds it (another runner, or a service that voids it)."""
     try:
         low = os.open(f"{folder}/lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError:
@@ -226,7 +226,7 @@ class Task:
                     self.status = status
         except ChildProcessError:
             if self.status is None:
-                self.status = 255 << 8  # somebody else reaped it, which nobody should
+                self.status = 255 << 8  # another process reaped it, which should never happen
         return True
 
     def has_finished(self) -> bool:
