@@ -34,16 +34,16 @@ ROW: Final = 16
 #: Tables have so many entries, at most, or one for each member of a level.
 _TABLE: Final = 1 << 16
 _BITS: Final = 62
-#: Behind everybody.
+#: The key behind all other keys.
 _LAST: Final = 1 << _BITS
 
 
 class Columns(NamedTuple):
     """The competitors of one level, each field of all of them (C,). Sorted by name.
 
-    `used` and `past` are (C, R); `past` None = nobody had anything. `slots`: the pods of each, as positions in the list of all that
-    are asked for, or only the first where the others follow it. `opens`: whether it may ask for more. `axes`: a department is
-    measured on this one; -1, and None for all, = by its dominant share.
+    `used` and `past` are (C, R); `past` None = no competitor had anything. `slots`: the pods of each, as positions in the list of
+    all that are asked for, or only the first where the others follow it. `opens`: whether it may ask for more. `axes`: a
+    department is measured on this one; -1, and None for all, = by its dominant share.
     """
 
     names: Sequence[str]
@@ -111,7 +111,7 @@ class Merger:
     def merged_each(self, level: Columns, starts: Sequence[int]) -> list[Merged] | None:
         """As `merged` for each of several levels, which stand in one after the other; `starts`: where each begins.
 
-        Their members have ROW pods at most, whose slots follow each other.
+        Each of their members has at most ROW pods, in consecutive slots.
         """
         width = max(1, min(self.most, self._row, int(level.numbers.max())))
         keys = self._keys(level, width)
@@ -162,7 +162,7 @@ class Merger:
 def _edges(level: Columns, keys: Ints) -> tuple[Ints, NDArray[np.bool_], Ints]:
     """(C,) how many pods of each member are known, whether it may ask for more, and up to which key that changes nothing.
 
-    `keys` of pods that are not known stand behind everybody afterwards.
+    Afterwards, the `keys` of pods that are not known are `_LAST`.
     """
     width = keys.shape[1]
     caps, more = np.minimum(level.numbers, width), level.opens | (level.numbers > width)
@@ -207,7 +207,7 @@ Alike: TypeAlias = Callable[[Sequence[PodGroup]], list[bool]]
 
 
 class BatchRequest(NamedTuple):
-    """Whose lines they are, and how their shares are counted."""
+    """The groups that wait in each queue, and what their order depends on."""
 
     waiting: Mapping[str, Sequence[PodGroup]]
     tree: QueueTree
@@ -222,8 +222,8 @@ class TurnBatch:
     """The first turns.
 
     Attributes:
-        groups: Who may get something.
-        of: (K,) whose each pod is, as a position in `groups`; pods in the order of their turns.
+        groups: The groups that may get something.
+        of: (K,) the group of each pod, as a position in `groups`; pods in the order of their turns.
     """
 
     groups: list[PodGroup]
@@ -285,16 +285,16 @@ class _Asked:
 
 
 def first_turns(asker: BatchRequest, amount: Sequence[int], most: int, alike: Alike) -> TurnBatch | None:
-    """Who gets the next pods.
+    """The groups that get the next pods.
 
     Args:
-        asker: Who waits. Nobody has a guarantee.
+        asker: The waiting groups. No queue has a guarantee.
         amount: (R,) what one pod of the kind asks for.
-        most: No more than so many.
-        alike: Who is of that kind.
+        most: The largest number of pods.
+        alike: Whether groups are of that kind.
 
     Returns:
-        None where nothing can be said beforehand.
+        The first turns; None if they are not known beforehand.
     """
     likely = (
         2 * most // len(asker.waiting) + 4
@@ -321,7 +321,9 @@ class _Level:
         self._asker, self._amount, self._alike = asker, amount, alike
         self._total = asker.shares.total
         self.merger = Merger(self._total, amount, most, row)
-        self._since = asker.now - asker.profile.promote_ms  #: who asks since then has waited long
+        self._since = (
+            asker.now - asker.profile.promote_ms
+        )  #: a group that has asked since then has waited long
         self.asked = _Asked()
         self._below: dict[str | None, dict[str, None]] = {}
         parent_of = asker.tree.parent_of
@@ -407,7 +409,7 @@ class _Level:
         return [found[name] for name in names]
 
     def _alone(self, names: Sequence[str]) -> Columns:
-        """As `_queue` for all of them, where nobody is below them and each has one group: there may be thousands.
+        """As `_queue` for many queues, of which none has queues below it and each has one group: there may be thousands.
 
         `names`: sorted.
         """
@@ -442,7 +444,7 @@ class _Level:
         )  # fmt: skip
 
     def _past(self, rows: Sequence[Sequence[int]]) -> Ints | None:
-        """(C, R); None = nobody had anything."""
+        """(C, R); None = no competitor had anything."""
         if not any(rows):
             return None
         nothing = (0,) * len(self._total)
@@ -528,7 +530,7 @@ class _Level:
         return _Member(user, priority, aged, 1, used, past, *asks)
 
     def _are_alone(self, names: Iterable[str]) -> bool:
-        """Whether nobody is below any of some queues, and each has one group."""
+        """Whether none of these queues has queues below it, and each has one group."""
         waiting = self._asker.waiting
         if any(len(waiting.get(name, ())) != 1 for name in names):
             return False
@@ -638,7 +640,7 @@ def serve_first(cycle: CycleState, budget: int) -> set[object]:
 
 
 def _kind(cycle: CycleState) -> tuple[PlacementRequest, Alike] | None:
-    """What most of those who are first in a queue ask for, priced, and who asks for the same."""
+    """The request that most queue heads have in common, with its costs, and the test whether other groups have the same."""
     profile, tree = cycle.profile, cycle.queues
     if len(cycle.waiting) < FEW or cycle.left < FEW or cycle.snapshot.nominations or tree.promises:
         return None

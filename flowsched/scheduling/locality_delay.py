@@ -205,11 +205,11 @@ _LONGEST_MS: Final = 1 << 36
 
 
 def work_ms(snapshot: Snapshot, backlog: Sequence[PodGroup], profile: Profile, now: int) -> int | None:
-    """How long all that runs and waits would take on all cores together; None where nobody asks (see `backlog.in_order`)."""
+    """How long all running and waiting work would take on all cores together; None if `ordering.in_order` does not use it."""
     if profile.order != "shortest" or not snapshot.total[_CPU]:
         return None
     if len({group.queue for group in backlog}) == len(backlog):
-        return None  # nobody has anybody before it in its queue
+        return None  # every queue has one group: no group is behind another
     unknown, total = profile.default_runtime_ms, snapshot.total[_CPU]
     waiting = furthest = 0
     for group in backlog:
@@ -218,7 +218,7 @@ def work_ms(snapshot: Snapshot, backlog: Sequence[PodGroup], profile: Profile, n
         for role in group.roles:
             waiting += role.count * role.shape.requests[_CPU] * runtime
     if furthest < max(waiting // total, 1):
-        return None  # from nobody it is that far to the end, whatever runs
+        return None  # no group is that far from the end of its workflow, whatever runs
     return (_running(snapshot, unknown, now) + waiting) // total
 
 
@@ -238,13 +238,13 @@ def _running(snapshot: Snapshot, default_runtime_ms: int, now: int) -> int:
 
 
 def _staged_ms(snapshot: Snapshot, slots: NDArray[np.intp], default_runtime_ms: int) -> Ints:
-    """(M,) how long those run whose data are still being copied, once they run."""
+    """(M,) how long the pods of STAGING claims will run, once their data have come."""
     until, since = snapshot.ledger.until[slots], snapshot.ledger.since[slots]
     return np.where(until == UNKNOWN, default_runtime_ms, until - since)
 
 
 def half_a_node(snapshot: Snapshot, profile: Profile) -> tuple[int, ...]:
-    """(R,) half of the most that any node has; nothing where nobody asks (see `backlog.in_order`)."""
+    """(R,) half of the most that any node has; empty if `ordering.in_order` does not use it."""
     if profile.order != "shortest" or not len(snapshot):
         return ()
     if "half" not in snapshot.cache:
@@ -334,7 +334,7 @@ class AvailableTimes:
             np.add.at(self.io, nodes, self._part(nodes, rate) * np.minimum(runtime_ms, _LONGEST_MS))
 
     def _part(self, nodes: Ints | int, rate: int | Ints) -> Ints:
-        """Millionths of the disks of these nodes; who asks for more than there is gets all of it."""
+        """Millionths of the disks of these nodes; a pod that asks for more than a disk has gets all of it."""
         assert self.disks is not None
         disk = self.disks[nodes]
         part: Ints = np.where(disk > 0, np.minimum(rate, disk) * _DISK // np.maximum(disk, 1), 0)
@@ -388,10 +388,10 @@ class AvailableTimes:
         return self._stay(group, home, stays, runtime_ms) if stays.pods == group.roles[0].count else None
 
     def _stays(self, group: PodGroup, home: Home, there: int, away: int, runtime_ms: int) -> _Stays:
-        """How many of a bag's pods wait for home, where so many of it find room at home and so many elsewhere.
+        """How many of a bag's pods wait for the gather node, if `there` of them find room on it and `away` of them elsewhere.
 
-        What comes home is written there as what a pod writes there is: where that disk has more to do than the link, nobody's
-        output is gathered any sooner for having waited.
+        The gather node's disk writes the outputs that arrive as well as those of its own pods. If that disk has more to do than
+        the link, no pod's output is gathered sooner because the pod waited.
         """
         snapshot, node = self._snapshot, home.node
         asked, rate = group.roles[0].shape.requests, max(1, int(snapshot.nic_in[node]))

@@ -50,13 +50,13 @@ _BITS: Final = 40
 
 
 def weighs(tree: QueueTree) -> bool:
-    """Whether anybody has said what a queue deserves."""
+    """Whether any queue has a guarantee or a weight above 1."""
     return any(queue.weight > 1 or queue.guarantee is not None for queue in tree)
 
 
 @dataclass(slots=True)
 class Accounts:
-    """What each queue (and its children) will have once those who leave have left and those nominated have come.
+    """What each queue (and its children) will have once leaving pods have left and nominated groups have started.
 
     Args:
         tree: The queues.
@@ -110,7 +110,7 @@ def entitled(
         group: The taker.
         need: (R,) what it would get.
         victims: The U units that could be taken, the cheapest first.
-        accounts: Who has what.
+        accounts: What each queue will have.
         preempt: Whether higher priority may take from lower.
         reclaim: Whether queues may take back what others have beyond their share.
 
@@ -208,9 +208,9 @@ def _keeps(queue: Queue, left: Ints, amounts: Ints) -> NDArray[np.bool_]:
 # ---- the decision ----
 
 
-#: How long a nomination lasts if those who shall leave do not, or others are on their room.
+#: How long a nomination lasts if its victims do not leave, or other pods hold the room.
 NOMINATION_MS: Final = 600_000
-#: How long a group whose nomination came to nothing does not ask for another.
+#: How long a group does not ask for another nomination after one of its nominations came to nothing.
 RETAKE_MS: Final = 60_000
 #: So many groups may look for victims in one cycle.
 TRIES: Final = 16
@@ -224,11 +224,11 @@ _Family = tuple[object, ...]
 
 
 class Preemption:
-    """What one cycle takes from some for others. Costs a comparison where nothing can be taken.
+    """The evictions and nominations of one cycle. It costs one comparison if no claim can be taken.
 
     Attributes:
         evictions, nominations: What was decided.
-        look_at: When somebody will have run long enough to be taken away, if that may help a group that waits.
+        look_at: When a pod will have run long enough to be evicted, if that may help a waiting group; ms.
     """
 
     def __init__(
@@ -261,7 +261,7 @@ class Preemption:
         """All of it, for the plan."""
         return tuple(self.evictions), tuple(self.nominations), self.look_at
 
-    # ---- those who have been nominated before ----
+    # ---- groups that were nominated before ----
 
     def give_back(self, group: int) -> None:
         """Let a nominated group use what is held for it."""
@@ -407,7 +407,10 @@ class Preemption:
         spots: tuple[NodeChoice, ...],
         chosen: NDArray[np.bool_],
     ) -> tuple[tuple[NodeChoice, ...], NDArray[np.bool_]]:
-        """Without those whose room it does not need where it goes; then without those without whom it fits elsewhere."""
+        """Spare the units that the group does not need evicted.
+
+        First the units that the chosen nodes do not need; then, one by one, the units without which the group fits elsewhere.
+        """
         rows = _with(base, self._every, victims, np.flatnonzero(chosen[victims.unit]))
         wants = self._wants(offer, rows, spots)
         asked = [axis for axis in range(len(self._snapshot.axes)) if wants[axis].any()]
@@ -445,7 +448,7 @@ class Preemption:
         return self._fits(offer, rows) or spots, chosen
 
     def _rows(self) -> dict[int, Ints]:
-        """By axis, (N,) what is free once all who are leaving have left, and all nominated groups have come."""
+        """By axis, (N,) what is free once all leaving pods have left and all nominated groups have started."""
         return {axis: self._room.hard(axis) + self._awaits(axis) for axis in self._every}
 
     def _awaits(self, axis: int) -> Ints:
@@ -566,7 +569,7 @@ def _need(offer: PlacementRequest, axes: int) -> list[int]:
 
 
 def _family(group: PodGroup) -> _Family:
-    """Whose chances are the same."""
+    """What decides whether preemption helps a group: groups with equal values have equal chances."""
     roles = tuple((role.shape, role.minimum if group.gang else 1) for role in group.roles)
     return group.gang, group.queue, group.priority, group.min_resources, group.part_of, roles
 

@@ -49,9 +49,9 @@ def parse_piece_size(text: str) -> int:
 @quick
 @dataclass(frozen=True, slots=True)
 class TransferWant:
-    """Somebody of this rank and priority would like the dataset on node `dest`.
+    """A dataset is wanted on node `dest`; rank and priority are those of the task that will read it.
 
-    `ahead`: 0 = it is waited for there; 1 = a task that waits for room there will read it; 2 = one that is not ready yet will.
+    `ahead`: 0 = the task waits for it there; 1 = the task waits for room there; 2 = the task is not ready yet.
     """
 
     dataset: int
@@ -147,7 +147,7 @@ def admit(
         wants: What is wanted; served by priority, then how far ahead, then rank (higher first), then dataset and node.
         active: Copies in flight.
         snapshot: For link and disk rates.
-        catalogue: Who has what.
+        catalogue: Which nodes have which datasets.
         limits: Slots.
 
     Returns:
@@ -185,7 +185,7 @@ def _piece(
     catalogue: Catalogue,
     limits: TransferLimits,
 ) -> TransferOrder | None:
-    """The next piece of a large dataset for a node: from the least busy peer that has one, else from outside one nobody has."""
+    """The next piece of a large dataset for a node, from the least busy peer that has one; else from outside, if no node has it."""
     dataset, dest = want.dataset, want.dest
     size, every = catalogue.sizes[dataset], (1 << pieces) - 1
     lacks = every & ~catalogue.landed(dataset, dest) & ~flights.pairs.get((dataset, dest), 0)
@@ -209,9 +209,8 @@ def _piece(
     elif catalogue.origins[dataset] and _fetches(dataset, dest, flights, snapshot, limits):
         candidates = lacks & ~flights.from_origin.get(dataset, 0)
         if limits.origin_rate <= 4 * int(snapshot.nic_in[dest]):
-            candidates &= (
-                ~held
-            )  # the link to the outside is everybody's: what somebody has comes from there, a little later
+            # All nodes share the link to the outside: a piece that a peer has comes from that peer, a little later.
+            candidates &= ~held
         if not candidates:
             return None
     else:
@@ -223,7 +222,7 @@ def _piece(
 def _fetches(dataset: int, dest: int, flights: _Flights, snapshot: Snapshot, limits: TransferLimits) -> bool:
     """Whether a node may fetch one more piece of a dataset from outside.
 
-    A few flows fill the link; more of them would all end late, and what has not ended nobody can pass on.
+    A few flows fill the link. More flows would all end late, and a node can pass on only pieces that have arrived.
     """
     if not _outside_is_free(dest, flights, snapshot, limits):
         return False
@@ -255,7 +254,7 @@ def _source(
 ) -> tuple[bool, int | None]:
     """Whether there is a source with a free slot, and the one that would be done first.
 
-    The link to the outside is everybody's: it is used beside peers only where it is more than twice as fast.
+    All nodes share the link to the outside. If peers have the dataset, that link is used only if it is more than twice as fast.
     """
     size = catalogue.weight(want.dataset)
     more = _SMALL_SLOTS if size <= _SMALL_BYTES else 0
@@ -263,7 +262,7 @@ def _source(
     into = min(into, int(snapshot.disk_rate[want.dest]) or into)
     best: tuple[int, int, int] | None = None
     holders = sorted(catalogue.nodes_of(want.dataset))
-    # A node that takes no new pods may still give its bytes, but only where nobody else has them.
+    # A node that takes no new pods may still give its bytes, but only if no other node has them.
     for node in [n for n in holders if snapshot.ready[n]] or holders:
         load = flights.out_of[node]
         if load >= limits.per_source + more:
@@ -277,7 +276,7 @@ def _source(
         outside = _milliseconds(size, rate)
         coming = bool(holders) or want.dataset in flights.from_origin
         if best is None and coming and outside > 2 * _milliseconds(size, into):
-            # Somebody has it, or soon will, and can pass it on faster than another copy would come from outside.
+            # A peer has the dataset, or soon will, and can pass it on faster than another copy would come from outside.
             return False, None
         if best is None or 2 * outside < best[0]:
             return True, None

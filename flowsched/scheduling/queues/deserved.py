@@ -85,7 +85,7 @@ class _Nodes:
         return self.wants[name]
 
     def claimants(self, parent: str | None, axis: int) -> list[Claimant]:
-        """Who shares what a queue gets of a resource; its own groups stand beside its children, as nobody."""
+        """The claimants that share a queue's part of a resource: its children and, with an empty name, its own groups."""
         found = []
         if parent is not None and parent in self._own:
             found.append(Claimant("", 1, 0, 0, self._own[parent][axis]))
@@ -100,8 +100,8 @@ class _Nodes:
 def poured(amount: int, claimants: Sequence[Claimant]) -> list[int]:
     """What each gets of `amount`: at least its floor, at most what it wants, else by weight.
 
-    Where there is not even enough for all floors, these are cut in proportion. All of it is given out that anybody
-    wants; the last units (fewer than there are claimants) go to those named first.
+    If there is not enough for all floors, the floors are cut in proportion. Nothing is kept back while a claimant wants
+    more; the last units (fewer than there are claimants) go to the claimants named first.
     """
     floors = [claimant.floor for claimant in claimants]
     if sum(floors) > amount:

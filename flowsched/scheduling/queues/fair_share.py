@@ -32,7 +32,7 @@ from flowsched.scheduling.queues.ordering import minimum_of
 from flowsched.scheduling.queues.tree import BILLION, QueueTree, Shares, largest_share
 from flowsched.scheduling.state.usage import Payer, UsageBook
 
-#: Who waits for one of these waits until the cluster or its queue is changed: it holds up nobody.
+#: A group with one of these reasons waits until the cluster or its queue is changed. So it holds up no other group.
 _FOR_EVER: Final = frozenset(
     (
         ReasonCode.PAUSED,
@@ -52,11 +52,11 @@ class Line(Generic[N]):
 
     Attributes:
         queue: Name of the queue.
-        groups: In the order in which they are looked at.
+        groups: In the order in which the cycle considers them.
         at: How many of them are done with in this cycle.
-        strict: Whether nobody may pass the head.
-        behind: Whom those who are left wait behind; None = nobody.
-        node: Where it stands; set by whoever keeps the order.
+        strict: Whether no group may pass the head.
+        behind: The group that the remaining groups wait behind; None = they wait behind no group.
+        node: Its competitor in the tournament; `FairShareOrder` sets it.
     """
 
     __slots__ = ("at", "behind", "groups", "node", "queue", "strict")
@@ -68,22 +68,22 @@ class Line(Generic[N]):
 
     @property
     def head(self) -> PodGroup:
-        """Who is looked at next."""
+        """The group that is considered next."""
         return self.groups[self.at]
 
     @property
     def left(self) -> Sequence[PodGroup]:
-        """Who has not been looked at."""
+        """The groups that have not been considered."""
         return self.groups[self.at :]
 
     def hold_up(self, reasons: Sequence[Reason]) -> None:
-        """Nobody passes who was looked at last, if it waits (its reason is the last of `reasons`), and not for ever."""
+        """No group passes the group considered last if that one waits (its reason is the last of `reasons`), and not for ever."""
         group, last = self.groups[self.at - 1], reasons[-1] if reasons else None
         if last is not None and last.group == group.key and last.code not in _FOR_EVER:
             self.behind = group
 
     def passed_over(self, text: str) -> list[Reason]:
-        """Why those who are left were not looked at: `text`, unless they wait behind somebody."""
+        """Why the remaining groups were not considered: `text`, unless they wait behind a group."""
         numbers: dict[str, int] = {}
         code, why = ReasonCode.BACKLOG_WINDOW, text
         if self.behind is not None:
@@ -145,7 +145,7 @@ Seat: TypeAlias = Line[_Node]
 
 
 class FairShareOrder:
-    """The tournament of one cycle. Made, asked, and told what was served; the shares are its caller's."""
+    """The tournament of one cycle. Its caller asks it for the next line, reports what was served, and owns the shares."""
 
     def __init__(
         self,
@@ -167,7 +167,7 @@ class FairShareOrder:
         self._axes: dict[Sequence[int], int] = {}
         self._live = [(axis, total) for axis, total in enumerate(self._total) if total > 0]
         self._current: Seat | None = None
-        self._picky = tree.nested or tree.promises  #: whether anybody looks at what a pod asks for
+        self._picky = tree.nested or tree.promises  #: whether the keys depend on what a pod asks for
         self.lines: list[Seat] = []
         for name, groups in waiting.items():
             self._enter(name, groups)
@@ -226,10 +226,10 @@ class FairShareOrder:
             self._nodes[name] = node
         return node
 
-    # ---- where somebody stands ----
+    # ---- the keys of the competitors ----
 
     def _begin(self) -> None:
-        """Everybody takes a place; where nobody is below another, all at once."""
+        """Compute the key of every competitor; all at once if no competitor is below another."""
         above = {line.node.parent for line in self.lines}
         if above != {self._root}:
             for line in self.lines:
@@ -271,7 +271,7 @@ class FairShareOrder:
     def _level(
         self, node: _Node, line: Seat, below: bool, more: Sequence[int] = (), times: int = 0
     ) -> LevelKey:
-        """The key of a competitor whose next group is the line's head, if it had `times` `more` than it has."""
+        """The key of a competitor if it had `times` `more` than it has. Its next group is the line's head."""
         priority = line.head.priority if node.priority is None else node.priority
         if not times:
             priority += node.aged
@@ -331,7 +331,7 @@ class FairShareOrder:
     # ---- turns ----
 
     def first(self) -> Seat | None:
-        """Whose turn it is; None when nobody asks any more."""
+        """The line that is served next; None when no line asks any more."""
         child = self._root.best()
         line = None if child is None else child.line or self._line_of(child)
         self._current = line
@@ -340,10 +340,10 @@ class FairShareOrder:
     def stride(
         self, amount: Sequence[int], most: int, placed: int, spent: int, spare: Callable[[], int]
     ) -> int:
-        """How many pods whoever is first gets now: 1..most.
+        """How many pods the first line gets now: 1..most.
 
-        Long bags go in growing strides (an eighth of what they have got), so that turns stay few; but only as long as
-        what is left suffices twice for the others to catch up.
+        The turns of a long bag grow (to an eighth of what it has got), so that there are few of them; but only as long
+        as the room that is left would let the other lines catch up twice.
 
         Args:
             amount: (R,) what one pod asks for.
@@ -358,7 +358,7 @@ class FairShareOrder:
         return min(most, turns)
 
     def in_a_row(self, amount: Sequence[int], most: int) -> int:
-        """How many pods of `amount` whoever is first gets until it stands behind a rival at some level: 1..most."""
+        """How many pods of `amount` the first line gets until it stands behind a rival at some level: 1..most."""
         line = self._current
         if line is None:
             return most
@@ -388,7 +388,7 @@ class FairShareOrder:
         priority, _, share, name = other.key
         if mine != priority:
             return most if mine < priority else 1
-        least = share if node.name > name else share + 1  # who has this much stands behind
+        least = share if node.name > name else share + 1  # a competitor with this much stands behind
         count = most
         for axis, total in self._live:
             need = amount[axis] if axis < len(amount) else 0
@@ -401,8 +401,9 @@ class FairShareOrder:
         return max(count, 1)
 
     def _rivals(self, line: Seat) -> list[LevelKey | None]:
-        """At each level, from the line that is first up, the best of the others; None = nobody. The line, and all above it,
-        stand nowhere until it is said by `moved` what has become of it.
+        """The key of the best rival at each level, from the first line's level upwards; None = it has no rival there.
+
+        The line and all competitors above it have no key afterwards, until `moved` reports what became of the line.
         """
         found: list[LevelKey | None] = []
         node: _Node | None = line.node
@@ -429,10 +430,10 @@ class FairShareOrder:
         """The head of the line was considered.
 
         Args:
-            line: Who was first.
+            line: The line that was first.
             done: The head is done with for this cycle.
-            served: It got something: it, and who is above it, has not waited in vain any more.
-            reasons: Why others and it were refused, it last.
+            served: The head got something. The line and the queues above it lose the priority that they gained by waiting.
+            reasons: Why groups were refused, the head last.
         """
         node: _Node | None = line.node
         while served and node is not None:
@@ -444,7 +445,7 @@ class FairShareOrder:
                 line.hold_up(reasons)
         if line.at < len(line.groups) and line.behind is None:
             moved = line.node
-            if self._alone:  # nobody is passed, wherever it stands
+            if self._alone:  # it is the only line: its key decides nothing
                 if moved.key is None:
                     moved.key = _ALONE
                     heapq.heappush(self._root.heap, (moved.key, 0, moved))
@@ -462,7 +463,7 @@ class FairShareOrder:
             self.leave(line)
 
     def leave(self, line: Seat) -> None:
-        """It asks for nothing more in this cycle. Who is left in it stays in `line.left`."""
+        """The line asks for nothing more in this cycle. Its remaining groups stay in `line.left`."""
         node = line.node
         node.key = None
         node.line = None
@@ -471,7 +472,7 @@ class FairShareOrder:
 
     @staticmethod
     def none_looked_at(waiting: Mapping[str, Sequence[PodGroup]], tree: QueueTree, text: str) -> list[Reason]:
-        """As `passed_over`, of all who wait, where nobody takes a turn any more."""
+        """As `passed_over`, for all waiting groups of a cycle that serves no line any more."""
         found = []
         for name, groups in waiting.items():
             if len(groups) > 1 and tree.get(name).order != "fifo":
@@ -480,5 +481,5 @@ class FairShareOrder:
         return found
 
     def passed_over(self, text: str) -> list[Reason]:
-        """Why those were not looked at whom the cycle has not come to, by queue: `text`, unless their queue's order says."""
+        """Why the cycle did not consider the remaining groups, by queue: `text`, unless the queue's order is the reason."""
         return [reason for line in self.lines for reason in line.passed_over(text)]

@@ -120,10 +120,11 @@ def is_promised(group: PodGroup) -> bool:
 
 
 def take_promised(waiting: dict[str, list[PodGroup]], queues: QueueTree) -> PodGroup | None:
-    """Take out who is looked at before all turns: of those who stand at the front of a queue, who was promised the earliest start.
+    """Take out the group that the cycle considers before all turns: of the groups at the heads of queues, the one with the earliest
+    promised start.
 
-    A queue of a smaller share would else have the room reserved for its own first group, and the promise would go from one to
-    the other and hold for neither. Where nobody may pass the head of a queue, it stays there.
+    Otherwise a queue with a smaller share would have the room reserved for its own first group, and the promise would go from
+    one group to the other and hold for neither. The head of a "fifo" queue stays where it is.
     """
     fronts = [
         (groups[0].promised_ms or 0, groups[0].key, name)

@@ -22,7 +22,7 @@ _MOST: Final = 1 << 62
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """Who pays.
+    """A queue: its groups are charged to it, and it has a weight, a guarantee and a cap.
 
     Args:
         name: Unique.
@@ -35,8 +35,8 @@ class Queue:
         reclaimable: Whether others may take back what it has beyond its share.
         priority: Higher goes before siblings.
         paused: Nothing new starts.
-        order: Inside the queue: "best-effort" (the profile's order, and who fits may pass who does not) or "fifo"
-            (by priority and arrival, and nobody passes the head).
+        order: Inside the queue: "best-effort" (the profile's order; a group that fits may pass one that does not) or
+            "fifo" (by priority and arrival; no group passes the head).
     """
 
     name: str
@@ -99,7 +99,7 @@ class QueueTree:
         return self._queues.get(name) or Queue(name)
 
     def configured(self, name: str) -> Queue | None:
-        """The queue, if somebody has configured it."""
+        """The queue, if it is configured."""
         return self._queues.get(name)
 
     def weights_of(self, names: Iterable[str]) -> list[tuple[int, int]]:
@@ -117,7 +117,7 @@ class QueueTree:
         return len(self._queues)
 
     def __bool__(self) -> bool:
-        """A tree that nobody has configured is one, too."""
+        """Always True: a tree without configured queues is a tree too."""
         return True
 
     def __iter__(self) -> Iterator[Queue]:
@@ -132,7 +132,7 @@ class QueueTree:
         return tuple(reversed(queues))
 
     def below(self, name: str | None) -> tuple[str, ...]:
-        """The configured queues whose parent it is, by name; of None, those of the root."""
+        """The configured children of a queue, sorted by name; of None, the children of the root."""
         if self._below is None:
             self._below = {}
             for queue in sorted(self._queues.values(), key=lambda queue: queue.name):
@@ -266,7 +266,9 @@ class Shares:
     def usage(self, name: str) -> list[int]:
         """(R,) of the queue and those below it. The same list for the whole cycle: it changes with `add`."""
         used = self._usage.get(name)
-        if used is None:  # nothing is below it that would count for it too, or nobody holds anything there
+        if (
+            used is None
+        ):  # it has no queues below it that would count for it too, or none of its groups holds anything
             held = () if self._nested else self._book.held(name)
             used = [*held[: self._axes], *[0] * (self._axes - len(held))] if held else [0] * self._axes
             self._usage[name] = used
@@ -281,7 +283,7 @@ class Shares:
         return np.array(rows, dtype=np.int64)
 
     def pasts(self, names: Sequence[str]) -> list[Sequence[int]]:
-        """As `past`, of many queues; none at all where nobody held anything of late."""
+        """As `past`, of many queues; an empty list if no queue held anything of late."""
         return [self._past.get(name, ()) for name in names] if self._past else []
 
     def past(self, name: str) -> Sequence[int]:
@@ -350,7 +352,7 @@ class Shares:
         return most
 
     def capped_by(self, name: str, amount: Sequence[int]) -> tuple[str, int] | None:
-        """The first queue on the path whose cap forbids `amount`, and the axis; None if it is allowed."""
+        """The first queue on the path with a cap that forbids `amount`, and the axis; None if it is allowed."""
         for queue in self.path(name):
             used = self.usage(queue.name)
             for axis, cap in enumerate((queue.cap or ())[: len(used)]):
